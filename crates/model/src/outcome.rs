@@ -1,0 +1,116 @@
+//! What a run did. A guest's failure is a value here; an error means that we failed.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ByteSize;
+
+/// How a run ended, and all that it said.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Why it is over.
+    pub ending: Ending,
+    /// What it wrote to standard output.
+    pub stdout: Captured,
+    /// What it wrote to standard error.
+    pub stderr: Captured,
+    /// What it used.
+    pub usage: Usage,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+impl Outcome {
+    /// The exit code as a shell would give it: 128 + signal for a signal, 124 for a timeout.
+    #[must_use]
+    pub fn shell_code(&self) -> u8 {
+        match self.ending {
+            Ending::Exited(code) => code,
+            Ending::Signalled(signal) => 128_u8.wrapping_add(signal),
+            Ending::TimedOut => 124,
+            Ending::OutOfMemory => 137,
+            Ending::Cancelled => 130,
+        }
+    }
+}
+
+/// Why a run is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// The program ended by itself with this code.
+    Exited(u8),
+    /// The program was ended by this signal.
+    Signalled(u8),
+    /// The time limit was reached; everything in the sandbox was killed.
+    TimedOut,
+    /// The memory limit was reached, and the program did not survive it.
+    OutOfMemory,
+    /// Someone asked for it to be stopped.
+    Cancelled,
+}
+
+/// One output stream: its head, and how much did not fit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// The first bytes, up to the limit.
+    pub bytes: Vec<u8>,
+    /// How many more there were.
+    pub dropped: u64,
+}
+
+impl Captured {
+    /// The bytes as text, with replacement characters where they are not UTF-8.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+/// What a run used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// From the start of the program to its end.
+    pub wall: Duration,
+    /// Processor time of all its processes.
+    pub cpu: Duration,
+    /// The most memory it held at once; zero where the host cannot tell.
+    pub peak_memory: ByteSize,
+}
+
+impl Default for ByteSize {
+    fn default() -> Self {
+        Self(0)
+    }
+}
+
+/// Where the time of a run went, for histograms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// Waiting for a cell.
+    pub cell: Duration,
+    /// Bringing code, files and environment into it.
+    pub attach: Duration,
+    /// The program itself.
+    pub run: Duration,
+}
+
+/// A piece of output as it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputChunk {
+    /// Which stream it came from.
+    pub stream: StreamName,
+    /// The bytes, cut anywhere.
+    pub bytes: Vec<u8>,
+}
+
+/// The two output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StreamName {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}

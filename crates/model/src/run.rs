@@ -1,0 +1,177 @@
+//! What one run is given: the program, its surroundings, and what it may use.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ByteSize, Cpus, Language};
+
+/// One program to run once, in a fresh sandbox.
+///
+/// Whoever holds one has decided that it may run; nothing below the engine asks again.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// The language `code` is written in.
+    pub language: Language,
+    /// The program.
+    pub code: Vec<u8>,
+    /// What the program reads from its standard input.
+    pub stdin: Vec<u8>,
+    /// Environment beyond the sandbox's own; these names never replace `PATH` and its like.
+    pub env: BTreeMap<String, String>,
+    /// Files written into the home before the program starts.
+    pub files: Vec<InputFile>,
+    /// What the run may use.
+    pub limits: Limits,
+    /// The sandbox it runs in.
+    pub sandbox: SandboxShape,
+}
+
+impl RunSpec {
+    /// A run of `code` with default limits in the default sandbox.
+    pub fn new(language: Language, code: impl Into<Vec<u8>>) -> Self {
+        Self {
+            language,
+            code: code.into(),
+            stdin: Vec::new(),
+            env: BTreeMap::new(),
+            files: Vec::new(),
+            limits: Limits::default(),
+            sandbox: SandboxShape::default(),
+        }
+    }
+}
+
+/// A file to be written into the guest's home.
+#[derive(Clone, Debug)]
+pub struct InputFile {
+    /// Its name there.
+    pub name: FileName,
+    /// What is in it.
+    pub content: Vec<u8>,
+}
+
+/// A plain file name: no separators, not `.` or `..`, no control characters, at most 255 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FileName(String);
+
+/// Why a name is not a plain file name.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a plain file name")]
+pub struct InvalidFileName(String);
+
+impl FileName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for FileName {
+    type Error = InvalidFileName;
+
+    fn try_from(name: String) -> Result<Self, InvalidFileName> {
+        let plain = !matches!(name.as_str(), "" | "." | "..")
+            && name.len() <= 255
+            && !name.chars().any(|c| c == '/' || c == '\\' || c.is_control());
+        if !plain {
+            // A hostile name can be very long; an error message should not be.
+            return Err(InvalidFileName(name.chars().take(64).collect()));
+        }
+        Ok(Self(name))
+    }
+}
+
+impl From<FileName> for String {
+    fn from(name: FileName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a run may use before it is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Limits {
+    /// Wall-clock time from the start of the program.
+    pub timeout: Duration,
+    /// Memory of all its processes, and of the files it writes.
+    pub memory: ByteSize,
+    /// Processor time per second of wall clock.
+    pub cpus: Cpus,
+    /// Processes and threads at once.
+    pub pids: u32,
+    /// Bytes it may have in files at once.
+    pub disk: ByteSize,
+    /// Bytes of each output stream that are kept; the head is kept, the rest is counted.
+    pub output: ByteSize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(60),
+            memory: ByteSize::gib(1),
+            cpus: Cpus::cores(1),
+            pids: 256,
+            disk: ByteSize::mib(512),
+            output: ByteSize::mib(16),
+        }
+    }
+}
+
+/// The sandbox a run is put in, as far as the executor must know it.
+///
+/// Two runs with equal shapes and limits can use cells from the same pool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SandboxShape {
+    /// The root file system: `host` is a read-only view of this machine's `/usr`.
+    pub image: String,
+    /// What the program can reach.
+    pub network: Network,
+    /// Python modules imported once, in the template.
+    pub preload: Vec<String>,
+    /// Whether interpreters may be forked from a shared template.
+    pub template: bool,
+}
+
+impl Default for SandboxShape {
+    fn default() -> Self {
+        Self {
+            image: "host".to_owned(),
+            network: Network::Blocked,
+            preload: Vec::new(),
+            template: true,
+        }
+    }
+}
+
+/// What a program can reach beyond its own loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// Nothing.
+    Blocked,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_could_leave_the_home_are_refused() {
+        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\\b", "a\0b", "a\nb", &"x".repeat(256)]
+        {
+            assert!(FileName::try_from(name.to_owned()).is_err(), "{name:?}");
+        }
+        for name in ["data.csv", "...", "-rf", "späte Daten.txt", &"x".repeat(255)] {
+            assert!(FileName::try_from(name.to_owned()).is_ok(), "{name:?}");
+        }
+    }
+}

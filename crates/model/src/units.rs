@@ -1,0 +1,161 @@
+//! Sizes and shares as types, so that a bare integer never has to say its unit in its name.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// A number of bytes. Parses `64M`, `1GiB`, `512k`, `1000`; the letters mean powers of 1024.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ByteSize(pub u64);
+
+/// A share of processor time in thousandths of a core. Parses `0.5`, `2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cpus {
+    milli: u32,
+}
+
+/// A size or share that could not be read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("cannot read {text:?} as {what}")]
+pub struct InvalidUnit {
+    text: String,
+    what: &'static str,
+}
+
+impl ByteSize {
+    /// So many times 1024 bytes.
+    #[must_use]
+    pub const fn kib(n: u64) -> Self {
+        Self(n << 10)
+    }
+
+    /// So many times 1024² bytes.
+    #[must_use]
+    pub const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+
+    /// So many times 1024³ bytes.
+    #[must_use]
+    pub const fn gib(n: u64) -> Self {
+        Self(n << 30)
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = [(30, "GiB"), (20, "MiB"), (10, "KiB")]
+            .into_iter()
+            .find(|(shift, _)| self.0 >= 1 << shift && self.0 % (1 << shift) == 0);
+        match whole {
+            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let invalid = || InvalidUnit { text: text.to_owned(), what: "a size such as 64M or 1GiB" };
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return Err(invalid()),
+        };
+        let number: u64 = number.parse().map_err(|_| invalid())?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(invalid)
+    }
+}
+
+impl Cpus {
+    /// So many thousandths of a core; at least ten, below which the kernel keeps no quota.
+    #[must_use]
+    pub const fn from_milli(milli: u32) -> Self {
+        Self { milli: if milli < 10 { 10 } else { milli } }
+    }
+
+    /// So many whole cores.
+    #[must_use]
+    pub const fn cores(cores: u32) -> Self {
+        Self { milli: cores.saturating_mul(1000) }
+    }
+
+    /// The share in thousandths of a core.
+    #[must_use]
+    pub const fn milli(self) -> u32 {
+        self.milli
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.milli) / 1000.0)
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = InvalidUnit;
+
+    fn from_str(text: &str) -> Result<Self, InvalidUnit> {
+        let invalid = || InvalidUnit { text: text.to_owned(), what: "cores such as 0.5 or 2" };
+        let cores: f64 = text.parse().map_err(|_| invalid())?;
+        if !(0.01..=4096.0).contains(&cores) {
+            return Err(invalid());
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to lie between 10 and 4,096,000"
+        )]
+        let milli = (cores * 1000.0).round() as u32;
+        Ok(Self::from_milli(milli))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert_eq, proptest};
+
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_people_write_them() {
+        for (text, bytes) in [("64M", 64 << 20), ("1GiB", 1 << 30), ("512k", 512 << 10), ("7", 7)] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+        for text in ["", "M", "-1", "1.5G", "99999999999999T", "12 parsecs"] {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_below_a_hundredth_or_absurd_are_refused() {
+        assert_eq!("0.5".parse::<Cpus>().unwrap().milli(), 500);
+        for text in ["0", "0.001", "-1", "NaN", "inf", "1e9", "two"] {
+            assert!(text.parse::<Cpus>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_size_survives_being_shown_and_read(bytes in 0_u64..=u64::MAX) {
+            let shown = ByteSize(bytes).to_string();
+            prop_assert_eq!(shown.replace(" bytes", "").parse(), Ok(ByteSize(bytes)));
+        }
+    }
+}
