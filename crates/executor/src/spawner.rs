@@ -1,0 +1,12 @@
+//! The spawner: the one privileged process, single-threaded, which starts cells and nothing else.
+//!
+//! `client` is how the rest of the executor speaks to it, `keeper` restarts it, `worker` is its
+//! loop, `ground` is the bare mount namespace it works in, `protocol` is what is said.
+
+pub(crate) mod client;
+mod ground;
+mod keeper;
+pub(crate) mod protocol;
+mod worker;
+
+pub use keeper::{NotASpawner, run};
