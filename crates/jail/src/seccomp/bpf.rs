@@ -142,24 +142,25 @@ impl Writer {
         self.push(JUMP, 0, 0, far)
     }
 
-    /// The target itself, or a stepping stone if it lies more than `reach` away.
-    fn within(&mut self, target: Place, reach: u8) -> Place {
-        if self.distance(target) <= usize::from(reach) { target } else { self.step_to(target) }
+    /// The distance, if a conditional jump can cover it.
+    fn near(&self, target: Place) -> Option<u8> {
+        u8::try_from(self.distance(target)).ok()
     }
 
     /// `if A op k { yes } else { no }`
-    fn branch(&mut self, code: u16, k: u32, yes: Place, no: Place) -> Place {
-        // One less for `yes`, because a stepping stone for `no` may come in between.
-        let yes = self.within(yes, u8::MAX - 1);
-        let no = self.within(no, u8::MAX);
-        let near = |distance: usize| u8::try_from(distance).unwrap_or(u8::MAX);
-        let (yes, no) = (near(self.distance(yes)), near(self.distance(no)));
-        self.push(code, yes, no, k)
+    fn branch(&mut self, code: u16, k: u32, mut yes: Place, mut no: Place) -> Place {
+        loop {
+            match (self.near(yes), self.near(no)) {
+                (Some(yes), Some(no)) => return self.push(code, yes, no, k),
+                (None, _) => yes = self.step_to(yes),
+                (_, None) => no = self.step_to(no),
+            }
+        }
     }
 
     fn verdict(&mut self, verdict: Verdict) -> Place {
         match self.verdicts.get(&verdict) {
-            Some(&place) if self.distance(place) < usize::from(u8::MAX) => place,
+            Some(&place) if self.near(place).is_some() => place,
             _ => {
                 let place = self.push(RETURN, 0, 0, return_value(verdict));
                 self.verdicts.insert(verdict, place);
