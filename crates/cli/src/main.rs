@@ -1,29 +1,49 @@
-//! dev
-use cloche_executor::{Config, Executor, RunIo};
-use cloche_model::{Language, RunSpec};
-fn main() {
-    let mut args = std::env::args().skip(1);
-    let first = args.next().unwrap();
-    if first == "__spawner" {
-        let r = cloche_executor::spawner::run();
-        eprintln!("spawner {r:?}");
-        return;
+//! The `cloche` binary: the composition root, and the only place that names concrete types.
+//!
+//! Each subcommand is a file of its own; this one only says which there are.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod doctor;
+mod run;
+mod verify;
+
+/// Runs code nobody has read yet, in a box that holds.
+#[derive(Parser)]
+#[command(name = "cloche", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program in a fresh sandbox, without a server.
+    Run(run::RunArguments),
+    /// Say which walls this host can build, and how to get those it cannot.
+    Doctor(doctor::DoctorArguments),
+    /// Attack the sandbox on this very host and print what held.
+    Verify(verify::VerifyArguments),
+    /// The privileged half; started by cloche itself.
+    #[command(name = "__spawner", hide = true)]
+    Spawner,
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::main(arguments),
+        Command::Doctor(arguments) => doctor::main(&arguments),
+        Command::Verify(arguments) => verify::main(&arguments),
+        Command::Spawner => spawner(),
     }
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let e = Executor::start(Config::with_program("/proc/self/exe")).await.unwrap();
-        let lang: Language = first.parse().unwrap();
-        let code = args.next().unwrap();
-        let n: usize = args.next().map_or(1, |n| n.parse().unwrap());
-        for _ in 0..n {
-            let t = std::time::Instant::now();
-            let o = e.run(RunSpec::new(lang, code.clone()), RunIo::default()).await;
-            let el = t.elapsed();
-            match o {
-                Ok(o) => { print!("{}", o.stdout.text()); eprint!("{}", o.stderr.text()); eprintln!("{:?} {:?} {:?} {el:?}", o.ending, o.usage, o.timings) }
-                Err(e) => eprintln!("ERR {e:?}"),
-            }
-        }
-        e.settle().await;
-        e.stop().await;
-    });
+}
+
+#[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
+fn spawner() -> ExitCode {
+    cloche_executor::spawner::run().unwrap_or_else(|error| {
+        eprintln!("cloche: {error}");
+        ExitCode::from(2)
+    })
 }

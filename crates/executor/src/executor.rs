@@ -22,6 +22,8 @@ use crate::{
 pub struct Config {
     /// The `cloche` binary, which is started again as the spawner.
     pub program: PathBuf,
+    /// The arguments that make it one.
+    pub spawner_args: Vec<String>,
     /// Walls that may be missing, by name.
     pub allow_missing: Vec<String>,
 }
@@ -29,7 +31,11 @@ pub struct Config {
 impl Config {
     /// The defaults, with this binary as the spawner.
     pub fn with_program(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), allow_missing: Vec::new() }
+        Self {
+            program: program.into(),
+            spawner_args: vec!["__spawner".to_owned()],
+            allow_missing: Vec::new(),
+        }
     }
 }
 
@@ -109,7 +115,7 @@ pub struct Executor {
 impl Executor {
     /// Starts a spawner, and refuses where a wall is missing that may not be.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let spawner = Spawner::start(&config.program)?;
+        let spawner = Spawner::start(&config.program, &config.spawner_args)?;
         let mut missing = spawner.missing().await?;
         missing.retain(|(wall, _)| !config.allow_missing.contains(wall));
         if !missing.is_empty() {

@@ -9,4 +9,4 @@ mod keeper;
 pub(crate) mod protocol;
 mod worker;
 
-pub use keeper::{NotASpawner, run};
+pub use keeper::{NotASpawner, run, run_with};

@@ -10,7 +10,7 @@ use core::ffi::CStr;
 use crate::{
     apply,
     step::Reader,
-    sys::{self, Cloned, Errno, Prctl, RawFd, Result, StringList},
+    sys::{self, Errno, Prctl, RawFd, Result, StringList},
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
@@ -111,10 +111,9 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
         report(CONTROL_FD, failed(failure.wall, failure.errno));
         sys::exit(1);
     }
-    match sys::clone(sys::CloneRequest::default()) {
-        Ok(Cloned::Child) => guest(),
-        Ok(Cloned::Parent(pid, pidfd)) => {
-            sys::close(pidfd);
+    match sys::fork() {
+        Ok(None) => guest(),
+        Ok(Some(pid)) => {
             report(CONTROL_FD, Report::Ready);
             supervise(pid)
         }

@@ -36,18 +36,19 @@ pub type RawFd = i32;
 
 #[cfg(target_arch = "x86_64")]
 mod nr {
-    pub(super) const CALLS: [usize; 45] = [
+    pub(super) const CALLS: [usize; 46] = [
         0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444,
         445, 446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112,
         293, 268, 72, 428, 429, 442, 259,
+        56,
     ];
 }
 #[cfg(target_arch = "aarch64")]
 mod nr {
-    pub(super) const CALLS: [usize; 45] = [
+    pub(super) const CALLS: [usize; 46] = [
         63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445,
         446, 277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59,
-        53, 25, 428, 429, 442, 33,
+        53, 25, 428, 429, 442, 33, 220,
     ];
 }
 
@@ -99,6 +100,7 @@ enum Call {
     MoveMount,
     MountSetattr,
     Mknodat,
+    Clone,
 }
 
 /// Makes a system call.
@@ -453,6 +455,15 @@ pub fn clone(request: CloneRequest) -> Result<Cloned> {
     // copy of this stack, so returning twice is as sound as fork.
     let pid = unsafe { syscall(Call::Clone3, [args.as_ptr() as usize, size, 0, 0, 0, 0])? };
     Ok(if pid == 0 { Cloned::Child } else { Cloned::Parent(pid as i32, pidfd) })
+}
+
+/// Copies this process; the child's pid, or nothing in the child. Unlike [`clone`], allowed under
+/// the guest's filter, which cannot look into the arguments of `clone3`.
+pub fn fork() -> Result<Option<i32>> {
+    const SIGCHLD: usize = 17;
+    // Without CLONE_VM and with no new stack the child runs on its own copy of this one.
+    let pid = numbers(Call::Clone, [SIGCHLD, 0, 0, 0, 0, 0])?;
+    Ok((pid != 0).then_some(pid as i32))
 }
 
 /// How a waited-for child ended.

@@ -66,13 +66,13 @@ pub(crate) struct Spawned {
 }
 
 impl Spawner {
-    /// Starts `program __spawner` with one end of a socket as its standard input.
-    pub(crate) fn start(program: &std::path::Path) -> io::Result<Self> {
+    /// Starts the program as a spawner, with one end of a socket as its standard input.
+    pub(crate) fn start(program: &std::path::Path, args: &[String]) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let keeper = Command::new(program)
-            .arg("__spawner")
+            .args(args)
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())

@@ -29,7 +29,7 @@ use crate::image::{GUEST_ID, HOME};
 const INODES_PER_MIB: u64 = 256;
 
 /// Serves one executor until it closes the socket; the exit code of the process.
-pub(super) fn run(socket: &OwnedFd) -> i32 {
+pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
     let ground = match ground::prepare() {
         Ok(ground) => ground,
         Err(error) => {
@@ -39,7 +39,14 @@ pub(super) fn run(socket: &OwnedFd) -> i32 {
             return 0;
         }
     };
-    let mut worker = Worker { socket: socket.as_fd(), ground, cells: BTreeMap::new(), plans: Vec::new(), next_slot: 0 };
+    let mut worker = Worker {
+        socket: socket.as_fd(),
+        change,
+        ground,
+        cells: BTreeMap::new(),
+        plans: Vec::new(),
+        next_slot: 0,
+    };
     let code = match worker.serve() {
         Ok(()) => 0,
         Err(_) => 1,
@@ -50,6 +57,8 @@ pub(super) fn run(socket: &OwnedFd) -> i32 {
 
 struct Worker<'a> {
     socket: BorrowedFd<'a>,
+    /// What is done to a plan before it is used; nothing, but in the escape suite.
+    change: &'a dyn Fn(Plan) -> Plan,
     ground: Ground,
     cells: BTreeMap<CellId, Held>,
     /// Plans by configuration: building one costs more than starting a cell should.
@@ -133,11 +142,13 @@ impl Worker<'_> {
         }
         let limits = self.limits(&config);
         let slot = self.free_slot();
-        let cgroup = self.ground.cgroups.as_ref();
-        let cgroup =
-            cgroup.map(|all| Cgroup::create(all, &format!("cell{}", cell.0), limits)).transpose()?;
         let identity = self.identity(slot);
-        let prepared = self.prepared(config, limits);
+        let at = self.prepared(config, limits);
+        let prepared = &self.plans[at].1;
+        let cgroup = self.ground.cgroups.as_ref();
+        let name = format!("cell{}", cell.0);
+        let cgroup =
+            cgroup.map(|all| Cgroup::create(all, &name, prepared.plan.cgroup)).transpose()?;
         let started = launch(&Launch {
             namespaces: prepared.plan.namespaces,
             program: &prepared.program,
@@ -188,15 +199,15 @@ impl Worker<'_> {
         Identity::Shared { uid: 0, gid: 0 }
     }
 
-    fn prepared(&mut self, config: CellConfig, limits: CgroupLimits) -> &Prepared {
+    /// Where the plan for a configuration is, made on its first use.
+    fn prepared(&mut self, config: CellConfig, limits: CgroupLimits) -> usize {
         let at = self.plans.iter().position(|(known, _)| *known == config);
-        let at = at.unwrap_or_else(|| {
-            let plan = plan(&self.spec(&config, limits));
+        at.unwrap_or_else(|| {
+            let plan = (self.change)(plan(&self.spec(&config, limits)));
             let program = plan.encode();
             self.plans.push((config, Prepared { plan, program }));
             self.plans.len() - 1
-        });
-        &self.plans[at].1
+        })
     }
 
     fn spec(&self, config: &CellConfig, limits: CgroupLimits) -> JailSpec {
