@@ -65,7 +65,8 @@ fn landlock(files: u64, scoped: u64, size: u32, rules: &[u8]) -> Result<()> {
     let ruleset = sys::landlock_create(&ruleset, size as usize)?;
     let mut rules = Reader::new(rules);
     while !rules.is_empty() {
-        let (path, access) = (rules.text().ok_or(Errno::INVAL)?, rules.number().ok_or(Errno::INVAL)?);
+        let (path, access) =
+            (rules.text().ok_or(Errno::INVAL)?, rules.number().ok_or(Errno::INVAL)?);
         match sys::open(path, O_PATH, 0) {
             // Nothing to allow: a place that this image does not have.
             Err(Errno::NOENT) => {}

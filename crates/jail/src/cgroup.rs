@@ -32,7 +32,11 @@ const CPU: &str = "cgroup:cpu";
 impl CgroupLimits {
     /// The names of the walls that are up.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let walls = [(self.memory.is_some(), MEMORY), (self.pids.is_some(), PIDS), (self.cpu.is_some(), CPU)];
+        let walls = [
+            (self.memory.is_some(), MEMORY),
+            (self.pids.is_some(), PIDS),
+            (self.cpu.is_some(), CPU),
+        ];
         walls.into_iter().filter_map(|(up, name)| up.then_some(name))
     }
 

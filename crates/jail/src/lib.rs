@@ -15,5 +15,6 @@ pub mod plan;
 pub mod proc_masks;
 mod rlimits;
 pub mod seccomp;
+pub mod serve;
 pub mod step;
 pub mod sys;
