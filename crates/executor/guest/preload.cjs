@@ -57,6 +57,6 @@
   for (const [name, value] of wanted) if (process.env[name] !== value) process.env[name] = value;
   delete require.cache[__filename];
   Module._pathCache = Object.create(null);
-  process._preload_modules = [];
+  process._preload_modules.length = 0;
   module.children.length = 0;
 }

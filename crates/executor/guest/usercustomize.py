@@ -19,7 +19,6 @@ def _cloche_start():
     del os.environ["PYTHONPATH"]
     sys.path[:] = [entry for entry in sys.path if entry != home]
     sys.path_importer_cache.pop(home, None)
-    sys.modules.pop("usercustomize", None)
 
     job_fd = 3
     bare_modules = set(sys.modules)
@@ -68,21 +67,22 @@ def _cloche_start():
                 here[name] = value
 
     def user_site():
-        """Does for a home that has packages what `site` has done before there was one."""
+        """Does for a home that has packages what `site` has done before there was one.
+
+        Ends as the import of a module that is not there: `site` takes that as it is, and the
+        import system forgets this one.
+        """
         site = sys.modules["site"]
         packages = site.getusersitepackages()
         if not os.path.isdir(packages):
-            return
+            raise ImportError(name="usercustomize")
         later = [entry for entry in site.getsitepackages() if entry in sys.path]
         rest = sys.path[sys.path.index(later[0]):] if later else []
         del sys.path[len(sys.path) - len(rest):]
         site.addsitedir(packages)
         sys.path.extend(rest)
-        try:
-            import usercustomize  # noqa: F401  (the program's own, if it has one)
-        except ImportError as error:
-            if error.name != "usercustomize":
-                raise
+        del sys.modules["usercustomize"]
+        import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
 
     def reseed():
         """What the operating system's fork does not make different between siblings."""
@@ -137,6 +137,7 @@ def _cloche_start():
     library.cloche_become_guest()
     reseed()
     touch()
+    os.write(job_fd, b"R")
     read_job()
     user_site()
 

@@ -4,7 +4,7 @@
 //! `cgroup` bounds it. Synchronous, imports nothing of the project's, and holds its only `unsafe`
 //! code, in `sys`. It cannot name a tenant, a request or a language.
 
-pub mod apply;
+pub(crate) mod apply;
 pub mod cgroup;
 mod encode;
 pub mod init;
@@ -16,5 +16,5 @@ pub mod proc_masks;
 mod rlimits;
 pub mod seccomp;
 pub mod serve;
-pub mod step;
+pub(crate) mod step;
 pub mod sys;

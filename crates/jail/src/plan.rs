@@ -118,7 +118,7 @@ pub struct Plan {
     /// What the cgroup holds the box to.
     pub cgroup: CgroupLimits,
     /// The steps, each under the name of its wall, in order.
-    pub steps: Vec<(String, OwnedStep)>,
+    pub(crate) steps: Vec<(String, OwnedStep)>,
 }
 
 impl Plan {

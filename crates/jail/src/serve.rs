@@ -30,9 +30,13 @@ pub fn serve(socket: RawFd) {
             Err(_) | Ok((0, _)) => sys::exit(0),
             Ok((len, fds)) => {
                 let forked = fork(&request[..len], &fds);
+                if forked == Ok(None) {
+                    // Their numbers are other descriptors by now, in the new cell.
+                    return;
+                }
                 fds.into_iter().flatten().for_each(sys::close);
                 match forked {
-                    Ok(None) => return,
+                    Ok(None) => {}
                     Ok(Some((pid, pidfd))) => {
                         answer(socket, pid, &[pidfd]);
                         sys::close(pidfd);
