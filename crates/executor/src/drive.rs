@@ -5,12 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_jail::init::{REPORT_LEN, Report};
+use cloche_jail::{
+    init::{REPORT_LEN, Report, WallName},
+    sys::Errno,
+};
 use cloche_model::{ByteSize, Ending, Limits, Outcome, StreamName, Timings, Usage};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixStream, unix::pipe},
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -101,13 +104,15 @@ fn ending(end: &End, oom_kills: u64) -> Result<Ending, RunError> {
         _ if oom_kills > 0 => Ending::OutOfMemory,
         End::Reported(Report::Exited(code)) => Ending::Exited(code.to_le_bytes()[0]),
         End::Reported(Report::Signalled(signal)) => Ending::Signalled(signal.to_le_bytes()[0]),
-        End::Reported(Report::Failed(wall, errno)) => {
-            let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
-            let source = io::Error::from_raw_os_error(errno.0);
-            return Err(RunError::Wall { wall, source });
-        }
+        End::Reported(Report::Failed(wall, errno)) => return Err(wall_error(wall, *errno)),
         End::Reported(Report::Ready) | End::Lost => return Err(RunError::CellLost),
     })
+}
+
+/// A wall that could not be built, by its name.
+pub(crate) fn wall_error(wall: &WallName, errno: Errno) -> RunError {
+    let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
+    RunError::Wall { wall, source: io::Error::from_raw_os_error(errno.0) }
 }
 
 /// Waits for the end of the main process, the deadline or a cancel, whichever is first.
@@ -154,8 +159,8 @@ async fn feed(mut stdin: pipe::Sender, input: Vec<u8>, more: Option<mpsc::Receiv
 }
 
 /// Kills a cell and waits until it is dead.
-async fn kill(spawner: &Spawner, cell: CellId, gone: oneshot::Receiver<()>) {
+async fn kill(spawner: &Spawner, cell: CellId, gone: CancellationToken) {
     spawner.kill(cell).await;
     // Either way it is over: gone, or lost with its spawner.
-    let _ = timeout(DEATH, gone).await;
+    let _ = timeout(DEATH, gone.cancelled()).await;
 }

@@ -5,8 +5,11 @@
 
 pub(crate) mod client;
 mod ground;
+mod held;
 mod keeper;
+mod plans;
 pub(crate) mod protocol;
+mod templates;
 mod worker;
 
 pub use keeper::{NotASpawner, run, run_with};
