@@ -16,7 +16,7 @@ try:
     while len(held) < 900:
         held.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
 except OSError as error:
-    check(f"{errno.errorcode[error.errno]} after {len(held)}", len(held) <= 130)
+    check(f"{errno.errorcode[error.errno]} after {len(held)}", len(held) <= 66)
 else:
     check(f"{len(held)} terminals", False)
 verdict()

@@ -44,6 +44,9 @@ struct Played {
 impl Stage {
     /// Plays one probe and decides.
     pub(crate) async fn find(&self, probe: &Probe) -> Finding {
+        if probe.alone {
+            self.executor.settle().await;
+        }
         let (before, resident) = (Counts::take(), host::resident_kib());
         let played = match self.play(probe).await {
             Ok(played) => played,
