@@ -51,7 +51,10 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
         plans: Plans::new(ground, change),
         next_slot: 0,
     };
-    let code = i32::from(worker.serve().is_err());
+    // An executor that is gone is no reason to be started again, also where it went while it was
+    // being told something.
+    let served = worker.serve();
+    let code = i32::from(!matches!(served, Ok(()) | Err(ProtocolError::Closed)));
     worker.end();
     code
 }
