@@ -96,10 +96,14 @@ impl<'a> Builder<'a> {
         let mut steps = Vec::new();
         for (source, target) in &self.spec.image.binds {
             let inside = self.inside(target);
-            let name = target.display();
-            steps.push((format!("image:{name}"), bind(source, &inside)));
+            // The second layer is the empty directory that is mounted on: one alone is refused.
+            let empty = self.spec.image.tree.join(target.strip_prefix("/").unwrap_or(target));
+            let options = format!("lowerdir={}:{},userxattr", source.display(), empty.display());
             let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-            steps.push((format!("read-only:{name}"), remount(&inside, flags)));
+            steps.push((
+                format!("image:{}", target.display()),
+                mount("overlay", &inside, "overlay", flags, &options),
+            ));
         }
         steps
     }
