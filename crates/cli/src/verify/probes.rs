@@ -189,6 +189,7 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
         .play(Play::Pair)
         .alone(judge::says),
+    probe!(Resources, "watch-count", "watches of inotify are capped"),
     probe!(Resources, "timers", "EAGAIN at the limit"),
     probe!(Resources, "locked-memory", "a mebibyte cannot be pinned"),
     probe!(Resources, "message-queues", "EMFILE at the limit"),
