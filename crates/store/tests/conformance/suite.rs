@@ -1,4 +1,5 @@
 //! What every store must do, said in the words of the traits. Knows no implementation.
+#![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 use std::{collections::BTreeMap, time::Duration};
 
