@@ -84,7 +84,7 @@ fn split(stream: StreamName, mut bytes: Bytes) -> Vec<Line> {
 mod tests {
     use proptest::{
         collection::vec,
-        prelude::{any, prop_assert, prop_assert_eq, proptest},
+        prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest},
     };
 
     use super::*;
@@ -98,7 +98,10 @@ mod tests {
         let mut splitter = Splitter::new(100);
         assert_eq!(splitter.push(&chunk(b"a")), []);
         let lines = splitter.push(&chunk(b"b\nc\nd"));
-        assert_eq!(lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>(), [b"ab\n", b"c\n"]);
+        assert_eq!(
+            lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>(),
+            [&b"ab\n"[..], b"c\n"]
+        );
         let rest = splitter.rest(StreamName::Stdout, b"ab\nc\nd");
         assert_eq!(rest, [(StreamName::Stdout, Bytes::from_static(b"d"))]);
     }
@@ -129,5 +132,4 @@ mod tests {
             prop_assert!(lines.iter().zip(expected).all(|((_, line), want)| &line[..] == want));
         }
     }
-    use proptest::strategy::Strategy;
 }
