@@ -5,6 +5,7 @@
 
 mod auth;
 mod body;
+mod compose;
 mod config;
 mod error;
 mod http;
@@ -12,6 +13,7 @@ mod router;
 mod server;
 mod wire;
 
+pub use compose::{OpenError, Server, ServerOptions};
 pub use config::GatewayConfig;
 pub use router::{description, router};
 pub use server::serve;

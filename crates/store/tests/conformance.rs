@@ -1,4 +1,5 @@
 //! One suite for every store. A second implementation adds one line at the end of this file.
+#![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 #[path = "conformance/suite.rs"]
 mod suite;

@@ -83,7 +83,7 @@ fn metadata_schema() -> Schema {
 }
 
 /// Environment variables. The names that are reserved are not listed, here or anywhere.
-pub(super) fn env_schema() -> Schema {
+pub(in crate::wire) fn env_schema() -> Schema {
     let value = ObjectBuilder::new()
         .schema_type(Type::String)
         .max_length(Some(4096))
@@ -162,7 +162,7 @@ impl ExecuteResult {
 }
 
 /// Bytes as text, and whether something had to be replaced.
-pub(super) fn text(bytes: &[u8]) -> (String, bool) {
+pub(in crate::wire) fn text(bytes: &[u8]) -> (String, bool) {
     match String::from_utf8_lossy(bytes) {
         Cow::Borrowed(text) => (text.to_owned(), false),
         Cow::Owned(text) => (text, true),

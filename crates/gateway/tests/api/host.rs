@@ -6,12 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use cloche_engine::{Engine, EngineConfig};
-use cloche_gateway::{GatewayConfig, serve};
+use cloche_engine::EngineConfig;
+use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::Children;
@@ -42,21 +42,23 @@ impl Host {
         config: EngineConfig,
         gateway: GatewayConfig,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let engine =
-            Engine::open(directory.path(), config.clone(), Arc::new(Children)).await.unwrap();
-        let url = format!("http://{address}");
-        let made = engine.bootstrap(directory.path(), &url).await.unwrap().unwrap();
+        let options = ServerOptions {
+            data_dir: directory.path().to_owned(),
+            listen: "127.0.0.1:0".to_owned(),
+            engine: config.clone(),
+            gateway,
+        };
+        let opened = Server::open(options, Arc::new(Children)).await.unwrap();
+        let address = opened.address();
+        let made = opened.bootstrap().unwrap();
+        let (key, admin) = (made.api_key.reveal().to_owned(), made.admin_token.reveal().to_owned());
         let shutdown = CancellationToken::new();
         let stop = shutdown.clone();
-        let server = tokio::spawn(async move {
-            serve(listener, engine, gateway, stop).await.unwrap();
-        });
+        let server = tokio::spawn(async move { opened.run(stop).await.unwrap() });
         Self {
             address,
-            key: made.api_key.reveal().to_owned(),
-            admin: made.admin_token.reveal().to_owned(),
+            key,
+            admin,
             client: Client::new(),
             shutdown,
             server: Some(server),

@@ -16,6 +16,7 @@ mod executions;
 mod host;
 mod operations;
 mod plan_limits;
+mod python_client;
 mod request_parameters;
 mod restart;
 mod streaming;
