@@ -14,7 +14,7 @@ use crate::{
     metrics::{Metrics, Snapshot, count},
     pool::{Found, Key, Pool, PoolSettings},
     spawner::{
-        client::{Source, SpawnError, Spawner},
+        client::{Process, Source, SpawnError, Spawner},
         protocol::{CellConfig, Kind},
     },
 };
@@ -126,7 +126,13 @@ struct Shared {
 impl Executor {
     /// Starts a spawner, and refuses where a wall is missing that may not be.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let spawner = Spawner::start(&config.program, &config.spawner_args)?;
+        let process = Process::start(&config.program, &config.spawner_args)?;
+        Self::attach(process, config).await
+    }
+
+    /// The same with a spawner that was started before, e.g. before privileges were dropped.
+    pub async fn attach(process: Process, config: Config) -> Result<Self, StartError> {
+        let spawner = Spawner::attach(process)?;
         let mut missing = spawner.missing().await?;
         missing.retain(|(wall, _)| !config.allow_missing.contains(wall));
         if !missing.is_empty() {

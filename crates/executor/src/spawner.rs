@@ -12,4 +12,5 @@ pub(crate) mod protocol;
 mod templates;
 mod worker;
 
+pub use client::Process;
 pub use keeper::{NotASpawner, run, run_with};

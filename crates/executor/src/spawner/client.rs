@@ -37,6 +37,32 @@ pub enum SpawnError {
     SpawnerLost,
 }
 
+/// A spawner that runs and that nobody speaks to yet.
+///
+/// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts
+/// it first, then drops its own, then starts its threads.
+#[derive(Debug)]
+pub struct Process {
+    socket: OwnedFd,
+    keeper: Child,
+}
+
+impl Process {
+    /// Starts the program as a spawner, with one end of a socket as its standard input.
+    pub fn start(program: &std::path::Path, args: &[String]) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let keeper = Command::new(program)
+            .args(args)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self { socket, keeper })
+    }
+}
+
 /// A handle to the running spawner.
 pub(crate) struct Spawner {
     shared: Arc<Shared>,
@@ -78,19 +104,10 @@ pub(crate) struct Spawned {
 }
 
 impl Spawner {
-    /// Starts the program as a spawner, with one end of a socket as its standard input.
-    pub(crate) fn start(program: &std::path::Path, args: &[String]) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
-        let keeper = Command::new(program)
-            .args(args)
-            .env_clear()
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()?;
+    /// Takes over a spawner that has been started.
+    pub(crate) fn attach(Process { socket, keeper }: Process) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            socket: AsyncFd::new(ours)?,
+            socket: AsyncFd::new(socket)?,
             state: Mutex::default(),
             next: AtomicU64::new(1),
             settled: Notify::new(),
