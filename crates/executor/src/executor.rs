@@ -110,19 +110,27 @@ impl From<CellError> for RunError {
 #[derive(Clone)]
 pub struct Executor {
     spawner: Arc<Spawner>,
+    missing: Arc<[(String, String)]>,
 }
 
 impl Executor {
     /// Starts a spawner, and refuses where a wall is missing that may not be.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let spawner = Spawner::start(&config.program, &config.spawner_args)?;
-        let mut missing = spawner.missing().await?;
-        missing.retain(|(wall, _)| !config.allow_missing.contains(wall));
-        if !missing.is_empty() {
+        let missing = spawner.missing().await?;
+        let mut refused = missing.clone();
+        refused.retain(|(wall, _)| !config.allow_missing.contains(wall));
+        if !refused.is_empty() {
             spawner.stop().await;
-            return Err(StartError::Missing(missing));
+            return Err(StartError::Missing(refused));
         }
-        Ok(Self { spawner: Arc::new(spawner) })
+        Ok(Self { spawner: Arc::new(spawner), missing: missing.into() })
+    }
+
+    /// The walls this host cannot build and was allowed not to: name and reason.
+    #[must_use]
+    pub fn missing(&self) -> &[(String, String)] {
+        &self.missing
     }
 
     /// Runs one program in a fresh sandbox, to its end.

@@ -7,7 +7,10 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -76,6 +79,8 @@ impl Spawner {
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // Ctrl-C is for us to handle: the spawner ends when its socket is closed.
+            .process_group(0)
             .spawn()?;
         let shared = Arc::new(Shared {
             socket: AsyncFd::new(ours)?,

@@ -48,7 +48,8 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
         next_slot: 0,
     };
     let code = match worker.serve() {
-        Ok(()) => 0,
+        // Closed is also how a send notices that the executor has ended: no reason to start again.
+        Ok(()) | Err(ProtocolError::Closed) => 0,
         Err(_) => 1,
     };
     worker.end();
