@@ -17,3 +17,4 @@ mod rlimits;
 pub mod seccomp;
 pub mod step;
 pub mod sys;
+pub mod walls;
