@@ -49,7 +49,9 @@ fn verdict(findings: &Findings) -> String {
     let refuses = findings.serve.refuses.join(", ");
     match &findings.serve.flag {
         _ if findings.serve.refuses.is_empty() => "A server would start here.".to_owned(),
-        Some(flag) => format!("A server would refuse to start without {refuses}, unless given {flag}"),
+        Some(flag) => {
+            format!("A server would refuse to start without {refuses}, unless given {flag}")
+        }
         None => format!("A server would refuse to start without {refuses}, whatever it is told."),
     }
 }

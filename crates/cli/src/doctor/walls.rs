@@ -79,14 +79,26 @@ const KINDS: [Kind; 23] = [
     Kind("cgroup:cpu", "using up the host's processors", &[]),
     Kind("names", "telling the host by its name", &["hostname", "loopback"]),
     Kind("disk", "filling the host's disk", &["scratch"]),
-    Kind("root", "reaching files outside the image", &["root:", "image:", "read-only:/usr", "home", "tmp", "shm"]),
+    Kind(
+        "root",
+        "reaching files outside the image",
+        &["root:", "image:", "read-only:/usr", "home", "tmp", "shm"],
+    ),
     Kind("dev", "the host's devices", &["dev", "read-only:/dev"]),
-    Kind("proc", "what /proc tells of the host", &["proc", "mask:", "bind:/proc", "read-only:/proc"]),
+    Kind(
+        "proc",
+        "what /proc tells of the host",
+        &["proc", "mask:", "bind:/proc", "read-only:/proc"],
+    ),
     Kind("rlimits", "core dumps on the host, pinned memory, real-time priority", &["rlimit:"]),
     Kind("close-fds", "descriptors of ours", &["close-fds"]),
     Kind("capabilities", "what root may do", &["capabilities", "identity:"]),
     Kind("no-new-privs", "set-user-id programs", &["no-new-privs"]),
-    Kind("landlock", "writing outside home, /tmp and /dev/shm, should the mounts fail", &["landlock"]),
+    Kind(
+        "landlock",
+        "writing outside home, /tmp and /dev/shm, should the mounts fail",
+        &["landlock"],
+    ),
     Kind("seccomp", "most of the kernel's attack surface", &["seccomp"]),
     Kind("die-with-parent", "outliving us", &["die-with-parent"]),
 ];
@@ -106,7 +118,11 @@ pub(super) fn judge(trial: &Trial) -> Vec<Wall> {
                 .said_missing(name)
                 .map(str::to_owned)
                 .or_else(|| namespace.map(|(_, why)| why.clone()))
-                .or_else(|| failed.filter(|_| failed_at == Some(at)).map(|(step, why)| format!("{step}: {why}")));
+                .or_else(|| {
+                    failed
+                        .filter(|_| failed_at == Some(at))
+                        .map(|(step, why)| format!("{step}: {why}"))
+                });
             let reached = trial.built || failed_at.is_some_and(|failed| at < failed);
             let tried = reached || name.starts_with("namespace:") || name.starts_with("cgroup:");
             let state = match why {
@@ -129,7 +145,8 @@ impl Kind {
 
 /// What went wrong and belongs to no wall of the table.
 fn unnamed(trial: &Trial, failed_at: Option<usize>) -> Option<Wall> {
-    let ground = trial.missing.iter().find(|(wall, _)| wall == "ground").map(|(_, why)| why.clone());
+    let ground =
+        trial.missing.iter().find(|(wall, _)| wall == "ground").map(|(_, why)| why.clone());
     let step = trial.failed_step.as_ref().filter(|_| failed_at.is_none());
     let why = ground
         .or_else(|| step.map(|(step, why)| format!("{step}: {why}")))

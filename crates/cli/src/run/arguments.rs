@@ -78,9 +78,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Reads `NAME=VALUE`.
 fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("{text:?} has no value: write {text}=VALUE"))?;
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("{text:?} has no value: write {text}=VALUE"))?;
     if name.is_empty() {
         return Err(format!("{text:?} has no name: write NAME=VALUE"));
     }
@@ -93,9 +92,14 @@ mod tests {
 
     #[test]
     fn times_read_as_people_write_them() {
-        for (text, millis) in
-            [("30", 30_000), ("0.5", 500), (".5", 500), ("500ms", 500), ("2m", 120_000), ("1.5s", 1500)]
-        {
+        for (text, millis) in [
+            ("30", 30_000),
+            ("0.5", 500),
+            (".5", 500),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1.5s", 1500),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "s", "0", "0ms", "-1", "inf", "NaN", "1e9", "5 s", "5d", "1.2.3"] {

@@ -37,7 +37,9 @@ pub(super) enum Misuse {
     Name(#[from] InvalidFileName),
     #[error("two files would both be called {0} in the sandbox")]
     Twice(FileName),
-    #[error("the program and its files take more than the {0} of disk it has; give it more with --disk")]
+    #[error(
+        "the program and its files take more than the {0} of disk it has; give it more with --disk"
+    )]
     TooBig(ByteSize),
 }
 
@@ -46,7 +48,8 @@ impl Meant {
     pub(super) fn from_arguments(arguments: RunArguments) -> Result<Self, Misuse> {
         let limits = limits(&arguments);
         let mut room = Room { left: limits.disk.bytes(), disk: limits.disk };
-        let from_stdin = arguments.code.is_none() && arguments.file.as_deref() == Some(Path::new("-"));
+        let from_stdin =
+            arguments.code.is_none() && arguments.file.as_deref() == Some(Path::new("-"));
         let (code, path) = match (arguments.code, arguments.file) {
             (Some(code), _) => (code.into_bytes(), None),
             (None, Some(_)) if from_stdin => (room.read(io::stdin().lock(), Path::new("-"))?, None),
