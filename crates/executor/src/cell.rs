@@ -16,14 +16,14 @@ use tokio::{
 
 use crate::spawner::{
     client::{SpawnError, Spawned, Spawner},
-    protocol::{CellConfig, CellId},
+    protocol::{CellConfig, CellId, Used},
 };
 
 /// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
 pub(crate) struct Cell {
     pub(crate) id: CellId,
     pub(crate) gauges: Gauges,
-    pub(crate) gone: oneshot::Receiver<()>,
+    pub(crate) gone: oneshot::Receiver<Used>,
     pub(crate) stdin: pipe::Sender,
     pub(crate) stdout: pipe::Receiver,
     pub(crate) stderr: pipe::Receiver,

@@ -19,7 +19,7 @@ use crate::{
     cell::Cell,
     executor::{RunError, RunIo},
     output::Capture,
-    spawner::{client::Spawner, protocol::CellId},
+    spawner::{client::Spawner, protocol::Used},
 };
 
 /// How long a killed cell may take to be dead before we answer without it.
@@ -77,12 +77,21 @@ pub(crate) async fn drive(
     };
     let (end, attach) = end;
     let wall = started.elapsed();
-    if matches!(end, End::TimedOut | End::Cancelled) {
-        kill(spawner, id, gone).await;
-    }
+    let killed = match end {
+        End::TimedOut | End::Cancelled => {
+            spawner.kill(id).await;
+            Killed::Yes(gone_soon(gone).await)
+        }
+        End::Reported(_) | End::Lost => Killed::No(gone),
+    };
     stdout.drain().await;
     stderr.drain().await;
-    let used = gauges.read();
+    let used = match (gauges.read(), killed) {
+        (Some(reading), _) => reading.into(),
+        // The spawner was faster than we, and has read them before it removed the cgroup.
+        (None, Killed::Yes(used)) => used,
+        (None, Killed::No(gone)) => gone_soon(gone).await,
+    };
     Ok(Outcome {
         ending: ending(&end, used.oom_kills)?,
         stdout: stdout.into_kept(),
@@ -153,9 +162,13 @@ async fn feed(mut stdin: pipe::Sender, input: Vec<u8>, more: Option<mpsc::Receiv
     }
 }
 
-/// Kills a cell and waits until it is dead.
-async fn kill(spawner: &Spawner, cell: CellId, gone: oneshot::Receiver<()>) {
-    spawner.kill(cell).await;
-    // Either way it is over: gone, or lost with its spawner.
-    let _ = timeout(DEATH, gone).await;
+/// Whether a cell was killed: then we know what it had used, else how we will.
+enum Killed {
+    Yes(Used),
+    No(oneshot::Receiver<Used>),
+}
+
+/// Waits until a cell is gone: what it had used, or nothing if it was lost with its spawner.
+async fn gone_soon(gone: oneshot::Receiver<Used>) -> Used {
+    timeout(DEATH, gone).await.ok().and_then(Result::ok).unwrap_or_default()
 }

@@ -25,7 +25,7 @@ use tokio::{
     sync::{Notify, oneshot, watch},
 };
 
-use super::protocol::{self, CellConfig, CellId, Event, ProtocolError, Request};
+use super::protocol::{self, CellConfig, CellId, Event, ProtocolError, Request, Used};
 
 /// Why a cell could not be had.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -57,15 +57,15 @@ struct Shared {
 #[derive(Default)]
 struct State {
     asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
-    alive: HashMap<CellId, oneshot::Sender<()>>,
+    alive: HashMap<CellId, oneshot::Sender<Used>>,
 }
 
 /// A cell the spawner has started.
 pub(crate) struct Spawned {
     pub(crate) cell: CellId,
     pub(crate) gauges: Gauges,
-    /// Resolves (either way) when the cell is gone or lost.
-    pub(crate) gone: oneshot::Receiver<()>,
+    /// Resolves when the cell is gone, with what it had used, or lost.
+    pub(crate) gone: oneshot::Receiver<Used>,
 }
 
 impl Spawner {
@@ -218,8 +218,10 @@ impl Shared {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            Event::Gone { cell } => {
-                self.state().alive.remove(&cell);
+            Event::Gone { cell, used } => {
+                if let Some(alive) = self.state().alive.remove(&cell) {
+                    let _ = alive.send(used);
+                }
                 self.settled.notify_waiters();
             }
         }

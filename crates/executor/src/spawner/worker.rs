@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     ground::{self, Ground},
-    protocol::{self, CellConfig, CellId, Event, ProtocolError, Request},
+    protocol::{self, CellConfig, CellId, Event, ProtocolError, Request, Used},
 };
 use crate::image::{GUEST_ID, HOME};
 
@@ -78,6 +78,8 @@ struct Held {
     /// Gone once its pid 1 has ended.
     running: Option<Launched>,
     cgroup: Option<Cgroup>,
+    /// Read when pid 1 has ended, and with it everything in the cell.
+    used: Used,
 }
 
 impl Worker<'_> {
@@ -168,7 +170,7 @@ impl Worker<'_> {
             Err(error) => (None, Some(error)),
         };
         // Also when it was refused: its cgroup is then cleaned up like any other.
-        self.cells.insert(cell, Held { slot, running, cgroup });
+        self.cells.insert(cell, Held { slot, running, cgroup, used: Used::default() });
         refusal.map_or(Ok(Event::Spawned { cell, gauges }), Err)
     }
 
@@ -232,17 +234,19 @@ impl Worker<'_> {
             let ended = |held: &&mut Held| held.running.as_ref().is_some_and(|r| r.pid == reaped.pid);
             if let Some(held) = self.cells.values_mut().find(ended) {
                 held.running = None;
+                let used = held.cgroup.as_mut().and_then(Cgroup::read);
+                held.used = used.map(Used::from).unwrap_or_default();
             }
         }
         let mut gone = Vec::new();
         for (cell, held) in &mut self.cells {
             if held.running.is_none() && held.cgroup.as_mut().is_none_or(Cgroup::remove) {
-                gone.push(*cell);
+                gone.push((*cell, held.used));
             }
         }
-        for cell in gone {
+        for (cell, used) in gone {
             self.cells.remove(&cell);
-            protocol::send(self.socket, &Event::Gone { cell }, &[])?;
+            protocol::send(self.socket, &Event::Gone { cell, used }, &[])?;
         }
         Ok(())
     }
