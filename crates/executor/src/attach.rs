@@ -37,22 +37,33 @@ fn env(spec: &RunSpec) -> Vec<CString> {
     pairs.filter_map(|pair| CString::new(pair).ok()).collect()
 }
 
-/// The job of a cold start: write the files, then exec the interpreter on the main file.
-pub(crate) fn cold_job(spec: &RunSpec, interpreter: &str) -> Result<Vec<u8>, InvalidJob> {
+/// The environment of an interpreter that has no job yet.
+pub(crate) fn base_variables() -> Vec<CString> {
+    let pairs = base_env().into_iter().map(|(name, value)| format!("{name}={value}"));
+    pairs.filter_map(|pair| CString::new(pair).ok()).collect()
+}
+
+/// The interpreter on its main file, as one would start it by hand; with no environment.
+pub(crate) fn main_exec(language: Language, interpreter: &str) -> Exec {
+    let text = |value: String| CString::new(value).unwrap_or_default();
+    let main = format!("{HOME}/{}", language.main_file());
+    Exec {
+        program: text(interpreter.to_owned()),
+        args: vec![text(language.interpreter().to_owned()), text(main)],
+        env: Vec::new(),
+        keeps_job: false,
+    }
+}
+
+/// The job of a run: write the files, then start the interpreter on the main file. An
+/// interpreter that waits already takes the same job, and does not start another.
+pub(crate) fn job(spec: &RunSpec, interpreter: &str) -> Result<Vec<u8>, InvalidJob> {
     let mut out = Vec::with_capacity(spec.code.len() + 4096);
     for input in &spec.files {
         job::file(&mut out, input.name.as_str(), 0o644, &input.content)?;
     }
-    let main = spec.language.main_file();
-    job::file(&mut out, main, 0o644, &spec.code)?;
-    let text = |value: String| CString::new(value).unwrap_or_default();
-    let exec = Exec {
-        program: text(interpreter.to_owned()),
-        args: vec![text(spec.language.interpreter().to_owned()), text(format!("{HOME}/{main}"))],
-        env: env(spec),
-        keeps_job: false,
-    };
-    job::exec(&mut out, &exec)?;
+    job::file(&mut out, spec.language.main_file(), 0o644, &spec.code)?;
+    job::exec(&mut out, &Exec { env: env(spec), ..main_exec(spec.language, interpreter) })?;
     Ok(out)
 }
 

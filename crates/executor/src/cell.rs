@@ -9,21 +9,19 @@ use std::{
 };
 
 use cloche_jail::cgroup::Gauges;
-use tokio::{
-    net::{UnixStream, unix::pipe},
-    sync::oneshot,
-};
+use tokio::net::{UnixStream, unix::pipe};
 
 use crate::spawner::{
-    client::{SpawnError, Spawned, Spawner},
-    protocol::{CellConfig, CellId, Used},
+    client::{Source, SpawnError, Spawned, Spawner},
+    gone::Gone,
+    protocol::{CellConfig, CellId},
 };
 
 /// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
 pub(crate) struct Cell {
     pub(crate) id: CellId,
     pub(crate) gauges: Gauges,
-    pub(crate) gone: oneshot::Receiver<Used>,
+    pub(crate) gone: Gone,
     pub(crate) stdin: pipe::Sender,
     pub(crate) stdout: pipe::Receiver,
     pub(crate) stderr: pipe::Receiver,
@@ -31,6 +29,20 @@ pub(crate) struct Cell {
     pub(crate) job: UnixStream,
     /// Where pid 1 reports.
     pub(crate) control: UnixStream,
+}
+
+impl Cell {
+    /// Whether nothing is left of it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.is_over()
+    }
+
+    /// What it has written to its standard error so far, for a log.
+    pub(crate) fn said(&self) -> String {
+        let mut buffer = [0; 2048];
+        let len = self.stderr.try_read(&mut buffer).unwrap_or(0);
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    }
 }
 
 /// Why there is no cell.
@@ -43,7 +55,11 @@ pub(crate) enum CellError {
 }
 
 /// Has the spawner start a cell.
-pub(crate) async fn start(spawner: &Spawner, config: &CellConfig) -> Result<Cell, CellError> {
+pub(crate) async fn start(
+    spawner: &Spawner,
+    config: &CellConfig,
+    source: Source,
+) -> Result<Cell, CellError> {
     let (stdin_theirs, stdin) = io::pipe()?;
     let (stdout, stdout_theirs) = io::pipe()?;
     let (stderr, stderr_theirs) = io::pipe()?;
@@ -56,7 +72,7 @@ pub(crate) async fn start(spawner: &Spawner, config: &CellConfig) -> Result<Cell
         job_theirs.as_fd(),
         control_theirs.as_fd(),
     ];
-    let Spawned { cell, gauges, gone } = spawner.spawn(config, theirs).await?;
+    let Spawned { cell, gauges, gone } = spawner.spawn(config, source, theirs).await?;
     let stream = |stream: StdStream| {
         stream.set_nonblocking(true)?;
         UnixStream::from_std(stream)

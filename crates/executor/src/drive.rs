@@ -5,12 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_jail::init::{REPORT_LEN, Report};
+use cloche_jail::{
+    init::{REPORT_LEN, Report, WallName},
+    sys::Errno,
+};
 use cloche_model::{ByteSize, Ending, Limits, Outcome, StreamName, Timings, Usage};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixStream, unix::pipe},
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -19,7 +22,7 @@ use crate::{
     cell::Cell,
     executor::{RunError, RunIo},
     output::Capture,
-    spawner::{client::Spawner, protocol::Used},
+    spawner::client::Spawner,
 };
 
 /// How long a killed cell may take to be dead before we answer without it.
@@ -77,20 +80,17 @@ pub(crate) async fn drive(
     };
     let (end, attach) = end;
     let wall = started.elapsed();
-    let killed = match end {
-        End::TimedOut | End::Cancelled => {
-            spawner.kill(id).await;
-            Killed::Yes(gone_soon(gone).await)
-        }
-        End::Reported(_) | End::Lost => Killed::No(gone),
-    };
+    if matches!(end, End::TimedOut | End::Cancelled) {
+        spawner.kill(id).await;
+        // Either way it is over: gone, or lost with its spawner.
+        let _ = timeout(DEATH, gone.wait()).await;
+    }
     stdout.drain().await;
     stderr.drain().await;
-    let used = match (gauges.read(), killed) {
-        (Some(reading), _) => reading.into(),
+    let used = match gauges.read() {
+        Some(reading) => reading.into(),
         // The spawner was faster than we, and has read them before it removed the cgroup.
-        (None, Killed::Yes(used)) => used,
-        (None, Killed::No(gone)) => gone_soon(gone).await,
+        None => timeout(DEATH, gone.wait()).await.unwrap_or_default(),
     };
     Ok(Outcome {
         ending: ending(&end, used.oom_kills)?,
@@ -110,13 +110,15 @@ fn ending(end: &End, oom_kills: u64) -> Result<Ending, RunError> {
         _ if oom_kills > 0 => Ending::OutOfMemory,
         End::Reported(Report::Exited(code)) => Ending::Exited(code.to_le_bytes()[0]),
         End::Reported(Report::Signalled(signal)) => Ending::Signalled(signal.to_le_bytes()[0]),
-        End::Reported(Report::Failed(wall, errno)) => {
-            let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
-            let source = io::Error::from_raw_os_error(errno.0);
-            return Err(RunError::Wall { wall, source });
-        }
+        End::Reported(Report::Failed(wall, errno)) => return Err(wall_error(wall, *errno)),
         End::Reported(Report::Ready) | End::Lost => return Err(RunError::CellLost),
     })
+}
+
+/// A wall that could not be built, by its name.
+pub(crate) fn wall_error(wall: &WallName, errno: Errno) -> RunError {
+    let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
+    RunError::Wall { wall, source: io::Error::from_raw_os_error(errno.0) }
 }
 
 /// Waits for the end of the main process, the deadline or a cancel, whichever is first.
@@ -160,15 +162,4 @@ async fn feed(mut stdin: pipe::Sender, input: Vec<u8>, more: Option<mpsc::Receiv
             return;
         }
     }
-}
-
-/// Whether a cell was killed: then we know what it had used, else how we will.
-enum Killed {
-    Yes(Used),
-    No(oneshot::Receiver<Used>),
-}
-
-/// Waits until a cell is gone: what it had used, or nothing if it was lost with its spawner.
-async fn gone_soon(gone: oneshot::Receiver<Used>) -> Used {
-    timeout(DEATH, gone).await.ok().and_then(Result::ok).unwrap_or_default()
 }

@@ -3,17 +3,20 @@
 use std::{io, path::PathBuf, sync::Arc, time::Instant};
 
 use cloche_jail::job::InvalidJob;
-use cloche_model::{Language, Outcome, OutputChunk, RunSpec};
+use cloche_model::{Language, Limits, Outcome, OutputChunk, RunSpec, SandboxShape};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     attach,
-    cell::{self, CellError},
+    cell::{self, Cell, CellError},
     drive::{Drive, drive},
+    metrics::{Metrics, Snapshot, count},
+    pool::{Found, Key, Pool, PoolSettings},
     spawner::{
-        client::{SpawnError, Spawner},
-        protocol::CellConfig,
+        client::{Source, SpawnError, Spawner},
+        gone::Gone,
+        protocol::{CellConfig, Kind},
     },
 };
 
@@ -26,6 +29,8 @@ pub struct Config {
     pub spawner_args: Vec<String>,
     /// Walls that may be missing, by name.
     pub allow_missing: Vec<String>,
+    /// How many cells to keep parked; none: every run starts from nothing.
+    pub pool: Option<PoolSettings>,
 }
 
 impl Config {
@@ -35,6 +40,7 @@ impl Config {
             program: program.into(),
             spawner_args: vec!["__spawner".to_owned()],
             allow_missing: Vec::new(),
+            pool: None,
         }
     }
 }
@@ -109,8 +115,14 @@ impl From<CellError> for RunError {
 /// Runs programs on this host. Cheap to clone; the last one to be dropped ends the spawner.
 #[derive(Clone)]
 pub struct Executor {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     spawner: Arc<Spawner>,
-    missing: Arc<[(String, String)]>,
+    metrics: Arc<Metrics>,
+    pool: Option<Pool>,
+    missing: Vec<(String, String)>,
 }
 
 impl Executor {
@@ -124,48 +136,127 @@ impl Executor {
             spawner.stop().await;
             return Err(StartError::Missing(refused));
         }
-        Ok(Self { spawner: Arc::new(spawner), missing: missing.into() })
+        let (spawner, metrics) = (Arc::new(spawner), Arc::new(Metrics::default()));
+        let pool = config
+            .pool
+            .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
+        Ok(Self { shared: Arc::new(Shared { spawner, metrics, pool, missing }) })
     }
 
     /// The walls this host cannot build and was allowed not to: name and reason.
     #[must_use]
     pub fn missing(&self) -> &[(String, String)] {
-        &self.missing
+        &self.shared.missing
+    }
+
+    /// Has cells parked for runs like this one before the first comes.
+    pub fn prepare(&self, language: Language, limits: &Limits, sandbox: &SandboxShape) {
+        if let Some(pool) = &self.shared.pool {
+            pool.prepare(key(language, limits, sandbox));
+        }
     }
 
     /// Runs one program in a fresh sandbox, to its end.
     pub async fn run(&self, spec: RunSpec, io: RunIo) -> Result<Outcome, RunError> {
+        let Shared { spawner, metrics, pool, .. } = &*self.shared;
         let interpreter = attach::interpreter(spec.language);
         let interpreter = interpreter.ok_or(RunError::NoInterpreter(spec.language))?;
-        let job = attach::cold_job(&spec, &interpreter)?;
+        let job = attach::job(&spec, &interpreter)?;
         let asked = Instant::now();
-        let cell = cell::start(&self.spawner, &config(&spec)).await?;
+        let key = key(spec.language, &spec.limits, &spec.sandbox);
+        let found = pool.as_ref().map_or(Found::Nothing, |pool| pool.take(&key));
+        let done = pool.as_ref().map(Done);
+        let cell = self.cell(&key, found).await?;
         let waited = asked.elapsed();
+        metrics.cell.add(waited);
+        let gone = cell.gone.clone();
         let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
-        let mut outcome = drive(cell, &self.spawner, work).await?;
+        let driven = drive(cell, spawner, work).await;
+        drop(done);
+        self.watch_teardown(gone);
+        let mut outcome = driven?;
         outcome.timings.cell = waited;
+        metrics.attach.add(outcome.timings.attach);
+        metrics.run.add(outcome.timings.run);
         Ok(outcome)
     }
 
-    /// Waits until nothing of past runs is left on the host.
+    /// The cell for a run: parked, else forked, else from nothing; never an error for want of one.
+    async fn cell(&self, key: &Key, found: Found) -> Result<Cell, RunError> {
+        let Shared { spawner, metrics, .. } = &*self.shared;
+        match found {
+            Found::Parked(cell) => return Ok(cell),
+            Found::Template(template) => {
+                if let Ok(cell) = template.fork(spawner, &key.config).await {
+                    count(&metrics.forks);
+                    return Ok(cell);
+                }
+            }
+            Found::Nothing => {}
+        }
+        count(&metrics.cold);
+        Ok(cell::start(spawner, &key.config, Source::Nothing(Kind::Cell)).await?)
+    }
+
+    /// Times what happens after the reply.
+    fn watch_teardown(&self, gone: Gone) {
+        let (metrics, ended) = (Arc::clone(&self.shared.metrics), Instant::now());
+        if self.shared.pool.is_some() {
+            tokio::spawn(async move {
+                gone.wait().await;
+                metrics.teardown.add(ended.elapsed());
+            });
+        }
+    }
+
+    /// Counters, timings and levels at this moment.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let levels = self.shared.pool.as_ref().map(Pool::levels).unwrap_or_default();
+        self.shared.metrics.read(self.shared.spawner.alive(), levels)
+    }
+
+    /// Whether the pool holds what it should.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.shared.pool.as_ref().is_none_or(Pool::is_full)
+    }
+
+    /// Waits until nothing of past runs is left on the host. Parked cells are not past runs.
     pub async fn settle(&self) {
-        self.spawner.settle().await;
+        self.shared.spawner.settle().await;
     }
 
     /// Ends the spawner and everything that still runs. With other clones around, they keep it.
     pub async fn stop(self) {
-        if let Some(spawner) = Arc::into_inner(self.spawner) {
+        let Some(Shared { spawner, pool, .. }) = Arc::into_inner(self.shared) else { return };
+        if let Some(pool) = pool {
+            pool.stop().await;
+        }
+        if let Some(spawner) = Arc::into_inner(spawner) {
             spawner.stop().await;
         }
     }
 }
 
-fn config(spec: &RunSpec) -> CellConfig {
-    CellConfig {
-        image: spec.sandbox.image.clone(),
-        memory: spec.limits.memory.bytes(),
-        cpu_milli: spec.limits.cpus.milli(),
-        pids: spec.limits.pids,
-        disk: spec.limits.disk.bytes(),
+/// Tells the pool that a run is over, however it ended.
+struct Done<'a>(&'a Pool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.done();
     }
+}
+
+fn key(language: Language, limits: &Limits, sandbox: &SandboxShape) -> Key {
+    let config = CellConfig {
+        image: sandbox.image.clone(),
+        memory: limits.memory.bytes(),
+        cpu_milli: limits.cpus.milli(),
+        pids: limits.pids,
+        disk: limits.disk.bytes(),
+    };
+    let python = language == Language::Python;
+    let preload = if python { sandbox.preload.clone() } else { Vec::new() };
+    Key { config, language, preload, template: python && sandbox.template }
 }

@@ -17,8 +17,7 @@ pub const HOME: &str = "/home/baponi";
 pub const GUEST_ID: u32 = 1000;
 
 /// Directories that are empty until something is mounted on them.
-const MOUNT_POINTS: [&str; 8] =
-    ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
+const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
 /// Directories that stay empty, as programs expect them.
 const EMPTY: [&str; 9] =
     ["etc", "var/lib", "var/cache", "var/log", "opt", "root", "mnt", "srv", "media"];
@@ -56,7 +55,10 @@ fn own_etc() -> [(&'static str, String); 7] {
         ("hosts", "127.0.0.1 localhost cloche\n::1 localhost ip6-localhost\n".into()),
         ("hostname", "cloche\n".into()),
         ("resolv.conf", "# no network, no resolver\n".into()),
-        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into()),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into(),
+        ),
         ("shells", "/bin/sh\n/bin/bash\n".into()),
     ]
 }

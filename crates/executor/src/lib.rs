@@ -21,9 +21,15 @@ mod cell;
 mod drive;
 mod executor;
 mod image;
+pub mod metrics;
 mod output;
+mod pool;
+mod shelf;
 pub mod spawner;
+mod warm;
 
 pub use executor::{Config, Executor, RunError, RunIo, StartError};
 pub use image::{HOME, USER};
+pub use pool::PoolSettings;
 pub use spawner::client::SpawnError;
+pub use warm::DEFAULT_PRELOAD;

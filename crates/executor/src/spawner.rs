@@ -4,9 +4,13 @@
 //! loop, `ground` is the bare mount namespace it works in, `protocol` is what is said.
 
 pub(crate) mod client;
+pub(crate) mod gone;
 mod ground;
+mod held;
 mod keeper;
+mod plans;
 pub(crate) mod protocol;
+mod templates;
 mod worker;
 
 pub use keeper::{NotASpawner, run, run_with};

@@ -9,15 +9,15 @@ use crate::{
 
 /// Which step failed, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure<'a> {
+pub(crate) struct Failure<'a> {
     /// The name of the wall.
-    pub wall: &'a CStr,
+    pub(crate) wall: &'a CStr,
     /// The kernel's reason.
-    pub errno: Errno,
+    pub(crate) errno: Errno,
 }
 
 /// Takes every step of an encoded plan, in order, and stops at the first that fails.
-pub fn apply(program: &[u8]) -> core::result::Result<(), Failure<'_>> {
+pub(crate) fn apply(program: &[u8]) -> core::result::Result<(), Failure<'_>> {
     let mut reader = Reader::new(program);
     while !reader.is_empty() {
         let malformed = Failure { wall: c"malformed plan", errno: Errno::INVAL };
@@ -65,7 +65,8 @@ fn landlock(files: u64, scoped: u64, size: u32, rules: &[u8]) -> Result<()> {
     let ruleset = sys::landlock_create(&ruleset, size as usize)?;
     let mut rules = Reader::new(rules);
     while !rules.is_empty() {
-        let (path, access) = (rules.text().ok_or(Errno::INVAL)?, rules.number().ok_or(Errno::INVAL)?);
+        let (path, access) =
+            (rules.text().ok_or(Errno::INVAL)?, rules.number().ok_or(Errno::INVAL)?);
         match sys::open(path, O_PATH, 0) {
             // Nothing to allow: a place that this image does not have.
             Err(Errno::NOENT) => {}

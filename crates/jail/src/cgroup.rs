@@ -32,7 +32,11 @@ const CPU: &str = "cgroup:cpu";
 impl CgroupLimits {
     /// The names of the walls that are up.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let walls = [(self.memory.is_some(), MEMORY), (self.pids.is_some(), PIDS), (self.cpu.is_some(), CPU)];
+        let walls = [
+            (self.memory.is_some(), MEMORY),
+            (self.pids.is_some(), PIDS),
+            (self.cpu.is_some(), CPU),
+        ];
         walls.into_iter().filter_map(|(up, name)| up.then_some(name))
     }
 
@@ -52,9 +56,10 @@ impl CgroupLimits {
 pub struct Cgroup {
     /// Its directories: one with v2, one per hierarchy with v1.
     dirs: Vec<PathBuf>,
-    /// v1: the open `tasks` files; v2: the open directory.
+    /// The open files that a process gets in by: v1's `tasks`, v2's `cgroup.procs`.
     doors: Vec<File>,
-    v2: bool,
+    /// v2: the open directory, to be born in.
+    born_in: Option<File>,
     gauges: Gauges,
 }
 
@@ -108,7 +113,9 @@ impl Cgroup {
             cpu: File::open(dir.join("cpu.stat")).ok(),
             peak: File::open(dir.join("memory.peak")).ok(),
         };
-        Ok(Self { dirs: vec![dir.to_owned()], doors: vec![File::open(dir)?], v2: true, gauges })
+        let born_in = Some(File::open(dir)?);
+        let doors = vec![File::options().write(true).open(dir.join("cgroup.procs"))?];
+        Ok(Self { dirs: vec![dir.to_owned()], doors, born_in, gauges })
     }
 
     fn create_v1(controllers: &Controllers, name: &str, limits: CgroupLimits) -> io::Result<Self> {
@@ -141,17 +148,23 @@ impl Cgroup {
         }
         let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
         let doors = dirs.iter().map(open).collect::<io::Result<_>>()?;
-        Ok(Self { dirs, doors, v2: false, gauges })
+        Ok(Self { dirs, doors, born_in: None, gauges })
     }
 
     /// How a new process gets in; valid as long as this value lives.
     #[must_use]
     pub fn entry(&self) -> Entry {
-        let doors = self.doors.iter().map(AsRawFd::as_raw_fd);
-        if self.v2 {
-            return Entry { born_in: doors.last(), tasks: Vec::new() };
+        match &self.born_in {
+            Some(directory) => Entry { born_in: Some(directory.as_raw_fd()), tasks: Vec::new() },
+            None => Entry { born_in: None, tasks: self.doors() },
         }
-        Entry { born_in: None, tasks: doors.collect() }
+    }
+
+    /// The files by which a process that exists already gets in: it writes `0` to each. The kernel
+    /// asks who opened them, so they work for a process without rights of its own.
+    #[must_use]
+    pub fn doors(&self) -> Vec<RawFd> {
+        self.doors.iter().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// What it has used.
@@ -167,7 +180,7 @@ impl Cgroup {
 
     /// Kills every member at once. With v1 this is the pid namespace's work.
     pub fn kill(&self) {
-        if self.v2 {
+        if self.born_in.is_some() {
             // An old v2 without cgroup.kill: killing pid 1 of the box does the same.
             self.dirs.iter().for_each(|dir| drop(fs::write(dir.join("cgroup.kill"), "1")));
         }
@@ -207,8 +220,7 @@ impl Gauges {
     /// removed: open files outlive it, but tell no more.
     pub fn read(&mut self) -> Option<Reading> {
         let text = |gauge: &mut Option<File>| gauge.as_mut().map_or(Some(String::new()), read_text);
-        let (oom, cpu, peak) =
-            (text(&mut self.oom)?, text(&mut self.cpu)?, text(&mut self.peak)?);
+        let (oom, cpu, peak) = (text(&mut self.oom)?, text(&mut self.cpu)?, text(&mut self.peak)?);
         Some(Reading {
             oom_kills: field(&oom, "oom_kill").unwrap_or(0),
             cpu: field(&cpu, "usage_usec")

@@ -10,13 +10,15 @@ use core::ffi::CStr;
 use crate::{
     apply,
     step::Reader,
-    sys::{self, Errno, Prctl, RawFd, Result, StringList},
+    sys::{self, Errno, Prctl, RawFd, Result, StringList, ThreadIdPlace},
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
 pub const JOB_FD: RawFd = 3;
 /// Where pid 1 reports.
 pub const CONTROL_FD: RawFd = 4;
+/// Where a template is asked for forks; closed in everything that comes from it.
+pub const FORK_FD: RawFd = 5;
 /// The first descriptor that is not one of ours.
 pub const FIRST_FOREIGN_FD: u32 = 5;
 
@@ -80,7 +82,7 @@ fn failed(wall: &CStr, errno: Errno) -> Report {
     Report::Failed(name, errno)
 }
 
-/// The descriptors a new cell is given; all above [`FIRST_FOREIGN_FD`].
+/// The descriptors a new cell is given; none is where another of them is to go.
 #[derive(Clone, Copy)]
 pub struct CellFds {
     /// Pid 1 reads one byte here once its ids are mapped; closed means: give up.
@@ -91,6 +93,8 @@ pub struct CellFds {
     pub job: RawFd,
     /// Where pid 1 reports.
     pub control: RawFd,
+    /// A template's socket for forks.
+    pub fork: Option<RawFd>,
     /// The `tasks` files of the v1 cgroups to enter; none with v2, where it is born inside.
     pub cgroups: [Option<RawFd>; MAX_CGROUPS],
 }
@@ -100,6 +104,19 @@ pub const MAX_CGROUPS: usize = 4;
 
 /// The life of pid 1, from just after `clone` to its end.
 pub fn run(program: &[u8], fds: CellFds) -> ! {
+    enter(program, fds);
+    match sys::fork() {
+        Ok(None) => guest(),
+        Ok(Some(pid)) => supervise(pid),
+        Err(errno) => {
+            report(CONTROL_FD, failed(c"start of the guest", errno));
+            sys::exit(1)
+        }
+    }
+}
+
+/// Takes every step into the box; ends with a report where one fails.
+pub fn enter(program: &[u8], fds: CellFds) {
     if sys::read(fds.go, &mut [0]) != Ok(1) {
         sys::exit(1);
     }
@@ -110,17 +127,6 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
     if let Err(failure) = apply::apply(program) {
         report(CONTROL_FD, failed(failure.wall, failure.errno));
         sys::exit(1);
-    }
-    match sys::fork() {
-        Ok(None) => guest(),
-        Ok(Some(pid)) => {
-            report(CONTROL_FD, Report::Ready);
-            supervise(pid)
-        }
-        Err(errno) => {
-            report(CONTROL_FD, failed(c"start of the guest", errno));
-            sys::exit(1)
-        }
     }
 }
 
@@ -136,7 +142,8 @@ fn arrange(fds: CellFds) -> Result<()> {
         sys::dup_onto(fd, at)?;
     }
     sys::dup_onto(fds.job, JOB_FD)?;
-    sys::dup_onto(fds.control, CONTROL_FD)
+    sys::dup_onto(fds.control, CONTROL_FD)?;
+    fds.fork.map_or(Ok(()), |fork| sys::dup_onto(fork, FORK_FD))
 }
 
 fn report(control: RawFd, report: Report) {
@@ -146,6 +153,7 @@ fn report(control: RawFd, report: Report) {
 
 /// Reaps until the main process has ended; then ends, and everything in the cell with it.
 pub fn supervise(main: i32) -> ! {
+    report(CONTROL_FD, Report::Ready);
     (0..=JOB_FD).for_each(sys::close);
     loop {
         match sys::wait_any() {
@@ -173,6 +181,23 @@ fn guest() -> ! {
     let errno = take_job().err().unwrap_or(Errno::INVAL);
     // A shell's codes: 127 when the program is not there, 126 when it cannot be run.
     sys::exit(if errno == Errno::NOENT { 127 } else { 126 })
+}
+
+/// From pid 1 that is a copied interpreter: stays behind as pid 1, and returns as the guest. It may
+/// be looked into by itself from here on, and leads its own session.
+pub fn become_guest_of_this_cell(libc: ThreadIdPlace) {
+    match sys::fork_under_libc(libc) {
+        Ok(None) => {
+            sys::close(CONTROL_FD);
+            let _ = sys::prctl(Prctl::Dumpable, 1);
+            let _ = sys::setsid();
+        }
+        Ok(Some(pid)) => supervise(pid),
+        Err(errno) => {
+            report(CONTROL_FD, failed(c"start of the guest", errno));
+            sys::exit(1)
+        }
+    }
 }
 
 /// Marks a file in a job: mode, name, content.
@@ -259,7 +284,7 @@ fn exec() -> Result<()> {
         env.push(next()?)?;
     }
     if flags & EXEC_KEEPS_JOB == 0 {
-        sys::close(JOB_FD);
+        sys::close_range(JOB_FD as u32, u32::MAX)?;
     }
     Err(sys::exec(program, &argv, &env))
 }

@@ -25,7 +25,12 @@ pub struct Exec {
 pub enum InvalidJob {
     /// Too many or too long arguments and variables.
     #[error("arguments and environment take {bytes} bytes in {strings} strings, past the limit")]
-    TooLarge { bytes: usize, strings: usize },
+    TooLarge {
+        /// All of them together.
+        bytes: usize,
+        /// How many, at most, of one kind.
+        strings: usize,
+    },
     /// A file of 4 GiB or more, or a name that cannot be one.
     #[error("the file {0:?} cannot be sent")]
     File(String),

@@ -11,7 +11,7 @@ use std::{
 use crate::{
     cgroup::Entry,
     init::{self, CellFds, FIRST_FOREIGN_FD, MAX_CGROUPS},
-    plan::Identity,
+    plan::{Identity, TEMPLATE_GUESTS},
     sys::{self, CloneRequest, Cloned, Errno},
 };
 
@@ -33,6 +33,8 @@ pub struct Launch<'a> {
     pub job: BorrowedFd<'a>,
     /// Where pid 1 reports.
     pub control: BorrowedFd<'a>,
+    /// A template's socket for forks.
+    pub fork: Option<BorrowedFd<'a>>,
 }
 
 /// A cell that has been started; whether its walls are up is reported on its control socket.
@@ -46,9 +48,9 @@ pub struct Launched {
 
 /// Starts a cell.
 pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
-    let (go_read, go_write) = sys::pipe().map(|(r, w)| (sys::owned(r), sys::owned(w))).map_err(os)?;
-    // The child puts its descriptors at 0 to 4, so none may be there to begin with.
-    let above = |fd: RawFd| above_ours(fd);
+    let (go_read, go_write) =
+        sys::pipe().map(|(r, w)| (sys::owned(r), sys::owned(w))).map_err(os)?;
+    // The child puts its descriptors at 0 to 5, so none may be there to begin with.
     let copies: Vec<OwnedFd> = [
         go_read.as_raw_fd(),
         launch.stdio[0].as_raw_fd(),
@@ -58,7 +60,8 @@ pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
         launch.control.as_raw_fd(),
     ]
     .into_iter()
-    .map(above)
+    .chain(launch.fork.map(|fd| fd.as_raw_fd()))
+    .map(above_ours)
     .collect::<io::Result<_>>()?;
     let mut cgroups = [None; MAX_CGROUPS];
     let doors: Vec<OwnedFd> =
@@ -70,10 +73,10 @@ pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
         stdio: [number(1), number(2), number(3)],
         job: number(4),
         control: number(5),
+        fork: copies.get(6).map(AsRawFd::as_raw_fd),
         cgroups,
     };
-    let request =
-        CloneRequest { namespaces: launch.namespaces, cgroup: launch.cgroup.born_in };
+    let request = CloneRequest { namespaces: launch.namespaces, cgroup: launch.cgroup.born_in };
     let writer = go_write.as_raw_fd();
     match sys::clone(request).map_err(os)? {
         Cloned::Child => {
@@ -93,7 +96,7 @@ pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
 }
 
 fn above_ours(fd: RawFd) -> io::Result<OwnedFd> {
-    sys::dup_above(fd, FIRST_FOREIGN_FD as i32).map(sys::owned).map_err(os)
+    sys::dup_above(fd, FIRST_FOREIGN_FD as i32 + 1).map(sys::owned).map_err(os)
 }
 
 fn map_ids(pid: i32, identity: Identity, (uid, gid): (u32, u32)) -> io::Result<()> {
@@ -102,6 +105,10 @@ fn map_ids(pid: i32, identity: Identity, (uid, gid): (u32, u32)) -> io::Result<(
             format!("0 {image_owner} 1\n{uid} {guest} 1\n"),
             format!("0 {image_owner} 1\n{gid} {guest} 1\n"),
         ),
+        Identity::Range { image_owner, first, count } => {
+            let map = format!("0 {image_owner} 1\n{TEMPLATE_GUESTS} {first} {count}\n");
+            (map.clone(), map)
+        }
         Identity::Shared { uid: outer_uid, gid: outer_gid } => {
             // The kernel's condition for an ordinary user to map a group.
             fs::write(format!("/proc/{pid}/setgroups"), "deny")?;

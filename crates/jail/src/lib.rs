@@ -4,7 +4,7 @@
 //! `cgroup` bounds it. Synchronous, imports nothing of the project's, and holds its only `unsafe`
 //! code, in `sys`. It cannot name a tenant, a request or a language.
 
-pub mod apply;
+pub(crate) mod apply;
 pub mod cgroup;
 mod encode;
 pub mod init;
@@ -15,6 +15,7 @@ pub mod plan;
 pub mod proc_masks;
 mod rlimits;
 pub mod seccomp;
-pub mod step;
+pub mod serve;
+pub(crate) mod step;
 pub mod sys;
 pub mod walls;

@@ -12,10 +12,12 @@ use std::{
 use crate::{
     cgroup::CgroupLimits,
     encode::{self, OwnedStep},
-    init::FIRST_FOREIGN_FD,
-    landlock, proc_masks, rlimits, seccomp,
-    step::Step,
+    landlock, rlimits,
 };
+
+mod build;
+
+use build::Builder;
 
 /// Everything that decides what the box is like.
 #[derive(Clone, Debug)]
@@ -55,10 +57,32 @@ pub struct ImageView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// The image's owner is this host id, the guest is that one, and nobody else's.
-    Own { image_owner: u32, guest: u32 },
+    Own {
+        /// The host id of the image's owner.
+        image_owner: u32,
+        /// The host id of the guest.
+        guest: u32,
+    },
     /// The guest is whoever started us; a kernel lets an ordinary user map no other id.
-    Shared { uid: u32, gid: u32 },
+    Shared {
+        /// That user.
+        uid: u32,
+        /// And its group.
+        gid: u32,
+    },
+    /// A template's: the image's owner, and every id that its cells will be given.
+    Range {
+        /// The host id of the image's owner, which the template is itself.
+        image_owner: u32,
+        /// The first host id of a guest.
+        first: u32,
+        /// How many there are.
+        count: u32,
+    },
 }
+
+/// Where the ids of guests begin, inside a template's user namespace.
+pub const TEMPLATE_GUESTS: u32 = 100_000;
 
 /// What the plan must know of this host.
 #[derive(Clone, Debug)]
@@ -94,7 +118,7 @@ pub struct Plan {
     /// What the cgroup holds the box to.
     pub cgroup: CgroupLimits,
     /// The steps, each under the name of its wall, in order.
-    pub steps: Vec<(String, OwnedStep)>,
+    pub(crate) steps: Vec<(String, OwnedStep)>,
 }
 
 impl Plan {
@@ -134,25 +158,79 @@ impl Plan {
 /// The order of the box, on one screen.
 #[must_use]
 pub fn plan(spec: &JailSpec) -> Plan {
-    let build = Builder::new(spec);
-    let steps = [
-        build.builder_identity(),
-        build.names(),
-        build.scratch(),
-        build.root(),
-        build.image_binds(),
-        build.dev(),
-        build.proc(),
-        build.writable_places(),
-        build.pivot(),
-        rlimits::steps(spec.cgroup.pids.is_none()),
-        build.guest_identity(),
-        landlock::steps(&build.writable(), spec.host.landlock),
-        vec![
-            ("seccomp".into(), Step::Seccomp { program: seccomp::filter().to_vec() }),
-            ("die-with-parent".into(), Step::DieWithParent),
+    let build = Builder::new(spec, spec.stage.join("root"));
+    let (masks, count_processes) = (&spec.host.proc_masks, spec.cgroup.pids.is_none());
+    assemble(
+        spec,
+        [
+            build.builder_identity(),
+            build.hostname(),
+            build.loopback(),
+            build.scratch(&spec.stage),
+            build.overlay_root(),
+            build.image_binds(),
+            build.dev(),
+            build.pts(),
+            build.proc(masks),
+            build.writable_places(&spec.stage),
+            build.pivot(),
+            rlimits::steps(count_processes),
+            build.guest_identity(),
+            landlock::steps(&build.writable(), spec.host.landlock),
+            build.last_walls(),
         ],
-    ];
+    )
+}
+
+/// The box of a template: the same but for what its cells put on themselves. It keeps the
+/// capabilities of its own user namespace to build them with; it never sees guest code.
+#[must_use]
+pub fn template_plan(spec: &JailSpec) -> Plan {
+    let build = Builder::new(spec, spec.stage.join("root"));
+    assemble(
+        spec,
+        [
+            build.builder_identity(),
+            build.hostname(),
+            build.scratch(&spec.stage),
+            build.overlay_root(),
+            build.image_binds(),
+            build.dev(),
+            build.pts(),
+            // Unmasked: the kernel lets a cell have a `/proc` only where a whole one is visible.
+            build.proc(&[]),
+            build.writable_places(&spec.stage),
+            build.pivot(),
+            rlimits::steps(false),
+            build.template_end(),
+        ],
+    )
+}
+
+/// The box of a cell that a template forks: it is born in the template's root, which it sees
+/// read-only, and gets all that is its own on top.
+#[must_use]
+pub fn forked_plan(spec: &JailSpec) -> Plan {
+    let build = Builder::new(spec, PathBuf::from("/"));
+    let stage = Path::new("/run");
+    assemble(
+        spec,
+        [
+            build.builder_identity(),
+            build.loopback(),
+            build.scratch(stage),
+            build.pts(),
+            build.proc(&spec.host.proc_masks),
+            build.writable_places(stage),
+            build.shared_root(stage),
+            build.guest_identity(),
+            landlock::steps(&build.writable(), spec.host.landlock),
+            build.last_walls(),
+        ],
+    )
+}
+
+fn assemble<const N: usize>(spec: &JailSpec, steps: [build::Named; N]) -> Plan {
     Plan {
         namespaces: NAMESPACES.iter().fold(0, |flags, (_, flag)| flags | flag),
         identity: spec.identity,
@@ -162,195 +240,9 @@ pub fn plan(spec: &JailSpec) -> Plan {
     }
 }
 
-type Named = Vec<(String, OwnedStep)>;
-
-/// mount(2) flags.
-mod ms {
-    pub(super) const RDONLY: u64 = 1;
-    pub(super) const NOSUID: u64 = 2;
-    pub(super) const NODEV: u64 = 4;
-    pub(super) const NOEXEC: u64 = 8;
-    pub(super) const REMOUNT: u64 = 32;
-    pub(super) const BIND: u64 = 4096;
-    pub(super) const REC: u64 = 16384;
-}
-
-struct Builder<'a> {
-    spec: &'a JailSpec,
-    root: PathBuf,
-}
-
-impl<'a> Builder<'a> {
-    fn new(spec: &'a JailSpec) -> Self {
-        Self { spec, root: spec.stage.join("root") }
-    }
-
-    /// Ids first: files made with an id that is not mapped cannot exist in the new namespace.
-    fn builder_identity(&self) -> Named {
-        let (uid, gid, clear_groups) = match self.spec.identity {
-            Identity::Own { .. } => (0, 0, true),
-            Identity::Shared { .. } => (self.spec.guest.0, self.spec.guest.1, false),
-        };
-        vec![("identity:builder".into(), Step::Become { uid, gid, clear_groups })]
-    }
-
-    fn names(&self) -> Named {
-        vec![
-            ("hostname".into(), Step::Hostname { name: self.spec.hostname.clone().into_bytes() }),
-            ("loopback".into(), Step::Loopback),
-        ]
-    }
-
-    /// One tmpfs holds all that the guest can write, so one size limits it all.
-    fn scratch(&self) -> Named {
-        let (bytes, inodes) = self.spec.disk;
-        let stage = &self.spec.stage;
-        let options = format!("size={bytes},nr_inodes={inodes},mode=755");
-        let mut steps =
-            vec![("scratch".into(), mount("scratch", stage, "tmpfs", ms::NOSUID | ms::NODEV, &options))];
-        let builder = self.builder_ids();
-        for name in ["root", "upper", "work"] {
-            steps.push((format!("scratch:{name}"), directory(&stage.join(name), 0o755, builder)));
-        }
-        steps.push(("scratch:home".into(), directory(&stage.join("home"), 0o755, self.spec.guest)));
-        for name in ["tmp", "shm"] {
-            steps.push((format!("scratch:{name}"), directory(&stage.join(name), 0o1777, builder)));
-        }
-        steps
-    }
-
-    fn builder_ids(&self) -> (u32, u32) {
-        match self.spec.identity {
-            Identity::Own { .. } => (0, 0),
-            Identity::Shared { .. } => self.spec.guest,
-        }
-    }
-
-    fn root(&self) -> Named {
-        let stage = self.spec.stage.display();
-        let lower = self.spec.image.tree.display();
-        let options =
-            format!("lowerdir={lower},upperdir={stage}/upper,workdir={stage}/work,userxattr");
-        vec![(
-            "root:overlay".into(),
-            mount("overlay", &self.root, "overlay", ms::NOSUID | ms::NODEV, &options),
-        )]
-    }
-
-    fn image_binds(&self) -> Named {
-        let mut steps = Vec::new();
-        for (source, target) in &self.spec.image.binds {
-            let inside = self.inside(target);
-            let name = target.display();
-            steps.push((format!("image:{name}"), bind(source, &inside)));
-            let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-            steps.push((format!("read-only:{name}"), remount(&inside, flags)));
-        }
-        steps
-    }
-
-    fn dev(&self) -> Named {
-        let dev = self.inside(Path::new("/dev"));
-        let read_only = ms::RDONLY | ms::NOSUID | ms::NOEXEC;
-        let mut steps = vec![
-            ("dev".into(), bind(&self.spec.image.dev, &dev)),
-            ("read-only:/dev".into(), remount(&dev, read_only)),
-        ];
-        let options = "newinstance,ptmxmode=0666,mode=620";
-        let flags = ms::NOSUID | ms::NOEXEC;
-        steps.push(("dev:pts".into(), mount("devpts", &dev.join("pts"), "devpts", flags, options)));
-        steps
-    }
-
-    /// A `/proc` of this pid namespace, with what tells of or reaches the host covered up.
-    fn proc(&self) -> Named {
-        let proc = self.inside(Path::new("/proc"));
-        let flags = ms::NOSUID | ms::NODEV | ms::NOEXEC;
-        let mut steps = vec![("proc".into(), mount("proc", &proc, "proc", flags, ""))];
-        let null = self.inside(Path::new("/dev/null"));
-        for (path, is_directory) in &self.spec.host.proc_masks {
-            let target = proc.join(path);
-            let name = format!("mask:/proc/{path}");
-            if *is_directory {
-                let flags = flags | ms::RDONLY;
-                steps.push((name, mount("mask", &target, "tmpfs", flags, "size=0,nr_inodes=2,mode=555")));
-            } else {
-                steps.push((name, bind(&null, &target)));
-            }
-        }
-        for path in proc_masks::READ_ONLY {
-            let target = proc.join(path);
-            steps.push((format!("bind:/proc/{path}"), bind(&target, &target)));
-            steps.push((format!("read-only:/proc/{path}"), remount(&target, flags | ms::RDONLY)));
-        }
-        steps
-    }
-
-    fn writable_places(&self) -> Named {
-        let stage = &self.spec.stage;
-        let shm = self.inside(Path::new("/dev/shm"));
-        vec![
-            ("home".into(), bind(&stage.join("home"), &self.inside(&self.spec.home))),
-            ("tmp".into(), bind(&stage.join("tmp"), &self.inside(Path::new("/tmp")))),
-            ("shm".into(), bind(&stage.join("shm"), &shm)),
-        ]
-    }
-
-    fn pivot(&self) -> Named {
-        vec![
-            ("root:pivot".into(), Step::Pivot { root: text(&self.root) }),
-            ("home:enter".into(), Step::Enter { path: text(&self.spec.home) }),
-        ]
-    }
-
-    /// The bounding set while there still is a capability to do it with, then the user, which
-    /// takes the other sets along; `capset` is for ids that were never root.
-    fn guest_identity(&self) -> Named {
-        let (uid, gid) = self.spec.guest;
-        let clear_groups = matches!(self.spec.identity, Identity::Own { .. });
-        vec![
-            ("close-fds".into(), Step::CloseFrom { first: FIRST_FOREIGN_FD }),
-            (
-                "capabilities:bounding".into(),
-                Step::DropBounding { last: self.spec.host.last_capability },
-            ),
-            ("identity:guest".into(), Step::Become { uid, gid, clear_groups }),
-            ("capabilities".into(), Step::DropCapabilities),
-            ("no-new-privs".into(), Step::NoNewPrivs),
-        ]
-    }
-
-    /// Where the guest may write, once inside.
-    fn writable(&self) -> Vec<PathBuf> {
-        [self.spec.home.as_path(), Path::new("/tmp"), Path::new("/dev/shm")].map(PathBuf::from).into()
-    }
-
-    fn inside(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
-    }
-}
-
 /// A path as the kernel takes it; the part before a NUL, which no path of ours has.
 pub(crate) fn text(path: &Path) -> CString {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     CString::new(&bytes[..end]).unwrap_or_default()
-}
-
-fn mount(source: &str, target: &Path, kind: &str, flags: u64, data: &str) -> OwnedStep {
-    let [source, kind, data] = [source, kind, data].map(|value| text(Path::new(value)));
-    Step::Mount { source, target: text(target), kind, flags, data }
-}
-
-fn bind(source: &Path, target: &Path) -> OwnedStep {
-    let (source, target) = (text(source), text(target));
-    Step::Mount { source, target, kind: c"".into(), flags: ms::BIND | ms::REC, data: c"".into() }
-}
-
-fn remount(target: &Path, flags: u64) -> OwnedStep {
-    mount("", target, "", ms::REMOUNT | ms::BIND | flags, "")
-}
-
-fn directory(path: &Path, mode: u32, (uid, gid): (u32, u32)) -> OwnedStep {
-    Step::Directory { path: text(path), mode, uid, gid }
 }

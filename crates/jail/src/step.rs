@@ -8,7 +8,7 @@ use core::ffi::CStr;
 
 /// One thing done on the way into the box. `T` is a path or name, `B` is bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step<T, B> {
+pub(crate) enum Step<T, B> {
     /// Be this user of the new user namespace while the box is built.
     Become { uid: u32, gid: u32, clear_groups: bool },
     /// Name the machine.
@@ -42,57 +42,57 @@ pub enum Step<T, B> {
 }
 
 /// A step as it is read by the process that takes it.
-pub type StepRef<'a> = Step<&'a CStr, &'a [u8]>;
+pub(crate) type StepRef<'a> = Step<&'a CStr, &'a [u8]>;
 
 /// Reads numbers and strings from a program, with bounds.
 #[derive(Clone, Copy)]
-pub struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// Reads from the start of `bytes`.
     #[must_use]
-    pub const fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// The next `len` bytes, or nothing when there are fewer.
-    pub fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
         Some(head)
     }
 
     /// A 64-bit number.
-    pub fn number(&mut self) -> Option<u64> {
+    pub(crate) fn number(&mut self) -> Option<u64> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
     /// A 32-bit number, stored as 64.
-    pub fn word(&mut self) -> Option<u32> {
+    pub(crate) fn word(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }
 
     /// Bytes after their length.
-    pub fn bytes(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.number()?).ok()?;
         self.take(len)
     }
 
     /// A NUL-terminated string after its length.
-    pub fn text(&mut self) -> Option<&'a CStr> {
+    pub(crate) fn text(&mut self) -> Option<&'a CStr> {
         CStr::from_bytes_with_nul(self.bytes()?).ok()
     }
 
     /// Whether everything was read.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// The next step, or nothing where the bytes are not one.
-    pub fn step(&mut self) -> Option<StepRef<'a>> {
+    pub(crate) fn step(&mut self) -> Option<StepRef<'a>> {
         Some(match self.number()? {
             0 => Step::Become {
                 uid: self.word()?,

@@ -24,6 +24,8 @@ impl Errno {
     pub const EXIST: Self = Self(17);
     /// Invalid argument; also what a malformed message is answered with.
     pub const INVAL: Self = Self(22);
+    /// No such system call.
+    pub const NOSYS: Self = Self(38);
     /// Broken pipe; here: the other side of a socket is gone.
     pub const PIPE: Self = Self(32);
 }
@@ -36,19 +38,18 @@ pub type RawFd = i32;
 
 #[cfg(target_arch = "x86_64")]
 mod nr {
-    pub(super) const CALLS: [usize; 46] = [
+    pub(super) const CALLS: [usize; 47] = [
         0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444,
         445, 446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112,
-        293, 268, 72, 428, 429, 442, 259,
-        56,
+        293, 268, 72, 428, 429, 442, 259, 56, 13,
     ];
 }
 #[cfg(target_arch = "aarch64")]
 mod nr {
-    pub(super) const CALLS: [usize; 46] = [
+    pub(super) const CALLS: [usize; 47] = [
         63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445,
         446, 277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59,
-        53, 25, 428, 429, 442, 33, 220,
+        53, 25, 428, 429, 442, 33, 220, 134,
     ];
 }
 
@@ -101,6 +102,7 @@ enum Call {
     MountSetattr,
     Mknodat,
     Clone,
+    RtSigaction,
 }
 
 /// Makes a system call.
@@ -162,7 +164,9 @@ pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<RawFd> {
 /// Reads once.
 pub fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes at most `len` bytes into `buffer`, which is borrowed for the call.
-    unsafe { syscall(Call::Read, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+    unsafe {
+        syscall(Call::Read, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0])
+    }
 }
 
 /// Writes once.
@@ -193,7 +197,8 @@ pub fn dup_onto(from: RawFd, to: RawFd) -> Result<()> {
 /// A copy of `fd`, close-on-exec, at the first free number from `least` on.
 pub fn dup_above(fd: RawFd, least: RawFd) -> Result<RawFd> {
     const F_DUPFD_CLOEXEC: usize = 1030;
-    numbers(Call::Fcntl, [fd as usize, F_DUPFD_CLOEXEC, least as usize, 0, 0, 0]).map(|fd| fd as i32)
+    numbers(Call::Fcntl, [fd as usize, F_DUPFD_CLOEXEC, least as usize, 0, 0, 0])
+        .map(|fd| fd as i32)
 }
 
 /// A pipe, both ends close-on-exec: (read, write).
@@ -249,7 +254,8 @@ const AT_RECURSIVE: usize = 0x8000;
 /// A detached copy of the mount at `path` and of all below it, not yet anywhere.
 pub fn open_tree(path: &CStr) -> Result<RawFd> {
     const CLONE_CLOEXEC: usize = 1 | 0o2_000_000;
-    with_path(Call::OpenTree, 1, path, [AT_FDCWD, 0, CLONE_CLOEXEC | AT_RECURSIVE, 0, 0, 0]).map(|fd| fd as i32)
+    with_path(Call::OpenTree, 1, path, [AT_FDCWD, 0, CLONE_CLOEXEC | AT_RECURSIVE, 0, 0, 0])
+        .map(|fd| fd as i32)
 }
 
 /// Shows a detached mount's files with their owners mapped by a user namespace.
@@ -300,7 +306,8 @@ pub fn chdir(path: &CStr) -> Result<()> {
 /// Sets the host name of this UTS namespace.
 pub fn sethostname(name: &[u8]) -> Result<()> {
     // SAFETY: the kernel reads `len` bytes of `name`, which is borrowed for the call.
-    unsafe { syscall(Call::Sethostname, [name.as_ptr() as usize, name.len(), 0, 0, 0, 0]) }.map(drop)
+    unsafe { syscall(Call::Sethostname, [name.as_ptr() as usize, name.len(), 0, 0, 0, 0]) }
+        .map(drop)
 }
 
 /// Becomes this user and group for good, with no other groups.
@@ -466,6 +473,30 @@ pub fn fork() -> Result<Option<i32>> {
     Ok((pid != 0).then_some(pid as i32))
 }
 
+/// Where this thread's libc keeps its thread id; `NOSYS` where the kernel does not tell.
+pub fn thread_id_place() -> Result<ThreadIdPlace> {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    let mut place = 0_usize;
+    // SAFETY: the kernel writes one pointer-sized word into `place`.
+    unsafe { syscall(Call::Prctl, [PR_GET_TID_ADDRESS, (&raw mut place) as usize, 0, 0, 0, 0])? };
+    if place == 0 { Err(Errno::NOSYS) } else { Ok(ThreadIdPlace(place)) }
+}
+
+/// The address of a libc's thread id word. Only [`thread_id_place`] makes one.
+#[derive(Clone, Copy)]
+pub struct ThreadIdPlace(usize);
+
+/// Like [`fork`], for a copy of a process that runs a libc: the child's thread id is put where the
+/// libc keeps it, as its own fork would do.
+pub fn fork_under_libc(ThreadIdPlace(place): ThreadIdPlace) -> Result<Option<i32>> {
+    const SETTID_CLEARTID_SIGCHLD: usize = 0x0100_0000 | 0x0020_0000 | 17;
+    // SAFETY: `place` is what the main thread's libc has registered, valid for the life of the
+    // process; a copy of the process has it at the same address. Which of the last two arguments it
+    // is depends on the architecture; the other one is not used without CLONE_SETTLS.
+    let pid = unsafe { syscall(Call::Clone, [SETTID_CLEARTID_SIGCHLD, 0, 0, place, place, 0])? };
+    Ok((pid != 0).then_some(pid as i32))
+}
+
 /// How a waited-for child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reaped {
@@ -515,6 +546,17 @@ pub fn exit(code: i32) -> ! {
     loop {
         let _ = numbers(Call::ExitGroup, [code as usize, 0, 0, 0, 0, 0]);
     }
+}
+
+/// Whether ended children are reaped by the kernel at once, unseen.
+pub fn ignore_children(ignore: bool) -> Result<()> {
+    const SIGCHLD: usize = 17;
+    // Handler (SIG_IGN is 1, SIG_DFL is 0), flags, restorer, mask: no handler of ours is run.
+    let action = [usize::from(ignore), 0, 0, 0];
+    let action_at = action.as_ptr() as usize;
+    // SAFETY: the kernel's struct sigaction is at most four words with a mask of eight bytes; it is
+    // only read, and the old action is not asked for (null).
+    unsafe { syscall(Call::RtSigaction, [SIGCHLD, action_at, 0, 8, 0, 0]) }.map(drop)
 }
 
 /// Starts a session of its own.
@@ -672,4 +714,14 @@ pub fn owned(fd: RawFd) -> std::os::fd::OwnedFd {
     use std::os::fd::FromRawFd;
     // SAFETY: used on descriptors fresh from `clone` or `receive`, which nobody else owns or closes.
     unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
+}
+
+/// What the template interpreter calls, by these names, through its foreign function interface.
+#[cfg(cloche_template)]
+mod exported {
+    // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
+    #[unsafe(no_mangle)]
+    extern "C" fn cloche_serve(socket: i32) {
+        crate::serve::serve(socket);
+    }
 }

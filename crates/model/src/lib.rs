@@ -9,6 +9,6 @@ mod run;
 mod units;
 
 pub use language::{Language, UnknownLanguage};
-pub use outcome::{Captured, Ending, OutputChunk, Outcome, StreamName, Timings, Usage};
+pub use outcome::{Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
 pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, SandboxShape};
 pub use units::{ByteSize, Cpus, InvalidUnit};

@@ -25,7 +25,10 @@ use tokio::{
     sync::{Notify, oneshot, watch},
 };
 
-use super::protocol::{self, CellConfig, CellId, Event, ProtocolError, Request, Used};
+use super::{
+    gone::Gone,
+    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request},
+};
 
 /// Why a cell could not be had.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -57,15 +60,25 @@ struct Shared {
 #[derive(Default)]
 struct State {
     asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
-    alive: HashMap<CellId, oneshot::Sender<Used>>,
+    /// Told when the cell is gone or lost.
+    alive: HashMap<CellId, Gone>,
+}
+
+/// What a cell is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// From nothing.
+    Nothing(Kind),
+    /// By a template's fork.
+    Template(CellId),
 }
 
 /// A cell the spawner has started.
 pub(crate) struct Spawned {
     pub(crate) cell: CellId,
     pub(crate) gauges: Gauges,
-    /// Resolves when the cell is gone, with what it had used, or lost.
-    pub(crate) gone: oneshot::Receiver<Used>,
+    /// Told when the cell is gone or lost.
+    pub(crate) gone: Gone,
 }
 
 impl Spawner {
@@ -104,17 +117,22 @@ impl Spawner {
     pub(crate) async fn spawn(
         &self,
         config: &CellConfig,
+        source: Source,
         fds: [BorrowedFd<'_>; 5],
     ) -> Result<Spawned, SpawnError> {
         let cell = CellId(self.shared.next.fetch_add(1, Ordering::Relaxed));
+        let config = config.clone();
+        let request = match source {
+            Source::Nothing(kind) => Request::Spawn { cell, config, kind },
+            Source::Template(template) => Request::Fork { cell, config, template },
+        };
         let (answer, answered) = oneshot::channel();
-        let (alive, gone) = oneshot::channel();
+        let gone = Gone::default();
         {
             let mut state = self.shared.state();
             state.asked.insert(cell, answer);
-            state.alive.insert(cell, alive);
+            state.alive.insert(cell, gone.clone());
         }
-        let request = Request::Spawn { cell, config: config.clone() };
         if self.shared.send(&request, &fds).await.is_err() {
             self.shared.forget(cell);
             return Err(SpawnError::SpawnerLost);
@@ -219,8 +237,8 @@ impl Shared {
                 }
             }
             Event::Gone { cell, used } => {
-                if let Some(alive) = self.state().alive.remove(&cell) {
-                    let _ = alive.send(used);
+                if let Some(gone) = self.state().alive.remove(&cell) {
+                    gone.tell(used);
                 }
                 self.settled.notify_waiters();
             }
@@ -230,6 +248,7 @@ impl Shared {
     /// Everyone who waits for a cell hears that there is none: dropping the senders does that.
     fn lose_everything(&self) {
         let lost = std::mem::take(&mut *self.state());
+        lost.alive.values().for_each(Gone::lose);
         drop(lost);
         self.settled.notify_waiters();
     }

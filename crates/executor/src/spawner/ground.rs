@@ -28,6 +28,8 @@ use crate::image;
 const FIRST_ID: u32 = 0x7000_0000;
 /// How many ids an image can use.
 const IMAGE_IDS: u32 = 65536;
+/// How many guests can be alive at once, each with an id of its own.
+pub(super) const GUEST_IDS: u32 = 60_000;
 
 const NEW_USER: u64 = 0x1000_0000;
 const NEW_MOUNT: u64 = 0x0002_0000;
@@ -72,7 +74,8 @@ pub(super) fn prepare() -> io::Result<Ground> {
     let privileged = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
     if !privileged {
         enter_user_namespace()?;
-        missing.push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
+        missing
+            .push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
     }
     mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
     let root = Path::new("/tmp");
@@ -84,15 +87,7 @@ pub(super) fn prepare() -> io::Result<Ground> {
     if facts.landlock == 0 {
         missing.push(("landlock".to_owned(), "this kernel has no Landlock, or it is off".into()));
     }
-    Ok(Ground {
-        image,
-        stage: "/stage".into(),
-        facts,
-        cgroups,
-        privileged,
-        missing,
-        _held: held,
-    })
+    Ok(Ground { image, stage: "/stage".into(), facts, cgroups, privileged, missing, _held: held })
 }
 
 /// Reaches the cgroup directories through descriptors, as their paths will be gone.
@@ -107,14 +102,12 @@ fn hold(hierarchy: Hierarchy) -> io::Result<(Hierarchy, Vec<OwnedFd>)> {
     };
     let hierarchy = match hierarchy {
         Hierarchy::V2 { base, controllers } => Hierarchy::V2 { base: through(base)?, controllers },
-        Hierarchy::V1(Controllers { memory, pids, cpu, cpuacct }) => {
-            Hierarchy::V1(Controllers {
-                memory: memory.map(&mut through).transpose()?,
-                pids: pids.map(&mut through).transpose()?,
-                cpu: cpu.map(&mut through).transpose()?,
-                cpuacct: cpuacct.map(&mut through).transpose()?,
-            })
-        }
+        Hierarchy::V1(Controllers { memory, pids, cpu, cpuacct }) => Hierarchy::V1(Controllers {
+            memory: memory.map(&mut through).transpose()?,
+            pids: pids.map(&mut through).transpose()?,
+            cpu: cpu.map(&mut through).transpose()?,
+            cpuacct: cpuacct.map(&mut through).transpose()?,
+        }),
     };
     Ok((hierarchy, held))
 }

@@ -33,8 +33,7 @@ pub fn run() -> Result<ExitCode, NotASpawner> {
 
 /// The same with every plan changed on its way: how the escape suite leaves out a wall.
 pub fn run_with(change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> {
-    let socket: OwnedFd =
-        io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
     rustix::net::sockopt::socket_type(&socket).map_err(|_| NotASpawner)?;
     // The worker's cells come to us if it dies, to be reaped.
     let _ = sys::prctl(Prctl::ChildSubreaper, 1);

@@ -31,11 +31,22 @@ pub(crate) struct CellConfig {
     pub(crate) disk: u64,
 }
 
+/// What is started from nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// A cell for guest code.
+    Cell,
+    /// A template, which never sees any.
+    Template,
+}
+
 /// From the executor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Start a cell. Carries stdin, stdout, stderr, job, control.
-    Spawn { cell: CellId, config: CellConfig },
+    Spawn { cell: CellId, config: CellConfig, kind: Kind },
+    /// Have a template fork a cell. Carries the same.
+    Fork { cell: CellId, config: CellConfig, template: CellId },
     /// Kill everything in a cell.
     Kill { cell: CellId },
 }

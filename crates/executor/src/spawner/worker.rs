@@ -6,27 +6,32 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     thread,
     time::Duration,
 };
 
 use cloche_jail::{
     cgroup::{Cgroup, CgroupLimits, Entry},
-    launch::{Launch, Launched, launch},
-    plan::{Identity, JailSpec, Plan, plan},
+    launch::{Launch, launch},
+    plan::Plan,
     sys,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+};
 
 use super::{
-    ground::{self, Ground},
-    protocol::{self, CellConfig, CellId, Event, ProtocolError, Request, Used},
+    ground,
+    held::{Held, Life},
+    plans::{Plans, Shape},
+    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request, Used},
+    templates::Template,
 };
-use crate::image::{GUEST_ID, HOME};
 
-/// Inodes a guest gets for each MiB of disk, and the least it gets.
-const INODES_PER_MIB: u64 = 256;
+/// How long the dead may take before we look again whether their cgroups can go.
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Serves one executor until it closes the socket; the exit code of the process.
 pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
@@ -41,10 +46,9 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
     };
     let mut worker = Worker {
         socket: socket.as_fd(),
-        change,
-        ground,
         cells: BTreeMap::new(),
-        plans: Vec::new(),
+        templates: BTreeMap::new(),
+        plans: Plans::new(ground, change),
         next_slot: 0,
     };
     let code = match worker.serve() {
@@ -58,40 +62,34 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
 
 struct Worker<'a> {
     socket: BorrowedFd<'a>,
-    /// What is done to a plan before it is used; nothing, but in the escape suite.
-    change: &'a dyn Fn(Plan) -> Plan,
-    ground: Ground,
     cells: BTreeMap<CellId, Held>,
-    /// Plans by configuration: building one costs more than starting a cell should.
-    plans: Vec<(CellConfig, Prepared)>,
+    /// The sockets on which templates are asked for forks.
+    templates: BTreeMap<CellId, Template>,
+    plans: Plans<'a>,
     next_slot: u32,
 }
 
-struct Prepared {
-    plan: Plan,
-    program: Vec<u8>,
-}
-
-/// A cell that is running or being cleaned up.
-struct Held {
-    slot: u32,
-    /// Gone once its pid 1 has ended.
-    running: Option<Launched>,
-    cgroup: Option<Cgroup>,
-    /// Read when pid 1 has ended, and with it everything in the cell.
-    used: Used,
+/// What `poll` found.
+#[derive(Default)]
+struct Woken {
+    request: bool,
+    ended: Vec<CellId>,
+    answered: Vec<CellId>,
 }
 
 impl Worker<'_> {
     fn serve(&mut self) -> Result<(), ProtocolError> {
-        let missing = self.ground.missing.clone();
+        let missing = self.plans.ground.missing.clone();
         protocol::send(self.socket, &Event::Hello { walls_missing: missing }, &[])?;
         loop {
-            let readable = self.wait()?;
-            self.collect()?;
-            if readable {
+            let woken = self.wait()?;
+            for template in woken.answered {
+                self.take_answer(template)?;
+            }
+            self.collect(&woken.ended)?;
+            if woken.request {
                 match protocol::receive::<Request>(self.socket) {
-                    Ok((request, fds)) => self.answer(request, fds)?,
+                    Ok((request, fds)) => self.answer(request, &fds)?,
                     Err(ProtocolError::Closed) => return Ok(()),
                     Err(ProtocolError::WouldBlock | ProtocolError::Malformed(_)) => {}
                     Err(error) => return Err(error),
@@ -100,147 +98,182 @@ impl Worker<'_> {
         }
     }
 
-    /// Sleeps until a request or the end of a cell; true for a request.
-    fn wait(&self) -> Result<bool, ProtocolError> {
+    /// Sleeps until a request, an answer of a template, or the end of a cell.
+    fn wait(&self) -> Result<Woken, ProtocolError> {
+        let running = self.cells.iter().filter_map(|(id, held)| Some((*id, held.life.pidfd()?)));
+        let (ids, pidfds): (Vec<_>, Vec<_>) = running.unzip();
         let mut fds = vec![PollFd::from_borrowed_fd(self.socket, PollFlags::IN)];
-        let running = self.cells.values().filter_map(|held| held.running.as_ref());
-        fds.extend(running.map(|cell| PollFd::new(&cell.pidfd, PollFlags::IN)));
-        let dying = self.cells.values().any(|held| held.running.is_none());
-        let soon = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-        match poll(&mut fds, dying.then_some(&soon)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!fds[0].revents().is_empty()),
-            Err(errno) => Err(ProtocolError::System(errno.raw_os_error())),
+        let sockets = self.templates.values().map(|template| template.socket.as_fd());
+        fds.extend(sockets.chain(pidfds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let dying = self.cells.values().any(|held| matches!(held.life, Life::Ended));
+        match poll(&mut fds, dying.then_some(&SOON)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(ProtocolError::System(errno.raw_os_error())),
         }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (templates, cells) = ready[1..].split_at(self.templates.len());
+        let pick = |(id, ready): (&CellId, &bool)| ready.then_some(*id);
+        Ok(Woken {
+            request: ready[0],
+            answered: self.templates.keys().zip(templates).filter_map(pick).collect(),
+            ended: ids.iter().zip(cells).filter_map(pick).collect(),
+        })
     }
 
-    fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Result<(), ProtocolError> {
-        match request {
-            Request::Spawn { cell, config } => match self.spawn(cell, config, &fds) {
-                Ok(event) => {
-                    let gauges = self.cells[&cell].cgroup.as_ref().map(Cgroup::gauges);
-                    let files = gauges.map(|g| [&g.oom, &g.cpu, &g.peak]).into_iter().flatten();
-                    let files: Vec<_> = files.flatten().map(AsFd::as_fd).collect();
-                    protocol::send(self.socket, &event, &files)
+    fn answer(&mut self, request: Request, fds: &[OwnedFd]) -> Result<(), ProtocolError> {
+        let (cell, started) = match request {
+            Request::Spawn { cell, config, kind } => (cell, self.spawn(cell, config, kind, fds)),
+            Request::Fork { cell, config, template } => {
+                match self.fork(cell, config, template, fds) {
+                    // The template will say when it is done.
+                    Ok(()) => return Ok(()),
+                    Err(error) => (cell, Err(error)),
                 }
-                Err(error) => {
-                    let event = Event::Refused { cell, reason: error.to_string() };
-                    protocol::send(self.socket, &event, &[])
-                }
-            },
+            }
             Request::Kill { cell } => {
-                if let Some(held) = self.cells.get(&cell) {
+                if let Some(held) = self.cells.get_mut(&cell) {
                     held.kill();
                 }
-                Ok(())
+                return Ok(());
             }
+        };
+        match started {
+            Ok(()) => self.tell_spawned(cell),
+            Err(error) => self.refuse(cell, error.to_string()),
         }
     }
 
-    fn spawn(&mut self, cell: CellId, config: CellConfig, fds: &[OwnedFd]) -> io::Result<Event> {
+    fn tell_spawned(&self, cell: CellId) -> Result<(), ProtocolError> {
+        let gauges = self.cells.get(&cell).and_then(|held| Some(held.cgroup.as_ref()?.gauges()));
+        let files = gauges.map_or([None; 3], |g| [g.oom.as_ref(), g.cpu.as_ref(), g.peak.as_ref()]);
+        let event = Event::Spawned { cell, gauges: files.map(|file| file.is_some()) };
+        let files: Vec<_> = files.iter().flatten().map(|file| file.as_fd()).collect();
+        protocol::send(self.socket, &event, &files)
+    }
+
+    /// Says no, and leaves whatever there is of the cell to be cleaned up.
+    fn refuse(&mut self, cell: CellId, reason: String) -> Result<(), ProtocolError> {
+        if let Some(held) = self.cells.get_mut(&cell) {
+            held.life = Life::Ended;
+        }
+        protocol::send(self.socket, &Event::Refused { cell, reason }, &[])
+    }
+
+    /// Takes a cell into the books: a host id of its own and a cgroup.
+    fn hold(&mut self, cell: CellId, limits: CgroupLimits) -> io::Result<&mut Held> {
+        let slot = self.free_slot();
+        let cgroup = self.plans.ground.cgroups.as_ref();
+        let name = format!("cell{}", cell.0);
+        let cgroup = cgroup.map(|all| Cgroup::create(all, &name, limits)).transpose()?;
+        let held = Held { slot, life: Life::Pending, doomed: false, cgroup, used: Used::default() };
+        Ok(self.cells.entry(cell).or_insert(held))
+    }
+
+    fn spawn(
+        &mut self,
+        cell: CellId,
+        config: CellConfig,
+        kind: Kind,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
         let [stdin, stdout, stderr, job, control] = fds else {
             return Err(io::Error::other("a cell needs five descriptors"));
         };
-        if config.image != "host" {
-            return Err(io::Error::other(format!("there is no image {:?} here", config.image)));
-        }
-        let limits = self.limits(&config);
-        let slot = self.free_slot();
-        let identity = self.identity(slot);
-        let at = self.prepared(config, limits);
-        let prepared = &self.plans[at].1;
-        let cgroup = self.ground.cgroups.as_ref();
-        let name = format!("cell{}", cell.0);
-        let cgroup =
-            cgroup.map(|all| Cgroup::create(all, &name, prepared.plan.cgroup)).transpose()?;
-        let started = launch(&Launch {
+        let shape = if kind == Kind::Template { Shape::Template } else { Shape::Cell };
+        let at = self.plans.find(&config, shape)?;
+        let limits = self.plans.at(at).plan.cgroup;
+        self.hold(cell, limits)?;
+        let fork = (kind == Kind::Template)
+            .then(|| {
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            })
+            .transpose()?;
+        let held = &self.cells[&cell];
+        let prepared = self.plans.at(at);
+        let launched = launch(&Launch {
             namespaces: prepared.plan.namespaces,
             program: &prepared.program,
-            identity,
+            identity: self.plans.identity(shape, held.slot),
             guest: prepared.plan.guest,
-            cgroup: cgroup.as_ref().map_or_else(Entry::default, Cgroup::entry),
+            cgroup: held.cgroup.as_ref().map_or_else(Entry::default, Cgroup::entry),
             stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
             job: job.as_fd(),
             control: control.as_fd(),
-        });
-        let gauges = cgroup.as_ref().map(Cgroup::gauges);
-        let gauges = gauges
-            .map_or([false; 3], |g| [g.oom.is_some(), g.cpu.is_some(), g.peak.is_some()]);
-        let (running, refusal) = match started {
-            Ok(launched) => (Some(launched), None),
-            Err(error) => (None, Some(error)),
-        };
-        // Also when it was refused: its cgroup is then cleaned up like any other.
-        self.cells.insert(cell, Held { slot, running, cgroup, used: Used::default() });
-        refusal.map_or(Ok(Event::Spawned { cell, gauges }), Err)
+            fork: fork.as_ref().map(|(_, theirs)| theirs.as_fd()),
+        })?;
+        if let Some((ours, _)) = fork {
+            self.templates.insert(cell, Template::new(ours));
+        }
+        if let Some(held) = self.cells.get_mut(&cell) {
+            held.life = Life::Running(launched.pidfd);
+        }
+        Ok(())
     }
 
-    fn limits(&self, config: &CellConfig) -> CgroupLimits {
-        let can = self.ground.cgroups.as_ref().map_or([false; 3], |all| all.can_limit());
-        CgroupLimits {
-            memory: can[0].then_some(config.memory),
-            pids: can[1].then_some(config.pids),
-            cpu: can[2].then_some(config.cpu_milli),
+    fn fork(
+        &mut self,
+        cell: CellId,
+        config: CellConfig,
+        template: CellId,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let at = self.plans.find(&config, Shape::Forked)?;
+        let limits = self.plans.at(at).plan.cgroup;
+        self.hold(cell, limits)?;
+        let held = &self.cells[&cell];
+        let template = self.templates.get_mut(&template);
+        let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
+        let doors = held.cgroup.as_ref().map(Cgroup::doors).unwrap_or_default();
+        let ids = self.plans.ids_in_template(held.slot);
+        template.ask(cell, ids, &self.plans.at(at).program, fds, &doors)
+    }
+
+    /// A template has forked, or could not, or is gone.
+    fn take_answer(&mut self, template: CellId) -> Result<(), ProtocolError> {
+        let Some(asked) = self.templates.get_mut(&template) else { return Ok(()) };
+        match asked.take_answer() {
+            Ok((cell, Ok(pidfd))) => {
+                if let Some(held) = self.cells.get_mut(&cell) {
+                    held.life = Life::Running(pidfd);
+                    if held.doomed {
+                        held.kill();
+                    }
+                }
+                self.tell_spawned(cell)
+            }
+            Ok((cell, Err(error))) => {
+                self.refuse(cell, format!("the template could not fork: {error}"))
+            }
+            Err(lost) => {
+                self.templates.remove(&template);
+                lost.into_iter().try_for_each(|cell| self.refuse(cell, "the template died".into()))
+            }
         }
     }
 
     /// A host id that no living cell has.
     fn free_slot(&mut self) -> u32 {
         loop {
-            self.next_slot = (self.next_slot + 1) % 60_000;
+            self.next_slot = (self.next_slot + 1) % ground::GUEST_IDS;
             if !self.cells.values().any(|held| held.slot == self.next_slot) {
                 return self.next_slot;
             }
         }
     }
 
-    fn identity(&self, slot: u32) -> Identity {
-        if self.ground.privileged {
-            let guest = ground::guest_id(slot);
-            return Identity::Own { image_owner: ground::IMAGE_OWNER, guest };
-        }
-        // Ids of the spawner's own namespace, where it is the only user.
-        Identity::Shared { uid: 0, gid: 0 }
-    }
-
-    /// Where the plan for a configuration is, made on its first use.
-    fn prepared(&mut self, config: CellConfig, limits: CgroupLimits) -> usize {
-        let at = self.plans.iter().position(|(known, _)| *known == config);
-        at.unwrap_or_else(|| {
-            let plan = (self.change)(plan(&self.spec(&config, limits)));
-            let program = plan.encode();
-            self.plans.push((config, Prepared { plan, program }));
-            self.plans.len() - 1
-        })
-    }
-
-    fn spec(&self, config: &CellConfig, limits: CgroupLimits) -> JailSpec {
-        let inodes = (config.disk >> 20).max(16) * INODES_PER_MIB;
-        JailSpec {
-            image: self.ground.image.clone(),
-            stage: self.ground.stage.clone(),
-            guest: (GUEST_ID, GUEST_ID),
-            identity: self.identity(0),
-            hostname: "cloche".to_owned(),
-            home: HOME.into(),
-            disk: (config.disk, inodes),
-            cgroup: limits,
-            host: self.ground.facts.clone(),
-        }
-    }
-
     /// Reaps what has ended and cleans up after it.
-    fn collect(&mut self) -> Result<(), ProtocolError> {
-        while let Ok(Some(reaped)) = sys::reap() {
-            let ended = |held: &&mut Held| held.running.as_ref().is_some_and(|r| r.pid == reaped.pid);
-            if let Some(held) = self.cells.values_mut().find(ended) {
-                held.running = None;
+    fn collect(&mut self, ended: &[CellId]) -> Result<(), ProtocolError> {
+        for cell in ended {
+            if let Some(held) = self.cells.get_mut(cell) {
+                held.life = Life::Ended;
                 let used = held.cgroup.as_mut().and_then(Cgroup::read);
                 held.used = used.map(Used::from).unwrap_or_default();
             }
         }
+        while let Ok(Some(_)) = sys::reap() {}
         let mut gone = Vec::new();
         for (cell, held) in &mut self.cells {
-            if held.running.is_none() && held.cgroup.as_mut().is_none_or(Cgroup::remove) {
+            if matches!(held.life, Life::Ended) && held.cgroup.as_mut().is_none_or(Cgroup::remove) {
                 gone.push((*cell, held.used));
             }
         }
@@ -253,29 +286,19 @@ impl Worker<'_> {
 
     /// Kills every cell and waits until nothing of them is left.
     fn end(mut self) {
-        self.cells.values().for_each(Held::kill);
+        self.templates.clear();
+        self.cells.values_mut().for_each(Held::kill);
         for _ in 0..2500 {
+            let ended = self.wait().map(|woken| woken.ended).unwrap_or_default();
             // The executor may be gone, and with it whoever would hear of it.
-            let _ = self.collect();
+            let _ = self.collect(&ended);
             if self.cells.is_empty() {
                 break;
             }
             thread::sleep(Duration::from_millis(2));
         }
-        if let Some(cgroups) = &self.ground.cgroups {
+        if let Some(cgroups) = &self.plans.ground.cgroups {
             cgroups.release();
-        }
-    }
-}
-
-impl Held {
-    /// Pid 1 first: the kernel then kills the whole namespace, and no fork in it succeeds any more.
-    fn kill(&self) {
-        if let Some(running) = &self.running {
-            let _ = sys::pidfd_kill(running.pidfd.as_raw_fd(), 9);
-        }
-        if let Some(cgroup) = &self.cgroup {
-            cgroup.kill();
         }
     }
 }

@@ -75,7 +75,8 @@ impl Hierarchy {
 
     fn v1(mounts: &[Mounted], own: &str) -> io::Result<Self> {
         let base = |controller: &str| {
-            let has = |mount: &&Mounted| mount.options.split(',').any(|option| option == controller);
+            let has =
+                |mount: &&Mounted| mount.options.split(',').any(|option| option == controller);
             let mount = mounts.iter().filter(|mount| mount.kind == "cgroup").find(has)?;
             Some(place(mount, own, controller)?.join(own_name()))
         };
@@ -160,7 +161,8 @@ fn place(mount: &Mounted, own: &str, controller: &str) -> Option<PathBuf> {
         let (_, rest) = line.split_once(':')?;
         rest.split_once(':')
     });
-    let (_, path) = lines.find(|(controllers, _)| controllers.split(',').any(|c| c == controller))?;
+    let (_, path) =
+        lines.find(|(controllers, _)| controllers.split(',').any(|c| c == controller))?;
     let below = Path::new(path).strip_prefix(&mount.root).ok()?;
     Some(mount.point.join(below))
 }

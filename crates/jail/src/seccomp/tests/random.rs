@@ -136,7 +136,7 @@ proptest! {
     fn the_tree_agrees_with_the_policy_on_random_calls(
         (arch, calls) in any_arch().prop_flat_map(|arch| {
             let policy = Policy::parse(TEXT).unwrap();
-            (Just(arch), collection::vec(any_call(&policy, arch), 200))
+            (Just(arch), collection::vec(any_call(&policy, arch), 40))
         })
     ) {
         let policy = Policy::parse(TEXT).unwrap();
@@ -150,7 +150,7 @@ proptest! {
     #[test]
     fn the_tree_agrees_with_random_policies(
         (arch, policy, calls) in (any_arch(), any_policy()).prop_flat_map(|(arch, policy)| {
-            let calls = collection::vec(any_call(&policy, arch), 100);
+            let calls = collection::vec(any_call(&policy, arch), 40);
             (Just(arch), Just(std::sync::Arc::new(policy)), calls)
         })
     ) {
