@@ -56,7 +56,11 @@ fn answer(socket: RawFd, value: i32, fds: &[RawFd]) {
 }
 
 /// Nothing in the new cell, its pid and pidfd in the template.
-fn fork(request: &[u8], fds: &[Option<RawFd>; sys::MAX_FDS]) -> Result<Option<(i32, RawFd)>> {
+fn fork(
+    request: &[u8],
+    fds: &[Option<RawFd>; sys::MAX_FDS],
+    libc: ThreadIdPlace,
+) -> Result<Option<(i32, RawFd)>> {
     let (head, program) = request.split_at_checked(REQUEST_HEAD).ok_or(Errno::INVAL)?;
     let id = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let [Some(stdin), Some(stdout), Some(stderr), Some(job), Some(control), doors @ ..] = fds
