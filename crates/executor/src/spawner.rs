@@ -4,6 +4,7 @@
 //! loop, `ground` is the bare mount namespace it works in, `protocol` is what is said.
 
 pub(crate) mod client;
+pub(crate) mod gone;
 mod ground;
 mod held;
 mod keeper;

@@ -7,7 +7,10 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -22,9 +25,10 @@ use tokio::{
     sync::{Notify, oneshot, watch},
 };
 
-use tokio_util::sync::CancellationToken;
-
-use super::protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request};
+use super::{
+    gone::Gone,
+    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request},
+};
 
 /// Why a cell could not be had.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,6 +62,8 @@ impl Process {
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            // Ctrl-C is for us to handle: the spawner ends when its socket is closed.
+            .process_group(0)
             .spawn()?;
         Ok(Self { socket, keeper })
     }
@@ -82,8 +88,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
-    /// Cancelled when the cell is gone or lost.
-    alive: HashMap<CellId, CancellationToken>,
+    /// Told when the cell is gone or lost.
+    alive: HashMap<CellId, Gone>,
 }
 
 /// What a cell is made from.
@@ -99,8 +105,8 @@ pub(crate) enum Source {
 pub(crate) struct Spawned {
     pub(crate) cell: CellId,
     pub(crate) gauges: Gauges,
-    /// Cancelled when the cell is gone or lost.
-    pub(crate) gone: CancellationToken,
+    /// Told when the cell is gone or lost.
+    pub(crate) gone: Gone,
 }
 
 impl Spawner {
@@ -138,7 +144,7 @@ impl Spawner {
             Source::Template(template) => Request::Fork { cell, config, template },
         };
         let (answer, answered) = oneshot::channel();
-        let gone = CancellationToken::new();
+        let gone = Gone::default();
         {
             let mut state = self.shared.state();
             state.asked.insert(cell, answer);
@@ -247,9 +253,9 @@ impl Shared {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            Event::Gone { cell } => {
+            Event::Gone { cell, used } => {
                 if let Some(gone) = self.state().alive.remove(&cell) {
-                    gone.cancel();
+                    gone.tell(used);
                 }
                 self.settled.notify_waiters();
             }
@@ -259,7 +265,7 @@ impl Shared {
     /// Everyone who waits for a cell hears that there is none: dropping the senders does that.
     fn lose_everything(&self) {
         let lost = std::mem::take(&mut *self.state());
-        lost.alive.values().for_each(CancellationToken::cancel);
+        lost.alive.values().for_each(Gone::lose);
         drop(lost);
         self.settled.notify_waiters();
     }
