@@ -93,19 +93,22 @@ def _cloche_start():
         if ssl is not None:
             ssl.RAND_add(os.urandom(64), 64.0)
 
-    def touch():
+    def touch(gc):
         """Writes once to what every program writes to, so that its pages are copied by now."""
         namespace = {"__name__": "warm"}
-        source = (
-            "import os, sys, json\n"
-            "class Warm:\n    def __init__(self): self.items = [str(n) for n in range(64)]\n"
-            "print('', end='')\n"
-            "warm = json.dumps({'a': [1, 2.5, None], 'b': Warm().items})\n"
-            "try:\n    raise ValueError(f'{len(warm)}')\nexcept ValueError: pass\n"
-        )
+        source = "import os, sys\nprint('', end='')\nwarm = [str(n) for n in range(32)]\n"
         exec(compile(source, "warm", "exec"), namespace)
         with open("/dev/null", "rb") as nothing:
             nothing.read()
+        for attempt in [lambda: __import__("cloche_has_no_such_module")] + [
+            lambda hook=hook: hook("/etc/passwd") for hook in sys.path_hooks
+        ]:
+            try:
+                attempt()
+            except ImportError:
+                pass
+        sys.path_importer_cache.pop("/etc/passwd", None)
+        gc.collect(0)
 
     if way == "single":
         for name in ("usercustomize.py", "__pycache__"):
@@ -125,18 +128,16 @@ def _cloche_start():
         except ImportError:
             pass
     _leave_fast(ctypes, gc, bare_modules)
-    touch()
+    touch(gc)
     gc.collect()
     gc.freeze()
     os.write(job_fd, b"R")
+    ctypes.pythonapi.PyOS_BeforeFork()
     library.cloche_serve(5)
-    # From here on: pid 1 of a new cell, every wall up.
-    main = os.fork()
-    if main:
-        library.cloche_supervise(main)
-    library.cloche_become_guest()
+    # From here on: the guest of a new cell, every wall up.
+    ctypes.pythonapi.PyOS_AfterFork_Child()
     reseed()
-    touch()
+    touch(gc)
     os.write(job_fd, b"R")
     read_job()
     user_site()

@@ -44,12 +44,15 @@ impl Capture {
     pub(crate) async fn drain(&mut self) {
         let mut buffer = [0; CHUNK];
         loop {
+            // Room for the chunk first: between reading it and passing it on there is no wait in
+            // which it could be lost.
+            let room = self.room().await;
             match self.pipe.try_read(&mut buffer) {
                 Ok(0) => {
                     self.ended = true;
                     return;
                 }
-                Ok(len) => self.keep(&buffer[..len]).await,
+                Ok(len) => self.keep(&buffer[..len], room),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
                     self.ended = true;
@@ -59,17 +62,23 @@ impl Capture {
         }
     }
 
-    async fn keep(&mut self, bytes: &[u8]) {
+    /// A place for one chunk with whoever listens; none when nobody does.
+    async fn room(&mut self) -> Option<mpsc::OwnedPermit<OutputChunk>> {
+        let room = self.live.clone()?.reserve_owned().await.ok();
+        if room.is_none() {
+            // Nobody listens any more: the run goes on.
+            self.live = None;
+        }
+        room
+    }
+
+    fn keep(&mut self, bytes: &[u8], live: Option<mpsc::OwnedPermit<OutputChunk>>) {
         let room = self.cap.saturating_sub(self.kept.bytes.len() as u64);
         let fits = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
         self.kept.bytes.extend_from_slice(&bytes[..fits]);
         self.kept.dropped += (bytes.len() - fits) as u64;
-        if let Some(live) = &self.live {
-            let chunk = OutputChunk { stream: self.name, bytes: bytes.to_vec() };
-            // Nobody listens any more: the run goes on.
-            if live.send(chunk).await.is_err() {
-                self.live = None;
-            }
+        if let Some(live) = live {
+            live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec() });
         }
     }
 

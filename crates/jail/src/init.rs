@@ -10,7 +10,7 @@ use core::ffi::CStr;
 use crate::{
     apply,
     step::Reader,
-    sys::{self, Errno, Prctl, RawFd, Result, StringList},
+    sys::{self, Errno, Prctl, RawFd, Result, StringList, ThreadIdPlace},
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
@@ -185,12 +185,21 @@ fn guest() -> ! {
     sys::exit(if errno == Errno::NOENT { 127 } else { 126 })
 }
 
-/// What a forked interpreter does before it waits for its job: it is the guest from here on, so it
-/// may be looked into by itself, and leads its own session.
-pub fn become_guest() {
-    sys::close(CONTROL_FD);
-    let _ = sys::prctl(Prctl::Dumpable, 1);
-    let _ = sys::setsid();
+/// From pid 1 that is a copied interpreter: stays behind as pid 1, and returns as the guest. It may
+/// be looked into by itself from here on, and leads its own session.
+pub fn become_guest_of_this_cell(libc: ThreadIdPlace) {
+    match sys::fork_under_libc(libc) {
+        Ok(None) => {
+            sys::close(CONTROL_FD);
+            let _ = sys::prctl(Prctl::Dumpable, 1);
+            let _ = sys::setsid();
+        }
+        Ok(Some(pid)) => supervise(pid),
+        Err(errno) => {
+            report(CONTROL_FD, failed(c"start of the guest", errno));
+            sys::exit(1)
+        }
+    }
 }
 
 /// Marks a file in a job: mode, name, content.

@@ -18,3 +18,4 @@ pub mod seccomp;
 pub mod serve;
 pub(crate) mod step;
 pub mod sys;
+pub mod walls;

@@ -1,12 +1,12 @@
 //! A template's loop: asked for a cell, it copies itself into new namespaces. Core only.
 //!
-//! Runs inside the interpreter that is the template. The copy takes its steps and goes back to
-//! the interpreter, which then is pid 1 of a new box; the template answers with a pidfd and waits
-//! for the next request. It never sees a job.
+//! Runs inside the interpreter that is the template. The copy takes its steps, stays as pid 1 of the
+//! new box, and copies itself once more: that one goes back to the interpreter, to be the guest.
+//! The template answers with a pidfd and waits for the next request. It never sees a job.
 
 use crate::{
     init::{self, CellFds, MAX_CGROUPS},
-    sys::{self, CloneRequest, Cloned, Errno, RawFd, Result},
+    sys::{self, CloneRequest, Cloned, Errno, RawFd, Result, ThreadIdPlace},
 };
 
 /// All namespaces a box is born into.
@@ -19,17 +19,18 @@ pub const NO_ID: u32 = u32::MAX;
 /// guest as it sees itself.
 pub const REQUEST_HEAD: usize = 12;
 
-/// Answers requests until the socket closes; returns only in a new cell, as its pid 1.
+/// Answers requests until the socket closes; returns only in a new cell, as its guest.
 pub fn serve(socket: RawFd) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
     let _ = sys::ignore_children(true);
+    let Ok(libc) = sys::thread_id_place() else { sys::exit(1) };
     let mut request = [0; REQUEST_LEN];
     loop {
         match sys::receive(socket, &mut request) {
             Err(Errno::INTR) => {}
             Err(_) | Ok((0, _)) => sys::exit(0),
             Ok((len, fds)) => {
-                let forked = fork(&request[..len], &fds);
+                let forked = fork(&request[..len], &fds, libc);
                 if forked == Ok(None) {
                     // Their numbers are other descriptors by now, in the new cell.
                     return;
@@ -55,7 +56,11 @@ fn answer(socket: RawFd, value: i32, fds: &[RawFd]) {
 }
 
 /// Nothing in the new cell, its pid and pidfd in the template.
-fn fork(request: &[u8], fds: &[Option<RawFd>; sys::MAX_FDS]) -> Result<Option<(i32, RawFd)>> {
+fn fork(
+    request: &[u8],
+    fds: &[Option<RawFd>; sys::MAX_FDS],
+    libc: ThreadIdPlace,
+) -> Result<Option<(i32, RawFd)>> {
     let (head, program) = request.split_at_checked(REQUEST_HEAD).ok_or(Errno::INVAL)?;
     let id = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let [Some(stdin), Some(stdout), Some(stderr), Some(job), Some(control), doors @ ..] = fds
@@ -72,6 +77,7 @@ fn fork(request: &[u8], fds: &[Option<RawFd>; sys::MAX_FDS]) -> Result<Option<(i
             sys::close(ready);
             let _ = sys::ignore_children(false);
             init::enter(program, cell);
+            init::become_guest_of_this_cell(libc);
             Ok(None)
         }
         Ok(Cloned::Parent(pid, pidfd)) => {

@@ -24,6 +24,8 @@ impl Errno {
     pub const EXIST: Self = Self(17);
     /// Invalid argument; also what a malformed message is answered with.
     pub const INVAL: Self = Self(22);
+    /// No such system call.
+    pub const NOSYS: Self = Self(38);
     /// Broken pipe; here: the other side of a socket is gone.
     pub const PIPE: Self = Self(32);
 }
@@ -471,6 +473,30 @@ pub fn fork() -> Result<Option<i32>> {
     Ok((pid != 0).then_some(pid as i32))
 }
 
+/// Where this thread's libc keeps its thread id; `NOSYS` where the kernel does not tell.
+pub fn thread_id_place() -> Result<ThreadIdPlace> {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    let mut place = 0_usize;
+    // SAFETY: the kernel writes one pointer-sized word into `place`.
+    unsafe { syscall(Call::Prctl, [PR_GET_TID_ADDRESS, (&raw mut place) as usize, 0, 0, 0, 0])? };
+    if place == 0 { Err(Errno::NOSYS) } else { Ok(ThreadIdPlace(place)) }
+}
+
+/// The address of a libc's thread id word. Only [`thread_id_place`] makes one.
+#[derive(Clone, Copy)]
+pub struct ThreadIdPlace(usize);
+
+/// Like [`fork`], for a copy of a process that runs a libc: the child's thread id is put where the
+/// libc keeps it, as its own fork would do.
+pub fn fork_under_libc(ThreadIdPlace(place): ThreadIdPlace) -> Result<Option<i32>> {
+    const SETTID_CLEARTID_SIGCHLD: usize = 0x0100_0000 | 0x0020_0000 | 17;
+    // SAFETY: `place` is what the main thread's libc has registered, valid for the life of the
+    // process; a copy of the process has it at the same address. Which of the last two arguments it
+    // is depends on the architecture; the other one is not used without CLONE_SETTLS.
+    let pid = unsafe { syscall(Call::Clone, [SETTID_CLEARTID_SIGCHLD, 0, 0, place, place, 0])? };
+    Ok((pid != 0).then_some(pid as i32))
+}
+
 /// How a waited-for child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reaped {
@@ -693,21 +719,9 @@ pub fn owned(fd: RawFd) -> std::os::fd::OwnedFd {
 /// What the template interpreter calls, by these names, through its foreign function interface.
 #[cfg(cloche_template)]
 mod exported {
-    // SAFETY: the three names are ours alone (prefixed), so they replace no other symbol.
+    // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
     #[unsafe(no_mangle)]
     extern "C" fn cloche_serve(socket: i32) {
         crate::serve::serve(socket);
-    }
-
-    // SAFETY: as above.
-    #[unsafe(no_mangle)]
-    extern "C" fn cloche_supervise(main: i32) {
-        crate::init::supervise(main);
-    }
-
-    // SAFETY: as above.
-    #[unsafe(no_mangle)]
-    extern "C" fn cloche_become_guest() {
-        crate::init::become_guest();
     }
 }

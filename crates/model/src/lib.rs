@@ -3,12 +3,36 @@
 //! Plain data without I/O and without async. Every other crate may use these words; this crate
 //! knows none of them, and it knows no kernel, no database and no protocol.
 
+pub mod env;
+mod error;
+mod execution;
+mod ids;
 mod language;
+mod moment;
 mod outcome;
+mod plan;
+pub mod request;
 mod run;
+mod score;
+mod secret;
+mod sub_path;
+mod tenancy;
 mod units;
 
+pub use env::EnvVars;
+pub use error::{ErrorCode, Invalid};
+pub use execution::{
+    Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,
+    UsageReport,
+};
+pub use ids::{KeyId, SandboxId, TeamId, ThreadId, TraceId, check_name};
 pub use language::{Language, UnknownLanguage};
+pub use moment::Moment;
 pub use outcome::{Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
+pub use plan::{Allowance, Plan};
+pub use request::{CheckedRequest, ExecuteRequest};
 pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, SandboxShape};
+pub use secret::Secret;
+pub use sub_path::SubPath;
+pub use tenancy::{ApiKey, Resources, Retention, Sandbox, Team};
 pub use units::{ByteSize, Cpus, InvalidUnit};

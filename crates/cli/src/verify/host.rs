@@ -65,7 +65,14 @@ pub(crate) fn descendants(of: u32) -> Vec<u32> {
     parents.keys().copied().filter(below).collect()
 }
 
-fn parent(pid: u32) -> Option<u32> {
+/// Whether a process runs; one that has ended and waits for its parent does not.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// The parent of a process.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, so count from its end.
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()

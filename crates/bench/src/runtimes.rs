@@ -1,0 +1,65 @@
+//! The other sandboxes, set up for the same job with walls as like ours as they have them.
+
+use std::{fs, io, os::unix::fs::symlink};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::contestants::Job;
+
+/// bubblewrap with the namespaces and the read-only `/usr` of a cell; it has no cgroups, no
+/// Landlock and, by default, no filter.
+pub(crate) fn bubblewrap(job: Job) -> Vec<String> {
+    let walls = "bwrap --unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts \
+        --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib \
+        --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp";
+    walls.split_whitespace().chain(job.argv()).map(str::to_owned).collect()
+}
+
+/// The command line of an OCI runtime, but for the container's id at its end.
+pub(crate) fn oci(runtime: &str, flags: &[&str], bundle: &Bundle) -> Vec<String> {
+    let path = bundle.dir.path().display().to_string();
+    let run = ["run", "--bundle", &path];
+    [runtime].iter().chain(flags).chain(&run).map(|&word| word.to_owned()).collect()
+}
+
+/// An OCI bundle: a root with the host's `/usr`, and the configuration.
+pub(crate) struct Bundle {
+    dir: TempDir,
+}
+
+impl Bundle {
+    /// Writes the bundle to a directory of its own.
+    pub(crate) fn new(job: Job) -> io::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let root = dir.path().join("rootfs");
+        for place in ["usr", "proc", "dev", "tmp", "etc"] {
+            fs::create_dir_all(root.join(place))?;
+        }
+        for name in ["bin", "lib", "lib64"] {
+            symlink(format!("usr/{name}"), root.join(name))?;
+        }
+        fs::write(dir.path().join("config.json"), config(job).to_string())?;
+        Ok(Self { dir })
+    }
+}
+
+fn config(job: Job) -> serde_json::Value {
+    let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": { "uid": 0, "gid": 0 }, "cwd": "/", "args": job.argv(),
+            "env": ["PATH=/usr/bin:/bin"], "noNewPrivileges": true, "capabilities": {},
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "hostname": "bench",
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] },
+            { "destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"] },
+            { "destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"] },
+        ],
+        "linux": { "namespaces": namespaces },
+    })
+}

@@ -1,0 +1,174 @@
+//! API keys: made, shown once, changed, revoked at once.
+
+use cloche_model::{ApiKey, EnvVars, Invalid, KeyId, Sandbox, Secret, Team, check_name, env};
+
+use crate::{
+    Engine, Refusal, clock,
+    secrets::{self, KEY_PREFIX},
+};
+
+/// The most characters of a webhook secret.
+const MAX_SECRET_CHARS: usize = 256;
+
+/// A key to be made.
+#[derive(Clone, Debug)]
+pub struct KeyDraft {
+    /// The id or name of its team.
+    pub team: String,
+    /// The id or name of its sandbox, which must be the team's.
+    pub sandbox: String,
+    /// The name people use.
+    pub name: String,
+    /// Environment variables of every run.
+    pub env: EnvVars,
+    /// Where results go by default.
+    pub webhook_url: Option<String>,
+    /// What deliveries are signed with.
+    pub webhook_secret: Option<Secret>,
+}
+
+impl KeyDraft {
+    /// Without environment and webhook.
+    pub fn new(
+        team: impl Into<String>,
+        sandbox: impl Into<String>,
+        name: impl Into<String>,
+    ) -> Self {
+        Self {
+            team: team.into(),
+            sandbox: sandbox.into(),
+            name: name.into(),
+            env: EnvVars::new(),
+            webhook_url: None,
+            webhook_secret: None,
+        }
+    }
+}
+
+/// What to change of a key; `None` leaves it, `Some(None)` clears it.
+#[derive(Clone, Debug, Default)]
+pub struct KeyChange {
+    /// The name.
+    pub name: Option<String>,
+    /// The sandbox, by id or name.
+    pub sandbox: Option<String>,
+    /// Environment variables.
+    pub env: Option<EnvVars>,
+    /// The default webhook.
+    pub webhook_url: Option<Option<String>>,
+    /// The secret that signs.
+    pub webhook_secret: Option<Option<Secret>>,
+}
+
+/// A key that was just made, with its secret, which is never seen again.
+#[derive(Debug)]
+pub struct NewKey {
+    /// The key.
+    pub key: ApiKey,
+    /// The secret.
+    pub secret: Secret,
+}
+
+impl Engine {
+    /// Makes a key.
+    ///
+    /// # Errors
+    /// When a field breaks a rule, or team and sandbox do not belong together.
+    pub async fn create_key(&self, draft: KeyDraft) -> Result<NewKey, Refusal> {
+        let team = self.team(&draft.team).await?;
+        let sandbox = self.sandbox_of(&team, &draft.sandbox).await?;
+        let secret = secrets::secret(KEY_PREFIX)?;
+        let key = ApiKey {
+            id: KeyId::from_random(secrets::random()?),
+            team: team.id,
+            sandbox: sandbox.id,
+            name: draft.name,
+            prefix: secrets::shown(&secret),
+            env: draft.env,
+            webhook_url: draft.webhook_url,
+            webhook_secret: draft.webhook_secret,
+            created_at: clock::now(),
+            revoked_at: None,
+        };
+        self.check_key(&key).await?;
+        self.inner.store.create_key(&key, &secrets::digest(secret.reveal())).await?;
+        Ok(NewKey { key, secret })
+    }
+
+    async fn check_key(&self, key: &ApiKey) -> Result<(), Invalid> {
+        check_name("name", &key.name)?;
+        env::check_level("env_vars", &key.env)?;
+        if let Some(url) = &key.webhook_url {
+            self.inner.courier.check("webhook_url", url).await?;
+        }
+        let length =
+            key.webhook_secret.as_ref().map_or(1, |secret| secret.reveal().chars().count());
+        if length == 0 || length > MAX_SECRET_CHARS {
+            return Err(Invalid::new(format!(
+                "webhook_secret must be 1 to {MAX_SECRET_CHARS} characters, got {length}"
+            )));
+        }
+        Ok(())
+    }
+
+    async fn sandbox_of(&self, team: &Team, id_or_name: &str) -> Result<Sandbox, Refusal> {
+        let sandboxes = self.inner.store.sandboxes(Some(&team.id)).await?;
+        sandboxes
+            .into_iter()
+            .find(|sandbox| sandbox.id.as_str() == id_or_name || sandbox.name == id_or_name)
+            .ok_or_else(|| Refusal::not_found("sandbox"))
+    }
+
+    /// The keys of a team (by id or name), or of all.
+    ///
+    /// # Errors
+    /// When there is no such team.
+    pub async fn keys(&self, team: Option<&str>) -> Result<Vec<ApiKey>, Refusal> {
+        let team = match team {
+            Some(team) => Some(self.team(team).await?.id),
+            None => None,
+        };
+        Ok(self.inner.store.keys(team.as_ref()).await?)
+    }
+
+    /// One key.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn key(&self, id: &str) -> Result<ApiKey, Refusal> {
+        let missing = || Refusal::not_found("key");
+        let id = id.parse().map_err(|_| missing())?;
+        self.inner.store.key(&id).await?.ok_or_else(missing)
+    }
+
+    /// Changes a key; the next request sees it.
+    ///
+    /// # Errors
+    /// When there is none, or a field breaks a rule.
+    pub async fn update_key(&self, id: &str, change: KeyChange) -> Result<ApiKey, Refusal> {
+        let mut key = self.key(id).await?;
+        if let Some(sandbox) = change.sandbox {
+            let team = self.team(key.team.as_str()).await?;
+            key.sandbox = self.sandbox_of(&team, &sandbox).await?.id;
+        }
+        key.name = change.name.unwrap_or(key.name);
+        key.env = change.env.unwrap_or(key.env);
+        key.webhook_url = change.webhook_url.unwrap_or(key.webhook_url);
+        key.webhook_secret = change.webhook_secret.unwrap_or(key.webhook_secret);
+        self.check_key(&key).await?;
+        let found = self.inner.store.update_key(&key).await?;
+        self.inner.roster.forget();
+        if found { Ok(key) } else { Err(Refusal::not_found("key")) }
+    }
+
+    /// Revokes a key: the next request with it is refused.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn revoke_key(&self, id: &str) -> Result<ApiKey, Refusal> {
+        let key = self.key(id).await?;
+        self.inner.store.revoke_key(&key.id, clock::now()).await?;
+        self.inner.roster.forget();
+        self.key(id).await
+    }
+}

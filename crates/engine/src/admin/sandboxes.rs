@@ -1,0 +1,220 @@
+//! Sandbox configurations. What this build cannot give is refused here, when it is saved.
+
+use cloche_model::{
+    EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId, SandboxShape, Team,
+    check_name, env,
+};
+
+use crate::{Engine, Refusal, clock, secrets};
+
+/// The most modules of a preload list.
+const MAX_PRELOAD: usize = 50;
+/// The only image there is so far.
+const HOST_IMAGE: &str = "host";
+/// The smallest memory in which an interpreter starts.
+const MIN_MEMORY: u64 = 16 << 20;
+
+/// A sandbox to be made.
+#[derive(Clone, Debug)]
+pub struct SandboxDraft {
+    /// The id or name of its team.
+    pub team: String,
+    /// The name people use.
+    pub name: String,
+    /// The rest.
+    pub settings: SandboxChange,
+}
+
+impl SandboxDraft {
+    /// With the default settings.
+    pub fn new(team: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { team: team.into(), name: name.into(), settings: SandboxChange::default() }
+    }
+}
+
+/// What to change of a sandbox; `None` leaves it, or the default for a new one.
+#[derive(Clone, Debug, Default)]
+pub struct SandboxChange {
+    /// The name.
+    pub name: Option<String>,
+    /// The image.
+    pub image: Option<String>,
+    /// The network policy, by name.
+    pub network: Option<String>,
+    /// Modules to import in the template.
+    pub preload: Option<Vec<String>>,
+    /// Whether interpreters may be forked from a template.
+    pub template: Option<bool>,
+    /// Storage connections; none can be given yet.
+    pub storage: Option<Vec<String>>,
+    /// What a run may use.
+    pub resources: Option<Resources>,
+    /// Environment variables.
+    pub env: Option<EnvVars>,
+    /// What the ledger keeps.
+    pub retention: Option<Retention>,
+}
+
+impl SandboxChange {
+    /// Applies it to a sandbox and checks the whole.
+    fn apply(self, sandbox: &mut Sandbox, team: &Team) -> Result<(), Invalid> {
+        if let Some(name) = self.name {
+            sandbox.name = name;
+        }
+        if let Some(image) = self.image {
+            check_image(&image)?;
+            sandbox.shape.image = image;
+        }
+        if let Some(network) = self.network {
+            sandbox.shape.network = check_network(&network)?;
+        }
+        if let Some(preload) = self.preload {
+            check_preload(&preload)?;
+            sandbox.shape.preload = preload;
+        }
+        sandbox.shape.template = self.template.unwrap_or(sandbox.shape.template);
+        if self.storage.is_some_and(|storage| !storage.is_empty()) {
+            return Err(Invalid::new("storage: this build cannot mount storage yet"));
+        }
+        sandbox.resources = self.resources.unwrap_or(sandbox.resources);
+        if let Some(env) = self.env {
+            env::check_level("env_vars", &env)?;
+            sandbox.env = env;
+        }
+        sandbox.retention = self.retention.unwrap_or(sandbox.retention);
+        check_name("name", &sandbox.name)?;
+        check_resources(&sandbox.resources, team)
+    }
+}
+
+fn check_image(image: &str) -> Result<(), Invalid> {
+    if image != HOST_IMAGE {
+        return Err(Invalid::new("image: this build has only the image \"host\""));
+    }
+    Ok(())
+}
+
+fn check_network(network: &str) -> Result<Network, Invalid> {
+    match network {
+        "blocked" => Ok(Network::Blocked),
+        "unrestricted" => Err(Invalid::new(
+            "network: this build cannot give unrestricted network access yet; use \"blocked\"",
+        )),
+        _ => Err(Invalid::new("network must be one of: blocked, unrestricted")),
+    }
+}
+
+fn check_preload(preload: &[String]) -> Result<(), Invalid> {
+    if preload.len() > MAX_PRELOAD {
+        return Err(Invalid::new(format!(
+            "preload exceeds {MAX_PRELOAD} modules, got {}",
+            preload.len()
+        )));
+    }
+    let is_word = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let is_module = |name: &String| name.len() <= 128 && name.split('.').all(is_word);
+    match preload.iter().find(|name| !is_module(name)) {
+        Some(_) => Err(Invalid::new("preload: each entry must be the name of a Python module")),
+        None => Ok(()),
+    }
+}
+
+fn check_resources(resources: &Resources, team: &Team) -> Result<(), Invalid> {
+    let allowance = team.allowance();
+    let plan = team.plan.title();
+    if resources.memory.bytes() < MIN_MEMORY {
+        return Err(Invalid::new("memory_mb must be at least 16"));
+    }
+    if resources.pids < 8 {
+        return Err(Invalid::new("pids must be at least 8"));
+    }
+    if let Some(limit) = allowance.memory.filter(|limit| resources.memory > *limit) {
+        return Err(Invalid::new(format!(
+            "memory_mb: {} exceeds the {plan} plan's maximum of {limit}",
+            resources.memory
+        )));
+    }
+    if let Some(limit) = allowance.cpus.filter(|limit| resources.cpus > *limit) {
+        return Err(Invalid::new(format!(
+            "cpu: {} cores exceed the {plan} plan's maximum of {limit}",
+            resources.cpus
+        )));
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Makes a sandbox.
+    ///
+    /// # Errors
+    /// When a field breaks a rule, names what this build cannot give, or the name is taken.
+    pub async fn create_sandbox(&self, draft: SandboxDraft) -> Result<Sandbox, Refusal> {
+        let team = self.team(&draft.team).await?;
+        let mut sandbox = Sandbox {
+            id: SandboxId::from_random(secrets::random()?),
+            team: team.id.clone(),
+            name: draft.name,
+            shape: SandboxShape::default(),
+            resources: Resources::default(),
+            env: EnvVars::new(),
+            retention: Retention::default(),
+            created_at: clock::now(),
+        };
+        draft.settings.apply(&mut sandbox, &team)?;
+        self.inner.store.create_sandbox(&sandbox).await?;
+        Ok(sandbox)
+    }
+
+    /// The sandboxes of a team (by id or name), or of all.
+    ///
+    /// # Errors
+    /// When there is no such team.
+    pub async fn sandboxes(&self, team: Option<&str>) -> Result<Vec<Sandbox>, Refusal> {
+        let team = match team {
+            Some(team) => Some(self.team(team).await?.id),
+            None => None,
+        };
+        Ok(self.inner.store.sandboxes(team.as_ref()).await?)
+    }
+
+    /// One sandbox.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn sandbox(&self, id: &str) -> Result<Sandbox, Refusal> {
+        let missing = || Refusal::not_found("sandbox");
+        let id = id.parse().map_err(|_| missing())?;
+        self.inner.store.sandbox(&id).await?.ok_or_else(missing)
+    }
+
+    /// Changes a sandbox; the next execution runs in the new one.
+    ///
+    /// # Errors
+    /// As for a new one, or when there is none.
+    pub async fn update_sandbox(
+        &self,
+        id: &str,
+        change: SandboxChange,
+    ) -> Result<Sandbox, Refusal> {
+        let mut sandbox = self.sandbox(id).await?;
+        let team = self.team(sandbox.team.as_str()).await?;
+        change.apply(&mut sandbox, &team)?;
+        let found = self.inner.store.update_sandbox(&sandbox).await?;
+        self.inner.roster.forget();
+        if found { Ok(sandbox) } else { Err(Refusal::not_found("sandbox")) }
+    }
+
+    /// Removes a sandbox.
+    ///
+    /// # Errors
+    /// When there is none, or a good key is bound to it.
+    pub async fn delete_sandbox(&self, id: &str) -> Result<(), Refusal> {
+        let sandbox = self.sandbox(id).await?;
+        self.inner.store.delete_sandbox(&sandbox.id).await?;
+        self.inner.roster.forget();
+        Ok(())
+    }
+}

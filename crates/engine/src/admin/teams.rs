@@ -1,0 +1,106 @@
+//! Teams: create, look, change, remove.
+
+use std::time::Duration;
+
+use cloche_model::{Plan, Team, TeamId, check_name};
+
+use crate::{Engine, Refusal, clock, secrets};
+
+/// A team to be made.
+#[derive(Clone, Debug)]
+pub struct TeamDraft {
+    /// The name people use.
+    pub name: String,
+    /// What it signs up for.
+    pub plan: Plan,
+    /// A concurrency limit of its own.
+    pub max_concurrency: Option<u32>,
+    /// The longest time limit of its own.
+    pub max_timeout: Option<Duration>,
+}
+
+impl TeamDraft {
+    /// With the limits of the plan.
+    pub fn new(name: impl Into<String>, plan: Plan) -> Self {
+        Self { name: name.into(), plan, max_concurrency: None, max_timeout: None }
+    }
+}
+
+/// What to change of a team; `None` leaves it, `Some(None)` clears it.
+#[derive(Clone, Debug, Default)]
+pub struct TeamChange {
+    /// The name.
+    pub name: Option<String>,
+    /// The plan.
+    pub plan: Option<Plan>,
+    /// The concurrency limit.
+    pub max_concurrency: Option<Option<u32>>,
+    /// The longest time limit.
+    pub max_timeout: Option<Option<Duration>>,
+}
+
+impl Engine {
+    /// Makes a team.
+    ///
+    /// # Errors
+    /// When the name is taken or malformed.
+    pub async fn create_team(&self, draft: TeamDraft) -> Result<Team, Refusal> {
+        check_name("name", &draft.name)?;
+        let team = Team {
+            id: TeamId::from_random(secrets::random()?),
+            name: draft.name,
+            plan: draft.plan,
+            max_concurrency: draft.max_concurrency,
+            max_timeout: draft.max_timeout,
+            created_at: clock::now(),
+        };
+        self.inner.store.create_team(&team).await?;
+        Ok(team)
+    }
+
+    /// Every team.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn teams(&self) -> Result<Vec<Team>, Refusal> {
+        Ok(self.inner.store.teams().await?)
+    }
+
+    /// The team with this id or name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn team(&self, id_or_name: &str) -> Result<Team, Refusal> {
+        let team = self.inner.store.team(id_or_name).await?;
+        team.ok_or_else(|| Refusal::not_found("team"))
+    }
+
+    /// Changes a team.
+    ///
+    /// # Errors
+    /// When there is none, or a field breaks a rule.
+    pub async fn update_team(&self, id_or_name: &str, change: TeamChange) -> Result<Team, Refusal> {
+        let mut team = self.team(id_or_name).await?;
+        if let Some(name) = change.name {
+            check_name("name", &name)?;
+            team.name = name;
+        }
+        team.plan = change.plan.unwrap_or(team.plan);
+        team.max_concurrency = change.max_concurrency.unwrap_or(team.max_concurrency);
+        team.max_timeout = change.max_timeout.unwrap_or(team.max_timeout);
+        let found = self.inner.store.update_team(&team).await?;
+        self.inner.roster.forget();
+        if found { Ok(team) } else { Err(Refusal::not_found("team")) }
+    }
+
+    /// Removes a team, its sandboxes and its revoked keys. Its executions stay in the ledger.
+    ///
+    /// # Errors
+    /// When there is none, or one of its keys is still good.
+    pub async fn delete_team(&self, id_or_name: &str) -> Result<(), Refusal> {
+        let team = self.team(id_or_name).await?;
+        self.inner.store.delete_team(&team.id).await?;
+        self.inner.roster.forget();
+        Ok(())
+    }
+}

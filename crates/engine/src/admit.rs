@@ -1,0 +1,164 @@
+//! May it run? The one place that turns what was asked into what will be done.
+
+use std::{collections::HashMap, sync::Arc};
+
+use cloche_model::{
+    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Limits, Plan, RunSpec, TeamId,
+    TraceId, env,
+};
+use parking_lot::Mutex;
+
+use crate::{Caller, EngineConfig, Refusal};
+
+/// A run that was agreed to. Only this module makes one.
+#[derive(Debug)]
+pub struct Admitted {
+    spec: RunSpec,
+    trace_id: TraceId,
+    team: TeamId,
+}
+
+impl Admitted {
+    /// What is to be run.
+    #[must_use]
+    pub fn into_spec(self) -> RunSpec {
+        self.spec
+    }
+
+    /// The execution it is.
+    #[must_use]
+    pub fn trace_id(&self) -> &TraceId {
+        &self.trace_id
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn team(&self) -> &TeamId {
+        &self.team
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.spec.limits
+    }
+}
+
+/// Decides by plan, sandbox and environment. Concurrency and the thread are decided after it, as
+/// they have to be given back.
+pub(crate) fn admit(
+    caller: &Caller,
+    request: &CheckedRequest,
+    delivery: Delivery,
+    trace_id: &TraceId,
+    config: &EngineConfig,
+) -> Result<Admitted, Refusal> {
+    let allowance = caller.team.allowance();
+    check_delivery(&allowance, delivery)?;
+    check_timeout(caller.team.plan, &allowance, request)?;
+    check_resources(caller, &allowance)?;
+    check_storage(request)?;
+    let env = env::merge(&caller.sandbox.env, &caller.key.env, &request.env)?;
+    let resources = caller.sandbox.resources;
+    let spec = RunSpec {
+        env,
+        limits: Limits {
+            timeout: request.timeout,
+            memory: resources.memory,
+            cpus: resources.cpus,
+            pids: resources.pids,
+            disk: resources.disk,
+            output: config.output,
+        },
+        sandbox: caller.sandbox.shape.clone(),
+        ..RunSpec::new(request.language, request.code.as_bytes())
+    };
+    Ok(Admitted { spec, trace_id: trace_id.clone(), team: caller.team.id.clone() })
+}
+
+fn check_delivery(allowance: &Allowance, delivery: Delivery) -> Result<(), Refusal> {
+    let message = match delivery {
+        _ if allowance.streaming => return Ok(()),
+        Delivery::Inline => return Ok(()),
+        Delivery::Streaming => Plan::streaming_refusal(),
+        Delivery::Webhook => Plan::webhook_refusal(),
+    };
+    Err(Refusal::new(ErrorCode::RateLimited, message))
+}
+
+fn check_timeout(
+    plan: Plan,
+    allowance: &Allowance,
+    request: &CheckedRequest,
+) -> Result<(), Refusal> {
+    match allowance.timeout {
+        Some(limit) if request.timeout > limit => {
+            Err(Refusal::new(ErrorCode::RateLimited, plan.timeout_refusal(request.timeout, limit)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A sandbox is checked when it is saved; this catches a team that has changed its plan since.
+fn check_resources(caller: &Caller, allowance: &Allowance) -> Result<(), Refusal> {
+    let resources = &caller.sandbox.resources;
+    let plan = caller.team.plan.title();
+    let over = |what: &str, has: String, limit: String| {
+        Refusal::new(
+            ErrorCode::RateLimited,
+            format!("the sandbox's {what} of {has} exceeds the {plan} plan's maximum of {limit}"),
+        )
+    };
+    if let Some(limit) = allowance.memory.filter(|limit| resources.memory > *limit) {
+        return Err(over("memory", resources.memory.to_string(), limit.to_string()));
+    }
+    if let Some(limit) = allowance.cpus.filter(|limit| resources.cpus > *limit) {
+        return Err(over("CPU", format!("{} cores", resources.cpus), format!("{limit} cores")));
+    }
+    Ok(())
+}
+
+/// No sandbox can have storage yet, so no slug is mounted.
+fn check_storage(request: &CheckedRequest) -> Result<(), Invalid> {
+    match request.sub_paths.first() {
+        Some(path) => {
+            Err(Invalid::new(format!("sub_paths: no storage is mounted at /data/{}", path.slug())))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Counts the executions of each team.
+#[derive(Clone, Default)]
+pub(crate) struct Slots {
+    taken: Arc<Mutex<HashMap<TeamId, u32>>>,
+}
+
+/// One of a team's executions; dropping it gives the place back.
+pub(crate) struct Slot {
+    slots: Slots,
+    team: TeamId,
+}
+
+impl Slots {
+    pub(crate) fn take(&self, caller: &Caller) -> Result<Slot, Refusal> {
+        let team = &caller.team;
+        let mut taken = self.taken.lock();
+        let count = taken.entry(team.id.clone()).or_default();
+        if let Some(limit) = team.allowance().concurrency.filter(|limit| *count >= *limit) {
+            return Err(Refusal::new(ErrorCode::RateLimited, team.plan.concurrency_refusal(limit)));
+        }
+        *count += 1;
+        Ok(Slot { slots: self.clone(), team: team.id.clone() })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut taken = self.slots.taken.lock();
+        if let Some(count) = taken.get_mut(&self.team) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.team);
+            }
+        }
+    }
+}

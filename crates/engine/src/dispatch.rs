@@ -1,0 +1,61 @@
+//! The seam to whatever runs code: this host's executor, or others over the network.
+
+use cloche_model::{Outcome, OutputChunk};
+use futures::future::BoxFuture;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::Admitted;
+
+/// Runs what was admitted.
+pub trait Dispatcher: Send + Sync {
+    /// Runs it once. Output is sent as it comes, in order and without loss; whoever listens may go,
+    /// and the run goes on. When `cancel` fires, everything of the run is killed and the outcome
+    /// says so.
+    fn dispatch(
+        &self,
+        run: Admitted,
+        output: mpsc::Sender<OutputChunk>,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<Outcome, DispatchError>>;
+
+    /// Whether a run could start now; if not, why.
+    ///
+    /// # Errors
+    /// The reason, for an operator.
+    fn ready(&self) -> Result<(), String>;
+
+    /// What is held ready and what is in use, for metrics.
+    fn snapshot(&self) -> Snapshot;
+}
+
+/// Why a run has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum DispatchError {
+    /// Nothing could take it; asking again may help.
+    #[error("nothing can run this at present: {0}")]
+    Unavailable(String),
+    /// It was taken, and we failed.
+    #[error("the sandbox failed: {0}")]
+    Failed(String),
+}
+
+/// The state of whatever runs code.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Cells that run guest code now.
+    pub cells_running: u64,
+    /// Each pool of parked cells.
+    pub pools: Vec<PoolLevel>,
+}
+
+/// One pool of parked cells.
+#[derive(Clone, Debug)]
+pub struct PoolLevel {
+    /// What its cells are for.
+    pub name: String,
+    /// Cells that are parked now.
+    pub parked: u64,
+    /// Cells that it tries to keep parked.
+    pub target: u64,
+}

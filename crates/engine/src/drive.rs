@@ -1,0 +1,229 @@
+//! One execution from start to record: follows the run, keeps its log, writes down how it ended.
+
+use std::{sync::Arc, time::Instant};
+
+use cloche_model::{
+    Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
+    Score, Status, StreamName, Timings, Usage, UsageReport,
+};
+use cloche_store::Finish;
+use tokio::sync::mpsc;
+
+use crate::{
+    Admitted, DispatchError, Engine, clock,
+    lines::Splitter,
+    live::{Live, Stop},
+};
+
+/// Chunks of output that may wait for the log.
+const CHUNKS: usize = 64;
+
+/// How it ended, in the words of the contract.
+struct Verdict {
+    status: Status,
+    exit_code: i32,
+    error: Option<String>,
+}
+
+/// A run that is over, before it is written down.
+struct Ended {
+    verdict: Verdict,
+    outcome: Outcome,
+    score: Score,
+}
+
+impl Engine {
+    /// Runs it and records the end. Always gives back how it ended, whatever went wrong.
+    pub(crate) async fn drive(
+        &self,
+        run: Admitted,
+        start: ExecutionStart,
+        live: &Arc<Live>,
+    ) -> Arc<Execution> {
+        let limits = run.limits();
+        let (result, mut lines) = self.follow(run, live).await;
+        let ended = match result {
+            Ok(outcome) => {
+                live.publish(lines.rest(StreamName::Stdout, &outcome.stdout.bytes)).await;
+                live.publish(lines.rest(StreamName::Stderr, &outcome.stderr.bytes)).await;
+                let verdict = verdict(&outcome, &limits, live.stopped_by());
+                Ended { verdict, outcome, score: live.score() }
+            }
+            Err(error) => {
+                live.publish(lines.unfinished()).await;
+                without_outcome(&error, live)
+            }
+        };
+        let timings = ended.outcome.timings;
+        let sealing = Instant::now();
+        let execution = self.record(start, ended, &limits).await;
+        self.inner.metrics.phases(&timings, sealing.elapsed());
+        self.inner.metrics.execution_over(execution.status, execution.start.language);
+        Arc::new(execution)
+    }
+
+    /// Dispatches it and puts its output into the log, line by line.
+    async fn follow(
+        &self,
+        run: Admitted,
+        live: &Arc<Live>,
+    ) -> (Result<Outcome, DispatchError>, Splitter) {
+        let cap = usize::try_from(run.limits().output.bytes()).unwrap_or(usize::MAX);
+        let mut lines = Splitter::new(cap);
+        let (output, mut chunks) = mpsc::channel(CHUNKS);
+        let mut dispatched = self.inner.dispatcher.dispatch(run, output, live.cancel_token());
+        let mut open = true;
+        let mut last_event = tokio::time::Instant::now();
+        let result = loop {
+            tokio::select! {
+                result = &mut dispatched => break result,
+                chunk = chunks.recv(), if open => match chunk {
+                    Some(chunk) => {
+                        let whole = lines.push(&chunk);
+                        if !whole.is_empty() {
+                            last_event = tokio::time::Instant::now();
+                            live.publish(whole).await;
+                        }
+                    }
+                    None => open = false,
+                },
+                () = tokio::time::sleep_until(last_event + self.inner.config.keepalive) => {
+                    last_event = tokio::time::Instant::now();
+                    live.keepalive();
+                }
+            }
+        };
+        while let Ok(chunk) = chunks.try_recv() {
+            live.publish(lines.push(&chunk)).await;
+        }
+        (result, lines)
+    }
+
+    /// Writes the end to the ledger; the caller hears of it only after that.
+    async fn record(&self, start: ExecutionStart, ended: Ended, limits: &Limits) -> Execution {
+        let Ended { verdict, outcome, score } = ended;
+        let end = ExecutionEnd {
+            exit_code: verdict.exit_code,
+            stdout: outcome.stdout.bytes,
+            stderr: outcome.stderr.bytes,
+            stdout_dropped: outcome.stdout.dropped,
+            stderr_dropped: outcome.stderr.dropped,
+            error: verdict.error,
+            usage: usage(&outcome.usage, limits),
+            score,
+            completed_at: clock::now(),
+        };
+        let has_webhook = start.webhook_url.is_some();
+        let schedule = &self.inner.config.webhook.schedule;
+        let finish = Finish {
+            trace_id: start.trace_id.clone(),
+            status: verdict.status,
+            end: end.clone(),
+            holds_thread: start.thread.is_some(),
+            webhook_delay: has_webhook.then(|| schedule.first().copied().unwrap_or_default()),
+        };
+        let mut execution = Execution {
+            start,
+            status: verdict.status,
+            end: Some(end),
+            webhook_status: has_webhook.then_some(DeliveryStatus::Pending),
+        };
+        if let Err(error) = self.inner.store.finish(finish).await {
+            tracing::error!(%error, trace_id = %execution.start.trace_id, "the end was not written to the ledger");
+            execution.status = Status::Failed;
+            if let Some(end) = &mut execution.end {
+                end.error = Some("the result could not be recorded".to_owned());
+            }
+        } else if has_webhook {
+            self.inner.courier.wake();
+        }
+        execution
+    }
+}
+
+fn verdict(outcome: &Outcome, limits: &Limits, stopped_by: Option<Stop>) -> Verdict {
+    let plain = |status, exit_code| Verdict { status, exit_code, error: None };
+    match outcome.ending {
+        Ending::Exited(0) => plain(Status::Success, 0),
+        Ending::Exited(code) => plain(Status::Failed, i32::from(code)),
+        Ending::Signalled(signal) => plain(Status::Failed, 128 + i32::from(signal)),
+        Ending::TimedOut => Verdict {
+            status: Status::Timeout,
+            exit_code: -1,
+            error: Some(format!("execution timed out after {}s", limits.timeout.as_secs())),
+        },
+        Ending::OutOfMemory => Verdict {
+            status: Status::Oom,
+            exit_code: 137,
+            error: Some("memory_limit_exceeded".to_owned()),
+        },
+        Ending::Cancelled => stopped(stopped_by),
+    }
+}
+
+fn stopped(by: Option<Stop>) -> Verdict {
+    let (status, error) = match by {
+        Some(Stop::Shutdown) => {
+            (Status::Failed, "the server was shut down before the execution ended")
+        }
+        Some(Stop::User) | None => (Status::Cancelled, "Cancelled by user"),
+    };
+    Verdict { status, exit_code: -1, error: Some(error.to_owned()) }
+}
+
+/// What the record says when nothing could take the run.
+pub(crate) const UNAVAILABLE: &str = "no executor is available to run the code";
+
+/// The end of a run that has no outcome: what the log still holds is all that is known.
+fn without_outcome(error: &DispatchError, live: &Live) -> Ended {
+    tracing::error!(%error, trace_id = %live.trace_id, "an execution had no outcome");
+    let error = match error {
+        DispatchError::Unavailable(_) => UNAVAILABLE,
+        DispatchError::Failed(_) => "the sandbox failed to run the code",
+    };
+    let score = Score { stdout_skipped: 0, stderr_skipped: 0, ..live.score() };
+    let held = |stream| Captured { bytes: live.held(stream), dropped: 0 };
+    let outcome = Outcome {
+        ending: Ending::Cancelled,
+        stdout: held(StreamName::Stdout),
+        stderr: held(StreamName::Stderr),
+        usage: Usage::default(),
+        timings: Timings::default(),
+    };
+    let verdict = Verdict { status: Status::Failed, exit_code: -1, error: Some(error.to_owned()) };
+    Ended { verdict, outcome, score }
+}
+
+/// Minutes × cores × GiB, in millionths.
+fn usage(usage: &Usage, limits: &Limits) -> UsageReport {
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let credits = usage.wall.as_micros()
+        * u128::from(limits.cpus.milli())
+        * u128::from(limits.memory.bytes())
+        / (1 << 30)
+        / 60_000;
+    UsageReport {
+        wall_ms: millis(usage.wall),
+        cpu_ms: millis(usage.cpu),
+        peak_memory_bytes: usage.peak_memory.bytes(),
+        micro_credits: u64::try_from(credits).unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use cloche_model::{ByteSize, Cpus};
+
+    use super::*;
+
+    #[test]
+    fn a_credit_is_a_minute_at_one_core_and_one_gibibyte() {
+        let used = |seconds| Usage { wall: Duration::from_secs(seconds), ..Usage::default() };
+        let limits = Limits::default();
+        assert_eq!(usage(&used(60), &limits).micro_credits, 1_000_000);
+        let large = Limits { cpus: Cpus::cores(2), memory: ByteSize::gib(4), ..limits };
+        assert_eq!(usage(&used(30), &large).micro_credits, 4_000_000);
+    }
+}

@@ -1,0 +1,215 @@
+//! The engine as a whole: what it holds, how it starts, how it stops.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use cloche_model::{ErrorCode, TraceId};
+use cloche_store::{Sqlite, Store, StoreError};
+use parking_lot::RwLock;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Caller, Dispatcher, EngineConfig, Metrics, Refusal,
+    access::{Roster, unauthorized},
+    admit::Slots,
+    clock,
+    live::{Live, Stop},
+    secrets,
+    webhook::{Courier, CourierError},
+};
+
+/// What the record of an execution says that a restart has ended.
+const RESTARTED: &str = "the server was restarted while this execution was running";
+/// The name of the setting that holds the digest of the admin token.
+pub(crate) const ADMIN_TOKEN: &str = "admin_token_digest";
+/// How often old records are looked for.
+const PRUNE_EVERY: Duration = Duration::from_secs(600);
+/// How long executions may take to die once they are told to.
+const LAST_MOMENTS: Duration = Duration::from_secs(5);
+
+/// Everything behind the doors. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) config: EngineConfig,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) dispatcher: Arc<dyn Dispatcher>,
+    pub(crate) roster: Roster,
+    pub(crate) slots: Slots,
+    pub(crate) live: RwLock<HashMap<TraceId, Arc<Live>>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) courier: Arc<Courier>,
+    /// Executions under way.
+    pub(crate) runs: TaskTracker,
+    draining: AtomicBool,
+    /// Ends what runs in the background.
+    closing: CancellationToken,
+    background: TaskTracker,
+}
+
+/// Why an engine could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory for the data could not be made.
+    #[error("cannot make the data directory {path}")]
+    Directory {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store could not be opened or brought into order.
+    #[error("cannot open the store")]
+    Store(#[from] StoreError),
+    /// Webhooks cannot be sent with these settings.
+    #[error("cannot prepare webhooks")]
+    Webhook(#[from] CourierError),
+}
+
+impl Engine {
+    /// Opens the store in `data_dir`, ends what a crash left running, and starts what runs in the
+    /// background.
+    ///
+    /// # Errors
+    /// When the directory, the store or the webhook settings cannot be used.
+    pub async fn open(
+        data_dir: &Path,
+        config: EngineConfig,
+        dispatcher: Arc<dyn Dispatcher>,
+    ) -> Result<Self, OpenError> {
+        let directory =
+            |source| OpenError::Directory { path: data_dir.display().to_string(), source };
+        tokio::fs::create_dir_all(data_dir).await.map_err(directory)?;
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&data_dir.join("cloche.db")).await?);
+        let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
+        let ended = store.recover(clock::now(), RESTARTED, first_attempt).await?;
+        if ended > 0 {
+            tracing::warn!(ended, "executions that a restart cut short are recorded as failed");
+        }
+        let metrics = Arc::new(Metrics::new());
+        let courier = Courier::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
+        let inner = Inner {
+            config,
+            store,
+            dispatcher,
+            roster: Roster::default(),
+            slots: Slots::default(),
+            live: RwLock::default(),
+            metrics,
+            courier: Arc::new(courier),
+            runs: TaskTracker::new(),
+            draining: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+            background: TaskTracker::new(),
+        };
+        let engine = Self { inner: Arc::new(inner) };
+        engine.start_background();
+        Ok(engine)
+    }
+
+    fn start_background(&self) {
+        let inner = &self.inner;
+        let courier = Arc::clone(&inner.courier);
+        inner.background.spawn(courier.run(inner.closing.clone()));
+        let (store, closing) = (Arc::clone(&inner.store), inner.closing.clone());
+        inner.background.spawn(prune(store, closing));
+    }
+
+    /// Who holds this API key.
+    ///
+    /// # Errors
+    /// When nobody does, or the key was revoked.
+    pub async fn caller(&self, secret: &str) -> Result<Caller, Refusal> {
+        self.inner.roster.caller(&*self.inner.store, secret).await
+    }
+
+    /// Checks an admin token.
+    ///
+    /// # Errors
+    /// When it is not the one.
+    pub async fn admin(&self, token: &str) -> Result<(), Refusal> {
+        let known = self.inner.store.setting(ADMIN_TOKEN).await?;
+        // Digests are compared, so the time this takes says nothing about the token.
+        if known.is_some_and(|known| known == secrets::digest(token)) {
+            return Ok(());
+        }
+        Err(Refusal { message: "missing or invalid admin token".into(), ..unauthorized() })
+    }
+
+    /// Whether executions can be taken now.
+    ///
+    /// # Errors
+    /// Why not, for an operator.
+    pub async fn ready(&self) -> Result<(), String> {
+        if self.is_draining() {
+            return Err("the server is shutting down".to_owned());
+        }
+        self.inner.store.ping().await.map_err(|error| error.to_string())?;
+        self.inner.dispatcher.ready()
+    }
+
+    /// Everything that is counted, in the text format of Prometheus.
+    #[must_use]
+    pub fn metrics_text(&self) -> String {
+        let running = self.inner.live.read().len();
+        self.inner.metrics.text(running, self.inner.dispatcher.snapshot())
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.inner.draining.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn draining_refusal() -> Refusal {
+        Refusal::new(ErrorCode::Unavailable, "the server is shutting down; try again in a moment")
+    }
+
+    /// From now on nothing new is taken; what runs goes on.
+    pub fn drain(&self) {
+        self.inner.draining.store(true, Ordering::SeqCst);
+        self.inner.runs.close();
+    }
+
+    /// Takes nothing new, lets executions end within the grace period, then ends them.
+    pub async fn shutdown(&self) {
+        self.drain();
+        if tokio::time::timeout(self.inner.config.grace, self.inner.runs.wait()).await.is_err() {
+            let left: Vec<_> = self.inner.live.read().values().cloned().collect();
+            tracing::warn!(left = left.len(), "executions are ended, the grace period is over");
+            left.iter().for_each(|live| live.stop(Stop::Shutdown));
+            if tokio::time::timeout(LAST_MOMENTS, self.inner.runs.wait()).await.is_err() {
+                tracing::error!("some executions did not end; the next start will record them");
+            }
+        }
+        self.inner.closing.cancel();
+        self.inner.background.close();
+        self.inner.background.wait().await;
+        self.inner.store.close().await;
+    }
+}
+
+/// Deletes records as old as their sandbox's retention says.
+async fn prune(store: Arc<dyn Store>, closing: CancellationToken) {
+    let mut tick = tokio::time::interval(PRUNE_EVERY);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = closing.cancelled() => return,
+        }
+        match store.prune(clock::now()).await {
+            Ok(0) => {}
+            Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),
+            Err(error) => tracing::error!(%error, "old execution records were not deleted"),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Executions as their owners ask for them: start, look, follow, cancel, list.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cloche_model::{
+    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, Status, TraceId,
+};
+use cloche_store::{Begun, Cursor, ExecutionFilter};
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+
+use crate::{
+    Admitted, Caller, Engine, Event, Reader, Refusal, admit,
+    admit::Slot,
+    clock,
+    drive::UNAVAILABLE,
+    live::{Live, Stop},
+    replay, secrets,
+};
+
+/// An execution that has begun.
+pub struct Started {
+    /// Its id.
+    pub trace_id: TraceId,
+    live: Arc<Live>,
+    over: oneshot::Receiver<Arc<Execution>>,
+}
+
+impl Started {
+    /// Its events from the first on.
+    #[must_use]
+    pub fn events(&self) -> Reader {
+        self.live.read(0)
+    }
+
+    /// Waits for the end; the record of it is durable by then.
+    ///
+    /// # Errors
+    /// When nothing could run it, or we failed to follow it.
+    pub async fn over(self) -> Result<Arc<Execution>, Refusal> {
+        let trace_id = self.trace_id;
+        let lost = |error| Refusal::internal(error).of(trace_id.clone());
+        let execution = self.over.await.map_err(lost)?;
+        let error = execution.end.as_ref().and_then(|end| end.error.as_deref());
+        if error == Some(UNAVAILABLE) {
+            return Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).of(trace_id));
+        }
+        Ok(execution)
+    }
+}
+
+/// The events of an execution from some number on.
+pub enum Output {
+    /// It is under way; there will be more.
+    Live(Reader),
+    /// It is over; these are all.
+    Over(Vec<Event>),
+}
+
+/// Some executions, and where the list goes on.
+pub struct Page {
+    /// The executions, newest first, without code and output.
+    pub executions: Vec<Execution>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<Cursor>,
+}
+
+impl Engine {
+    /// Checks a request, writes the running row, and starts it. It runs on whether or not anybody
+    /// waits for it. A refusal is written to the ledger, too.
+    ///
+    /// # Errors
+    /// When it is refused, or cannot be started.
+    pub async fn execute(
+        &self,
+        caller: &Caller,
+        request: ExecuteRequest,
+        delivery: Delivery,
+    ) -> Result<Started, Refusal> {
+        if self.is_draining() {
+            return Err(Self::draining_refusal());
+        }
+        let trace_id = TraceId::from_random(secrets::random()?);
+        let mut start = self.describe(caller, &request, delivery, &trace_id);
+        match self.begin(caller, request, &mut start).await {
+            Ok((run, slot)) => Ok(self.launch(run, slot, start)),
+            Err(refusal) => {
+                if refusal.code != ErrorCode::Internal {
+                    self.note_refusal(start, &refusal).await;
+                }
+                Err(refusal.of(trace_id))
+            }
+        }
+    }
+
+    /// What is known of a request before it is checked. The code is kept only once it is accepted:
+    /// a refused one may be of any size.
+    fn describe(
+        &self,
+        caller: &Caller,
+        request: &ExecuteRequest,
+        delivery: Delivery,
+        trace_id: &TraceId,
+    ) -> ExecutionStart {
+        ExecutionStart {
+            trace_id: trace_id.clone(),
+            team: caller.team.id.clone(),
+            key: caller.key.id.clone(),
+            sandbox: caller.sandbox.id.clone(),
+            language: request.language.as_deref().and_then(|name| name.parse().ok()),
+            thread: request.thread_id.as_deref().and_then(|thread| thread.parse().ok()),
+            delivery,
+            webhook_url: None,
+            metadata: BTreeMap::new(),
+            code_digest: hex::encode(Sha256::digest(request.code.as_bytes())),
+            code_bytes: request.code.len() as u64,
+            code: None,
+            created_at: clock::now(),
+        }
+    }
+
+    async fn begin(
+        &self,
+        caller: &Caller,
+        request: ExecuteRequest,
+        start: &mut ExecutionStart,
+    ) -> Result<(Admitted, Slot), Refusal> {
+        let inner = &self.inner;
+        let request = request.check()?;
+        start.language = Some(request.language);
+        start.metadata.clone_from(&request.metadata);
+        let run = admit::admit(caller, &request, start.delivery, &start.trace_id, &inner.config)?;
+        if start.delivery == Delivery::Webhook {
+            start.webhook_url = self.webhook_url(caller, &request).await?;
+        }
+        let slot = inner.slots.take(caller)?;
+        if caller.sandbox.retention.code {
+            start.code = Some(request.code.into_bytes());
+        }
+        let until = start.created_at.plus(request.timeout).plus(inner.config.lease_margin);
+        match inner.store.begin(start.clone(), until).await? {
+            Begun::Started => Ok((run, slot)),
+            Begun::ThreadBusy => Err(Refusal::new(
+                ErrorCode::Conflict,
+                "another execution is already using this thread_id; only one execution per thread \
+                 at a time",
+            )),
+        }
+    }
+
+    /// Where the result goes: what the request says, else what the key says, else nowhere.
+    async fn webhook_url(
+        &self,
+        caller: &Caller,
+        request: &CheckedRequest,
+    ) -> Result<Option<String>, Refusal> {
+        let url = request.webhook_url.clone().or_else(|| caller.key.webhook_url.clone());
+        if let Some(url) = &url {
+            self.inner.courier.check("webhook_url", url).await?;
+        }
+        Ok(url)
+    }
+
+    async fn note_refusal(&self, mut start: ExecutionStart, refusal: &Refusal) {
+        start.code = None;
+        start.webhook_url = None;
+        self.inner.metrics.execution_over(Status::Blocked, start.language);
+        let error = format!("{}: {}", refusal.code.name(), refusal.message);
+        let trace_id = start.trace_id.clone();
+        if let Err(error) = self.inner.store.refuse(start, &error).await {
+            tracing::error!(%error, %trace_id, "a refusal was not written to the ledger");
+        }
+    }
+
+    fn launch(&self, run: Admitted, slot: Slot, start: ExecutionStart) -> Started {
+        let live = Live::new(start.trace_id.clone(), start.team.clone());
+        self.inner.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
+        let (done, over) = oneshot::channel();
+        let trace_id = start.trace_id.clone();
+        let engine = self.clone();
+        let driven = Arc::clone(&live);
+        self.inner.runs.spawn(async move {
+            let execution = engine.drive(run, start, &driven).await;
+            // The place is free before anyone hears of the end, so that whoever asks next finds it.
+            drop(slot);
+            engine.inner.live.write().remove(&driven.trace_id);
+            driven.finish(Arc::clone(&execution));
+            let _ = done.send(execution);
+        });
+        Started { trace_id, live, over }
+    }
+
+    /// One execution of the caller's team.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn execution(
+        &self,
+        caller: &Caller,
+        trace_id: &TraceId,
+    ) -> Result<Execution, Refusal> {
+        let found = self.inner.store.execution(&caller.team.id, trace_id).await?;
+        found.ok_or_else(|| Refusal::not_found("execution"))
+    }
+
+    /// Executions of the caller's team.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn executions(
+        &self,
+        caller: &Caller,
+        mut filter: ExecutionFilter,
+    ) -> Result<Page, Refusal> {
+        let limit = filter.limit as usize;
+        filter.limit += 1;
+        let mut executions = self.inner.store.executions(&caller.team.id, &filter).await?;
+        let more = executions.len() > limit;
+        executions.truncate(limit);
+        let next = executions.last().filter(|_| more).map(|last| Cursor {
+            created_at: last.start.created_at,
+            trace_id: last.start.trace_id.clone(),
+        });
+        Ok(Page { executions, next })
+    }
+
+    /// Asks for an execution to be stopped. `None` if it is being stopped; what it is if it was
+    /// over already.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn cancel(
+        &self,
+        caller: &Caller,
+        trace_id: &TraceId,
+    ) -> Result<Option<Status>, Refusal> {
+        if let Some(live) = self.live_of(caller, trace_id) {
+            live.stop(Stop::User);
+            return Ok(None);
+        }
+        Ok(Some(self.execution(caller, trace_id).await?.status))
+    }
+
+    /// The events of an execution after this number.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn output(
+        &self,
+        caller: &Caller,
+        trace_id: &TraceId,
+        after: u64,
+    ) -> Result<Output, Refusal> {
+        if let Some(live) = self.live_of(caller, trace_id) {
+            return Ok(Output::Live(live.read(after)));
+        }
+        let execution = self.execution(caller, trace_id).await?;
+        Ok(Output::Over(replay::events(Arc::new(execution), after)))
+    }
+
+    fn live_of(&self, caller: &Caller, trace_id: &TraceId) -> Option<Arc<Live>> {
+        let live = self.inner.live.read().get(trace_id).cloned()?;
+        (live.team == caller.team.id).then_some(live)
+    }
+}

@@ -1,0 +1,135 @@
+//! Chunks cut anywhere to whole lines, and never more than the cap of a stream.
+
+use bytes::Bytes;
+use cloche_model::{OutputChunk, StreamName};
+
+/// A line, or what was left at the end.
+pub(crate) type Line = (StreamName, Bytes);
+
+/// Holds the unfinished line of each stream.
+pub(crate) struct Splitter {
+    cap: usize,
+    stdout: Side,
+    stderr: Side,
+}
+
+#[derive(Default)]
+struct Side {
+    /// Bytes given out as lines.
+    given: usize,
+    /// The line that has no newline yet.
+    partial: Vec<u8>,
+}
+
+impl Splitter {
+    /// Takes at most `cap` bytes of each stream.
+    pub(crate) fn new(cap: usize) -> Self {
+        Self { cap, stdout: Side::default(), stderr: Side::default() }
+    }
+
+    /// The lines that this chunk completes.
+    pub(crate) fn push(&mut self, chunk: &OutputChunk) -> Vec<Line> {
+        let cap = self.cap;
+        let side = self.side(chunk.stream);
+        let room = cap.saturating_sub(side.given + side.partial.len());
+        let taken = &chunk.bytes[..chunk.bytes.len().min(room)];
+        let Some(last) = taken.iter().rposition(|&byte| byte == b'\n') else {
+            side.partial.extend_from_slice(taken);
+            return Vec::new();
+        };
+        let mut whole = std::mem::take(&mut side.partial);
+        whole.extend_from_slice(&taken[..=last]);
+        side.partial.extend_from_slice(&taken[last + 1..]);
+        side.given += whole.len();
+        split(chunk.stream, Bytes::from(whole))
+    }
+
+    /// What was captured of a stream and has not been given out: the unfinished line, and whatever
+    /// did not come as chunks.
+    pub(crate) fn rest(&mut self, stream: StreamName, captured: &[u8]) -> Vec<Line> {
+        let side = self.side(stream);
+        side.partial = Vec::new();
+        let rest = captured.get(side.given..).unwrap_or_default();
+        side.given += rest.len();
+        split(stream, Bytes::copy_from_slice(rest))
+    }
+
+    /// The unfinished lines, where nothing else was captured.
+    pub(crate) fn unfinished(&mut self) -> Vec<Line> {
+        let (stdout, stderr) =
+            (std::mem::take(&mut self.stdout.partial), std::mem::take(&mut self.stderr.partial));
+        let mut lines = split(StreamName::Stdout, Bytes::from(stdout));
+        lines.extend(split(StreamName::Stderr, Bytes::from(stderr)));
+        lines
+    }
+
+    fn side(&mut self, stream: StreamName) -> &mut Side {
+        match stream {
+            StreamName::Stdout => &mut self.stdout,
+            StreamName::Stderr => &mut self.stderr,
+        }
+    }
+}
+
+fn split(stream: StreamName, mut bytes: Bytes) -> Vec<Line> {
+    let mut lines = Vec::new();
+    while !bytes.is_empty() {
+        let end = bytes.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |at| at + 1);
+        lines.push((stream, bytes.split_to(end)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{
+        collection::vec,
+        prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest},
+    };
+
+    use super::*;
+
+    fn chunk(bytes: &[u8]) -> OutputChunk {
+        OutputChunk { stream: StreamName::Stdout, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    fn a_partial_line_waits_for_its_end() {
+        let mut splitter = Splitter::new(100);
+        assert_eq!(splitter.push(&chunk(b"a")), []);
+        let lines = splitter.push(&chunk(b"b\nc\nd"));
+        assert_eq!(
+            lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>(),
+            [&b"ab\n"[..], b"c\n"]
+        );
+        let rest = splitter.rest(StreamName::Stdout, b"ab\nc\nd");
+        assert_eq!(rest, [(StreamName::Stdout, Bytes::from_static(b"d"))]);
+    }
+
+    #[test]
+    fn bytes_beyond_the_cap_are_not_held() {
+        let mut splitter = Splitter::new(4);
+        assert_eq!(splitter.push(&chunk(b"abcdefgh\n")), []);
+        assert_eq!(splitter.rest(StreamName::Stdout, b"abcd").len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_cut_the_bytes_and_lines_are_the_same(
+            chunks in vec(vec(any::<u8>().prop_map(|b| if b < 64 { b'\n' } else { b }), 0..20), 0..20),
+            cap in 0_usize..300,
+        ) {
+            let all: Vec<u8> = chunks.concat();
+            let captured = &all[..all.len().min(cap)];
+            let mut splitter = Splitter::new(cap);
+            let mut lines = Vec::new();
+            for piece in &chunks {
+                lines.extend(splitter.push(&chunk(piece)));
+            }
+            lines.extend(splitter.rest(StreamName::Stdout, captured));
+            let expected: Vec<_> = captured.split_inclusive(|&b| b == b'\n').collect();
+            prop_assert_eq!(lines.len(), expected.len());
+            prop_assert!(lines.iter().zip(expected).all(|((_, line), want)| &line[..] == want));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Why something was not done: a code, a sentence for the caller, and a cause for the log.
+
+use std::{borrow::Cow, error::Error, time::Duration};
+
+use cloche_model::{ErrorCode, Invalid, TraceId};
+use cloche_store::StoreError;
+
+/// A request that was refused or that failed. The source is never sent out.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// What kind it is.
+    pub code: ErrorCode,
+    /// The sentence for the caller.
+    pub message: Cow<'static, str>,
+    /// The execution it belongs to, where the ledger has one.
+    pub trace_id: Option<TraceId>,
+    /// When asking again may help.
+    pub retry_after: Option<Duration>,
+    /// The cause.
+    #[source]
+    pub source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl Refusal {
+    /// With this code and sentence.
+    pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        let retry_after = match code {
+            ErrorCode::RateLimited | ErrorCode::Unavailable => Some(Duration::from_secs(1)),
+            _ => None,
+        };
+        Self { code, message: message.into(), trace_id: None, retry_after, source: None }
+    }
+
+    /// Nothing by that id, or nothing that this caller may see: the two look the same.
+    #[must_use]
+    pub fn not_found(what: &'static str) -> Self {
+        Self::new(ErrorCode::NotFound, format!("no such {what}"))
+    }
+
+    pub(crate) fn internal(source: impl Error + Send + Sync + 'static) -> Self {
+        Self {
+            source: Some(Box::new(source)),
+            ..Self::new(ErrorCode::Internal, "something went wrong on our side; try again")
+        }
+    }
+
+    pub(crate) fn of(self, trace_id: TraceId) -> Self {
+        Self { trace_id: Some(trace_id), ..self }
+    }
+}
+
+impl From<Invalid> for Refusal {
+    fn from(invalid: Invalid) -> Self {
+        Self::new(ErrorCode::Validation, invalid.to_string())
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict(message) => Self::new(ErrorCode::Conflict, message),
+            error => Self::internal(error),
+        }
+    }
+}

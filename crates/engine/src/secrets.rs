@@ -1,0 +1,56 @@
+//! Random ids and secrets, and the digests that secrets are kept as.
+//!
+//! A secret has 200 random bits, so a plain SHA-256 is enough: there is nothing to guess.
+
+use cloche_model::{ErrorCode, Secret};
+use sha2::{Digest, Sha256};
+
+use crate::Refusal;
+
+const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+/// What every API key begins with.
+pub(crate) const KEY_PREFIX: &str = "sk-us-";
+/// What the admin token begins with.
+pub(crate) const ADMIN_PREFIX: &str = "ck-admin-";
+/// How much of a key is kept for people to tell keys apart.
+const SHOWN: usize = KEY_PREFIX.len() + 6;
+
+/// Bytes from the system's generator.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Refusal {
+        source: Some(error.to_string().into()),
+        ..Refusal::new(ErrorCode::Internal, "no random numbers can be had")
+    })?;
+    Ok(bytes)
+}
+
+/// A new secret with this prefix.
+pub(crate) fn secret(prefix: &str) -> Result<Secret, Refusal> {
+    let letters = random::<40>()?.map(|byte| char::from(ALPHABET[usize::from(byte % 32)]));
+    Ok(Secret::new(format!("{prefix}{}", String::from_iter(letters))))
+}
+
+/// What a secret is kept as.
+pub(crate) fn digest(secret: &str) -> String {
+    hex::encode(Sha256::digest(secret.as_bytes()))
+}
+
+/// The part of a secret that may be shown.
+pub(crate) fn shown(secret: &Secret) -> String {
+    secret.reveal().chars().take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_secrets_differ_and_only_their_head_is_shown() {
+        let (one, two) = (secret(KEY_PREFIX).unwrap(), secret(KEY_PREFIX).unwrap());
+        assert_ne!(one.reveal(), two.reveal());
+        assert_eq!(one.reveal().len(), 46);
+        assert_eq!(shown(&one).len(), 12);
+        assert_eq!(digest("abc").len(), 64);
+    }
+}

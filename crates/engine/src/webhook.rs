@@ -1,0 +1,155 @@
+//! Webhooks: what is due is taken from the store, sent once, and what became of it written back.
+//!
+//! A delivery is at least once: a crash between the answer and the note of it sends it again.
+
+mod guard;
+mod payload;
+mod send;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use cloche_model::{Invalid, Moment, TraceId};
+use cloche_store::{Attempt, DueDelivery, Store, StoreError};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::{Metrics, WebhookConfig, clock};
+use guard::Guard;
+use send::Sender;
+
+pub use send::CourierError;
+
+/// Deliveries under way at once.
+const AT_ONCE: usize = 32;
+/// The longest sleep; a delivery that another process queued is found by then.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+/// The shortest, so that deliveries under way, which are still due, do not keep the loop busy.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(200);
+
+/// Sends webhooks.
+pub(crate) struct Courier {
+    store: Arc<dyn Store>,
+    metrics: Arc<Metrics>,
+    guard: Guard,
+    sender: Sender,
+    schedule: Vec<Duration>,
+    queued: Notify,
+    under_way: Mutex<HashSet<TraceId>>,
+    places: Arc<Semaphore>,
+}
+
+impl Courier {
+    pub(crate) fn new(
+        config: &WebhookConfig,
+        store: Arc<dyn Store>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, CourierError> {
+        Ok(Self {
+            store,
+            metrics,
+            guard: Guard::new(config.allow.clone()),
+            sender: Sender::new(config)?,
+            schedule: config.schedule.clone(),
+            queued: Notify::new(),
+            under_way: Mutex::default(),
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+        })
+    }
+
+    /// Checks a URL before it is accepted: its form, and the addresses its name has now. They are
+    /// looked at again when it is used.
+    pub(crate) async fn check(&self, field: &str, url: &str) -> Result<(), Invalid> {
+        let url = guard::parse(field, url)?;
+        match self.guard.addresses(&url).await {
+            Ok(_) | Err(guard::Blocked::Unresolved(_)) => Ok(()),
+            Err(guard::Blocked::Address(_)) => Err(Invalid::new(format!(
+                "{field} points at an address that webhooks may not be sent to"
+            ))),
+        }
+    }
+
+    /// Something may be due.
+    pub(crate) fn wake(&self) {
+        self.queued.notify_one();
+    }
+
+    /// Sends what is due until told to stop.
+    pub(crate) async fn run(self: Arc<Self>, closing: CancellationToken) {
+        loop {
+            let next = match self.send_due().await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::error!(%error, "due webhooks could not be read");
+                    None
+                }
+            };
+            let sleep = next.map_or(LONGEST_SLEEP, |next| next.since(clock::now()));
+            tokio::select! {
+                () = closing.cancelled() => break,
+                () = self.queued.notified() => {}
+                () = tokio::time::sleep(sleep.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)) => {}
+            }
+        }
+        // What is being sent may finish; what is not sent is still in the store.
+        let all = u32::try_from(AT_ONCE).unwrap_or(u32::MAX);
+        let wait = self.places.acquire_many(all);
+        let _ = tokio::time::timeout(self.sender.timeout(), wait).await;
+    }
+
+    async fn send_due(self: &Arc<Self>) -> Result<Option<Moment>, StoreError> {
+        let limit = u32::try_from(2 * AT_ONCE).unwrap_or(u32::MAX);
+        for delivery in self.store.due(clock::now(), limit).await? {
+            if !self.under_way.lock().insert(delivery.trace_id.clone()) {
+                continue;
+            }
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { break };
+            let courier = Arc::clone(self);
+            tokio::spawn(async move {
+                let trace_id = delivery.trace_id.clone();
+                if let Err(error) = courier.deliver(delivery).await {
+                    tracing::error!(%error, %trace_id, "a webhook's fate was not recorded");
+                }
+                courier.under_way.lock().remove(&trace_id);
+                drop(place);
+                courier.wake();
+            });
+        }
+        self.store.next_due().await
+    }
+
+    async fn deliver(&self, delivery: DueDelivery) -> Result<(), StoreError> {
+        let sent = self.attempt(&delivery).await;
+        let made = delivery.attempts as usize + 1;
+        let attempt = match sent {
+            Ok(()) => {
+                self.metrics.webhook_attempt("delivered");
+                Attempt::Delivered
+            }
+            Err(error) => {
+                let trace_id = &delivery.trace_id;
+                tracing::warn!(%error, %trace_id, attempt = made, "a webhook was not delivered");
+                self.metrics.webhook_attempt("failed");
+                match self.schedule.get(made) {
+                    Some(after) => Attempt::Again { at: delivery.queued_at.plus(*after), error },
+                    None => Attempt::GaveUp { error },
+                }
+            }
+        };
+        self.store.attempted(&delivery.trace_id, attempt).await
+    }
+
+    /// One attempt; the error is a sentence for the log and the record.
+    async fn attempt(&self, delivery: &DueDelivery) -> Result<(), String> {
+        let execution = self.store.execution_of_any(&delivery.trace_id).await;
+        let execution = execution.map_err(|error| error.to_string())?;
+        let execution = execution.ok_or("the execution's record is gone")?;
+        let key = self.store.key(&delivery.key).await.map_err(|error| error.to_string())?;
+        let secret = key.and_then(|key| key.webhook_secret);
+        let body = payload::body(&execution).map_err(|error| error.to_string())?;
+        let url = Url::parse(&delivery.url).map_err(|error| error.to_string())?;
+        let letter = send::Letter { url, body, secret };
+        self.sender.send(&self.guard, letter).await
+    }
+}

@@ -1,0 +1,59 @@
+//! Authority enters a handler only through these extractors.
+
+use axum::{
+    extract::{FromRequestParts, Path},
+    http::{header, request::Parts},
+};
+use cloche_engine::{Caller, Engine, Refusal};
+use cloche_model::ErrorCode;
+
+use crate::{error::ApiError, router::Doors};
+
+/// Whoever holds a good API key.
+pub(crate) struct Key(pub(crate) Caller);
+
+/// Whoever holds the admin token.
+pub(crate) struct Admin;
+
+/// The one part of the path that varies. One that cannot be read names nothing.
+pub(crate) struct PathId(pub(crate) String);
+
+impl FromRequestParts<Doors> for Key {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
+        let engine: &Engine = &doors.engine;
+        Ok(Self(engine.caller(bearer(parts)?).await?))
+    }
+}
+
+impl FromRequestParts<Doors> for Admin {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
+        doors.engine.admin(bearer(parts)?).await?;
+        Ok(Self)
+    }
+}
+
+impl FromRequestParts<Doors> for PathId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
+        let path = Path::<String>::from_request_parts(parts, doors).await;
+        path.map(|Path(id)| Self(id)).map_err(|_| ApiError::not_found())
+    }
+}
+
+/// The token of `Authorization: Bearer TOKEN`.
+fn bearer(parts: &Parts) -> Result<&str, ApiError> {
+    let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let token = value.and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    });
+    token.filter(|token| !token.is_empty()).ok_or_else(|| {
+        let message = "send the key as: Authorization: Bearer KEY";
+        Refusal::new(ErrorCode::Unauthorized, message).into()
+    })
+}

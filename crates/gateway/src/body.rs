@@ -1,0 +1,121 @@
+//! A JSON body, read with a limit on its size, its time and its depth; what is wrong with it is
+//! said in our shape, with the field's name.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request},
+    http::{HeaderMap, StatusCode, header},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use crate::{error::ApiError, router::Doors};
+
+/// The deepest nesting that is read; nothing in any contract needs more than three.
+const MAX_DEPTH: usize = 64;
+
+/// A body of JSON.
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Doors> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, doors: &Doors) -> Result<Self, ApiError> {
+        check_type(request.headers())?;
+        let limit = usize::try_from(doors.config.body.bytes()).unwrap_or(usize::MAX);
+        check_length(request.headers(), limit)?;
+        let read = tokio::time::timeout(doors.config.body_timeout, read(request, limit));
+        let bytes = read.await.map_err(|_| {
+            let message = "the body did not arrive in time".to_owned();
+            ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
+        })??;
+        parse(&bytes).map(Self)
+    }
+}
+
+fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
+    let (top, sub) = kind.split_once('/').unwrap_or_default();
+    let sub = sub.to_ascii_lowercase();
+    if top.eq_ignore_ascii_case("application") && (sub == "json" || sub.ends_with("+json")) {
+        return Ok(());
+    }
+    let message = "send the body as: Content-Type: application/json".to_owned();
+    Err(ApiError::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
+}
+
+/// Refuses before reading what says itself that it is too large.
+fn check_length(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    match length.and_then(|length| length.parse::<u64>().ok()) {
+        Some(length) if length > limit as u64 => Err(too_large(limit)),
+        _ => Ok(()),
+    }
+}
+
+fn too_large(limit: usize) -> ApiError {
+    let message = format!("the body exceeds {limit} bytes");
+    ApiError::Http(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
+}
+
+async fn read(request: Request, limit: usize) -> Result<Bytes, ApiError> {
+    match Limited::new(request.into_body(), limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large(limit)),
+        Err(_) => Err(invalid("the body could not be read to its end".to_owned())),
+    }
+}
+
+fn invalid(message: String) -> ApiError {
+    ApiError::Http(StatusCode::BAD_REQUEST, "validation_error", message)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    if is_deep(bytes) {
+        return Err(invalid(format!("the body is nested deeper than {MAX_DEPTH} levels")));
+    }
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        let reason = error.into_inner();
+        let place = if path == "." { "the body".to_owned() } else { path };
+        invalid(format!("{place}: {reason}"))
+    })?;
+    json.end().map_err(|error| invalid(format!("the body: {error}")))?;
+    Ok(value)
+}
+
+/// Counts brackets outside of strings. Fields that nobody knows are skipped without recursion, so
+/// the parser's own limit does not see them.
+fn is_deep(bytes: &[u8]) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in bytes {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_in_strings_are_not_depth() {
+        let text = format!("{{\"code\": \"{}\"}}", "[\\\"{".repeat(500));
+        assert!(!is_deep(text.as_bytes()));
+        assert!(is_deep("[".repeat(65).as_bytes()));
+        assert!(!is_deep("[".repeat(64).as_bytes()));
+    }
+}

@@ -1,0 +1,110 @@
+//! A whole server from a directory, an address, settings and something that runs code.
+
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
+
+use cloche_engine::{Bootstrap, Dispatcher, Engine, EngineConfig, Refusal};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{GatewayConfig, serve};
+
+/// What a server needs to know.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where everything is kept.
+    pub data_dir: PathBuf,
+    /// Where it listens, e.g. `127.0.0.1:8080`; port 0 takes any.
+    pub listen: String,
+    /// Settings of the engine.
+    pub engine: EngineConfig,
+    /// Settings of the doors.
+    pub gateway: GatewayConfig,
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The engine did not start.
+    #[error(transparent)]
+    Engine(#[from] cloche_engine::OpenError),
+    /// The first team, key and token could not be made or written down.
+    #[error("cannot write the first key and the admin token")]
+    Bootstrap(#[source] Refusal),
+}
+
+/// A server that listens and does not answer yet.
+pub struct Server {
+    listener: TcpListener,
+    engine: Engine,
+    gateway: GatewayConfig,
+    address: SocketAddr,
+    bootstrap: Option<Bootstrap>,
+}
+
+impl Server {
+    /// Listens, opens the store, ends what a crash left running, and makes the first key.
+    ///
+    /// # Errors
+    /// When any of it cannot be done.
+    pub async fn open(
+        options: ServerOptions,
+        dispatcher: Arc<dyn Dispatcher>,
+    ) -> Result<Self, OpenError> {
+        let cannot = |source| OpenError::Listen { address: options.listen.clone(), source };
+        // First the port: a second server on the same directory must not touch the first one's rows.
+        let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let engine = Engine::open(&options.data_dir, options.engine, dispatcher).await?;
+        let url = format!("http://{}", reachable(address));
+        let bootstrap =
+            engine.bootstrap(&options.data_dir, &url).await.map_err(OpenError::Bootstrap)?;
+        Ok(Self { listener, engine, gateway: options.gateway, address, bootstrap })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address, the key and the token, unless someone took the file away.
+    #[must_use]
+    pub fn bootstrap(&self) -> Option<&Bootstrap> {
+        self.bootstrap.as_ref()
+    }
+
+    /// The engine, for doors that are opened elsewhere.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Answers until `shutdown` fires and everything has ended.
+    ///
+    /// # Errors
+    /// When the listener is lost.
+    pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
+        serve(self.listener, self.engine, self.gateway, shutdown).await
+    }
+}
+
+/// The address as a client on this machine would use it.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut reachable = address;
+    if address.ip().is_unspecified() {
+        reachable.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    reachable
+}

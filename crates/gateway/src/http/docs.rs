@@ -1,0 +1,33 @@
+//! The description of the API, for machines and for people.
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+
+use crate::router::Doors;
+
+/// Nothing but what the page itself brings, and the description from this very server.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                      connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// The description of the API.
+#[utoipa::path(get, path = "/openapi.json", tag = "health",
+    responses((status = 200, description = "OpenAPI 3.1",
+        content((serde_json::Value = "application/json")))))]
+pub(crate) async fn description(State(doors): State<Doors>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], doors.description.to_string()).into_response()
+}
+
+/// The description of the API as a page.
+#[utoipa::path(get, path = "/docs", tag = "health",
+    responses((status = 200, description = "A page", content((String = "text/html")))))]
+pub(crate) async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, include_str!("docs.html")).into_response()
+}

@@ -1,0 +1,125 @@
+//! `POST /v1/sandbox/execute`: one request body, three ways to get the result.
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use cloche_engine::{Event, Output, Reader, Started};
+use cloche_model::{Delivery, Status, TraceId};
+use futures::{StreamExt, stream};
+
+use crate::{
+    auth::Key,
+    body::JsonBody,
+    error::{ApiError, TRACE_ID},
+    router::Doors,
+    wire::{Accepted, Errors, ExecuteBody, ExecuteResult, TimedOut, ndjson},
+};
+
+/// Run code.
+///
+/// Inline by default; `Accept: application/x-ndjson` streams events, `Prefer: respond-async`
+/// answers at once and posts the result to a webhook.
+#[utoipa::path(
+    post,
+    path = "/v1/sandbox/execute",
+    tag = "execute",
+    request_body = ExecuteBody,
+    params(
+        ("Prefer" = Option<String>, Header, description = "`respond-async` for webhook delivery")
+    ),
+    responses(
+        (status = 200, description = "It ran",
+            content(
+                (ExecuteResult = "application/json"),
+                (String = "application/x-ndjson"),
+            ),
+            headers(("x-trace-id" = String, description = "The execution"))),
+        (status = 202, description = "It runs; the result goes to the webhook", body = Accepted,
+            headers(("x-trace-id" = String, description = "The execution"))),
+        (status = 504, description = "The time limit was reached", body = TimedOut,
+            headers(("x-trace-id" = String, description = "The execution"))),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn execute(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<ExecuteBody>,
+) -> Result<Response, ApiError> {
+    let delivery = delivery(&headers);
+    let started = doors.engine.execute(&caller, body.into(), delivery).await?;
+    let trace_id = started.trace_id.clone();
+    let response = match delivery {
+        Delivery::Inline => inline(started).await?,
+        Delivery::Streaming => streamed(trace_id.clone(), Output::Live(started.events())),
+        Delivery::Webhook => {
+            (StatusCode::ACCEPTED, Json(Accepted::running(&trace_id))).into_response()
+        }
+    };
+    Ok(traced(response, &trace_id))
+}
+
+/// What the headers ask for. `Prefer` says more than `Accept`, so it wins.
+fn delivery(headers: &HeaderMap) -> Delivery {
+    let has = |name, wanted: &str| {
+        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split([',', ';'])).any(|part| part.trim() == wanted)
+    };
+    if has(header::HeaderName::from_static("prefer"), "respond-async") {
+        Delivery::Webhook
+    } else if has(header::ACCEPT, "application/x-ndjson") {
+        Delivery::Streaming
+    } else {
+        Delivery::Inline
+    }
+}
+
+async fn inline(started: Started) -> Result<Response, ApiError> {
+    let execution = started.over().await?;
+    let result = ExecuteResult::of(&execution);
+    Ok(match execution.status {
+        Status::Timeout => {
+            (StatusCode::GATEWAY_TIMEOUT, Json(TimedOut::new(result))).into_response()
+        }
+        _ => Json(result).into_response(),
+    })
+}
+
+/// Events as they come, one JSON object on each line.
+pub(crate) fn streamed(trace_id: TraceId, output: Output) -> Response {
+    let body = match output {
+        Output::Over(events) => Body::from(ndjson(&trace_id, &events)),
+        Output::Live(reader) => {
+            let batches = stream::unfold(reader, next);
+            Body::from_stream(batches.map(move |events| {
+                Ok::<_, std::io::Error>(Bytes::from(ndjson(&trace_id, &events)))
+            }))
+        }
+    };
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-ndjson"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // Asks proxies not to gather lines before they pass them on.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, body).into_response()
+}
+
+async fn next(mut reader: Reader) -> Option<(Vec<Event>, Reader)> {
+    let events = reader.next().await?;
+    Some((events, reader))
+}
+
+/// The answer with the header that names the execution.
+pub(crate) fn traced(mut response: Response, trace_id: &TraceId) -> Response {
+    if let Ok(value) = HeaderValue::from_str(trace_id.as_str()) {
+        response.headers_mut().insert(TRACE_ID, value);
+    }
+    response
+}

@@ -1,0 +1,176 @@
+//! `/v1/executions`: what ran and what runs.
+
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+    response::{IntoResponse, Response},
+};
+use cloche_engine::{Cursor, ExecutionFilter, Refusal, parse_rfc3339};
+use cloche_model::{Invalid, Moment, TraceId, request::check_metadata_key};
+use url::form_urlencoded;
+
+use super::execute::{streamed, traced};
+use crate::{
+    auth::{Key, PathId},
+    error::ApiError,
+    router::Doors,
+    wire::{Accepted, Errors, ExecutionPage, ExecutionRecord},
+};
+
+const DEFAULT_LIMIT: u32 = 50;
+const MAX_LIMIT: u32 = 200;
+
+/// List executions, newest first, without their output.
+#[utoipa::path(
+    get,
+    path = "/v1/executions",
+    tag = "executions",
+    params(
+        ("status" = Option<crate::wire::StatusName>, Query, description = "Only those that stand there"),
+        ("language" = Option<crate::wire::LanguageName>, Query, description = "Only those in this language"),
+        ("thread_id" = Option<String>, Query, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$",
+            description = "Only those of this thread"),
+        ("since" = Option<String>, Query, format = DateTime, description = "Accepted at or after, RFC 3339"),
+        ("until" = Option<String>, Query, format = DateTime, description = "Accepted before, RFC 3339"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
+        ("cursor" = Option<String>, Query, description = "Where the last page ended; \
+            `metadata.KEY=VALUE` narrows by metadata")
+    ),
+    responses((status = 200, description = "A page", body = ExecutionPage), Errors),
+    security(("api_key" = []))
+)]
+pub(crate) async fn list(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    RawQuery(query): RawQuery,
+) -> Result<Json<ExecutionPage>, ApiError> {
+    let filter = filter(query.as_deref().unwrap_or_default())?;
+    let page = doors.engine.executions(&caller, filter).await?;
+    Ok(Json(ExecutionPage {
+        executions: page.executions.iter().map(ExecutionRecord::brief).collect(),
+        next_cursor: page.next.map(|cursor| cursor.to_string()),
+    }))
+}
+
+fn filter(query: &str) -> Result<ExecutionFilter, Invalid> {
+    let mut filter = ExecutionFilter { limit: DEFAULT_LIMIT, ..ExecutionFilter::default() };
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "status" => filter.status = Some(value.parse()?),
+            "language" => filter.language = Some(language(&value)?),
+            "thread_id" => filter.thread = Some(value.parse()?),
+            "since" => filter.since = Some(time("since", &value)?),
+            "until" => filter.until = Some(time("until", &value)?),
+            "limit" => filter.limit = limit(&value)?,
+            "cursor" => filter.after = Some(value.parse::<Cursor>()?),
+            other => {
+                if let Some(key) = other.strip_prefix("metadata.") {
+                    check_metadata_key(key)?;
+                    filter.metadata.insert(key.to_owned(), value.into_owned());
+                }
+            }
+        }
+    }
+    Ok(filter)
+}
+
+fn language(name: &str) -> Result<cloche_model::Language, Invalid> {
+    name.parse().map_err(|_| Invalid::new("language must be one of: python, node, bash"))
+}
+
+fn time(field: &str, text: &str) -> Result<Moment, Invalid> {
+    let malformed = || Invalid::new(format!("{field} must be a time such as 2026-03-16T12:00:00Z"));
+    parse_rfc3339(text).ok_or_else(malformed)
+}
+
+fn limit(text: &str) -> Result<u32, Invalid> {
+    let limit = text.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+    limit.ok_or_else(|| Invalid::new(format!("limit must be between 1 and {MAX_LIMIT}")))
+}
+
+/// One execution.
+#[utoipa::path(
+    get,
+    path = "/v1/executions/{trace_id}",
+    tag = "executions",
+    params(("trace_id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "The record", body = ExecutionRecord,
+            headers(("x-trace-id" = String, description = "The execution"))),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn get(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    PathId(id): PathId,
+) -> Result<Response, ApiError> {
+    let trace_id = trace_id(&id)?;
+    let execution = doors.engine.execution(&caller, &trace_id).await?;
+    Ok(traced(Json(ExecutionRecord::whole(&execution)).into_response(), &trace_id))
+}
+
+/// Stop an execution.
+#[utoipa::path(
+    post,
+    path = "/v1/executions/{trace_id}/cancel",
+    tag = "executions",
+    params(("trace_id" = String, Path, description = "Its id")),
+    responses(
+        (status = 200, description = "It is being stopped, or it was over already", body = Accepted,
+            headers(("x-trace-id" = String, description = "The execution"))),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn cancel(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    PathId(id): PathId,
+) -> Result<Response, ApiError> {
+    let trace_id = trace_id(&id)?;
+    let over = doors.engine.cancel(&caller, &trace_id).await?;
+    let answer = Accepted::cancelling(&trace_id, over);
+    Ok(traced(Json(answer).into_response(), &trace_id))
+}
+
+/// Follow the events of an execution, or read them again.
+#[utoipa::path(
+    get,
+    path = "/v1/executions/{trace_id}/output",
+    tag = "executions",
+    params(
+        ("trace_id" = String, Path, description = "Its id"),
+        ("after_seq" = Option<u64>, Query, description = "Only events after this number")
+    ),
+    responses(
+        (status = 200, description = "One JSON object on each line",
+            content((String = "application/x-ndjson")),
+            headers(("x-trace-id" = String, description = "The execution"))),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn output(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    PathId(id): PathId,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let trace_id = trace_id(&id)?;
+    let after = after_seq(query.as_deref().unwrap_or_default())?;
+    let output = doors.engine.output(&caller, &trace_id, after).await?;
+    Ok(traced(streamed(trace_id.clone(), output), &trace_id))
+}
+
+fn after_seq(query: &str) -> Result<u64, Invalid> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    let Some((_, value)) = pairs.find(|(name, _)| name == "after_seq") else { return Ok(0) };
+    value.parse().map_err(|_| Invalid::new("after_seq must be a number, 0 or more"))
+}
+
+/// An id of the wrong form names nothing, like any other that does not exist.
+fn trace_id(id: &str) -> Result<TraceId, ApiError> {
+    id.parse().map_err(|_| Refusal::not_found("execution").into())
+}

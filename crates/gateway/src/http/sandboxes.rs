@@ -1,0 +1,120 @@
+//! `/v1/admin/sandboxes`.
+
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+    http::StatusCode,
+};
+use url::form_urlencoded;
+
+use crate::{
+    auth::{Admin, PathId},
+    body::JsonBody,
+    error::ApiError,
+    router::Doors,
+    wire::{CreateSandbox, Errors, SandboxList, SandboxRecord, UpdateSandbox},
+};
+
+/// List sandboxes.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/sandboxes",
+    operation_id = "list_sandboxes",
+    tag = "admin",
+    params(("team" = Option<String>, Query, description = "Only those of this team, by id or name")),
+    responses((status = 200, description = "All of them", body = SandboxList), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn list(
+    State(doors): State<Doors>,
+    _: Admin,
+    RawQuery(query): RawQuery,
+) -> Result<Json<SandboxList>, ApiError> {
+    let team = team(query.as_deref().unwrap_or_default());
+    let sandboxes = doors.engine.sandboxes(team.as_deref()).await?;
+    Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
+}
+
+/// Make a sandbox.
+#[utoipa::path(
+    post,
+    path = "/v1/admin/sandboxes",
+    operation_id = "create_sandbox",
+    tag = "admin",
+    request_body = CreateSandbox,
+    responses((status = 201, description = "It was made", body = SandboxRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn create(
+    State(doors): State<Doors>,
+    _: Admin,
+    JsonBody(body): JsonBody<CreateSandbox>,
+) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
+    let made = doors.engine.create_sandbox(body.draft()?).await?;
+    Ok((StatusCode::CREATED, Json(made.into())))
+}
+
+/// One sandbox.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/sandboxes/{id}",
+    operation_id = "get_sandbox",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "The sandbox", body = SandboxRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn get(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+) -> Result<Json<SandboxRecord>, ApiError> {
+    Ok(Json(doors.engine.sandbox(&id).await?.into()))
+}
+
+/// Change a sandbox.
+#[utoipa::path(
+    patch,
+    path = "/v1/admin/sandboxes/{id}",
+    operation_id = "update_sandbox",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id")),
+    request_body = UpdateSandbox,
+    responses((status = 200, description = "As it is now", body = SandboxRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn update(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<UpdateSandbox>,
+) -> Result<Json<SandboxRecord>, ApiError> {
+    let now = doors.engine.sandbox(&id).await?;
+    let change = body.change(now.resources, now.retention)?;
+    Ok(Json(doors.engine.update_sandbox(&id, change).await?.into()))
+}
+
+/// Remove a sandbox.
+#[utoipa::path(
+    delete,
+    path = "/v1/admin/sandboxes/{id}",
+    operation_id = "delete_sandbox",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 204, description = "It is gone"), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn delete(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+) -> Result<StatusCode, ApiError> {
+    doors.engine.delete_sandbox(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The value of `team` in a query.
+pub(super) fn team(query: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.find(|(name, _)| name == "team").map(|(_, team)| team.into_owned())
+}

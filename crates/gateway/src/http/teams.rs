@@ -1,0 +1,101 @@
+//! `/v1/admin/teams`.
+
+use axum::{Json, extract::State, http::StatusCode};
+
+use crate::{
+    auth::{Admin, PathId},
+    body::JsonBody,
+    error::ApiError,
+    router::Doors,
+    wire::{CreateTeam, Errors, TeamList, TeamRecord, UpdateTeam},
+};
+
+/// List teams.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/teams",
+    operation_id = "list_teams",
+    tag = "admin",
+    responses((status = 200, description = "All of them", body = TeamList), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn list(State(doors): State<Doors>, _: Admin) -> Result<Json<TeamList>, ApiError> {
+    let teams = doors.engine.teams().await?;
+    Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
+}
+
+/// Make a team.
+#[utoipa::path(
+    post,
+    path = "/v1/admin/teams",
+    operation_id = "create_team",
+    tag = "admin",
+    request_body = CreateTeam,
+    responses((status = 201, description = "It was made", body = TeamRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn create(
+    State(doors): State<Doors>,
+    _: Admin,
+    JsonBody(body): JsonBody<CreateTeam>,
+) -> Result<(StatusCode, Json<TeamRecord>), ApiError> {
+    let made = doors.engine.create_team(body.into()).await?;
+    Ok((StatusCode::CREATED, Json(made.into())))
+}
+
+/// One team.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/teams/{id}",
+    operation_id = "get_team",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id or name")),
+    responses((status = 200, description = "The team", body = TeamRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn get(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+) -> Result<Json<TeamRecord>, ApiError> {
+    Ok(Json(doors.engine.team(&id).await?.into()))
+}
+
+/// Change a team.
+#[utoipa::path(
+    patch,
+    path = "/v1/admin/teams/{id}",
+    operation_id = "update_team",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id or name")),
+    request_body = UpdateTeam,
+    responses((status = 200, description = "As it is now", body = TeamRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn update(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<UpdateTeam>,
+) -> Result<Json<TeamRecord>, ApiError> {
+    Ok(Json(doors.engine.update_team(&id, body.into()).await?.into()))
+}
+
+/// Remove a team.
+#[utoipa::path(
+    delete,
+    path = "/v1/admin/teams/{id}",
+    operation_id = "delete_team",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id or name")),
+    responses((status = 204, description = "It is gone"), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn delete(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+) -> Result<StatusCode, ApiError> {
+    doors.engine.delete_team(&id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

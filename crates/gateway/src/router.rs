@@ -1,0 +1,108 @@
+//! The table of routes. Each line names a handler; the handler's own attribute names its path, so
+//! that the description cannot differ from what is served.
+
+use std::sync::Arc;
+
+use axum::{Router, http::StatusCode};
+use cloche_engine::Engine;
+use utoipa::{
+    Modify, OpenApi,
+    openapi::{
+        OpenApi as Description,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    GatewayConfig,
+    error::ApiError,
+    http::{docs, execute, executions, health, keys, sandboxes, teams},
+};
+
+/// What every handler can reach.
+#[derive(Clone)]
+pub(crate) struct Doors {
+    pub(crate) engine: Engine,
+    pub(crate) config: GatewayConfig,
+    pub(crate) description: Arc<str>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Cloche",
+        description = "Runs code in a sandbox and says what it printed.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    tags(
+        (name = "execute", description = "Run code"),
+        (name = "executions", description = "What ran, and what runs"),
+        (name = "admin", description = "Teams, sandboxes and keys"),
+        (name = "health", description = "For whoever operates the server")
+    ),
+    modifiers(&Schemes)
+)]
+struct Api;
+
+/// The two kinds of bearer token.
+struct Schemes;
+
+impl Modify for Schemes {
+    fn modify(&self, description: &mut Description) {
+        let components = description.components.get_or_insert_default();
+        for (name, what) in
+            [("api_key", "An API key, `sk-us-…`"), ("admin_token", "The admin token, `ck-admin-…`")]
+        {
+            let scheme =
+                HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(what)).build();
+            components.add_security_scheme(name, SecurityScheme::Http(scheme));
+        }
+    }
+}
+
+fn table() -> OpenApiRouter<Doors> {
+    OpenApiRouter::with_openapi(Api::openapi())
+        .routes(routes!(execute::execute))
+        .routes(routes!(executions::list))
+        .routes(routes!(executions::get))
+        .routes(routes!(executions::cancel))
+        .routes(routes!(executions::output))
+        .routes(routes!(teams::list, teams::create))
+        .routes(routes!(teams::get, teams::update, teams::delete))
+        .routes(routes!(sandboxes::list, sandboxes::create))
+        .routes(routes!(sandboxes::get, sandboxes::update, sandboxes::delete))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::get, keys::update, keys::revoke))
+        .routes(routes!(health::live))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
+        .routes(routes!(docs::description))
+        .routes(routes!(docs::page))
+}
+
+/// The description of the API.
+#[must_use]
+pub fn description() -> Description {
+    table().split_for_parts().1
+}
+
+/// Everything that is served.
+pub fn router(engine: Engine, config: GatewayConfig) -> Router {
+    let (router, description) = table().split_for_parts();
+    let description = description.to_pretty_json().unwrap_or_default();
+    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(Doors {
+        engine,
+        config,
+        description: description.into(),
+    })
+}
+
+async fn no_route() -> ApiError {
+    ApiError::not_found()
+}
+
+async fn no_method() -> ApiError {
+    let message = "this resource does not have that method".to_owned();
+    ApiError::Http(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+}

@@ -1,0 +1,21 @@
+//! Teams, sandboxes and keys as operators write and read them.
+
+mod keys;
+mod sandboxes;
+mod teams;
+
+use serde::{Deserialize, Deserializer};
+
+pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
+pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
+pub(crate) use teams::{CreateTeam, TeamList, TeamRecord, UpdateTeam};
+
+/// A field that is there, even if it is null; one that is not there is `None`.
+#[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
+fn present<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::deserialize(deserializer).map(Some)
+}

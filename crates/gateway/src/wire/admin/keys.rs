@@ -1,0 +1,128 @@
+//! Keys on the wire.
+
+use std::collections::BTreeMap;
+
+use cloche_engine::{KeyChange, KeyDraft, NewKey, rfc3339};
+use cloche_model::{ApiKey, Secret};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{super::execute::env_schema, present};
+
+/// A key to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateKey {
+    /// The id or name of its team.
+    team: String,
+    /// The id or name of its sandbox.
+    sandbox: String,
+    #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
+    name: String,
+    /// For every execution.
+    #[schema(schema_with = env_schema)]
+    env_vars: Option<BTreeMap<String, String>>,
+    /// Where results go by default. HTTPS only.
+    #[schema(max_length = 2048)]
+    webhook_url: Option<String>,
+    /// What deliveries are signed with.
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
+    webhook_secret: Option<Secret>,
+}
+
+impl From<CreateKey> for KeyDraft {
+    fn from(body: CreateKey) -> Self {
+        Self {
+            env: body.env_vars.unwrap_or_default(),
+            webhook_url: body.webhook_url,
+            webhook_secret: body.webhook_secret,
+            ..Self::new(body.team, body.sandbox, body.name)
+        }
+    }
+}
+
+/// What to change of a key; null clears the webhook.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpdateKey {
+    /// The id or name of its sandbox.
+    sandbox: Option<String>,
+    #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
+    name: Option<String>,
+    #[schema(schema_with = env_schema)]
+    env_vars: Option<BTreeMap<String, String>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, max_length = 2048)]
+    webhook_url: Option<Option<String>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
+    webhook_secret: Option<Option<Secret>>,
+}
+
+impl From<UpdateKey> for KeyChange {
+    fn from(body: UpdateKey) -> Self {
+        Self {
+            name: body.name,
+            sandbox: body.sandbox,
+            env: body.env_vars,
+            webhook_url: body.webhook_url,
+            webhook_secret: body.webhook_secret,
+        }
+    }
+}
+
+/// A key, without its secret.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyRecord {
+    id: String,
+    team_id: String,
+    sandbox_id: String,
+    name: String,
+    /// How the secret begins.
+    prefix: String,
+    env_vars: BTreeMap<String, String>,
+    webhook_url: Option<String>,
+    /// Whether deliveries are signed.
+    webhook_signed: bool,
+    created_at: String,
+    revoked_at: Option<String>,
+}
+
+impl From<ApiKey> for KeyRecord {
+    fn from(key: ApiKey) -> Self {
+        Self {
+            id: key.id.into(),
+            team_id: key.team.into(),
+            sandbox_id: key.sandbox.into(),
+            name: key.name,
+            prefix: key.prefix,
+            env_vars: key.env,
+            webhook_url: key.webhook_url,
+            webhook_signed: key.webhook_secret.is_some(),
+            created_at: rfc3339(key.created_at),
+            revoked_at: key.revoked_at.map(rfc3339),
+        }
+    }
+}
+
+/// A key that was just made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedKey {
+    /// The secret. It is shown this once.
+    #[schema(example = "sk-us-…")]
+    key: String,
+    #[serde(flatten)]
+    record: KeyRecord,
+}
+
+impl From<NewKey> for CreatedKey {
+    fn from(made: NewKey) -> Self {
+        Self { key: made.secret.reveal().to_owned(), record: made.key.into() }
+    }
+}
+
+/// Keys.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct KeyList {
+    pub(crate) keys: Vec<KeyRecord>,
+}

@@ -1,0 +1,179 @@
+//! Sandboxes on the wire.
+
+use std::collections::BTreeMap;
+
+use cloche_engine::{SandboxChange, SandboxDraft, rfc3339};
+use cloche_model::{ByteSize, Cpus, Invalid, Resources, Retention, Sandbox};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{super::execute::env_schema, present};
+
+/// A body with the settings of a sandbox. Both have the same ones, and neither may flatten the
+/// other: serde would then let unknown fields pass.
+macro_rules! sandbox_body {
+    ($(#[$doc:meta])* $name:ident { $($head:tt)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($head)*
+            /// Only `host` in this build.
+            #[schema(example = "host")]
+            image: Option<String>,
+            /// Only `blocked` in this build.
+            #[schema(example = "blocked")]
+            network: Option<String>,
+            /// Cores.
+            #[schema(minimum = 0.01, maximum = 4096)]
+            cpu: Option<f64>,
+            #[schema(minimum = 16, maximum = 1_048_576)]
+            memory_mb: Option<u32>,
+            #[schema(minimum = 1, maximum = 1_048_576)]
+            disk_mb: Option<u32>,
+            #[schema(minimum = 8, maximum = 4_194_304)]
+            pids: Option<u32>,
+            /// For every execution.
+            #[schema(schema_with = env_schema)]
+            env_vars: Option<BTreeMap<String, String>>,
+            /// Python modules that are imported before the code comes.
+            preload: Option<Vec<String>>,
+            /// Whether interpreters may be forked from a shared template.
+            template: Option<bool>,
+            /// Storage connections; none can be given in this build.
+            storage: Option<Vec<String>>,
+            /// Whether the ledger keeps the code, or only its digest.
+            retain_code: Option<bool>,
+            /// Days until records are deleted; null for never.
+            #[serde(default, deserialize_with = "present")]
+            #[schema(value_type = Option<u32>, minimum = 1, maximum = 36_500)]
+            retention_days: Option<Option<u32>>,
+        }
+
+        impl $name {
+            /// The settings, given what the sandbox has now.
+            fn settings(
+                self,
+                resources: Resources,
+                retention: Retention,
+            ) -> Result<SandboxChange, Invalid> {
+                let mib = |mib: Option<u32>, now| mib.map_or(now, |mib| ByteSize::mib(mib.into()));
+                Ok(SandboxChange {
+                    name: None,
+                    image: self.image,
+                    network: self.network,
+                    preload: self.preload,
+                    template: self.template,
+                    storage: self.storage,
+                    env: self.env_vars,
+                    resources: Some(Resources {
+                        cpus: cpus(self.cpu)?.unwrap_or(resources.cpus),
+                        memory: mib(self.memory_mb, resources.memory),
+                        disk: mib(self.disk_mb, resources.disk),
+                        pids: self.pids.unwrap_or(resources.pids),
+                    }),
+                    retention: Some(Retention {
+                        code: self.retain_code.unwrap_or(retention.code),
+                        days: self.retention_days.unwrap_or(retention.days),
+                    }),
+                })
+            }
+        }
+    };
+}
+
+sandbox_body!(
+    /// What to change of a sandbox; what is absent stays.
+    UpdateSandbox {
+        #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
+        name: Option<String>,
+    }
+);
+sandbox_body!(
+    /// A sandbox to be made; what is absent has its default.
+    CreateSandbox {
+        /// The id or name of its team.
+        team: String,
+        #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
+        name: String,
+    }
+);
+
+impl UpdateSandbox {
+    /// The change, given what the sandbox has now.
+    pub(crate) fn change(
+        mut self,
+        resources: Resources,
+        retention: Retention,
+    ) -> Result<SandboxChange, Invalid> {
+        let name = self.name.take();
+        Ok(SandboxChange { name, ..self.settings(resources, retention)? })
+    }
+}
+
+impl CreateSandbox {
+    pub(crate) fn draft(self) -> Result<SandboxDraft, Invalid> {
+        let draft = SandboxDraft::new(self.team.clone(), self.name.clone());
+        let settings = self.settings(Resources::default(), Retention::default())?;
+        Ok(SandboxDraft { settings, ..draft })
+    }
+}
+
+fn cpus(cores: Option<f64>) -> Result<Option<Cpus>, Invalid> {
+    let Some(cores) = cores else { return Ok(None) };
+    let invalid = |_| Invalid::new("cpu must be between 0.01 and 4096 cores");
+    cores.to_string().parse().map(Some).map_err(invalid)
+}
+
+/// A sandbox.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxRecord {
+    id: String,
+    team_id: String,
+    name: String,
+    image: String,
+    network: String,
+    cpu: f64,
+    memory_mb: u64,
+    disk_mb: u64,
+    pids: u32,
+    env_vars: BTreeMap<String, String>,
+    preload: Vec<String>,
+    template: bool,
+    storage: Vec<String>,
+    retain_code: bool,
+    retention_days: Option<u32>,
+    created_at: String,
+}
+
+impl From<Sandbox> for SandboxRecord {
+    fn from(sandbox: Sandbox) -> Self {
+        let resources = sandbox.resources;
+        Self {
+            id: sandbox.id.into(),
+            team_id: sandbox.team.into(),
+            name: sandbox.name,
+            image: sandbox.shape.image,
+            network: match sandbox.shape.network {
+                cloche_model::Network::Blocked => "blocked".to_owned(),
+            },
+            cpu: f64::from(resources.cpus.milli()) / 1000.0,
+            memory_mb: resources.memory.bytes() >> 20,
+            disk_mb: resources.disk.bytes() >> 20,
+            pids: resources.pids,
+            env_vars: sandbox.env,
+            preload: sandbox.shape.preload,
+            template: sandbox.shape.template,
+            storage: Vec::new(),
+            retain_code: sandbox.retention.code,
+            retention_days: sandbox.retention.days,
+            created_at: rfc3339(sandbox.created_at),
+        }
+    }
+}
+
+/// Sandboxes.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SandboxList {
+    pub(crate) sandboxes: Vec<SandboxRecord>,
+}

@@ -1,0 +1,274 @@
+//! The execute endpoint's body, its results, and the events of a stream.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use cloche_engine::{Event, EventKind};
+use cloche_model::{ExecuteRequest, Execution, Status, TraceId};
+use serde::{Deserialize, Serialize};
+use utoipa::{
+    ToSchema,
+    openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type},
+};
+
+/// Code to run, and how. Fields that are not named here are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ExecuteBody {
+    /// The program, 1 byte to 1 MB.
+    #[schema(min_length = 1, max_length = 1_048_576, example = "print('hello')")]
+    code: String,
+    /// `python` if absent.
+    #[schema(value_type = Option<LanguageName>)]
+    language: Option<String>,
+    /// Seconds it may take; 60 if absent. The plan has a maximum.
+    #[schema(minimum = 1, maximum = 31_536_000, default = 60)]
+    timeout: Option<i64>,
+    /// Keeps `/home/baponi` between executions of the same thread.
+    #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    thread_id: Option<String>,
+    /// What to find the execution by. The program never sees it.
+    #[schema(schema_with = metadata_schema)]
+    metadata: Option<BTreeMap<String, String>>,
+    /// Where the result goes in webhook mode, instead of the key's own URL. HTTPS only.
+    #[schema(max_length = 2048, example = "https://example.com/hook")]
+    webhook_url: Option<String>,
+    /// Environment variables for this execution.
+    #[schema(schema_with = env_schema)]
+    env_vars: Option<BTreeMap<String, String>>,
+    /// Narrows storage mounts: `/data/{slug}/{path}`.
+    #[schema(schema_with = sub_paths_schema)]
+    sub_paths: Option<Vec<String>>,
+}
+
+/// The languages.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum LanguageName {
+    Python,
+    Node,
+    Bash,
+}
+
+/// Where an execution stands.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum StatusName {
+    Running,
+    Success,
+    Failed,
+    Timeout,
+    Cancelled,
+    Oom,
+    Blocked,
+}
+
+fn map_schema(value: ObjectBuilder, name: &str, names: (usize, usize), most: usize) -> Schema {
+    let names = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(name))
+        .min_length(Some(names.0))
+        .max_length(Some(names.1));
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
+        .property_names(Some(Schema::from(names)))
+        .additional_properties(Some(Schema::from(value)))
+        .max_properties(Some(most))
+        .into()
+}
+
+fn metadata_schema() -> Schema {
+    let value = ObjectBuilder::new().schema_type(Type::String).max_length(Some(256));
+    map_schema(value, "^[A-Za-z0-9][A-Za-z0-9_.-]*$", (1, 40), 10)
+}
+
+/// Environment variables. The names that are reserved are not listed, here or anywhere.
+pub(in crate::wire) fn env_schema() -> Schema {
+    let value = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .max_length(Some(4096))
+        .pattern(Some("^[^\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f]*$"));
+    map_schema(value, "^[A-Z][A-Z0-9_]*$", (1, 128), 50)
+}
+
+fn sub_paths_schema() -> Schema {
+    let entry = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .max_length(Some(512))
+        .pattern(Some("^/data/[a-z0-9_-]+/.+$"));
+    let mut array = ArrayBuilder::new().items(entry).max_items(Some(10)).build();
+    array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
+    Schema::Array(array)
+}
+
+impl From<ExecuteBody> for ExecuteRequest {
+    fn from(body: ExecuteBody) -> Self {
+        Self {
+            code: body.code,
+            language: body.language,
+            timeout: body.timeout,
+            thread_id: body.thread_id,
+            metadata: body.metadata,
+            webhook_url: body.webhook_url,
+            env_vars: body.env_vars,
+            sub_paths: body.sub_paths,
+        }
+    }
+}
+
+/// What the code did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ExecuteResult {
+    /// Whether the exit code is 0.
+    success: bool,
+    /// Standard output; what is not UTF-8 is shown as U+FFFD.
+    stdout: String,
+    /// Standard error, likewise.
+    stderr: String,
+    /// The exit code; 128 + N for a program ended by signal N, -1 where there is none.
+    exit_code: i32,
+    /// What went wrong where it was not the code.
+    error: Option<String>,
+    /// How long the program ran.
+    duration_ms: u64,
+    /// Whether output was left out because there was too much.
+    output_truncated: bool,
+    /// Bytes of standard output that were left out.
+    stdout_dropped_bytes: u64,
+    /// Bytes of standard error that were left out.
+    stderr_dropped_bytes: u64,
+    /// Whether the output had bytes that are not UTF-8.
+    invalid_utf8: bool,
+}
+
+impl ExecuteResult {
+    pub(crate) fn of(execution: &Execution) -> Self {
+        let end = execution.end.clone().unwrap_or_default();
+        let (stdout, stdout_odd) = text(&end.stdout);
+        let (stderr, stderr_odd) = text(&end.stderr);
+        Self {
+            success: execution.status == Status::Success,
+            stdout,
+            stderr,
+            exit_code: end.exit_code,
+            error: end.error,
+            duration_ms: end.usage.wall_ms,
+            output_truncated: end.stdout_dropped > 0 || end.stderr_dropped > 0,
+            stdout_dropped_bytes: end.stdout_dropped,
+            stderr_dropped_bytes: end.stderr_dropped,
+            invalid_utf8: stdout_odd || stderr_odd,
+        }
+    }
+}
+
+/// Bytes as text, and whether something had to be replaced.
+pub(in crate::wire) fn text(bytes: &[u8]) -> (String, bool) {
+    match String::from_utf8_lossy(bytes) {
+        Cow::Borrowed(text) => (text.to_owned(), false),
+        Cow::Owned(text) => (text, true),
+    }
+}
+
+/// A result that came too late, with the same sentence twice: where results and where errors have it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TimedOut {
+    #[serde(flatten)]
+    result: ExecuteResult,
+    /// What happened.
+    #[schema(example = "execution timed out after 30s")]
+    message: String,
+}
+
+impl TimedOut {
+    pub(crate) fn new(result: ExecuteResult) -> Self {
+        let message = result.error.clone().unwrap_or_default();
+        Self { result, message }
+    }
+}
+
+/// An execution that goes on without the caller, or is being stopped.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Accepted {
+    /// Its id.
+    #[schema(example = "trc_a1b2c3d4")]
+    trace_id: String,
+    /// `running` or `cancelling`, or what it is if it was over already.
+    status: String,
+}
+
+impl Accepted {
+    pub(crate) fn running(trace_id: &TraceId) -> Self {
+        Self { trace_id: trace_id.to_string(), status: Status::Running.name().to_owned() }
+    }
+
+    pub(crate) fn cancelling(trace_id: &TraceId, over: Option<Status>) -> Self {
+        let status = over.map_or("cancelling", Status::name).to_owned();
+        Self { trace_id: trace_id.to_string(), status }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line<'a> {
+    Status {
+        trace_id: &'a str,
+        status: &'static str,
+        seq: u64,
+    },
+    Output {
+        stream: &'static str,
+        data: Cow<'a, str>,
+        seq: u64,
+    },
+    Keepalive {
+        seq: u64,
+    },
+    Result {
+        trace_id: &'a str,
+        status: &'static str,
+        result: ExecuteResult,
+        output_truncated: bool,
+        seq: u64,
+    },
+}
+
+/// Events as lines of JSON. The same events always give the same bytes.
+pub(crate) fn ndjson(trace_id: &TraceId, events: &[Event]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for event in events {
+        // Writing strings and numbers to memory cannot fail.
+        let _ = serde_json::to_writer(&mut bytes, &line(trace_id, event));
+        bytes.push(b'\n');
+    }
+    bytes
+}
+
+fn line<'a>(trace_id: &'a TraceId, event: &'a Event) -> Line<'a> {
+    let (trace_id, seq) = (trace_id.as_str(), event.seq);
+    match &event.kind {
+        EventKind::Started => Line::Status { trace_id, status: Status::Running.name(), seq },
+        EventKind::Output(stream, data) => {
+            let data = String::from_utf8_lossy(data);
+            let stream = match stream {
+                cloche_model::StreamName::Stdout => "stdout",
+                cloche_model::StreamName::Stderr => "stderr",
+            };
+            Line::Output { stream, data, seq }
+        }
+        EventKind::Keepalive => Line::Keepalive { seq },
+        EventKind::Over(execution) => {
+            let result = ExecuteResult::of(execution);
+            // The first line is number 2, unless earlier ones were pushed out.
+            let evicted = execution.end.as_ref().is_some_and(|end| end.score.first_seq > 2)
+                && execution.end.as_ref().is_some_and(|end| !end.score.beats.is_empty());
+            let output_truncated = evicted || result.output_truncated;
+            Line::Result {
+                trace_id,
+                status: execution.status.name(),
+                result,
+                output_truncated,
+                seq,
+            }
+        }
+    }
+}

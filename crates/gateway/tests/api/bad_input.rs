@@ -1,0 +1,104 @@
+//! Requests that nobody means well with.
+
+use std::time::Duration;
+
+use cloche_engine::EngineConfig;
+use cloche_gateway::GatewayConfig;
+use reqwest::Method;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::host::Host;
+
+async fn raw(host: &Host, body: impl Into<reqwest::Body>, kind: &str) -> (u16, Value) {
+    let request = host.request(Method::POST, "/v1/sandbox/execute").header("content-type", kind);
+    let response = request.body(body).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_what_it_should_be_is_refused_in_our_shape() {
+    let host = Host::start().await;
+    for (body, kind, status) in [
+        ("{".to_owned(), "application/json", 400),
+        ("".to_owned(), "application/json", 400),
+        ("null".to_owned(), "application/json", 400),
+        ("{\"code\": \"\\ud800\"}".to_owned(), "application/json", 400),
+        ("{\"code\": \"1\"} x".to_owned(), "application/json", 400),
+        ("{\"code\": \"1\", \"code\": \"2\"}".to_owned(), "application/json", 400),
+        ("code=1".to_owned(), "application/x-www-form-urlencoded", 415),
+        ("{\"code\": \"1\"}".to_owned(), "text/plain", 415),
+        ("[".repeat(1_000_000), "application/json", 400),
+        (format!("{{\"code\": \"1\", \"x\": {}}}", "[".repeat(1_000_000)), "application/json", 400),
+        (
+            format!("{{\"code\": \"1\", \"x\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000)),
+            "application/json",
+            400,
+        ),
+    ] {
+        let (got, answer) = raw(&host, body.clone(), kind).await;
+        let shown: String = body.chars().take(40).collect();
+        assert_eq!(got, status, "{shown}: {answer}");
+        assert!(answer["error"].is_string() && answer["message"].is_string(), "{shown}");
+    }
+    let (status, _) = raw(&host, b"{\"code\": \"\xff\"}".to_vec(), "application/json").await;
+    assert_eq!(status, 400);
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_before_it_is_sent() {
+    let host = Host::start().await;
+    let mut stream = TcpStream::connect(host.address).await.unwrap();
+    let head = format!(
+        "POST /v1/sandbox/execute HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 1000000000\r\n\r\n",
+        host.key
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(answer.contains("payload_too_large"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_chunked_body_is_cut_at_the_limit() {
+    let host = Host::start().await;
+    let chunks = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 1 << 20]));
+    let endless = reqwest::Body::wrap_stream(futures::StreamExt::take(chunks, 64));
+    let request = host.request(Method::POST, "/v1/sandbox/execute");
+    let answer = request.header("content-type", "application/json").body(endless).send().await;
+    // The server answers and closes while the client still sends; either may be seen first.
+    if let Ok(answer) = answer {
+        assert_eq!(answer.status(), 413);
+    }
+}
+
+#[tokio::test]
+async fn slow_senders_are_cut() {
+    let gateway = GatewayConfig {
+        header_timeout: Duration::from_millis(200),
+        body_timeout: Duration::from_millis(200),
+        ..GatewayConfig::default()
+    };
+    let host = Host::start_with(EngineConfig::default(), gateway).await;
+    let head = format!(
+        "POST /v1/sandbox/execute HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 10\r\n\r\n{{",
+        host.key
+    );
+    for start in ["", "P", "PRI * HT", "POST /v1/sandbox/execute HTTP/1.1\r\nhost:", &head] {
+        let mut stream = TcpStream::connect(host.address).await.unwrap();
+        stream.write_all(start.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer));
+        assert!(read.await.is_ok(), "the connection was not ended after {start:?}");
+        if start == head {
+            assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+        }
+    }
+}

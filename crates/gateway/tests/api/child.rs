@@ -1,0 +1,116 @@
+//! A dispatcher for these tests: each program is a plain child process in a temporary directory.
+//! No walls at all; what the walls do is tested where they are built.
+
+use std::{process::Stdio, time::Instant};
+
+use cloche_engine::{Admitted, DispatchError, Dispatcher, Snapshot};
+use cloche_model::{ByteSize, Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
+use futures::future::BoxFuture;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, Command},
+    sync::mpsc,
+};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) struct Children;
+
+impl Dispatcher for Children {
+    fn dispatch(
+        &self,
+        run: Admitted,
+        output: mpsc::Sender<OutputChunk>,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+        Box::pin(async move {
+            let failed = |error: std::io::Error| DispatchError::Failed(error.to_string());
+            drive(run, output, cancel).await.map_err(failed)
+        })
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::default()
+    }
+}
+
+async fn drive(
+    run: Admitted,
+    output: mpsc::Sender<OutputChunk>,
+    cancel: CancellationToken,
+) -> std::io::Result<Outcome> {
+    let spec = run.into_spec();
+    if spec.code == b"raise SystemError('no executor')" {
+        return Err(std::io::Error::other("no executor"));
+    }
+    let home = tempfile::tempdir()?;
+    let main = home.path().join(spec.language.main_file());
+    tokio::fs::write(&main, &spec.code).await?;
+    let started = Instant::now();
+    let mut child = Command::new(spec.language.interpreter())
+        .arg(&main)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home.path())
+        .envs(&spec.env)
+        .current_dir(home.path())
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let cap = usize::try_from(spec.limits.output.bytes()).unwrap();
+    let stdout = capture(StreamName::Stdout, child.stdout.take(), output.clone(), cap);
+    let stderr = capture(StreamName::Stderr, child.stderr.take(), output, cap);
+    let deadline = tokio::time::sleep(spec.limits.timeout);
+    let ending = tokio::select! {
+        status = child.wait() => ending(status?),
+        () = deadline => end(&mut child, Ending::TimedOut).await,
+        () = cancel.cancelled() => end(&mut child, Ending::Cancelled).await,
+    };
+    let usage =
+        Usage { wall: started.elapsed(), peak_memory: ByteSize::mib(1), ..Usage::default() };
+    let (stdout, stderr) = (stdout.await.unwrap_or_default(), stderr.await.unwrap_or_default());
+    Ok(Outcome { ending, stdout, stderr, usage, timings: Timings::default() })
+}
+
+fn ending(status: std::process::ExitStatus) -> Ending {
+    use std::os::unix::process::ExitStatusExt;
+    match status.code() {
+        Some(code) => Ending::Exited(u8::try_from(code & 255).unwrap_or(255)),
+        None => Ending::Signalled(u8::try_from(status.signal().unwrap_or(9)).unwrap_or(9)),
+    }
+}
+
+async fn end(child: &mut Child, ending: Ending) -> Ending {
+    if let Some(pid) = child.id() {
+        let group = format!("-{pid}");
+        let _ = Command::new("kill").args(["-9", "--", &group]).status().await;
+    }
+    let _ = child.wait().await;
+    ending
+}
+
+fn capture<R: AsyncRead + Unpin + Send + 'static>(
+    stream: StreamName,
+    pipe: Option<R>,
+    output: mpsc::Sender<OutputChunk>,
+    cap: usize,
+) -> tokio::task::JoinHandle<Captured> {
+    tokio::spawn(async move {
+        let mut captured = Captured::default();
+        let Some(mut pipe) = pipe else { return captured };
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
+            let room = cap - captured.bytes.len();
+            let kept = length.min(room);
+            captured.bytes.extend_from_slice(&buffer[..kept]);
+            captured.dropped += (length - kept) as u64;
+            let _ = output.send(OutputChunk { stream, bytes: buffer[..length].to_vec() }).await;
+        }
+        captured
+    })
+}

@@ -1,0 +1,23 @@
+//! The API as a client meets it: over a real port, with real programs behind it.
+//!
+//! `host.rs` starts a server; only it and `child.rs` know how programs are run.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a set-up that fails is a test that fails"
+)]
+
+mod admin;
+mod bad_input;
+mod child;
+mod delivery_modes;
+mod error_responses;
+mod executions;
+mod host;
+mod operations;
+mod plan_limits;
+mod python_client;
+mod request_parameters;
+mod restart;
+mod streaming;
+mod webhooks;

@@ -1,0 +1,159 @@
+//! The contract's table "NDJSON event types" and its section "Streaming behavior".
+
+use std::time::Duration;
+
+use cloche_engine::EngineConfig;
+use cloche_gateway::GatewayConfig;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::host::{Host, events, trace_id};
+
+async fn replay(host: &Host, id: &str, after: u64) -> String {
+    let path = format!("/v1/executions/{id}/output?after_seq={after}");
+    let response = host.request(Method::GET, &path).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(trace_id(&response), id);
+    response.text().await.unwrap()
+}
+
+#[tokio::test]
+async fn ndjson_event_types() {
+    let config = EngineConfig { keepalive: Duration::from_millis(300), ..EngineConfig::default() };
+    let host = Host::start_with(config, GatewayConfig::default()).await;
+    let code = "import sys, time\nprint('one', flush=True)\ntime.sleep(.8)\n\
+                print('two', file=sys.stderr)\nsys.stdout.write('three')";
+    let response = host.stream(json!({"code": code})).await;
+    let id = trace_id(&response);
+    let text = response.text().await.unwrap();
+    let seen = events(&text);
+    assert_eq!(seen[0], json!({"type": "status", "trace_id": id, "status": "running", "seq": 1}));
+    assert_eq!(seen[1], json!({"type": "output", "stream": "stdout", "data": "one\n", "seq": 2}));
+    assert_eq!(seen[2], json!({"type": "keepalive", "seq": 3}));
+    assert!(seen.iter().any(|event| event["stream"] == "stderr" && event["data"] == "two\n"));
+    assert!(seen.iter().any(|event| event["data"] == "three"), "a partial line comes at the end");
+    let last = seen.last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["status"], &last["trace_id"]),
+        (&json!("result"), &json!("success"), &json!(id))
+    );
+    assert_eq!(last["output_truncated"], false);
+    assert_eq!(last["result"]["stdout"], "one\nthree");
+    for (position, event) in seen.iter().enumerate() {
+        assert_eq!(event["seq"], json!(position + 1));
+    }
+    // After the end: the same bytes and numbers, signs of life included.
+    assert_eq!(replay(&host, &id, 0).await, text);
+    let after: String = text.lines().skip(3).flat_map(|line| [line, "\n"]).collect();
+    assert_eq!(replay(&host, &id, 3).await, after);
+    assert_eq!(replay(&host, &id, 999).await, "");
+}
+
+#[tokio::test]
+async fn line_buffered_output() {
+    let host = Host::start().await;
+    let code = "import sys, time\nsys.stdout.write('a'); sys.stdout.flush(); time.sleep(.3)\n\
+                sys.stdout.write('b\\nc\\nd'); sys.stdout.flush(); time.sleep(.1)";
+    let seen = events(&host.stream(json!({"code": code})).await.text().await.unwrap());
+    let lines: Vec<_> =
+        seen.iter().filter(|e| e["type"] == "output").map(|e| e["data"].clone()).collect();
+    assert_eq!(lines, [json!("ab\n"), json!("c\n"), json!("d")]);
+}
+
+#[tokio::test]
+async fn a_late_reader_sees_the_same_events_while_it_runs() {
+    let host = Host::start().await;
+    let code = "import time\nfor i in range(6):\n  print(i, flush=True)\n  time.sleep(.1)";
+    let mut response = host.stream(json!({"code": code})).await;
+    let id = trace_id(&response);
+    let mut text = Vec::new();
+    while text.iter().filter(|byte| **byte == b'\n').count() < 3 {
+        text.extend_from_slice(&response.chunk().await.unwrap().unwrap());
+    }
+    let late = replay(&host, &id, 0).await;
+    while let Some(chunk) = response.chunk().await.unwrap() {
+        text.extend_from_slice(&chunk);
+    }
+    assert_eq!(late.as_bytes(), text);
+    assert_eq!(replay(&host, &id, 0).await, late);
+}
+
+#[tokio::test]
+async fn output_truncated_flag() {
+    let host = Host::start().await;
+    let code = "for i in range(12000): print(i)";
+    let response = host.stream(json!({"code": code})).await;
+    let id = trace_id(&response);
+    let seen = events(&response.text().await.unwrap());
+    // Whoever is there from the start and reads along misses nothing.
+    assert_eq!(seen.iter().filter(|event| event["type"] == "output").count(), 12_000);
+    let last = seen.last().unwrap();
+    assert_eq!(last["output_truncated"], true);
+    let stdout = last["result"]["stdout"].as_str().unwrap();
+    assert_eq!(
+        (stdout.lines().count(), last["result"]["output_truncated"].clone()),
+        (12_000, json!(false))
+    );
+    // Whoever comes late misses the first 2,000, and the numbers say so.
+    let again = events(&replay(&host, &id, 0).await);
+    assert_eq!((again[0]["seq"].clone(), again[1]["seq"].clone()), (json!(1), json!(2002)));
+    assert_eq!(again[1]["data"], "2000\n");
+    assert_eq!(again.len(), 10_002);
+    assert_eq!(again.last(), seen.last());
+}
+
+#[tokio::test]
+async fn output_beyond_the_cap_is_dropped_and_said_so() {
+    let config =
+        EngineConfig { output: cloche_model::ByteSize::kib(64), ..EngineConfig::default() };
+    let host = Host::start_with(config, GatewayConfig::default()).await;
+    let code = "import sys\nsys.stdout.write('x' * 1000000)";
+    let (_, answer) = host.run(json!({"code": code})).await;
+    assert_eq!(answer["stdout"].as_str().unwrap().len(), 64 << 10);
+    assert_eq!(answer["output_truncated"], true);
+    assert_eq!(answer["stdout_dropped_bytes"], 1_000_000 - (64 << 10));
+    let seen = events(&host.stream(json!({"code": code})).await.text().await.unwrap());
+    assert_eq!(seen[1]["data"].as_str().unwrap().len(), 64 << 10);
+    assert_eq!((seen.len(), &seen[2]["output_truncated"]), (3, &json!(true)));
+}
+
+#[tokio::test]
+async fn cancellation() {
+    let host = Host::start().await;
+    let code = "import time\nprint('begun', flush=True)\ntime.sleep(30)";
+    let mut response = host.stream(json!({"code": code})).await;
+    let id = trace_id(&response);
+    let mut text = Vec::new();
+    while !String::from_utf8_lossy(&text).contains("begun") {
+        text.extend_from_slice(&response.chunk().await.unwrap().unwrap());
+    }
+    let path = format!("/v1/executions/{id}/cancel");
+    let answer = host.request(Method::POST, &path).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(
+        answer.json::<Value>().await.unwrap(),
+        json!({"trace_id": id, "status": "cancelling"})
+    );
+    while let Some(chunk) = response.chunk().await.unwrap() {
+        text.extend_from_slice(&chunk);
+    }
+    let seen = events(&String::from_utf8(text).unwrap());
+    let last = seen.last().unwrap();
+    assert_eq!(
+        (&last["status"], &last["result"]["error"]),
+        (&json!("cancelled"), &json!("Cancelled by user"))
+    );
+    assert_eq!(last["result"]["stdout"], "begun\n");
+    // Cancelling what is over says what it is.
+    let answer = host.request(Method::POST, &path).send().await.unwrap();
+    assert_eq!(answer.json::<Value>().await.unwrap()["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn output_that_is_not_utf_8_is_replaced_and_said_so() {
+    let host = Host::start().await;
+    let code = "import sys\nsys.stdout.buffer.write(b'a\\xffb\\n\\x00\\x1b[31m\\n')";
+    let (_, answer) = host.run(json!({"code": code})).await;
+    assert_eq!(answer["stdout"], "a\u{fffd}b\n\u{0}\u{1b}[31m\n");
+    assert_eq!(answer["invalid_utf8"], true);
+}

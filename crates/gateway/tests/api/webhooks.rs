@@ -1,0 +1,231 @@
+//! The contract's section "Webhook delivery": a real TLS listener receives what is sent.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use cloche_engine::{EngineConfig, WebhookConfig};
+use cloche_gateway::GatewayConfig;
+use hmac::{Hmac, Mac};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tempfile::NamedTempFile;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
+};
+
+use crate::host::Host;
+
+/// A receiver of webhooks with a certificate of its own authority.
+struct Receiver {
+    url: String,
+    authority: NamedTempFile,
+    requests: Arc<Mutex<Vec<Received>>>,
+    /// What is answered, first to last; the last again and again.
+    answers: Arc<Mutex<Vec<&'static str>>>,
+}
+
+#[derive(Clone)]
+struct Received {
+    head: String,
+    body: Vec<u8>,
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+const BROKEN: &str = "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n";
+const ELSEWHERE: &str =
+    "HTTP/1.1 302 Found\r\nlocation: https://localhost/\r\ncontent-length: 0\r\n\r\n";
+
+impl Receiver {
+    async fn start(answers: &[&'static str]) -> Self {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let authority = NamedTempFile::new().unwrap();
+        std::fs::write(authority.path(), made.cert.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}/hook?x=1", listener.local_addr().unwrap().port());
+        let receiver = Self {
+            url,
+            authority,
+            requests: Arc::default(),
+            answers: Arc::new(Mutex::new(answers.to_vec())),
+        };
+        let (requests, answers) = (Arc::clone(&receiver.requests), Arc::clone(&receiver.answers));
+        tokio::spawn(async move {
+            let acceptor = TlsAcceptor::from(Arc::new(tls));
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(stream) = acceptor.accept(stream).await else { continue };
+                tokio::spawn(answer(stream, Arc::clone(&requests), Arc::clone(&answers)));
+            }
+        });
+        receiver
+    }
+
+    /// Settings with which deliveries to this receiver are allowed, and soon.
+    fn config(&self, schedule: [u64; 3]) -> EngineConfig {
+        let webhook = WebhookConfig {
+            schedule: schedule.map(Duration::from_millis).to_vec(),
+            timeout: Duration::from_secs(2),
+            allow: vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()],
+            extra_ca: Some(self.authority.path().to_owned()),
+        };
+        EngineConfig { webhook, ..EngineConfig::default() }
+    }
+
+    fn received(&self) -> Vec<Received> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+async fn answer(
+    mut stream: tokio_rustls::server::TlsStream<tokio::net::TcpStream>,
+    requests: Arc<Mutex<Vec<Received>>>,
+    answers: Arc<Mutex<Vec<&'static str>>>,
+) {
+    let mut seen = Vec::new();
+    let received = loop {
+        let mut buffer = [0; 4096];
+        let Ok(length @ 1..) = stream.read(&mut buffer).await else { return };
+        seen.extend_from_slice(&buffer[..length]);
+        let Some(end) = seen.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8_lossy(&seen[..end]).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.unwrap().parse().unwrap();
+        if seen.len() >= end + 4 + length {
+            break Received { head, body: seen[end + 4..].to_vec() };
+        }
+    };
+    requests.lock().unwrap().push(received);
+    let answer = {
+        let mut answers = answers.lock().unwrap();
+        if answers.len() > 1 { answers.remove(0) } else { answers[0] }
+    };
+    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+async fn delivered(host: &Host, id: &str) -> Value {
+    host.until(id, |record| record["webhook_delivery_status"] == "delivered").await
+}
+
+#[tokio::test]
+async fn a_result_is_posted_and_signed() {
+    let receiver = Receiver::start(&[OK]).await;
+    let mut host = Host::start_with(receiver.config([10, 20, 30]), GatewayConfig::default()).await;
+    let body = json!({"team": "default", "sandbox": "default", "name": "hooked",
+        "webhook_url": receiver.url, "webhook_secret": "s3cret"});
+    host.key = host.admin_post("keys", body).await["key"].as_str().unwrap().to_owned();
+    let id = host.background(json!({"code": "print('done')", "metadata": {"a": "b"}})).await;
+    let record = delivered(&host, &id).await;
+    assert_eq!(record["webhook_url"], receiver.url);
+    let received = receiver.received();
+    assert_eq!(received.len(), 1);
+    let Received { head, body } = &received[0];
+    assert!(head.starts_with("post /hook?x=1 http/1.1"), "{head}");
+    assert!(head.contains("host: localhost:"), "{head}");
+    let mut mac = Hmac::<Sha256>::new_from_slice(b"s3cret").unwrap();
+    mac.update(body);
+    let signature =
+        format!("x-baponi-signature: sha256={}", hex::encode(mac.finalize().into_bytes()));
+    assert!(head.contains(&signature), "{head}");
+    let body: Value = serde_json::from_slice(body).unwrap();
+    assert_eq!((&body["event"], &body["trace_id"]), (&json!("execution.completed"), &json!(id)));
+    assert_eq!(body["result"]["stdout"], "done\n");
+    assert!(body["result"]["duration_ms"].is_u64());
+    assert_eq!(
+        (&body["output_truncated"], &body["timestamp"]),
+        (&json!(false), &record["completed_at"])
+    );
+}
+
+#[tokio::test]
+async fn a_cancelled_execution_is_told_as_such() {
+    let receiver = Receiver::start(&[OK]).await;
+    let host = Host::start_with(receiver.config([10, 20, 30]), GatewayConfig::default()).await;
+    let id = host
+        .background(json!({"code": "import time; time.sleep(30)", "webhook_url": receiver.url}))
+        .await;
+    host.request(reqwest::Method::POST, &format!("/v1/executions/{id}/cancel"))
+        .send()
+        .await
+        .unwrap();
+    delivered(&host, &id).await;
+    let received = receiver.received();
+    let body: Value = serde_json::from_slice(&received[0].body).unwrap();
+    assert_eq!(
+        (&body["event"], &body["result"]["error"]),
+        (&json!("execution.cancelled"), &json!("Cancelled by user"))
+    );
+    assert!(!received[0].head.contains("x-baponi-signature"), "there is no secret to sign with");
+}
+
+#[tokio::test]
+async fn three_attempts_survive_a_restart_and_send_the_same_bytes() {
+    let receiver = Receiver::start(&[BROKEN, ELSEWHERE, OK]).await;
+    let host = Host::start_with(receiver.config([10, 50, 1500]), GatewayConfig::default()).await;
+    let id = host.background(json!({"code": "print(1)", "webhook_url": receiver.url})).await;
+    while receiver.received().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let host = host.restart().await;
+    assert_eq!(
+        host.get(&format!("/v1/executions/{id}")).await.1["webhook_delivery_status"],
+        "pending"
+    );
+    delivered(&host, &id).await;
+    let received = receiver.received();
+    assert_eq!(received.len(), 3);
+    assert!(received.iter().all(|one| one.body == received[0].body));
+}
+
+#[tokio::test]
+async fn after_the_last_attempt_it_has_failed() {
+    let receiver = Receiver::start(&[BROKEN]).await;
+    let host = Host::start_with(receiver.config([10, 20, 30]), GatewayConfig::default()).await;
+    let id = host.background(json!({"code": "print(1)", "webhook_url": receiver.url})).await;
+    host.until(&id, |record| record["webhook_delivery_status"] == "failed").await;
+    assert_eq!(receiver.received().len(), 3);
+}
+
+#[tokio::test]
+async fn an_address_that_is_not_public_is_refused() {
+    let host = Host::start().await;
+    for url in [
+        "https://localhost/",
+        "https://127.0.0.1/",
+        "https://[::1]/",
+        "https://10.0.0.1/",
+        "https://169.254.169.254/",
+        "https://2130706433/",
+        "http://example.com/",
+        "https://u:p@example.com/",
+    ] {
+        let request = host.request(reqwest::Method::POST, "/v1/sandbox/execute");
+        let request = request.json(&json!({"code": "1", "webhook_url": url}));
+        let response = request.header("prefer", "respond-async").send().await.unwrap();
+        assert_eq!(response.status(), 400, "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_trusted_ends_the_attempt() {
+    let receiver = Receiver::start(&[OK]).await;
+    let mut config = receiver.config([10, 20, 30]);
+    config.webhook.extra_ca = None;
+    let host = Host::start_with(config, GatewayConfig::default()).await;
+    let id = host.background(json!({"code": "print(1)", "webhook_url": receiver.url})).await;
+    host.until(&id, |record| record["webhook_delivery_status"] == "failed").await;
+    assert!(receiver.received().is_empty());
+}

@@ -1,0 +1,207 @@
+//! Names of things. An id that exists has the right form; whether it names anything is for the
+//! store to say.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Invalid;
+
+const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+/// Spells random bytes with letters that nobody confuses; each byte gives one character.
+fn spell(random: &[u8]) -> String {
+    random.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect()
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal, $label:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// What every such id begins with.
+            pub const PREFIX: &str = $prefix;
+
+            /// An id spelled from random bytes, which must come from the system's generator.
+            #[must_use]
+            pub fn from_random(random: [u8; 20]) -> Self {
+                Self(format!("{}{}", $prefix, spell(&random)))
+            }
+
+            /// The id as it is written.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Invalid;
+
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                let rest = text.strip_prefix($prefix).unwrap_or("");
+                let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+                if rest.is_empty() || rest.len() > 20 || !rest.chars().all(plain) {
+                    return Err(Invalid::new(concat!(
+                        $label, " must be ", $prefix,
+                        " followed by 1 to 20 letters, digits, hyphens or underscores"
+                    )));
+                }
+                Ok(Self(text.to_owned()))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Invalid;
+
+            fn try_from(text: String) -> Result<Self, Invalid> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// One execution.
+    TraceId, "trc_", "trace_id"
+);
+id!(
+    /// A team: the tenant that keys, sandboxes and executions belong to.
+    TeamId, "team_", "team id"
+);
+id!(
+    /// An API key, not its secret.
+    KeyId, "key_", "key id"
+);
+id!(
+    /// A sandbox configuration.
+    SandboxId, "sbx_", "sandbox id"
+);
+
+/// The name a caller gave to a home that outlives a run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ThreadId(String);
+
+impl ThreadId {
+    /// The most characters one may have.
+    pub const MAX_CHARS: usize = 128;
+
+    /// The name as it was given.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ThreadId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let chars = text.chars().count();
+        if chars == 0 || chars > Self::MAX_CHARS {
+            return Err(Invalid::new(format!(
+                "thread_id must be 1 to {} characters, got {chars}",
+                Self::MAX_CHARS
+            )));
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) || !text.chars().all(plain) {
+            return Err(Invalid::new(
+                "thread_id must start with a letter or digit and contain only letters, digits, \
+                 hyphens and underscores",
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for ThreadId {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<ThreadId> for String {
+    fn from(id: ThreadId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Checks the short name that people give to a team, a sandbox or a key.
+///
+/// # Errors
+/// When it is not 1 to 63 lower-case letters, digits and hyphens, beginning with a letter or digit.
+pub fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let long = name.is_empty() || name.len() > 63;
+    if long || name.starts_with('-') || !name.chars().all(plain) {
+        return Err(Invalid::new(format!(
+            "{field} must be 1 to 63 lower-case letters, digits and hyphens, starting with a \
+             letter or digit"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_id_that_could_name_another_place_is_refused() {
+        for text in ["", "-a", "_a", "a/b", "..", "a b", "a\n", "ä", "a.b", &"x".repeat(129)] {
+            assert!(text.parse::<ThreadId>().is_err(), "{text:?}");
+        }
+        for text in ["a", "0", "A-b_c", &"x".repeat(128)] {
+            assert!(text.parse::<ThreadId>().is_ok(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_thread_id_is_told_its_size_and_the_limit() {
+        let error = "x".repeat(300).parse::<ThreadId>().unwrap_err();
+        assert_eq!(error.to_string(), "thread_id must be 1 to 128 characters, got 300");
+    }
+
+    proptest! {
+        #[test]
+        fn a_random_trace_id_has_the_form_that_clients_check(random in any::<[u8; 20]>()) {
+            let id = TraceId::from_random(random);
+            prop_assert_eq!(id.as_str().parse::<TraceId>(), Ok(id.clone()));
+            prop_assert_eq!(id.as_str().len(), 24);
+        }
+
+        #[test]
+        fn no_text_makes_an_id_with_a_separator(text in ".*") {
+            if let Ok(id) = text.parse::<TraceId>() {
+                prop_assert!(!id.as_str().contains(['/', '.', '%', '\\', '\0', '\n']));
+            }
+        }
+    }
+}

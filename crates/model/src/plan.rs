@@ -1,0 +1,143 @@
+//! What each plan allows, as data, with the sentences the contract fixes for saying no.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ByteSize, Cpus, Invalid};
+
+/// What a team has signed up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Plan {
+    /// Small, inline only.
+    Free,
+    /// Larger, with streaming and webhooks.
+    Pro,
+    /// As large as the machine, unless the team's own settings say otherwise.
+    Enterprise,
+}
+
+/// The limits of a plan; `None` is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Processor share of a sandbox.
+    pub cpus: Option<Cpus>,
+    /// Memory of a sandbox.
+    pub memory: Option<ByteSize>,
+    /// Executions under way at once.
+    pub concurrency: Option<u32>,
+    /// The longest time limit that may be asked for.
+    pub timeout: Option<Duration>,
+    /// Whether output may be streamed or sent to a webhook.
+    pub streaming: bool,
+}
+
+impl Plan {
+    /// Every plan, smallest first.
+    pub const ALL: [Self; 3] = [Self::Free, Self::Pro, Self::Enterprise];
+
+    /// The name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Pro => "pro",
+            Self::Enterprise => "enterprise",
+        }
+    }
+
+    /// The name in a sentence.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Free => "Free",
+            Self::Pro => "Pro",
+            Self::Enterprise => "Enterprise",
+        }
+    }
+
+    /// What it allows.
+    #[must_use]
+    pub const fn allowance(self) -> Allowance {
+        match self {
+            Self::Free => Allowance {
+                cpus: Some(Cpus::cores(1)),
+                memory: Some(ByteSize::gib(1)),
+                concurrency: Some(5),
+                timeout: Some(Duration::from_secs(60)),
+                streaming: false,
+            },
+            Self::Pro => Allowance {
+                cpus: Some(Cpus::cores(4)),
+                memory: Some(ByteSize::gib(4)),
+                concurrency: Some(100),
+                timeout: Some(Duration::from_secs(3600)),
+                streaming: true,
+            },
+            Self::Enterprise => Allowance {
+                cpus: None,
+                memory: None,
+                concurrency: None,
+                timeout: None,
+                streaming: true,
+            },
+        }
+    }
+
+    /// The sentence for a caller whose executions are all in use.
+    #[must_use]
+    pub fn concurrency_refusal(self, limit: u32) -> String {
+        let advice = match self {
+            Self::Free => "Upgrade to Pro for 100 concurrent executions.",
+            Self::Pro => "Upgrade to Enterprise for unlimited concurrent executions.",
+            Self::Enterprise => "Ask your administrator to raise the team's limit.",
+        };
+        format!("concurrent execution limit reached ({limit}/{limit}). {advice}")
+    }
+
+    /// The sentence for a caller who asked for more time than there is.
+    #[must_use]
+    pub fn timeout_refusal(self, asked: Duration, limit: Duration) -> String {
+        let advice = match self {
+            Self::Free => "Upgrade to Pro for timeouts up to 3600s.",
+            Self::Pro => "Upgrade to Enterprise for longer timeouts.",
+            Self::Enterprise => "Ask your administrator to raise the team's limit.",
+        };
+        format!(
+            "timeout of {}s exceeds the {} plan's maximum of {}s. {advice}",
+            asked.as_secs(),
+            self.title(),
+            limit.as_secs()
+        )
+    }
+
+    /// The sentence for a caller whose plan has inline delivery only.
+    #[must_use]
+    pub const fn streaming_refusal() -> &'static str {
+        "Streaming execution requires a Pro or Enterprise plan. Upgrade at https://baponi.ai/pricing"
+    }
+
+    /// The same for webhooks.
+    #[must_use]
+    pub const fn webhook_refusal() -> &'static str {
+        "Async execution requires a Pro or Enterprise plan. Upgrade at https://baponi.ai/pricing"
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Plan {
+    type Err = Invalid;
+
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        Self::ALL
+            .into_iter()
+            .find(|plan| plan.name() == name)
+            .ok_or_else(|| Invalid::new("plan must be one of: free, pro, enterprise"))
+    }
+}

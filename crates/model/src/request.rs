@@ -1,0 +1,259 @@
+//! What a caller asks for, before anyone has agreed to it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{EnvVars, Invalid, Language, SubPath, ThreadId, env};
+
+/// The most bytes of code.
+pub const MAX_CODE_BYTES: usize = 1 << 20;
+/// The time limit of a run whose caller named none.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// A time limit that nobody may ask for, whatever the plan: a year.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The most metadata keys.
+pub const MAX_METADATA_KEYS: usize = 10;
+/// The most characters of a metadata key.
+pub const MAX_METADATA_KEY_CHARS: usize = 40;
+/// The most characters of a metadata value.
+pub const MAX_METADATA_VALUE_CHARS: usize = 256;
+/// The most characters of a webhook URL.
+pub const MAX_WEBHOOK_URL_CHARS: usize = 2048;
+
+/// An execution as it was asked for: nothing in it is trusted.
+#[derive(Clone, Debug, Default)]
+pub struct ExecuteRequest {
+    /// The program.
+    pub code: String,
+    /// Its language; Python if absent.
+    pub language: Option<String>,
+    /// Seconds it may take; 60 if absent.
+    pub timeout: Option<i64>,
+    /// The thread whose home it uses.
+    pub thread_id: Option<String>,
+    /// What the caller wants to find it by.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Where the result is to be posted, in webhook mode.
+    pub webhook_url: Option<String>,
+    /// Environment variables for this run only.
+    pub env_vars: Option<EnvVars>,
+    /// Storage paths to narrow the mounts to.
+    pub sub_paths: Option<Vec<String>>,
+}
+
+/// A request whose every field keeps its own rule. Whether it may run is another question.
+#[derive(Clone, Debug)]
+pub struct CheckedRequest {
+    /// The program.
+    pub code: String,
+    /// Its language.
+    pub language: Language,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// The thread whose home it uses.
+    pub thread: Option<ThreadId>,
+    /// What the caller wants to find it by.
+    pub metadata: BTreeMap<String, String>,
+    /// Where the result is to be posted; its host is not checked yet.
+    pub webhook_url: Option<String>,
+    /// Environment variables of the request's level.
+    pub env: EnvVars,
+    /// Storage paths, well formed; whether they are mounted is not checked yet.
+    pub sub_paths: Vec<SubPath>,
+}
+
+impl ExecuteRequest {
+    /// Checks each field against its own rule.
+    ///
+    /// # Errors
+    /// On the first field that breaks its rule, with a sentence for the caller.
+    pub fn check(self) -> Result<CheckedRequest, Invalid> {
+        check_code(&self.code)?;
+        let language = check_language(self.language.as_deref())?;
+        let timeout = check_timeout(self.timeout)?;
+        let thread = self.thread_id.as_deref().map(str::parse).transpose()?;
+        let metadata = self.metadata.unwrap_or_default();
+        check_metadata(&metadata)?;
+        if let Some(url) = &self.webhook_url {
+            check_webhook_url("webhook_url", url)?;
+        }
+        let env = self.env_vars.unwrap_or_default();
+        env::check_level("env_vars", &env)?;
+        let sub_paths = SubPath::check_all(&self.sub_paths.unwrap_or_default())?;
+        Ok(CheckedRequest {
+            code: self.code,
+            language,
+            timeout,
+            thread,
+            metadata,
+            webhook_url: self.webhook_url,
+            env,
+            sub_paths,
+        })
+    }
+}
+
+fn check_code(code: &str) -> Result<(), Invalid> {
+    if code.is_empty() || code.len() > MAX_CODE_BYTES {
+        return Err(Invalid::new(format!(
+            "code must be between 1 byte and 1 MB, got {} bytes",
+            code.len()
+        )));
+    }
+    Ok(())
+}
+
+fn check_language(language: Option<&str>) -> Result<Language, Invalid> {
+    let Some(name) = language else { return Ok(Language::Python) };
+    name.parse().map_err(|_| {
+        let shown: String = name.chars().take(32).collect();
+        Invalid::new(format!("language must be one of: python, node, bash; got {shown:?}"))
+    })
+}
+
+fn check_timeout(timeout: Option<i64>) -> Result<Duration, Invalid> {
+    let Some(seconds) = timeout else { return Ok(DEFAULT_TIMEOUT) };
+    u64::try_from(seconds)
+        .ok()
+        .map(Duration::from_secs)
+        .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
+        .ok_or_else(|| {
+            let limit = MAX_TIMEOUT.as_secs();
+            Invalid::new(format!("timeout must be between 1 and {limit} seconds, got {seconds}"))
+        })
+}
+
+/// Checks what a caller wants to find an execution by.
+///
+/// # Errors
+/// On the first rule that is broken.
+pub fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Invalid> {
+    if metadata.len() > MAX_METADATA_KEYS {
+        return Err(Invalid::new(format!(
+            "metadata exceeds {MAX_METADATA_KEYS} keys, got {}",
+            metadata.len()
+        )));
+    }
+    for (key, value) in metadata {
+        check_metadata_key(key)?;
+        let chars = value.chars().count();
+        if chars > MAX_METADATA_VALUE_CHARS {
+            return Err(Invalid::new(format!(
+                "metadata: the value of {key:?} exceeds {MAX_METADATA_VALUE_CHARS} characters, got \
+                 {chars}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Checks one metadata key.
+///
+/// # Errors
+/// When it is empty, too long, or has characters that keys do not have.
+pub fn check_metadata_key(key: &str) -> Result<(), Invalid> {
+    let chars = key.chars().count();
+    if chars == 0 || chars > MAX_METADATA_KEY_CHARS {
+        return Err(Invalid::new(format!(
+            "metadata: a key must be 1 to {MAX_METADATA_KEY_CHARS} characters, got {chars}"
+        )));
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    if !key.starts_with(|c: char| c.is_ascii_alphanumeric()) || !key.chars().all(plain) {
+        return Err(Invalid::new(format!(
+            "metadata: the key {key:?} must start with a letter or digit and contain only letters, \
+             digits, underscores, hyphens and dots"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the form of a webhook URL; what it points at is checked where names can be resolved.
+///
+/// # Errors
+/// When it is too long or not HTTPS.
+pub fn check_webhook_url(field: &str, url: &str) -> Result<(), Invalid> {
+    let chars = url.chars().count();
+    if chars > MAX_WEBHOOK_URL_CHARS {
+        return Err(Invalid::new(format!(
+            "{field} exceeds {MAX_WEBHOOK_URL_CHARS} characters, got {chars}"
+        )));
+    }
+    if !url.starts_with("https://") {
+        return Err(Invalid::new(format!("{field} must use HTTPS")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> ExecuteRequest {
+        ExecuteRequest { code: "print(1)".to_owned(), ..ExecuteRequest::default() }
+    }
+
+    fn refusal(request: ExecuteRequest) -> String {
+        request.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_not_given_has_its_default() {
+        let checked = request().check().unwrap();
+        assert_eq!(checked.language, Language::Python);
+        assert_eq!(checked.timeout, Duration::from_secs(60));
+        assert!(checked.thread.is_none() && checked.metadata.is_empty() && checked.env.is_empty());
+    }
+
+    #[test]
+    fn code_is_one_byte_to_one_mebibyte() {
+        let sized = |bytes| ExecuteRequest { code: "x".repeat(bytes), ..request() };
+        assert!(sized(1).check().is_ok());
+        assert!(sized(1 << 20).check().is_ok());
+        assert_eq!(refusal(sized(0)), "code must be between 1 byte and 1 MB, got 0 bytes");
+        assert_eq!(
+            refusal(sized((1 << 20) + 1)),
+            "code must be between 1 byte and 1 MB, got 1048577 bytes"
+        );
+    }
+
+    #[test]
+    fn a_timeout_is_at_least_a_second() {
+        for seconds in [0, -1, i64::MIN, i64::MAX] {
+            let asked = ExecuteRequest { timeout: Some(seconds), ..request() };
+            assert!(refusal(asked).starts_with("timeout must be between 1 and"), "{seconds}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_language_is_named() {
+        let asked = ExecuteRequest { language: Some("ruby".to_owned()), ..request() };
+        assert_eq!(refusal(asked), "language must be one of: python, node, bash; got \"ruby\"");
+    }
+
+    #[test]
+    fn metadata_keeps_its_limits() {
+        let with = |pairs: Vec<(String, String)>| ExecuteRequest {
+            metadata: Some(pairs.into_iter().collect()),
+            ..request()
+        };
+        let many = (0..11).map(|n| (format!("k{n}"), String::new())).collect();
+        assert_eq!(refusal(with(many)), "metadata exceeds 10 keys, got 11");
+        let long = with(vec![("k".repeat(41), String::new())]);
+        assert_eq!(refusal(long), "metadata: a key must be 1 to 40 characters, got 41");
+        let value = with(vec![("k".to_owned(), "ä".repeat(257))]);
+        assert_eq!(refusal(value), "metadata: the value of \"k\" exceeds 256 characters, got 257");
+        assert!(with(vec![("k".to_owned(), "ä".repeat(256))]).check().is_ok());
+        for key in ["", "-a", ".a", "a b", "a/b", "ä"] {
+            assert!(with(vec![(key.to_owned(), String::new())]).check().is_err(), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_webhook_url_is_https() {
+        let with = |url: &str| ExecuteRequest { webhook_url: Some(url.to_owned()), ..request() };
+        assert_eq!(refusal(with("http://a.example")), "webhook_url must use HTTPS");
+        assert!(with("https://a.example/hook").check().is_ok());
+        let long = format!("https://a.example/{}", "x".repeat(2048));
+        assert!(refusal(with(&long)).starts_with("webhook_url exceeds 2048 characters"));
+    }
+}

@@ -1,0 +1,154 @@
+//! Paths that narrow a storage mount: `/data/{slug}/{path}`, and nothing that could mean more.
+
+use crate::Invalid;
+
+/// The most entries of a request.
+const MAX_SUB_PATHS: usize = 10;
+/// The most characters of an entry.
+const MAX_SUB_PATH_CHARS: usize = 512;
+
+/// One well-formed entry. Whether something is mounted under its slug is for the engine to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubPath {
+    slug: String,
+    path: String,
+}
+
+impl SubPath {
+    /// The storage connection it narrows.
+    #[must_use]
+    pub fn slug(&self) -> &str {
+        &self.slug
+    }
+
+    /// The path below the connection's root: plain segments joined by `/`, never empty.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Checks the entries of a request.
+    ///
+    /// # Errors
+    /// When there are too many, one is malformed, or two narrow the same connection.
+    pub fn check_all(entries: &[String]) -> Result<Vec<Self>, Invalid> {
+        if entries.len() > MAX_SUB_PATHS {
+            return Err(Invalid::new(format!(
+                "sub_paths exceeds {MAX_SUB_PATHS} entries, got {}",
+                entries.len()
+            )));
+        }
+        let mut checked = Vec::<Self>::with_capacity(entries.len());
+        for entry in entries {
+            let path = Self::check(entry)?;
+            if checked.iter().any(|other| other.slug == path.slug) {
+                return Err(Invalid::new(format!(
+                    "sub_paths: more than one entry for /data/{}; one is allowed",
+                    path.slug
+                )));
+            }
+            checked.push(path);
+        }
+        Ok(checked)
+    }
+
+    fn check(entry: &str) -> Result<Self, Invalid> {
+        let chars = entry.chars().count();
+        if chars > MAX_SUB_PATH_CHARS {
+            return Err(Invalid::new(format!(
+                "sub_paths: an entry exceeds {MAX_SUB_PATH_CHARS} characters, got {chars}"
+            )));
+        }
+        let malformed =
+            || Invalid::new(format!("sub_paths: {entry:?} must be /data/{{slug}}/{{path}}"));
+        let rest = entry.strip_prefix("/data/").ok_or_else(malformed)?;
+        let (slug, path) = rest.split_once('/').ok_or_else(malformed)?;
+        let path = path.strip_suffix('/').unwrap_or(path);
+        if !is_slug(slug) || path.is_empty() {
+            return Err(malformed());
+        }
+        if !path.split('/').all(is_plain_segment) {
+            return Err(Invalid::new(format!(
+                "sub_paths: {entry:?} contains a path segment that is not allowed"
+            )));
+        }
+        Ok(Self { slug: slug.to_owned(), path: path.to_owned() })
+    }
+}
+
+fn is_slug(slug: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    !slug.is_empty() && slug.len() <= 63 && slug.chars().all(plain)
+}
+
+/// A segment that means the same to every reader: no dots that climb, no second spelling of a
+/// separator, no escapes, no look-alikes of a dot.
+fn is_plain_segment(segment: &str) -> bool {
+    const LOOKALIKES: [char; 7] =
+        ['\u{2024}', '\u{2025}', '\u{2026}', '\u{ff0e}', '\u{ff0f}', '\u{2215}', '\u{2044}'];
+    let odd = |c: char| c.is_control() || matches!(c, '\\' | '%') || LOOKALIKES.contains(&c);
+    !segment.is_empty() && !segment.contains("..") && segment != "." && !segment.contains(odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert, proptest};
+
+    use super::*;
+
+    #[test]
+    fn a_path_below_a_mount_is_taken_apart() {
+        let checked = SubPath::check("/data/company-data/reports/q1").unwrap();
+        assert_eq!((checked.slug(), checked.path()), ("company-data", "reports/q1"));
+        assert_eq!(SubPath::check("/data/a/b/").unwrap().path(), "b");
+    }
+
+    #[test]
+    fn a_path_that_could_mean_another_is_refused() {
+        for entry in [
+            "",
+            "/",
+            "/data",
+            "/data/",
+            "/data/a",
+            "/data/a/",
+            "/data//b",
+            "data/a/b",
+            "/etc/passwd",
+            "/data/a/../b",
+            "/data/a/..",
+            "/data/a/./b",
+            "/data/a//b",
+            "/data/a/%2e%2e/b",
+            "/data/a/b%00",
+            "/data/a/b\\c",
+            "/data/a/b\0",
+            "/data/a/\u{2025}/b",
+            "/data/../a/b",
+            "/data/A/b",
+            "/data/a/b//",
+            &format!("/data/a/{}", "x".repeat(512)),
+        ] {
+            assert!(SubPath::check(entry).is_err(), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn one_entry_for_each_mount() {
+        let entries = ["/data/a/x".to_owned(), "/data/a/y".to_owned()];
+        let error = SubPath::check_all(&entries).unwrap_err();
+        assert_eq!(error.to_string(), "sub_paths: more than one entry for /data/a; one is allowed");
+        let many: Vec<_> = (0..11).map(|n| format!("/data/a{n}/x")).collect();
+        let error = SubPath::check_all(&many).unwrap_err();
+        assert_eq!(error.to_string(), "sub_paths exceeds 10 entries, got 11");
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_never_climbs(entry in "/data/[a-z]{1,3}/.{0,30}") {
+            if let Ok(path) = SubPath::check(&entry) {
+                prop_assert!(path.path().split('/').all(|s| !s.is_empty() && s != "." && s != ".."));
+            }
+        }
+    }
+}

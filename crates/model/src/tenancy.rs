@@ -1,0 +1,121 @@
+//! Who may ask, and what they get: teams, keys and sandbox configurations as rows.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Allowance, ByteSize, Cpus, EnvVars, KeyId, Moment, Plan, SandboxId, SandboxShape, Secret,
+    TeamId,
+};
+
+/// A tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Team {
+    /// Its id.
+    pub id: TeamId,
+    /// The name people use; unique.
+    pub name: String,
+    /// What it has signed up for.
+    pub plan: Plan,
+    /// A concurrency limit of its own, instead of the plan's.
+    pub max_concurrency: Option<u32>,
+    /// The longest time limit of its own, instead of the plan's.
+    pub max_timeout: Option<Duration>,
+    /// When it was made.
+    pub created_at: Moment,
+}
+
+impl Team {
+    /// What the plan allows, with the team's own limits in place of the plan's.
+    #[must_use]
+    pub fn allowance(&self) -> Allowance {
+        let plan = self.plan.allowance();
+        Allowance {
+            concurrency: self.max_concurrency.or(plan.concurrency),
+            timeout: self.max_timeout.or(plan.timeout),
+            ..plan
+        }
+    }
+}
+
+/// A sandbox configuration: what a key's executions run in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Whose it is.
+    pub team: TeamId,
+    /// The name people use; unique in the team.
+    pub name: String,
+    /// Image, network, preloaded modules.
+    pub shape: SandboxShape,
+    /// What a run may use.
+    pub resources: Resources,
+    /// Environment variables of every run.
+    pub env: EnvVars,
+    /// What the ledger keeps.
+    pub retention: Retention,
+    /// When it was made.
+    pub created_at: Moment,
+}
+
+/// What the runs of a sandbox may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Processor share.
+    pub cpus: Cpus,
+    /// Memory.
+    pub memory: ByteSize,
+    /// Bytes in files at once.
+    pub disk: ByteSize,
+    /// Processes and threads at once.
+    pub pids: u32,
+}
+
+impl Default for Resources {
+    fn default() -> Self {
+        let limits = crate::Limits::default();
+        Self { cpus: limits.cpus, memory: limits.memory, disk: limits.disk, pids: limits.pids }
+    }
+}
+
+/// What the ledger keeps of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// Whether the code itself is kept, or only its digest and size.
+    pub code: bool,
+    /// Days until the record is deleted; kept for ever if absent.
+    pub days: Option<u32>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { code: true, days: Some(30) }
+    }
+}
+
+/// An API key, without the secret: that is shown once and kept only as a digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Its id.
+    pub id: KeyId,
+    /// Whose it is.
+    pub team: TeamId,
+    /// What its executions run in.
+    pub sandbox: SandboxId,
+    /// The name people use.
+    pub name: String,
+    /// The first characters of the secret, so that people can tell keys apart.
+    pub prefix: String,
+    /// Environment variables of every run.
+    pub env: EnvVars,
+    /// Where results go in webhook mode when the request names nowhere.
+    pub webhook_url: Option<String>,
+    /// What deliveries are signed with.
+    pub webhook_secret: Option<Secret>,
+    /// When it was made.
+    pub created_at: Moment,
+    /// When it was revoked.
+    pub revoked_at: Option<Moment>,
+}

@@ -1,0 +1,212 @@
+//! The rows that survive a restart: teams, keys, sandboxes, executions, leases, deliveries.
+//!
+//! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
+//! what it is told and knows no policy: no plan is enforced here, no secret is hashed, no webhook
+//! is sent, and nothing reads the clock.
+
+mod filter;
+mod sqlite;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cloche_model::{
+    ApiKey, Execution, ExecutionEnd, ExecutionStart, KeyId, Moment, Sandbox, SandboxId, Status,
+    Team, TeamId, TraceId,
+};
+
+pub use filter::{Cursor, ExecutionFilter};
+pub use sqlite::Sqlite;
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A name is taken, or the row is still used by another.
+    #[error("{0}")]
+    Conflict(String),
+    /// A row holds something that this build cannot read.
+    #[error("column {column} cannot be read: {reason}")]
+    Corrupt {
+        /// The column.
+        column: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The database failed.
+    #[error("the database failed")]
+    Database(#[source] sqlx::Error),
+    /// The tables could not be brought up to date.
+    #[error("the database could not be migrated")]
+    Migration(#[source] sqlx::migrate::MigrateError),
+    /// The store was closed while it was being asked.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// What most calls give back.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// A key with all that it opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The key.
+    pub key: ApiKey,
+    /// Its team.
+    pub team: Team,
+    /// Its sandbox.
+    pub sandbox: Sandbox,
+}
+
+/// What became of an attempt to start an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// The row is there, and the thread is held.
+    Started,
+    /// Another execution holds the thread; nothing was written.
+    ThreadBusy,
+}
+
+/// The end of an execution that was begun.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    /// Which one.
+    pub trace_id: TraceId,
+    /// Where it stands now.
+    pub status: Status,
+    /// How it ended.
+    pub end: ExecutionEnd,
+    /// Whether it holds a thread, to be given back.
+    pub holds_thread: bool,
+    /// How long after the end its webhook is first due, if it has one.
+    pub webhook_delay: Option<Duration>,
+}
+
+/// A webhook that is to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueDelivery {
+    /// The execution it tells of.
+    pub trace_id: TraceId,
+    /// Whose secret signs it.
+    pub key: KeyId,
+    /// Where it goes.
+    pub url: String,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// When it was queued.
+    pub queued_at: Moment,
+}
+
+/// What became of one attempt to send a webhook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The receiver said yes.
+    Delivered,
+    /// Try again then.
+    Again {
+        /// When.
+        at: Moment,
+        /// What went wrong.
+        error: String,
+    },
+    /// That was the last one.
+    GaveUp {
+        /// What went wrong.
+        error: String,
+    },
+}
+
+/// Teams, sandboxes and keys.
+#[async_trait]
+pub trait Tenancy: Send + Sync {
+    /// Adds a team; a conflict if the name is taken.
+    async fn create_team(&self, team: &Team) -> Result<()>;
+    /// Every team, oldest first.
+    async fn teams(&self) -> Result<Vec<Team>>;
+    /// The team with this id or name.
+    async fn team(&self, id_or_name: &str) -> Result<Option<Team>>;
+    /// Replaces all but the id; false if there is none.
+    async fn update_team(&self, team: &Team) -> Result<bool>;
+    /// Removes a team with its sandboxes and keys; a conflict while a key is still good.
+    async fn delete_team(&self, id: &TeamId) -> Result<bool>;
+
+    /// Adds a sandbox; a conflict if the name is taken in the team.
+    async fn create_sandbox(&self, sandbox: &Sandbox) -> Result<()>;
+    /// The sandboxes of a team, or of all; oldest first.
+    async fn sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>>;
+    /// One sandbox.
+    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
+    /// Replaces all but id and team; false if there is none.
+    async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool>;
+    /// Removes a sandbox; a conflict while a key that is still good is bound to it.
+    async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool>;
+
+    /// Adds a key, which can later be found by the digest of its secret.
+    async fn create_key(&self, key: &ApiKey, digest: &str) -> Result<()>;
+    /// The keys of a team, or of all, revoked ones too; oldest first.
+    async fn keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>>;
+    /// One key.
+    async fn key(&self, id: &KeyId) -> Result<Option<ApiKey>>;
+    /// Replaces name, sandbox, environment and webhook; false if there is none.
+    async fn update_key(&self, key: &ApiKey) -> Result<bool>;
+    /// Revokes a key for good; false if there is none.
+    async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool>;
+    /// What the secret with this digest opens; nothing if it was revoked.
+    async fn access(&self, digest: &str) -> Result<Option<Access>>;
+}
+
+/// Executions and the threads they hold.
+#[async_trait]
+pub trait Ledger: Send + Sync {
+    /// Writes the running row and takes the thread, if there is one, until `lease_until`.
+    async fn begin(&self, start: ExecutionStart, lease_until: Moment) -> Result<Begun>;
+    /// Writes down that an execution was refused.
+    async fn refuse(&self, start: ExecutionStart, error: &str) -> Result<()>;
+    /// Writes the end, gives the thread back and queues the webhook, all or nothing. False if the
+    /// execution was not running.
+    async fn finish(&self, finish: Finish) -> Result<bool>;
+    /// One execution of a team.
+    async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>>;
+    /// One execution, whoever's it is.
+    async fn execution_of_any(&self, trace: &TraceId) -> Result<Option<Execution>>;
+    /// Executions of a team, newest first, without code and output.
+    async fn executions(&self, team: &TeamId, filter: &ExecutionFilter) -> Result<Vec<Execution>>;
+    /// Ends every running execution as failed with `error`; gives back how many.
+    async fn recover(&self, at: Moment, error: &str, webhook_delay: Duration) -> Result<u64>;
+    /// Deletes what is older than its sandbox's retention; gives back how many.
+    async fn prune(&self, now: Moment) -> Result<u64>;
+}
+
+/// Webhooks that are still to be sent.
+#[async_trait]
+pub trait Outbox: Send + Sync {
+    /// The deliveries that are due, longest due first.
+    async fn due(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>>;
+    /// When the next delivery is due.
+    async fn next_due(&self) -> Result<Option<Moment>>;
+    /// Writes down what became of an attempt.
+    async fn attempted(&self, trace: &TraceId, attempt: Attempt) -> Result<()>;
+}
+
+/// Small values by name.
+#[async_trait]
+pub trait Settings: Send + Sync {
+    /// The value of a setting.
+    async fn setting(&self, name: &str) -> Result<Option<String>>;
+    /// Sets it.
+    async fn set_setting(&self, name: &str, value: &str) -> Result<()>;
+}
+
+/// All of it.
+#[async_trait]
+pub trait Store: Tenancy + Ledger + Outbox + Settings {
+    /// Whether the store answers.
+    async fn ping(&self) -> Result<()>;
+    /// Writes what is under way and closes.
+    async fn close(&self);
+}

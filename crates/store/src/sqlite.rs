@@ -1,0 +1,88 @@
+//! SQLite in one file: a pool of readers, and one writer that commits in groups.
+//!
+//! Durability is decided in `docs/decisions/0004-the-ledger-and-fsync.md`: WAL with
+//! `synchronous=NORMAL`, so a killed process loses nothing that was acknowledged.
+
+mod ledger;
+mod outbox;
+mod read;
+mod tenancy;
+mod writer;
+
+use std::{path::Path, time::Duration};
+
+use async_trait::async_trait;
+use sqlx::{
+    ConnectOptions, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+
+use crate::{Result, Store, StoreError};
+use writer::Writer;
+
+/// Readers at once; each holds a thread and a small cache.
+const READERS: u32 = 4;
+/// Pages in the log after which the writer itself copies them into the database.
+const CHECKPOINT_BACKSTOP: &str = "20000";
+/// How often the log is copied into the database by a connection that nobody waits for.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
+
+/// The store in a SQLite file.
+pub struct Sqlite {
+    readers: SqlitePool,
+    writer: Writer,
+}
+
+impl Sqlite {
+    /// Opens the file, makes it if it is missing, and brings its tables up to date.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or its tables cannot be brought up to date.
+    pub async fn open(path: &Path) -> Result<Self> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Normal)
+            .busy_timeout(Duration::from_secs(10))
+            .pragma("wal_autocheckpoint", CHECKPOINT_BACKSTOP)
+            .disable_statement_logging();
+        let mut connection = options.connect().await?;
+        sqlx::migrate!().run(&mut connection).await.map_err(StoreError::Migration)?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .min_connections(1)
+            .connect_with(options.clone())
+            .await?;
+        tokio::spawn(checkpoint(readers.clone()));
+        Ok(Self { readers, writer: Writer::start(connection) })
+    }
+}
+
+/// Keeps the log short without making any commit wait for it.
+async fn checkpoint(readers: SqlitePool) {
+    let mut tick = tokio::time::interval(CHECKPOINT_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = readers.close_event() => return,
+        }
+        if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&readers).await {
+            tracing::debug!(%error, "checkpoint not made");
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn ping(&self) -> Result<()> {
+        sqlx::query("SELECT 1").execute(&self.readers).await?;
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.writer.close().await;
+        self.readers.close().await;
+    }
+}

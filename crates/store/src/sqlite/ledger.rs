@@ -1,0 +1,322 @@
+//! Executions and leases in SQLite.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cloche_model::{Execution, ExecutionEnd, ExecutionStart, Moment, Status, TeamId, TraceId};
+use sqlx::{QueryBuilder, Sqlite as Database, SqliteConnection};
+
+use super::{
+    Sqlite,
+    read::{execution, integer, to_json},
+};
+use crate::{Begun, ExecutionFilter, Finish, Ledger, Result};
+
+/// Everything but code, score and output; a webhook that is not queued yet is pending.
+macro_rules! small_columns {
+    () => {
+        "SELECT e.trace_id, e.team_id, e.key_id, e.sandbox_id, e.language, e.thread_id, e.delivery, \
+         e.webhook_url, e.metadata, e.status, e.created_at, e.completed_at, e.exit_code, e.error, \
+         e.stdout_dropped, e.stderr_dropped, e.wall_ms, e.cpu_ms, e.peak_memory, e.micro_credits, \
+         e.code_digest, e.code_bytes, \
+         coalesce(d.status, iif(e.webhook_url IS NOT NULL AND e.status = 'running', 'pending', NULL)) \
+         AS webhook_status"
+    };
+}
+macro_rules! from_executions {
+    () => {
+        " FROM executions e LEFT JOIN deliveries d ON d.trace_id = e.trace_id"
+    };
+}
+macro_rules! whole_execution {
+    ($condition:literal) => {
+        concat!(
+            small_columns!(),
+            ", e.code, e.score, e.stdout, e.stderr",
+            from_executions!(),
+            $condition
+        )
+    };
+}
+
+#[async_trait]
+impl Ledger for Sqlite {
+    async fn begin(&self, start: ExecutionStart, lease_until: Moment) -> Result<Begun> {
+        if start.thread.is_none() {
+            return self
+                .writer
+                .statement(move |connection| {
+                    Box::pin(async move {
+                        insert(connection, start, Status::Running, None).await?;
+                        Ok(Begun::Started)
+                    })
+                })
+                .await;
+        }
+        self.writer
+            .transaction(move |connection| {
+                Box::pin(async move {
+                    if !lease(connection, &start, lease_until).await? {
+                        return Ok(Begun::ThreadBusy);
+                    }
+                    insert(connection, start, Status::Running, None).await?;
+                    Ok(Begun::Started)
+                })
+            })
+            .await
+    }
+
+    async fn refuse(&self, start: ExecutionStart, error: &str) -> Result<()> {
+        let error = error.to_owned();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(insert(connection, start, Status::Blocked, Some(error)))
+            })
+            .await
+    }
+
+    async fn finish(&self, finish: Finish) -> Result<bool> {
+        let Finish { trace_id, status, end, holds_thread, webhook_delay } = finish;
+        // The common case is one statement, which commits by itself.
+        if !holds_thread && webhook_delay.is_none() {
+            return self
+                .writer
+                .statement(move |connection| {
+                    Box::pin(async move { update(connection, &trace_id, status, end).await })
+                })
+                .await;
+        }
+        let now = end.completed_at;
+        self.writer
+            .transaction(move |connection| {
+                Box::pin(async move {
+                    if !update(connection, &trace_id, status, end).await? {
+                        return Ok(false);
+                    }
+                    if holds_thread {
+                        release(connection, &trace_id).await?;
+                    }
+                    if let Some(delay) = webhook_delay {
+                        queue(connection, Some(&trace_id), now, delay).await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .await
+    }
+
+    async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>> {
+        let row = sqlx::query(whole_execution!(" WHERE e.trace_id = ? AND e.team_id = ?"))
+            .bind(trace.as_str())
+            .bind(team.as_str())
+            .fetch_optional(&self.readers)
+            .await?;
+        row.map(|row| execution(&row, true)).transpose()
+    }
+
+    async fn execution_of_any(&self, trace: &TraceId) -> Result<Option<Execution>> {
+        let row = sqlx::query(whole_execution!(" WHERE e.trace_id = ?"))
+            .bind(trace.as_str())
+            .fetch_optional(&self.readers)
+            .await?;
+        row.map(|row| execution(&row, true)).transpose()
+    }
+
+    async fn executions(&self, team: &TeamId, filter: &ExecutionFilter) -> Result<Vec<Execution>> {
+        let mut query = select(team, filter);
+        let rows = query.build().fetch_all(&self.readers).await?;
+        rows.iter().map(|row| execution(row, false)).collect()
+    }
+
+    async fn recover(&self, at: Moment, error: &str, webhook_delay: Duration) -> Result<u64> {
+        let error = error.to_owned();
+        self.writer
+            .transaction(move |connection| {
+                Box::pin(async move {
+                    queue(connection, None, at, webhook_delay).await?;
+                    sqlx::query("DELETE FROM thread_leases").execute(&mut *connection).await?;
+                    let ended = sqlx::query(
+                        "UPDATE executions SET status = 'failed', exit_code = -1, error = ?, \
+                         completed_at = ? WHERE status = 'running'",
+                    )
+                    .bind(error)
+                    .bind(at.0)
+                    .execute(connection)
+                    .await?;
+                    Ok(ended.rows_affected())
+                })
+            })
+            .await
+    }
+
+    async fn prune(&self, now: Moment) -> Result<u64> {
+        self.writer
+            .transaction(move |connection| {
+                Box::pin(async move {
+                    let pruned = sqlx::query(
+                        "DELETE FROM executions WHERE rowid IN (SELECT e.rowid FROM executions e JOIN \
+                         sandboxes s ON s.id = e.sandbox_id WHERE s.retention_days IS NOT NULL AND \
+                         e.status != 'running' AND \
+                         e.created_at < ? - s.retention_days * 86400000000 LIMIT 1000)",
+                    )
+                    .bind(now.0)
+                    .execute(&mut *connection)
+                    .await?;
+                    sqlx::query(
+                        "DELETE FROM deliveries WHERE trace_id NOT IN (SELECT trace_id FROM executions)",
+                    )
+                    .execute(connection)
+                    .await?;
+                    Ok(pruned.rows_affected())
+                })
+            })
+            .await
+    }
+}
+
+async fn insert(
+    connection: &mut SqliteConnection,
+    start: ExecutionStart,
+    status: Status,
+    error: Option<String>,
+) -> Result<()> {
+    let over = (status != Status::Running).then_some(start.created_at.0);
+    sqlx::query(
+        "INSERT INTO executions (trace_id, team_id, key_id, sandbox_id, language, thread_id, delivery, \
+         webhook_url, metadata, status, created_at, completed_at, exit_code, error, code_digest, \
+         code_bytes, code) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(String::from(start.trace_id))
+    .bind(String::from(start.team))
+    .bind(String::from(start.key))
+    .bind(String::from(start.sandbox))
+    .bind(start.language.map(|language| language.name()))
+    .bind(start.thread.map(String::from))
+    .bind(start.delivery.name())
+    .bind(start.webhook_url)
+    .bind(to_json("metadata", &start.metadata)?)
+    .bind(status.name())
+    .bind(start.created_at.0)
+    .bind(over)
+    .bind(over.map(|_| -1))
+    .bind(error)
+    .bind(start.code_digest)
+    .bind(integer(start.code_bytes))
+    .bind(start.code)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Takes the thread unless someone holds it; a lease that has run out holds nothing.
+async fn lease(
+    connection: &mut SqliteConnection,
+    start: &ExecutionStart,
+    until: Moment,
+) -> Result<bool> {
+    let taken = sqlx::query(
+        "INSERT INTO thread_leases (team_id, thread_id, trace_id, expires_at) VALUES (?, ?, ?, ?) \
+         ON CONFLICT (team_id, thread_id) DO UPDATE SET trace_id = excluded.trace_id, \
+         expires_at = excluded.expires_at WHERE thread_leases.expires_at <= ?",
+    )
+    .bind(start.team.to_string())
+    .bind(start.thread.clone().map(String::from))
+    .bind(start.trace_id.to_string())
+    .bind(until.0)
+    .bind(start.created_at.0)
+    .execute(connection)
+    .await?;
+    Ok(taken.rows_affected() == 1)
+}
+
+async fn release(connection: &mut SqliteConnection, trace: &TraceId) -> Result<()> {
+    sqlx::query(
+        "DELETE FROM thread_leases WHERE trace_id = ?1 AND (team_id, thread_id) = (SELECT team_id, \
+         thread_id FROM executions WHERE trace_id = ?1)",
+    )
+    .bind(trace.to_string())
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn update(
+    connection: &mut SqliteConnection,
+    trace: &TraceId,
+    status: Status,
+    end: ExecutionEnd,
+) -> Result<bool> {
+    let updated = sqlx::query(
+        "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
+         stdout_dropped = ?, stderr_dropped = ?, wall_ms = ?, cpu_ms = ?, peak_memory = ?, \
+         micro_credits = ?, score = ?, stdout = ?, stderr = ? \
+         WHERE trace_id = ? AND status = 'running'",
+    )
+    .bind(status.name())
+    .bind(end.completed_at.0)
+    .bind(end.exit_code)
+    .bind(end.error)
+    .bind(integer(end.stdout_dropped))
+    .bind(integer(end.stderr_dropped))
+    .bind(integer(end.usage.wall_ms))
+    .bind(integer(end.usage.cpu_ms))
+    .bind(integer(end.usage.peak_memory_bytes))
+    .bind(integer(end.usage.micro_credits))
+    .bind(end.score.to_string())
+    .bind(end.stdout)
+    .bind(end.stderr)
+    .bind(trace.to_string())
+    .execute(connection)
+    .await?;
+    Ok(updated.rows_affected() == 1)
+}
+
+/// Queues the webhook of one execution, or of every one that is still running.
+async fn queue(
+    connection: &mut SqliteConnection,
+    trace: Option<&TraceId>,
+    now: Moment,
+    delay: Duration,
+) -> Result<()> {
+    sqlx::query(
+        "INSERT OR IGNORE INTO deliveries (trace_id, key_id, url, status, queued_at, next_at) \
+         SELECT trace_id, key_id, webhook_url, 'pending', ?1, ?2 FROM executions \
+         WHERE webhook_url IS NOT NULL AND iif(?3 IS NULL, status = 'running', trace_id = ?3)",
+    )
+    .bind(now.0)
+    .bind(now.plus(delay).0)
+    .bind(trace.map(ToString::to_string))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+fn select(team: &TeamId, filter: &ExecutionFilter) -> QueryBuilder<Database> {
+    let mut query = QueryBuilder::new(concat!(small_columns!(), from_executions!()));
+    query.push(" WHERE e.team_id = ").push_bind(team.to_string());
+    if let Some(status) = filter.status {
+        query.push(" AND e.status = ").push_bind(status.name());
+    }
+    if let Some(language) = filter.language {
+        query.push(" AND e.language = ").push_bind(language.name());
+    }
+    if let Some(thread) = &filter.thread {
+        query.push(" AND e.thread_id = ").push_bind(thread.to_string());
+    }
+    for (key, value) in &filter.metadata {
+        query.push(" AND e.metadata ->> ").push_bind(format!("$.\"{key}\""));
+        query.push(" = ").push_bind(value.clone());
+    }
+    if let Some(since) = filter.since {
+        query.push(" AND e.created_at >= ").push_bind(since.0);
+    }
+    if let Some(until) = filter.until {
+        query.push(" AND e.created_at < ").push_bind(until.0);
+    }
+    if let Some(cursor) = &filter.after {
+        query.push(" AND (e.created_at, e.trace_id) < (").push_bind(cursor.created_at.0);
+        query.push(", ").push_bind(cursor.trace_id.to_string()).push(")");
+    }
+    query.push(" ORDER BY e.created_at DESC, e.trace_id DESC LIMIT ").push_bind(filter.limit);
+    query
+}

@@ -1,0 +1,161 @@
+//! Rows to words. A row that cannot be read is an error with the column's name, never a default.
+
+use std::{str::FromStr, time::Duration};
+
+use cloche_model::{
+    ApiKey, Execution, ExecutionEnd, ExecutionStart, Moment, Retention, Sandbox, Secret, Status,
+    Team, UsageReport,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use sqlx::{Row, sqlite::SqliteRow};
+
+use crate::{Result, StoreError};
+
+fn corrupt(column: &'static str, reason: impl ToString) -> StoreError {
+    StoreError::Corrupt { column, reason: reason.to_string() }
+}
+
+/// A column that holds a word of the model.
+pub(super) fn word<T>(row: &SqliteRow, column: &'static str) -> Result<T>
+where
+    T: FromStr,
+    T::Err: ToString,
+{
+    let text: &str = row.try_get(column)?;
+    text.parse().map_err(|error: T::Err| corrupt(column, error))
+}
+
+fn word_or_null<T>(row: &SqliteRow, column: &'static str) -> Result<Option<T>>
+where
+    T: FromStr,
+    T::Err: ToString,
+{
+    let text: Option<&str> = row.try_get(column)?;
+    text.map(|text| text.parse().map_err(|error: T::Err| corrupt(column, error))).transpose()
+}
+
+fn json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T> {
+    let text: &str = row.try_get(column)?;
+    serde_json::from_str(text).map_err(|error| corrupt(column, error))
+}
+
+/// The text of a JSON column.
+pub(super) fn to_json<T: Serialize>(column: &'static str, value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| corrupt(column, error))
+}
+
+pub(super) fn moment(row: &SqliteRow, column: &'static str) -> Result<Moment> {
+    Ok(Moment(row.try_get(column)?))
+}
+
+fn moment_or_null(row: &SqliteRow, column: &'static str) -> Result<Option<Moment>> {
+    Ok(row.try_get::<Option<i64>, _>(column)?.map(Moment))
+}
+
+pub(super) fn number<T: TryFrom<i64>>(row: &SqliteRow, column: &'static str) -> Result<T> {
+    let number: i64 = row.try_get(column)?;
+    T::try_from(number).map_err(|_| corrupt(column, "out of range"))
+}
+
+fn number_or_null<T: TryFrom<i64>>(row: &SqliteRow, column: &'static str) -> Result<Option<T>> {
+    let number: Option<i64> = row.try_get(column)?;
+    number.map(|n| T::try_from(n).map_err(|_| corrupt(column, "out of range"))).transpose()
+}
+
+/// A count as a column holds it.
+pub(super) fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+pub(super) fn team(row: &SqliteRow) -> Result<Team> {
+    Ok(Team {
+        id: word(row, "id")?,
+        name: row.try_get("name")?,
+        plan: word(row, "plan")?,
+        max_concurrency: number_or_null(row, "max_concurrency")?,
+        max_timeout: number_or_null(row, "max_timeout_s")?.map(Duration::from_secs),
+        created_at: moment(row, "created_at")?,
+    })
+}
+
+pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
+    Ok(Sandbox {
+        id: word(row, "id")?,
+        team: word(row, "team_id")?,
+        name: row.try_get("name")?,
+        shape: json(row, "shape")?,
+        resources: json(row, "resources")?,
+        env: json(row, "env")?,
+        retention: Retention {
+            code: row.try_get("retain_code")?,
+            days: number_or_null(row, "retention_days")?,
+        },
+        created_at: moment(row, "created_at")?,
+    })
+}
+
+pub(super) fn key(row: &SqliteRow) -> Result<ApiKey> {
+    let secret: Option<String> = row.try_get("webhook_secret")?;
+    Ok(ApiKey {
+        id: word(row, "id")?,
+        team: word(row, "team_id")?,
+        sandbox: word(row, "sandbox_id")?,
+        name: row.try_get("name")?,
+        prefix: row.try_get("prefix")?,
+        env: json(row, "env")?,
+        webhook_url: row.try_get("webhook_url")?,
+        webhook_secret: secret.map(Secret::new),
+        created_at: moment(row, "created_at")?,
+        revoked_at: moment_or_null(row, "revoked_at")?,
+    })
+}
+
+/// An execution. `whole` says whether the query also chose code, score and output.
+pub(super) fn execution(row: &SqliteRow, whole: bool) -> Result<Execution> {
+    let start = ExecutionStart {
+        trace_id: word(row, "trace_id")?,
+        team: word(row, "team_id")?,
+        key: word(row, "key_id")?,
+        sandbox: word(row, "sandbox_id")?,
+        language: word_or_null(row, "language")?,
+        thread: word_or_null(row, "thread_id")?,
+        delivery: word(row, "delivery")?,
+        webhook_url: row.try_get("webhook_url")?,
+        metadata: json(row, "metadata")?,
+        code_digest: row.try_get("code_digest")?,
+        code_bytes: number(row, "code_bytes")?,
+        code: if whole { row.try_get("code")? } else { None },
+        created_at: moment(row, "created_at")?,
+    };
+    let completed_at = moment_or_null(row, "completed_at")?;
+    let end = completed_at.map(|at| execution_end(row, at, whole)).transpose()?;
+    let status: Status = word(row, "status")?;
+    Ok(Execution { start, status, end, webhook_status: word_or_null(row, "webhook_status")? })
+}
+
+fn execution_end(row: &SqliteRow, completed_at: Moment, whole: bool) -> Result<ExecutionEnd> {
+    let bytes = |column| -> Result<Vec<u8>> {
+        let bytes: Option<Vec<u8>> = if whole { row.try_get(column)? } else { None };
+        Ok(bytes.unwrap_or_default())
+    };
+    Ok(ExecutionEnd {
+        exit_code: number_or_null(row, "exit_code")?.unwrap_or(-1),
+        stdout: bytes("stdout")?,
+        stderr: bytes("stderr")?,
+        stdout_dropped: number(row, "stdout_dropped")?,
+        stderr_dropped: number(row, "stderr_dropped")?,
+        error: row.try_get("error")?,
+        usage: UsageReport {
+            wall_ms: number(row, "wall_ms")?,
+            cpu_ms: number(row, "cpu_ms")?,
+            peak_memory_bytes: number(row, "peak_memory")?,
+            micro_credits: number(row, "micro_credits")?,
+        },
+        score: if whole {
+            word_or_null(row, "score")?.unwrap_or_default()
+        } else {
+            Default::default()
+        },
+        completed_at,
+    })
+}

@@ -1,0 +1,318 @@
+//! Teams, sandboxes and keys in SQLite.
+
+use async_trait::async_trait;
+use cloche_model::{ApiKey, KeyId, Moment, Sandbox, SandboxId, Team, TeamId};
+use sqlx::{Row, SqliteConnection};
+
+use super::{
+    Sqlite,
+    read::{key, sandbox, team, to_json},
+};
+use crate::{Access, Result, StoreError, Tenancy};
+
+#[async_trait]
+impl Tenancy for Sqlite {
+    async fn create_team(&self, team: &Team) -> Result<()> {
+        let team = team.clone();
+        let name = team.name.clone();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?)",
+                    )
+                    .bind(String::from(team.id))
+                    .bind(team.name)
+                    .bind(team.plan.name())
+                    .bind(team.max_concurrency)
+                    .bind(team.max_timeout.map(seconds))
+                    .bind(team.created_at.0)
+                    .execute(connection)
+                    .await
+                    .map_err(|error| taken(error, "team", &name))?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn teams(&self) -> Result<Vec<Team>> {
+        let rows = sqlx::query("SELECT * FROM teams ORDER BY created_at, id")
+            .fetch_all(&self.readers)
+            .await?;
+        rows.iter().map(team).collect()
+    }
+
+    async fn team(&self, id_or_name: &str) -> Result<Option<Team>> {
+        // Names have no underscore and ids have one, so the two cannot be confused.
+        let row = sqlx::query("SELECT * FROM teams WHERE id = ?1 OR name = ?1")
+            .bind(id_or_name.to_owned())
+            .fetch_optional(&self.readers)
+            .await?;
+        row.as_ref().map(team).transpose()
+    }
+
+    async fn update_team(&self, team: &Team) -> Result<bool> {
+        let team = team.clone();
+        let name = team.name.clone();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move {
+                    let updated = sqlx::query(
+                        "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ? \
+                         WHERE id = ?",
+                    )
+                    .bind(team.name)
+                    .bind(team.plan.name())
+                    .bind(team.max_concurrency)
+                    .bind(team.max_timeout.map(seconds))
+                    .bind(String::from(team.id))
+                    .execute(connection)
+                    .await
+                    .map_err(|error| taken(error, "team", &name))?;
+                    Ok(updated.rows_affected() == 1)
+                })
+            })
+            .await
+    }
+
+    async fn delete_team(&self, id: &TeamId) -> Result<bool> {
+        let id = id.to_string();
+        self.writer
+            .transaction(move |connection| {
+                Box::pin(async move {
+                    const GOOD: &str =
+                        "SELECT count(*) AS n FROM keys WHERE team_id = ? AND revoked_at IS NULL";
+                    refuse_while_used(connection, GOOD, &id, "team").await?;
+                    for statement in [
+                        "DELETE FROM keys WHERE team_id = ?",
+                        "DELETE FROM sandboxes WHERE team_id = ?",
+                    ] {
+                        sqlx::query(statement).bind(id.clone()).execute(&mut *connection).await?;
+                    }
+                    let deleted = sqlx::query("DELETE FROM teams WHERE id = ?")
+                        .bind(id)
+                        .execute(connection)
+                        .await?;
+                    Ok(deleted.rows_affected() == 1)
+                })
+            })
+            .await
+    }
+
+    async fn create_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
+        let sandbox = sandbox.clone();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "INSERT INTO sandboxes (name, shape, resources, env, retain_code, \
+                         retention_days, id, team_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    )
+                    .bind(sandbox.name.clone())
+                    .bind(to_json("shape", &sandbox.shape)?)
+                    .bind(to_json("resources", &sandbox.resources)?)
+                    .bind(to_json("env", &sandbox.env)?)
+                    .bind(sandbox.retention.code)
+                    .bind(sandbox.retention.days)
+                    .bind(String::from(sandbox.id))
+                    .bind(String::from(sandbox.team))
+                    .bind(sandbox.created_at.0)
+                    .execute(connection)
+                    .await
+                    .map_err(|error| taken(error, "sandbox", &sandbox.name))?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>> {
+        let rows = sqlx::query(
+            "SELECT * FROM sandboxes WHERE ?1 IS NULL OR team_id = ?1 ORDER BY created_at, id",
+        )
+        .bind(team.map(ToString::to_string))
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(sandbox).collect()
+    }
+
+    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
+        let row = sqlx::query("SELECT * FROM sandboxes WHERE id = ?")
+            .bind(id.to_string())
+            .fetch_optional(&self.readers)
+            .await?;
+        row.as_ref().map(sandbox).transpose()
+    }
+
+    async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool> {
+        let sandbox = sandbox.clone();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move {
+                    let updated = sqlx::query(
+                        "UPDATE sandboxes SET name = ?, shape = ?, resources = ?, env = ?, \
+                         retain_code = ?, retention_days = ? WHERE id = ?",
+                    )
+                    .bind(sandbox.name.clone())
+                    .bind(to_json("shape", &sandbox.shape)?)
+                    .bind(to_json("resources", &sandbox.resources)?)
+                    .bind(to_json("env", &sandbox.env)?)
+                    .bind(sandbox.retention.code)
+                    .bind(sandbox.retention.days)
+                    .bind(String::from(sandbox.id))
+                    .execute(connection)
+                    .await
+                    .map_err(|error| taken(error, "sandbox", &sandbox.name))?;
+                    Ok(updated.rows_affected() == 1)
+                })
+            })
+            .await
+    }
+
+    async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool> {
+        let id = id.to_string();
+        self.writer
+            .transaction(move |connection| {
+                Box::pin(async move {
+                    const GOOD: &str =
+                        "SELECT count(*) AS n FROM keys WHERE sandbox_id = ? AND revoked_at IS NULL";
+                    refuse_while_used(connection, GOOD, &id, "sandbox").await?;
+                    let deleted = sqlx::query("DELETE FROM sandboxes WHERE id = ?")
+                        .bind(id)
+                        .execute(connection)
+                        .await?;
+                    Ok(deleted.rows_affected() == 1)
+                })
+            })
+            .await
+    }
+
+    async fn create_key(&self, key: &ApiKey, digest: &str) -> Result<()> {
+        let (key, digest) = (key.clone(), digest.to_owned());
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move {
+                    sqlx::query(
+                        "INSERT INTO keys (name, sandbox_id, env, webhook_url, webhook_secret, id, \
+                         team_id, prefix, digest, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    )
+                    .bind(key.name)
+                    .bind(String::from(key.sandbox))
+                    .bind(to_json("env", &key.env)?)
+                    .bind(key.webhook_url)
+                    .bind(key.webhook_secret.map(|secret| secret.reveal().to_owned()))
+                    .bind(String::from(key.id))
+                    .bind(String::from(key.team))
+                    .bind(key.prefix)
+                    .bind(digest)
+                    .bind(key.created_at.0)
+                    .execute(connection)
+                    .await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>> {
+        let rows = sqlx::query(
+            "SELECT * FROM keys WHERE ?1 IS NULL OR team_id = ?1 ORDER BY created_at, id",
+        )
+        .bind(team.map(ToString::to_string))
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(key).collect()
+    }
+
+    async fn key(&self, id: &KeyId) -> Result<Option<ApiKey>> {
+        let row = sqlx::query("SELECT * FROM keys WHERE id = ?")
+            .bind(id.to_string())
+            .fetch_optional(&self.readers)
+            .await?;
+        row.as_ref().map(key).transpose()
+    }
+
+    async fn update_key(&self, key: &ApiKey) -> Result<bool> {
+        let key = key.clone();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move {
+                    let updated = sqlx::query(
+                        "UPDATE keys SET name = ?, sandbox_id = ?, env = ?, webhook_url = ?, \
+                         webhook_secret = ? WHERE id = ?",
+                    )
+                    .bind(key.name)
+                    .bind(String::from(key.sandbox))
+                    .bind(to_json("env", &key.env)?)
+                    .bind(key.webhook_url)
+                    .bind(key.webhook_secret.map(|secret| secret.reveal().to_owned()))
+                    .bind(String::from(key.id))
+                    .execute(connection)
+                    .await?;
+                    Ok(updated.rows_affected() == 1)
+                })
+            })
+            .await
+    }
+
+    async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool> {
+        let id = id.to_string();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move {
+                    let revoked = sqlx::query(
+                        "UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?",
+                    )
+                    .bind(at.0)
+                    .bind(id)
+                    .execute(connection)
+                    .await?;
+                    Ok(revoked.rows_affected() == 1)
+                })
+            })
+            .await
+    }
+
+    async fn access(&self, digest: &str) -> Result<Option<Access>> {
+        let row = sqlx::query("SELECT * FROM keys WHERE digest = ? AND revoked_at IS NULL")
+            .bind(digest.to_owned())
+            .fetch_optional(&self.readers)
+            .await?;
+        let Some(key) = row.as_ref().map(key).transpose()? else { return Ok(None) };
+        let team = self.team(key.team.as_str()).await?;
+        let sandbox = self.sandbox(&key.sandbox).await?;
+        Ok(team.zip(sandbox).map(|(team, sandbox)| Access { key, team, sandbox }))
+    }
+}
+
+fn seconds(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn taken(error: sqlx::Error, what: &str, name: &str) -> StoreError {
+    match error.as_database_error() {
+        Some(cause) if cause.is_unique_violation() => {
+            StoreError::Conflict(format!("a {what} named {name:?} exists already"))
+        }
+        _ => StoreError::Database(error),
+    }
+}
+
+async fn refuse_while_used(
+    connection: &mut SqliteConnection,
+    count: &'static str,
+    id: &str,
+    what: &str,
+) -> Result<()> {
+    let row = sqlx::query(count).bind(id.to_owned()).fetch_one(connection).await?;
+    match row.try_get::<i64, _>("n")? {
+        0 => Ok(()),
+        keys => Err(StoreError::Conflict(format!(
+            "the {what} is still used by {keys} key{}; revoke or rebind {} first",
+            if keys == 1 { "" } else { "s" },
+            if keys == 1 { "it" } else { "them" },
+        ))),
+    }
+}

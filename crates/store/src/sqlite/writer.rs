@@ -1,0 +1,185 @@
+//! The one connection that writes. Whatever waits is committed together, so that many executions
+//! at once share a commit; an answer is given only after its commit.
+
+use futures::future::BoxFuture;
+use sqlx::{Connection, SqliteConnection};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{Result, StoreError};
+
+/// Writes that may wait; more than that and the caller waits to hand its own over.
+const QUEUE: usize = 1024;
+/// The most writes in one commit.
+const BATCH: usize = 256;
+
+/// Hands work to the writing task.
+pub(super) struct Writer {
+    queue: mpsc::Sender<Message>,
+}
+
+enum Message {
+    Job(Box<dyn Job>),
+    Close(oneshot::Sender<()>),
+}
+
+/// One write: it runs inside a transaction and is answered after the commit.
+trait Job: Send {
+    /// Whether it is one statement, and so needs no transaction when alone.
+    fn is_single(&self) -> bool;
+    /// Does the work; true if it may be committed.
+    fn run<'c>(&'c mut self, connection: &'c mut SqliteConnection) -> BoxFuture<'c, bool>;
+    /// Answers, with the fate of the commit.
+    fn reply(self: Box<Self>, committed: bool);
+}
+
+struct Task<T, F> {
+    work: Option<F>,
+    single: bool,
+    result: Option<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<T, F> Job for Task<T, F>
+where
+    T: Send,
+    F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send,
+{
+    fn is_single(&self) -> bool {
+        self.single
+    }
+
+    fn run<'c>(&'c mut self, connection: &'c mut SqliteConnection) -> BoxFuture<'c, bool> {
+        Box::pin(async move {
+            let Some(work) = self.work.take() else { return false };
+            let result = work(connection).await;
+            let good = result.is_ok();
+            self.result = Some(result);
+            good
+        })
+    }
+
+    fn reply(self: Box<Self>, committed: bool) {
+        let answer = match self.result {
+            Some(Ok(value)) if committed => Ok(value),
+            Some(Err(error)) => Err(error),
+            _ => Err(StoreError::Database(sqlx::Error::WorkerCrashed)),
+        };
+        // Whoever asked may have gone; the write stands all the same.
+        let _ = self.reply.send(answer);
+    }
+}
+
+impl Writer {
+    pub(super) fn start(connection: SqliteConnection) -> Self {
+        let (queue, inbox) = mpsc::channel(QUEUE);
+        tokio::spawn(write(connection, inbox));
+        Self { queue }
+    }
+
+    /// Runs `work` in a transaction of its own, or one shared with others that wait.
+    pub(super) async fn transaction<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
+    {
+        self.submit(work, false).await
+    }
+
+    /// The same for work that is one statement, which is a transaction by itself.
+    pub(super) async fn statement<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
+    {
+        self.submit(work, true).await
+    }
+
+    async fn submit<T, F>(&self, work: F, single: bool) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let task = Task { work: Some(work), single, result: None, reply };
+        let message = Message::Job(Box::new(task));
+        self.queue.send(message).await.map_err(|_| StoreError::Closed)?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    pub(super) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.queue.send(Message::Close(done)).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
+
+async fn write(mut connection: SqliteConnection, mut inbox: mpsc::Receiver<Message>) {
+    let mut waiting = Vec::new();
+    loop {
+        if inbox.recv_many(&mut waiting, BATCH).await == 0 {
+            return;
+        }
+        let mut jobs = Vec::with_capacity(waiting.len());
+        let mut closing = None;
+        for message in waiting.drain(..) {
+            match message {
+                Message::Job(job) => jobs.push(job),
+                Message::Close(done) => closing = Some(done),
+            }
+        }
+        commit(&mut connection, jobs).await;
+        if let Some(done) = closing {
+            if let Err(error) = connection.close().await {
+                tracing::warn!(%error, "the database did not close cleanly");
+            }
+            let _ = done.send(());
+            return;
+        }
+    }
+}
+
+async fn commit(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn Job>>) {
+    if jobs.is_empty() {
+        return;
+    }
+    if let [job] = jobs.as_mut_slice()
+        && job.is_single()
+    {
+        let good = job.run(connection).await;
+        jobs.into_iter().for_each(|job| job.reply(good));
+        return;
+    }
+    let committed = match together(connection, &mut jobs).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::error!(%error, jobs = jobs.len(), "a group of writes was not committed");
+            // Without this the next BEGIN would fail inside the broken transaction.
+            let _ = execute(connection, "ROLLBACK").await;
+            false
+        }
+    };
+    jobs.into_iter().for_each(|job| job.reply(committed));
+}
+
+/// One transaction for all; a job that fails takes back only its own part.
+async fn together(connection: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<()> {
+    execute(connection, "BEGIN IMMEDIATE").await?;
+    if let [job] = jobs {
+        let end = if job.run(connection).await { "COMMIT" } else { "ROLLBACK" };
+        return execute(connection, end).await;
+    }
+    for job in jobs.iter_mut() {
+        execute(connection, "SAVEPOINT job").await?;
+        if !job.run(connection).await {
+            execute(connection, "ROLLBACK TO job").await?;
+        }
+        execute(connection, "RELEASE job").await?;
+    }
+    execute(connection, "COMMIT").await
+}
+
+async fn execute(connection: &mut SqliteConnection, statement: &'static str) -> Result<()> {
+    sqlx::query(statement).execute(connection).await?;
+    Ok(())
+}
