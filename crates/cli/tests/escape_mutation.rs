@@ -21,14 +21,19 @@ use cloche_executor::{Config, Executor, PoolSettings, RunIo, StartError};
 use cloche_model::{Language, RunSpec};
 
 #[path = "../src/verify/bait.rs"]
+#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod bait;
 #[path = "../src/verify/host.rs"]
+#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod host;
 #[path = "../src/verify/judge.rs"]
+#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod judge;
 #[path = "../src/verify/play.rs"]
+#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod play;
 #[path = "../src/verify/probes.rs"]
+#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod probes;
 
 use bait::Bait;
@@ -256,8 +261,8 @@ async fn warm(executor: &Executor, spec: &RunSpec) -> Result<(), String> {
     executor.prepare(spec.language, &spec.limits, &spec.sandbox);
     for _ in 0..300 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let parked = |shelf: &cloche_executor::ShelfReading| shelf.parked > 0 && shelf.templates > 0;
-        if executor.snapshot().shelves.iter().any(parked) {
+        let shelves = executor.snapshot().shelves;
+        if shelves.iter().any(|shelf| shelf.parked > 0 && shelf.templates > 0) {
             return Ok(());
         }
     }
@@ -377,13 +382,19 @@ async fn outlived(mode: Mode) -> Missed {
     let mut alive = below.clone();
     for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        alive.retain(|pid| host::is_alive(*pid));
+        alive.retain(|pid| is_alive(*pid));
         if alive.is_empty() {
             return Missed::Not;
         }
     }
     alive.iter().for_each(|pid| kill(*pid));
     Missed::Broke(format!("{} of {} processes outlived the spawner", alive.len(), below.len()))
+}
+
+/// Whether a process runs; one that has ended and waits for its parent does not.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 fn kill(pid: u32) {

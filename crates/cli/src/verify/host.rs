@@ -65,12 +65,6 @@ pub(crate) fn descendants(of: u32) -> Vec<u32> {
     parents.keys().copied().filter(below).collect()
 }
 
-/// Whether a process runs; one that has ended and waits for its parent does not.
-pub(crate) fn is_alive(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 /// The parent of a process.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
