@@ -203,6 +203,7 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
             // Unmasked: the kernel lets a cell have a `/proc` only where a whole one is visible.
             build.proc(&[]),
             build.writable_places(&spec.stage),
+            build.root_for_cells(),
             build.pivot(),
             rlimits::steps(false),
             build.template_end(),
@@ -210,23 +211,29 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
     )
 }
 
-/// The box of a cell that a template forks: it is born in the template's root, which it sees
-/// read-only, and gets all that is its own on top. It inherits the template's name, limits and
-/// `no_new_privs`, is the image's owner to begin with, and dies with the template's pid namespace.
+/// The box of a cell that a template forks: built like any other, with the template's root as its
+/// image. It inherits the template's name, limits and `no_new_privs`, is the image's owner to begin
+/// with, and dies with the template's pid namespace.
 #[must_use]
 pub fn forked_plan(spec: &JailSpec) -> Plan {
-    let build = Builder::new(spec, PathBuf::from("/"));
-    let stage = Path::new("/run");
+    let binds = spec.image.binds.iter().map(|(_, inside)| (inside.clone(), inside.clone()));
+    let image = ImageView { tree: build::CELLS_ROOT.into(), binds: binds.collect(), dev: "/dev".into() };
+    // Covered by nothing in the image, and by nothing of the template's.
+    let spec = &JailSpec { image, stage: "/run".into(), ..spec.clone() };
+    let build = Builder::new(spec, spec.stage.join("root"));
     assemble(
         spec,
         [
             build.cgroup_view(),
             build.loopback(),
-            build.scratch(stage),
+            build.scratch(&spec.stage),
+            build.overlay_root(),
+            build.image_binds(),
+            build.dev(),
             build.pts(),
             build.proc(&spec.host.proc_masks),
-            build.writable_places(stage),
-            build.shared_root(stage),
+            build.writable_places(&spec.stage),
+            build.pivot(),
             build.guest_identity(),
             landlock::steps(&build.writable(), spec.host.landlock),
             build.filter(),

@@ -18,6 +18,9 @@ mod ms {
     pub(super) const REC: u64 = 16384;
 }
 
+/// Where a template shows its root to its cells.
+pub(super) const CELLS_ROOT: &str = "/mnt";
+
 pub(super) struct Builder<'a> {
     spec: &'a JailSpec,
     root: PathBuf,
@@ -59,7 +62,7 @@ impl<'a> Builder<'a> {
             mount("scratch", stage, "tmpfs", ms::NOSUID | ms::NODEV, &options),
         )];
         let builder = self.builder_ids();
-        for name in ["root", "upper", "work"] {
+        for name in ["root", "upper", "work", "empty"] {
             steps.push((format!("scratch:{name}"), directory(&stage.join(name), 0o755, builder)));
         }
         steps.push(("scratch:home".into(), directory(&stage.join("home"), 0o755, self.spec.guest)));
@@ -96,8 +99,8 @@ impl<'a> Builder<'a> {
         let mut steps = Vec::new();
         for (source, target) in &self.spec.image.binds {
             let inside = self.inside(target);
-            // The second layer is the empty directory that is mounted on: one alone is refused.
-            let empty = self.spec.image.tree.join(target.strip_prefix("/").unwrap_or(target));
+            // One layer alone is refused.
+            let empty = self.spec.stage.join("empty");
             let options = format!("lowerdir={}:{},userxattr", source.display(), empty.display());
             let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
             steps.push((
@@ -201,18 +204,13 @@ impl<'a> Builder<'a> {
         vec![("no-new-privs".into(), Step::NoNewPrivs)]
     }
 
-    /// A template's root, for a cell: nothing of it can be written, and the place where the cell
-    /// was built is covered up.
-    pub(super) fn shared_root(&self, stage: &Path) -> Named {
-        let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-        vec![
-            ("root:read-only".into(), remount(&self.root, flags)),
-            (
-                "scratch:cover".into(),
-                mount("run", stage, "tmpfs", flags, "size=4k,nr_inodes=2,mode=755"),
-            ),
-            ("home:enter".into(), Step::Enter { path: text(&self.spec.home) }),
-        ]
+    /// A template's root once more, with nothing mounted on it: what its cells build theirs on. The
+    /// kernel takes no directory for a layer that has mounts in it which the cell cannot remove.
+    pub(super) fn root_for_cells(&self) -> Named {
+        let (root, copy) = (text(&self.root), text(&self.inside(Path::new(CELLS_ROOT))));
+        let (kind, data) = (c"".into(), c"".into());
+        let bind = Step::Mount { source: root, target: copy, kind, flags: ms::BIND, data };
+        vec![("root:for-cells".into(), bind)]
     }
 
     /// The filter last: it forbids what the steps before it did.
