@@ -178,11 +178,18 @@ impl Cgroup {
         self.gauges.read()
     }
 
-    /// Kills every member at once. With v1 this is the pid namespace's work.
+    /// Kills every member at once. With v1 this is the pid namespace's work. The quota is lifted:
+    /// who is held back by it cannot even die before its next turn, a tenth of a second later.
     pub fn kill(&self) {
-        if self.born_in.is_some() {
-            // An old v2 without cgroup.kill: killing pid 1 of the box does the same.
-            self.dirs.iter().for_each(|dir| drop(fs::write(dir.join("cgroup.kill"), "1")));
+        let v2 = self.born_in.is_some();
+        let (quota, none) = if v2 { ("cpu.max", "max") } else { ("cpu.cfs_quota_us", "-1") };
+        for dir in &self.dirs {
+            // Not there in the directories of other controllers.
+            drop(fs::write(dir.join(quota), none));
+            if v2 {
+                // An old v2 without cgroup.kill: killing pid 1 of the box does the same.
+                drop(fs::write(dir.join("cgroup.kill"), "1"));
+            }
         }
     }
 
