@@ -14,7 +14,7 @@ pub const USER: &str = "baponi";
 /// The home and working directory of guest code.
 pub const HOME: &str = "/home/baponi";
 /// The guest's user and group id, as it sees them.
-pub const GUEST_ID: u32 = 1000;
+pub(crate) const GUEST_ID: u32 = 1000;
 
 /// Directories that are empty until something is mounted on them.
 const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];

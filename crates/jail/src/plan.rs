@@ -95,15 +95,15 @@ pub struct HostFacts {
     pub proc_masks: Vec<(String, bool)>,
 }
 
-/// The namespaces a box has, with the names their walls go by.
-pub const NAMESPACES: [(&str, u64); 7] = [
+/// The namespaces a box is born into, with the names their walls go by. That of cgroups is a step:
+/// its root is where a process is when it is made.
+pub const NAMESPACES: [(&str, u64); 6] = [
     ("namespace:user", 0x1000_0000),
     ("namespace:mount", 0x0002_0000),
     ("namespace:pid", 0x2000_0000),
     ("namespace:net", 0x4000_0000),
     ("namespace:ipc", 0x0800_0000),
     ("namespace:uts", 0x0400_0000),
-    ("namespace:cgroup", 0x0200_0000),
 ];
 
 /// A plan: the namespaces to be born into, the ids, the limits, and the steps taken inside.
@@ -163,6 +163,7 @@ pub fn plan(spec: &JailSpec) -> Plan {
     assemble(
         spec,
         [
+            build.cgroup_view(),
             build.builder_identity(),
             build.hostname(),
             build.loopback(),
@@ -216,6 +217,7 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
     assemble(
         spec,
         [
+            build.cgroup_view(),
             build.builder_identity(),
             build.loopback(),
             build.scratch(stage),

@@ -9,8 +9,8 @@ use crate::{
     sys::{self, CloneRequest, Cloned, Errno, RawFd, Result, ThreadIdPlace},
 };
 
-/// All seven namespaces.
-const NAMESPACES: u64 = 0x7e02_0000;
+/// All namespaces a box is born into.
+const NAMESPACES: u64 = 0x7c02_0000;
 /// The longest request: the encoded plan of a box.
 pub const REQUEST_LEN: usize = 64 << 10;
 /// In a request: no such id.

@@ -29,6 +29,12 @@ impl<'a> Builder<'a> {
         Self { spec, root }
     }
 
+    /// Once it is in its cgroup: so that what it sees of the hierarchy begins there.
+    pub(super) fn cgroup_view(&self) -> Named {
+        const NEW_CGROUP: u64 = 0x0200_0000;
+        vec![("namespace:cgroup".into(), Step::Unshare { kinds: NEW_CGROUP })]
+    }
+
     /// Ids first: files made with an id that is not mapped cannot exist in the new namespace.
     pub(super) fn builder_identity(&self) -> Named {
         let (uid, gid) = self.builder_ids();
@@ -110,7 +116,8 @@ impl<'a> Builder<'a> {
     /// Terminals of the box's own.
     pub(super) fn pts(&self) -> Named {
         let pts = self.inside(Path::new("/dev/pts"));
-        let options = "newinstance,ptmxmode=0666,mode=620";
+        // All boxes draw on one number of terminals.
+        let options = "newinstance,ptmxmode=0666,mode=620,max=64";
         let flags = ms::NOSUID | ms::NOEXEC;
         vec![("dev:pts".into(), mount("devpts", &pts, "devpts", flags, options))]
     }
@@ -134,8 +141,15 @@ impl<'a> Builder<'a> {
                 steps.push((name, bind(&null, &target)));
             }
         }
-        let read_only = if masks.is_empty() { &[][..] } else { &proc_masks::READ_ONLY };
-        for path in read_only {
+        if masks.is_empty() {
+            return steps;
+        }
+        for (name, value) in proc_masks::NAMESPACE_LIMITS {
+            let path = text(&proc.join("sys/user").join(name));
+            let content = value.to_string().into_bytes();
+            steps.push((format!("limit:{name}"), Step::Write { path, content }));
+        }
+        for path in proc_masks::READ_ONLY {
             let target = proc.join(path);
             steps.push((format!("bind:/proc/{path}"), bind(&target, &target)));
             steps.push((format!("read-only:/proc/{path}"), remount(&target, flags | ms::RDONLY)));

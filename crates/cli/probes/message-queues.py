@@ -1,0 +1,14 @@
+# POSIX queues live in kernel memory.
+import errno
+import os
+from probe import check, syscall, verdict
+
+made, error = 0, "no error"
+try:
+    while made < 8:
+        syscall("mq_open", b"probe%d" % made, os.O_CREAT | os.O_RDWR, 0o600, None)
+        made += 1
+except OSError as reason:
+    error = errno.errorcode[reason.errno]
+check(f"{made} queues, then {error}", made == 0)
+verdict()
