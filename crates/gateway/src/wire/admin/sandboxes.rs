@@ -7,7 +7,10 @@ use cloche_model::{ByteSize, Cpus, Invalid, Resources, Retention, Sandbox};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{super::execute::env_schema, present};
+use super::super::{
+    execute::env_schema,
+    number::{whole, whole_or_null},
+};
 
 /// A body with the settings of a sandbox. Both have the same ones, and neither may flatten the
 /// other: serde would then let unknown fields pass.
@@ -27,10 +30,13 @@ macro_rules! sandbox_body {
             /// Cores.
             #[schema(minimum = 0.01, maximum = 4096)]
             cpu: Option<f64>,
+            #[serde(default, deserialize_with = "whole")]
             #[schema(minimum = 16, maximum = 1_048_576)]
             memory_mb: Option<u32>,
+            #[serde(default, deserialize_with = "whole")]
             #[schema(minimum = 1, maximum = 1_048_576)]
             disk_mb: Option<u32>,
+            #[serde(default, deserialize_with = "whole")]
             #[schema(minimum = 8, maximum = 4_194_304)]
             pids: Option<u32>,
             /// For every execution.
@@ -45,7 +51,7 @@ macro_rules! sandbox_body {
             /// Whether the ledger keeps the code, or only its digest.
             retain_code: Option<bool>,
             /// Days until records are deleted; null for never.
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "whole_or_null")]
             #[schema(value_type = Option<u32>, minimum = 1, maximum = 36_500)]
             retention_days: Option<Option<u32>>,
         }
