@@ -6,6 +6,9 @@ use cloche_model::{Invalid, Plan, Team, TeamId, check_name, request::MAX_TIMEOUT
 
 use crate::{Engine, Refusal, clock, secrets};
 
+/// The largest concurrency limit; no limit at all is said by leaving it out.
+const MAX_CONCURRENCY: u32 = 1_000_000;
+
 /// A team to be made.
 #[derive(Clone, Debug)]
 pub struct TeamDraft {
@@ -44,6 +47,11 @@ fn check(team: &Team) -> Result<(), Invalid> {
     let longest = MAX_TIMEOUT.as_secs();
     if team.max_timeout.is_some_and(|limit| !(1..=longest).contains(&limit.as_secs())) {
         return Err(Invalid::new(format!("max_timeout_seconds must be between 1 and {longest}")));
+    }
+    if team.max_concurrency.is_some_and(|limit| limit > MAX_CONCURRENCY) {
+        return Err(Invalid::new(format!(
+            "max_concurrency must be between 0 and {MAX_CONCURRENCY}"
+        )));
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ pub(crate) struct CreateTeam {
     plan: PlanName,
     /// Instead of the plan's.
     #[serde(default, deserialize_with = "whole")]
-    #[schema(minimum = 0, maximum = 4_294_967_295_u32)]
+    #[schema(minimum = 0, maximum = 1_000_000)]
     max_concurrency: Option<u32>,
     /// Instead of the plan's.
     #[serde(default, deserialize_with = "whole")]
@@ -68,7 +68,7 @@ pub(crate) struct UpdateTeam {
     name: Option<String>,
     plan: Option<PlanName>,
     #[serde(default, deserialize_with = "whole_or_null")]
-    #[schema(value_type = Option<u32>, minimum = 0, maximum = 4_294_967_295_u32)]
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 1_000_000)]
     max_concurrency: Option<Option<u32>>,
     #[serde(default, deserialize_with = "whole_or_null")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 31_536_000)]
