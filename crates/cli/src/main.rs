@@ -1,1 +1,49 @@
-fn main() {}
+//! The `cloche` binary: the composition root, and the only place that names concrete types.
+//!
+//! Each subcommand is a file of its own; this one only says which there are.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod doctor;
+mod run;
+mod verify;
+
+/// Runs code nobody has read yet, in a box that holds.
+#[derive(Parser)]
+#[command(name = "cloche", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program in a fresh sandbox, without a server.
+    Run(run::RunArguments),
+    /// Say which walls this host can build, and how to get those it cannot.
+    Doctor(doctor::DoctorArguments),
+    /// Attack the sandbox on this very host and print what held.
+    Verify(verify::VerifyArguments),
+    /// The privileged half; started by cloche itself.
+    #[command(name = "__spawner", hide = true)]
+    Spawner,
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::main(arguments),
+        Command::Doctor(arguments) => doctor::main(&arguments),
+        Command::Verify(arguments) => verify::main(&arguments),
+        Command::Spawner => spawner(),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
+fn spawner() -> ExitCode {
+    cloche_executor::spawner::run().unwrap_or_else(|error| {
+        eprintln!("cloche: {error}");
+        ExitCode::from(2)
+    })
+}

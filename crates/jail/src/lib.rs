@@ -1,1 +1,20 @@
-//! .
+//! One process in a box.
+//!
+//! `plan` says what the box is, `apply` and `init` build it from inside, `launch` starts it,
+//! `cgroup` bounds it. Synchronous, imports nothing of the project's, and holds its only `unsafe`
+//! code, in `sys`. It cannot name a tenant, a request or a language.
+
+pub(crate) mod apply;
+pub mod cgroup;
+mod encode;
+pub mod init;
+pub mod job;
+mod landlock;
+pub mod launch;
+pub mod plan;
+pub mod proc_masks;
+mod rlimits;
+pub mod seccomp;
+pub mod serve;
+pub(crate) mod step;
+pub mod sys;

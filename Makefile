@@ -1,0 +1,35 @@
+# `make help` lists what there is.
+
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench fuzz clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## build, and run a first program in a sandbox
+	$(CARGO) build --release --bin cloche
+	target/release/cloche run examples/hello.py
+
+test: ## install what the tests need, then run every test
+	scripts/setup-tests
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(CARGO) nextest run --workspace; \
+	else \
+		$(CARGO) test --workspace; \
+	fi
+
+check: ## formatting, lints and the habits of the project
+	$(CARGO) fmt --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) run -q -p cloche-tidy
+
+bench: ## measure the numbers that docs/SPECIFICATION.md promises
+	$(CARGO) run --release -p cloche-bench
+
+fuzz: ## the random tests of the syscall filter, many more times than usual
+	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-jail random
+
+clean: ## remove everything that was built
+	$(CARGO) clean

@@ -1,0 +1,25 @@
+//! Cloche as a library: the ten lines between a program and its output.
+//!
+//! The same binary serves as the spawner: `Config` says how it is started as one.
+
+use std::{error::Error, process::ExitCode};
+
+use cloche_executor::{Config, Executor, RunIo, spawner};
+use cloche_model::{Language, RunSpec};
+
+#[tokio::main]
+async fn run() -> Result<(), Box<dyn Error>> {
+    let executor = Executor::start(Config::with_program(std::env::current_exe()?)).await?;
+    let spec = RunSpec::new(Language::Python, "print(6 * 7)");
+    let outcome = executor.run(spec, RunIo::default()).await?;
+    assert_eq!(outcome.stdout.text(), "42\n");
+    executor.stop().await;
+    Ok(())
+}
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    if std::env::args().nth(1).as_deref() == Some("__spawner") {
+        return Ok(spawner::run()?);
+    }
+    run().map(|()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,76 @@
+//! What is brought into a cell: files, program, environment, as one job.
+
+use std::ffi::CString;
+
+use cloche_jail::job::{self, Exec, InvalidJob};
+use cloche_model::{Language, RunSpec};
+
+use crate::image::{HOME, USER};
+
+/// The environment every program has, before its own variables.
+fn base_env() -> [(&'static str, String); 12] {
+    [
+        ("PATH", format!("{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin")),
+        ("HOME", HOME.into()),
+        ("USER", USER.into()),
+        ("LOGNAME", USER.into()),
+        ("SHELL", "/bin/bash".into()),
+        ("PWD", HOME.into()),
+        ("LANG", "C.UTF-8".into()),
+        // Output is read while the program runs, so Python must not hold it back.
+        ("PYTHONUNBUFFERED", "1".into()),
+        // The home is the guest's own: installing there breaks no system.
+        ("PIP_BREAK_SYSTEM_PACKAGES", "1".into()),
+        ("PIP_DISABLE_PIP_VERSION_CHECK", "1".into()),
+        ("NPM_CONFIG_PREFIX", format!("{HOME}/.local")),
+        ("NPM_CONFIG_UPDATE_NOTIFIER", "false".into()),
+    ]
+}
+
+/// The environment of a run, as `NAME=value`.
+fn env(spec: &RunSpec) -> Vec<CString> {
+    let base = base_env();
+    let own = base.iter().filter(|(name, _)| !spec.env.contains_key(*name));
+    let own = own.map(|(name, value)| (*name, value.as_str()));
+    let given = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let pairs = own.chain(given).map(|(name, value)| format!("{name}={value}"));
+    pairs.filter_map(|pair| CString::new(pair).ok()).collect()
+}
+
+/// The environment of an interpreter that has no job yet.
+pub(crate) fn base_variables() -> Vec<CString> {
+    let pairs = base_env().into_iter().map(|(name, value)| format!("{name}={value}"));
+    pairs.filter_map(|pair| CString::new(pair).ok()).collect()
+}
+
+/// The interpreter on its main file, as one would start it by hand; with no environment.
+pub(crate) fn main_exec(language: Language, interpreter: &str) -> Exec {
+    let text = |value: String| CString::new(value).unwrap_or_default();
+    let main = format!("{HOME}/{}", language.main_file());
+    Exec {
+        program: text(interpreter.to_owned()),
+        args: vec![text(language.interpreter().to_owned()), text(main)],
+        env: Vec::new(),
+        keeps_job: false,
+    }
+}
+
+/// The job of a run: write the files, then start the interpreter on the main file. An
+/// interpreter that waits already takes the same job, and does not start another.
+pub(crate) fn job(spec: &RunSpec, interpreter: &str) -> Result<Vec<u8>, InvalidJob> {
+    let mut out = Vec::with_capacity(spec.code.len() + 4096);
+    for input in &spec.files {
+        job::file(&mut out, input.name.as_str(), 0o644, &input.content)?;
+    }
+    job::file(&mut out, spec.language.main_file(), 0o644, &spec.code)?;
+    job::exec(&mut out, &Exec { env: env(spec), ..main_exec(spec.language, interpreter) })?;
+    Ok(out)
+}
+
+/// Where the interpreter of a language is, on this host and so in the `host` image.
+pub(crate) fn interpreter(language: Language) -> Option<String> {
+    ["/usr/local/bin", "/usr/bin", "/bin"]
+        .into_iter()
+        .map(|dir| format!("{dir}/{}", language.interpreter()))
+        .find(|path| std::path::Path::new(path).exists())
+}

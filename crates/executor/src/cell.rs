@@ -1,0 +1,90 @@
+//! A cell: one box, started and waiting for its job. It is used once.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream as StdStream,
+    },
+};
+
+use cloche_jail::cgroup::Gauges;
+use tokio::net::{UnixStream, unix::pipe};
+use tokio_util::sync::CancellationToken;
+
+use crate::spawner::{
+    client::{Source, SpawnError, Spawned, Spawner},
+    protocol::{CellConfig, CellId},
+};
+
+/// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
+pub(crate) struct Cell {
+    pub(crate) id: CellId,
+    pub(crate) gauges: Gauges,
+    pub(crate) gone: CancellationToken,
+    pub(crate) stdin: pipe::Sender,
+    pub(crate) stdout: pipe::Receiver,
+    pub(crate) stderr: pipe::Receiver,
+    /// Where the job is written.
+    pub(crate) job: UnixStream,
+    /// Where pid 1 reports.
+    pub(crate) control: UnixStream,
+}
+
+impl Cell {
+    /// Whether nothing is left of it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.is_cancelled()
+    }
+
+    /// What it has written to its standard error so far, for a log.
+    pub(crate) fn said(&self) -> String {
+        let mut buffer = [0; 2048];
+        let len = self.stderr.try_read(&mut buffer).unwrap_or(0);
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
+    }
+}
+
+/// Why there is no cell.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CellError {
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error("pipes and sockets for the cell")]
+    Io(#[from] io::Error),
+}
+
+/// Has the spawner start a cell.
+pub(crate) async fn start(
+    spawner: &Spawner,
+    config: &CellConfig,
+    source: Source,
+) -> Result<Cell, CellError> {
+    let (stdin_theirs, stdin) = io::pipe()?;
+    let (stdout, stdout_theirs) = io::pipe()?;
+    let (stderr, stderr_theirs) = io::pipe()?;
+    let (job, job_theirs) = StdStream::pair()?;
+    let (control, control_theirs) = StdStream::pair()?;
+    let theirs = [
+        stdin_theirs.as_fd(),
+        stdout_theirs.as_fd(),
+        stderr_theirs.as_fd(),
+        job_theirs.as_fd(),
+        control_theirs.as_fd(),
+    ];
+    let Spawned { cell, gauges, gone } = spawner.spawn(config, source, theirs).await?;
+    let stream = |stream: StdStream| {
+        stream.set_nonblocking(true)?;
+        UnixStream::from_std(stream)
+    };
+    Ok(Cell {
+        id: cell,
+        gauges,
+        gone,
+        stdin: pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?,
+        stdout: pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?,
+        stderr: pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?,
+        job: stream(job)?,
+        control: stream(control)?,
+    })
+}

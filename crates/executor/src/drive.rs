@@ -1,0 +1,166 @@
+//! Taking a cell to its end: the job in, the output out, the deadline, the reason it is over.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use cloche_jail::{
+    init::{REPORT_LEN, Report, WallName},
+    sys::Errno,
+};
+use cloche_model::{ByteSize, Ending, Limits, Outcome, StreamName, Timings, Usage};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixStream, unix::pipe},
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cell::Cell,
+    executor::{RunError, RunIo},
+    output::Capture,
+    spawner::{client::Spawner, protocol::CellId},
+};
+
+/// How long a killed cell may take to be dead before we answer without it.
+const DEATH: Duration = Duration::from_secs(5);
+
+/// What is to be driven.
+pub(crate) struct Drive {
+    pub(crate) job: Vec<u8>,
+    pub(crate) stdin: Vec<u8>,
+    pub(crate) limits: Limits,
+    pub(crate) io: RunIo,
+}
+
+/// How the wait for the main process ended.
+enum End {
+    Reported(Report),
+    /// Pid 1 is gone without a word.
+    Lost,
+    TimedOut,
+    Cancelled,
+}
+
+/// Runs a cell to its end. Takes it: a cell that has run is never used again.
+pub(crate) async fn drive(
+    cell: Cell,
+    spawner: &Spawner,
+    drive: Drive,
+) -> Result<Outcome, RunError> {
+    let Cell { id, mut gauges, gone, stdin, stdout, stderr, mut job, control } = cell;
+    let Drive { job: bytes, stdin: input, limits, io } = drive;
+    let RunIo { output: live, stdin: more_input, cancel } = io;
+    let mut stdout = Capture::new(stdout, StreamName::Stdout, limits.output, live.clone());
+    let mut stderr = Capture::new(stderr, StreamName::Stderr, limits.output, live);
+    let started = Instant::now();
+    let attached = async {
+        // A cell that dies while its job is written says why on the control socket.
+        let _ = job.write_all(&bytes).await;
+        started.elapsed()
+    };
+    let feeding = feed(stdin, input, more_input);
+    let waiting = wait(control, limits.timeout, cancel);
+    let end = {
+        tokio::pin!(feeding, waiting, attached);
+        let (mut attach, mut fed) = (None, false);
+        loop {
+            tokio::select! {
+                biased;
+                taken = &mut attached, if attach.is_none() => attach = Some(taken),
+                end = &mut waiting => break (end, attach.unwrap_or_default()),
+                () = &mut feeding, if !fed => fed = true,
+                () = stdout.read() => {}
+                () = stderr.read() => {}
+            }
+        }
+    };
+    let (end, attach) = end;
+    let wall = started.elapsed();
+    if matches!(end, End::TimedOut | End::Cancelled) {
+        kill(spawner, id, gone).await;
+    }
+    stdout.drain().await;
+    stderr.drain().await;
+    let used = gauges.read();
+    Ok(Outcome {
+        ending: ending(&end, used.oom_kills)?,
+        stdout: stdout.into_kept(),
+        stderr: stderr.into_kept(),
+        usage: Usage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
+        timings: Timings { cell: Duration::ZERO, attach, run: wall },
+    })
+}
+
+/// The end, from what pid 1 said and what the cgroup counted.
+fn ending(end: &End, oom_kills: u64) -> Result<Ending, RunError> {
+    Ok(match end {
+        End::TimedOut => Ending::TimedOut,
+        End::Cancelled => Ending::Cancelled,
+        End::Reported(Report::Exited(0)) => Ending::Exited(0),
+        _ if oom_kills > 0 => Ending::OutOfMemory,
+        End::Reported(Report::Exited(code)) => Ending::Exited(code.to_le_bytes()[0]),
+        End::Reported(Report::Signalled(signal)) => Ending::Signalled(signal.to_le_bytes()[0]),
+        End::Reported(Report::Failed(wall, errno)) => return Err(wall_error(wall, *errno)),
+        End::Reported(Report::Ready) | End::Lost => return Err(RunError::CellLost),
+    })
+}
+
+/// A wall that could not be built, by its name.
+pub(crate) fn wall_error(wall: &WallName, errno: Errno) -> RunError {
+    let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
+    RunError::Wall { wall, source: io::Error::from_raw_os_error(errno.0) }
+}
+
+/// Waits for the end of the main process, the deadline or a cancel, whichever is first.
+async fn wait(mut control: UnixStream, limit: Duration, cancel: CancellationToken) -> End {
+    let reports = async {
+        let mut started = Instant::now();
+        let deadline = sleep(limit);
+        tokio::pin!(deadline);
+        loop {
+            let mut bytes = [0; REPORT_LEN];
+            tokio::select! {
+                biased;
+                read = control.read_exact(&mut bytes) => match read.ok().and_then(|_| Report::decode(&bytes)) {
+                    Some(Report::Ready) => {
+                        // The guest's time begins when its cell does.
+                        started = Instant::now();
+                        deadline.as_mut().reset(tokio::time::Instant::from_std(started + limit));
+                    }
+                    Some(report) => return End::Reported(report),
+                    None => return End::Lost,
+                },
+                () = &mut deadline => return End::TimedOut,
+            }
+        }
+    };
+    tokio::select! {
+        end = reports => end,
+        () = cancel.cancelled() => End::Cancelled,
+    }
+}
+
+/// Gives the program its standard input, then closes it.
+async fn feed(mut stdin: pipe::Sender, input: Vec<u8>, more: Option<mpsc::Receiver<Vec<u8>>>) {
+    // A program that does not read its input is no error.
+    if stdin.write_all(&input).await.is_err() {
+        return;
+    }
+    let Some(mut more) = more else { return };
+    while let Some(bytes) = more.recv().await {
+        if stdin.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Kills a cell and waits until it is dead.
+async fn kill(spawner: &Spawner, cell: CellId, gone: CancellationToken) {
+    spawner.kill(cell).await;
+    // Either way it is over: gone, or lost with its spawner.
+    let _ = timeout(DEATH, gone.cancelled()).await;
+}

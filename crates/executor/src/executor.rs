@@ -1,0 +1,253 @@
+//! The executor itself: starts the spawner, runs programs, stops.
+
+use std::{io, path::PathBuf, sync::Arc, time::Instant};
+
+use cloche_jail::job::InvalidJob;
+use cloche_model::{Language, Limits, Outcome, OutputChunk, RunSpec, SandboxShape};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    attach,
+    cell::{self, Cell, CellError},
+    drive::{Drive, drive},
+    metrics::{Metrics, Snapshot, count},
+    pool::{Found, Key, Pool, PoolSettings},
+    spawner::{
+        client::{Source, SpawnError, Spawner},
+        protocol::{CellConfig, Kind},
+    },
+};
+
+/// How an executor is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The `cloche` binary, which is started again as the spawner.
+    pub program: PathBuf,
+    /// The arguments that make it one.
+    pub spawner_args: Vec<String>,
+    /// Walls that may be missing, by name.
+    pub allow_missing: Vec<String>,
+    /// How many cells to keep parked; none: every run starts from nothing.
+    pub pool: Option<PoolSettings>,
+}
+
+impl Config {
+    /// The defaults, with this binary as the spawner.
+    pub fn with_program(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            spawner_args: vec!["__spawner".to_owned()],
+            allow_missing: Vec::new(),
+            pool: None,
+        }
+    }
+}
+
+/// What goes in and out while a program runs.
+#[derive(Debug, Default)]
+pub struct RunIo {
+    /// Output as it arrives. A receiver that is gone stops nothing.
+    pub output: Option<mpsc::Sender<OutputChunk>>,
+    /// Standard input beyond the spec's, until the sender is gone.
+    pub stdin: Option<mpsc::Receiver<Vec<u8>>>,
+    /// Stops the run.
+    pub cancel: CancellationToken,
+}
+
+/// Why an executor could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The spawner could not be started.
+    #[error("cannot start the spawner")]
+    Spawner(#[from] io::Error),
+    /// The spawner died while starting.
+    #[error("the spawner died while starting")]
+    Lost(#[from] SpawnError),
+    /// Walls are missing that were not allowed to be.
+    #[error("this host cannot build: {}", describe(.0))]
+    Missing(Vec<(String, String)>),
+}
+
+fn describe(missing: &[(String, String)]) -> String {
+    let each = missing.iter().map(|(wall, why)| format!("{wall} ({why})"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// Why a run has no outcome: we failed, not the program.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The host has no interpreter for the language.
+    #[error("{0} is not installed on this host: there is no {program} in /usr/bin", program = .0.interpreter())]
+    NoInterpreter(Language),
+    /// No cell could be started.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// A wall could not be built, so nothing was run.
+    #[error("the wall {wall} could not be built")]
+    Wall {
+        /// Its name.
+        wall: String,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The cell died, and not by anything it or we did.
+    #[error("the cell was lost")]
+    CellLost,
+    /// The job cannot be given to a cell.
+    #[error(transparent)]
+    Job(#[from] InvalidJob),
+    /// Pipes or sockets could not be made.
+    #[error("cannot set up a run")]
+    Io(#[from] io::Error),
+}
+
+impl From<CellError> for RunError {
+    fn from(error: CellError) -> Self {
+        match error {
+            CellError::Spawn(error) => Self::Spawn(error),
+            CellError::Io(error) => Self::Io(error),
+        }
+    }
+}
+
+/// Runs programs on this host. Cheap to clone; the last one to be dropped ends the spawner.
+#[derive(Clone)]
+pub struct Executor {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    spawner: Arc<Spawner>,
+    metrics: Arc<Metrics>,
+    pool: Option<Pool>,
+}
+
+impl Executor {
+    /// Starts a spawner, and refuses where a wall is missing that may not be.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let spawner = Spawner::start(&config.program, &config.spawner_args)?;
+        let mut missing = spawner.missing().await?;
+        missing.retain(|(wall, _)| !config.allow_missing.contains(wall));
+        if !missing.is_empty() {
+            spawner.stop().await;
+            return Err(StartError::Missing(missing));
+        }
+        let (spawner, metrics) = (Arc::new(spawner), Arc::new(Metrics::default()));
+        let pool = config
+            .pool
+            .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
+        Ok(Self { shared: Arc::new(Shared { spawner, metrics, pool }) })
+    }
+
+    /// Has cells parked for runs like this one before the first comes.
+    pub fn prepare(&self, language: Language, limits: &Limits, sandbox: &SandboxShape) {
+        if let Some(pool) = &self.shared.pool {
+            pool.prepare(key(language, limits, sandbox));
+        }
+    }
+
+    /// Runs one program in a fresh sandbox, to its end.
+    pub async fn run(&self, spec: RunSpec, io: RunIo) -> Result<Outcome, RunError> {
+        let Shared { spawner, metrics, pool } = &*self.shared;
+        let interpreter = attach::interpreter(spec.language);
+        let interpreter = interpreter.ok_or(RunError::NoInterpreter(spec.language))?;
+        let job = attach::job(&spec, &interpreter)?;
+        let asked = Instant::now();
+        let key = key(spec.language, &spec.limits, &spec.sandbox);
+        let found = pool.as_ref().map_or(Found::Nothing, |pool| pool.take(&key));
+        let done = pool.as_ref().map(Done);
+        let cell = self.cell(&key, found).await?;
+        let waited = asked.elapsed();
+        metrics.cell.add(waited);
+        let gone = cell.gone.clone();
+        let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
+        let driven = drive(cell, spawner, work).await;
+        drop(done);
+        self.watch_teardown(gone);
+        let mut outcome = driven?;
+        outcome.timings.cell = waited;
+        metrics.attach.add(outcome.timings.attach);
+        metrics.run.add(outcome.timings.run);
+        Ok(outcome)
+    }
+
+    /// The cell for a run: parked, else forked, else from nothing; never an error for want of one.
+    async fn cell(&self, key: &Key, found: Found) -> Result<Cell, RunError> {
+        let Shared { spawner, metrics, .. } = &*self.shared;
+        match found {
+            Found::Parked(cell) => return Ok(cell),
+            Found::Template(template) => {
+                if let Ok(cell) = template.fork(spawner, &key.config).await {
+                    count(&metrics.forks);
+                    return Ok(cell);
+                }
+            }
+            Found::Nothing => {}
+        }
+        count(&metrics.cold);
+        Ok(cell::start(spawner, &key.config, Source::Nothing(Kind::Cell)).await?)
+    }
+
+    /// Times what happens after the reply.
+    fn watch_teardown(&self, gone: CancellationToken) {
+        let (metrics, ended) = (Arc::clone(&self.shared.metrics), Instant::now());
+        if self.shared.pool.is_some() {
+            tokio::spawn(async move {
+                gone.cancelled().await;
+                metrics.teardown.add(ended.elapsed());
+            });
+        }
+    }
+
+    /// Counters, timings and levels at this moment.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let levels = self.shared.pool.as_ref().map(Pool::levels).unwrap_or_default();
+        self.shared.metrics.read(self.shared.spawner.alive(), levels)
+    }
+
+    /// Whether the pool holds what it should.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.shared.pool.as_ref().is_none_or(Pool::is_full)
+    }
+
+    /// Waits until nothing of past runs is left on the host. Parked cells are not past runs.
+    pub async fn settle(&self) {
+        self.shared.spawner.settle().await;
+    }
+
+    /// Ends the spawner and everything that still runs. With other clones around, they keep it.
+    pub async fn stop(self) {
+        let Some(Shared { spawner, pool, .. }) = Arc::into_inner(self.shared) else { return };
+        if let Some(pool) = pool {
+            pool.stop().await;
+        }
+        if let Some(spawner) = Arc::into_inner(spawner) {
+            spawner.stop().await;
+        }
+    }
+}
+
+/// Tells the pool that a run is over, however it ended.
+struct Done<'a>(&'a Pool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.done();
+    }
+}
+
+fn key(language: Language, limits: &Limits, sandbox: &SandboxShape) -> Key {
+    let config = CellConfig {
+        image: sandbox.image.clone(),
+        memory: limits.memory.bytes(),
+        cpu_milli: limits.cpus.milli(),
+        pids: limits.pids,
+        disk: limits.disk.bytes(),
+    };
+    let python = language == Language::Python;
+    let preload = if python { sandbox.preload.clone() } else { Vec::new() };
+    Key { config, language, preload, template: python && sandbox.template }
+}

@@ -1,0 +1,170 @@
+//! The `host` image: this machine's `/usr`, and an `/etc` of our own making.
+//!
+//! Builds the small tree around `/usr` that makes it a root file system. It copies only what is
+//! on its list; nothing else of the host's is there. It must not know how the tree is mounted.
+
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt, lchown, symlink},
+    path::Path,
+};
+
+/// The name of the user that guest code runs as, and its home.
+pub const USER: &str = "baponi";
+/// The home and working directory of guest code.
+pub const HOME: &str = "/home/baponi";
+/// The guest's user and group id, as it sees them.
+pub const GUEST_ID: u32 = 1000;
+
+/// Directories that are empty until something is mounted on them.
+const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
+/// Directories that stay empty, as programs expect them.
+const EMPTY: [&str; 9] =
+    ["etc", "var/lib", "var/cache", "var/log", "opt", "root", "mnt", "srv", "media"];
+/// Files and trees taken from the host's `/etc` as they are: how libraries and certificates are
+/// found, names of services, time zone, which alternative is chosen. Nothing secret.
+const FROM_HOST_ETC: [&str; 15] = [
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "timezone",
+    "alternatives",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "services",
+    "protocols",
+    "mime.types",
+    "os-release",
+    "debian_version",
+    "python3",
+    "python3.11",
+];
+
+/// `/etc` of our own making.
+fn own_etc() -> [(&'static str, String); 7] {
+    [
+        (
+            "passwd",
+            format!(
+                "root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{GUEST_ID}:{GUEST_ID}::{HOME}:/bin/bash\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+            ),
+        ),
+        ("group", format!("root:x:0:\ntty:x:5:\n{USER}:x:{GUEST_ID}:\nnogroup:x:65534:\n")),
+        ("hosts", "127.0.0.1 localhost cloche\n::1 localhost ip6-localhost\n".into()),
+        ("hostname", "cloche\n".into()),
+        ("resolv.conf", "# no network, no resolver\n".into()),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into(),
+        ),
+        ("shells", "/bin/sh\n/bin/bash\n".into()),
+    ]
+}
+
+/// Builds the tree in `root`, which is empty, owned by `owner`.
+pub(crate) fn build(root: &Path, host: &Path, owner: Option<u32>) -> io::Result<()> {
+    for directory in MOUNT_POINTS.iter().chain(&EMPTY) {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    fs::create_dir_all(root.join("etc/ssl"))?;
+    symlink("/tmp", root.join("var/tmp"))?;
+    symlink("/run", root.join("var/run"))?;
+    merged_usr_links(root, host)?;
+    for path in FROM_HOST_ETC {
+        copy(&host.join("etc").join(path), &root.join("etc").join(path))?;
+    }
+    for (name, content) in own_etc() {
+        fs::write(root.join("etc").join(name), content)?;
+    }
+    symlink("/proc/self/mounts", root.join("etc/mtab"))?;
+    owner.map_or(Ok(()), |owner| give(root, owner))
+}
+
+/// `/bin`, `/lib` and the like: links into `/usr`, as the host has them.
+fn merged_usr_links(root: &Path, host: &Path) -> io::Result<()> {
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
+        match fs::read_link(host.join(name)) {
+            Ok(target) => symlink(target, root.join(name))?,
+            Err(_) if host.join("usr").join(name).is_dir() => {
+                symlink(Path::new("usr").join(name), root.join(name))?;
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file, a link or a tree; what the host does not have is left out.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let Ok(kind) = fs::symlink_metadata(from).map(|metadata| metadata.file_type()) else {
+        return Ok(());
+    };
+    if kind.is_symlink() {
+        return symlink(fs::read_link(from)?, to);
+    }
+    if kind.is_dir() {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        return Ok(());
+    }
+    if kind.is_file() {
+        // What only root may read on the host is not for guests: left out.
+        if fs::metadata(from)?.permissions().mode() & 0o004 == 0 {
+            return Ok(());
+        }
+        fs::copy(from, to)?;
+    }
+    Ok(())
+}
+
+/// Gives the tree to the image's owner, so that it is root's inside the box.
+pub(crate) fn give(path: &Path, owner: u32) -> io::Result<()> {
+    lchown(path, Some(owner), Some(owner))?;
+    if fs::symlink_metadata(path)?.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give(&entry?.path(), owner)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> tempfile::TempDir {
+        let host = tempfile::tempdir().unwrap();
+        for dir in ["usr/bin", "usr/lib", "etc/ssl/certs", "root"] {
+            fs::create_dir_all(host.path().join(dir)).unwrap();
+        }
+        symlink("usr/bin", host.path().join("bin")).unwrap();
+        for file in ["etc/shadow", "etc/services", "root/secret", "etc/ssl/certs/a.pem"] {
+            fs::write(host.path().join(file), file).unwrap();
+        }
+        host
+    }
+
+    #[test]
+    fn only_what_is_on_the_list_is_taken() {
+        let (host, root) = (host(), tempfile::tempdir().unwrap());
+        build(root.path(), host.path(), None).unwrap();
+        let there = |path: &str| fs::symlink_metadata(root.path().join(path)).is_ok();
+        assert!(there("etc/services") && there("etc/ssl/certs/a.pem") && there("bin"));
+        assert!(there("etc/passwd") && there("lib") && there("home/baponi"));
+        assert!(!there("etc/shadow") && !there("root/secret"));
+    }
+
+    #[test]
+    fn a_file_that_others_may_not_read_stays_on_the_host() {
+        let (host, root) = (host(), tempfile::tempdir().unwrap());
+        let private = host.path().join("etc/ssl/certs/a.pem");
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o640)).unwrap();
+        build(root.path(), host.path(), None).unwrap();
+        assert!(!root.path().join("etc/ssl/certs/a.pem").exists());
+    }
+}

@@ -1,0 +1,261 @@
+//! Cells made before they are needed.
+//!
+//! A shelf per configuration and language holds parked cells. `take` never waits: it gives a
+//! parked cell, or says which template can fork one, or nothing. One task refills, one cell at a
+//! time and shelf by shelf, after replies have gone out. A cell is handed out by value and driven
+//! by value: what has run guest code has no way back.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use cloche_model::{ByteSize, Language};
+use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+
+use crate::{
+    cell::Cell,
+    executor::RunError,
+    metrics::{Metrics, ShelfReading, count},
+    shelf::Shelf,
+    spawner::{client::Spawner, protocol::CellConfig},
+    warm::{self, Template},
+};
+
+/// How many cells are kept, and for how long.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// Cells parked for a configuration that is in use, at least.
+    pub floor: usize,
+    /// Cells parked for one configuration, at most.
+    pub ceiling: usize,
+    /// Memory of all parked cells together, at most.
+    pub memory: ByteSize,
+    /// Forks after which a template is replaced.
+    pub template_forks: u32,
+    /// Age at which a template is replaced.
+    pub template_age: Duration,
+    /// How long a configuration is kept warm after its last use.
+    pub idle: Duration,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            floor: 2,
+            ceiling: 32,
+            memory: ByteSize::gib(2),
+            template_forks: 20_000,
+            template_age: Duration::from_secs(3600),
+            idle: Duration::from_secs(600),
+        }
+    }
+}
+
+/// What makes cells interchangeable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) config: CellConfig,
+    pub(crate) language: Language,
+    pub(crate) preload: Vec<String>,
+    pub(crate) template: bool,
+}
+
+/// What the pool has for a run.
+pub(crate) enum Found {
+    /// A cell that waits for its job.
+    Parked(Cell),
+    /// None, but a template that can fork one.
+    Template(Arc<Template>),
+    /// Nothing: start from nothing.
+    Nothing,
+}
+
+/// The pool and its refilling task.
+pub(crate) struct Pool {
+    inner: Arc<Inner>,
+    refill: JoinHandle<()>,
+}
+
+struct Inner {
+    spawner: Arc<Spawner>,
+    metrics: Arc<Metrics>,
+    settings: PoolSettings,
+    shelves: Mutex<HashMap<Key, Shelf>>,
+    wake: Notify,
+    running: AtomicUsize,
+}
+
+/// How often the shelves are looked over when nothing happens.
+const ROUND: Duration = Duration::from_secs(1);
+/// The most cells that may be alive before refilling waits for teardown to catch up.
+const BACKLOG: usize = 64;
+
+impl Pool {
+    pub(crate) fn new(
+        spawner: Arc<Spawner>,
+        metrics: Arc<Metrics>,
+        settings: PoolSettings,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            spawner,
+            metrics,
+            settings,
+            shelves: Mutex::default(),
+            wake: Notify::new(),
+            running: AtomicUsize::new(0),
+        });
+        let refill = tokio::spawn(Arc::clone(&inner).refill());
+        Self { inner, refill }
+    }
+
+    /// A cell for a run, without waiting. Counts the run as under way until [`Pool::done`].
+    pub(crate) fn take(&self, key: &Key) -> Found {
+        self.inner.running.fetch_add(1, Ordering::Relaxed);
+        let mut shelves = self.inner.shelves();
+        let shelf = shelves.entry(key.clone()).or_insert_with(Shelf::new);
+        let found = shelf.take(&self.inner.settings);
+        self.inner.metrics.died_parked.fetch_add(shelf.buried(), Ordering::Relaxed);
+        match found {
+            Some(cell) => {
+                count(&self.inner.metrics.hits);
+                Found::Parked(cell)
+            }
+            None => shelf.template().map_or(Found::Nothing, Found::Template),
+        }
+    }
+
+    /// A run has been answered: now there is time to refill.
+    pub(crate) fn done(&self) {
+        self.inner.running.fetch_sub(1, Ordering::Relaxed);
+        self.inner.wake.notify_one();
+    }
+
+    /// Has a configuration warmed up before its first run.
+    pub(crate) fn prepare(&self, key: Key) {
+        self.inner.shelves().entry(key).or_insert_with(Shelf::new).want(self.inner.settings.floor);
+        self.inner.wake.notify_one();
+    }
+
+    pub(crate) fn levels(&self) -> Vec<ShelfReading> {
+        let shelves = self.inner.shelves();
+        shelves.iter().map(|(key, shelf)| shelf.reading(key.language)).collect()
+    }
+
+    /// Whether every shelf holds what it should.
+    pub(crate) fn is_full(&self) -> bool {
+        self.inner.shelves().values().all(Shelf::is_full)
+    }
+
+    /// Ends the refilling task. The parked cells go when the spawner does.
+    pub(crate) async fn stop(self) {
+        self.refill.abort();
+        let _ = self.refill.await;
+    }
+}
+
+/// What the refilling task does next.
+enum Work {
+    Template(Key),
+    Cell(Key, Option<Arc<Template>>),
+}
+
+impl Inner {
+    fn shelves(&self) -> MutexGuard<'_, HashMap<Key, Shelf>> {
+        // A panic elsewhere leaves the shelves as good as they were.
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn refill(self: Arc<Self>) {
+        let mut turn = 0_usize;
+        loop {
+            // Also without a sign: cells die, configurations fall out of use.
+            let _ = timeout(ROUND, self.wake.notified()).await;
+            self.look_over().await;
+            while let Some(work) = self.next(turn) {
+                turn = turn.wrapping_add(1);
+                self.work(work).await;
+            }
+        }
+    }
+
+    /// Buries dead cells, and lets go of what is not used any more.
+    async fn look_over(&self) {
+        let surplus: Vec<Cell> = {
+            let mut shelves = self.shelves();
+            let mut surplus = Vec::new();
+            for shelf in shelves.values_mut() {
+                surplus.extend(shelf.look_over(&self.settings));
+                self.metrics.died_parked.fetch_add(shelf.buried(), Ordering::Relaxed);
+            }
+            shelves.retain(|_, shelf| !shelf.is_forgotten(&self.settings));
+            surplus
+        };
+        for cell in surplus {
+            self.spawner.kill(cell.id).await;
+        }
+    }
+
+    /// The next thing to do, shelf by shelf in turn, so that a busy one does not starve another.
+    fn next(&self, turn: usize) -> Option<Work> {
+        let shelves = self.shelves();
+        let parked: usize = shelves.values().map(Shelf::parked).sum();
+        let running = self.running.load(Ordering::Relaxed);
+        // Cells that are neither parked nor running are being torn down: let that catch up.
+        let dying = self.spawner.alive().saturating_sub(parked + running);
+        let memory: u64 = shelves.values().map(Shelf::memory).sum();
+        if dying > BACKLOG || memory > self.settings.memory.bytes() {
+            return None;
+        }
+        let mut keys: Vec<&Key> = shelves.keys().collect();
+        keys.sort_by_key(|key| (key.language, key.config.memory, key.config.disk));
+        let len = keys.len();
+        let in_turn = (0..len).map(|at| keys[(at + turn) % len]);
+        let mut work = in_turn.filter_map(|key| {
+            let shelf = &shelves[key];
+            if key.language == Language::Python
+                && key.template
+                && shelf.needs_template(&self.settings)
+            {
+                return Some(Work::Template(key.clone()));
+            }
+            // With work under way, only an empty shelf is worth its time.
+            let worth = shelf.wants_more() && (running < 2 || shelf.parked() < self.settings.floor);
+            worth.then(|| Work::Cell(key.clone(), shelf.template()))
+        });
+        work.next()
+    }
+
+    async fn work(&self, work: Work) {
+        match work {
+            Work::Template(key) => {
+                let started = Template::start(&self.spawner, &key.config, &key.preload).await;
+                if let Some(shelf) = self.shelves().get_mut(&key) {
+                    shelf.put_template(started);
+                }
+            }
+            Work::Cell(key, template) => {
+                let parked = self.park(&key, template.as_deref()).await;
+                if let Some(shelf) = self.shelves().get_mut(&key) {
+                    shelf.put(parked);
+                }
+            }
+        }
+    }
+
+    async fn park(&self, key: &Key, template: Option<&Template>) -> Result<Cell, RunError> {
+        match template {
+            Some(template) => template.park(&self.spawner, &key.config).await,
+            None => warm::park(&self.spawner, &key.config, key.language).await,
+        }
+    }
+}
+
+/// When a shelf may try again after a failure.
+pub(crate) fn pause(failures: u32) -> Instant {
+    Instant::now() + Duration::from_millis(250 << failures.min(8))
+}

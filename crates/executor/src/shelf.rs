@@ -1,0 +1,161 @@
+//! One shelf of the pool: the parked cells of one configuration, and how many there should be.
+//!
+//! Plain bookkeeping, no waiting: the level doubles when a run found the shelf empty and falls
+//! back slowly when runs are few.
+
+use std::{sync::Arc, time::Instant};
+
+use cloche_model::Language;
+
+use crate::{
+    cell::Cell,
+    executor::RunError,
+    metrics::ShelfReading,
+    pool::{PoolSettings, pause},
+    warm::Template,
+};
+
+/// The parked cells of one configuration.
+pub(crate) struct Shelf {
+    cells: Vec<Cell>,
+    target: usize,
+    templates: Vec<Arc<Template>>,
+    /// The memory of one parked cell, as its cgroup counts it.
+    cell_memory: u64,
+    last_take: Instant,
+    last_change: Instant,
+    failures: u32,
+    not_before: Option<Instant>,
+    template_not_before: Option<Instant>,
+    buried: u64,
+}
+
+/// How long a level is kept before it falls by one.
+const PATIENCE_SECONDS: u64 = 5;
+
+impl Shelf {
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            cells: Vec::new(),
+            target: 1,
+            templates: Vec::new(),
+            cell_memory: 4 << 20,
+            last_take: now,
+            last_change: now,
+            failures: 0,
+            not_before: None,
+            template_not_before: None,
+            buried: 0,
+        }
+    }
+
+    /// The warmest cell that is alive; raises the level where there is none.
+    pub(crate) fn take(&mut self, settings: &PoolSettings) -> Option<Cell> {
+        self.last_take = Instant::now();
+        while let Some(cell) = self.cells.pop() {
+            if !cell.is_gone() {
+                self.target = self.target.max(settings.floor);
+                return Some(cell);
+            }
+            self.buried += 1;
+        }
+        self.target = (self.target * 2).clamp(settings.floor, settings.ceiling.max(settings.floor));
+        self.last_change = self.last_take;
+        None
+    }
+
+    /// The least used living template.
+    pub(crate) fn template(&self) -> Option<Arc<Template>> {
+        self.templates.iter().rev().find(|template| !template.is_gone()).cloned()
+    }
+
+    pub(crate) fn want(&mut self, level: usize) {
+        self.target = self.target.max(level);
+    }
+
+    /// Cells that were found dead since this was last asked.
+    pub(crate) fn buried(&mut self) -> u64 {
+        std::mem::take(&mut self.buried)
+    }
+
+    pub(crate) fn parked(&self) -> usize {
+        self.cells.len()
+    }
+
+    pub(crate) fn memory(&self) -> u64 {
+        self.cell_memory.saturating_mul(self.cells.len() as u64)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.cells.len() >= self.target
+    }
+
+    pub(crate) fn wants_more(&self) -> bool {
+        let may = self.not_before.is_none_or(|at| at <= Instant::now());
+        may && !self.is_full()
+    }
+
+    pub(crate) fn needs_template(&self, settings: &PoolSettings) -> bool {
+        let may = self.template_not_before.is_none_or(|at| at <= Instant::now());
+        let fresh = |template: &Arc<Template>| {
+            !template.is_gone() && !template.is_worn(settings.template_forks, settings.template_age)
+        };
+        may && self.target > 0 && !self.templates.iter().any(fresh)
+    }
+
+    pub(crate) fn put(&mut self, parked: Result<Cell, RunError>) {
+        match parked {
+            Ok(mut cell) => {
+                self.failures = 0;
+                self.cell_memory = cell.gauges.read().peak.max(1 << 20);
+                self.cells.push(cell);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a cell could not be parked");
+                self.failures += 1;
+                self.not_before = Some(pause(self.failures));
+            }
+        }
+    }
+
+    /// Takes a new template; older ones stay only while cells of theirs may be alive.
+    pub(crate) fn put_template(&mut self, started: Result<Template, RunError>) {
+        match started {
+            Ok(template) => self.templates.push(Arc::new(template)),
+            Err(_) => self.template_not_before = Some(pause(8)),
+        }
+    }
+
+    /// Removes the dead and gives back what is too much.
+    pub(crate) fn look_over(&mut self, settings: &PoolSettings) -> Vec<Cell> {
+        let before = self.cells.len();
+        self.cells.retain(|cell| !cell.is_gone());
+        self.buried += (before - self.cells.len()) as u64;
+        self.templates.retain(|template| !template.is_gone());
+        let idle = self.last_take.elapsed();
+        if idle > settings.idle {
+            self.target = 0;
+        } else if self.last_change.elapsed().as_secs() >= PATIENCE_SECONDS
+            && self.target > settings.floor
+            && idle.as_secs() >= PATIENCE_SECONDS
+        {
+            self.target -= 1;
+            self.last_change = Instant::now();
+        }
+        self.cells.split_off(self.target.min(self.cells.len()))
+    }
+
+    pub(crate) fn is_forgotten(&self, settings: &PoolSettings) -> bool {
+        self.cells.is_empty() && self.last_take.elapsed() > settings.idle * 2
+    }
+
+    pub(crate) fn reading(&self, language: Language) -> ShelfReading {
+        ShelfReading {
+            language,
+            parked: self.cells.len(),
+            target: self.target,
+            templates: self.templates.len(),
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The spawner: the one privileged process, single-threaded, which starts cells and nothing else.
+//!
+//! `client` is how the rest of the executor speaks to it, `keeper` restarts it, `worker` is its
+//! loop, `ground` is the bare mount namespace it works in, `protocol` is what is said.
+
+pub(crate) mod client;
+mod ground;
+mod held;
+mod keeper;
+mod plans;
+pub(crate) mod protocol;
+mod templates;
+mod worker;
+
+pub use keeper::{NotASpawner, run, run_with};

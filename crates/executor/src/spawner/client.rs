@@ -1,0 +1,249 @@
+//! Speaking to the spawner from the async side.
+//!
+//! One task reads its events. A cell that was asked for ends in `Spawned` or an error, also when
+//! the spawner dies: it never hangs.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use cloche_jail::cgroup::Gauges;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::{Notify, oneshot, watch},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use super::protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request};
+
+/// Why a cell could not be had.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The spawner said no, and why.
+    #[error("the cell could not be started: {0}")]
+    Refused(String),
+    /// The spawner died; it is started again, what it held is lost.
+    #[error("the spawner died")]
+    SpawnerLost,
+}
+
+/// A handle to the running spawner.
+pub(crate) struct Spawner {
+    shared: Arc<Shared>,
+    reader: tokio::task::JoinHandle<()>,
+    keeper: Child,
+}
+
+struct Shared {
+    socket: AsyncFd<OwnedFd>,
+    state: Mutex<State>,
+    next: AtomicU64,
+    /// Told whenever a cell is gone.
+    settled: Notify,
+    missing: watch::Sender<Option<Vec<(String, String)>>>,
+}
+
+#[derive(Default)]
+struct State {
+    asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
+    /// Cancelled when the cell is gone or lost.
+    alive: HashMap<CellId, CancellationToken>,
+}
+
+/// What a cell is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// From nothing.
+    Nothing(Kind),
+    /// By a template's fork.
+    Template(CellId),
+}
+
+/// A cell the spawner has started.
+pub(crate) struct Spawned {
+    pub(crate) cell: CellId,
+    pub(crate) gauges: Gauges,
+    /// Cancelled when the cell is gone or lost.
+    pub(crate) gone: CancellationToken,
+}
+
+impl Spawner {
+    /// Starts the program as a spawner, with one end of a socket as its standard input.
+    pub(crate) fn start(program: &std::path::Path, args: &[String]) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        let keeper = Command::new(program)
+            .args(args)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let shared = Arc::new(Shared {
+            socket: AsyncFd::new(ours)?,
+            state: Mutex::default(),
+            next: AtomicU64::new(1),
+            settled: Notify::new(),
+            missing: watch::Sender::new(None),
+        });
+        let reader = tokio::spawn(Arc::clone(&shared).read());
+        Ok(Self { shared, reader, keeper })
+    }
+
+    /// What this host cannot build, once the spawner has said so.
+    pub(crate) async fn missing(&self) -> Result<Vec<(String, String)>, SpawnError> {
+        let mut seen = self.shared.missing.subscribe();
+        let seen = seen.wait_for(Option::is_some).await.map_err(|_| SpawnError::SpawnerLost)?;
+        Ok(seen.clone().unwrap_or_default())
+    }
+
+    /// Starts a cell; `fds` are its stdin, stdout, stderr, job and control.
+    pub(crate) async fn spawn(
+        &self,
+        config: &CellConfig,
+        source: Source,
+        fds: [BorrowedFd<'_>; 5],
+    ) -> Result<Spawned, SpawnError> {
+        let cell = CellId(self.shared.next.fetch_add(1, Ordering::Relaxed));
+        let config = config.clone();
+        let request = match source {
+            Source::Nothing(kind) => Request::Spawn { cell, config, kind },
+            Source::Template(template) => Request::Fork { cell, config, template },
+        };
+        let (answer, answered) = oneshot::channel();
+        let gone = CancellationToken::new();
+        {
+            let mut state = self.shared.state();
+            state.asked.insert(cell, answer);
+            state.alive.insert(cell, gone.clone());
+        }
+        if self.shared.send(&request, &fds).await.is_err() {
+            self.shared.forget(cell);
+            return Err(SpawnError::SpawnerLost);
+        }
+        let gauges = answered.await.map_err(|_| SpawnError::SpawnerLost)??;
+        Ok(Spawned { cell, gauges, gone })
+    }
+
+    /// Kills everything in a cell.
+    pub(crate) async fn kill(&self, cell: CellId) {
+        // If the spawner is gone, so are its cells.
+        let _ = self.shared.send(&Request::Kill { cell }, &[]).await;
+    }
+
+    /// How many cells are alive or being cleaned up.
+    pub(crate) fn alive(&self) -> usize {
+        self.shared.state().alive.len()
+    }
+
+    /// Waits until every cell is gone.
+    pub(crate) async fn settle(&self) {
+        loop {
+            let settled = self.shared.settled.notified();
+            if self.alive() == 0 {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Ends the spawner and every cell with it.
+    pub(crate) async fn stop(mut self) {
+        self.reader.abort();
+        let _ = (&mut self.reader).await;
+        let Self { shared, mut keeper, .. } = self;
+        // The last handle to the socket: closing it is the sign to end.
+        drop(shared);
+        let _ = tokio::task::spawn_blocking(move || keeper.wait()).await;
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves the maps as good as they were.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, cell: CellId) {
+        let mut state = self.state();
+        state.asked.remove(&cell);
+        state.alive.remove(&cell);
+        self.settled.notify_waiters();
+    }
+
+    async fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ProtocolError> {
+        loop {
+            match protocol::send(self.socket.as_fd(), request, fds) {
+                Err(ProtocolError::WouldBlock) => {
+                    let ready = self.socket.writable().await;
+                    ready.map_err(|_| ProtocolError::Closed)?.clear_ready();
+                }
+                sent => return sent,
+            }
+        }
+    }
+
+    async fn read(self: Arc<Self>) {
+        loop {
+            match protocol::receive::<Event>(self.socket.as_fd()) {
+                Ok((event, fds)) => self.take(event, fds),
+                Err(ProtocolError::WouldBlock) => match self.socket.readable().await {
+                    Ok(mut ready) => ready.clear_ready(),
+                    Err(_) => break,
+                },
+                Err(error) => {
+                    tracing::error!(%error, "the spawner's keeper is gone");
+                    break;
+                }
+            }
+        }
+        self.lose_everything();
+    }
+
+    fn take(&self, event: Event, fds: Vec<OwnedFd>) {
+        match event {
+            Event::Hello { walls_missing } => {
+                if self.missing.send_replace(Some(walls_missing)).is_some() {
+                    tracing::error!("the spawner died and was started again");
+                    self.lose_everything();
+                }
+            }
+            Event::Spawned { cell, gauges: there } => {
+                let mut files = fds.into_iter().map(File::from);
+                let [oom, cpu, peak] = there.map(|there| there.then(|| files.next()).flatten());
+                if let Some(asked) = self.state().asked.remove(&cell) {
+                    let _ = asked.send(Ok(Gauges { oom, cpu, peak }));
+                }
+            }
+            Event::Refused { cell, reason } => {
+                if let Some(asked) = self.state().asked.remove(&cell) {
+                    let _ = asked.send(Err(SpawnError::Refused(reason)));
+                }
+            }
+            Event::Gone { cell } => {
+                if let Some(gone) = self.state().alive.remove(&cell) {
+                    gone.cancel();
+                }
+                self.settled.notify_waiters();
+            }
+        }
+    }
+
+    /// Everyone who waits for a cell hears that there is none: dropping the senders does that.
+    fn lose_everything(&self) {
+        let lost = std::mem::take(&mut *self.state());
+        lost.alive.values().for_each(CancellationToken::cancel);
+        drop(lost);
+        self.settled.notify_waiters();
+    }
+}

@@ -1,0 +1,235 @@
+//! The ground a spawner works on: a mount namespace with next to nothing in it.
+//!
+//! `/usr` with the image's owner, the image's tree, device nodes, `/proc`, an empty stage. All of
+//! it on a tmpfs that is the spawner's alone and goes with it: nothing is left on the host. As an
+//! ordinary user it lives in a user namespace of its own, where it may do the same.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::symlink},
+    },
+    path::{Path, PathBuf},
+};
+
+use cloche_jail::{
+    cgroup::{Controllers, Hierarchy},
+    plan::{HostFacts, ImageView},
+    proc_masks,
+    sys::{self, CloneRequest, Cloned, Errno},
+};
+
+use crate::image;
+
+/// The first host id that is ours: the image's owner and the 65,535 after it own what the
+/// image's files belong to; guests come after those.
+const FIRST_ID: u32 = 0x7000_0000;
+/// How many ids an image can use.
+const IMAGE_IDS: u32 = 65536;
+/// How many guests can be alive at once, each with an id of its own.
+pub(super) const GUEST_IDS: u32 = 60_000;
+
+const NEW_USER: u64 = 0x1000_0000;
+const NEW_MOUNT: u64 = 0x0002_0000;
+const BIND_REC: u64 = 4096 | 16384;
+const PRIVATE_REC: u64 = 1 << 18 | 16384;
+
+/// What a spawner has to build boxes with.
+pub(super) struct Ground {
+    pub(super) image: ImageView,
+    pub(super) stage: PathBuf,
+    pub(super) facts: HostFacts,
+    pub(super) cgroups: Option<Hierarchy>,
+    /// Whether we may give every cell a host id of its own.
+    pub(super) privileged: bool,
+    pub(super) missing: Vec<(String, String)>,
+    /// Keeps the cgroup directories reachable after the host's root is gone.
+    _held: Vec<OwnedFd>,
+}
+
+/// The host id of the guest in a slot.
+pub(super) fn guest_id(slot: u32) -> u32 {
+    FIRST_ID + IMAGE_IDS + slot
+}
+
+/// The host id that owns the image.
+pub(super) const IMAGE_OWNER: u32 = FIRST_ID;
+
+/// Leaves the host's mounts for a ground of our own.
+pub(super) fn prepare() -> io::Result<Ground> {
+    let mut missing = Vec::new();
+    let (cgroups, held) = match Hierarchy::take().and_then(hold) {
+        Ok((hierarchy, held)) => (Some(hierarchy), held),
+        Err(error) => {
+            missing.push(("cgroups".to_owned(), error.to_string()));
+            (None, Vec::new())
+        }
+    };
+    let privileged = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
+    if !privileged {
+        enter_user_namespace()?;
+        missing
+            .push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
+    }
+    mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
+    let root = Path::new("/tmp");
+    mount(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
+    let image = build(root, privileged)?;
+    std::env::set_current_dir(root)?;
+    sys::pivot_here().map_err(os)?;
+    let facts = facts();
+    if facts.landlock == 0 {
+        missing.push(("landlock".to_owned(), "this kernel has no Landlock, or it is off".into()));
+    }
+    Ok(Ground { image, stage: "/stage".into(), facts, cgroups, privileged, missing, _held: held })
+}
+
+/// Reaches the cgroup directories through descriptors, as their paths will be gone.
+fn hold(hierarchy: Hierarchy) -> io::Result<(Hierarchy, Vec<OwnedFd>)> {
+    let mut held: Vec<OwnedFd> = Vec::new();
+    let mut through = |path: PathBuf| -> io::Result<PathBuf> {
+        let (parent, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::NotFound)?;
+        let fd: OwnedFd = fs::File::open(parent)?.into();
+        let path = Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string()).join(name);
+        held.push(fd);
+        Ok(path)
+    };
+    let hierarchy = match hierarchy {
+        Hierarchy::V2 { base, controllers } => Hierarchy::V2 { base: through(base)?, controllers },
+        Hierarchy::V1(Controllers { memory, pids, cpu, cpuacct }) => Hierarchy::V1(Controllers {
+            memory: memory.map(&mut through).transpose()?,
+            pids: pids.map(&mut through).transpose()?,
+            cpu: cpu.map(&mut through).transpose()?,
+            cpuacct: cpuacct.map(&mut through).transpose()?,
+        }),
+    };
+    Ok((hierarchy, held))
+}
+
+fn enter_user_namespace() -> io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::unshare(NEW_USER | NEW_MOUNT).map_err(os)?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+fn build(root: &Path, privileged: bool) -> io::Result<ImageView> {
+    for directory in ["proc", "usr", "dev", "image/host", "stage"] {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    image::build(&root.join("image/host"), Path::new("/"), privileged.then_some(IMAGE_OWNER))?;
+    mount(c"/proc", &root.join("proc"), c"", BIND_REC, c"")?;
+    let mapped = privileged && show_usr_as_the_image_s(&root.join("usr")).is_ok();
+    if !mapped {
+        mount(c"/usr", &root.join("usr"), c"", BIND_REC, c"")?;
+    }
+    devices(&root.join("dev"), privileged)?;
+    if privileged {
+        image::give(&root.join("dev"), IMAGE_OWNER)?;
+    }
+    Ok(ImageView {
+        tree: "/image/host".into(),
+        binds: vec![("/usr".into(), "/usr".into())],
+        dev: "/dev".into(),
+    })
+}
+
+/// `/usr` with root's files shown as the image owner's, so that they are root's inside a box.
+fn show_usr_as_the_image_s(target: &Path) -> io::Result<()> {
+    let tree = sys::owned(sys::open_tree(c"/usr").map_err(os)?);
+    let namespace = mapping_namespace()?;
+    sys::idmap(tree.as_raw_fd(), namespace.as_raw_fd()).map_err(os)?;
+    sys::attach_mount(tree.as_raw_fd(), &text(target)).map_err(os)
+}
+
+/// A user namespace that exists only to say how ids are shown: made by a child that does nothing.
+fn mapping_namespace() -> io::Result<OwnedFd> {
+    let (read, write) = sys::pipe().map(|(r, w)| (sys::owned(r), sys::owned(w))).map_err(os)?;
+    let (read_fd, write_fd) = (read.as_raw_fd(), write.as_raw_fd());
+    match sys::clone(CloneRequest { namespaces: NEW_USER, cgroup: None }).map_err(os)? {
+        Cloned::Child => {
+            sys::close(write_fd);
+            let _ = sys::read(read_fd, &mut [0]);
+            sys::exit(0)
+        }
+        Cloned::Parent(pid, pidfd) => {
+            sys::close(pidfd);
+            let map = format!("0 {IMAGE_OWNER} {IMAGE_IDS}");
+            fs::write(format!("/proc/{pid}/uid_map"), &map)?;
+            fs::write(format!("/proc/{pid}/gid_map"), &map)?;
+            let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
+            drop(write);
+            let _ = sys::wait_any();
+            Ok(namespace.into())
+        }
+    }
+}
+
+/// The device nodes: made where we may, the host's own bound here where we may not.
+fn devices(dev: &Path, privileged: bool) -> io::Result<()> {
+    const NODES: [(&str, u32, u32); 6] = [
+        ("null", 1, 3),
+        ("zero", 1, 5),
+        ("full", 1, 7),
+        ("random", 1, 8),
+        ("urandom", 1, 9),
+        ("tty", 5, 0),
+    ];
+    for (name, major, minor) in NODES {
+        let path = dev.join(name);
+        if privileged {
+            sys::mknod(&text(&path), 0o020_666, major, minor).map_err(os)?;
+            sys::chmod(&text(&path), 0o666).map_err(os)?;
+        } else {
+            fs::write(&path, "")?;
+            mount(&text(&Path::new("/dev").join(name)), &path, c"", BIND_REC, c"")?;
+        }
+    }
+    for directory in ["pts", "shm"] {
+        fs::create_dir(dev.join(directory))?;
+    }
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        symlink(target, dev.join(name))?;
+    }
+    Ok(())
+}
+
+fn facts() -> HostFacts {
+    let last = fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap_or_default();
+    let there = |path: &&str| {
+        let kind = fs::symlink_metadata(Path::new("/proc").join(path)).ok()?;
+        Some(((*path).to_owned(), kind.is_dir()))
+    };
+    HostFacts {
+        landlock: sys::landlock_version().unwrap_or(0),
+        last_capability: last.trim().parse().unwrap_or(40),
+        proc_masks: proc_masks::MASKED.iter().filter_map(there).collect(),
+    }
+}
+
+fn mount(
+    source: &std::ffi::CStr,
+    target: &Path,
+    kind: &std::ffi::CStr,
+    flags: u64,
+    data: &std::ffi::CStr,
+) -> io::Result<()> {
+    sys::mount(source, &text(target), kind, flags, data).map_err(os)
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+fn os(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}

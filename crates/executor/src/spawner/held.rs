@@ -1,0 +1,47 @@
+//! One cell in the spawner's books, from its start to the last of its cgroup.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use cloche_jail::{cgroup::Cgroup, sys};
+
+/// A cell and all that is held for it.
+pub(super) struct Held {
+    /// Which host id it has.
+    pub(super) slot: u32,
+    pub(super) life: Life,
+    /// To be killed as soon as it exists.
+    pub(super) doomed: bool,
+    pub(super) cgroup: Option<Cgroup>,
+}
+
+/// Where a cell is in its life.
+pub(super) enum Life {
+    /// A template was asked for it.
+    Pending,
+    /// Its pid 1, readable when it has ended.
+    Running(OwnedFd),
+    /// No process of it is left; its cgroup may take a moment.
+    Ended,
+}
+
+impl Life {
+    pub(super) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Running(pidfd) => Some(pidfd.as_fd()),
+            Self::Pending | Self::Ended => None,
+        }
+    }
+}
+
+impl Held {
+    /// Pid 1 first: the kernel then kills the whole namespace, and no fork in it succeeds any more.
+    pub(super) fn kill(&mut self) {
+        self.doomed = true;
+        if let Some(pidfd) = self.life.pidfd() {
+            let _ = sys::pidfd_kill(pidfd.as_raw_fd(), 9);
+        }
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
+    }
+}

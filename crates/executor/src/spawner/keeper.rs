@@ -1,0 +1,72 @@
+//! The keeper: the spawner's own parent, which holds its socket and starts it again if it dies.
+//!
+//! So that the server needs no privileges to have a new spawner, and loses no packet that was
+//! not yet read.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use cloche_jail::{
+    plan::Plan,
+    sys::{self, CloneRequest, Cloned, Prctl},
+};
+
+use super::worker;
+
+/// Started by hand: standard input is not the socket of an executor.
+#[derive(Debug, thiserror::Error)]
+#[error("this command is started by cloche itself, with a socket as its standard input")]
+pub struct NotASpawner;
+
+/// A worker that dies this soon after its start is not started again at once.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+
+/// Runs the spawner on the socket that is standard input, until the executor closes it.
+pub fn run() -> Result<ExitCode, NotASpawner> {
+    run_with(&|plan| plan)
+}
+
+/// The same with every plan changed on its way: how the escape suite leaves out a wall.
+pub fn run_with(change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> {
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
+    rustix::net::sockopt::socket_type(&socket).map_err(|_| NotASpawner)?;
+    // The worker's cells come to us if it dies, to be reaped.
+    let _ = sys::prctl(Prctl::ChildSubreaper, 1);
+    loop {
+        let born = Instant::now();
+        let pid = match sys::clone(CloneRequest::default()) {
+            Ok(Cloned::Child) => {
+                let _ = sys::prctl(Prctl::ParentDeathSignal, 9);
+                sys::exit(worker::run(&socket, change));
+            }
+            Ok(Cloned::Parent(pid, pidfd)) => {
+                sys::close(pidfd);
+                pid
+            }
+            Err(_) => return Ok(ExitCode::FAILURE),
+        };
+        if wait_for(pid) == Some(0) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if born.elapsed() < SHORT_LIFE {
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+/// Reaps until this child has ended: its exit code, or nothing if it was killed.
+fn wait_for(pid: i32) -> Option<i32> {
+    loop {
+        match sys::wait_any() {
+            Ok(reaped) if reaped.pid == pid => return (!reaped.signalled).then_some(reaped.status),
+            Ok(_) => {}
+            Err(sys::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}

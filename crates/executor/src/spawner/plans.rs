@@ -1,0 +1,130 @@
+//! The plans a spawner works by, one per configuration and shape, made once.
+
+use std::io;
+
+use cloche_jail::{
+    cgroup::CgroupLimits,
+    plan::{self, Identity, JailSpec, Plan, TEMPLATE_GUESTS},
+    serve::NO_ID,
+};
+
+use super::{
+    ground::{self, Ground},
+    protocol::CellConfig,
+    templates::TemplateIds,
+};
+use crate::image::{GUEST_ID, HOME};
+
+/// Inodes a guest gets for each MiB of disk.
+const INODES_PER_MIB: u64 = 256;
+/// What a template gets, whatever its cells do: it only imports.
+const TEMPLATE_MEMORY: u64 = 2 << 30;
+const TEMPLATE_PIDS: u32 = 4096;
+
+/// Which kind of box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// Built from nothing.
+    Cell,
+    /// A template's own.
+    Template,
+    /// Forked by a template.
+    Forked,
+}
+
+/// A plan and the bytes that a new cell reads of it.
+pub(super) struct Prepared {
+    pub(super) plan: Plan,
+    pub(super) program: Vec<u8>,
+}
+
+/// All plans so far: building one costs more than starting a cell should.
+pub(super) struct Plans<'a> {
+    pub(super) ground: Ground,
+    /// What is done to a plan before it is used; nothing, but in the escape suite.
+    change: &'a dyn Fn(Plan) -> Plan,
+    made: Vec<(CellConfig, Shape, Prepared)>,
+}
+
+impl<'a> Plans<'a> {
+    pub(super) fn new(ground: Ground, change: &'a dyn Fn(Plan) -> Plan) -> Self {
+        Self { ground, change, made: Vec::new() }
+    }
+
+    pub(super) fn at(&self, at: usize) -> &Prepared {
+        &self.made[at].2
+    }
+
+    /// Where the plan for a configuration is, made on its first use.
+    pub(super) fn find(&mut self, config: &CellConfig, shape: Shape) -> io::Result<usize> {
+        if config.image != "host" {
+            return Err(io::Error::other(format!("there is no image {:?} here", config.image)));
+        }
+        let known =
+            |(have, kind, _): &(CellConfig, Shape, Prepared)| have == config && *kind == shape;
+        if let Some(at) = self.made.iter().position(known) {
+            return Ok(at);
+        }
+        let spec = self.spec(config, shape);
+        let plan = match shape {
+            Shape::Cell => plan::plan(&spec),
+            Shape::Template => plan::template_plan(&spec),
+            Shape::Forked => plan::forked_plan(&spec),
+        };
+        let plan = (self.change)(plan);
+        let program = plan.encode();
+        self.made.push((config.clone(), shape, Prepared { plan, program }));
+        Ok(self.made.len() - 1)
+    }
+
+    fn spec(&self, config: &CellConfig, shape: Shape) -> JailSpec {
+        let inodes = (config.disk >> 20).max(16) * INODES_PER_MIB;
+        let guest = if shape == Shape::Template { 0 } else { GUEST_ID };
+        JailSpec {
+            image: self.ground.image.clone(),
+            stage: self.ground.stage.clone(),
+            guest: (guest, guest),
+            identity: self.identity(shape, 0),
+            hostname: "cloche".to_owned(),
+            home: HOME.into(),
+            disk: (config.disk, inodes),
+            cgroup: self.limits(config, shape),
+            host: self.ground.facts.clone(),
+        }
+    }
+
+    fn limits(&self, config: &CellConfig, shape: Shape) -> CgroupLimits {
+        let can = self.ground.cgroups.as_ref().map_or([false; 3], |all| all.can_limit());
+        if shape == Shape::Template {
+            let memory = can[0].then_some(TEMPLATE_MEMORY);
+            return CgroupLimits { memory, pids: can[1].then_some(TEMPLATE_PIDS), cpu: None };
+        }
+        CgroupLimits {
+            memory: can[0].then_some(config.memory),
+            pids: can[1].then_some(config.pids),
+            cpu: can[2].then_some(config.cpu_milli),
+        }
+    }
+
+    /// Who the users of a box are, on the host or where the spawner's own ids end.
+    pub(super) fn identity(&self, shape: Shape, slot: u32) -> Identity {
+        if !self.ground.privileged {
+            // Ids of the spawner's own namespace, where it is the only user.
+            return Identity::Shared { uid: 0, gid: 0 };
+        }
+        let image_owner = ground::IMAGE_OWNER;
+        if shape == Shape::Template {
+            let first = ground::guest_id(0);
+            return Identity::Range { image_owner, first, count: ground::GUEST_IDS };
+        }
+        Identity::Own { image_owner, guest: ground::guest_id(slot) }
+    }
+
+    /// The ids of a cell in a slot, as a template counts them.
+    pub(super) fn ids_in_template(&self, slot: u32) -> TemplateIds {
+        if self.ground.privileged {
+            return [0, TEMPLATE_GUESTS + slot, GUEST_ID];
+        }
+        [NO_ID, 0, GUEST_ID]
+    }
+}

@@ -1,0 +1,111 @@
+//! What the executor and the spawner say to each other, one packet each.
+//!
+//! The spawner is privileged and trusts no packet to name a path or a mount: it is told limits
+//! and the name of an image, and builds the rest itself.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use cloche_jail::sys::{self, Errno};
+use serde::{Deserialize, Serialize};
+
+/// The longest packet.
+const PACKET: usize = 64 << 10;
+
+/// A cell's own number, chosen by the executor and never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct CellId(pub(crate) u64);
+
+/// What a cell must be like; cells of equal configurations are interchangeable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct CellConfig {
+    pub(crate) image: String,
+    pub(crate) memory: u64,
+    pub(crate) cpu_milli: u32,
+    pub(crate) pids: u32,
+    pub(crate) disk: u64,
+}
+
+/// What is started from nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// A cell for guest code.
+    Cell,
+    /// A template, which never sees any.
+    Template,
+}
+
+/// From the executor.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Start a cell. Carries stdin, stdout, stderr, job, control.
+    Spawn { cell: CellId, config: CellConfig, kind: Kind },
+    /// Have a template fork a cell. Carries the same.
+    Fork { cell: CellId, config: CellConfig, template: CellId },
+    /// Kill everything in a cell.
+    Kill { cell: CellId },
+}
+
+/// From the spawner.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// A spawner has started; whatever an earlier one held is gone.
+    Hello { walls_missing: Vec<(String, String)> },
+    /// A cell was started. Carries its gauges: those of oom, cpu, peak that are there.
+    Spawned { cell: CellId, gauges: [bool; 3] },
+    /// A cell could not be started.
+    Refused { cell: CellId, reason: String },
+    /// A cell is gone: processes, mounts and cgroups.
+    Gone { cell: CellId },
+}
+
+/// A packet that could not be sent or read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProtocolError {
+    /// The other side is gone.
+    #[error("the other side is gone")]
+    Closed,
+    /// Would block: nothing to read, or no room to write.
+    #[error("not now")]
+    WouldBlock,
+    /// Anything else.
+    #[error("system error {0}")]
+    System(i32),
+    /// Not one of our packets.
+    #[error("malformed packet: {0}")]
+    Malformed(String),
+}
+
+impl From<Errno> for ProtocolError {
+    fn from(errno: Errno) -> Self {
+        match errno.0 {
+            11 => Self::WouldBlock,
+            32 | 104 => Self::Closed,
+            other => Self::System(other),
+        }
+    }
+}
+
+/// Sends one packet.
+pub(crate) fn send<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    packet: &T,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), ProtocolError> {
+    let bytes = serde_json::to_vec(packet).map_err(|e| ProtocolError::Malformed(e.to_string()))?;
+    let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    Ok(sys::send(socket.as_raw_fd(), &bytes, &fds)?)
+}
+
+/// Receives one packet with its descriptors.
+pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
+    socket: impl AsFd,
+) -> Result<(T, Vec<OwnedFd>), ProtocolError> {
+    let mut buffer = vec![0; PACKET];
+    let (len, fds) = sys::receive(socket.as_fd().as_raw_fd(), &mut buffer)?;
+    let fds = fds.into_iter().flatten().map(sys::owned).collect();
+    if len == 0 {
+        return Err(ProtocolError::Closed);
+    }
+    let packet = serde_json::from_slice(&buffer[..len]);
+    packet.map(|packet| (packet, fds)).map_err(|e| ProtocolError::Malformed(e.to_string()))
+}

@@ -1,0 +1,298 @@
+//! The spawner's loop: reads requests, starts and kills cells, notices ends, cleans up.
+//!
+//! Single-threaded and blocking only in `poll`. It never reads what a guest wrote and never
+//! holds a program.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    thread,
+    time::Duration,
+};
+
+use cloche_jail::{
+    cgroup::{Cgroup, CgroupLimits, Entry},
+    launch::{Launch, launch},
+    plan::Plan,
+    sys,
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+};
+
+use super::{
+    ground,
+    held::{Held, Life},
+    plans::{Plans, Shape},
+    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request},
+    templates::Template,
+};
+
+/// How long the dead may take before we look again whether their cgroups can go.
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// Serves one executor until it closes the socket; the exit code of the process.
+pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
+    let ground = match ground::prepare() {
+        Ok(ground) => ground,
+        Err(error) => {
+            let reason = format!("cannot prepare the ground for cells: {error}");
+            let missing = vec![("ground".to_owned(), reason)];
+            let _ = protocol::send(socket.as_fd(), &Event::Hello { walls_missing: missing }, &[]);
+            return 0;
+        }
+    };
+    let mut worker = Worker {
+        socket: socket.as_fd(),
+        cells: BTreeMap::new(),
+        templates: BTreeMap::new(),
+        plans: Plans::new(ground, change),
+        next_slot: 0,
+    };
+    let code = i32::from(worker.serve().is_err());
+    worker.end();
+    code
+}
+
+struct Worker<'a> {
+    socket: BorrowedFd<'a>,
+    cells: BTreeMap<CellId, Held>,
+    /// The sockets on which templates are asked for forks.
+    templates: BTreeMap<CellId, Template>,
+    plans: Plans<'a>,
+    next_slot: u32,
+}
+
+/// What `poll` found.
+#[derive(Default)]
+struct Woken {
+    request: bool,
+    ended: Vec<CellId>,
+    answered: Vec<CellId>,
+}
+
+impl Worker<'_> {
+    fn serve(&mut self) -> Result<(), ProtocolError> {
+        let missing = self.plans.ground.missing.clone();
+        protocol::send(self.socket, &Event::Hello { walls_missing: missing }, &[])?;
+        loop {
+            let woken = self.wait()?;
+            for template in woken.answered {
+                self.take_answer(template)?;
+            }
+            self.collect(&woken.ended)?;
+            if woken.request {
+                match protocol::receive::<Request>(self.socket) {
+                    Ok((request, fds)) => self.answer(request, &fds)?,
+                    Err(ProtocolError::Closed) => return Ok(()),
+                    Err(ProtocolError::WouldBlock | ProtocolError::Malformed(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// Sleeps until a request, an answer of a template, or the end of a cell.
+    fn wait(&self) -> Result<Woken, ProtocolError> {
+        let running = self.cells.iter().filter_map(|(id, held)| Some((*id, held.life.pidfd()?)));
+        let (ids, pidfds): (Vec<_>, Vec<_>) = running.unzip();
+        let mut fds = vec![PollFd::from_borrowed_fd(self.socket, PollFlags::IN)];
+        let sockets = self.templates.values().map(|template| template.socket.as_fd());
+        fds.extend(sockets.chain(pidfds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let dying = self.cells.values().any(|held| matches!(held.life, Life::Ended));
+        match poll(&mut fds, dying.then_some(&SOON)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(ProtocolError::System(errno.raw_os_error())),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (templates, cells) = ready[1..].split_at(self.templates.len());
+        let pick = |(id, ready): (&CellId, &bool)| ready.then_some(*id);
+        Ok(Woken {
+            request: ready[0],
+            answered: self.templates.keys().zip(templates).filter_map(pick).collect(),
+            ended: ids.iter().zip(cells).filter_map(pick).collect(),
+        })
+    }
+
+    fn answer(&mut self, request: Request, fds: &[OwnedFd]) -> Result<(), ProtocolError> {
+        let (cell, started) = match request {
+            Request::Spawn { cell, config, kind } => (cell, self.spawn(cell, config, kind, fds)),
+            Request::Fork { cell, config, template } => {
+                match self.fork(cell, config, template, fds) {
+                    // The template will say when it is done.
+                    Ok(()) => return Ok(()),
+                    Err(error) => (cell, Err(error)),
+                }
+            }
+            Request::Kill { cell } => {
+                if let Some(held) = self.cells.get_mut(&cell) {
+                    held.kill();
+                }
+                return Ok(());
+            }
+        };
+        match started {
+            Ok(()) => self.tell_spawned(cell),
+            Err(error) => self.refuse(cell, error.to_string()),
+        }
+    }
+
+    fn tell_spawned(&self, cell: CellId) -> Result<(), ProtocolError> {
+        let gauges = self.cells.get(&cell).and_then(|held| Some(held.cgroup.as_ref()?.gauges()));
+        let files = gauges.map_or([None; 3], |g| [g.oom.as_ref(), g.cpu.as_ref(), g.peak.as_ref()]);
+        let event = Event::Spawned { cell, gauges: files.map(|file| file.is_some()) };
+        let files: Vec<_> = files.iter().flatten().map(|file| file.as_fd()).collect();
+        protocol::send(self.socket, &event, &files)
+    }
+
+    /// Says no, and leaves whatever there is of the cell to be cleaned up.
+    fn refuse(&mut self, cell: CellId, reason: String) -> Result<(), ProtocolError> {
+        if let Some(held) = self.cells.get_mut(&cell) {
+            held.life = Life::Ended;
+        }
+        protocol::send(self.socket, &Event::Refused { cell, reason }, &[])
+    }
+
+    /// Takes a cell into the books: a host id of its own and a cgroup.
+    fn hold(&mut self, cell: CellId, limits: CgroupLimits) -> io::Result<&mut Held> {
+        let slot = self.free_slot();
+        let cgroup = self.plans.ground.cgroups.as_ref();
+        let name = format!("cell{}", cell.0);
+        let cgroup = cgroup.map(|all| Cgroup::create(all, &name, limits)).transpose()?;
+        let held = Held { slot, life: Life::Pending, doomed: false, cgroup };
+        Ok(self.cells.entry(cell).or_insert(held))
+    }
+
+    fn spawn(
+        &mut self,
+        cell: CellId,
+        config: CellConfig,
+        kind: Kind,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let [stdin, stdout, stderr, job, control] = fds else {
+            return Err(io::Error::other("a cell needs five descriptors"));
+        };
+        let shape = if kind == Kind::Template { Shape::Template } else { Shape::Cell };
+        let at = self.plans.find(&config, shape)?;
+        let limits = self.plans.at(at).plan.cgroup;
+        self.hold(cell, limits)?;
+        let fork = (kind == Kind::Template)
+            .then(|| {
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            })
+            .transpose()?;
+        let held = &self.cells[&cell];
+        let prepared = self.plans.at(at);
+        let launched = launch(&Launch {
+            namespaces: prepared.plan.namespaces,
+            program: &prepared.program,
+            identity: self.plans.identity(shape, held.slot),
+            guest: prepared.plan.guest,
+            cgroup: held.cgroup.as_ref().map_or_else(Entry::default, Cgroup::entry),
+            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            job: job.as_fd(),
+            control: control.as_fd(),
+            fork: fork.as_ref().map(|(_, theirs)| theirs.as_fd()),
+        })?;
+        if let Some((ours, _)) = fork {
+            self.templates.insert(cell, Template::new(ours));
+        }
+        if let Some(held) = self.cells.get_mut(&cell) {
+            held.life = Life::Running(launched.pidfd);
+        }
+        Ok(())
+    }
+
+    fn fork(
+        &mut self,
+        cell: CellId,
+        config: CellConfig,
+        template: CellId,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let at = self.plans.find(&config, Shape::Forked)?;
+        let limits = self.plans.at(at).plan.cgroup;
+        self.hold(cell, limits)?;
+        let held = &self.cells[&cell];
+        let template = self.templates.get_mut(&template);
+        let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
+        let doors = held.cgroup.as_ref().map(Cgroup::doors).unwrap_or_default();
+        let ids = self.plans.ids_in_template(held.slot);
+        template.ask(cell, ids, &self.plans.at(at).program, fds, &doors)
+    }
+
+    /// A template has forked, or could not, or is gone.
+    fn take_answer(&mut self, template: CellId) -> Result<(), ProtocolError> {
+        let Some(asked) = self.templates.get_mut(&template) else { return Ok(()) };
+        match asked.take_answer() {
+            Ok((cell, Ok(pidfd))) => {
+                if let Some(held) = self.cells.get_mut(&cell) {
+                    held.life = Life::Running(pidfd);
+                    if held.doomed {
+                        held.kill();
+                    }
+                }
+                self.tell_spawned(cell)
+            }
+            Ok((cell, Err(error))) => {
+                self.refuse(cell, format!("the template could not fork: {error}"))
+            }
+            Err(lost) => {
+                self.templates.remove(&template);
+                lost.into_iter().try_for_each(|cell| self.refuse(cell, "the template died".into()))
+            }
+        }
+    }
+
+    /// A host id that no living cell has.
+    fn free_slot(&mut self) -> u32 {
+        loop {
+            self.next_slot = (self.next_slot + 1) % ground::GUEST_IDS;
+            if !self.cells.values().any(|held| held.slot == self.next_slot) {
+                return self.next_slot;
+            }
+        }
+    }
+
+    /// Reaps what has ended and cleans up after it.
+    fn collect(&mut self, ended: &[CellId]) -> Result<(), ProtocolError> {
+        for cell in ended {
+            if let Some(held) = self.cells.get_mut(cell) {
+                held.life = Life::Ended;
+            }
+        }
+        while let Ok(Some(_)) = sys::reap() {}
+        let mut gone = Vec::new();
+        for (cell, held) in &mut self.cells {
+            if matches!(held.life, Life::Ended) && held.cgroup.as_mut().is_none_or(Cgroup::remove) {
+                gone.push(*cell);
+            }
+        }
+        for cell in gone {
+            self.cells.remove(&cell);
+            protocol::send(self.socket, &Event::Gone { cell }, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Kills every cell and waits until nothing of them is left.
+    fn end(mut self) {
+        self.templates.clear();
+        self.cells.values_mut().for_each(Held::kill);
+        for _ in 0..2500 {
+            let ended = self.wait().map(|woken| woken.ended).unwrap_or_default();
+            // The executor may be gone, and with it whoever would hear of it.
+            let _ = self.collect(&ended);
+            if self.cells.is_empty() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        if let Some(cgroups) = &self.plans.ground.cgroups {
+            cgroups.release();
+        }
+    }
+}

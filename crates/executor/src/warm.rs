@@ -1,0 +1,229 @@
+//! Interpreters that are started before there is a job: parked cells and templates.
+//!
+//! Knows how each language is made to wait for its job. Does not know how many there should be.
+
+use std::{
+    ffi::CString,
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use cloche_jail::{
+    init::{REPORT_LEN, Report},
+    job::{self, Exec},
+};
+use cloche_model::Language;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
+
+use crate::{
+    attach,
+    cell::{self, Cell},
+    drive::wall_error,
+    executor::RunError,
+    image::HOME,
+    spawner::{
+        client::{Source, Spawner},
+        protocol::{CellConfig, CellId, Kind},
+    },
+};
+
+/// The library that a template loads.
+const TEMPLATE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
+const PYTHON_START: &[u8] = include_bytes!("../guest/usercustomize.py");
+const NODE_START: &[u8] = include_bytes!("../guest/preload.cjs");
+/// How long an interpreter may take to be ready.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// The standard-library modules that a template imports unless told otherwise.
+pub const DEFAULT_PRELOAD: [&str; 34] = [
+    "base64",
+    "bisect",
+    "collections",
+    "contextlib",
+    "copy",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "io",
+    "itertools",
+    "json",
+    "logging",
+    "math",
+    "operator",
+    "os",
+    "pathlib",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "struct",
+    "subprocess",
+    "tempfile",
+    "textwrap",
+    "time",
+    "traceback",
+    "typing",
+    "urllib.parse",
+];
+
+/// Starts a cell from nothing and has it wait as its language allows.
+pub(crate) async fn park(
+    spawner: &Spawner,
+    config: &CellConfig,
+    language: Language,
+) -> Result<Cell, RunError> {
+    let mut cell = cell::start(spawner, config, Source::Nothing(Kind::Cell)).await?;
+    match start_job(language)? {
+        Some(job) => wait_for_interpreter(&mut cell, &job).await?,
+        None => wait_for_walls(&mut cell).await?,
+    }
+    Ok(cell)
+}
+
+/// What makes an interpreter start and wait; nothing for a language that only starts with a job.
+fn start_job(language: Language) -> Result<Option<Vec<u8>>, RunError> {
+    let (file, content, variables) = match language {
+        Language::Bash => return Ok(None),
+        Language::Python => (
+            "usercustomize.py",
+            PYTHON_START,
+            vec![("PYTHONPATH", HOME.to_owned()), ("CLOCHE_START", "single".to_owned())],
+        ),
+        Language::Node => (
+            ".cloche.cjs",
+            NODE_START,
+            vec![("NODE_OPTIONS", format!("--require={HOME}/.cloche.cjs"))],
+        ),
+    };
+    let mut out = Vec::new();
+    job::file(&mut out, file, 0o600, content)?;
+    job::exec(&mut out, &exec(language, variables)?)?;
+    Ok(Some(out))
+}
+
+fn exec(language: Language, variables: Vec<(&str, String)>) -> Result<Exec, RunError> {
+    let interpreter = attach::interpreter(language).ok_or(RunError::NoInterpreter(language))?;
+    let more = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
+    let mut env = attach::base_variables();
+    env.extend(more.filter_map(|pair| CString::new(pair).ok()));
+    Ok(Exec { env, keeps_job: true, ..attach::main_exec(language, &interpreter) })
+}
+
+/// Sends the start job and waits for the interpreter's one byte.
+async fn wait_for_interpreter(cell: &mut Cell, job: &[u8]) -> Result<(), RunError> {
+    let ready = async {
+        cell.job.write_all(job).await?;
+        cell.job.read_u8().await
+    };
+    match timeout(START_LIMIT, ready).await {
+        Ok(Ok(_)) => Ok(()),
+        _ => Err(why_not(cell).await),
+    }
+}
+
+/// Waits until pid 1 has said that every wall is up.
+async fn wait_for_walls(cell: &mut Cell) -> Result<(), RunError> {
+    match report(cell).await {
+        Some(Report::Ready) => Ok(()),
+        Some(Report::Failed(wall, errno)) => Err(wall_error(&wall, errno)),
+        _ => Err(RunError::CellLost),
+    }
+}
+
+async fn report(cell: &mut Cell) -> Option<Report> {
+    let mut bytes = [0; REPORT_LEN];
+    let read = timeout(START_LIMIT, cell.control.read_exact(&mut bytes)).await;
+    read.ok()?.ok()?;
+    Report::decode(&bytes)
+}
+
+/// The reason a cell did not get ready, if it gave one.
+async fn why_not(cell: &mut Cell) -> RunError {
+    loop {
+        match report(cell).await {
+            Some(Report::Ready) => {}
+            Some(Report::Failed(wall, errno)) => return wall_error(&wall, errno),
+            _ => return RunError::CellLost,
+        }
+    }
+}
+
+/// An interpreter that forks one for each job, and never sees a job itself.
+pub(crate) struct Template {
+    cell: Cell,
+    born: Instant,
+    forks: AtomicU32,
+}
+
+impl Template {
+    /// Starts one and waits until it has imported what it should.
+    pub(crate) async fn start(
+        spawner: &Spawner,
+        config: &CellConfig,
+        preload: &[String],
+    ) -> Result<Self, RunError> {
+        let mut modules: Vec<&str> = DEFAULT_PRELOAD.to_vec();
+        modules.extend(preload.iter().map(String::as_str));
+        let variables = vec![
+            ("PYTHONPATH", HOME.to_owned()),
+            ("CLOCHE_START", "template".to_owned()),
+            ("CLOCHE_PRELOAD", modules.join(" ")),
+        ];
+        let mut out = Vec::new();
+        job::file(&mut out, "usercustomize.py", 0o644, PYTHON_START)?;
+        job::file(&mut out, "template.so", 0o755, TEMPLATE_LIBRARY)?;
+        job::exec(&mut out, &exec(Language::Python, variables)?)?;
+        let mut cell = cell::start(spawner, config, Source::Nothing(Kind::Template)).await?;
+        if let Err(error) = wait_for_interpreter(&mut cell, &out).await {
+            let said = cell.said();
+            tracing::warn!(%error, said, "no template: interpreters are started one by one");
+            spawner.kill(cell.id).await;
+            return Err(error);
+        }
+        Ok(Self { cell, born: Instant::now(), forks: AtomicU32::new(0) })
+    }
+
+    pub(crate) fn id(&self) -> CellId {
+        self.cell.id
+    }
+
+    /// Forks a cell; it takes its job when it is ready.
+    pub(crate) async fn fork(
+        &self,
+        spawner: &Spawner,
+        config: &CellConfig,
+    ) -> Result<Cell, RunError> {
+        self.forks.fetch_add(1, Ordering::Relaxed);
+        Ok(cell::start(spawner, config, Source::Template(self.id())).await?)
+    }
+
+    /// Forks a cell and waits until it is parked.
+    pub(crate) async fn park(
+        &self,
+        spawner: &Spawner,
+        config: &CellConfig,
+    ) -> Result<Cell, RunError> {
+        let mut cell = self.fork(spawner, config).await?;
+        wait_for_interpreter(&mut cell, &[]).await?;
+        Ok(cell)
+    }
+
+    /// Whether it has forked often or long enough for its siblings to share no more.
+    pub(crate) fn is_worn(&self, forks: u32, age: Duration) -> bool {
+        self.forks.load(Ordering::Relaxed) >= forks || self.born.elapsed() >= age
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.cell.is_gone()
+    }
+}

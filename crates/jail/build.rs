@@ -1,0 +1,84 @@
+//! Compiles `policy/seccomp.json` into the filter that the crate embeds, so that a bad policy is a
+//! build error and a running jail parses nothing.
+
+use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode};
+
+#[path = "src/seccomp/bpf.rs"]
+mod bpf;
+#[path = "src/seccomp/policy.rs"]
+mod policy;
+#[path = "src/seccomp/table.rs"]
+mod table;
+
+use policy::{Condition, Policy, Verdict};
+use table::{Arch, Table};
+
+const POLICY: &str = "policy/seccomp.json";
+
+fn main() -> ExitCode {
+    println!("cargo::rerun-if-changed={POLICY}");
+    println!("cargo::rerun-if-changed=src/seccomp");
+    match build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("cargo::error={error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build() -> Result<(), Box<dyn Error>> {
+    let target = env::var("CARGO_CFG_TARGET_ARCH")?;
+    let arch = Arch::from_cargo(&target).ok_or_else(|| {
+        format!("there is no syscall filter for {target}; x86_64 and aarch64 have one")
+    })?;
+    let policy = Policy::parse(&fs::read_to_string(POLICY)?)?;
+    // Every architecture, so that a mistake shows up wherever it is made.
+    for other in Arch::ALL {
+        bpf::compile(&Table::new(&policy, other)?)?;
+    }
+    let program = bpf::compile(&Table::new(&policy, arch)?)?;
+    let out = env::var("OUT_DIR")?;
+    fs::write(Path::new(&out).join("seccomp.bpf"), bpf::bytes(&program))?;
+    fs::write(Path::new(&out).join("seccomp_denials.rs"), denials(&policy)?)?;
+    Ok(())
+}
+
+/// The refused calls as a Rust array of `Denial`s.
+fn denials(policy: &Policy) -> Result<String, std::fmt::Error> {
+    let mut rows = Vec::new();
+    for rule in &policy.deny {
+        rows.extend(rule.calls.iter().map(|call| (call, rule.errno, None, &rule.why)));
+    }
+    for rule in &policy.conditional {
+        for clause in &rule.clauses {
+            rows.push((&rule.call, clause.then, Some(describe(&clause.when)), &clause.why));
+        }
+        let rest = Some("anything else".to_owned());
+        rows.push((&rule.call, rule.otherwise.then, rest, &rule.otherwise.why));
+    }
+    let mut source = String::from("[\n");
+    for (call, verdict, when, why) in rows.iter().filter(|row| row.1 != Verdict::Allow) {
+        let errno = verdict.name();
+        writeln!(
+            source,
+            "Denial {{ call: {call:?}, when: {when:?}, errno: {errno:?}, why: {why:?} }},"
+        )?;
+    }
+    source.push(']');
+    Ok(source)
+}
+
+fn describe(when: &[Condition]) -> String {
+    let one = |condition: &Condition| {
+        let names = |all: Vec<&str>| all.join(" or ");
+        if condition.any_bit.is_empty() {
+            let values = condition.one_of.keys().map(String::as_str).collect();
+            format!("argument {} is {}", condition.arg, names(values))
+        } else {
+            let bits = condition.any_bit.keys().map(String::as_str).collect();
+            format!("argument {} has {}", condition.arg, names(bits))
+        }
+    };
+    when.iter().map(one).collect::<Vec<_>>().join(", ")
+}

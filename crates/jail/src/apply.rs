@@ -1,0 +1,90 @@
+//! Taking the steps: one match, nothing else. Core only; runs in the new process.
+
+use core::ffi::CStr;
+
+use crate::{
+    step::{Reader, Step, StepRef},
+    sys::{self, Errno, LandlockRuleset, Prctl, Result},
+};
+
+/// Which step failed, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure<'a> {
+    /// The name of the wall.
+    pub(crate) wall: &'a CStr,
+    /// The kernel's reason.
+    pub(crate) errno: Errno,
+}
+
+/// Takes every step of an encoded plan, in order, and stops at the first that fails.
+pub(crate) fn apply(program: &[u8]) -> core::result::Result<(), Failure<'_>> {
+    let mut reader = Reader::new(program);
+    while !reader.is_empty() {
+        let malformed = Failure { wall: c"malformed plan", errno: Errno::INVAL };
+        let wall = reader.text().ok_or(malformed)?;
+        let step = reader.step().ok_or(malformed)?;
+        take(step).map_err(|errno| Failure { wall, errno })?;
+    }
+    Ok(())
+}
+
+fn take(step: StepRef<'_>) -> Result<()> {
+    match step {
+        Step::Become { uid, gid, clear_groups } => sys::become_user(uid, gid, clear_groups),
+        Step::Hostname { name } => sys::sethostname(name),
+        Step::Loopback => sys::loopback_up(),
+        Step::Mount { source, target, kind, flags, data } => {
+            sys::mount(source, target, kind, flags, data)
+        }
+        Step::Directory { path, mode, uid, gid } => directory(path, mode, uid, gid),
+        Step::Pivot { root } => sys::chdir(root).and_then(|()| sys::pivot_here()),
+        Step::Enter { path } => sys::chdir(path),
+        Step::Limit { which, soft, hard } => sys::setrlimit(which, soft, hard),
+        Step::CloseFrom { first } => sys::close_range(first, u32::MAX),
+        Step::NoNewPrivs => sys::prctl(Prctl::NoNewPrivs, 1),
+        Step::Landlock { files, scoped, size, rules } => landlock(files, scoped, size, rules),
+        Step::DropBounding { last } => drop_bounding(last),
+        Step::DropCapabilities => sys::capset_none(),
+        Step::Seccomp { program } => sys::seccomp(program),
+        Step::DieWithParent => sys::prctl(Prctl::ParentDeathSignal, 9),
+    }
+}
+
+fn directory(path: &CStr, mode: u32, uid: u32, gid: u32) -> Result<()> {
+    match sys::mkdir(path, mode) {
+        Err(Errno::EXIST) => return Ok(()),
+        made => made?,
+    }
+    sys::chmod(path, mode)?;
+    sys::chown(path, uid, gid)
+}
+
+fn landlock(files: u64, scoped: u64, size: u32, rules: &[u8]) -> Result<()> {
+    const O_PATH: i32 = 0o10_000_000;
+    let ruleset = LandlockRuleset { files, network: 0, scoped };
+    let ruleset = sys::landlock_create(&ruleset, size as usize)?;
+    let mut rules = Reader::new(rules);
+    while !rules.is_empty() {
+        let (path, access) =
+            (rules.text().ok_or(Errno::INVAL)?, rules.number().ok_or(Errno::INVAL)?);
+        match sys::open(path, O_PATH, 0) {
+            // Nothing to allow: a place that this image does not have.
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+            Ok(place) => {
+                let allowed = sys::landlock_allow(ruleset, place, access & files);
+                sys::close(place);
+                allowed?;
+            }
+        }
+    }
+    let restricted = sys::landlock_restrict(ruleset);
+    sys::close(ruleset);
+    restricted
+}
+
+fn drop_bounding(last: u32) -> Result<()> {
+    const CLEAR_ALL: usize = 4;
+    sys::prctl(Prctl::Ambient, CLEAR_ALL)?;
+    (0..=last).try_for_each(|capability| sys::prctl(Prctl::DropBounding, capability as usize))
+}

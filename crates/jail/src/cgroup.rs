@@ -1,0 +1,260 @@
+//! Control groups: what a box may use, and what it did use; v2 where the host has it, else v1.
+//!
+//! Knows the files of both versions. Does not know who the box is for.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Seek},
+    os::fd::{AsRawFd, RawFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+mod find;
+
+pub use find::{Controllers, Hierarchy};
+
+/// What a cgroup holds its members to; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CgroupLimits {
+    /// Bytes of memory; swap is not given.
+    pub memory: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+    /// Thousandths of a core.
+    pub cpu: Option<u32>,
+}
+
+const MEMORY: &str = "cgroup:memory";
+const PIDS: &str = "cgroup:pids";
+const CPU: &str = "cgroup:cpu";
+
+impl CgroupLimits {
+    /// The names of the walls that are up.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let walls = [
+            (self.memory.is_some(), MEMORY),
+            (self.pids.is_some(), PIDS),
+            (self.cpu.is_some(), CPU),
+        ];
+        walls.into_iter().filter_map(|(up, name)| up.then_some(name))
+    }
+
+    /// The same without one wall.
+    #[must_use]
+    pub fn without(self, wall: &str) -> Self {
+        Self {
+            memory: self.memory.filter(|_| wall != MEMORY),
+            pids: self.pids.filter(|_| wall != PIDS),
+            cpu: self.cpu.filter(|_| wall != CPU),
+        }
+    }
+}
+
+/// One box's place in the control groups of the host.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// Its directories: one with v2, one per hierarchy with v1.
+    dirs: Vec<PathBuf>,
+    /// The open files that a process gets in by: v1's `tasks`, v2's `cgroup.procs`.
+    doors: Vec<File>,
+    /// v2: the open directory, to be born in.
+    born_in: Option<File>,
+    gauges: Gauges,
+}
+
+/// How a new process gets in.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// v2: be born in this directory.
+    pub born_in: Option<RawFd>,
+    /// v1: write to these `tasks` files.
+    pub tasks: Vec<RawFd>,
+}
+
+/// Open files that tell what a cgroup has used; they can be read by a process without privileges.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    /// Counts processes killed for memory.
+    pub oom: Option<File>,
+    /// Processor time.
+    pub cpu: Option<File>,
+    /// The most memory at once.
+    pub peak: Option<File>,
+}
+
+impl Cgroup {
+    /// Makes the directories and sets the limits.
+    pub fn create(hierarchy: &Hierarchy, name: &str, limits: CgroupLimits) -> io::Result<Self> {
+        let group = match hierarchy {
+            Hierarchy::V2 { base, .. } => Self::create_v2(&base.join(name), limits),
+            Hierarchy::V1(controllers) => Self::create_v1(controllers, name, limits),
+        };
+        group.inspect_err(|_| hierarchy.dirs(name).iter().for_each(|dir| drop(fs::remove_dir(dir))))
+    }
+
+    fn create_v2(dir: &Path, limits: CgroupLimits) -> io::Result<Self> {
+        fs::create_dir(dir)?;
+        if let Some(memory) = limits.memory {
+            fs::write(dir.join("memory.max"), memory.to_string())?;
+            // Without swap support in the kernel there is no such file, and nothing to forbid.
+            write_if_there(&dir.join("memory.swap.max"), "0")?;
+            // The whole box goes, not one process of it, so the ending is the same every time.
+            fs::write(dir.join("memory.oom.group"), "1")?;
+        }
+        if let Some(pids) = limits.pids {
+            fs::write(dir.join("pids.max"), pids.to_string())?;
+        }
+        if let Some(milli) = limits.cpu {
+            fs::write(dir.join("cpu.max"), format!("{} 100000", u64::from(milli) * 100))?;
+        }
+        let gauges = Gauges {
+            oom: File::open(dir.join("memory.events")).ok(),
+            cpu: File::open(dir.join("cpu.stat")).ok(),
+            peak: File::open(dir.join("memory.peak")).ok(),
+        };
+        let born_in = Some(File::open(dir)?);
+        let doors = vec![File::options().write(true).open(dir.join("cgroup.procs"))?];
+        Ok(Self { dirs: vec![dir.to_owned()], doors, born_in, gauges })
+    }
+
+    fn create_v1(controllers: &Controllers, name: &str, limits: CgroupLimits) -> io::Result<Self> {
+        let mut dirs: Vec<PathBuf> = Vec::new();
+        let mut make = |base: &Option<PathBuf>| -> io::Result<Option<PathBuf>> {
+            let Some(dir) = base.as_ref().map(|base| base.join(name)) else { return Ok(None) };
+            if !dirs.contains(&dir) {
+                fs::create_dir(&dir)?;
+                dirs.push(dir.clone());
+            }
+            Ok(Some(dir))
+        };
+        let mut gauges = Gauges::default();
+        if let Some(dir) = make(&controllers.memory)? {
+            if let Some(memory) = limits.memory {
+                fs::write(dir.join("memory.limit_in_bytes"), memory.to_string())?;
+                write_if_there(&dir.join("memory.memsw.limit_in_bytes"), &memory.to_string())?;
+            }
+            gauges.oom = File::open(dir.join("memory.oom_control")).ok();
+            gauges.peak = File::open(dir.join("memory.max_usage_in_bytes")).ok();
+        }
+        if let (Some(dir), Some(pids)) = (make(&controllers.pids)?, limits.pids) {
+            fs::write(dir.join("pids.max"), pids.to_string())?;
+        }
+        if let (Some(dir), Some(milli)) = (make(&controllers.cpu)?, limits.cpu) {
+            fs::write(dir.join("cpu.cfs_quota_us"), (u64::from(milli) * 100).to_string())?;
+        }
+        if let Some(dir) = make(&controllers.cpuacct)? {
+            gauges.cpu = File::open(dir.join("cpuacct.usage")).ok();
+        }
+        let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
+        let doors = dirs.iter().map(open).collect::<io::Result<_>>()?;
+        Ok(Self { dirs, doors, born_in: None, gauges })
+    }
+
+    /// How a new process gets in; valid as long as this value lives.
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        match &self.born_in {
+            Some(directory) => Entry { born_in: Some(directory.as_raw_fd()), tasks: Vec::new() },
+            None => Entry { born_in: None, tasks: self.doors() },
+        }
+    }
+
+    /// The files by which a process that exists already gets in: it writes `0` to each. The kernel
+    /// asks who opened them, so they work for a process without rights of its own.
+    #[must_use]
+    pub fn doors(&self) -> Vec<RawFd> {
+        self.doors.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// What it has used.
+    #[must_use]
+    pub const fn gauges(&self) -> &Gauges {
+        &self.gauges
+    }
+
+    /// Kills every member at once. With v1 this is the pid namespace's work.
+    pub fn kill(&self) {
+        if self.born_in.is_some() {
+            // An old v2 without cgroup.kill: killing pid 1 of the box does the same.
+            self.dirs.iter().for_each(|dir| drop(fs::write(dir.join("cgroup.kill"), "1")));
+        }
+    }
+
+    /// Removes the directories that can go; true when none is left. Members that are still dying
+    /// keep theirs for a moment: call again.
+    pub fn remove(&mut self) -> bool {
+        self.dirs.retain(|dir| match fs::remove_dir(dir) {
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+            Ok(()) => false,
+        });
+        self.dirs.is_empty()
+    }
+}
+
+fn write_if_there(path: &Path, value: &str) -> io::Result<()> {
+    match fs::write(path, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written,
+    }
+}
+
+/// What a cgroup has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Processes killed because the memory limit was reached.
+    pub oom_kills: u64,
+    /// Processor time of all members.
+    pub cpu: Duration,
+    /// The most memory at once.
+    pub peak: u64,
+}
+
+impl Gauges {
+    /// Reads them all; what cannot be read is zero.
+    pub fn read(&mut self) -> Reading {
+        let oom = self.oom.as_mut().and_then(read_text).unwrap_or_default();
+        let cpu = self.cpu.as_mut().and_then(read_text).unwrap_or_default();
+        let peak = self.peak.as_mut().and_then(read_text).unwrap_or_default();
+        Reading {
+            oom_kills: field(&oom, "oom_kill").unwrap_or(0),
+            cpu: field(&cpu, "usage_usec")
+                .map(Duration::from_micros)
+                .or_else(|| cpu.trim().parse().ok().map(Duration::from_nanos))
+                .unwrap_or_default(),
+            peak: peak.trim().parse().unwrap_or(0),
+        }
+    }
+}
+
+fn read_text(file: &mut File) -> Option<String> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The number after a name, in a file of `name number` lines.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name))?;
+    line.split(' ').nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\noom_group_kill 9\n";
+        assert_eq!(field(text, "oom_kill"), Some(3));
+        assert_eq!(field(text, "oom"), None);
+    }
+
+    #[test]
+    fn a_limit_left_out_is_only_that_one() {
+        let limits = CgroupLimits { memory: Some(1), pids: Some(2), cpu: Some(3) };
+        let names: Vec<_> = limits.without(PIDS).names().collect();
+        assert_eq!(names, [MEMORY, CPU]);
+    }
+}

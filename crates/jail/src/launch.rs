@@ -1,0 +1,124 @@
+//! Starting a cell: the parent's side of `clone`.
+//!
+//! Knows how a process gets into new namespaces with its ids mapped. What happens inside is the
+//! program's; what for is the caller's.
+
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
+
+use crate::{
+    cgroup::Entry,
+    init::{self, CellFds, FIRST_FOREIGN_FD, MAX_CGROUPS},
+    plan::{Identity, TEMPLATE_GUESTS},
+    sys::{self, CloneRequest, Cloned, Errno},
+};
+
+/// Everything a new cell needs.
+pub struct Launch<'a> {
+    /// `CLONE_NEW*` flags.
+    pub namespaces: u64,
+    /// The encoded steps.
+    pub program: &'a [u8],
+    /// Who the box's users are on the host.
+    pub identity: Identity,
+    /// The guest's user and group, as it sees them.
+    pub guest: (u32, u32),
+    /// Its cgroup.
+    pub cgroup: Entry,
+    /// The guest's standard input, output, error.
+    pub stdio: [BorrowedFd<'a>; 3],
+    /// Where the guest's process reads its job.
+    pub job: BorrowedFd<'a>,
+    /// Where pid 1 reports.
+    pub control: BorrowedFd<'a>,
+    /// A template's socket for forks.
+    pub fork: Option<BorrowedFd<'a>>,
+}
+
+/// A cell that has been started; whether its walls are up is reported on its control socket.
+#[derive(Debug)]
+pub struct Launched {
+    /// Pid 1 of the cell, as the host counts.
+    pub pid: i32,
+    /// The same as a descriptor: readable when it has ended.
+    pub pidfd: OwnedFd,
+}
+
+/// Starts a cell.
+pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
+    let (go_read, go_write) =
+        sys::pipe().map(|(r, w)| (sys::owned(r), sys::owned(w))).map_err(os)?;
+    // The child puts its descriptors at 0 to 5, so none may be there to begin with.
+    let copies: Vec<OwnedFd> = [
+        go_read.as_raw_fd(),
+        launch.stdio[0].as_raw_fd(),
+        launch.stdio[1].as_raw_fd(),
+        launch.stdio[2].as_raw_fd(),
+        launch.job.as_raw_fd(),
+        launch.control.as_raw_fd(),
+    ]
+    .into_iter()
+    .chain(launch.fork.map(|fd| fd.as_raw_fd()))
+    .map(above_ours)
+    .collect::<io::Result<_>>()?;
+    let mut cgroups = [None; MAX_CGROUPS];
+    let doors: Vec<OwnedFd> =
+        launch.cgroup.tasks.iter().map(|fd| above_ours(*fd)).collect::<io::Result<_>>()?;
+    cgroups.iter_mut().zip(&doors).for_each(|(slot, fd)| *slot = Some(fd.as_raw_fd()));
+    let number = |at: usize| copies[at].as_raw_fd();
+    let fds = CellFds {
+        go: number(0),
+        stdio: [number(1), number(2), number(3)],
+        job: number(4),
+        control: number(5),
+        fork: copies.get(6).map(AsRawFd::as_raw_fd),
+        cgroups,
+    };
+    let request = CloneRequest { namespaces: launch.namespaces, cgroup: launch.cgroup.born_in };
+    let writer = go_write.as_raw_fd();
+    match sys::clone(request).map_err(os)? {
+        Cloned::Child => {
+            // Our end of `go`: with it open here, pid 1 would never see that we are gone.
+            sys::close(writer);
+            init::run(launch.program, fds)
+        }
+        Cloned::Parent(pid, pidfd) => {
+            let launched = Launched { pid, pidfd: sys::owned(pidfd) };
+            if launch.namespaces & 0x1000_0000 != 0 {
+                map_ids(pid, launch.identity, launch.guest)?;
+            }
+            sys::write(writer, b"!").map_err(os)?;
+            Ok(launched)
+        }
+    }
+}
+
+fn above_ours(fd: RawFd) -> io::Result<OwnedFd> {
+    sys::dup_above(fd, FIRST_FOREIGN_FD as i32 + 1).map(sys::owned).map_err(os)
+}
+
+fn map_ids(pid: i32, identity: Identity, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let (uids, gids) = match identity {
+        Identity::Own { image_owner, guest } => (
+            format!("0 {image_owner} 1\n{uid} {guest} 1\n"),
+            format!("0 {image_owner} 1\n{gid} {guest} 1\n"),
+        ),
+        Identity::Range { image_owner, first, count } => {
+            let map = format!("0 {image_owner} 1\n{TEMPLATE_GUESTS} {first} {count}\n");
+            (map.clone(), map)
+        }
+        Identity::Shared { uid: outer_uid, gid: outer_gid } => {
+            // The kernel's condition for an ordinary user to map a group.
+            fs::write(format!("/proc/{pid}/setgroups"), "deny")?;
+            (format!("{uid} {outer_uid} 1\n"), format!("{gid} {outer_gid} 1\n"))
+        }
+    };
+    fs::write(format!("/proc/{pid}/uid_map"), uids)?;
+    fs::write(format!("/proc/{pid}/gid_map"), gids)
+}
+
+fn os(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}

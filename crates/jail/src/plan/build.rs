@@ -1,0 +1,238 @@
+//! The pieces of a box, each as the steps that build it; `plan` says which, in which order.
+
+use std::path::{Path, PathBuf};
+
+use super::{Identity, JailSpec, text};
+use crate::{encode::OwnedStep, init::FIRST_FOREIGN_FD, proc_masks, seccomp, step::Step};
+
+pub(super) type Named = Vec<(String, OwnedStep)>;
+
+/// mount(2) flags.
+mod ms {
+    pub(super) const RDONLY: u64 = 1;
+    pub(super) const NOSUID: u64 = 2;
+    pub(super) const NODEV: u64 = 4;
+    pub(super) const NOEXEC: u64 = 8;
+    pub(super) const REMOUNT: u64 = 32;
+    pub(super) const BIND: u64 = 4096;
+    pub(super) const REC: u64 = 16384;
+}
+
+pub(super) struct Builder<'a> {
+    spec: &'a JailSpec,
+    root: PathBuf,
+}
+
+impl<'a> Builder<'a> {
+    /// Builds on `root`, which becomes or is the root directory.
+    pub(super) fn new(spec: &'a JailSpec, root: PathBuf) -> Self {
+        Self { spec, root }
+    }
+
+    /// Ids first: files made with an id that is not mapped cannot exist in the new namespace.
+    pub(super) fn builder_identity(&self) -> Named {
+        let (uid, gid) = self.builder_ids();
+        let clear_groups = self.may_set_groups();
+        vec![("identity:builder".into(), Step::Become { uid, gid, clear_groups })]
+    }
+
+    pub(super) fn hostname(&self) -> Named {
+        vec![("hostname".into(), Step::Hostname { name: self.spec.hostname.clone().into_bytes() })]
+    }
+
+    pub(super) fn loopback(&self) -> Named {
+        vec![("loopback".into(), Step::Loopback)]
+    }
+
+    /// One tmpfs holds all that the guest can write, so one size limits it all.
+    pub(super) fn scratch(&self, stage: &Path) -> Named {
+        let (bytes, inodes) = self.spec.disk;
+        let options = format!("size={bytes},nr_inodes={inodes},mode=755");
+        let mut steps = vec![(
+            "scratch".into(),
+            mount("scratch", stage, "tmpfs", ms::NOSUID | ms::NODEV, &options),
+        )];
+        let builder = self.builder_ids();
+        for name in ["root", "upper", "work"] {
+            steps.push((format!("scratch:{name}"), directory(&stage.join(name), 0o755, builder)));
+        }
+        steps.push(("scratch:home".into(), directory(&stage.join("home"), 0o755, self.spec.guest)));
+        for name in ["tmp", "shm"] {
+            steps.push((format!("scratch:{name}"), directory(&stage.join(name), 0o1777, builder)));
+        }
+        steps
+    }
+
+    fn builder_ids(&self) -> (u32, u32) {
+        match self.spec.identity {
+            Identity::Own { .. } | Identity::Range { .. } => (0, 0),
+            Identity::Shared { .. } => self.spec.guest,
+        }
+    }
+
+    /// An ordinary user's namespace has no say over groups.
+    fn may_set_groups(&self) -> bool {
+        !matches!(self.spec.identity, Identity::Shared { .. })
+    }
+
+    pub(super) fn overlay_root(&self) -> Named {
+        let stage = self.spec.stage.display();
+        let lower = self.spec.image.tree.display();
+        let options =
+            format!("lowerdir={lower},upperdir={stage}/upper,workdir={stage}/work,userxattr");
+        vec![(
+            "root:overlay".into(),
+            mount("overlay", &self.root, "overlay", ms::NOSUID | ms::NODEV, &options),
+        )]
+    }
+
+    pub(super) fn image_binds(&self) -> Named {
+        let mut steps = Vec::new();
+        for (source, target) in &self.spec.image.binds {
+            let inside = self.inside(target);
+            let name = target.display();
+            steps.push((format!("image:{name}"), bind(source, &inside)));
+            let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
+            steps.push((format!("read-only:{name}"), remount(&inside, flags)));
+        }
+        steps
+    }
+
+    pub(super) fn dev(&self) -> Named {
+        let dev = self.inside(Path::new("/dev"));
+        let read_only = ms::RDONLY | ms::NOSUID | ms::NOEXEC;
+        vec![
+            ("dev".into(), bind(&self.spec.image.dev, &dev)),
+            ("read-only:/dev".into(), remount(&dev, read_only)),
+        ]
+    }
+
+    /// Terminals of the box's own.
+    pub(super) fn pts(&self) -> Named {
+        let pts = self.inside(Path::new("/dev/pts"));
+        let options = "newinstance,ptmxmode=0666,mode=620";
+        let flags = ms::NOSUID | ms::NOEXEC;
+        vec![("dev:pts".into(), mount("devpts", &pts, "devpts", flags, options))]
+    }
+
+    /// A `/proc` of this pid namespace, with what tells of or reaches the host covered up.
+    pub(super) fn proc(&self, masks: &[(String, bool)]) -> Named {
+        let proc = self.inside(Path::new("/proc"));
+        let flags = ms::NOSUID | ms::NODEV | ms::NOEXEC;
+        let mut steps = vec![("proc".into(), mount("proc", &proc, "proc", flags, ""))];
+        let null = self.inside(Path::new("/dev/null"));
+        for (path, is_directory) in masks {
+            let target = proc.join(path);
+            let name = format!("mask:/proc/{path}");
+            if *is_directory {
+                let flags = flags | ms::RDONLY;
+                steps.push((
+                    name,
+                    mount("mask", &target, "tmpfs", flags, "size=0,nr_inodes=2,mode=555"),
+                ));
+            } else {
+                steps.push((name, bind(&null, &target)));
+            }
+        }
+        let read_only = if masks.is_empty() { &[][..] } else { &proc_masks::READ_ONLY };
+        for path in read_only {
+            let target = proc.join(path);
+            steps.push((format!("bind:/proc/{path}"), bind(&target, &target)));
+            steps.push((format!("read-only:/proc/{path}"), remount(&target, flags | ms::RDONLY)));
+        }
+        steps
+    }
+
+    pub(super) fn writable_places(&self, stage: &Path) -> Named {
+        let shm = self.inside(Path::new("/dev/shm"));
+        vec![
+            ("home".into(), bind(&stage.join("home"), &self.inside(&self.spec.home))),
+            ("tmp".into(), bind(&stage.join("tmp"), &self.inside(Path::new("/tmp")))),
+            ("shm".into(), bind(&stage.join("shm"), &shm)),
+        ]
+    }
+
+    pub(super) fn pivot(&self) -> Named {
+        vec![
+            ("root:pivot".into(), Step::Pivot { root: text(&self.root) }),
+            ("home:enter".into(), Step::Enter { path: text(&self.spec.home) }),
+        ]
+    }
+
+    /// The bounding set while there still is a capability to do it with, then the user, which
+    /// takes the other sets along; `capset` is for ids that were never root.
+    pub(super) fn guest_identity(&self) -> Named {
+        let (uid, gid) = self.spec.guest;
+        let clear_groups = self.may_set_groups();
+        vec![
+            ("close-fds".into(), Step::CloseFrom { first: FIRST_FOREIGN_FD }),
+            (
+                "capabilities:bounding".into(),
+                Step::DropBounding { last: self.spec.host.last_capability },
+            ),
+            ("identity:guest".into(), Step::Become { uid, gid, clear_groups }),
+            ("capabilities".into(), Step::DropCapabilities),
+            ("no-new-privs".into(), Step::NoNewPrivs),
+        ]
+    }
+
+    /// A template's root, for a cell: nothing of it can be written, and the place where the cell
+    /// was built is covered up.
+    pub(super) fn shared_root(&self, stage: &Path) -> Named {
+        let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
+        vec![
+            ("root:read-only".into(), remount(&self.root, flags)),
+            (
+                "scratch:cover".into(),
+                mount("run", stage, "tmpfs", flags, "size=4k,nr_inodes=2,mode=755"),
+            ),
+            ("home:enter".into(), Step::Enter { path: text(&self.spec.home) }),
+        ]
+    }
+
+    /// The filter last: it forbids what the steps before it did.
+    pub(super) fn last_walls(&self) -> Named {
+        vec![
+            ("seccomp".into(), Step::Seccomp { program: seccomp::filter().to_vec() }),
+            ("die-with-parent".into(), Step::DieWithParent),
+        ]
+    }
+
+    /// A template keeps its fork socket, and nothing else that is not its own.
+    pub(super) fn template_end(&self) -> Named {
+        vec![
+            ("close-fds".into(), Step::CloseFrom { first: FIRST_FOREIGN_FD + 1 }),
+            ("no-new-privs".into(), Step::NoNewPrivs),
+            ("die-with-parent".into(), Step::DieWithParent),
+        ]
+    }
+
+    /// Where the guest may write, once inside.
+    pub(super) fn writable(&self) -> Vec<PathBuf> {
+        [self.spec.home.as_path(), Path::new("/tmp"), Path::new("/dev/shm")]
+            .map(PathBuf::from)
+            .into()
+    }
+
+    fn inside(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+fn mount(source: &str, target: &Path, kind: &str, flags: u64, data: &str) -> OwnedStep {
+    let [source, kind, data] = [source, kind, data].map(|value| text(Path::new(value)));
+    Step::Mount { source, target: text(target), kind, flags, data }
+}
+
+fn bind(source: &Path, target: &Path) -> OwnedStep {
+    let (source, target) = (text(source), text(target));
+    Step::Mount { source, target, kind: c"".into(), flags: ms::BIND | ms::REC, data: c"".into() }
+}
+
+fn remount(target: &Path, flags: u64) -> OwnedStep {
+    mount("", target, "", ms::REMOUNT | ms::BIND | flags, "")
+}
+
+fn directory(path: &Path, mode: u32, (uid, gid): (u32, u32)) -> OwnedStep {
+    Step::Directory { path: text(path), mode, uid, gid }
+}

@@ -1,0 +1,48 @@
+//! The system call filter of a cell, compiled by `build.rs` from `policy/seccomp.json`.
+//!
+//! This file only holds the result. It must not know how a filter is installed, nor decide what
+//! is in it: the policy does, with a reason for every rule.
+
+#[cfg(test)]
+mod bpf;
+#[cfg(test)]
+mod policy;
+#[cfg(test)]
+mod table;
+#[cfg(test)]
+mod tests;
+
+/// A refused system call, for documents and for `cloche doctor`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// The name of the call. It may not exist on this architecture.
+    pub call: &'static str,
+    /// The arguments for which it is refused; always, if absent.
+    pub when: Option<&'static str>,
+    /// The name of the error that the guest sees.
+    pub errno: &'static str,
+    /// The reason, as the policy gives it.
+    pub why: &'static str,
+}
+
+/// Bytes that may be read as an array of `struct sock_filter`.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+static PROGRAM: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp.bpf")));
+
+static DENIALS: &[Denial] = &include!(concat!(env!("OUT_DIR"), "/seccomp_denials.rs"));
+
+/// The filter: eight bytes for each `struct sock_filter`, in native byte order, aligned to eight.
+/// Installing it needs no allocation.
+#[must_use]
+pub fn filter() -> &'static [u8] {
+    &PROGRAM.0
+}
+
+/// Every refusal that the policy names, with its reason. What it does not name gets `ENOSYS`.
+#[must_use]
+pub fn denials() -> &'static [Denial] {
+    DENIALS
+}

@@ -1,0 +1,238 @@
+//! From a table of rules to a classic BPF program.
+//!
+//! The program is written from its end to its start: every jump goes forward, so its target is
+//! already placed and its distance known, and one that is too far for eight bits gets a stepping
+//! stone. Shared by `build.rs` and the tests. Must not know the policy file.
+
+use std::collections::HashMap;
+
+use super::{
+    policy::{Condition, PolicyError, Verdict, Width},
+    table::{Arch, Rule, Table},
+};
+
+/// The longest program that the kernel takes (`BPF_MAXINSNS`).
+const LONGEST: usize = 4096;
+/// Set in the number of every x32 call.
+const X32_BIT: u32 = 0x4000_0000;
+
+/// `BPF_LD | BPF_W | BPF_ABS`
+pub(crate) const LOAD: u16 = 0x20;
+/// `BPF_ALU | BPF_AND | BPF_K`
+pub(crate) const AND: u16 = 0x54;
+/// `BPF_JMP | BPF_JA`
+pub(crate) const JUMP: u16 = 0x05;
+/// `BPF_JMP | BPF_JEQ | BPF_K`
+pub(crate) const JUMP_EQUAL: u16 = 0x15;
+/// `BPF_JMP | BPF_JGE | BPF_K`
+pub(crate) const JUMP_AT_LEAST: u16 = 0x35;
+/// `BPF_JMP | BPF_JSET | BPF_K`
+pub(crate) const JUMP_ANY_BIT: u16 = 0x45;
+/// `BPF_RET | BPF_K`
+pub(crate) const RETURN: u16 = 0x06;
+
+/// Where `struct seccomp_data` keeps the call's number and the architecture.
+const NUMBER_AT: u32 = 0;
+const ARCH_AT: u32 = 4;
+
+/// One `struct sock_filter`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    pub(crate) code: u16,
+    pub(crate) yes: u8,
+    pub(crate) no: u8,
+    pub(crate) k: u32,
+}
+
+/// A placed instruction, counted from the end of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place(usize);
+
+/// The program, last instruction first.
+#[derive(Default)]
+struct Writer {
+    reversed: Vec<Instruction>,
+    verdicts: HashMap<Verdict, Place>,
+}
+
+/// Compiles the table: architecture, x32 bit, then a balanced search for the number.
+pub(crate) fn compile(table: &Table) -> Result<Vec<Instruction>, PolicyError> {
+    let mut writer = Writer::default();
+    let segments = segments(table);
+    let mut entry = writer.search(&segments);
+    if table.arch == Arch::X86_64 {
+        let x32 = writer.verdict(table.x32);
+        entry = writer.branch(JUMP_ANY_BIT, X32_BIT, x32, entry);
+    }
+    entry = writer.then(LOAD, NUMBER_AT, entry);
+    let kill = writer.verdict(Verdict::Kill);
+    let entry = writer.branch(JUMP_EQUAL, table.arch.audit(), entry, kill);
+    writer.then(LOAD, ARCH_AT, entry);
+    if writer.reversed.len() > LONGEST {
+        return Err(PolicyError::TooLong(writer.reversed.len()));
+    }
+    writer.reversed.reverse();
+    Ok(writer.reversed)
+}
+
+/// The program as the kernel reads it, in the byte order of both supported architectures.
+pub(crate) fn bytes(program: &[Instruction]) -> Vec<u8> {
+    let encode = |step: &Instruction| {
+        let ([c0, c1], [k0, k1, k2, k3]) = (step.code.to_le_bytes(), step.k.to_le_bytes());
+        [c0, c1, step.yes, step.no, k0, k1, k2, k3]
+    };
+    program.iter().flat_map(encode).collect()
+}
+
+/// What `SECCOMP_RET_*` value a verdict is.
+pub(crate) fn return_value(verdict: Verdict) -> u32 {
+    const ERRNO: u32 = 0x0005_0000;
+    match verdict {
+        Verdict::Allow => 0x7fff_0000,
+        Verdict::NotPermitted => ERRNO | 1,
+        Verdict::Invalid => ERRNO | 22,
+        Verdict::NotImplemented => ERRNO | 38,
+        Verdict::NoSuchProtocol => ERRNO | 93,
+        Verdict::NoSuchFamily => ERRNO | 97,
+        Verdict::Kill => 0x8000_0000,
+    }
+}
+
+/// All numbers, cut where the rule changes: where each stretch starts, and its rule.
+fn segments(table: &Table) -> Vec<(u32, Rule)> {
+    let default = Rule::Always(table.default);
+    let mut cuts: Vec<(u32, Rule)> = vec![(0, default.clone())];
+    for (&number, rule) in &table.rules {
+        match cuts.last_mut() {
+            Some(last) if last.0 == number => last.1 = rule.clone(),
+            _ => cuts.push((number, rule.clone())),
+        }
+        cuts.push((number + 1, default.clone()));
+    }
+    cuts.dedup_by(|next, previous| next.1 == previous.1);
+    cuts
+}
+
+impl Writer {
+    fn push(&mut self, code: u16, yes: u8, no: u8, k: u32) -> Place {
+        self.reversed.push(Instruction { code, yes, no, k });
+        Place(self.reversed.len() - 1)
+    }
+
+    /// How many instructions one written now would jump over to get there.
+    fn distance(&self, to: Place) -> usize {
+        self.reversed.len() - to.0 - 1
+    }
+
+    /// `code k`, going on at `next`.
+    fn then(&mut self, code: u16, k: u32, next: Place) -> Place {
+        if self.distance(next) > 0 {
+            self.step_to(next);
+        }
+        self.push(code, 0, 0, k)
+    }
+
+    /// An unconditional jump; a verdict is repeated instead, which costs no more and is one hop less.
+    fn step_to(&mut self, target: Place) -> Place {
+        let there = self.reversed[target.0];
+        if there.code == RETURN {
+            return self.push(RETURN, 0, 0, there.k);
+        }
+        let far = u32::try_from(self.distance(target)).unwrap_or(u32::MAX);
+        self.push(JUMP, 0, 0, far)
+    }
+
+    /// The distance, if a conditional jump can cover it.
+    fn near(&self, target: Place) -> Option<u8> {
+        u8::try_from(self.distance(target)).ok()
+    }
+
+    /// `if A op k { yes } else { no }`
+    fn branch(&mut self, code: u16, k: u32, mut yes: Place, mut no: Place) -> Place {
+        loop {
+            match (self.near(yes), self.near(no)) {
+                (Some(yes), Some(no)) => return self.push(code, yes, no, k),
+                (None, _) => yes = self.step_to(yes),
+                (_, None) => no = self.step_to(no),
+            }
+        }
+    }
+
+    fn verdict(&mut self, verdict: Verdict) -> Place {
+        match self.verdicts.get(&verdict) {
+            Some(&place) if self.near(place).is_some() => place,
+            _ => {
+                let place = self.push(RETURN, 0, 0, return_value(verdict));
+                self.verdicts.insert(verdict, place);
+                place
+            }
+        }
+    }
+
+    fn search(&mut self, segments: &[(u32, Rule)]) -> Place {
+        match segments {
+            [] => self.verdict(Verdict::Kill),
+            [(_, rule)] => self.rule(rule),
+            _ => {
+                let (low, high) = segments.split_at(segments.len() / 2);
+                let (high_place, low_place) = (self.search(high), self.search(low));
+                self.branch(JUMP_AT_LEAST, high[0].0, high_place, low_place)
+            }
+        }
+    }
+
+    fn rule(&mut self, rule: &Rule) -> Place {
+        match rule {
+            Rule::Always(verdict) => self.verdict(*verdict),
+            Rule::Checked { clauses, otherwise } => {
+                let mut next = self.verdict(*otherwise);
+                for clause in clauses.iter().rev() {
+                    let mut holds = self.verdict(clause.then);
+                    for condition in clause.when.iter().rev() {
+                        holds = self.condition(condition, holds, next);
+                    }
+                    next = holds;
+                }
+                next
+            }
+        }
+    }
+
+    fn condition(&mut self, condition: &Condition, yes: Place, no: Place) -> Place {
+        let low_at = 16 + 8 * u32::from(condition.arg);
+        let halves = |word: u64| (low_half(word), low_half(word >> 32));
+        if !condition.any_bit.is_empty() {
+            let (low, high) = halves(condition.any_bit.values().fold(0, |all, bit| all | bit.0));
+            let mut next = no;
+            for (mask, at) in [(high, low_at + 4), (low, low_at)] {
+                if mask != 0 {
+                    next = self.branch(JUMP_ANY_BIT, mask, yes, next);
+                    next = self.then(LOAD, at, next);
+                }
+            }
+            return next;
+        }
+        let (low_mask, high_mask) = halves(condition.mask().0);
+        let values = condition.one_of.values().rev().map(|value| halves(value.0));
+        if condition.bits == Width::Low32 {
+            let test = values.fold(no, |next, (low, _)| self.branch(JUMP_EQUAL, low, yes, next));
+            return self.load(low_at, low_mask, test);
+        }
+        values.fold(no, |next, (low, high)| {
+            let test = self.branch(JUMP_EQUAL, high, yes, next);
+            let test = self.load(low_at + 4, high_mask, test);
+            let test = self.branch(JUMP_EQUAL, low, test, next);
+            self.load(low_at, low_mask, test)
+        })
+    }
+
+    fn load(&mut self, at: u32, mask: u32, next: Place) -> Place {
+        let next = if mask == u32::MAX { next } else { self.then(AND, mask, next) };
+        self.then(LOAD, at, next)
+    }
+}
+
+fn low_half(word: u64) -> u32 {
+    let [b0, b1, b2, b3, ..] = word.to_le_bytes();
+    u32::from_le_bytes([b0, b1, b2, b3])
+}

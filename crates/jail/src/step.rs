@@ -1,0 +1,135 @@
+//! A step of building the box, as data, and the bytes it travels in.
+//!
+//! The plan holds owned steps (`OwnedStep`); the new process reads borrowed ones (`StepRef`) out of the
+//! encoded program without allocating. Core only, but for the encoder. It must not know which
+//! steps a box consists of: that is the plan's.
+
+use core::ffi::CStr;
+
+/// One thing done on the way into the box. `T` is a path or name, `B` is bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step<T, B> {
+    /// Be this user of the new user namespace while the box is built.
+    Become { uid: u32, gid: u32, clear_groups: bool },
+    /// Name the machine.
+    Hostname { name: B },
+    /// Bring up the loopback interface.
+    Loopback,
+    /// mount(2).
+    Mount { source: T, target: T, kind: T, flags: u64, data: T },
+    /// Make a directory, or accept the one that is there.
+    Directory { path: T, mode: u32, uid: u32, gid: u32 },
+    /// Make this directory the root, and let go of the host's.
+    Pivot { root: T },
+    /// Work here.
+    Enter { path: T },
+    /// Cap a resource, soft and hard.
+    Limit { which: u32, soft: u64, hard: u64 },
+    /// Close every descriptor from this number on.
+    CloseFrom { first: u32 },
+    /// Never gain a privilege by exec again.
+    NoNewPrivs,
+    /// Landlock: what is handled, then the rules as encoded by [`encode_rules`].
+    Landlock { files: u64, scoped: u64, size: u32, rules: B },
+    /// Empty the bounding and ambient sets.
+    DropBounding { last: u32 },
+    /// Give up every capability.
+    DropCapabilities,
+    /// Install the system call filter.
+    Seccomp { program: B },
+    /// Die when the parent dies.
+    DieWithParent,
+}
+
+/// A step as it is read by the process that takes it.
+pub(crate) type StepRef<'a> = Step<&'a CStr, &'a [u8]>;
+
+/// Reads numbers and strings from a program, with bounds.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    #[must_use]
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// The next `len` bytes, or nothing when there are fewer.
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(head)
+    }
+
+    /// A 64-bit number.
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    /// A 32-bit number, stored as 64.
+    pub(crate) fn word(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    /// Bytes after their length.
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        self.take(len)
+    }
+
+    /// A NUL-terminated string after its length.
+    pub(crate) fn text(&mut self) -> Option<&'a CStr> {
+        CStr::from_bytes_with_nul(self.bytes()?).ok()
+    }
+
+    /// Whether everything was read.
+    #[must_use]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The next step, or nothing where the bytes are not one.
+    pub(crate) fn step(&mut self) -> Option<StepRef<'a>> {
+        Some(match self.number()? {
+            0 => Step::Become {
+                uid: self.word()?,
+                gid: self.word()?,
+                clear_groups: self.number()? != 0,
+            },
+            2 => Step::Hostname { name: self.bytes()? },
+            3 => Step::Loopback,
+            4 => Step::Mount {
+                source: self.text()?,
+                target: self.text()?,
+                kind: self.text()?,
+                flags: self.number()?,
+                data: self.text()?,
+            },
+            5 => Step::Directory {
+                path: self.text()?,
+                mode: self.word()?,
+                uid: self.word()?,
+                gid: self.word()?,
+            },
+            6 => Step::Pivot { root: self.text()? },
+            7 => Step::Enter { path: self.text()? },
+            8 => Step::Limit { which: self.word()?, soft: self.number()?, hard: self.number()? },
+            9 => Step::CloseFrom { first: self.word()? },
+            10 => Step::NoNewPrivs,
+            11 => Step::Landlock {
+                files: self.number()?,
+                scoped: self.number()?,
+                size: self.word()?,
+                rules: self.bytes()?,
+            },
+            12 => Step::DropBounding { last: self.word()? },
+            13 => Step::DropCapabilities,
+            14 => Step::Seccomp { program: self.bytes()? },
+            15 => Step::DieWithParent,
+            _ => return None,
+        })
+    }
+}

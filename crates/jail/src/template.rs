@@ -1,0 +1,15 @@
+//! The root of the small library that a template interpreter loads: the box's core, and nothing
+//! of libc or std, so that it loads into any CPython. Built by the executor's build script.
+#![no_std]
+
+mod apply;
+mod init;
+mod serve;
+mod step;
+mod sys;
+
+/// There is nobody to tell: a template or pid 1 that meets a bug ends, and is noticed.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    sys::exit(101)
+}

@@ -1,0 +1,63 @@
+//! The rules as data, from `data/rules.toml`. Knows no check.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Everything that can be tuned.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rules {
+    /// Crates from the bottom up.
+    pub(crate) order: Vec<String>,
+    /// Which crates each crate may depend on.
+    pub(crate) arrows: BTreeMap<String, Vec<String>>,
+    pub(crate) code: Code,
+    pub(crate) text: Text,
+}
+
+/// Rules for Rust sources.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Code {
+    pub(crate) unsafe_home: String,
+    pub(crate) most_lines: usize,
+    pub(crate) empty_names: Vec<String>,
+}
+
+/// Rules for every text.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Text {
+    /// Prefixes or suffixes of paths that are left alone.
+    pub(crate) verbatim: Vec<String>,
+}
+
+impl Rules {
+    /// The rules of this project.
+    pub(crate) fn load() -> Result<Self, toml::de::Error> {
+        toml::from_str(include_str!("../data/rules.toml"))
+    }
+}
+
+impl Text {
+    /// Whether a file is kept as others wrote it.
+    pub(crate) fn is_verbatim(&self, path: &str) -> bool {
+        self.verbatim.iter().any(|mark| path.starts_with(mark) || path.ends_with(mark))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rules;
+
+    #[test]
+    fn every_arrow_points_down() {
+        let rules = Rules::load().unwrap();
+        let rank = |name: &String| rules.order.iter().position(|other| other == name).unwrap();
+        for (from, targets) in &rules.arrows {
+            assert!(targets.iter().all(|to| rank(to) < rank(from)), "{from} points up");
+        }
+        assert_eq!(rules.order.len(), rules.arrows.len());
+    }
+}
