@@ -6,6 +6,7 @@
 use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
+use cloche_engine::Local;
 use cloche_executor::{Config, Executor, spawner::Process};
 use cloche_gateway::Server;
 use cloche_model::{ByteSize, Language};
@@ -18,10 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::complain;
 
 mod greeting;
-mod local;
 mod settings;
 
-use local::LocalDispatcher;
 use settings::Settings;
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
@@ -39,6 +38,15 @@ pub(crate) struct ServeArguments {
     /// Start although this wall is missing; see `cloche doctor`.
     #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,
+    /// Seconds that executions may go on after a signal to stop [default: 30].
+    #[arg(long, env = "CLOCHE_GRACE", value_name = "SECONDS")]
+    grace: Option<u64>,
+    /// Networks that webhooks may go to although they are not public, e.g. 10.1.0.0/16.
+    #[arg(long, env = "CLOCHE_WEBHOOK_ALLOW", value_delimiter = ',', value_name = "NETWORK")]
+    webhook_allow: Vec<String>,
+    /// A PEM file with authorities that webhooks trust besides the host's.
+    #[arg(long, env = "CLOCHE_WEBHOOK_CA", value_name = "FILE")]
+    webhook_ca: Option<PathBuf>,
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
@@ -68,7 +76,7 @@ fn start(arguments: ServeArguments) -> Result<(), Failure> {
 
 async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
     let executor = Executor::attach(process, config).await?;
-    let dispatcher = Arc::new(LocalDispatcher::new(executor.clone()));
+    let dispatcher = Arc::new(Local::new(executor.clone()));
     let server = Server::open(settings.server(), dispatcher).await?;
     warm_up(&server, &executor).await?;
     greeting::show(&server, &settings);

@@ -70,7 +70,10 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(super) fn merge(arguments: ServeArguments) -> Result<Self, SettingsError> {
-        let file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let mut file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        file.grace_seconds = arguments.grace.or(file.grace_seconds);
+        file.webhook.allow.extend(arguments.webhook_allow);
+        file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
         let mut allow_missing = file.allow_missing.clone();
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
