@@ -110,9 +110,14 @@ pub(crate) fn all(executor: &Executor) -> io::Result<Vec<Contestant>> {
         if let Some(binary) = own_binary() {
             add("cloche run", Way::Command(command_line(binary, job)));
         }
-        for (name, flags) in [("crun", &["--cgroup-manager=disabled"][..]), ("runc", &[])] {
+        for (name, flags) in [
+            ("crun", &["--cgroup-manager=cgroupfs"][..]),
+            ("crun-without-cgroups", &["--cgroup-manager=disabled"]),
+            ("runc", &[]),
+        ] {
+            let runtime = name.split('-').next().unwrap_or(name);
             let bundle = Bundle::new(job)?;
-            add(name, Way::Oci(runtimes::oci(name, flags, &bundle), bundle));
+            add(name, Way::Oci(runtimes::oci(runtime, flags, &bundle), bundle));
         }
     }
     Ok(all)

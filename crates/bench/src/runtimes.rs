@@ -1,6 +1,9 @@
 //! The other sandboxes, set up for the same job with walls as like ours as they have them.
 
-use std::{fs, io, os::unix::fs::symlink};
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
+};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -32,6 +35,8 @@ impl Bundle {
     /// Writes the bundle to a directory of its own.
     pub(crate) fn new(job: Job) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
+        // The container's root is an ordinary user here, and must be able to enter.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
         let root = dir.path().join("rootfs");
         for place in ["usr", "proc", "dev", "tmp", "etc"] {
             fs::create_dir_all(root.join(place))?;
@@ -44,8 +49,12 @@ impl Bundle {
     }
 }
 
+/// The walls of a cell that the specification has words for. Not the system call filter: theirs
+/// would be another one.
 fn config(job: Job) -> serde_json::Value {
-    let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
+    let namespaces = ["user", "pid", "network", "ipc", "uts", "mount", "cgroup"];
+    let namespaces = namespaces.map(|kind| json!({ "type": kind }));
+    let ids = json!([{ "containerID": 0, "hostID": 0x6000_0000, "size": 65536 }]);
     json!({
         "ociVersion": "1.0.2",
         "process": {
@@ -60,6 +69,14 @@ fn config(job: Job) -> serde_json::Value {
             { "destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"] },
             { "destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"] },
         ],
-        "linux": { "namespaces": namespaces },
+        "linux": {
+            "namespaces": namespaces, "uidMappings": ids, "gidMappings": ids,
+            "resources": {
+                "memory": { "limit": 1 << 30 }, "pids": { "limit": 256 },
+                "cpu": { "quota": 100_000, "period": 100_000 },
+            },
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/acpi"],
+            "readonlyPaths": ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq"],
+        },
     })
 }
