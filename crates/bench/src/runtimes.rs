@@ -19,13 +19,6 @@ pub(crate) fn bubblewrap(job: Job) -> Vec<String> {
     walls.split_whitespace().chain(job.argv()).map(str::to_owned).collect()
 }
 
-/// The command line of an OCI runtime, but for the container's id at its end.
-pub(crate) fn oci(runtime: &str, flags: &[&str], bundle: &Bundle) -> Vec<String> {
-    let path = bundle.dir.path().display().to_string();
-    let run = ["run", "--bundle", &path];
-    [runtime].iter().chain(flags).chain(&run).map(|&word| word.to_owned()).collect()
-}
-
 /// An OCI bundle: a root with the host's `/usr`, and the configuration.
 pub(crate) struct Bundle {
     dir: TempDir,
@@ -46,6 +39,15 @@ impl Bundle {
         }
         fs::write(dir.path().join("config.json"), config(job).to_string())?;
         Ok(Self { dir })
+    }
+
+    /// The command line that runs it once, as a container with this id.
+    pub(crate) fn command(&self, runtime: &str, flags: &[&str], id: String) -> Vec<String> {
+        let mut argv = vec![runtime.to_owned()];
+        argv.extend(flags.iter().map(|&flag| flag.to_owned()));
+        let path = self.dir.path().display().to_string();
+        argv.extend(["run".to_owned(), "--bundle".to_owned(), path, id]);
+        argv
     }
 }
 
