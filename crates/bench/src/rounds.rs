@@ -28,6 +28,8 @@ pub(crate) async fn all(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let wanted = |name: &str| {
         arguments.only.is_empty() || arguments.only.iter().any(|part| name.contains(part.as_str()))
     };
+    let load = || std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    say(&format!("load average before: {}", load().trim()));
     let mut all = contestants::all(&executor)?;
     all.retain(|contestant| wanted(&contestant.name));
     let present = only_those_that_run(all).await;
@@ -41,6 +43,7 @@ pub(crate) async fn all(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         leave_nothing(&executor).await?;
     }
     executor.stop().await;
+    say(&format!("\nload average after: {}", load().trim()));
     Ok(())
 }
 
