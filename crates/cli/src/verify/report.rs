@@ -98,7 +98,8 @@ mod tests {
     use super::*;
 
     fn report(got: &str, held: bool) -> String {
-        let row = Row { probe: "p", group: "g", cell: Cell::Cold, expected: "e", got: inert(got), held };
+        let row =
+            Row { probe: "p", group: "g", cell: Cell::Cold, expected: "e", got: inert(got), held };
         let broke = usize::from(!held);
         let report =
             Report { probes: vec![row], held: 1 - broke, broke, missing: vec![], seconds: 0.5 };
