@@ -25,8 +25,9 @@ check: ## formatting, lints and the habits of the project
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) run -q -p cloche-tidy
 
-bench: ## measure the numbers that docs/SPECIFICATION.md promises
-	$(CARGO) run --release -p cloche-bench
+bench: ## measure the numbers of docs/SPECIFICATION.md; BENCH="--rounds 50 --only python"
+	$(CARGO) build --release --bin cloche
+	$(CARGO) run --release -p cloche-bench -- $(BENCH)
 
 fuzz: ## the random tests of the syscall filter, many more times than usual
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-jail random

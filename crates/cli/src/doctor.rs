@@ -1,8 +1,22 @@
 //! `cloche doctor`: each wall, present or missing, why, and how to get it.
+//!
+//! It builds a real sandbox and runs a real program in each language; files of the host's are
+//! read only to explain what went wrong. `walls` judges, `advice` explains, `show` prints.
 
 use std::process::ExitCode;
 
 use clap::Args;
+use cloche_executor::{Config, Executor, RunError, RunIo, StartError};
+use cloche_model::{Ending, Language, RunSpec};
+use serde::Serialize;
+
+mod advice;
+mod show;
+mod walls;
+
+use walls::{Trial, Wall};
+
+use crate::complain;
 
 /// What `cloche doctor` takes.
 #[derive(Args)]
@@ -12,8 +26,136 @@ pub(crate) struct DoctorArguments {
     json: bool,
 }
 
-/// Looks at this host.
+/// Everything that was found out about this host.
+#[derive(Serialize)]
+struct Findings {
+    /// Whether no wall is missing.
+    ok: bool,
+    kernel: String,
+    root: bool,
+    walls: Vec<Wall>,
+    languages: Vec<Interpreter>,
+    serve: Serve,
+    /// What is no wall, but good to know.
+    notes: Vec<String>,
+}
+
+/// A language and what runs it inside a sandbox.
+#[derive(Serialize)]
+struct Interpreter {
+    language: Language,
+    path: Option<String>,
+    version: Option<String>,
+    /// Why there is none.
+    why: Option<String>,
+}
+
+/// What a server would say to this host.
+#[derive(Serialize)]
+struct Serve {
+    /// The walls for which it would refuse to start.
+    refuses: Vec<String>,
+    /// The flag with which it would start nevertheless; none where nothing helps.
+    flag: Option<String>,
+}
+
+/// Looks at this host: 0 when no wall is missing, 1 when one is, 125 when we could not look.
 pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
-    let _ = arguments.json;
-    ExitCode::FAILURE
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(125);
+        }
+    };
+    let findings = runtime.block_on(examine());
+    if arguments.json {
+        show::json(&findings);
+    } else {
+        show::table(&findings);
+    }
+    ExitCode::from(u8::from(!findings.ok))
+}
+
+async fn examine() -> Findings {
+    let (trial, languages) = attempt().await;
+    let walls = walls::judge(&trial);
+    let missing: Vec<String> = walls.iter().filter_map(Wall::missing_name).collect();
+    let dispensable = trial.failed_step.is_none() && trial.refusal.is_none();
+    let flag = dispensable.then(|| format!("--allow-missing {}", trial.names().join(",")));
+    let refuses = if dispensable { trial.names() } else { missing.clone() };
+    Findings {
+        ok: missing.is_empty(),
+        kernel: advice::kernel(),
+        root: rustix::process::geteuid().is_root(),
+        walls,
+        languages,
+        serve: Serve { flag: flag.filter(|_| !refuses.is_empty()), refuses },
+        notes: advice::notes(),
+    }
+}
+
+/// Starts a spawner and runs a program in each language.
+async fn attempt() -> (Trial, Vec<Interpreter>) {
+    let mut trial = Trial::default();
+    let mut config = Config::with_program("/proc/self/exe");
+    let mut started = Executor::start(config.clone()).await;
+    if let Err(StartError::Missing(missing)) = started {
+        config.allow_missing = missing.iter().map(|(wall, _)| wall.clone()).collect();
+        trial.missing = missing;
+        started = Executor::start(config).await;
+    }
+    let executor = match started {
+        Ok(executor) => executor,
+        Err(error) => {
+            trial.refusal = Some(chain(&error));
+            return (trial, Vec::new());
+        }
+    };
+    let mut languages = Vec::new();
+    for language in Language::ALL {
+        languages.push(ask(&executor, language, &mut trial).await);
+    }
+    executor.stop().await;
+    (trial, languages)
+}
+
+/// Has an interpreter say where and what it is, in a sandbox.
+async fn ask(executor: &Executor, language: Language, trial: &mut Trial) -> Interpreter {
+    let code = match language {
+        Language::Python => "import sys; print(sys.executable, sys.version.split()[0])",
+        Language::Node => "console.log(process.execPath, process.version.slice(1))",
+        Language::Bash => "echo $BASH ${BASH_VERSION%%[^0-9.]*}",
+    };
+    let outcome = executor.run(RunSpec::new(language, code), RunIo::default()).await;
+    let mut found = Interpreter { language, path: None, version: None, why: None };
+    match outcome {
+        Ok(outcome) if outcome.ending == Ending::Exited(0) => {
+            trial.built = true;
+            let said = outcome.stdout.text();
+            let mut words = said.split_whitespace().map(str::to_owned);
+            (found.path, found.version) = (words.next(), words.next());
+        }
+        Ok(outcome) => {
+            trial.built = true;
+            found.why = Some(format!("it does not start: {}", outcome.stderr.text().trim()));
+        }
+        Err(error) => {
+            found.why = Some(chain(&error));
+            match error {
+                RunError::NoInterpreter(_) => {}
+                RunError::Wall { wall, source } => {
+                    trial.failed_step = Some((wall, source.to_string()));
+                }
+                other => trial.refusal = Some(chain(&other)),
+            }
+        }
+    }
+    found
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -22,8 +22,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run a program in a fresh sandbox, without a server.
-    Run(run::RunArguments),
-    /// Serve the API.
+    Run(Box<run::RunArguments>),
+    /// Start the server.
     Serve(serve::ServeArguments),
     /// Say which walls this host can build, and how to get those it cannot.
     Doctor(doctor::DoctorArguments),
@@ -36,7 +36,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run(arguments) => run::main(arguments),
+        Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
@@ -44,10 +44,21 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
 fn spawner() -> ExitCode {
     cloche_executor::spawner::run().unwrap_or_else(|error| {
-        eprintln!("cloche: {error}");
+        complain(&error);
         ExitCode::from(2)
     })
+}
+
+/// Says what went wrong, with every cause, on one line of standard error.
+#[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
+fn complain(error: &dyn std::error::Error) {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line = format!("{line}: {error}");
+        cause = error.source();
+    }
+    eprintln!("cloche: {line}");
 }

@@ -1,31 +1,152 @@
 //! `cloche run`: one program in a fresh sandbox, live, with the guest's exit code as ours.
+//!
+//! What was typed is `arguments`, what was meant is `program`; `live` carries bytes between the
+//! guest and our own streams, `report` says how it ended. It builds no box itself.
 
-use std::process::ExitCode;
+use std::{io, process::ExitCode};
 
-use clap::Args;
-use cloche_executor::{Config, Executor, RunIo};
-use cloche_model::{Language, RunSpec};
+use cloche_executor::{Config, Executor, RunError, RunIo, StartError};
+use cloche_model::{ByteSize, Outcome, RunSpec};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use tokio_util::sync::CancellationToken;
 
-/// What `cloche run` takes.
-#[derive(Args)]
-pub(crate) struct RunArguments {
-    /// The program itself.
-    #[arg(short = 'c')]
-    code: String,
-    /// The language it is written in.
-    #[arg(long)]
-    language: Language,
+mod arguments;
+mod live;
+mod program;
+mod report;
+
+pub(crate) use arguments::RunArguments;
+use program::Meant;
+
+use crate::complain;
+
+/// Our own failure: the sandbox could not be built, or the host lacks something.
+const OUR_FAULT: u8 = 125;
+/// Something was asked for that cannot be.
+const USAGE: u8 = 2;
+/// As a shell reports a program that wrote to a pipe nobody reads any more.
+const BROKEN_PIPE: u8 = 128 + 13;
+
+/// Walls that only a privileged user can build: an ordinary one is told, and goes on.
+const PRIVILEGED_WALLS: [&str; 5] =
+    ["host-uid", "cgroups", "cgroup:memory", "cgroup:pids", "cgroup:cpu"];
+
+/// Why there is no outcome to report.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Usage(#[from] program::Misuse),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("cannot set up a run")]
+    Io(#[from] io::Error),
+    #[error("left without waiting for the sandbox to end")]
+    Abandoned,
 }
 
 /// Runs the program.
 pub(crate) fn main(arguments: RunArguments) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let executor = Executor::start(Config::with_program("/proc/self/exe")).await.unwrap();
-        let spec = RunSpec::new(arguments.language, arguments.code);
-        let outcome = executor.run(spec, RunIo::default()).await;
-        println!("{outcome:?}");
-        executor.stop().await;
+    let run = || {
+        let meant = Meant::from_arguments(arguments)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let code = runtime.block_on(execute(meant));
+        // A thread of its own may still be waiting for our standard input: not worth a wait.
+        runtime.shutdown_background();
+        code
+    };
+    let code = run().unwrap_or_else(|failure: Failure| {
+        complain(&failure);
+        match failure {
+            Failure::Usage(_) | Failure::Run(RunError::Job(_)) => USAGE,
+            _ => OUR_FAULT,
+        }
     });
-    ExitCode::SUCCESS
+    ExitCode::from(code)
+}
+
+async fn execute(meant: Meant) -> Result<u8, Failure> {
+    let Meant { spec, json, feeds_stdin, allow_missing } = meant;
+    let mut config = Config::with_program("/proc/self/exe");
+    config.allow_missing.clone_from(&allow_missing);
+    if !rustix::process::geteuid().is_root() {
+        config.allow_missing.extend(PRIVILEGED_WALLS.map(str::to_owned));
+    }
+    let executor = Executor::start(config).await?;
+    report::missing(executor.missing(), &allow_missing);
+    let stdin = feeds_stdin.then(live::stdin);
+    let ended = if json {
+        with_report(&executor, spec, stdin).await
+    } else {
+        with_live_output(&executor, spec, stdin).await
+    };
+    executor.stop().await;
+    ended
+}
+
+/// Runs silently and prints one JSON object at the end.
+async fn with_report(
+    executor: &Executor,
+    spec: RunSpec,
+    stdin: Option<mpsc::Receiver<Vec<u8>>>,
+) -> Result<u8, Failure> {
+    let language = spec.language;
+    let cancel = CancellationToken::new();
+    let io = RunIo { output: None, stdin, cancel: cancel.clone() };
+    let (outcome, signal) = until_signalled(executor.run(spec, io), &cancel).await?;
+    let code = signal.unwrap_or_else(|| outcome.shell_code());
+    report::json(language, &outcome, code);
+    Ok(code)
+}
+
+/// Passes output on as it arrives, and explains an unusual end in a sentence.
+async fn with_live_output(
+    executor: &Executor,
+    mut spec: RunSpec,
+    stdin: Option<mpsc::Receiver<Vec<u8>>>,
+) -> Result<u8, Failure> {
+    let limits = spec.limits;
+    // Everything is passed on, so nothing has to be kept.
+    spec.limits.output = ByteSize(0);
+    let cancel = CancellationToken::new();
+    let (output, printer) = live::printer(cancel.clone());
+    let io = RunIo { output: Some(output), stdin, cancel: cancel.clone() };
+    let (outcome, signal) = until_signalled(executor.run(spec, io), &cancel).await?;
+    if let Some(code) = signal {
+        return Ok(code);
+    }
+    if printer.finish().await == live::Printed::NobodyReads {
+        return Ok(BROKEN_PIPE);
+    }
+    report::ending(&outcome, &limits);
+    Ok(outcome.shell_code())
+}
+
+/// Waits for the outcome. The first signal cancels the run; a second one leaves without it.
+/// With the outcome comes the exit code that the signal asks for.
+async fn until_signalled(
+    run: impl Future<Output = Result<Outcome, RunError>>,
+    cancel: &CancellationToken,
+) -> Result<(Outcome, Option<u8>), Failure> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    tokio::pin!(run);
+    let mut code = None;
+    loop {
+        let signal = tokio::select! {
+            outcome = &mut run => return Ok((outcome?, code)),
+            _ = interrupt.recv() => 2,
+            _ = terminate.recv() => 15,
+            _ = hang_up.recv() => 1,
+        };
+        if code.replace(128 + signal).is_some() {
+            return Err(Failure::Abandoned);
+        }
+        cancel.cancel();
+    }
 }

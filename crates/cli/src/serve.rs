@@ -1,120 +1,113 @@
-//! `cloche serve`: the API on a port, with everything it needs in one directory.
+//! `cloche serve`: the server. Start-up, on one screen.
+//!
+//! The spawner first, while there are privileges to give it; then ours are dropped; then threads,
+//! the executor, the store and the doors.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use cloche_engine::{Bootstrap, EngineConfig, Local, WebhookConfig};
-use cloche_executor::{Config, Executor, PoolSettings};
-use cloche_gateway::{GatewayConfig, Server, ServerOptions};
-use cloche_model::{Language, Limits, SandboxShape};
-use ipnet::IpNet;
-use tokio::signal::unix::{SignalKind, signal};
+use cloche_engine::Local;
+use cloche_executor::{Config, Executor, spawner::Process};
+use cloche_gateway::Server;
+use cloche_model::{ByteSize, Language};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+};
 use tokio_util::sync::CancellationToken;
 
-/// What `cloche serve` takes.
+use crate::complain;
+
+mod greeting;
+mod settings;
+
+use settings::Settings;
+
+/// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]
 pub(crate) struct ServeArguments {
-    /// Where to listen.
-    #[arg(long, env = "CLOCHE_LISTEN", default_value = "127.0.0.1:8080")]
-    listen: String,
-    /// Where everything is kept.
-    #[arg(long, env = "CLOCHE_DATA_DIR", default_value = "cloche-data")]
-    data_dir: PathBuf,
-    /// Walls that may be missing on this host, by the names `cloche doctor` gives them.
-    #[arg(long, value_delimiter = ',')]
+    /// The address to listen on [default: 127.0.0.1:8080].
+    #[arg(long, env = "CLOCHE_LISTEN", value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where everything is kept [default: cloche-data].
+    #[arg(long, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// A TOML file with more settings.
+    #[arg(long, env = "CLOCHE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Start although this wall is missing; see `cloche doctor`.
+    #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,
-    /// Seconds that executions may go on after a signal to stop.
-    #[arg(long, env = "CLOCHE_GRACE", default_value_t = 30)]
-    grace: u64,
+    /// Seconds that executions may go on after a signal to stop [default: 30].
+    #[arg(long, env = "CLOCHE_GRACE", value_name = "SECONDS")]
+    grace: Option<u64>,
     /// Networks that webhooks may go to although they are not public, e.g. 10.1.0.0/16.
-    #[arg(long, env = "CLOCHE_WEBHOOK_ALLOW", value_delimiter = ',')]
-    webhook_allow: Vec<IpNet>,
+    #[arg(long, env = "CLOCHE_WEBHOOK_ALLOW", value_delimiter = ',', value_name = "NETWORK")]
+    webhook_allow: Vec<String>,
     /// A PEM file with authorities that webhooks trust besides the host's.
-    #[arg(long, env = "CLOCHE_WEBHOOK_CA")]
+    #[arg(long, env = "CLOCHE_WEBHOOK_CA", value_name = "FILE")]
     webhook_ca: Option<PathBuf>,
+    /// Write logs as JSON.
+    #[arg(long)]
+    json_logs: bool,
 }
 
-/// Serves until a signal comes.
-#[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Serves until it is told to stop.
 pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("CLOCHE_LOG")
-                .unwrap_or_else(|_| "info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .init();
-    let served = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(Into::into)
-        .and_then(|runtime| runtime.block_on(serve(arguments)));
-    match served {
+    match start(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cloche: {error}");
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                eprintln!("  because {error}");
-                cause = error.source();
-            }
-            ExitCode::from(2)
+            complain(&*error);
+            ExitCode::FAILURE
         }
     }
 }
 
-async fn serve(arguments: ServeArguments) -> Result<(), Box<dyn std::error::Error>> {
-    let executor = Executor::start(Config {
-        allow_missing: arguments.allow_missing,
-        pool: Some(PoolSettings::default()),
-        ..Config::with_program(std::env::current_exe()?)
-    })
-    .await?;
-    for language in Language::ALL {
-        executor.prepare(language, &Limits::default(), &SandboxShape::default());
-    }
-    let options = ServerOptions {
-        data_dir: arguments.data_dir,
-        listen: arguments.listen,
-        engine: EngineConfig {
-            grace: Duration::from_secs(arguments.grace),
-            webhook: WebhookConfig {
-                allow: arguments.webhook_allow,
-                extra_ca: arguments.webhook_ca,
-                ..WebhookConfig::default()
-            },
-            ..EngineConfig::default()
-        },
-        gateway: GatewayConfig::default(),
-    };
-    let server = Server::open(options, Arc::new(Local::new(executor.clone()))).await?;
-    if let Some(bootstrap) = server.bootstrap() {
-        greet(bootstrap);
-    }
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        tracing::info!("stopping");
-        stop.cancel();
-    });
-    server.run(shutdown).await?;
+fn start(arguments: ServeArguments) -> Result<(), Failure> {
+    greeting::start_logs(arguments.json_logs);
+    let settings = Settings::merge(arguments)?;
+    let executor = settings.executor(std::env::current_exe()?);
+    let process = Process::start(&executor.program, &executor.spawner_args)?;
+    cloche_jail::privileges::drop_all()?;
+    Runtime::new()?.block_on(serve(process, executor, settings))
+}
+
+async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
+    let executor = Executor::attach(process, config).await?;
+    let dispatcher = Arc::new(Local::new(executor.clone()));
+    let server = Server::open(settings.server(), dispatcher).await?;
+    warm_up(&server, &executor).await?;
+    greeting::show(&server, &settings);
+    let stop = CancellationToken::new();
+    tokio::spawn(wait_for_signal(stop.clone())?);
+    server.run(stop).await?;
     executor.stop().await;
     Ok(())
 }
 
-/// A line that works when it is pasted.
-#[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
-fn greet(bootstrap: &Bootstrap) {
-    eprintln!(
-        "\nTry it:\n\n  curl -s {}/v1/sandbox/execute -H 'Authorization: Bearer {}' \\\n    \
-         -H 'Content-Type: application/json' -d '{{\"code\": \"print(6 * 7)\"}}'\n",
-        bootstrap.url,
-        bootstrap.api_key.reveal()
-    );
+/// Has cells parked for every sandbox there is, before the first request.
+async fn warm_up(server: &Server, executor: &Executor) -> Result<(), Failure> {
+    for sandbox in server.engine().sandboxes(None).await? {
+        let limits = sandbox.resources.limits(Duration::MAX, ByteSize::default());
+        for language in Language::ALL {
+            executor.prepare(language, &limits, &sandbox.shape);
+        }
+    }
+    Ok(())
+}
+
+/// Ends gracefully on the first SIGTERM or SIGINT.
+fn wait_for_signal(stop: CancellationToken) -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: no new work is taken, what runs may end");
+        stop.cancel();
+    })
 }

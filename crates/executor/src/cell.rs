@@ -10,10 +10,10 @@ use std::{
 
 use cloche_jail::cgroup::Gauges;
 use tokio::net::{UnixStream, unix::pipe};
-use tokio_util::sync::CancellationToken;
 
 use crate::spawner::{
     client::{Source, SpawnError, Spawned, Spawner},
+    gone::Gone,
     protocol::{CellConfig, CellId},
 };
 
@@ -21,7 +21,7 @@ use crate::spawner::{
 pub(crate) struct Cell {
     pub(crate) id: CellId,
     pub(crate) gauges: Gauges,
-    pub(crate) gone: CancellationToken,
+    pub(crate) gone: Gone,
     pub(crate) stdin: pipe::Sender,
     pub(crate) stdout: pipe::Receiver,
     pub(crate) stderr: pipe::Receiver,
@@ -34,7 +34,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// Whether nothing is left of it.
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.is_cancelled()
+        self.gone.is_over()
     }
 
     /// What it has written to its standard error so far, for a log.

@@ -22,7 +22,7 @@ use crate::{
     cell::Cell,
     executor::{RunError, RunIo},
     output::Capture,
-    spawner::{client::Spawner, protocol::CellId},
+    spawner::client::Spawner,
 };
 
 /// How long a killed cell may take to be dead before we answer without it.
@@ -81,11 +81,17 @@ pub(crate) async fn drive(
     let (end, attach) = end;
     let wall = started.elapsed();
     if matches!(end, End::TimedOut | End::Cancelled) {
-        kill(spawner, id, gone).await;
+        spawner.kill(id).await;
+        // Either way it is over: gone, or lost with its spawner.
+        let _ = timeout(DEATH, gone.wait()).await;
     }
     stdout.drain().await;
     stderr.drain().await;
-    let used = gauges.read();
+    let used = match gauges.read() {
+        Some(reading) => reading.into(),
+        // The spawner was faster than we, and has read them before it removed the cgroup.
+        None => timeout(DEATH, gone.wait()).await.unwrap_or_default(),
+    };
     Ok(Outcome {
         ending: ending(&end, used.oom_kills)?,
         stdout: stdout.into_kept(),
@@ -118,7 +124,6 @@ pub(crate) fn wall_error(wall: &WallName, errno: Errno) -> RunError {
 /// Waits for the end of the main process, the deadline or a cancel, whichever is first.
 async fn wait(mut control: UnixStream, limit: Duration, cancel: CancellationToken) -> End {
     let reports = async {
-        let mut started = Instant::now();
         let deadline = sleep(limit);
         tokio::pin!(deadline);
         loop {
@@ -128,8 +133,7 @@ async fn wait(mut control: UnixStream, limit: Duration, cancel: CancellationToke
                 read = control.read_exact(&mut bytes) => match read.ok().and_then(|_| Report::decode(&bytes)) {
                     Some(Report::Ready) => {
                         // The guest's time begins when its cell does.
-                        started = Instant::now();
-                        deadline.as_mut().reset(tokio::time::Instant::from_std(started + limit));
+                        deadline.as_mut().reset(tokio::time::Instant::now() + limit);
                     }
                     Some(report) => return End::Reported(report),
                     None => return End::Lost,
@@ -156,11 +160,4 @@ async fn feed(mut stdin: pipe::Sender, input: Vec<u8>, more: Option<mpsc::Receiv
             return;
         }
     }
-}
-
-/// Kills a cell and waits until it is dead.
-async fn kill(spawner: &Spawner, cell: CellId, gone: CancellationToken) {
-    spawner.kill(cell).await;
-    // Either way it is over: gone, or lost with its spawner.
-    let _ = timeout(DEATH, gone.cancelled()).await;
 }

@@ -14,7 +14,8 @@ use crate::{
     metrics::{Metrics, Snapshot, count},
     pool::{Found, Key, Pool, PoolSettings},
     spawner::{
-        client::{Source, SpawnError, Spawner},
+        client::{Process, Source, SpawnError, Spawner},
+        gone::Gone,
         protocol::{CellConfig, Kind},
     },
 };
@@ -121,23 +122,37 @@ struct Shared {
     spawner: Arc<Spawner>,
     metrics: Arc<Metrics>,
     pool: Option<Pool>,
+    missing: Vec<(String, String)>,
 }
 
 impl Executor {
     /// Starts a spawner, and refuses where a wall is missing that may not be.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let spawner = Spawner::start(&config.program, &config.spawner_args)?;
-        let mut missing = spawner.missing().await?;
-        missing.retain(|(wall, _)| !config.allow_missing.contains(wall));
-        if !missing.is_empty() {
+        let process = Process::start(&config.program, &config.spawner_args)?;
+        Self::attach(process, config).await
+    }
+
+    /// The same with a spawner that was started before, e.g. before privileges were dropped.
+    pub async fn attach(process: Process, config: Config) -> Result<Self, StartError> {
+        let spawner = Spawner::attach(process)?;
+        let missing = spawner.missing().await?;
+        let mut refused = missing.clone();
+        refused.retain(|(wall, _)| !config.allow_missing.contains(wall));
+        if !refused.is_empty() {
             spawner.stop().await;
-            return Err(StartError::Missing(missing));
+            return Err(StartError::Missing(refused));
         }
         let (spawner, metrics) = (Arc::new(spawner), Arc::new(Metrics::default()));
         let pool = config
             .pool
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        Ok(Self { shared: Arc::new(Shared { spawner, metrics, pool }) })
+        Ok(Self { shared: Arc::new(Shared { spawner, metrics, pool, missing }) })
+    }
+
+    /// The walls this host cannot build and was allowed not to: name and reason.
+    #[must_use]
+    pub fn missing(&self) -> &[(String, String)] {
+        &self.shared.missing
     }
 
     /// Has cells parked for runs like this one before the first comes.
@@ -149,7 +164,7 @@ impl Executor {
 
     /// Runs one program in a fresh sandbox, to its end.
     pub async fn run(&self, spec: RunSpec, io: RunIo) -> Result<Outcome, RunError> {
-        let Shared { spawner, metrics, pool } = &*self.shared;
+        let Shared { spawner, metrics, pool, .. } = &*self.shared;
         let interpreter = attach::interpreter(spec.language);
         let interpreter = interpreter.ok_or(RunError::NoInterpreter(spec.language))?;
         let job = attach::job(&spec, &interpreter)?;
@@ -190,11 +205,11 @@ impl Executor {
     }
 
     /// Times what happens after the reply.
-    fn watch_teardown(&self, gone: CancellationToken) {
+    fn watch_teardown(&self, gone: Gone) {
         let (metrics, ended) = (Arc::clone(&self.shared.metrics), Instant::now());
         if self.shared.pool.is_some() {
             tokio::spawn(async move {
-                gone.cancelled().await;
+                gone.wait().await;
                 metrics.teardown.add(ended.elapsed());
             });
         }
@@ -215,7 +230,8 @@ impl Executor {
 
     /// Waits until nothing of past runs is left on the host. Parked cells are not past runs.
     pub async fn settle(&self) {
-        self.shared.spawner.settle().await;
+        let held = || self.shared.pool.as_ref().map_or(0, Pool::held);
+        self.shared.spawner.settle(held).await;
     }
 
     /// Ends the spawner and everything that still runs. With other clones around, they keep it.

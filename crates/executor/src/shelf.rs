@@ -108,7 +108,7 @@ impl Shelf {
         match parked {
             Ok(mut cell) => {
                 self.failures = 0;
-                self.cell_memory = cell.gauges.read().peak.max(1 << 20);
+                self.cell_memory = cell.gauges.read().unwrap_or_default().peak.max(1 << 20);
                 self.cells.push(cell);
             }
             Err(error) => {

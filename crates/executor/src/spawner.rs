@@ -4,6 +4,7 @@
 //! loop, `ground` is the bare mount namespace it works in, `protocol` is what is said.
 
 pub(crate) mod client;
+pub(crate) mod gone;
 mod ground;
 mod held;
 mod keeper;
@@ -12,4 +13,5 @@ pub(crate) mod protocol;
 mod templates;
 mod worker;
 
+pub use client::Process;
 pub use keeper::{NotASpawner, run, run_with};

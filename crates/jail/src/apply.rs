@@ -47,6 +47,8 @@ fn take(step: StepRef<'_>) -> Result<()> {
         Step::DropCapabilities => sys::capset_none(),
         Step::Seccomp { program } => sys::seccomp(program),
         Step::DieWithParent => sys::prctl(Prctl::ParentDeathSignal, 9),
+        Step::Unshare { kinds } => sys::unshare(kinds),
+        Step::Write { path, content } => write(path, content),
     }
 }
 
@@ -57,6 +59,14 @@ fn directory(path: &CStr, mode: u32, uid: u32, gid: u32) -> Result<()> {
     }
     sys::chmod(path, mode)?;
     sys::chown(path, uid, gid)
+}
+
+fn write(path: &CStr, content: &[u8]) -> Result<()> {
+    const WRITE_ONLY: i32 = 1;
+    let file = sys::open(path, WRITE_ONLY, 0)?;
+    let written = sys::write(file, content);
+    sys::close(file);
+    written.map(drop)
 }
 
 fn landlock(files: u64, scoped: u64, size: u32, rules: &[u8]) -> Result<()> {

@@ -173,6 +173,11 @@ impl Cgroup {
         &self.gauges
     }
 
+    /// Reads what it has used.
+    pub fn read(&mut self) -> Option<Reading> {
+        self.gauges.read()
+    }
+
     /// Kills every member at once. With v1 this is the pid namespace's work.
     pub fn kill(&self) {
         if self.born_in.is_some() {
@@ -211,19 +216,19 @@ pub struct Reading {
 }
 
 impl Gauges {
-    /// Reads them all; what cannot be read is zero.
-    pub fn read(&mut self) -> Reading {
-        let oom = self.oom.as_mut().and_then(read_text).unwrap_or_default();
-        let cpu = self.cpu.as_mut().and_then(read_text).unwrap_or_default();
-        let peak = self.peak.as_mut().and_then(read_text).unwrap_or_default();
-        Reading {
+    /// Reads them all; one that the host does not have is zero. Nothing once the cgroup has been
+    /// removed: open files outlive it, but tell no more.
+    pub fn read(&mut self) -> Option<Reading> {
+        let text = |gauge: &mut Option<File>| gauge.as_mut().map_or(Some(String::new()), read_text);
+        let (oom, cpu, peak) = (text(&mut self.oom)?, text(&mut self.cpu)?, text(&mut self.peak)?);
+        Some(Reading {
             oom_kills: field(&oom, "oom_kill").unwrap_or(0),
             cpu: field(&cpu, "usage_usec")
                 .map(Duration::from_micros)
                 .or_else(|| cpu.trim().parse().ok().map(Duration::from_nanos))
                 .unwrap_or_default(),
             peak: peak.trim().parse().unwrap_or(0),
-        }
+        })
     }
 }
 

@@ -81,6 +81,12 @@ pub(crate) fn step(out: &mut Vec<u8>, step: &OwnedStep) {
             bytes(out, program);
         }
         Step::DieWithParent => number(out, 15),
+        Step::Unshare { kinds } => numbers(out, &[16, *kinds]),
+        Step::Write { path, content } => {
+            number(out, 17);
+            text(out, path);
+            bytes(out, content);
+        }
     }
 }
 
@@ -116,6 +122,8 @@ mod tests {
             Step::DropCapabilities,
             Step::Seccomp { program: vec![0; 8] },
             Step::DieWithParent,
+            Step::Unshare { kinds: 0x0200_0000 },
+            Step::Write { path: path(), content: b"16".to_vec() },
         ];
         for step in &steps {
             let bytes = borrowed(step);

@@ -128,6 +128,8 @@ pub fn enter(program: &[u8], fds: CellFds) {
         report(CONTROL_FD, failed(failure.wall, failure.errno));
         sys::exit(1);
     }
+    // Pid 1 is a copy of the spawner's memory or a template's: the guest may not look into it.
+    let _ = sys::prctl(Prctl::Dumpable, 0);
 }
 
 /// Enters the v1 cgroups. Through `tasks`, since `cgroup.procs` waits for an RCU grace period when

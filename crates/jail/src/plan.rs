@@ -95,15 +95,15 @@ pub struct HostFacts {
     pub proc_masks: Vec<(String, bool)>,
 }
 
-/// The namespaces a box has, with the names their walls go by.
-pub const NAMESPACES: [(&str, u64); 7] = [
+/// The namespaces a box is born into, with the names their walls go by. That of cgroups is a step:
+/// its root is where a process is when it is made.
+pub const NAMESPACES: [(&str, u64); 6] = [
     ("namespace:user", 0x1000_0000),
     ("namespace:mount", 0x0002_0000),
     ("namespace:pid", 0x2000_0000),
     ("namespace:net", 0x4000_0000),
     ("namespace:ipc", 0x0800_0000),
     ("namespace:uts", 0x0400_0000),
-    ("namespace:cgroup", 0x0200_0000),
 ];
 
 /// A plan: the namespaces to be born into, the ids, the limits, and the steps taken inside.
@@ -163,6 +163,7 @@ pub fn plan(spec: &JailSpec) -> Plan {
     assemble(
         spec,
         [
+            build.cgroup_view(),
             build.builder_identity(),
             build.hostname(),
             build.loopback(),
@@ -176,8 +177,10 @@ pub fn plan(spec: &JailSpec) -> Plan {
             build.pivot(),
             rlimits::steps(count_processes),
             build.guest_identity(),
+            build.no_new_privs(),
             landlock::steps(&build.writable(), spec.host.landlock),
-            build.last_walls(),
+            build.filter(),
+            build.die_with_parent(),
         ],
     )
 }
@@ -208,7 +211,8 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
 }
 
 /// The box of a cell that a template forks: it is born in the template's root, which it sees
-/// read-only, and gets all that is its own on top.
+/// read-only, and gets all that is its own on top. It inherits the template's name, limits and
+/// `no_new_privs`, is the image's owner to begin with, and dies with the template's pid namespace.
 #[must_use]
 pub fn forked_plan(spec: &JailSpec) -> Plan {
     let build = Builder::new(spec, PathBuf::from("/"));
@@ -216,7 +220,7 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
     assemble(
         spec,
         [
-            build.builder_identity(),
+            build.cgroup_view(),
             build.loopback(),
             build.scratch(stage),
             build.pts(),
@@ -225,7 +229,7 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
             build.shared_root(stage),
             build.guest_identity(),
             landlock::steps(&build.writable(), spec.host.landlock),
-            build.last_walls(),
+            build.filter(),
         ],
     )
 }

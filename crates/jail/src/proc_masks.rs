@@ -38,5 +38,10 @@ pub const MASKED: [&str; 30] = [
     "pressure",
 ];
 
+/// What the box's user namespace may have of things that the kernel counts for whoever made the
+/// namespace: without a limit of its own one box could use up the host's.
+pub const NAMESPACE_LIMITS: [(&str, u32); 2] =
+    [("max_inotify_instances", 16), ("max_inotify_watches", 8192)];
+
 /// Paths that stay visible, as programs read them, but cannot be written by anyone.
 pub const READ_ONLY: [&str; 2] = ["sys", "fs"];

@@ -17,10 +17,10 @@ const LIMITS: [Rlimit; 6] = [
     Rlimit { name: "rlimit:open-files", which: 7, soft: 1024, hard: 4096 },
     // Queued signals and POSIX timers come out of the same purse.
     Rlimit { name: "rlimit:signals", which: 11, soft: 1024, hard: 1024 },
-    // Pinned memory cannot be reclaimed.
-    Rlimit { name: "rlimit:locked-memory", which: 8, soft: 8 << 20, hard: 8 << 20 },
-    // POSIX queues live in kernel memory.
-    Rlimit { name: "rlimit:message-queues", which: 12, soft: 819_200, hard: 819_200 },
+    // Pinned memory cannot be reclaimed; this much holds a key.
+    Rlimit { name: "rlimit:locked-memory", which: 8, soft: 64 << 10, hard: 64 << 10 },
+    // POSIX queues live in kernel memory, and all boxes together have the spawner's share of it.
+    Rlimit { name: "rlimit:message-queues", which: 12, soft: 0, hard: 0 },
     // No real-time scheduling: it would starve the neighbours past any quota.
     Rlimit { name: "rlimit:realtime", which: 14, soft: 0, hard: 0 },
 ];

@@ -39,6 +39,10 @@ pub(crate) enum Step<T, B> {
     Seccomp { program: B },
     /// Die when the parent dies.
     DieWithParent,
+    /// Leave for new namespaces of these kinds.
+    Unshare { kinds: u64 },
+    /// Write to a file that is there.
+    Write { path: T, content: B },
 }
 
 /// A step as it is read by the process that takes it.
@@ -129,6 +133,8 @@ impl<'a> Reader<'a> {
             13 => Step::DropCapabilities,
             14 => Step::Seccomp { program: self.bytes()? },
             15 => Step::DieWithParent,
+            16 => Step::Unshare { kinds: self.number()? },
+            17 => Step::Write { path: self.text()?, content: self.bytes()? },
             _ => return None,
         })
     }

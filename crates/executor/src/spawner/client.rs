@@ -7,12 +7,16 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::CommandExt,
+    },
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use cloche_jail::cgroup::Gauges;
@@ -22,9 +26,10 @@ use tokio::{
     sync::{Notify, oneshot, watch},
 };
 
-use tokio_util::sync::CancellationToken;
-
-use super::protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request};
+use super::{
+    gone::Gone,
+    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request},
+};
 
 /// Why a cell could not be had.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -35,6 +40,34 @@ pub enum SpawnError {
     /// The spawner died; it is started again, what it held is lost.
     #[error("the spawner died")]
     SpawnerLost,
+}
+
+/// A spawner that runs and that nobody speaks to yet.
+///
+/// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts
+/// it first, then drops its own, then starts its threads.
+#[derive(Debug)]
+pub struct Process {
+    socket: OwnedFd,
+    keeper: Child,
+}
+
+impl Process {
+    /// Starts the program as a spawner, with one end of a socket as its standard input.
+    pub fn start(program: &std::path::Path, args: &[String]) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let keeper = Command::new(program)
+            .args(args)
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            // Ctrl-C is for us to handle: the spawner ends when its socket is closed.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { socket, keeper })
+    }
 }
 
 /// A handle to the running spawner.
@@ -56,9 +89,12 @@ struct Shared {
 #[derive(Default)]
 struct State {
     asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
-    /// Cancelled when the cell is gone or lost.
-    alive: HashMap<CellId, CancellationToken>,
+    /// Told when the cell is gone or lost.
+    alive: HashMap<CellId, Gone>,
 }
+
+/// How often the cells are counted anew.
+const SETTLE_ROUND: Duration = Duration::from_millis(10);
 
 /// What a cell is made from.
 #[derive(Clone, Copy, Debug)]
@@ -73,24 +109,17 @@ pub(crate) enum Source {
 pub(crate) struct Spawned {
     pub(crate) cell: CellId,
     pub(crate) gauges: Gauges,
-    /// Cancelled when the cell is gone or lost.
-    pub(crate) gone: CancellationToken,
+    /// Told when the cell is gone or lost.
+    pub(crate) gone: Gone,
 }
 
 impl Spawner {
-    /// Starts the program as a spawner, with one end of a socket as its standard input.
-    pub(crate) fn start(program: &std::path::Path, args: &[String]) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::io::ioctl_fionbio(&ours, true)?;
-        let keeper = Command::new(program)
-            .args(args)
-            .env_clear()
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()?;
+    /// Takes over a spawner that has been started.
+    pub(crate) fn attach(Process { socket, keeper }: Process) -> io::Result<Self> {
+        #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
+        let socket = AsyncFd::new(socket)?;
         let shared = Arc::new(Shared {
-            socket: AsyncFd::new(ours)?,
+            socket,
             state: Mutex::default(),
             next: AtomicU64::new(1),
             settled: Notify::new(),
@@ -121,7 +150,7 @@ impl Spawner {
             Source::Template(template) => Request::Fork { cell, config, template },
         };
         let (answer, answered) = oneshot::channel();
-        let gone = CancellationToken::new();
+        let gone = Gone::default();
         {
             let mut state = self.shared.state();
             state.asked.insert(cell, answer);
@@ -146,14 +175,15 @@ impl Spawner {
         self.shared.state().alive.len()
     }
 
-    /// Waits until every cell is gone.
-    pub(crate) async fn settle(&self) {
+    /// Waits until every cell is gone but those that are held for later.
+    pub(crate) async fn settle(&self, held: impl Fn() -> usize) {
         loop {
             let settled = self.shared.settled.notified();
-            if self.alive() == 0 {
+            if self.alive() <= held() {
                 return;
             }
-            settled.await;
+            // Also without a sign: a cell that is being parked becomes one that is held.
+            let _ = tokio::time::timeout(SETTLE_ROUND, settled).await;
         }
     }
 
@@ -230,9 +260,9 @@ impl Shared {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            Event::Gone { cell } => {
+            Event::Gone { cell, used } => {
                 if let Some(gone) = self.state().alive.remove(&cell) {
-                    gone.cancel();
+                    gone.tell(used);
                 }
                 self.settled.notify_waiters();
             }
@@ -242,7 +272,7 @@ impl Shared {
     /// Everyone who waits for a cell hears that there is none: dropping the senders does that.
     fn lose_everything(&self) {
         let lost = std::mem::take(&mut *self.state());
-        lost.alive.values().for_each(CancellationToken::cancel);
+        lost.alive.values().for_each(Gone::lose);
         drop(lost);
         self.settled.notify_waiters();
     }

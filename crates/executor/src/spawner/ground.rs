@@ -67,6 +67,10 @@ pub(super) fn prepare() -> io::Result<Ground> {
             (None, Vec::new())
         }
     };
+    let can = cgroups.as_ref().map_or([true; 3], Hierarchy::can_limit);
+    for (name, _) in ["memory", "pids", "cpu"].into_iter().zip(can).filter(|(_, can)| !can) {
+        missing.push((format!("cgroup:{name}"), "this host has no such controller".to_owned()));
+    }
     let privileged = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
     if !privileged {
         enter_user_namespace()?;

@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cloche_jail::{cgroup::Cgroup, sys};
 
+use super::protocol::Used;
+
 /// A cell and all that is held for it.
 pub(super) struct Held {
     /// Which host id it has.
@@ -12,6 +14,8 @@ pub(super) struct Held {
     /// To be killed as soon as it exists.
     pub(super) doomed: bool,
     pub(super) cgroup: Option<Cgroup>,
+    /// Read when pid 1 has ended, and with it everything in the cell.
+    pub(super) used: Used,
 }
 
 /// Where a cell is in its life.

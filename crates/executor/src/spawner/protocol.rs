@@ -3,9 +3,15 @@
 //! The spawner is privileged and trusts no packet to name a path or a mount: it is told limits
 //! and the name of an image, and builds the rest itself.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
 
-use cloche_jail::sys::{self, Errno};
+use cloche_jail::{
+    cgroup::Reading,
+    sys::{self, Errno},
+};
 use serde::{Deserialize, Serialize};
 
 /// The longest packet.
@@ -45,6 +51,20 @@ pub(crate) enum Request {
     Kill { cell: CellId },
 }
 
+/// What a cell had used at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Used {
+    pub(crate) oom_kills: u64,
+    pub(crate) cpu: Duration,
+    pub(crate) peak: u64,
+}
+
+impl From<Reading> for Used {
+    fn from(Reading { oom_kills, cpu, peak }: Reading) -> Self {
+        Self { oom_kills, cpu, peak }
+    }
+}
+
 /// From the spawner.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Event {
@@ -54,8 +74,8 @@ pub(crate) enum Event {
     Spawned { cell: CellId, gauges: [bool; 3] },
     /// A cell could not be started.
     Refused { cell: CellId, reason: String },
-    /// A cell is gone: processes, mounts and cgroups.
-    Gone { cell: CellId },
+    /// A cell is gone: processes, mounts and cgroups. What it had used, read before that.
+    Gone { cell: CellId, used: Used },
 }
 
 /// A packet that could not be sent or read.

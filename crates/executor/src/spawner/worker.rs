@@ -26,7 +26,7 @@ use super::{
     ground,
     held::{Held, Life},
     plans::{Plans, Shape},
-    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request},
+    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request, Used},
     templates::Template,
 };
 
@@ -51,7 +51,11 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
         plans: Plans::new(ground, change),
         next_slot: 0,
     };
-    let code = i32::from(worker.serve().is_err());
+    let code = match worker.serve() {
+        // Closed is also how a send notices that the executor has ended: no reason to start again.
+        Ok(()) | Err(ProtocolError::Closed) => 0,
+        Err(_) => 1,
+    };
     worker.end();
     code
 }
@@ -161,7 +165,7 @@ impl Worker<'_> {
         let cgroup = self.plans.ground.cgroups.as_ref();
         let name = format!("cell{}", cell.0);
         let cgroup = cgroup.map(|all| Cgroup::create(all, &name, limits)).transpose()?;
-        let held = Held { slot, life: Life::Pending, doomed: false, cgroup };
+        let held = Held { slot, life: Life::Pending, doomed: false, cgroup, used: Used::default() };
         Ok(self.cells.entry(cell).or_insert(held))
     }
 
@@ -262,18 +266,20 @@ impl Worker<'_> {
         for cell in ended {
             if let Some(held) = self.cells.get_mut(cell) {
                 held.life = Life::Ended;
+                let used = held.cgroup.as_mut().and_then(Cgroup::read);
+                held.used = used.map(Used::from).unwrap_or_default();
             }
         }
         while let Ok(Some(_)) = sys::reap() {}
         let mut gone = Vec::new();
         for (cell, held) in &mut self.cells {
             if matches!(held.life, Life::Ended) && held.cgroup.as_mut().is_none_or(Cgroup::remove) {
-                gone.push(*cell);
+                gone.push((*cell, held.used));
             }
         }
-        for cell in gone {
+        for (cell, used) in gone {
             self.cells.remove(&cell);
-            protocol::send(self.socket, &Event::Gone { cell }, &[])?;
+            protocol::send(self.socket, &Event::Gone { cell, used }, &[])?;
         }
         Ok(())
     }

@@ -29,6 +29,12 @@ impl<'a> Builder<'a> {
         Self { spec, root }
     }
 
+    /// Once it is in its cgroup: so that what it sees of the hierarchy begins there.
+    pub(super) fn cgroup_view(&self) -> Named {
+        const NEW_CGROUP: u64 = 0x0200_0000;
+        vec![("namespace:cgroup".into(), Step::Unshare { kinds: NEW_CGROUP })]
+    }
+
     /// Ids first: files made with an id that is not mapped cannot exist in the new namespace.
     pub(super) fn builder_identity(&self) -> Named {
         let (uid, gid) = self.builder_ids();
@@ -90,10 +96,14 @@ impl<'a> Builder<'a> {
         let mut steps = Vec::new();
         for (source, target) in &self.spec.image.binds {
             let inside = self.inside(target);
-            let name = target.display();
-            steps.push((format!("image:{name}"), bind(source, &inside)));
+            // The second layer is the empty directory that is mounted on: one alone is refused.
+            let empty = self.spec.image.tree.join(target.strip_prefix("/").unwrap_or(target));
+            let options = format!("lowerdir={}:{},userxattr", source.display(), empty.display());
             let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-            steps.push((format!("read-only:{name}"), remount(&inside, flags)));
+            steps.push((
+                format!("image:{}", target.display()),
+                mount("overlay", &inside, "overlay", flags, &options),
+            ));
         }
         steps
     }
@@ -110,7 +120,8 @@ impl<'a> Builder<'a> {
     /// Terminals of the box's own.
     pub(super) fn pts(&self) -> Named {
         let pts = self.inside(Path::new("/dev/pts"));
-        let options = "newinstance,ptmxmode=0666,mode=620";
+        // All boxes draw on one number of terminals.
+        let options = "newinstance,ptmxmode=0666,mode=620,max=64";
         let flags = ms::NOSUID | ms::NOEXEC;
         vec![("dev:pts".into(), mount("devpts", &pts, "devpts", flags, options))]
     }
@@ -134,8 +145,15 @@ impl<'a> Builder<'a> {
                 steps.push((name, bind(&null, &target)));
             }
         }
-        let read_only = if masks.is_empty() { &[][..] } else { &proc_masks::READ_ONLY };
-        for path in read_only {
+        if masks.is_empty() {
+            return steps;
+        }
+        for (name, value) in proc_masks::NAMESPACE_LIMITS {
+            let path = text(&proc.join("sys/user").join(name));
+            let content = value.to_string().into_bytes();
+            steps.push((format!("limit:{name}"), Step::Write { path, content }));
+        }
+        for path in proc_masks::READ_ONLY {
             let target = proc.join(path);
             steps.push((format!("bind:/proc/{path}"), bind(&target, &target)));
             steps.push((format!("read-only:/proc/{path}"), remount(&target, flags | ms::RDONLY)));
@@ -160,20 +178,27 @@ impl<'a> Builder<'a> {
     }
 
     /// The bounding set while there still is a capability to do it with, then the user, which
-    /// takes the other sets along; `capset` is for ids that were never root.
+    /// takes the other sets along; `capset` is for an ordinary user's namespace, whose guest was
+    /// never root.
     pub(super) fn guest_identity(&self) -> Named {
         let (uid, gid) = self.spec.guest;
         let clear_groups = self.may_set_groups();
-        vec![
+        let mut steps = vec![
             ("close-fds".into(), Step::CloseFrom { first: FIRST_FOREIGN_FD }),
             (
                 "capabilities:bounding".into(),
                 Step::DropBounding { last: self.spec.host.last_capability },
             ),
             ("identity:guest".into(), Step::Become { uid, gid, clear_groups }),
-            ("capabilities".into(), Step::DropCapabilities),
-            ("no-new-privs".into(), Step::NoNewPrivs),
-        ]
+        ];
+        if matches!(self.spec.identity, Identity::Shared { .. }) {
+            steps.push(("capabilities".into(), Step::DropCapabilities));
+        }
+        steps
+    }
+
+    pub(super) fn no_new_privs(&self) -> Named {
+        vec![("no-new-privs".into(), Step::NoNewPrivs)]
     }
 
     /// A template's root, for a cell: nothing of it can be written, and the place where the cell
@@ -191,11 +216,13 @@ impl<'a> Builder<'a> {
     }
 
     /// The filter last: it forbids what the steps before it did.
-    pub(super) fn last_walls(&self) -> Named {
-        vec![
-            ("seccomp".into(), Step::Seccomp { program: seccomp::filter().to_vec() }),
-            ("die-with-parent".into(), Step::DieWithParent),
-        ]
+    pub(super) fn filter(&self) -> Named {
+        vec![("seccomp".into(), Step::Seccomp { program: seccomp::filter().to_vec() })]
+    }
+
+    /// After the change of user, which would undo it.
+    pub(super) fn die_with_parent(&self) -> Named {
+        vec![("die-with-parent".into(), Step::DieWithParent)]
     }
 
     /// A template keeps its fork socket, and nothing else that is not its own.

@@ -1,0 +1,81 @@
+//! Turning times into a table: percentiles, ratios, and what was promised.
+
+use std::time::Duration;
+
+use crate::say;
+
+/// The times of one contestant.
+pub(crate) struct Figures {
+    pub(crate) name: String,
+    sorted: Vec<Duration>,
+}
+
+impl Figures {
+    /// Takes times in any order.
+    pub(crate) fn new(name: String, mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self { name, sorted: times }
+    }
+
+    /// The time that so many of a hundred runs did not exceed, in milliseconds.
+    pub(crate) fn percentile(&self, percent: usize) -> f64 {
+        let at = (self.sorted.len() * percent / 100).min(self.sorted.len().saturating_sub(1));
+        self.sorted.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1000.0)
+    }
+}
+
+/// Prints p50, p90 and p99 of each as a Markdown table.
+pub(crate) fn table(all: &[Figures]) {
+    say("\n| contestant | runs | p50 ms | p90 ms | p99 ms |\n|---|---|---|---|---|");
+    for figures in all {
+        let [p50, p90, p99] = [50, 90, 99].map(|percent| figures.percentile(percent));
+        let runs = figures.sorted.len();
+        say(&format!("| {} | {runs} | {p50:.2} | {p90:.2} | {p99:.2} |", figures.name));
+    }
+}
+
+/// What is promised: one contestant at most so many times another, at the median.
+const PROMISES: [(&str, &str, f64); 4] = [
+    ("cloche cold bash", "bwrap bash", 0.8),
+    ("cloche cold python", "bare python", 1.25),
+    ("cloche cold python", "crun python", 0.6),
+    ("cloche cold python", "runc python", 0.45),
+];
+
+/// The most that p99 may be of p50.
+const TAIL: f64 = 2.5;
+
+/// Prints each promise beside what was measured.
+pub(crate) fn promises(all: &[Figures]) {
+    let median = |name: &str| {
+        let figures = all.iter().find(|figures| figures.name == name);
+        figures.map_or(f64::NAN, |figures| figures.percentile(50))
+    };
+    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    for (ours, theirs, most) in PROMISES {
+        promise(&format!("{ours} : {theirs}"), most, median(ours) / median(theirs));
+    }
+    tail_rows(all);
+}
+
+/// Prints how far the slowest runs are from the median ones.
+pub(crate) fn tails(all: &[Figures]) {
+    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    tail_rows(all);
+}
+
+fn tail_rows(all: &[Figures]) {
+    for figures in all.iter().filter(|figures| figures.name.starts_with("cloche cold")) {
+        let ratio = figures.percentile(99) / figures.percentile(50);
+        promise(&format!("{} p99 : p50", figures.name), TAIL, ratio);
+    }
+}
+
+fn promise(what: &str, most: f64, measured: f64) {
+    let kept = match measured {
+        ratio if ratio.is_nan() => "not measured",
+        ratio if ratio <= most => "yes",
+        _ => "NO",
+    };
+    say(&format!("| {what} | {most} | {measured:.2} | {kept} |"));
+}

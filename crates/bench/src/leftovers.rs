@@ -1,0 +1,70 @@
+//! What runs leave on the host: processes, mounts, control groups, and descriptors of ours.
+
+use std::{fs, path::PathBuf};
+
+/// A count of everything that a run could forget to clean up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Count {
+    /// Descendants of ours.
+    pub(crate) processes: usize,
+    pub(crate) mounts: usize,
+    /// Directories of ours below the control groups.
+    pub(crate) cgroups: usize,
+    pub(crate) descriptors: usize,
+    /// Entries of the temporary directory that are ours.
+    pub(crate) temporary: usize,
+}
+
+impl Count {
+    /// Counts now.
+    pub(crate) fn take() -> Self {
+        Self {
+            processes: descendants(std::process::id()).len(),
+            mounts: fs::read_to_string("/proc/self/mounts").map_or(0, |text| text.lines().count()),
+            cgroups: cgroups(),
+            descriptors: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+            temporary: fs::read_dir(std::env::temp_dir()).map_or(0, |entries| {
+                let ours = |name: &str| name.contains("cloche");
+                entries.flatten().filter(|e| e.file_name().to_str().is_some_and(ours)).count()
+            }),
+        }
+    }
+}
+
+/// Every process below this one.
+fn descendants(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children = children.collect::<Vec<_>>().join(" ");
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    children
+        .flat_map(|child| {
+            let mut all = descendants(child);
+            all.push(child);
+            all
+        })
+        .collect()
+}
+
+/// Cells below the directories that a process of ours made, whoever it was: `cloche.PID/cellN`.
+fn cgroups() -> usize {
+    let own = descendants(std::process::id());
+    let own: Vec<String> = own.into_iter().map(|pid| format!("cloche.{pid}")).collect();
+    let mut count = 0;
+    let mut places = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(place) = places.pop() {
+        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if own.contains(&name) {
+                let below = fs::read_dir(entry.path()).into_iter().flatten().flatten();
+                count += below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).count();
+            } else {
+                places.push(entry.path());
+            }
+        }
+    }
+    count
+}

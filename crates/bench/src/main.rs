@@ -1,0 +1,68 @@
+//! The benchmark: cold starts beside bare processes, bubblewrap, crun and runc, in one run.
+//!
+//! Contestants take turns, so that a noisy moment hits all of them and ratios stay honest. What
+//! is promised is in `docs/SPECIFICATION.md`; this only measures and prints a table.
+
+use std::{error::Error, os::unix::process::CommandExt, process::Command, process::ExitCode};
+
+use clap::Parser;
+
+mod contestants;
+mod figures;
+mod leftovers;
+mod rounds;
+mod runtimes;
+
+/// Measures cold starts against other sandboxes, and what a thousand runs leave behind.
+#[derive(Parser)]
+struct Arguments {
+    /// Only contestants whose name contains this; can be repeated. `leftovers` is one, too.
+    #[arg(long)]
+    only: Vec<String>,
+    /// How often each contestant runs.
+    #[arg(long, default_value_t = 200)]
+    rounds: usize,
+}
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("__spawner") {
+        return cloche_executor::spawner::run().unwrap_or(ExitCode::FAILURE);
+    }
+    match measure(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("the benchmark failed: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    without_hybrid_cgroups();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(rounds::all(arguments))
+}
+
+/// crun 1.8 refuses hosts with both versions of control groups mounted. In a mount namespace of
+/// our own we can take v2 away, for every contestant alike.
+fn without_hybrid_cgroups() {
+    const DONE: &str = "CLOCHE_BENCH_UNSHARED";
+    let unified = "/sys/fs/cgroup/unified";
+    let hybrid = std::path::Path::new(unified).join("cgroup.controllers").exists();
+    if !hybrid || !rustix::process::geteuid().is_root() || std::env::var_os(DONE).is_some() {
+        return;
+    }
+    say("this host has v1 and v2 control groups; v2 is hidden from this benchmark, for crun");
+    let script = format!("umount {unified}; exec \"$0\" \"$@\"");
+    let Ok(own) = std::env::current_exe() else { return };
+    let mut again = Command::new("unshare");
+    again.args(["--mount", "sh", "-c", &script]).arg(own).args(std::env::args_os().skip(1));
+    // Comes back only if there is no unshare: crun is then left out.
+    let _ = again.env(DONE, "1").exec();
+}
+
+/// Prints a line for people.
+#[expect(clippy::print_stdout, reason = "a benchmark's output is its purpose")]
+pub(crate) fn say(line: &str) {
+    println!("{line}");
+}

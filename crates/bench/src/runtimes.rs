@@ -1,0 +1,84 @@
+//! The other sandboxes, set up for the same job with walls as like ours as they have them.
+
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
+};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::contestants::Job;
+
+/// bubblewrap with the namespaces and the read-only `/usr` of a cell; it has no cgroups, no
+/// Landlock and, by default, no filter.
+pub(crate) fn bubblewrap(job: Job) -> Vec<String> {
+    let walls = "bwrap --unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts \
+        --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib \
+        --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp";
+    walls.split_whitespace().chain(job.argv()).map(str::to_owned).collect()
+}
+
+/// An OCI bundle: a root with the host's `/usr`, and the configuration.
+pub(crate) struct Bundle {
+    dir: TempDir,
+}
+
+impl Bundle {
+    /// Writes the bundle to a directory of its own.
+    pub(crate) fn new(job: Job) -> io::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        // The container's root is an ordinary user here, and must be able to enter.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
+        let root = dir.path().join("rootfs");
+        for place in ["usr", "proc", "dev", "tmp", "etc"] {
+            fs::create_dir_all(root.join(place))?;
+        }
+        for name in ["bin", "lib", "lib64"] {
+            symlink(format!("usr/{name}"), root.join(name))?;
+        }
+        fs::write(dir.path().join("config.json"), config(job).to_string())?;
+        Ok(Self { dir })
+    }
+
+    /// The command line that runs it once, as a container with this id.
+    pub(crate) fn command(&self, runtime: &str, flags: &[&str], id: String) -> Vec<String> {
+        let mut argv = vec![runtime.to_owned()];
+        argv.extend(flags.iter().map(|&flag| flag.to_owned()));
+        let path = self.dir.path().display().to_string();
+        argv.extend(["run".to_owned(), "--bundle".to_owned(), path, id]);
+        argv
+    }
+}
+
+/// The walls of a cell that the specification has words for. Not the system call filter: theirs
+/// would be another one.
+fn config(job: Job) -> serde_json::Value {
+    let namespaces = ["user", "pid", "network", "ipc", "uts", "mount", "cgroup"];
+    let namespaces = namespaces.map(|kind| json!({ "type": kind }));
+    let ids = json!([{ "containerID": 0, "hostID": 0x6000_0000, "size": 65536 }]);
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": { "uid": 0, "gid": 0 }, "cwd": "/", "args": job.argv(),
+            "env": ["PATH=/usr/bin:/bin"], "noNewPrivileges": true, "capabilities": {},
+        },
+        "root": { "path": "rootfs", "readonly": true },
+        "hostname": "bench",
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] },
+            { "destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"] },
+            { "destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"] },
+        ],
+        "linux": {
+            "namespaces": namespaces, "uidMappings": ids, "gidMappings": ids,
+            "resources": {
+                "memory": { "limit": 1 << 30 }, "pids": { "limit": 256 },
+                "cpu": { "quota": 100_000, "period": 100_000 },
+            },
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/acpi"],
+            "readonlyPaths": ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq"],
+        },
+    })
+}

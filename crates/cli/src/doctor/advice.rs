@@ -1,0 +1,110 @@
+//! Why a wall may be missing on this host, and the commands that bring it back.
+//!
+//! Reads the host's settings to choose among the common causes. It gives advice; whether a wall
+//! stands is not decided here.
+
+use std::fs;
+
+/// How to get a wall, as far as this host's settings tell.
+pub(super) fn how_to_get(wall: &str) -> String {
+    match wall {
+        "namespace:user" => user_namespaces(),
+        "host-uid" => "run as root; as an ordinary user all sandboxes share your user id".into(),
+        "landlock" => landlock(),
+        "seccomp" => "a kernel with CONFIG_SECCOMP_FILTER".into(),
+        "root" => {
+            "overlay mounts in user namespaces: Linux 5.11 or later, and `modprobe overlay`".into()
+        }
+        "proc" => "a /proc without parts mounted over it; in a container, start that one with \
+            `--security-opt systempaths=unconfined`"
+            .into(),
+        "ground" => "in a container, start that one with `--privileged`, or with \
+            `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
+            .into(),
+        _ if wall.starts_with("namespace:") => other_namespaces(wall),
+        _ if wall.starts_with("cgroup") => control_groups(),
+        _ => "Linux 5.15 or later; if this is one, its name and the reason belong in a bug report"
+            .into(),
+    }
+}
+
+fn setting(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn user_namespaces() -> String {
+    let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
+    if is("/proc/sys/user/max_user_namespaces", "0") {
+        return "`sysctl user.max_user_namespaces=28633`".into();
+    }
+    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        return "`sysctl kernel.unprivileged_userns_clone=1`, or run as root".into();
+    }
+    if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+        return "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or an AppArmor profile \
+            for cloche that says `userns,`"
+            .into();
+    }
+    "a kernel with CONFIG_USER_NS; in a container, start that one with \
+        `--security-opt seccomp=unconfined`"
+        .into()
+}
+
+fn other_namespaces(wall: &str) -> String {
+    let kind = wall.trim_start_matches("namespace:");
+    let file = if kind == "mount" { "mnt" } else { kind };
+    if setting(&format!("/proc/sys/user/max_{file}_namespaces")).as_deref() == Some("0") {
+        return format!("`sysctl user.max_{file}_namespaces=28633`");
+    }
+    format!("first namespace:user; then a kernel with CONFIG_{}_NS", kind.to_uppercase())
+}
+
+fn landlock() -> String {
+    match setting("/sys/kernel/security/lsm") {
+        Some(active) if !active.split(',').any(|name| name == "landlock") => {
+            format!("add landlock to the kernel parameter: `lsm=landlock,{active}`")
+        }
+        _ => "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK, and landlock in `lsm=`".into(),
+    }
+}
+
+fn control_groups() -> String {
+    let mounts = setting("/proc/self/mounts").unwrap_or_default();
+    let has = |kind: &str| mounts.lines().any(|line| line.split(' ').nth(2) == Some(kind));
+    if !has("cgroup") && !has("cgroup2") {
+        return "`mount -t cgroup2 cgroup2 /sys/fs/cgroup`".into();
+    }
+    if rustix::process::geteuid().is_root() {
+        return "memory, pids and cpu controllers that are not switched off \
+            (`cgroup_disable=`) and a writable /sys/fs/cgroup"
+            .into();
+    }
+    if has("cgroup") {
+        return "run as root: with v1 control groups an ordinary user has none".into();
+    }
+    "a delegated group: `systemd-run --user --scope -p Delegate=yes cloche …`, or run as root"
+        .into()
+}
+
+/// The kernel's release.
+pub(super) fn kernel() -> String {
+    setting("/proc/sys/kernel/osrelease").unwrap_or_default()
+}
+
+/// What is no wall, but good to know about this host.
+pub(super) fn notes() -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(handler) = setting("/proc/sys/kernel/core_pattern").filter(|p| p.starts_with('|')) {
+        notes.push(format!(
+            "core dumps are piped to {handler} on the host; sandboxes are limited so that it never \
+             runs for them"
+        ));
+    }
+    let version = if std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        "control groups are v2"
+    } else {
+        "control groups are v1 or hybrid: they are slower to enter than v2"
+    };
+    notes.push(version.to_owned());
+    notes
+}

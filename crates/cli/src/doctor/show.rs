@@ -1,0 +1,57 @@
+//! Printing what was found, for people and for programs.
+
+use std::io::{self, Write};
+
+use super::{Findings, walls::State};
+
+/// One JSON object.
+pub(super) fn json(findings: &Findings) {
+    let mut text = serde_json::to_vec_pretty(findings).unwrap_or_default();
+    text.push(b'\n');
+    // A reader that has gone has had enough.
+    let _ = io::stdout().lock().write_all(&text);
+}
+
+/// A table, then languages, then what a server would say.
+pub(super) fn table(findings: &Findings) {
+    let _ = io::stdout().lock().write_all(text(findings).as_bytes());
+}
+
+fn text(findings: &Findings) -> String {
+    let who = if findings.root { "root" } else { "an ordinary user" };
+    let mut lines = vec![format!("Linux {}, as {who}", findings.kernel), String::new()];
+    for wall in &findings.walls {
+        let mark = match wall.state {
+            State::Present => "ok     ",
+            State::Missing => "MISSING",
+            State::Unknown => "?      ",
+        };
+        lines.push(format!("{mark}  {:<18} {}", wall.name, wall.stops));
+        let indented = |word: &str, text: &String| format!("         {word:>4}: {text}");
+        lines.extend(wall.why.as_ref().map(|why| indented("why", why)));
+        lines.extend(wall.how.as_ref().map(|how| indented("how", how)));
+    }
+    lines.push(String::new());
+    for language in &findings.languages {
+        let name = language.language.name();
+        lines.push(match (&language.path, &language.version) {
+            (Some(path), Some(version)) => format!("ok       {name:<18} {version} at {path}"),
+            _ => format!("none     {name:<18} {}", language.why.as_deref().unwrap_or("no answer")),
+        });
+    }
+    lines.push(String::new());
+    lines.extend(findings.notes.iter().map(|note| format!("note: {note}")));
+    lines.push(verdict(findings));
+    lines.join("\n") + "\n"
+}
+
+fn verdict(findings: &Findings) -> String {
+    let refuses = findings.serve.refuses.join(", ");
+    match &findings.serve.flag {
+        _ if findings.serve.refuses.is_empty() => "A server would start here.".to_owned(),
+        Some(flag) => {
+            format!("A server would refuse to start without {refuses}, unless given {flag}")
+        }
+        None => format!("A server would refuse to start without {refuses}, whatever it is told."),
+    }
+}

@@ -1,0 +1,117 @@
+//! `cloche run` as it is typed: flags and their help. What they mean together is `program`'s.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+use cloche_model::{ByteSize, Cpus, Language};
+
+/// What `cloche run` takes.
+#[derive(Args)]
+#[command(
+    group(clap::ArgGroup::new("source").args(["file", "code"]).required(true)),
+    after_help = "The exit code is the program's own: 128 + N if signal N ended it, 124 if its time \
+        was up, 137 if it ran out of memory. 125 means that there was no sandbox to run it in, 2 \
+        that the command line makes no sense."
+)]
+pub(crate) struct RunArguments {
+    /// The program's file; `-` reads the program from standard input.
+    pub(super) file: Option<PathBuf>,
+    /// The program itself.
+    #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
+    pub(super) code: Option<String>,
+    /// python, node or bash; else guessed from the file's name or first line.
+    #[arg(short, long)]
+    pub(super) language: Option<Language>,
+    /// How long it may run: 30, 0.5, 500ms, 30s, 2m.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) timeout: Option<Duration>,
+    /// Memory of all its processes and files: 64M, 1G.
+    #[arg(long, value_name = "SIZE")]
+    pub(super) memory: Option<ByteSize>,
+    /// Processor cores: 0.5, 2.
+    #[arg(long, value_name = "CORES")]
+    pub(super) cpus: Option<Cpus>,
+    /// Processes and threads at once.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) pids: Option<u32>,
+    /// Bytes it may have in files at once: 100M.
+    #[arg(long, value_name = "SIZE")]
+    pub(super) disk: Option<ByteSize>,
+    /// An environment variable for the program; can be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(super) env: Vec<(String, String)>,
+    /// A file to copy into the program's directory; can be repeated.
+    #[arg(long = "file", value_name = "PATH")]
+    pub(super) files: Vec<PathBuf>,
+    /// Print one JSON object at the end instead of live output.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// A wall to do without, by the name `cloche doctor` gives it; can be repeated.
+    #[arg(long, value_name = "WALL", value_delimiter = ',')]
+    pub(super) allow_missing: Vec<String>,
+}
+
+/// The longest time that can be asked for: a year is as good as for ever.
+const LONGEST: f64 = 366.0 * 86400.0;
+
+/// Reads `30`, `0.5`, `500ms`, `30s`, `2m`, `1h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("cannot read {text:?} as a time such as 30, 0.5, 500ms or 2m");
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[number.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(invalid()),
+    };
+    // Digits only: a float also reads "inf", "1e9" and signs.
+    if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return Err(invalid());
+    }
+    let seconds = number.parse::<f64>().map_err(|_| invalid())? * unit;
+    if seconds <= 0.0 {
+        return Err("a program needs some time to run: more than 0".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds.min(LONGEST)))
+}
+
+/// Reads `NAME=VALUE`.
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| format!("{text:?} has no value: write {text}=VALUE"))?;
+    if name.is_empty() {
+        return Err(format!("{text:?} has no name: write NAME=VALUE"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_as_people_write_them() {
+        for (text, millis) in [
+            ("30", 30_000),
+            ("0.5", 500),
+            (".5", 500),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1.5s", 1500),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "s", "0", "0ms", "-1", "inf", "NaN", "1e9", "5 s", "5d", "1.2.3"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_has_a_name_and_a_value() {
+        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert_eq!(variable("A="), Ok(("A".into(), String::new())));
+        assert_eq!(variable("A"), Err("\"A\" has no value: write A=VALUE".into()));
+        assert!(variable("=x").is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! What `cloche run` says of its own: a missing wall, an unusual end, the JSON object.
+
+use std::io::{self, Write};
+
+use cloche_model::{Ending, Language, Limits, Outcome};
+use serde::Serialize;
+
+/// Names the walls that are missing, unless the user has said that they may be.
+#[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
+pub(super) fn missing(missing: &[(String, String)], expected: &[String]) {
+    let unexpected = missing.iter().map(|(wall, _)| wall.as_str());
+    let unexpected: Vec<_> =
+        unexpected.filter(|wall| !expected.iter().any(|name| name == wall)).collect();
+    if !unexpected.is_empty() {
+        let names = unexpected.join(",");
+        eprintln!(
+            "cloche: running without {}: see cloche doctor, or accept it with --allow-missing {names}",
+            unexpected.join(" and ")
+        );
+    }
+}
+
+/// Explains an end that the program did not choose.
+pub(super) fn ending(outcome: &Outcome, limits: &Limits) {
+    if let Some(sentence) = sentence(outcome.ending, limits) {
+        // A closed standard error hears nothing.
+        let _ = writeln!(io::stderr().lock(), "cloche: {sentence}");
+    }
+}
+
+fn sentence(ending: Ending, limits: &Limits) -> Option<String> {
+    match ending {
+        Ending::TimedOut => {
+            let seconds = limits.timeout.as_secs_f64();
+            Some(format!("timed out after {seconds} s; give it more with --timeout"))
+        }
+        Ending::OutOfMemory => Some(format!(
+            "out of memory: the program used its {}; give it more with --memory",
+            limits.memory
+        )),
+        Ending::Exited(_) | Ending::Signalled(_) | Ending::Cancelled => None,
+    }
+}
+
+/// The result as one object.
+#[derive(Serialize)]
+struct Report {
+    language: Language,
+    status: &'static str,
+    /// The exit code of `cloche run` itself.
+    exit_code: u8,
+    stdout: String,
+    stderr: String,
+    duration_ms: u64,
+    cpu_ms: u64,
+    peak_memory_bytes: u64,
+    stdout_truncated: bool,
+    stderr_truncated: bool,
+    stdout_dropped_bytes: u64,
+    stderr_dropped_bytes: u64,
+}
+
+/// Prints the result as one line of JSON.
+pub(super) fn json(language: Language, outcome: &Outcome, exit_code: u8) {
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let report = Report {
+        language,
+        status: status(outcome.ending),
+        exit_code,
+        stdout: outcome.stdout.text(),
+        stderr: outcome.stderr.text(),
+        duration_ms: millis(outcome.usage.wall),
+        cpu_ms: millis(outcome.usage.cpu),
+        peak_memory_bytes: outcome.usage.peak_memory.bytes(),
+        stdout_truncated: outcome.stdout.dropped > 0,
+        stderr_truncated: outcome.stderr.dropped > 0,
+        stdout_dropped_bytes: outcome.stdout.dropped,
+        stderr_dropped_bytes: outcome.stderr.dropped,
+    };
+    let mut line = serde_json::to_vec(&report).unwrap_or_default();
+    line.push(b'\n');
+    // A reader that has gone has had enough.
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+}
+
+const fn status(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Exited(0) => "success",
+        Ending::Exited(_) | Ending::Signalled(_) => "failed",
+        Ending::TimedOut => "timeout",
+        Ending::OutOfMemory => "oom",
+        Ending::Cancelled => "cancelled",
+    }
+}

@@ -1,0 +1,181 @@
+//! Playing a probe: the runs it takes, in real sandboxes, and what the host looked like around them.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use cloche_executor::{Executor, RunError, RunIo};
+use cloche_model::{FileName, InputFile, Outcome, OutputChunk, RunSpec, StreamName};
+use tokio::sync::mpsc;
+
+use super::{
+    bait::Bait,
+    host::{self, Counts},
+    judge::{Seen, Verdict},
+    probes::{PRELUDE, Play, Probe},
+};
+
+/// Where probes are played.
+pub(crate) struct Stage {
+    pub(crate) executor: Executor,
+    pub(crate) bait: Bait,
+}
+
+/// What became of a probe.
+#[derive(Debug)]
+pub(crate) enum Finding {
+    /// It was decided.
+    Decided(Verdict),
+    /// Its language is not on this host.
+    NotHere(String),
+    /// No sandbox could be started, or one was lost.
+    NotStarted(String),
+}
+
+/// What one or more runs gave.
+struct Played {
+    outcome: Outcome,
+    said: String,
+    took: Duration,
+    neighbour: Option<Duration>,
+}
+
+impl Stage {
+    /// Waits until a cell for this probe is parked; a while at most, as a run needs none.
+    pub(crate) async fn warm_up(&self, probe: &Probe) {
+        let spec = RunSpec::new(probe.language, "");
+        self.executor.prepare(probe.language, &(probe.limits)(), &spec.sandbox);
+        for _ in 0..200 {
+            if self.executor.is_warm() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Plays one probe and decides.
+    pub(crate) async fn find(&self, probe: &Probe) -> Finding {
+        if probe.alone {
+            self.executor.settle().await;
+        }
+        let (before, resident) = (Counts::take(), host::resident_kib());
+        let played = match self.play(probe).await {
+            Ok(played) => played,
+            Err(RunError::NoInterpreter(language)) => {
+                return Finding::NotHere(format!("not tried: {language} is not installed here"));
+            }
+            Err(error) => return Finding::NotStarted(with_causes(&error)),
+        };
+        if probe.alone {
+            self.executor.settle().await;
+        }
+        Finding::Decided((probe.judge)(&Seen {
+            outcome: &played.outcome,
+            said: &played.said,
+            took: played.took,
+            limits: (probe.limits)(),
+            neighbour: played.neighbour,
+            before,
+            after: Counts::take(),
+            grown_kib: host::resident_kib().saturating_sub(resident),
+            bait: &self.bait,
+        }))
+    }
+
+    async fn play(&self, probe: &Probe) -> Result<Played, RunError> {
+        match probe.play {
+            Play::Once => self.once(probe).await,
+            Play::Beside => self.beside(probe).await,
+            Play::Pair => self.pair(probe, false).await,
+            Play::PairThenAfter => self.pair(probe, true).await,
+        }
+    }
+
+    fn spec(&self, probe: &Probe, role: &str, found: &str) -> io::Result<RunSpec> {
+        let mut spec = RunSpec::new(probe.language, probe.code);
+        spec.limits = (probe.limits)();
+        spec.env = self.bait.env()?;
+        spec.env.insert("PROBE_ROLE".to_owned(), role.to_owned());
+        spec.env.insert("PROBE_FOUND".to_owned(), found.to_owned());
+        let name = FileName::try_from("probe.py".to_owned()).map_err(io::Error::other)?;
+        spec.files = vec![InputFile { name, content: PRELUDE.into() }];
+        Ok(spec)
+    }
+
+    async fn once(&self, probe: &Probe) -> Result<Played, RunError> {
+        let spec = self.spec(probe, "", "")?;
+        let started = Instant::now();
+        let outcome = self.executor.run(spec, RunIo::default()).await?;
+        let took = started.elapsed();
+        Ok(Played { said: outcome.stdout.text(), outcome, took, neighbour: None })
+    }
+
+    /// The probe, and half-way to its deadline a run of somebody else.
+    async fn beside(&self, probe: &Probe) -> Result<Played, RunError> {
+        let neighbour = async {
+            tokio::time::sleep((probe.limits)().timeout / 2).await;
+            let started = Instant::now();
+            let spec = RunSpec::new(probe.language, "echo here");
+            self.executor.run(spec, RunIo::default()).await.map(|_| started.elapsed())
+        };
+        let (played, neighbour) = tokio::join!(self.once(probe), neighbour);
+        Ok(Played { neighbour: Some(neighbour?), ..played? })
+    }
+
+    /// One run plants something and stays; others look for it.
+    async fn pair(&self, probe: &Probe, also_after: bool) -> Result<Played, RunError> {
+        let started = Instant::now();
+        let (output, mut printed) = mpsc::channel(16);
+        let (stay, stdin) = mpsc::channel(1);
+        let io = RunIo { output: Some(output), stdin: Some(stdin), ..RunIo::default() };
+        let first = self.executor.run(self.spec(probe, "plant", "")?, io);
+        let second = async {
+            let found = ready(&mut printed).await;
+            let spec = self.spec(probe, "look", &found)?;
+            let outcome = self.executor.run(spec, RunIo::default()).await;
+            drop(stay);
+            // The first must not block on output that nobody reads.
+            while printed.recv().await.is_some() {}
+            outcome.map(|outcome| (outcome, found))
+        };
+        let (first, second) = tokio::join!(first, second);
+        let (first, (outcome, found)) = (first?, second?);
+        let mut said = outcome.stdout.text() + &first.stdout.text();
+        if also_after {
+            let spec = self.spec(probe, "look", &found)?;
+            said += &self.executor.run(spec, RunIo::default()).await?.stdout.text();
+        }
+        if !said.lines().any(|line| line.starts_with("READY")) {
+            said += &format!("BROKE nothing was planted: {}", first.stderr.text());
+        }
+        Ok(Played { outcome, said, took: started.elapsed(), neighbour: None })
+    }
+}
+
+/// Reads until the first run says that it is ready, and what it wants the second to know.
+async fn ready(printed: &mut mpsc::Receiver<OutputChunk>) -> String {
+    let mut text = Vec::new();
+    while let Some(OutputChunk { stream, bytes }) = printed.recv().await {
+        if stream == StreamName::Stdout {
+            text.extend(bytes);
+        }
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        if let Some(line) = lines.find_map(|line| line.strip_prefix("READY")) {
+            return line.trim().to_owned();
+        }
+    }
+    String::new()
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line += &format!(": {error}");
+        cause = error.source();
+    }
+    line
+}

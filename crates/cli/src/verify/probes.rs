@@ -1,0 +1,240 @@
+//! The attacks, as a table: what each tries, and what counts as held.
+//!
+//! A probe is a small guest program under `probes/`. It ends with a line `HELD what was seen` or
+//! `BROKE what was seen`; where only the host can tell, a judge decides. This file must not know
+//! how they are run.
+
+use std::time::Duration;
+
+use cloche_model::{ByteSize, Cpus, Language, Limits};
+
+use super::judge::{self, Judge};
+
+/// What an attack is aimed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    HostBoundary,
+    KernelSurface,
+    Resources,
+    BetweenRuns,
+    Network,
+}
+
+impl Group {
+    /// As people read it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::HostBoundary => "host boundary",
+            Self::KernelSurface => "kernel surface",
+            Self::Resources => "resources",
+            Self::BetweenRuns => "between runs",
+            Self::Network => "network",
+        }
+    }
+}
+
+/// How many runs it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Play {
+    /// One.
+    Once,
+    /// One plants something and stays, another looks for it.
+    Pair,
+    /// The same, and a third looks when the first is gone.
+    PairThenAfter,
+    /// One, and meanwhile a neighbour must be served.
+    Beside,
+}
+
+/// One attack.
+#[derive(Clone, Copy)]
+pub(crate) struct Probe {
+    pub(crate) name: &'static str,
+    pub(crate) group: Group,
+    pub(crate) expect: &'static str,
+    pub(crate) language: Language,
+    pub(crate) code: &'static str,
+    pub(crate) limits: fn() -> Limits,
+    pub(crate) play: Play,
+    pub(crate) judge: Judge,
+    /// Whether it needs the host to itself: it uses much, or what is left behind is counted.
+    pub(crate) alone: bool,
+}
+
+macro_rules! probe {
+    ($group:ident, $name:literal, $expect:literal) => {
+        probe!($group, $name, Python, ".py", $expect)
+    };
+    ($group:ident, $name:literal, $language:ident, $extension:literal, $expect:literal) => {
+        Probe {
+            name: $name,
+            group: Group::$group,
+            expect: $expect,
+            language: Language::$language,
+            code: include_str!(concat!("../../probes/", $name, $extension)),
+            limits: ordinary,
+            play: Play::Once,
+            judge: judge::says,
+            alone: false,
+        }
+    };
+}
+
+impl Probe {
+    const fn within(self, limits: fn() -> Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    const fn play(self, play: Play) -> Self {
+        Self { play, ..self }
+    }
+
+    const fn alone(self, judge: Judge) -> Self {
+        Self { judge, alone: true, ..self }
+    }
+}
+
+/// The module that the Python probes import.
+pub(crate) const PRELUDE: &str = include_str!("../../probes/probe.py");
+
+fn ordinary() -> Limits {
+    Limits {
+        timeout: Duration::from_secs(10),
+        memory: ByteSize::mib(256),
+        disk: ByteSize::mib(64),
+        output: ByteSize::mib(1),
+        ..Limits::default()
+    }
+}
+
+fn little_memory() -> Limits {
+    Limits { memory: ByteSize::mib(128), disk: ByteSize::mib(512), ..ordinary() }
+}
+
+fn little_disk() -> Limits {
+    Limits { disk: ByteSize::mib(32), ..ordinary() }
+}
+
+fn few_processes() -> Limits {
+    Limits { pids: 32, ..ordinary() }
+}
+
+fn little_processor() -> Limits {
+    Limits { cpus: Cpus::from_milli(100), ..ordinary() }
+}
+
+fn one_second() -> Limits {
+    Limits { timeout: Duration::from_secs(1), pids: 64, ..ordinary() }
+}
+
+/// Every attack.
+pub(crate) const PROBES: &[Probe] = &[
+    probe!(HostBoundary, "host-files", "files and sockets of the host are not there"),
+    probe!(HostBoundary, "path-tricks", "no name leads out of the root"),
+    probe!(HostBoundary, "pid-one", "memory, descriptors and binary of pid 1 are out of reach")
+        .alone(judge::binary_unchanged),
+    probe!(HostBoundary, "descriptors", "only 0, 1 and 2 are open"),
+    probe!(HostBoundary, "kernel-settings", "EROFS or EACCES for every setting of the host"),
+    probe!(HostBoundary, "masks", "what tells of the host under /proc is covered"),
+    probe!(HostBoundary, "mounting", "mount, umount, pivot_root and the like get EPERM"),
+    probe!(HostBoundary, "mount-flags", "read-only, nosuid, nodev where they belong"),
+    probe!(HostBoundary, "devices", "no device of the host's, none to be made"),
+    probe!(HostBoundary, "setuid", "a set-user-ID program leaves the uid unchanged"),
+    probe!(HostBoundary, "file-capabilities", "a file capability gives nothing"),
+    probe!(HostBoundary, "core-dump", "a crash leaves nothing and starts nothing"),
+    probe!(HostBoundary, "writable-places", "writes only in home, /tmp and /dev/shm"),
+    probe!(
+        HostBoundary,
+        "special-files",
+        "odd files and links are cleaned up, the host's untouched"
+    )
+    .alone(judge::bait_unchanged),
+    probe!(HostBoundary, "names", "the host's name is not shown, the own one is fixed"),
+    probe!(HostBoundary, "terminals", "own terminals only, few of them, no typing into others"),
+    probe!(KernelSurface, "new-namespaces", "unshare, clone and clone3 are refused"),
+    probe!(KernelSurface, "privileges", "no capability, NoNewPrivs 1, Seccomp 2, uid 1000"),
+    probe!(KernelSurface, "host-uid", "on the host it is neither root nor its neighbour")
+        .play(Play::Pair),
+    probe!(KernelSurface, "kernel-calls", "EPERM or ENOSYS for each"),
+    probe!(KernelSurface, "other-processes", "no process can be read, written or traced"),
+    probe!(KernelSurface, "foreign-calls", "i386 and x32 calls are killed or ENOSYS"),
+    probe!(KernelSurface, "sockets", "only TCP, UDP, local sockets and route netlink"),
+    probe!(KernelSurface, "processes", "it sees and reaches its own processes only"),
+    probe!(KernelSurface, "kill-everyone", "kill(-1) harms nobody else")
+        .alone(judge::host_unharmed),
+    probe!(KernelSurface, "memory-program", "a program made in memory has the same walls"),
+    probe!(KernelSurface, "landlock", "EACCES for its own files under /proc"),
+    probe!(KernelSurface, "cgroup-view", "its cgroup is the root, no file of it to write"),
+    probe!(KernelSurface, "from-node", Node, ".js", "the same refusals from Node.js"),
+    probe!(KernelSurface, "from-bash", Bash, ".sh", "the same refusals from a shell"),
+    probe!(Resources, "fork-bomb", Bash, ".sh", "ends at the deadline, a neighbour is served")
+        .within(one_second)
+        .play(Play::Beside)
+        .alone(judge::stopped_at_deadline),
+    probe!(Resources, "process-limit", "EAGAIN at the limit").within(few_processes),
+    probe!(Resources, "threads", "threads end at the limit").within(few_processes),
+    probe!(Resources, "memory-anonymous", "out of memory")
+        .within(little_memory)
+        .alone(judge::ran_out),
+    probe!(Resources, "memory-tmpfs", "out of memory").within(little_memory).alone(judge::ran_out),
+    probe!(Resources, "memory-memfd", "out of memory").within(little_memory).alone(judge::ran_out),
+    probe!(Resources, "memory-segment", "out of memory")
+        .within(little_memory)
+        .alone(judge::ran_out),
+    probe!(Resources, "memory-page-cache", "cache stays within the limit")
+        .within(little_memory)
+        .alone(judge::within_memory),
+    probe!(Resources, "cpu-quota", "sixteen processes share the quota")
+        .within(little_processor)
+        .alone(judge::says),
+    probe!(Resources, "disk-full", "ENOSPC at the limit, over all places together")
+        .within(little_disk),
+    probe!(Resources, "disk-inodes", "ENOSPC at the limit")
+        .within(little_disk)
+        .alone(judge::host_unharmed),
+    probe!(Resources, "sparse-file", "no space used, ENOSPC when filled").within(little_disk),
+    probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory flat")
+        .alone(judge::flood_dropped),
+    probe!(Resources, "held-output", "the reply comes when the program is over")
+        .alone(judge::prompt),
+    probe!(Resources, "stubborn", "dead at the deadline")
+        .within(one_second)
+        .alone(judge::stopped_at_deadline),
+    probe!(Resources, "open-files", "EMFILE at the limit, which stays"),
+    probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
+        .play(Play::Pair)
+        .alone(judge::says),
+    probe!(Resources, "watch-count", "watches of inotify are capped"),
+    probe!(Resources, "timers", "EAGAIN at the limit"),
+    probe!(Resources, "locked-memory", "a mebibyte cannot be pinned"),
+    probe!(Resources, "message-queues", "EMFILE at the limit"),
+    probe!(Resources, "realtime", "EPERM"),
+    probe!(BetweenRuns, "own-namespaces", "no namespace in common").play(Play::Pair),
+    probe!(BetweenRuns, "left-files", "no file of another run").play(Play::PairThenAfter),
+    probe!(BetweenRuns, "system-v", "no shared memory, semaphore or queue")
+        .play(Play::PairThenAfter),
+    probe!(BetweenRuns, "named-queues", "no message queue").play(Play::PairThenAfter),
+    probe!(BetweenRuns, "local-sockets", "no socket, abstract or not").play(Play::Pair),
+    probe!(BetweenRuns, "terminal-names", "no terminal of another run").play(Play::Pair),
+    probe!(BetweenRuns, "locks", "a lock on a file of the image is not seen").play(Play::Pair),
+    probe!(BetweenRuns, "watching", "nobody's use of the image can be watched").play(Play::Pair),
+    probe!(BetweenRuns, "randomness", "nothing random repeats").play(Play::Pair),
+    probe!(BetweenRuns, "daemon", "no process, mount or cgroup is left").alone(judge::nothing_left),
+    probe!(BetweenRuns, "environment", "only what the run was given"),
+    probe!(Network, "network-out", "nothing leaves"),
+    probe!(Network, "network-own", "its own loopback and no other"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_probe_has_its_own_name_and_says_what_it_expects() {
+        let mut names: Vec<_> = PROBES.iter().map(|probe| probe.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PROBES.len());
+        assert!(PROBES.iter().all(|probe| !probe.expect.is_empty()));
+    }
+}

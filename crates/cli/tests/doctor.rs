@@ -1,0 +1,96 @@
+//! `cloche doctor`: what it says of a host that has everything, and of hosts that do not.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::process::Command;
+
+#[path = "support/cloche.rs"]
+mod support;
+
+use serde_json::Value;
+use support::{Ended, binary, can_sandbox, cloche, ended, skip};
+
+fn wall<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let walls = report["walls"].as_array().unwrap();
+    walls.iter().find(|wall| wall["name"] == name).unwrap_or_else(|| panic!("no {name}: {report}"))
+}
+
+/// The doctor inside a user namespace in which a setting was changed first.
+fn on_a_host_where(setting: &str) -> Option<Ended> {
+    let mut command = Command::new("unshare");
+    let script = format!("{setting} && exec {} doctor --json", binary());
+    command.args(["--user", "--map-root-user", "sh", "-c", &script]);
+    let ended = ended(command, b"");
+    if ended.stdout.is_empty() {
+        skip(&format!("no user namespace to change a setting in: {}", ended.stderr));
+        return None;
+    }
+    Some(ended)
+}
+
+#[test]
+fn the_verdict_is_the_exit_code() {
+    let ended = cloche(["doctor", "--json"]);
+    let report = ended.json();
+    let missing = report["walls"].as_array().unwrap().iter().any(|wall| wall["state"] == "missing");
+    assert_eq!(report["ok"], !missing);
+    assert_eq!(ended.code, i32::from(missing));
+    let text = cloche(["doctor"]);
+    assert_eq!(text.code, ended.code);
+    assert_eq!(text.stdout.contains("MISSING"), missing, "{}", text.stdout);
+}
+
+#[test]
+fn languages_are_found_as_a_sandbox_sees_them() {
+    if !can_sandbox() {
+        return;
+    }
+    let report = cloche(["doctor", "--json"]).json();
+    let languages = report["languages"].as_array().unwrap();
+    let names: Vec<_> = languages.iter().map(|found| found["language"].as_str().unwrap()).collect();
+    assert_eq!(names, ["python", "node", "bash"]);
+    let bash = &languages[2];
+    assert!(bash["path"].as_str().unwrap().ends_with("/bash"), "{bash}");
+    assert!(bash["version"].as_str().unwrap().starts_with(char::is_numeric), "{bash}");
+}
+
+#[test]
+fn a_namespace_that_is_switched_off_is_named_with_its_setting() {
+    let setting = "echo 0 > /proc/sys/user/max_net_namespaces";
+    let Some(ended) = on_a_host_where(setting) else { return };
+    let report = ended.json();
+    assert_eq!(ended.code, 1);
+    let net = wall(&report, "namespace:net");
+    assert_eq!(net["state"], "missing", "{report}");
+    assert_eq!(net["how"], "`sysctl user.max_net_namespaces=28633`");
+    assert_eq!(wall(&report, "namespace:pid")["state"], "present");
+    assert_eq!(wall(&report, "seccomp")["state"], "unknown");
+    assert_eq!(report["serve"]["flag"], Value::Null);
+}
+
+#[test]
+fn without_user_namespaces_nothing_is_promised() {
+    let setting = "echo 0 > /proc/sys/user/max_user_namespaces";
+    let Some(ended) = on_a_host_where(setting) else { return };
+    let report = ended.json();
+    let user = wall(&report, "namespace:user");
+    assert_eq!(user["state"], "missing", "{report}");
+    assert_eq!(user["how"], "`sysctl user.max_user_namespaces=28633`");
+    assert!(report["serve"]["refuses"].as_array().unwrap().contains(&"namespace:user".into()));
+}
+
+#[test]
+fn a_run_without_a_sandbox_fails_with_125_and_says_why() {
+    let mut command = Command::new("unshare");
+    let script = format!(
+        "echo 0 > /proc/sys/user/max_net_namespaces && exec {} run -c 'print(1)'",
+        binary()
+    );
+    command.args(["--user", "--map-root-user", "sh", "-c", &script]);
+    let ended = ended(command, b"");
+    if ended.stderr.starts_with("unshare") {
+        skip(&ended.stderr);
+        return;
+    }
+    assert_eq!((ended.code, ended.stdout.as_str()), (125, ""), "{ended:?}");
+    assert!(ended.stderr.starts_with("cloche: "), "{ended:?}");
+}
