@@ -68,7 +68,7 @@ pub(crate) struct Key {
 /// What the pool has for a run.
 pub(crate) enum Found {
     /// A cell that waits for its job.
-    Parked(Cell),
+    Parked(Box<Cell>),
     /// None, but a template that can fork one.
     Template(Arc<Template>),
     /// Nothing: start from nothing.
@@ -123,7 +123,7 @@ impl Pool {
         match found {
             Some(cell) => {
                 count(&self.inner.metrics.hits);
-                Found::Parked(cell)
+                Found::Parked(Box::new(cell))
             }
             None => shelf.template().map_or(Found::Nothing, Found::Template),
         }

@@ -38,7 +38,7 @@ impl Shelf {
         let now = Instant::now();
         Self {
             cells: Vec::new(),
-            target: 1,
+            target: 0,
             templates: Vec::new(),
             cell_memory: 4 << 20,
             last_take: now,
@@ -60,7 +60,8 @@ impl Shelf {
             }
             self.buried += 1;
         }
-        self.target = (self.target * 2).clamp(settings.floor, settings.ceiling.max(settings.floor));
+        let more = (self.target * 2).max(1);
+        self.target = more.clamp(settings.floor, settings.ceiling.max(settings.floor));
         self.last_change = self.last_take;
         None
     }
@@ -101,7 +102,7 @@ impl Shelf {
         let fresh = |template: &Arc<Template>| {
             !template.is_gone() && !template.is_worn(settings.template_forks, settings.template_age)
         };
-        may && self.target > 0 && !self.templates.iter().any(fresh)
+        may && self.last_take.elapsed() < settings.idle && !self.templates.iter().any(fresh)
     }
 
     pub(crate) fn put(&mut self, parked: Result<Cell, RunError>) {

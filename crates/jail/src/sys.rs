@@ -410,7 +410,8 @@ pub fn landlock_restrict(ruleset: RawFd) -> Result<()> {
 pub fn seccomp(program: &[u8]) -> Result<()> {
     #[repr(C)]
     struct Fprog(u16, *const u8);
-    let (true, Ok(count)) = (program.len() % 8 == 0, u16::try_from(program.len() / 8)) else {
+    let (true, Ok(count)) = (program.len().is_multiple_of(8), u16::try_from(program.len() / 8))
+    else {
         return Err(Errno::INVAL);
     };
     let fprog = Fprog(count, program.as_ptr());

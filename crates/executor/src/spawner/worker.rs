@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     thread,
     time::Duration,
 };
@@ -224,8 +224,9 @@ impl Worker<'_> {
         let template = self.templates.get_mut(&template);
         let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
         let doors = held.cgroup.as_ref().map(Cgroup::doors).unwrap_or_default();
+        let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain(doors).collect();
         let ids = self.plans.ids_in_template(held.slot);
-        template.ask(cell, ids, &self.plans.at(at).program, fds, &doors)
+        template.ask(cell, ids, &self.plans.at(at).program, &fds)
     }
 
     /// A template has forked, or could not, or is gone.
