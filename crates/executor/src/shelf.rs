@@ -12,6 +12,7 @@ use crate::{
     executor::RunError,
     metrics::ShelfReading,
     pool::{PoolSettings, pause},
+    spawner::protocol::CellId,
     warm::Template,
 };
 
@@ -128,8 +129,9 @@ impl Shelf {
         }
     }
 
-    /// Removes the dead and gives back what is too much.
-    pub(crate) fn look_over(&mut self, settings: &PoolSettings) -> Vec<Cell> {
+    /// Removes the dead, and says whom to end: cells that are too many, templates that are worn or
+    /// not used any more and have no cells left.
+    pub(crate) fn look_over(&mut self, settings: &PoolSettings) -> Vec<CellId> {
         let before = self.cells.len();
         self.cells.retain(|cell| !cell.is_gone());
         self.buried += (before - self.cells.len()) as u64;
@@ -144,11 +146,15 @@ impl Shelf {
             self.target -= 1;
             self.last_change = Instant::now();
         }
-        self.cells.split_off(self.target.min(self.cells.len()))
+        let surplus = self.cells.split_off(self.target.min(self.cells.len()));
+        let newest = self.templates.len().saturating_sub(usize::from(idle <= settings.idle));
+        let old = self.templates[..newest].iter().filter(|template| template.is_childless());
+        surplus.iter().map(|cell| cell.id).chain(old.map(|template| template.id())).collect()
     }
 
     pub(crate) fn is_forgotten(&self, settings: &PoolSettings) -> bool {
-        self.cells.is_empty() && self.last_take.elapsed() > settings.idle * 2
+        let idle = self.last_take.elapsed() > settings.idle * 2;
+        idle && self.cells.is_empty() && self.templates.is_empty()
     }
 
     pub(crate) fn reading(&self, language: Language) -> ShelfReading {
