@@ -10,7 +10,8 @@ use std::{
 };
 
 use clap::Args;
-use cloche_executor::{Config, Executor, StartError};
+use cloche_executor::{Config, Executor, PoolSettings, StartError};
+use cloche_model::Language;
 use tokio::task::JoinSet;
 
 mod bait;
@@ -23,7 +24,7 @@ mod report;
 use bait::Bait;
 use play::{Finding, Stage, with_causes};
 use probes::{PROBES, Probe};
-use report::{Report, Row, inert};
+use report::{Cell, Report, Row, inert};
 
 /// How many probes run at once, of those that need not be alone.
 const AT_ONCE: usize = 3;
@@ -76,47 +77,61 @@ fn choose(only: &[String]) -> Result<Vec<&'static Probe>, String> {
 
 async fn attack(chosen: &[&'static Probe]) -> Result<Report, Box<dyn std::error::Error>> {
     let started = Instant::now();
-    let (executor, missing) = start().await?;
-    let stage = Arc::new(Stage { executor, bait: Bait::lay()? });
+    let (cold, missing) = stage(None).await?;
     // The first run warms caches, and tells of a host without the language of the probes.
-    if let Finding::NotHere(why) | Finding::NotStarted(why) = stage.find(&PROBES[0]).await {
+    if let Finding::NotHere(why) | Finding::NotStarted(why) = cold.find(&PROBES[0]).await {
         return Err(why.into());
     }
-    let (alone, together): (Vec<_>, Vec<_>) = chosen.iter().partition(|probe| probe.alone);
-    let mut rows = at_once(&stage, together).await;
+    let (alone, together): (Vec<_>, Vec<_>) = chosen.iter().copied().partition(|probe| probe.alone);
+    let mut rows = at_once(&cold, Cell::Cold, together.clone()).await;
     for probe in alone {
-        rows.push(row(probe, stage.find(probe).await));
+        rows.push(row(probe, Cell::Cold, cold.find(probe).await));
     }
-    rows.sort_by_key(|row| PROBES.iter().position(|probe| probe.name == row.probe));
-    if let Some(stage) = Arc::into_inner(stage) {
-        stage.executor.stop().await;
-    }
+    end(cold).await;
+    let (warm, _) = stage(Some(PoolSettings::default())).await?;
+    let forked = together.into_iter().filter(|probe| probe.language == Language::Python).collect();
+    rows.extend(at_once(&warm, Cell::Warm, forked).await);
+    end(warm).await;
+    let place = |row: &Row| PROBES.iter().position(|probe| probe.name == row.probe);
+    rows.sort_by_key(|row| (row.cell, place(row)));
     let held = rows.iter().filter(|row| row.held).count();
     let broke = rows.len() - held;
     Ok(Report { probes: rows, held, broke, missing, seconds: started.elapsed().as_secs_f64() })
 }
 
-/// Starts an executor, also where walls are missing: what that costs is what the probes tell.
-async fn start() -> Result<(Executor, Vec<(String, String)>), StartError> {
-    let config = || Config::with_program("/proc/self/exe");
-    match Executor::start(config()).await {
-        Ok(executor) => Ok((executor, Vec::new())),
+/// Sets the stage, also where walls are missing: what that costs is what the probes tell.
+async fn stage(
+    pool: Option<PoolSettings>,
+) -> Result<(Arc<Stage>, Vec<(String, String)>), Box<dyn std::error::Error>> {
+    let config = Config { pool, ..Config::with_program("/proc/self/exe") };
+    let (executor, missing) = match Executor::start(config.clone()).await {
         Err(StartError::Missing(missing)) => {
             let allow_missing = missing.iter().map(|(wall, _)| wall.clone()).collect();
-            let executor = Executor::start(Config { allow_missing, ..config() }).await?;
-            Ok((executor, missing))
+            (Executor::start(Config { allow_missing, ..config }).await?, missing)
         }
-        Err(error) => Err(error),
+        started => (started?, Vec::new()),
+    };
+    Ok((Arc::new(Stage { executor, bait: Bait::lay()? }), missing))
+}
+
+async fn end(stage: Arc<Stage>) {
+    if let Some(stage) = Arc::into_inner(stage) {
+        stage.executor.stop().await;
     }
 }
 
-async fn at_once(stage: &Arc<Stage>, probes: Vec<&'static Probe>) -> Vec<Row> {
+async fn at_once(stage: &Arc<Stage>, cell: Cell, probes: Vec<&'static Probe>) -> Vec<Row> {
     let (mut left, mut running, mut rows) = (probes.into_iter(), JoinSet::new(), Vec::new());
     loop {
         while running.len() < AT_ONCE {
             let Some(probe) = left.next() else { break };
             let stage = Arc::clone(stage);
-            running.spawn(async move { row(probe, stage.find(probe).await) });
+            running.spawn(async move {
+                if cell == Cell::Warm {
+                    stage.warm_up(probe).await;
+                }
+                row(probe, cell, stage.find(probe).await)
+            });
         }
         match running.join_next().await {
             Some(Ok(row)) => rows.push(row),
@@ -127,7 +142,7 @@ async fn at_once(stage: &Arc<Stage>, probes: Vec<&'static Probe>) -> Vec<Row> {
     }
 }
 
-fn row(probe: &Probe, finding: Finding) -> Row {
+fn row(probe: &Probe, cell: Cell, finding: Finding) -> Row {
     let (held, got) = match finding {
         Finding::Decided(verdict) => (verdict.held, verdict.got),
         Finding::NotHere(why) => (true, why),
@@ -136,6 +151,7 @@ fn row(probe: &Probe, finding: Finding) -> Row {
     Row {
         probe: probe.name,
         group: probe.group.name(),
+        cell,
         expected: probe.expect,
         got: inert(&got),
         held,

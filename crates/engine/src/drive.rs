@@ -179,6 +179,7 @@ fn without_outcome(error: &DispatchError, live: &Live) -> Ended {
     tracing::error!(%error, trace_id = %live.trace_id, "an execution had no outcome");
     let error = match error {
         DispatchError::Unavailable(_) => UNAVAILABLE,
+        DispatchError::Impossible(why) => why,
         DispatchError::Failed(_) => "the sandbox failed to run the code",
     };
     let score = Score { stdout_skipped: 0, stderr_skipped: 0, ..live.score() };

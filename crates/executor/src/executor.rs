@@ -230,7 +230,8 @@ impl Executor {
 
     /// Waits until nothing of past runs is left on the host. Parked cells are not past runs.
     pub async fn settle(&self) {
-        self.shared.spawner.settle().await;
+        let held = || self.shared.pool.as_ref().map_or(0, Pool::held);
+        self.shared.spawner.settle(held).await;
     }
 
     /// Ends the spawner and everything that still runs. With other clones around, they keep it.

@@ -14,6 +14,8 @@ pub(crate) struct Capture {
     name: StreamName,
     cap: u64,
     kept: Captured,
+    /// On the heap: it would be part of every future that waits for output.
+    buffer: Box<[u8]>,
     live: Option<mpsc::Sender<OutputChunk>>,
     ended: bool,
 }
@@ -25,7 +27,9 @@ impl Capture {
         cap: ByteSize,
         live: Option<mpsc::Sender<OutputChunk>>,
     ) -> Self {
-        Self { pipe, name, cap: cap.bytes(), kept: Captured::default(), live, ended: false }
+        let buffer = vec![0; CHUNK].into();
+        let kept = Captured::default();
+        Self { pipe, name, cap: cap.bytes(), kept, buffer, live, ended: false }
     }
 
     /// Reads until the stream ends. Safe to cancel: nothing that was read is lost.
@@ -42,17 +46,16 @@ impl Capture {
 
     /// Takes what is there now, without waiting for more.
     pub(crate) async fn drain(&mut self) {
-        let mut buffer = [0; CHUNK];
         loop {
             // Room for the chunk first: between reading it and passing it on there is no wait in
             // which it could be lost.
             let room = self.room().await;
-            match self.pipe.try_read(&mut buffer) {
+            match self.pipe.try_read(&mut self.buffer) {
                 Ok(0) => {
                     self.ended = true;
                     return;
                 }
-                Ok(len) => self.keep(&buffer[..len], room),
+                Ok(len) => self.keep(len, room),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
                     self.ended = true;
@@ -72,7 +75,9 @@ impl Capture {
         room
     }
 
-    fn keep(&mut self, bytes: &[u8], live: Option<mpsc::OwnedPermit<OutputChunk>>) {
+    /// Keeps what was just read, and passes it on.
+    fn keep(&mut self, len: usize, live: Option<mpsc::OwnedPermit<OutputChunk>>) {
+        let bytes = &self.buffer[..len];
         let room = self.cap.saturating_sub(self.kept.bytes.len() as u64);
         let fits = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
         self.kept.bytes.extend_from_slice(&bytes[..fits]);

@@ -146,6 +146,11 @@ impl Pool {
         shelves.iter().map(|(key, shelf)| shelf.reading(key.language)).collect()
     }
 
+    /// How many cells and templates wait for runs to come.
+    pub(crate) fn held(&self) -> usize {
+        self.levels().iter().map(|shelf| shelf.parked + shelf.templates).sum()
+    }
+
     /// Whether every shelf holds what it should.
     pub(crate) fn is_full(&self) -> bool {
         self.inner.shelves().values().all(Shelf::is_full)

@@ -177,8 +177,10 @@ pub fn plan(spec: &JailSpec) -> Plan {
             build.pivot(),
             rlimits::steps(count_processes),
             build.guest_identity(),
+            build.no_new_privs(),
             landlock::steps(&build.writable(), spec.host.landlock),
-            build.last_walls(),
+            build.filter(),
+            build.die_with_parent(),
         ],
     )
 }
@@ -209,7 +211,8 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
 }
 
 /// The box of a cell that a template forks: it is born in the template's root, which it sees
-/// read-only, and gets all that is its own on top.
+/// read-only, and gets all that is its own on top. It inherits the template's name, limits and
+/// `no_new_privs`, is the image's owner to begin with, and dies with the template's pid namespace.
 #[must_use]
 pub fn forked_plan(spec: &JailSpec) -> Plan {
     let build = Builder::new(spec, PathBuf::from("/"));
@@ -218,7 +221,6 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
         spec,
         [
             build.cgroup_view(),
-            build.builder_identity(),
             build.loopback(),
             build.scratch(stage),
             build.pts(),
@@ -227,7 +229,7 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
             build.shared_root(stage),
             build.guest_identity(),
             landlock::steps(&build.writable(), spec.host.landlock),
-            build.last_walls(),
+            build.filter(),
         ],
     )
 }

@@ -66,7 +66,8 @@ pub(crate) fn descendants(of: u32) -> Vec<u32> {
     parents.keys().copied().filter(below).collect()
 }
 
-fn parent(pid: u32) -> Option<u32> {
+/// The parent of a process.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, so count from its end.
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()

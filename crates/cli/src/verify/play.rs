@@ -42,6 +42,18 @@ struct Played {
 }
 
 impl Stage {
+    /// Waits until a cell for this probe is parked; a while at most, as a run needs none.
+    pub(crate) async fn warm_up(&self, probe: &Probe) {
+        let spec = RunSpec::new(probe.language, "");
+        self.executor.prepare(probe.language, &(probe.limits)(), &spec.sandbox);
+        for _ in 0..200 {
+            if self.executor.is_warm() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Plays one probe and decides.
     pub(crate) async fn find(&self, probe: &Probe) -> Finding {
         if probe.alone {

@@ -120,7 +120,7 @@ fn few_processes() -> Limits {
 }
 
 fn little_processor() -> Limits {
-    Limits { cpus: Cpus::from_milli(200), ..ordinary() }
+    Limits { cpus: Cpus::from_milli(100), ..ordinary() }
 }
 
 fn one_second() -> Limits {
@@ -204,15 +204,18 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
         .play(Play::Pair)
         .alone(judge::says),
+    probe!(Resources, "watch-count", "watches of inotify are capped"),
     probe!(Resources, "timers", "EAGAIN at the limit"),
     probe!(Resources, "locked-memory", "a mebibyte cannot be pinned"),
     probe!(Resources, "message-queues", "EMFILE at the limit"),
     probe!(Resources, "realtime", "EPERM"),
+    probe!(BetweenRuns, "own-namespaces", "no namespace in common").play(Play::Pair),
     probe!(BetweenRuns, "left-files", "no file of another run").play(Play::PairThenAfter),
     probe!(BetweenRuns, "system-v", "no shared memory, semaphore or queue")
         .play(Play::PairThenAfter),
     probe!(BetweenRuns, "named-queues", "no message queue").play(Play::PairThenAfter),
     probe!(BetweenRuns, "local-sockets", "no socket, abstract or not").play(Play::Pair),
+    probe!(BetweenRuns, "terminal-names", "no terminal of another run").play(Play::Pair),
     probe!(BetweenRuns, "locks", "a lock on a file of the image is not seen").play(Play::Pair),
     probe!(BetweenRuns, "watching", "nobody's use of the image can be watched").play(Play::Pair),
     probe!(BetweenRuns, "randomness", "nothing random repeats").play(Play::Pair),

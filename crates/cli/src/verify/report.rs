@@ -10,9 +10,21 @@ use serde::Serialize;
 pub(crate) struct Row {
     pub(crate) probe: &'static str,
     pub(crate) group: &'static str,
+    /// How the sandbox came about: from nothing, or forked from a template.
+    pub(crate) cell: Cell,
     pub(crate) expected: &'static str,
     pub(crate) got: String,
     pub(crate) held: bool,
+}
+
+/// How a sandbox came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Cell {
+    /// From nothing.
+    Cold,
+    /// Parked before it was asked for; Python's are forked from a template.
+    Warm,
 }
 
 /// The whole of it.
@@ -51,11 +63,15 @@ impl Report {
     pub(crate) fn table(&self, out: &mut dyn Write) -> io::Result<()> {
         let width = |of: fn(&Row) -> usize| self.probes.iter().map(of).max().unwrap_or(0);
         let (probe, expected) = (width(|row| row.probe.len()), width(|row| row.expected.len()));
-        let mut group = "";
+        let mut group = String::new();
         for row in &self.probes {
-            if row.group != group {
-                group = row.group;
-                writeln!(out, "\n{group}")?;
+            let title = match row.cell {
+                Cell::Cold => row.group.to_owned(),
+                Cell::Warm => format!("{}, in warm cells", row.group),
+            };
+            if title != group {
+                writeln!(out, "\n{title}")?;
+                group = title;
             }
             let held = if row.held { "held " } else { "BROKE" };
             // What was seen is interesting in full where something broke.
@@ -82,7 +98,7 @@ mod tests {
     use super::*;
 
     fn report(got: &str, held: bool) -> String {
-        let row = Row { probe: "p", group: "g", expected: "e", got: inert(got), held };
+        let row = Row { probe: "p", group: "g", cell: Cell::Cold, expected: "e", got: inert(got), held };
         let broke = usize::from(!held);
         let report =
             Report { probes: vec![row], held: 1 - broke, broke, missing: vec![], seconds: 0.5 };

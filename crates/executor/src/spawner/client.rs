@@ -16,6 +16,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use cloche_jail::cgroup::Gauges;
@@ -91,6 +92,9 @@ struct State {
     /// Told when the cell is gone or lost.
     alive: HashMap<CellId, Gone>,
 }
+
+/// How often the cells are counted anew.
+const SETTLE_ROUND: Duration = Duration::from_millis(10);
 
 /// What a cell is made from.
 #[derive(Clone, Copy, Debug)]
@@ -171,14 +175,15 @@ impl Spawner {
         self.shared.state().alive.len()
     }
 
-    /// Waits until every cell is gone.
-    pub(crate) async fn settle(&self) {
+    /// Waits until every cell is gone but those that are held for later.
+    pub(crate) async fn settle(&self, held: impl Fn() -> usize) {
         loop {
             let settled = self.shared.settled.notified();
-            if self.alive() == 0 {
+            if self.alive() <= held() {
                 return;
             }
-            settled.await;
+            // Also without a sign: a cell that is being parked becomes one that is held.
+            let _ = tokio::time::timeout(SETTLE_ROUND, settled).await;
         }
     }
 

@@ -72,7 +72,11 @@ impl<'a> Plans<'a> {
             Shape::Forked => plan::forked_plan(&spec),
         };
         let plan = (self.change)(plan);
-        let program = plan.encode();
+        let mut program = plan.encode();
+        if shape == Shape::Forked {
+            // A template is told which namespaces; where we clone ourselves the plan is at hand.
+            program.splice(..0, plan.namespaces.to_le_bytes());
+        }
         self.made.push((config.clone(), shape, Prepared { plan, program }));
         Ok(self.made.len() - 1)
     }

@@ -96,10 +96,14 @@ impl<'a> Builder<'a> {
         let mut steps = Vec::new();
         for (source, target) in &self.spec.image.binds {
             let inside = self.inside(target);
-            let name = target.display();
-            steps.push((format!("image:{name}"), bind(source, &inside)));
+            // The second layer is the empty directory that is mounted on: one alone is refused.
+            let empty = self.spec.image.tree.join(target.strip_prefix("/").unwrap_or(target));
+            let options = format!("lowerdir={}:{},userxattr", source.display(), empty.display());
             let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-            steps.push((format!("read-only:{name}"), remount(&inside, flags)));
+            steps.push((
+                format!("image:{}", target.display()),
+                mount("overlay", &inside, "overlay", flags, &options),
+            ));
         }
         steps
     }
@@ -174,20 +178,27 @@ impl<'a> Builder<'a> {
     }
 
     /// The bounding set while there still is a capability to do it with, then the user, which
-    /// takes the other sets along; `capset` is for ids that were never root.
+    /// takes the other sets along; `capset` is for an ordinary user's namespace, whose guest was
+    /// never root.
     pub(super) fn guest_identity(&self) -> Named {
         let (uid, gid) = self.spec.guest;
         let clear_groups = self.may_set_groups();
-        vec![
+        let mut steps = vec![
             ("close-fds".into(), Step::CloseFrom { first: FIRST_FOREIGN_FD }),
             (
                 "capabilities:bounding".into(),
                 Step::DropBounding { last: self.spec.host.last_capability },
             ),
             ("identity:guest".into(), Step::Become { uid, gid, clear_groups }),
-            ("capabilities".into(), Step::DropCapabilities),
-            ("no-new-privs".into(), Step::NoNewPrivs),
-        ]
+        ];
+        if matches!(self.spec.identity, Identity::Shared { .. }) {
+            steps.push(("capabilities".into(), Step::DropCapabilities));
+        }
+        steps
+    }
+
+    pub(super) fn no_new_privs(&self) -> Named {
+        vec![("no-new-privs".into(), Step::NoNewPrivs)]
     }
 
     /// A template's root, for a cell: nothing of it can be written, and the place where the cell
@@ -205,11 +216,13 @@ impl<'a> Builder<'a> {
     }
 
     /// The filter last: it forbids what the steps before it did.
-    pub(super) fn last_walls(&self) -> Named {
-        vec![
-            ("seccomp".into(), Step::Seccomp { program: seccomp::filter().to_vec() }),
-            ("die-with-parent".into(), Step::DieWithParent),
-        ]
+    pub(super) fn filter(&self) -> Named {
+        vec![("seccomp".into(), Step::Seccomp { program: seccomp::filter().to_vec() })]
+    }
+
+    /// After the change of user, which would undo it.
+    pub(super) fn die_with_parent(&self) -> Named {
+        vec![("die-with-parent".into(), Step::DieWithParent)]
     }
 
     /// A template keeps its fork socket, and nothing else that is not its own.
