@@ -44,8 +44,8 @@ pub(crate) enum Way {
     Executor(Executor),
     /// A command and its arguments, with an empty environment.
     Command(Vec<String>),
-    /// An OCI runtime on a bundle; every run needs an id of its own.
-    Oci(Vec<String>, Bundle),
+    /// An OCI runtime, its flags and its bundle; every run needs an id of its own.
+    Oci(&'static str, &'static [&'static str], Bundle),
 }
 
 /// One way to run one job.
@@ -62,10 +62,9 @@ impl Contestant {
         match &self.way {
             Way::Executor(executor) => self.in_cell(executor).await?,
             Way::Command(argv) => self.as_command(argv)?,
-            Way::Oci(argv, _) => {
-                let mut argv = argv.clone();
-                argv.push(format!("cloche-bench-{}-{round}", std::process::id()));
-                self.as_command(&argv)?;
+            Way::Oci(runtime, flags, bundle) => {
+                let id = format!("cloche-bench-{}-{round}", std::process::id());
+                self.as_command(&bundle.command(runtime, flags, id))?;
             }
         }
         Ok(began.elapsed())
@@ -110,9 +109,14 @@ pub(crate) fn all(executor: &Executor) -> io::Result<Vec<Contestant>> {
         if let Some(binary) = own_binary() {
             add("cloche run", Way::Command(command_line(binary, job)));
         }
-        for (name, flags) in [("crun", &["--cgroup-manager=disabled"][..]), ("runc", &[])] {
+        for (name, flags) in [
+            ("crun", &["--cgroup-manager=cgroupfs"][..]),
+            ("crun-without-cgroups", &["--cgroup-manager=disabled"]),
+            ("runc", &[]),
+        ] {
+            let runtime = name.split('-').next().unwrap_or(name);
             let bundle = Bundle::new(job)?;
-            add(name, Way::Oci(runtimes::oci(name, flags, &bundle), bundle));
+            add(name, Way::Oci(runtime, flags, bundle));
         }
     }
     Ok(all)

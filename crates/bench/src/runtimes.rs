@@ -1,6 +1,9 @@
 //! The other sandboxes, set up for the same job with walls as like ours as they have them.
 
-use std::{fs, io, os::unix::fs::symlink};
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt, symlink},
+};
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -16,13 +19,6 @@ pub(crate) fn bubblewrap(job: Job) -> Vec<String> {
     walls.split_whitespace().chain(job.argv()).map(str::to_owned).collect()
 }
 
-/// The command line of an OCI runtime, but for the container's id at its end.
-pub(crate) fn oci(runtime: &str, flags: &[&str], bundle: &Bundle) -> Vec<String> {
-    let path = bundle.dir.path().display().to_string();
-    let run = ["run", "--bundle", &path];
-    [runtime].iter().chain(flags).chain(&run).map(|&word| word.to_owned()).collect()
-}
-
 /// An OCI bundle: a root with the host's `/usr`, and the configuration.
 pub(crate) struct Bundle {
     dir: TempDir,
@@ -32,6 +28,8 @@ impl Bundle {
     /// Writes the bundle to a directory of its own.
     pub(crate) fn new(job: Job) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
+        // The container's root is an ordinary user here, and must be able to enter.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
         let root = dir.path().join("rootfs");
         for place in ["usr", "proc", "dev", "tmp", "etc"] {
             fs::create_dir_all(root.join(place))?;
@@ -42,10 +40,23 @@ impl Bundle {
         fs::write(dir.path().join("config.json"), config(job).to_string())?;
         Ok(Self { dir })
     }
+
+    /// The command line that runs it once, as a container with this id.
+    pub(crate) fn command(&self, runtime: &str, flags: &[&str], id: String) -> Vec<String> {
+        let mut argv = vec![runtime.to_owned()];
+        argv.extend(flags.iter().map(|&flag| flag.to_owned()));
+        let path = self.dir.path().display().to_string();
+        argv.extend(["run".to_owned(), "--bundle".to_owned(), path, id]);
+        argv
+    }
 }
 
+/// The walls of a cell that the specification has words for. Not the system call filter: theirs
+/// would be another one.
 fn config(job: Job) -> serde_json::Value {
-    let namespaces = ["pid", "network", "ipc", "uts", "mount"].map(|kind| json!({ "type": kind }));
+    let namespaces = ["user", "pid", "network", "ipc", "uts", "mount", "cgroup"];
+    let namespaces = namespaces.map(|kind| json!({ "type": kind }));
+    let ids = json!([{ "containerID": 0, "hostID": 0x6000_0000, "size": 65536 }]);
     json!({
         "ociVersion": "1.0.2",
         "process": {
@@ -60,6 +71,14 @@ fn config(job: Job) -> serde_json::Value {
             { "destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"] },
             { "destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"] },
         ],
-        "linux": { "namespaces": namespaces },
+        "linux": {
+            "namespaces": namespaces, "uidMappings": ids, "gidMappings": ids,
+            "resources": {
+                "memory": { "limit": 1 << 30 }, "pids": { "limit": 256 },
+                "cpu": { "quota": 100_000, "period": 100_000 },
+            },
+            "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/acpi"],
+            "readonlyPaths": ["/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq"],
+        },
     })
 }

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod doctor;
 mod run;
+mod serve;
 mod verify;
 
 /// Runs code nobody has read yet, in a box that holds.
@@ -22,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Run a program in a fresh sandbox, without a server.
     Run(Box<run::RunArguments>),
+    /// Start the server.
+    Serve(serve::ServeArguments),
     /// Say which walls this host can build, and how to get those it cannot.
     Doctor(doctor::DoctorArguments),
     /// Attack the sandbox on this very host and print what held.
@@ -34,6 +37,7 @@ enum Command {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::main(*arguments),
+        Command::Serve(arguments) => serve::main(arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
         Command::Spawner => spawner(),

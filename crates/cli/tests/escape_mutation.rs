@@ -173,7 +173,9 @@ fn config(mode: Mode, wall: &str) -> Config {
     config.spawner_args = spawner.to_vec();
     match mode {
         Mode::Cold => {}
-        Mode::Warm => config.pool = Some(PoolSettings { floor: 1, ceiling: 1, ..Default::default() }),
+        Mode::Warm => {
+            config.pool = Some(PoolSettings { floor: 1, ceiling: 1, ..Default::default() })
+        }
         Mode::Rootless => {
             // By a descriptor: the build directory may be one that others cannot enter.
             let script = "exec 9<\"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups \
@@ -214,7 +216,8 @@ enum Missed {
 
 /// All walls, or the one that `--wall=` names.
 fn suite(only: Option<&str>) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.unwrap().block_on(async {
         let started = Instant::now();
         let mut unnoticed = Vec::new();
@@ -244,7 +247,8 @@ fn suite(only: Option<&str>) -> ExitCode {
 /// Every wall of such a box, from a box that has them all.
 async fn walls(mode: Mode) -> Result<Vec<String>, String> {
     let list = tempfile::NamedTempFile::new().unwrap();
-    std::fs::set_permissions(list.path(), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(list.path(), std::os::unix::fs::PermissionsExt::from_mode(0o666))
+        .unwrap();
     let executor = start(mode, &format!("list:{}", list.path().display())).await?;
     let spec = RunSpec::new(Language::Python, "print(1)");
     if mode == Mode::Warm {
@@ -363,7 +367,8 @@ async fn beside_a_guest(wall: &str, look: impl Future<Output = Missed>) -> Misse
         Ok(executor) => executor,
         Err(why) => return Missed::NotBuilt(why),
     };
-    let spec = RunSpec::new(Language::Python, "import time\nprint('READY', flush=True)\ntime.sleep(20)");
+    let spec =
+        RunSpec::new(Language::Python, "import time\nprint('READY', flush=True)\ntime.sleep(20)");
     let (output, mut printed) = tokio::sync::mpsc::channel(4);
     let running = {
         let executor = executor.clone();

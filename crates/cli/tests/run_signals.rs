@@ -1,4 +1,5 @@
 //! `cloche run` when someone stops it: the run ends, and nothing of it is left.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use std::{
     fs,

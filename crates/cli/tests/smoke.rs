@@ -19,7 +19,7 @@ fn prints(language: &str, code: &str, expected: &str) {
 #[track_caller]
 fn has(program: &str) -> bool {
     let there = |dir: &&str| fs::exists(format!("{dir}/{program}")).unwrap_or(false);
-    let found = ["/usr/local/bin", "/usr/bin"].iter().any(|dir| there(&dir));
+    let found = ["/usr/local/bin", "/usr/bin"].iter().any(there);
     found || skip(&format!("this host has no {program}"))
 }
 

@@ -57,17 +57,9 @@ pub(crate) fn admit(
     check_resources(caller, &allowance)?;
     check_storage(request)?;
     let env = env::merge(&caller.sandbox.env, &caller.key.env, &request.env)?;
-    let resources = caller.sandbox.resources;
     let spec = RunSpec {
         env,
-        limits: Limits {
-            timeout: request.timeout,
-            memory: resources.memory,
-            cpus: resources.cpus,
-            pids: resources.pids,
-            disk: resources.disk,
-            output: config.output,
-        },
+        limits: caller.sandbox.resources.limits(request.timeout, config.output),
         sandbox: caller.sandbox.shape.clone(),
         ..RunSpec::new(request.language, request.code.as_bytes())
     };

@@ -35,6 +35,9 @@ pub enum DispatchError {
     /// Nothing could take it; asking again may help.
     #[error("nothing can run this at present: {0}")]
     Unavailable(String),
+    /// It can never be run here, and the sentence says why; it is shown to the caller.
+    #[error("{0}")]
+    Impossible(String),
     /// It was taken, and we failed.
     #[error("the sandbox failed: {0}")]
     Failed(String),

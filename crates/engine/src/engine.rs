@@ -2,6 +2,8 @@
 
 use std::{
     collections::HashMap,
+    fs::{DirBuilder, File, TryLockError},
+    os::unix::fs::DirBuilderExt,
     path::Path,
     sync::{
         Arc,
@@ -55,19 +57,27 @@ pub(crate) struct Inner {
     /// Ends what runs in the background.
     closing: CancellationToken,
     background: TaskTracker,
+    /// Held as long as the directory is ours.
+    lock: File,
 }
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory for the data could not be made.
-    #[error("cannot make the data directory {path}")]
+    /// The directory for the data could not be made or written to.
+    #[error("cannot use the data directory {path}")]
     Directory {
         /// Which.
         path: String,
         /// Why.
         #[source]
         source: std::io::Error,
+    },
+    /// Another server uses the directory; it would take our executions for its own leftovers.
+    #[error("the data directory {path} is in use by another server")]
+    InUse {
+        /// Which.
+        path: String,
     },
     /// The store could not be opened or brought into order.
     #[error("cannot open the store")]
@@ -88,9 +98,7 @@ impl Engine {
         config: EngineConfig,
         dispatcher: Arc<dyn Dispatcher>,
     ) -> Result<Self, OpenError> {
-        let directory =
-            |source| OpenError::Directory { path: data_dir.display().to_string(), source };
-        tokio::fs::create_dir_all(data_dir).await.map_err(directory)?;
+        let lock = claim(data_dir)?;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&data_dir.join("cloche.db")).await?);
         let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
         let ended = store.recover(clock::now(), RESTARTED, first_attempt).await?;
@@ -112,6 +120,7 @@ impl Engine {
             draining: AtomicBool::new(false),
             closing: CancellationToken::new(),
             background: TaskTracker::new(),
+            lock,
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.start_background();
@@ -195,6 +204,22 @@ impl Engine {
         self.inner.background.close();
         self.inner.background.wait().await;
         self.inner.store.close().await;
+        if let Err(error) = self.inner.lock.unlock() {
+            tracing::warn!(%error, "the data directory is still locked");
+        }
+    }
+}
+
+/// Makes the directory, for its owner only, and takes it for this process.
+fn claim(data_dir: &Path) -> Result<File, OpenError> {
+    let path = data_dir.display().to_string();
+    let unusable = |source| OpenError::Directory { path: path.clone(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(unusable)?;
+    let lock = File::create(data_dir.join("lock")).map_err(unusable)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path }),
+        Err(TryLockError::Error(source)) => Err(unusable(source)),
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
+    vec,
 };
 
 use bytes::Bytes;
@@ -114,15 +115,10 @@ impl Live {
 
     /// Adds lines. Waits, but not for long, when that would push out what a reader has not seen.
     pub(crate) async fn publish(&self, lines: Vec<Line>) {
-        for (stream, line) in lines {
-            let held = self.log.lock().would_lose();
-            if held {
+        let mut lines = lines.into_iter();
+        while lines.len() > 0 {
+            if self.log.lock().fill(&mut lines) {
                 self.wait_for_readers().await;
-            }
-            self.log.lock().add(EventKind::Output(stream, line));
-            // One wake-up for many lines would do, but a full log needs its readers on the way.
-            if held {
-                self.added.notify_waiters();
             }
         }
         self.added.notify_waiters();
@@ -209,6 +205,19 @@ impl Log {
                 self.skipped[stream as usize] += line.len() as u64;
             }
         }
+    }
+
+    /// Adds lines until there are no more, or until one would be lost; true if so.
+    fn fill(&mut self, lines: &mut vec::IntoIter<Line>) -> bool {
+        while lines.len() > 0 {
+            if self.would_lose() {
+                return true;
+            }
+            if let Some((stream, line)) = lines.next() {
+                self.add(EventKind::Output(stream, line));
+            }
+        }
+        false
     }
 
     /// Whether one more line would push out something that an attached reader has yet to see.

@@ -116,6 +116,9 @@ impl Metrics {
         let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.running.set(gauge(running as u64));
         self.cells.set(gauge(snapshot.cells_running));
+        // A pool that is gone must not be shown as it was.
+        self.parked.clear();
+        self.target.clear();
         for pool in snapshot.pools {
             let labels = PoolLabels { pool: pool.name };
             self.parked.get_or_create(&labels).set(gauge(pool.parked));

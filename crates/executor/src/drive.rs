@@ -124,7 +124,6 @@ pub(crate) fn wall_error(wall: &WallName, errno: Errno) -> RunError {
 /// Waits for the end of the main process, the deadline or a cancel, whichever is first.
 async fn wait(mut control: UnixStream, limit: Duration, cancel: CancellationToken) -> End {
     let reports = async {
-        let mut started = Instant::now();
         let deadline = sleep(limit);
         tokio::pin!(deadline);
         loop {
@@ -134,8 +133,7 @@ async fn wait(mut control: UnixStream, limit: Duration, cancel: CancellationToke
                 read = control.read_exact(&mut bytes) => match read.ok().and_then(|_| Report::decode(&bytes)) {
                     Some(Report::Ready) => {
                         // The guest's time begins when its cell does.
-                        started = Instant::now();
-                        deadline.as_mut().reset(tokio::time::Instant::from_std(started + limit));
+                        deadline.as_mut().reset(tokio::time::Instant::now() + limit);
                     }
                     Some(report) => return End::Reported(report),
                     None => return End::Lost,

@@ -4,7 +4,8 @@
 //! on its list; nothing else of the host's is there. It must not know how the tree is mounted.
 
 use std::{
-    fs, io,
+    fs::{self, FileType},
+    io,
     os::unix::fs::{PermissionsExt, lchown, symlink},
     path::Path,
 };
@@ -14,7 +15,7 @@ pub const USER: &str = "baponi";
 /// The home and working directory of guest code.
 pub const HOME: &str = "/home/baponi";
 /// The guest's user and group id, as it sees them.
-pub const GUEST_ID: u32 = 1000;
+pub(crate) const GUEST_ID: u32 = 1000;
 
 /// Directories that are empty until something is mounted on them.
 const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
@@ -73,7 +74,10 @@ pub(crate) fn build(root: &Path, host: &Path, owner: Option<u32>) -> io::Result<
     symlink("/run", root.join("var/run"))?;
     merged_usr_links(root, host)?;
     for path in FROM_HOST_ETC {
-        copy(&host.join("etc").join(path), &root.join("etc").join(path))?;
+        let from = host.join("etc").join(path);
+        if let Ok(metadata) = fs::symlink_metadata(&from) {
+            copy(&from, metadata.file_type(), &root.join("etc").join(path))?;
+        }
     }
     for (name, content) in own_etc() {
         fs::write(root.join("etc").join(name), content)?;
@@ -96,11 +100,9 @@ fn merged_usr_links(root: &Path, host: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies a file, a link or a tree; what the host does not have is left out.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let Ok(kind) = fs::symlink_metadata(from).map(|metadata| metadata.file_type()) else {
-        return Ok(());
-    };
+/// Copies a file, a link or a tree. Hosts have hundreds of links there, so each costs no more
+/// than reading and making it.
+fn copy(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
     if kind.is_symlink() {
         return symlink(fs::read_link(from)?, to);
     }
@@ -108,7 +110,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            copy(&entry.path(), &to.join(entry.file_name()))?;
+            copy(&entry.path(), entry.file_type()?, &to.join(entry.file_name()))?;
         }
         return Ok(());
     }
@@ -122,12 +124,17 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the tree to the image's owner, so that it is root's inside the box.
+/// Gives the tree to the image's owner, so that it is root's inside the box. Links are left as
+/// they are: nobody asks who owns one.
 pub(crate) fn give(path: &Path, owner: u32) -> io::Result<()> {
     lchown(path, Some(owner), Some(owner))?;
-    if fs::symlink_metadata(path)?.is_dir() {
-        for entry in fs::read_dir(path)? {
-            give(&entry?.path(), owner)?;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            give(&entry.path(), owner)?;
+        } else if !kind.is_symlink() {
+            lchown(entry.path(), Some(owner), Some(owner))?;
         }
     }
     Ok(())

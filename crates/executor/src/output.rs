@@ -70,7 +70,7 @@ impl Capture {
     pub(crate) async fn rest(&mut self) {
         while !self.ended {
             let room = self.room().await;
-            match rustix::io::read(&self.pipe, &mut self.buffer) {
+            match rustix::io::read(&self.pipe, &mut *self.buffer) {
                 Ok(0) => self.ended = true,
                 Ok(len) => self.keep(len, room),
                 Err(rustix::io::Errno::INTR) => {}

@@ -75,6 +75,10 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     if is_deep(bytes) {
         return Err(invalid(format!("the body is nested deeper than {MAX_DEPTH} levels")));
     }
+    // Serde would also take a list for an object, field by field.
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(invalid("the body must be a JSON object".to_owned()));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();

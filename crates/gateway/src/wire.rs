@@ -5,6 +5,7 @@ mod admin;
 mod errors;
 mod execute;
 mod execution;
+mod number;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, KeyList, KeyRecord, SandboxList,

@@ -12,6 +12,7 @@ pub mod job;
 mod landlock;
 pub mod launch;
 pub mod plan;
+pub mod privileges;
 pub mod proc_masks;
 mod rlimits;
 pub mod seccomp;

@@ -17,7 +17,7 @@ use crate::{
 
 mod build;
 
-use build::Builder;
+use build::{Builder, TEMPLATE_IMAGE};
 
 /// Everything that decides what the box is like.
 #[derive(Clone, Debug)]
@@ -158,7 +158,7 @@ impl Plan {
 /// The order of the box, on one screen.
 #[must_use]
 pub fn plan(spec: &JailSpec) -> Plan {
-    let build = Builder::new(spec, spec.stage.join("root"));
+    let build = Builder::new(spec, &spec.stage, &spec.image.tree);
     let (masks, count_processes) = (&spec.host.proc_masks, spec.cgroup.pids.is_none());
     assemble(
         spec,
@@ -167,14 +167,13 @@ pub fn plan(spec: &JailSpec) -> Plan {
             build.builder_identity(),
             build.hostname(),
             build.loopback(),
-            build.scratch(&spec.stage),
+            build.scratch(),
             build.overlay_root(),
-            build.image_binds(),
+            build.image_overlays(),
             build.dev(),
-            build.dev_read_only(),
             build.pts(),
             build.proc(masks),
-            build.writable_places(&spec.stage),
+            build.writable_places(),
             build.pivot(),
             rlimits::steps(count_processes),
             build.guest_identity(),
@@ -190,22 +189,20 @@ pub fn plan(spec: &JailSpec) -> Plan {
 /// capabilities of its own user namespace to build them with; it never sees guest code.
 #[must_use]
 pub fn template_plan(spec: &JailSpec) -> Plan {
-    let build = Builder::new(spec, spec.stage.join("root"));
+    let build = Builder::new(spec, &spec.stage, &spec.image.tree);
     assemble(
         spec,
         [
             build.builder_identity(),
             build.hostname(),
-            build.scratch(&spec.stage),
-            build.overlay_root(),
+            build.scratch(),
+            build.bound_root(),
             build.image_binds(),
             build.dev(),
-            build.dev_read_only(),
             build.pts(),
             // Unmasked: the kernel lets a cell have a `/proc` only where a whole one is visible.
             build.proc(&[]),
-            build.writable_places(&spec.stage),
-            build.root_for_cells(),
+            build.writable_places(),
             build.pivot(),
             rlimits::steps(false),
             build.template_end(),
@@ -213,28 +210,24 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
     )
 }
 
-/// The box of a cell that a template forks: built like any other, with the template's root as its
-/// image. It inherits the template's name, limits and `no_new_privs`, is the image's owner to begin
-/// with, and dies with the template's pid namespace.
+/// The box of a cell that a template forks: built on the template's image as others are on the
+/// host's, so that siblings share no inode. It inherits the template's name, limits and
+/// `no_new_privs`, is the image's owner to begin with, and dies with the template's pid namespace.
 #[must_use]
 pub fn forked_plan(spec: &JailSpec) -> Plan {
-    let binds = spec.image.binds.iter().map(|(_, inside)| (inside.clone(), inside.clone()));
-    let image = ImageView { tree: build::CELLS_ROOT.into(), binds: binds.collect(), dev: "/dev".into() };
-    // Covered by nothing in the image, and by nothing of the template's.
-    let spec = &JailSpec { image, stage: "/run".into(), ..spec.clone() };
-    let build = Builder::new(spec, spec.stage.join("root"));
+    let build = Builder::new(spec, Path::new("/run"), Path::new(TEMPLATE_IMAGE));
     assemble(
         spec,
         [
             build.cgroup_view(),
             build.loopback(),
-            build.scratch(&spec.stage),
+            build.scratch(),
             build.overlay_root(),
-            build.image_binds(),
+            build.image_overlays(),
             build.dev(),
             build.pts(),
             build.proc(&spec.host.proc_masks),
-            build.writable_places(&spec.stage),
+            build.writable_places(),
             build.pivot(),
             build.guest_identity(),
             landlock::steps(&build.writable(), spec.host.landlock),

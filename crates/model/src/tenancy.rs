@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Allowance, ByteSize, Cpus, EnvVars, KeyId, Moment, Plan, SandboxId, SandboxShape, Secret,
-    TeamId,
+    Allowance, ByteSize, Cpus, EnvVars, KeyId, Limits, Moment, Plan, SandboxId, SandboxShape,
+    Secret, TeamId,
 };
 
 /// A tenant.
@@ -73,9 +73,18 @@ pub struct Resources {
     pub pids: u32,
 }
 
+impl Resources {
+    /// As limits of a run with this time and this much output.
+    #[must_use]
+    pub fn limits(self, timeout: Duration, output: ByteSize) -> Limits {
+        let Self { cpus, memory, disk, pids } = self;
+        Limits { timeout, memory, cpus, pids, disk, output }
+    }
+}
+
 impl Default for Resources {
     fn default() -> Self {
-        let limits = crate::Limits::default();
+        let limits = Limits::default();
         Self { cpus: limits.cpus, memory: limits.memory, disk: limits.disk, pids: limits.pids }
     }
 }

@@ -1,6 +1,6 @@
 //! SQLite in one file: a pool of readers, and one writer that commits in groups.
 //!
-//! Durability is decided in `docs/decisions/0004-the-ledger-and-fsync.md`: WAL with
+//! Durability is decided in `docs/decisions/0007-the-ledger-and-fsync.md`: WAL with
 //! `synchronous=NORMAL`, so a killed process loses nothing that was acknowledged.
 
 mod ledger;

@@ -72,7 +72,11 @@ const KINDS: [Kind; 23] = [
     Kind("namespace:net", "every network but its own loopback", &[]),
     Kind("namespace:ipc", "shared memory and queues of others", &[]),
     Kind("namespace:uts", "the host's name", &[]),
-    Kind("namespace:cgroup", "where it stands among the host's control groups", &[]),
+    Kind(
+        "namespace:cgroup",
+        "where it stands among the host's control groups",
+        &["namespace:cgroup"],
+    ),
     Kind("host-uid", "what two sandboxes could do to each other as one user", &[]),
     Kind("cgroup:memory", "using up the host's memory", &[]),
     Kind("cgroup:pids", "using up the host's processes", &[]),
@@ -106,6 +110,7 @@ const KINDS: [Kind; 23] = [
 /// Says of each wall whether it stands.
 pub(super) fn judge(trial: &Trial) -> Vec<Wall> {
     let refused = if trial.built { Vec::new() } else { refused_namespaces() };
+    let ground = trial.said_missing("ground").is_none();
     let failed = trial.failed_step.as_ref();
     let failed_at = failed.and_then(|(step, _)| KINDS.iter().position(|kind| kind.has(step)));
     KINDS
@@ -124,7 +129,9 @@ pub(super) fn judge(trial: &Trial) -> Vec<Wall> {
                         .map(|(step, why)| format!("{step}: {why}"))
                 });
             let reached = trial.built || failed_at.is_some_and(|failed| at < failed);
-            let tried = reached || name.starts_with("namespace:") || name.starts_with("cgroup:");
+            // What is no step has been tried by other means, if there was ground to try it on.
+            let elsewhere = kind.2.is_empty() && (ground || name.starts_with("namespace:"));
+            let tried = reached || elsewhere;
             let state = match why {
                 Some(_) => State::Missing,
                 None if tried => State::Present,

@@ -1,5 +1,10 @@
 //! Driving the real binary: what is typed, what comes back, and never a wait without an end.
 #![allow(dead_code, reason = "every test target uses its own part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at what it did not expect"
+)]
 
 use std::{
     ffi::OsStr,

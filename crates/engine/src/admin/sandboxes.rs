@@ -1,5 +1,7 @@
 //! Sandbox configurations. What this build cannot give is refused here, when it is saved.
 
+use std::ops::RangeInclusive;
+
 use cloche_model::{
     EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId, SandboxShape, Team,
     check_name, env,
@@ -11,8 +13,12 @@ use crate::{Engine, Refusal, clock, secrets};
 const MAX_PRELOAD: usize = 50;
 /// The only image there is so far.
 const HOST_IMAGE: &str = "host";
-/// The smallest memory in which an interpreter starts.
-const MIN_MEMORY: u64 = 16 << 20;
+/// From the smallest memory in which an interpreter starts, to a tebibyte.
+const MEMORY_MB: RangeInclusive<u64> = 16..=1 << 20;
+const DISK_MB: RangeInclusive<u64> = 1..=1 << 20;
+/// From what an interpreter with a few threads needs, to what the kernel can count.
+const PIDS: RangeInclusive<u64> = 8..=1 << 22;
+const RETENTION_DAYS: RangeInclusive<u64> = 1..=36_500;
 
 /// A sandbox to be made.
 #[derive(Clone, Debug)]
@@ -83,6 +89,9 @@ impl SandboxChange {
         }
         sandbox.retention = self.retention.unwrap_or(sandbox.retention);
         check_name("name", &sandbox.name)?;
+        if let Some(days) = sandbox.retention.days {
+            check_range("retention_days", RETENTION_DAYS, u64::from(days))?;
+        }
         check_resources(&sandbox.resources, team)
     }
 }
@@ -122,15 +131,20 @@ fn check_preload(preload: &[String]) -> Result<(), Invalid> {
     }
 }
 
+fn check_range(field: &str, range: RangeInclusive<u64>, value: u64) -> Result<(), Invalid> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = range.into_inner();
+    Err(Invalid::new(format!("{field} must be between {least} and {most}, got {value}")))
+}
+
 fn check_resources(resources: &Resources, team: &Team) -> Result<(), Invalid> {
     let allowance = team.allowance();
     let plan = team.plan.title();
-    if resources.memory.bytes() < MIN_MEMORY {
-        return Err(Invalid::new("memory_mb must be at least 16"));
-    }
-    if resources.pids < 8 {
-        return Err(Invalid::new("pids must be at least 8"));
-    }
+    check_range("memory_mb", MEMORY_MB, resources.memory.bytes() >> 20)?;
+    check_range("disk_mb", DISK_MB, resources.disk.bytes() >> 20)?;
+    check_range("pids", PIDS, u64::from(resources.pids))?;
     if let Some(limit) = allowance.memory.filter(|limit| resources.memory > *limit) {
         return Err(Invalid::new(format!(
             "memory_mb: {} exceeds the {plan} plan's maximum of {limit}",

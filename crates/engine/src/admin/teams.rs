@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use cloche_model::{Plan, Team, TeamId, check_name};
+use cloche_model::{Invalid, Plan, Team, TeamId, check_name, request::MAX_TIMEOUT};
 
 use crate::{Engine, Refusal, clock, secrets};
+
+/// The largest concurrency limit; no limit at all is said by leaving it out.
+const MAX_CONCURRENCY: u32 = 1_000_000;
 
 /// A team to be made.
 #[derive(Clone, Debug)]
@@ -39,13 +42,26 @@ pub struct TeamChange {
     pub max_timeout: Option<Option<Duration>>,
 }
 
+fn check(team: &Team) -> Result<(), Invalid> {
+    check_name("name", &team.name)?;
+    let longest = MAX_TIMEOUT.as_secs();
+    if team.max_timeout.is_some_and(|limit| !(1..=longest).contains(&limit.as_secs())) {
+        return Err(Invalid::new(format!("max_timeout_seconds must be between 1 and {longest}")));
+    }
+    if team.max_concurrency.is_some_and(|limit| limit > MAX_CONCURRENCY) {
+        return Err(Invalid::new(format!(
+            "max_concurrency must be between 0 and {MAX_CONCURRENCY}"
+        )));
+    }
+    Ok(())
+}
+
 impl Engine {
     /// Makes a team.
     ///
     /// # Errors
     /// When the name is taken or malformed.
     pub async fn create_team(&self, draft: TeamDraft) -> Result<Team, Refusal> {
-        check_name("name", &draft.name)?;
         let team = Team {
             id: TeamId::from_random(secrets::random()?),
             name: draft.name,
@@ -54,6 +70,7 @@ impl Engine {
             max_timeout: draft.max_timeout,
             created_at: clock::now(),
         };
+        check(&team)?;
         self.inner.store.create_team(&team).await?;
         Ok(team)
     }
@@ -81,13 +98,11 @@ impl Engine {
     /// When there is none, or a field breaks a rule.
     pub async fn update_team(&self, id_or_name: &str, change: TeamChange) -> Result<Team, Refusal> {
         let mut team = self.team(id_or_name).await?;
-        if let Some(name) = change.name {
-            check_name("name", &name)?;
-            team.name = name;
-        }
+        team.name = change.name.unwrap_or(team.name);
         team.plan = change.plan.unwrap_or(team.plan);
         team.max_concurrency = change.max_concurrency.unwrap_or(team.max_concurrency);
         team.max_timeout = change.max_timeout.unwrap_or(team.max_timeout);
+        check(&team)?;
         let found = self.inner.store.update_team(&team).await?;
         self.inner.roster.forget();
         if found { Ok(team) } else { Err(Refusal::not_found("team")) }

@@ -116,8 +116,10 @@ pub(crate) struct Spawned {
 impl Spawner {
     /// Takes over a spawner that has been started.
     pub(crate) fn attach(Process { socket, keeper }: Process) -> io::Result<Self> {
+        #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
+        let socket = AsyncFd::new(socket)?;
         let shared = Arc::new(Shared {
-            socket: AsyncFd::new(socket)?,
+            socket,
             state: Mutex::default(),
             next: AtomicU64::new(1),
             settled: Notify::new(),

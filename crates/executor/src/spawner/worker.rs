@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     thread,
     time::Duration,
 };
@@ -44,6 +44,9 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
             return 0;
         }
     };
+    // A request that waits for a time slice behind guests is answered late. Refused to an
+    // ordinary user, who is served all the same.
+    let _ = sys::go_first();
     let mut worker = Worker {
         socket: socket.as_fd(),
         cells: BTreeMap::new(),
@@ -224,8 +227,9 @@ impl Worker<'_> {
         let template = self.templates.get_mut(&template);
         let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
         let doors = held.cgroup.as_ref().map(Cgroup::doors).unwrap_or_default();
+        let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain(doors).collect();
         let ids = self.plans.ids_in_template(held.slot);
-        template.ask(cell, ids, &self.plans.at(at).program, fds, &doors)
+        template.ask(cell, ids, &self.plans.at(at).program, &fds)
     }
 
     /// A template has forked, or could not, or is gone.

@@ -33,7 +33,7 @@ const MAX_LIMIT: u32 = 200;
         ("since" = Option<String>, Query, format = DateTime, description = "Accepted at or after, RFC 3339"),
         ("until" = Option<String>, Query, format = DateTime, description = "Accepted before, RFC 3339"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
-        ("cursor" = Option<String>, Query, description = "Where the last page ended; \
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.trc_[A-Za-z0-9_-]{1,20}$", description = "Where the last page ended; \
             `metadata.KEY=VALUE` narrows by metadata")
     ),
     responses((status = 200, description = "A page", body = ExecutionPage), Errors),
@@ -167,7 +167,8 @@ pub(crate) async fn output(
 fn after_seq(query: &str) -> Result<u64, Invalid> {
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     let Some((_, value)) = pairs.find(|(name, _)| name == "after_seq") else { return Ok(0) };
-    value.parse().map_err(|_| Invalid::new("after_seq must be a number, 0 or more"))
+    let number = value.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok());
+    number.ok_or_else(|| Invalid::new("after_seq must be a whole number, 0 or more"))
 }
 
 /// An id of the wrong form names nothing, like any other that does not exist.

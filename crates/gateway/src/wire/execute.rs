@@ -10,6 +10,8 @@ use utoipa::{
     openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type},
 };
 
+use super::number::whole;
+
 /// Code to run, and how. Fields that are not named here are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ExecuteBody {
@@ -20,6 +22,7 @@ pub(crate) struct ExecuteBody {
     #[schema(value_type = Option<LanguageName>)]
     language: Option<String>,
     /// Seconds it may take; 60 if absent. The plan has a maximum.
+    #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 31_536_000, default = 60)]
     timeout: Option<i64>,
     /// Keeps `/home/baponi` between executions of the same thread.
@@ -29,12 +32,12 @@ pub(crate) struct ExecuteBody {
     #[schema(schema_with = metadata_schema)]
     metadata: Option<BTreeMap<String, String>>,
     /// Where the result goes in webhook mode, instead of the key's own URL. HTTPS only.
-    #[schema(max_length = 2048, example = "https://example.com/hook")]
+    #[schema(schema_with = webhook_url_schema)]
     webhook_url: Option<String>,
     /// Environment variables for this execution.
     #[schema(schema_with = env_schema)]
     env_vars: Option<BTreeMap<String, String>>,
-    /// Narrows storage mounts: `/data/{slug}/{path}`.
+    /// Narrows storage mounts: up to 10 of `/data/{slug}/{path}`. This build mounts no storage yet.
     #[schema(schema_with = sub_paths_schema)]
     sub_paths: Option<Vec<String>>,
 }
@@ -91,12 +94,27 @@ pub(in crate::wire) fn env_schema() -> Schema {
     map_schema(value, "^[A-Z][A-Z0-9_]*$", (1, 128), 50)
 }
 
+/// An HTTPS URL with a host name.
+pub(in crate::wire) fn webhook_url_schema() -> Schema {
+    const PORT: &str =
+        "[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]";
+    let pattern =
+        format!("^https://([a-z][a-z0-9]*\\.)+[a-z]{{2,}}(:({PORT}))?(/[A-Za-z0-9._~/?=&-]*)?$");
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .max_length(Some(2048))
+        .pattern(Some(pattern))
+        .examples(["https://hooks.example.com/cloche"])
+        .into()
+}
+
+/// No slug is mounted, so every entry would be refused.
 fn sub_paths_schema() -> Schema {
     let entry = ObjectBuilder::new()
         .schema_type(Type::String)
         .max_length(Some(512))
         .pattern(Some("^/data/[a-z0-9_-]+/.+$"));
-    let mut array = ArrayBuilder::new().items(entry).max_items(Some(10)).build();
+    let mut array = ArrayBuilder::new().items(entry).max_items(Some(0)).build();
     array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
     Schema::Array(array)
 }

@@ -19,5 +19,6 @@ mod plan_limits;
 mod python_client;
 mod request_parameters;
 mod restart;
+mod schemathesis;
 mod streaming;
 mod webhooks;

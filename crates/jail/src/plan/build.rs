@@ -18,18 +18,22 @@ mod ms {
     pub(super) const REC: u64 = 16384;
 }
 
-/// Where a template shows its root to its cells.
-pub(super) const CELLS_ROOT: &str = "/mnt";
+/// Where a template shows its image once more, for its cells.
+pub(super) const TEMPLATE_IMAGE: &str = "/srv";
 
 pub(super) struct Builder<'a> {
     spec: &'a JailSpec,
+    /// Where the box is built; nothing of it is left there.
+    stage: &'a Path,
+    /// The image's tree, as it is seen while building.
+    image: &'a Path,
+    /// What becomes the root directory.
     root: PathBuf,
 }
 
 impl<'a> Builder<'a> {
-    /// Builds on `root`, which becomes or is the root directory.
-    pub(super) fn new(spec: &'a JailSpec, root: PathBuf) -> Self {
-        Self { spec, root }
+    pub(super) fn new(spec: &'a JailSpec, stage: &'a Path, image: &'a Path) -> Self {
+        Self { spec, stage, image, root: stage.join("root") }
     }
 
     /// Once it is in its cgroup: so that what it sees of the hierarchy begins there.
@@ -54,7 +58,8 @@ impl<'a> Builder<'a> {
     }
 
     /// One tmpfs holds all that the guest can write, so one size limits it all.
-    pub(super) fn scratch(&self, stage: &Path) -> Named {
+    pub(super) fn scratch(&self) -> Named {
+        let stage = self.stage;
         let (bytes, inodes) = self.spec.disk;
         let options = format!("size={bytes},nr_inodes={inodes},mode=755");
         let mut steps = vec![(
@@ -62,7 +67,7 @@ impl<'a> Builder<'a> {
             mount("scratch", stage, "tmpfs", ms::NOSUID | ms::NODEV, &options),
         )];
         let builder = self.builder_ids();
-        for name in ["root", "upper", "work", "empty"] {
+        for name in ["root", "upper", "work"] {
             steps.push((format!("scratch:{name}"), directory(&stage.join(name), 0o755, builder)));
         }
         steps.push(("scratch:home".into(), directory(&stage.join("home"), 0o755, self.spec.guest)));
@@ -84,9 +89,10 @@ impl<'a> Builder<'a> {
         !matches!(self.spec.identity, Identity::Shared { .. })
     }
 
+    /// The image under an overlay of the box's own: its inodes, and so locks and watches on them,
+    /// are nobody else's.
     pub(super) fn overlay_root(&self) -> Named {
-        let stage = self.spec.stage.display();
-        let lower = self.spec.image.tree.display();
+        let (stage, lower) = (self.stage.display(), self.image.display());
         let options =
             format!("lowerdir={lower},upperdir={stage}/upper,workdir={stage}/work,userxattr");
         vec![(
@@ -95,31 +101,49 @@ impl<'a> Builder<'a> {
         )]
     }
 
+    pub(super) fn image_overlays(&self) -> Named {
+        let overlay = |(source, target): &(PathBuf, PathBuf)| {
+            // One layer alone is refused, so there is an empty one below it.
+            let empty = self.image.join("mnt");
+            let options = format!("lowerdir={}:{},userxattr", source.display(), empty.display());
+            let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
+            let step = mount("overlay", &self.inside(target), "overlay", flags, &options);
+            (format!("image:{}", target.display()), step)
+        };
+        self.spec.image.binds.iter().map(overlay).collect()
+    }
+
+    /// A template's root: the image as it is. Its cells put their own overlays on a second view of
+    /// it, on which nothing is mounted: the kernel refuses to look under a mount for them.
+    pub(super) fn bound_root(&self) -> Named {
+        let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
+        let again = self.inside(Path::new(TEMPLATE_IMAGE));
+        vec![
+            ("root:bind".into(), bind(self.image, &self.root)),
+            ("read-only:/".into(), remount(&self.root, flags)),
+            ("image:/".into(), bind(self.image, &again)),
+            ("read-only:image".into(), remount(&again, flags)),
+        ]
+    }
+
     pub(super) fn image_binds(&self) -> Named {
         let mut steps = Vec::new();
         for (source, target) in &self.spec.image.binds {
-            let inside = self.inside(target);
-            // One layer alone is refused.
-            let empty = self.spec.stage.join("empty");
-            let options = format!("lowerdir={}:{},userxattr", source.display(), empty.display());
+            let (inside, name) = (self.inside(target), target.display());
+            steps.push((format!("image:{name}"), bind(source, &inside)));
             let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-            steps.push((
-                format!("image:{}", target.display()),
-                mount("overlay", &inside, "overlay", flags, &options),
-            ));
+            steps.push((format!("read-only:{name}"), remount(&inside, flags)));
         }
         steps
     }
 
     pub(super) fn dev(&self) -> Named {
         let dev = self.inside(Path::new("/dev"));
-        vec![("dev".into(), bind(&self.spec.image.dev, &dev))]
-    }
-
-    /// Not for a forked cell: what a template has read-only stays so.
-    pub(super) fn dev_read_only(&self) -> Named {
-        let flags = ms::RDONLY | ms::NOSUID | ms::NOEXEC;
-        vec![("read-only:/dev".into(), remount(&self.inside(Path::new("/dev")), flags))]
+        let read_only = ms::RDONLY | ms::NOSUID | ms::NOEXEC;
+        vec![
+            ("dev".into(), bind(&self.spec.image.dev, &dev)),
+            ("read-only:/dev".into(), remount(&dev, read_only)),
+        ]
     }
 
     /// Terminals of the box's own.
@@ -166,7 +190,8 @@ impl<'a> Builder<'a> {
         steps
     }
 
-    pub(super) fn writable_places(&self, stage: &Path) -> Named {
+    pub(super) fn writable_places(&self) -> Named {
+        let stage = self.stage;
         let shm = self.inside(Path::new("/dev/shm"));
         vec![
             ("home".into(), bind(&stage.join("home"), &self.inside(&self.spec.home))),
@@ -204,15 +229,6 @@ impl<'a> Builder<'a> {
 
     pub(super) fn no_new_privs(&self) -> Named {
         vec![("no-new-privs".into(), Step::NoNewPrivs)]
-    }
-
-    /// A template's root once more, with nothing mounted on it: what its cells build theirs on. The
-    /// kernel takes no directory for a layer that has mounts in it which the cell cannot remove.
-    pub(super) fn root_for_cells(&self) -> Named {
-        let (root, copy) = (text(&self.root), text(&self.inside(Path::new(CELLS_ROOT))));
-        let (kind, data) = (c"".into(), c"".into());
-        let bind = Step::Mount { source: root, target: copy, kind, flags: ms::BIND, data };
-        vec![("root:for-cells".into(), bind)]
     }
 
     /// The filter last: it forbids what the steps before it did.

@@ -170,6 +170,11 @@ async fn together(connection: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) 
         return execute(connection, end).await;
     }
     for job in jobs.iter_mut() {
+        // A statement that fails takes back itself; only several of them need a mark to go back to.
+        if job.is_single() {
+            job.run(connection).await;
+            continue;
+        }
         execute(connection, "SAVEPOINT job").await?;
         if !job.run(connection).await {
             execute(connection, "ROLLBACK TO job").await?;

@@ -7,7 +7,10 @@ use cloche_model::{ApiKey, Secret};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{super::execute::env_schema, present};
+use super::{
+    super::execute::{env_schema, webhook_url_schema},
+    present,
+};
 
 /// A key to be made.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -23,7 +26,7 @@ pub(crate) struct CreateKey {
     #[schema(schema_with = env_schema)]
     env_vars: Option<BTreeMap<String, String>>,
     /// Where results go by default. HTTPS only.
-    #[schema(max_length = 2048)]
+    #[schema(schema_with = webhook_url_schema)]
     webhook_url: Option<String>,
     /// What deliveries are signed with.
     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
@@ -52,7 +55,7 @@ pub(crate) struct UpdateKey {
     #[schema(schema_with = env_schema)]
     env_vars: Option<BTreeMap<String, String>>,
     #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<String>, max_length = 2048)]
+    #[schema(schema_with = webhook_url_schema)]
     webhook_url: Option<Option<String>>,
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]

@@ -5,9 +5,15 @@ use std::collections::BTreeMap;
 use cloche_engine::{SandboxChange, SandboxDraft, rfc3339};
 use cloche_model::{ByteSize, Cpus, Invalid, Resources, Retention, Sandbox};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{
+    ToSchema,
+    openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type},
+};
 
-use super::{super::execute::env_schema, present};
+use super::super::{
+    execute::env_schema,
+    number::{whole, whole_or_null},
+};
 
 /// A body with the settings of a sandbox. Both have the same ones, and neither may flatten the
 /// other: serde would then let unknown fields pass.
@@ -19,33 +25,38 @@ macro_rules! sandbox_body {
         pub(crate) struct $name {
             $($head)*
             /// Only `host` in this build.
-            #[schema(example = "host")]
+            #[schema(example = "host", pattern = "^host$")]
             image: Option<String>,
             /// Only `blocked` in this build.
-            #[schema(example = "blocked")]
+            #[schema(example = "blocked", pattern = "^blocked$")]
             network: Option<String>,
             /// Cores.
             #[schema(minimum = 0.01, maximum = 4096)]
             cpu: Option<f64>,
+            #[serde(default, deserialize_with = "whole")]
             #[schema(minimum = 16, maximum = 1_048_576)]
             memory_mb: Option<u32>,
+            #[serde(default, deserialize_with = "whole")]
             #[schema(minimum = 1, maximum = 1_048_576)]
             disk_mb: Option<u32>,
+            #[serde(default, deserialize_with = "whole")]
             #[schema(minimum = 8, maximum = 4_194_304)]
             pids: Option<u32>,
             /// For every execution.
             #[schema(schema_with = env_schema)]
             env_vars: Option<BTreeMap<String, String>>,
             /// Python modules that are imported before the code comes.
+            #[schema(schema_with = preload_schema)]
             preload: Option<Vec<String>>,
             /// Whether interpreters may be forked from a shared template.
             template: Option<bool>,
             /// Storage connections; none can be given in this build.
+            #[schema(max_items = 0)]
             storage: Option<Vec<String>>,
             /// Whether the ledger keeps the code, or only its digest.
             retain_code: Option<bool>,
             /// Days until records are deleted; null for never.
-            #[serde(default, deserialize_with = "present")]
+            #[serde(default, deserialize_with = "whole_or_null")]
             #[schema(value_type = Option<u32>, minimum = 1, maximum = 36_500)]
             retention_days: Option<Option<u32>>,
         }
@@ -117,6 +128,16 @@ impl CreateSandbox {
         let settings = self.settings(Resources::default(), Retention::default())?;
         Ok(SandboxDraft { settings, ..draft })
     }
+}
+
+fn preload_schema() -> Schema {
+    let module = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .max_length(Some(128))
+        .pattern(Some("^[A-Za-z_][A-Za-z0-9_]*(\\.[A-Za-z_][A-Za-z0-9_]*)*$"));
+    let mut array = ArrayBuilder::new().items(module).max_items(Some(50)).build();
+    array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
+    Schema::Array(array)
 }
 
 fn cpus(cores: Option<f64>) -> Result<Option<Cpus>, Invalid> {

@@ -7,7 +7,7 @@ use cloche_model::{Plan, Team};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::present;
+use super::super::number::{whole, whole_or_null};
 
 /// The plans.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
@@ -37,9 +37,11 @@ pub(crate) struct CreateTeam {
     name: String,
     plan: PlanName,
     /// Instead of the plan's.
-    #[schema(minimum = 0)]
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(minimum = 0, maximum = 1_000_000)]
     max_concurrency: Option<u32>,
     /// Instead of the plan's.
+    #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 31_536_000)]
     max_timeout_seconds: Option<u32>,
 }
@@ -55,7 +57,7 @@ impl From<CreateTeam> for TeamDraft {
 }
 
 fn seconds(seconds: u32) -> Duration {
-    Duration::from_secs(u64::from(seconds.max(1)))
+    Duration::from_secs(u64::from(seconds))
 }
 
 /// What to change of a team; null clears a limit.
@@ -65,10 +67,10 @@ pub(crate) struct UpdateTeam {
     #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
     name: Option<String>,
     plan: Option<PlanName>,
-    #[serde(default, deserialize_with = "present")]
-    #[schema(value_type = Option<u32>, minimum = 0)]
+    #[serde(default, deserialize_with = "whole_or_null")]
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 1_000_000)]
     max_concurrency: Option<Option<u32>>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "whole_or_null")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 31_536_000)]
     max_timeout_seconds: Option<Option<u32>>,
 }

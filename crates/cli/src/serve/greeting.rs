@@ -1,0 +1,37 @@
+//! What the terminal shows of a server that has started, and where its logs go.
+
+use std::io;
+
+use cloche_gateway::Server;
+use tracing_subscriber::EnvFilter;
+
+use super::settings::Settings;
+
+/// Logs go to standard error; `RUST_LOG` says how much.
+pub(super) fn start_logs(json: bool) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    if json {
+        logs.json().init();
+    } else {
+        logs.init();
+    }
+}
+
+/// Where it is, where its keys are, and a first request to paste.
+#[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
+pub(super) fn show(server: &Server, settings: &Settings) {
+    let file = settings.data_dir.join("bootstrap.json");
+    println!("cloche is listening on http://{}", server.address());
+    let Some(bootstrap) = server.bootstrap() else {
+        println!("{} is gone; make a new key with `cloche key create`", file.display());
+        return;
+    };
+    println!("its keys are in {}; the API is described at {}/docs", file.display(), bootstrap.url);
+    println!(
+        "\nTry it:\n\n  curl -s {}/v1/sandbox/execute \\\n    -H 'Authorization: Bearer {}' \\\n    \
+         -H 'Content-Type: application/json' \\\n    -d '{{\"code\": \"print(6 * 7)\"}}'\n",
+        bootstrap.url,
+        bootstrap.api_key.reveal(),
+    );
+}

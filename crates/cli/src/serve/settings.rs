@@ -1,0 +1,170 @@
+//! What an operator can set: defaults, then a file, then the environment and flags; checked once.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cloche_engine::EngineConfig;
+use cloche_executor::{Config, PoolSettings};
+use cloche_gateway::{GatewayConfig, ServerOptions};
+use cloche_model::{ByteSize, InvalidUnit};
+use serde::Deserialize;
+
+use super::ServeArguments;
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingsError {
+    #[error("cannot read the configuration file {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the configuration file {path} is not right")]
+    Parse { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{name} in the configuration")]
+    Unit { name: &'static str, source: InvalidUnit },
+    #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
+    Network(String),
+}
+
+/// The file, as it is written. Unknown keys are errors.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    listen: Option<String>,
+    data_dir: Option<PathBuf>,
+    allow_missing: Vec<String>,
+    grace_seconds: Option<u64>,
+    output: Option<String>,
+    pool: PoolFile,
+    webhook: WebhookFile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PoolFile {
+    floor: Option<usize>,
+    ceiling: Option<usize>,
+    memory: Option<String>,
+    template_forks: Option<u32>,
+    template_age_seconds: Option<u64>,
+    idle_seconds: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WebhookFile {
+    allow: Vec<String>,
+    extra_ca: Option<PathBuf>,
+    timeout_seconds: Option<u64>,
+}
+
+/// Everything, as it is meant.
+pub(crate) struct Settings {
+    pub(crate) listen: String,
+    pub(crate) data_dir: PathBuf,
+    allow_missing: Vec<String>,
+    pool: PoolSettings,
+    engine: EngineConfig,
+}
+
+impl Settings {
+    pub(super) fn merge(arguments: ServeArguments) -> Result<Self, SettingsError> {
+        let mut file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        file.grace_seconds = arguments.grace.or(file.grace_seconds);
+        file.webhook.allow.extend(arguments.webhook_allow);
+        file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
+        let mut allow_missing = file.allow_missing.clone();
+        allow_missing.extend(arguments.allow_missing);
+        let listen = arguments.listen.or_else(|| file.listen.clone());
+        let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
+        Ok(Self {
+            listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
+            data_dir: data_dir.unwrap_or_else(|| "cloche-data".into()),
+            allow_missing,
+            pool: pool(&file.pool)?,
+            engine: engine(&file)?,
+        })
+    }
+
+    pub(super) fn executor(&self, program: PathBuf) -> Config {
+        Config {
+            allow_missing: self.allow_missing.clone(),
+            pool: Some(self.pool.clone()),
+            ..Config::with_program(program)
+        }
+    }
+
+    pub(super) fn server(&self) -> ServerOptions {
+        ServerOptions {
+            data_dir: self.data_dir.clone(),
+            listen: self.listen.clone(),
+            engine: self.engine.clone(),
+            gateway: GatewayConfig::default(),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<File, SettingsError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| SettingsError::Read { path: path.to_owned(), source })?;
+    toml::from_str(&text)
+        .map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
+}
+
+fn size(name: &'static str, text: &Option<String>) -> Result<Option<ByteSize>, SettingsError> {
+    let parsed = text.as_ref().map(|text| text.parse()).transpose();
+    parsed.map_err(|source| SettingsError::Unit { name, source })
+}
+
+fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
+    let usual = PoolSettings::default();
+    let seconds = |value: Option<u64>, usual| value.map_or(usual, Duration::from_secs);
+    Ok(PoolSettings {
+        floor: file.floor.unwrap_or(usual.floor),
+        ceiling: file.ceiling.unwrap_or(usual.ceiling),
+        memory: size("pool.memory", &file.memory)?.unwrap_or(usual.memory),
+        template_forks: file.template_forks.unwrap_or(usual.template_forks),
+        template_age: seconds(file.template_age_seconds, usual.template_age),
+        idle: seconds(file.idle_seconds, usual.idle),
+    })
+}
+
+fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
+    let mut engine = EngineConfig::default();
+    engine.output = size("output", &file.output)?.unwrap_or(engine.output);
+    engine.grace = file.grace_seconds.map_or(engine.grace, Duration::from_secs);
+    let webhook = &file.webhook;
+    let network = |text: &String| text.parse().map_err(|_| SettingsError::Network(text.clone()));
+    engine.webhook.allow = webhook.allow.iter().map(network).collect::<Result<_, _>>()?;
+    engine.webhook.extra_ca.clone_from(&webhook.extra_ca);
+    let timeout = webhook.timeout_seconds.map(Duration::from_secs);
+    engine.webhook.timeout = timeout.unwrap_or(engine.webhook.timeout);
+    Ok(engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_nobody_knows_is_an_error() {
+        let error = toml::from_str::<File>("listne = \"127.0.0.1:1\"").unwrap_err();
+        assert!(error.to_string().contains("listne"), "{error}");
+    }
+
+    #[test]
+    fn a_network_that_is_none_is_named() {
+        let webhook = WebhookFile { allow: vec!["10.0.0/33".into()], ..WebhookFile::default() };
+        let error = engine(&File { webhook, ..File::default() }).unwrap_err();
+        assert!(error.to_string().contains("10.0.0/33"), "{error}");
+    }
+
+    #[test]
+    fn the_file_is_read_as_people_write_it() {
+        let text = "grace_seconds = 5\n[pool]\nfloor = 1\nmemory = \"64M\"\n[webhook]\nallow = [\"127.0.0.0/8\"]\n";
+        let file: File = toml::from_str(text).unwrap();
+        assert_eq!(pool(&file.pool).unwrap().memory, ByteSize::mib(64));
+        assert_eq!(engine(&file).unwrap().grace, Duration::from_secs(5));
+    }
+}
