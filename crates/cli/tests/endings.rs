@@ -77,8 +77,17 @@ async fn assert_dead_in_time(spec: &RunSpec) {
         host.executor.settle().await;
         assert_eq!(host::Counts::take().growth(&before), None);
     }
-    assert!(over <= Duration::from_millis(100), "dead {over:?} after the deadline");
+    let allowed = Duration::from_millis(100).mul_f64(business());
+    assert!(over <= allowed, "dead {over:?} after the deadline, {allowed:?} allowed");
     host.end().await;
+}
+
+/// How many want each processor, at least one: dying takes processor time, too.
+fn business() -> f64 {
+    let load = fs::read_to_string("/proc/loadavg").unwrap();
+    let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
+    let processors = std::thread::available_parallelism().unwrap().get();
+    (load / f64::from(u32::try_from(processors).unwrap())).max(1.0)
 }
 
 #[tokio::test]
@@ -103,7 +112,8 @@ async fn a_program_that_forks_faster_than_it_dies_is_dead_at_the_deadline() {
 #[tokio::test]
 async fn a_daemon_that_holds_the_output_does_not_delay_the_answer() {
     let Some(host) = Host::start(None).await else { return };
-    let code = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nprint('over')";
+    let code =
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nprint('over')";
     let started = Instant::now();
     let outcome = host.run(RunSpec::new(Language::Python, code)).await;
     assert_eq!((outcome.ending, outcome.stdout.text().as_str()), (Ending::Exited(0), "over\n"));
@@ -116,8 +126,14 @@ async fn running_out_of_memory_is_told_from_every_other_end() {
     let Some(host) = Host::start(None).await else { return };
     for (how, code) in [
         ("pages", "x = b'x' * (200 << 20)"),
-        ("tmpfs", "open('/tmp/x', 'wb').write(b'x' * (1 << 20) * 40)\nopen('/tmp/y', 'wb').write(b'x' * (40 << 20))"),
-        ("memfd", "import os\nfd = os.memfd_create('x')\nfor _ in range(200): os.write(fd, b'x' * (1 << 20))"),
+        (
+            "tmpfs",
+            "open('/tmp/x', 'wb').write(b'x' * (1 << 20) * 40)\nopen('/tmp/y', 'wb').write(b'x' * (40 << 20))",
+        ),
+        (
+            "memfd",
+            "import os\nfd = os.memfd_create('x')\nfor _ in range(200): os.write(fd, b'x' * (1 << 20))",
+        ),
         (
             "a child",
             "import subprocess, sys\nsubprocess.run([sys.executable, '-c', \"x = b'x' * (200 << 20)\"], check=True)",
@@ -244,7 +260,12 @@ async fn after_many_runs_nothing_is_left() {
     for pool in [None, Some(PoolSettings { floor: 1, ceiling: 1, ..PoolSettings::default() })] {
         let temporary = || fs::read_dir(std::env::temp_dir()).unwrap().count();
         let Some(host) = Host::start(pool.clone()).await else { return };
-        let spec = || RunSpec::new(Language::Python, "import os\nif os.fork(): print(1)\nelse:\n    import signal; signal.pause()");
+        let spec = || {
+            RunSpec::new(
+                Language::Python,
+                "import os\nif os.fork(): print(1)\nelse:\n    import signal; signal.pause()",
+            )
+        };
         host.run(spec()).await;
         settled(&host).await;
         let (before, files) = (host::Counts::take(), temporary());

@@ -178,18 +178,20 @@ impl Cgroup {
         self.gauges.read()
     }
 
-    /// Kills every member at once. With v1 this is the pid namespace's work. The quota is lifted:
-    /// who is held back by it cannot even die before its next turn, a tenth of a second later.
+    /// Kills every member at once. With v1 this is the pid namespace's work. Dying takes processor
+    /// time: who is held back by a quota gets it a tenth of a second later, who shares a busy
+    /// machine later still. So the quota is lifted, and the dying go first.
     pub fn kill(&self) {
-        let v2 = self.born_in.is_some();
-        let (quota, none) = if v2 { ("cpu.max", "max") } else { ("cpu.cfs_quota_us", "-1") };
-        for dir in &self.dirs {
+        // An old v2 without cgroup.kill: killing pid 1 of the box does the same.
+        const V2: &[(&str, &str)] =
+            &[("cpu.max", "max"), ("cpu.weight", "10000"), ("cgroup.kill", "1")];
+        const V1: &[(&str, &str)] = &[("cpu.cfs_quota_us", "-1"), ("cpu.shares", "262144")];
+        let settings = if self.born_in.is_some() { V2 } else { V1 };
+        for (dir, (file, value)) in
+            self.dirs.iter().flat_map(|dir| settings.iter().map(move |s| (dir, s)))
+        {
             // Not there in the directories of other controllers.
-            drop(fs::write(dir.join(quota), none));
-            if v2 {
-                // An old v2 without cgroup.kill: killing pid 1 of the box does the same.
-                drop(fs::write(dir.join("cgroup.kill"), "1"));
-            }
+            drop(fs::write(dir.join(file), value));
         }
     }
 
