@@ -1,4 +1,5 @@
 //! How runs end: in time, for the reason that is reported, and with nothing left behind.
+#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
 //! The escape suite: `cloche verify` on this very host, through the real binary.
+#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
 
 #[path = "support/cloche.rs"]
 mod support;

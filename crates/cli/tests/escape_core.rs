@@ -2,6 +2,7 @@
 //!
 //! Changes a setting of the host for a moment and always puts it back; a file of its own, so that
 //! nothing else of ours runs meanwhile.
+#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
 
 use std::{
     fs,

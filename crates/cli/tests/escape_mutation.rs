@@ -5,11 +5,12 @@
 //! wall. Which probes guard a wall is data, as some attacks are safe only while a wall stands:
 //! nobody sends `kill(-1)` where the pid namespace is left out.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
 #![allow(clippy::print_stdout, reason = "a test with its own main prints its own results")]
 
 use std::{
     collections::BTreeSet,
-    env,
+    env, fmt,
     fs::File,
     io::Write as _,
     process::ExitCode,
@@ -145,10 +146,10 @@ fn spawner(mode: &str, wall: &str) -> ExitCode {
         // A template names the machine for its cells, and leaves the filter to them.
         let has = |name: &str| walls.iter().any(|wall| wall == name);
         let is_forked = has("seccomp") && !has("hostname");
-        if let Some(list) = listed.lock().unwrap().as_mut() {
-            if is_forked == (mode == "warm") {
-                list.write_all(walls.join("\n").as_bytes()).unwrap();
-            }
+        if let Some(list) = listed.lock().unwrap().as_mut()
+            && is_forked == (mode == "warm")
+        {
+            list.write_all(walls.join("\n").as_bytes()).unwrap();
         }
         if (mode == "warm") != is_forked {
             return plan;
@@ -202,7 +203,6 @@ async fn start(mode: Mode, wall: &str) -> Result<Executor, String> {
 }
 
 /// How a wall was missed.
-#[derive(Debug)]
 enum Missed {
     /// A probe broke.
     Broke(String),
@@ -212,6 +212,17 @@ enum Missed {
     Moot(String),
     /// Nobody noticed.
     Not,
+}
+
+impl fmt::Display for Missed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broke(got) => write!(f, "a probe broke: {got:.150}"),
+            Self::NotBuilt(why) => write!(f, "no box: {why}"),
+            Self::Moot(why) => write!(f, "cannot be told: {why}"),
+            Self::Not => f.write_str("NOBODY NOTICED"),
+        }
+    }
 }
 
 /// All walls, or the one that `--wall=` names.
@@ -293,7 +304,7 @@ async fn try_all(mode: Mode, walls: Vec<String>) -> Vec<String> {
         match running.join_next().await {
             Some(tried) => {
                 let (missed, wall) = tried.unwrap();
-                println!("{} without {wall}: {missed:.150?}", mode.name());
+                println!("{} without {wall}: {missed}", mode.name());
                 if matches!(missed, Missed::Not) {
                     unnoticed.push(format!("{} {wall}", mode.name()));
                 }
