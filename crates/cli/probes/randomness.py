@@ -5,7 +5,7 @@ import secrets
 import uuid
 from probe import check, planted, planting, verdict
 
-values = [random.random(), secrets.token_hex(8), uuid.uuid4().hex, os.urandom(8).hex(), hash("probe"), id(object())]
+values = [random.random(), secrets.token_hex(8), uuid.uuid4().hex, os.urandom(8).hex()]
 try:
     import ssl
 
@@ -17,7 +17,7 @@ if planting():
     planted(",".join(text))
 else:
     found = os.environ["PROBE_FOUND"].split(",")
-    same = [name for name, one, other in zip("random secrets uuid urandom hash address ssl".split(), text, found)
+    same = [name for name, one, other in zip("random secrets uuid urandom ssl".split(), text, found)
             if one == other]
     check(f"the same in both: {same}", not same)
     verdict()

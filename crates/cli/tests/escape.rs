@@ -39,7 +39,7 @@ fn the_table_has_a_line_for_each_probe_and_a_summary() {
     }
     let shown = ended.printed();
     assert!(shown.contains("held   names") && shown.contains("held   privileges"), "{shown}");
-    assert!(shown.lines().last().unwrap().starts_with("2 of 2 held, 0 broke"), "{shown}");
+    assert!(shown.lines().last().unwrap().starts_with("4 of 4 held, 0 broke"), "{shown}");
 }
 
 #[test]

@@ -201,7 +201,12 @@ impl Executor {
             Found::Nothing => {}
         }
         count(&metrics.cold);
-        Ok(cell::start(spawner, &key.config, Source::Nothing(Kind::Cell)).await?)
+        let start = || cell::start(spawner, &key.config, Source::Nothing(Kind::Cell));
+        match start().await {
+            // Nothing of the program has run yet, and a new spawner is there at once.
+            Err(CellError::Spawn(SpawnError::SpawnerLost)) => Ok(start().await?),
+            started => Ok(started?),
+        }
     }
 
     /// Times what happens after the reply.

@@ -45,7 +45,7 @@ impl Capture {
     }
 
     /// Takes what is there now, without waiting for more.
-    pub(crate) async fn drain(&mut self) {
+    async fn drain(&mut self) {
         loop {
             // Room for the chunk first: between reading it and passing it on there is no wait in
             // which it could be lost.
@@ -61,6 +61,21 @@ impl Capture {
                     self.ended = true;
                     return;
                 }
+            }
+        }
+    }
+
+    /// Takes the rest when the program is over. Asks the pipe itself: the runtime may not have
+    /// heard yet of what was written just before the end.
+    pub(crate) async fn rest(&mut self) {
+        while !self.ended {
+            let room = self.room().await;
+            match rustix::io::read(&self.pipe, &mut *self.buffer) {
+                Ok(0) => self.ended = true,
+                Ok(len) => self.keep(len, room),
+                Err(rustix::io::Errno::INTR) => {}
+                // Nothing more now: whoever still holds the other end is not waited for.
+                Err(_) => return,
             }
         }
     }

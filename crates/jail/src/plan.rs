@@ -171,6 +171,7 @@ pub fn plan(spec: &JailSpec) -> Plan {
             build.overlay_root(),
             build.image_overlays(),
             build.dev(),
+            build.dev_read_only(),
             build.pts(),
             build.proc(masks),
             build.writable_places(),
@@ -199,6 +200,7 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
             build.bound_root(),
             build.image_binds(),
             build.dev(),
+            build.dev_read_only(),
             build.pts(),
             // Unmasked: the kernel lets a cell have a `/proc` only where a whole one is visible.
             build.proc(&[]),

@@ -113,12 +113,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_below_us_until_it_is_waited_for() {
-        let mut child = std::process::Command::new("/bin/sleep").arg("10").spawn().unwrap();
-        assert!(descendants(std::process::id()).contains(&child.id()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!descendants(std::process::id()).contains(&child.id()));
+    fn we_are_below_our_parent_and_not_below_ourselves() {
+        let own = std::process::id();
+        assert!(descendants(parent(own).unwrap()).contains(&own));
+        assert!(!descendants(own).contains(&own));
     }
 
     #[test]

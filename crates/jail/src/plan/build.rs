@@ -138,12 +138,13 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn dev(&self) -> Named {
-        let dev = self.inside(Path::new("/dev"));
-        let read_only = ms::RDONLY | ms::NOSUID | ms::NOEXEC;
-        vec![
-            ("dev".into(), bind(&self.spec.image.dev, &dev)),
-            ("read-only:/dev".into(), remount(&dev, read_only)),
-        ]
+        vec![("dev".into(), bind(&self.spec.image.dev, &self.inside(Path::new("/dev"))))]
+    }
+
+    /// Not for a forked cell: what a template has read-only stays so.
+    pub(super) fn dev_read_only(&self) -> Named {
+        let flags = ms::RDONLY | ms::NOSUID | ms::NOEXEC;
+        vec![("read-only:/dev".into(), remount(&self.inside(Path::new("/dev")), flags))]
     }
 
     /// Terminals of the box's own.

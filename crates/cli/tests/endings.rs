@@ -1,0 +1,294 @@
+//! How runs end: in time, for the reason that is reported, and with nothing left behind.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use cloche_executor::{Config, Executor, PoolSettings, RunError, RunIo};
+use cloche_model::{ByteSize, Ending, Language, Limits, Outcome, RunSpec};
+use tokio::sync::{Mutex, MutexGuard, mpsc};
+
+#[path = "../src/verify/host.rs"]
+#[allow(dead_code, reason = "verify uses the rest")]
+mod host;
+#[path = "support/cloche.rs"]
+mod support;
+
+use support::{binary, skip};
+
+/// One at a time: they measure, and count what is on the host.
+static QUIET: Mutex<()> = Mutex::const_new(());
+
+struct Host {
+    executor: Executor,
+    _quiet: MutexGuard<'static, ()>,
+}
+
+impl Host {
+    async fn start(pool: Option<PoolSettings>) -> Option<Self> {
+        let quiet = QUIET.lock().await;
+        let config = Config { pool, ..Config::with_program(binary()) };
+        match Executor::start(config).await {
+            Ok(executor) => Some(Self { executor, _quiet: quiet }),
+            Err(error) => {
+                skip(&error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Ends the executor, and waits for its spawner: the next test counts.
+    async fn end(self) {
+        self.executor.stop().await;
+    }
+
+    async fn run(&self, spec: RunSpec) -> Outcome {
+        self.executor.run(spec, RunIo::default()).await.unwrap()
+    }
+}
+
+fn python(code: &str, limits: Limits) -> RunSpec {
+    RunSpec { limits, ..RunSpec::new(Language::Python, code) }
+}
+
+fn half_a_second() -> Limits {
+    Limits { timeout: Duration::from_millis(500), pids: 64, ..Limits::default() }
+}
+
+fn little_memory() -> Limits {
+    Limits { memory: ByteSize::mib(64), ..Limits::default() }
+}
+
+/// The best of five: others may be using this machine.
+async fn assert_dead_in_time(spec: &RunSpec) {
+    let Some(host) = Host::start(None).await else { return };
+    host.run(RunSpec::new(Language::Python, "")).await;
+    host.executor.settle().await;
+    let before = host::Counts::take();
+    let mut over = Duration::MAX;
+    for _ in 0..5 {
+        let started = Instant::now();
+        let outcome = host.run(spec.clone()).await;
+        assert_eq!(outcome.ending, Ending::TimedOut);
+        over = over.min(started.elapsed().saturating_sub(spec.limits.timeout));
+        host.executor.settle().await;
+        assert_eq!(host::Counts::take().growth(&before), None);
+    }
+    let allowed = Duration::from_millis(100).mul_f64(business());
+    assert!(over <= allowed, "dead {over:?} after the deadline, {allowed:?} allowed");
+    host.end().await;
+}
+
+/// How many want each processor, at least one: dying takes processor time, too.
+fn business() -> f64 {
+    let load = fs::read_to_string("/proc/loadavg").unwrap();
+    let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
+    let processors = std::thread::available_parallelism().unwrap().get();
+    (load / f64::from(u32::try_from(processors).unwrap())).max(1.0)
+}
+
+#[tokio::test]
+async fn a_program_that_ignores_every_signal_is_dead_at_the_deadline() {
+    let code = "import signal\nfor n in set(signal.Signals) - {9, 19}: signal.signal(n, signal.SIG_IGN)\n\
+                while True: pass";
+    assert_dead_in_time(&python(code, half_a_second())).await;
+}
+
+#[tokio::test]
+async fn a_program_that_stops_itself_is_dead_at_the_deadline() {
+    let code = "import os, signal\nos.fork()\nos.fork()\nos.kill(os.getpid(), signal.SIGSTOP)";
+    assert_dead_in_time(&python(code, half_a_second())).await;
+}
+
+#[tokio::test]
+async fn a_program_that_forks_faster_than_it_dies_is_dead_at_the_deadline() {
+    let code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass";
+    assert_dead_in_time(&python(code, half_a_second())).await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_holds_the_output_does_not_delay_the_answer() {
+    let Some(host) = Host::start(None).await else { return };
+    let code =
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nprint('over')";
+    let started = Instant::now();
+    let outcome = host.run(RunSpec::new(Language::Python, code)).await;
+    assert_eq!((outcome.ending, outcome.stdout.text().as_str()), (Ending::Exited(0), "over\n"));
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    host.end().await;
+}
+
+#[tokio::test]
+async fn running_out_of_memory_is_told_from_every_other_end() {
+    let Some(host) = Host::start(None).await else { return };
+    for (how, code) in [
+        ("pages", "x = b'x' * (200 << 20)"),
+        (
+            "tmpfs",
+            "open('/tmp/x', 'wb').write(b'x' * (1 << 20) * 40)\nopen('/tmp/y', 'wb').write(b'x' * (40 << 20))",
+        ),
+        (
+            "memfd",
+            "import os\nfd = os.memfd_create('x')\nfor _ in range(200): os.write(fd, b'x' * (1 << 20))",
+        ),
+        (
+            "a child",
+            "import subprocess, sys\nsubprocess.run([sys.executable, '-c', \"x = b'x' * (200 << 20)\"], check=True)",
+        ),
+    ] {
+        let outcome = host.run(python(code, little_memory())).await;
+        assert_eq!(outcome.ending, Ending::OutOfMemory, "{how}: {outcome:?}");
+    }
+    let outcome = host.run(python("import os; os.kill(os.getpid(), 9)", little_memory())).await;
+    assert_eq!(outcome.ending, Ending::Signalled(9));
+    let outcome = host.run(python("raise SystemExit(137)", little_memory())).await;
+    assert_eq!(outcome.ending, Ending::Exited(137));
+    host.end().await;
+}
+
+/// Starts a program that prints and then sleeps; returns once it has printed.
+async fn sleeper(executor: &Executor) -> tokio::task::JoinHandle<Result<Outcome, RunError>> {
+    let (output, mut printed) = mpsc::channel(4);
+    let spec = RunSpec::new(Language::Bash, "echo here; sleep 60");
+    let (executor, io) = (executor.clone(), RunIo { output: Some(output), ..RunIo::default() });
+    let running = tokio::spawn(async move { executor.run(spec, io).await });
+    printed.recv().await.unwrap();
+    running
+}
+
+fn kill(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[tokio::test]
+async fn a_spawner_that_is_killed_ends_its_runs_and_the_next_one_works() {
+    let Some(host) = Host::start(None).await else { return };
+    let running = sleeper(&host.executor).await;
+    let keeper = youngest_child(std::process::id());
+    let worker = youngest_child(keeper);
+    let below = host::descendants(worker);
+    assert!(!below.is_empty());
+    kill(worker);
+    let ended = tokio::time::timeout(Duration::from_secs(5), running).await;
+    assert!(matches!(ended, Ok(Ok(Err(_)))), "{ended:?}");
+    gone(&below).await;
+    let outcome = host.run(RunSpec::new(Language::Bash, "echo again")).await;
+    assert_eq!(outcome.stdout.text(), "again\n");
+    host.end().await;
+}
+
+fn youngest_child(of: u32) -> u32 {
+    let started = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let since = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(19));
+        since.and_then(|since| since.parse::<u64>().ok())
+    };
+    let children = host::descendants(of).into_iter();
+    children.filter(|pid| host::parent(*pid) == Some(of)).max_by_key(started).unwrap()
+}
+
+/// Waits until none of these processes is there.
+async fn gone(pids: &[u32]) {
+    for _ in 0..300 {
+        let alive = |pid: &&u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        if !pids.iter().any(|pid| alive(&pid)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("still there: {pids:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_leaves_no_process_cgroup_or_mount() {
+    let Some(host) = Host::start(None).await else { return };
+    let Host { executor, _quiet } = host;
+    executor.stop().await;
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+    let mounts_before = mounts();
+    let mut server = Command::new(binary())
+        .args(["run", "--language", "bash", "-c", "sleep 60"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut below = Vec::new();
+    // Keeper, worker, pid 1, and the shell or what it started.
+    while below.len() < 4 {
+        below = host::descendants(server.id());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    kill(server.id());
+    server.wait().unwrap();
+    gone(&below).await;
+    for _ in 0..100 {
+        if below.iter().all(|pid| cgroups_of(*pid).is_empty()) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for pid in below {
+        assert_eq!(cgroups_of(pid), Vec::<String>::new());
+    }
+    assert_eq!(mounts(), mounts_before);
+}
+
+/// The directories that a spawner with this pid has among the cgroups.
+fn cgroups_of(pid: u32) -> Vec<String> {
+    fn look(dir: &Path, name: &str, depth: u32, found: &mut Vec<String>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_name().to_str() == Some(name) {
+                found.push(entry.path().display().to_string());
+            } else if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                look(&entry.path(), name, depth - 1, found);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    look(Path::new("/sys/fs/cgroup"), &format!("cloche.{pid}"), 5, &mut found);
+    found
+}
+
+#[tokio::test]
+async fn after_many_runs_nothing_is_left() {
+    for pool in [None, Some(PoolSettings { floor: 1, ceiling: 1, ..PoolSettings::default() })] {
+        let temporary = || fs::read_dir(std::env::temp_dir()).unwrap().count();
+        let Some(host) = Host::start(pool.clone()).await else { return };
+        let spec = || {
+            RunSpec::new(
+                Language::Python,
+                "import os\nif os.fork(): print(1)\nelse:\n    import signal; signal.pause()",
+            )
+        };
+        host.run(spec()).await;
+        settled(&host).await;
+        let (before, files) = (host::Counts::take(), temporary());
+        for _ in 0..40 {
+            let outcome = host.run(spec()).await;
+            assert_eq!(outcome.stdout.text(), "1\n", "{outcome:?}");
+        }
+        settled(&host).await;
+        assert_eq!(host::Counts::take().growth(&before), None);
+        assert!(temporary() <= files);
+        let below = host::descendants(std::process::id());
+        host.end().await;
+        assert!(host::descendants(std::process::id()).len() < below.len());
+    }
+}
+
+/// Waits until past runs are gone and the pool, where there is one, holds what it should.
+async fn settled(host: &Host) {
+    for _ in 0..500 {
+        if host.executor.is_warm() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    host.executor.settle().await;
+}
