@@ -322,6 +322,11 @@ async fn miss(mode: Mode, wall: &str) -> Missed {
     if mode == Mode::Cold && wall == "close-fds" {
         return beside_a_guest(wall, kept_open(wall)).await;
     }
+    if mode == Mode::Cold && wall == "loopback" {
+        return Missed::Moot(
+            "networks are made ahead, with theirs up; see the warm ones".to_owned(),
+        );
+    }
     if wall == "rlimit:realtime" && host_forbids_realtime() {
         return Missed::Moot("this host gives no real-time priority to begin with".to_owned());
     }
