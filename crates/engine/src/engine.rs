@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fs::{File, TryLockError},
     path::Path,
     sync::{
         Arc,
@@ -55,13 +56,15 @@ pub(crate) struct Inner {
     /// Ends what runs in the background.
     closing: CancellationToken,
     background: TaskTracker,
+    /// Says to other servers that the directory is taken, for as long as this one lives.
+    _lock: File,
 }
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory for the data could not be made.
-    #[error("cannot make the data directory {path}")]
+    /// The directory for the data could not be made or written.
+    #[error("cannot use the data directory {path}")]
     Directory {
         /// Which.
         path: String,
@@ -69,6 +72,9 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
+    /// Another server has the directory.
+    #[error("the data directory {0} is another server's that is running")]
+    InUse(String),
     /// The store could not be opened or brought into order.
     #[error("cannot open the store")]
     Store(#[from] StoreError),
@@ -91,6 +97,7 @@ impl Engine {
         let directory =
             |source| OpenError::Directory { path: data_dir.display().to_string(), source };
         tokio::fs::create_dir_all(data_dir).await.map_err(directory)?;
+        let lock = lock(data_dir)?;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&data_dir.join("cloche.db")).await?);
         let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
         let ended = store.recover(clock::now(), RESTARTED, first_attempt).await?;
@@ -112,6 +119,7 @@ impl Engine {
             draining: AtomicBool::new(false),
             closing: CancellationToken::new(),
             background: TaskTracker::new(),
+            _lock: lock,
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.start_background();
@@ -195,6 +203,17 @@ impl Engine {
         self.inner.background.close();
         self.inner.background.wait().await;
         self.inner.store.close().await;
+    }
+}
+
+/// Takes the directory for this process: two servers on one would end each other's executions.
+fn lock(data_dir: &Path) -> Result<File, OpenError> {
+    let path = data_dir.display().to_string();
+    let taken = File::create(data_dir.join("lock")).map_err(TryLockError::Error);
+    match taken.and_then(|file| file.try_lock().map(|()| file)) {
+        Ok(file) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path)),
+        Err(TryLockError::Error(source)) => Err(OpenError::Directory { path, source }),
     }
 }
 

@@ -13,7 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{binary, can_sandbox};
+use crate::{
+    processes::{below, wait_until_gone},
+    support::{binary, can_sandbox},
+};
 
 /// Longer than anything takes on a machine with much else to do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -221,8 +224,12 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if self.server.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let processes = below(self.pid());
             let _ = self.server.kill();
             let _ = self.server.wait();
+            if !std::thread::panicking() {
+                wait_until_gone(&processes);
+            }
         }
     }
 }

@@ -73,15 +73,17 @@ async fn after_the_grace_period_what_runs_is_ended_and_recorded() {
 }
 
 #[tokio::test]
-async fn a_second_server_on_the_same_directory_is_refused_or_harmless() {
+async fn a_second_server_cannot_have_the_port_or_the_directory_of_the_first() {
     let Some(host) = Host::start().await else { return };
     let id = host.background(json!({"code": "sleep 60", "language": "bash"})).await;
     let data = host.data();
-    let listen = host.url.trim_start_matches("http://");
-    let arguments = ["serve", "--listen", listen, "--data-dir", data.to_str().unwrap()];
-    let ended = crate::support::cloche(arguments);
-    assert_eq!(ended.code, 1, "{ended:?}");
-    assert!(ended.stderr.contains("cannot listen on"), "{ended:?}");
-    assert_eq!(host.record(&id).await["status"], "running");
+    let port = host.url.trim_start_matches("http://");
+    for (listen, reason) in [(port, "cannot listen on"), ("127.0.0.1:0", "another server's")] {
+        let arguments = ["serve", "--listen", listen, "--data-dir", data.to_str().unwrap()];
+        let ended = crate::support::cloche(arguments);
+        assert_eq!(ended.code, 1, "{ended:?}");
+        assert!(ended.stderr.contains(reason), "{ended:?}");
+        assert_eq!(host.record(&id).await["status"], "running");
+    }
     host.cancel(&id).await;
 }

@@ -277,17 +277,23 @@ impl Worker<'_> {
                 gone.push((*cell, held.used));
             }
         }
-        for (cell, used) in gone {
+        // All of them, although the first that cannot be told of means that nobody listens.
+        gone.into_iter().fold(Ok(()), |told, (cell, used)| {
             self.cells.remove(&cell);
-            protocol::send(self.socket, &Event::Gone { cell, used }, &[])?;
-        }
-        Ok(())
+            told.and(protocol::send(self.socket, &Event::Gone { cell, used }, &[]))
+        })
     }
 
     /// Kills every cell and waits until nothing of them is left.
     fn end(mut self) {
         self.templates.clear();
-        self.cells.values_mut().for_each(Held::kill);
+        for held in self.cells.values_mut() {
+            held.kill();
+            // What a template was asked for dies with the template, and nobody will say so.
+            if matches!(held.life, Life::Pending) {
+                held.life = Life::Ended;
+            }
+        }
         for _ in 0..2500 {
             let ended = self.wait().map(|woken| woken.ended).unwrap_or_default();
             // The executor may be gone, and with it whoever would hear of it.
