@@ -60,9 +60,12 @@ pub(crate) fn below(root: u32) -> Vec<(u32, String)> {
     found.into_iter().skip(1).filter_map(|pid| Some((pid, begun(pid)?))).collect()
 }
 
+/// When a process began; nothing if it has ended, although nobody may have asked how yet.
 fn begun(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19).map(ToOwned::to_owned)
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    fields.next().filter(|state| !matches!(*state, "Z" | "X"))?;
+    fields.nth(18).map(ToOwned::to_owned)
 }
 
 /// Waits until none of these is there any more.
