@@ -7,7 +7,9 @@ fn main() {
     for file in ["template.rs", "serve.rs", "init.rs", "apply.rs", "step.rs", "sys.rs"] {
         println!("cargo::rerun-if-changed={}", jail.join(file).display());
     }
-    let [rustc, out, target] = ["RUSTC", "OUT_DIR", "TARGET"].map(|name| env::var(name).unwrap());
+    // Cargo sets all three.
+    let [rustc, out, target] =
+        ["RUSTC", "OUT_DIR", "TARGET"].map(|name| env::var(name).unwrap_or_default());
     let built = Command::new(rustc)
         .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "cloche_template"])
         .args(["--cfg", "cloche_template", "--target", &target, "-Awarnings"])

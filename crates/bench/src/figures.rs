@@ -71,11 +71,12 @@ fn tail_rows(all: &[Figures]) {
     }
 }
 
-fn promise(what: &str, most: f64, measured: f64) {
+/// Prints one promise beside what was measured.
+pub(crate) fn promise(what: &str, most: f64, measured: f64) {
     let kept = match measured {
         ratio if ratio.is_nan() => "not measured",
         ratio if ratio <= most => "yes",
         _ => "NO",
     };
-    say(&format!("| {what} | {most} | {measured:.2} | {kept} |"));
+    say(&format!("| {what} | {most} | {measured:.3} | {kept} |"));
 }

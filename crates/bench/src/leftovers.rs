@@ -2,6 +2,8 @@
 
 use std::{fs, path::PathBuf};
 
+use crate::say;
+
 /// A count of everything that a run could forget to clean up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -29,6 +31,42 @@ impl Count {
             }),
         }
     }
+}
+
+impl Count {
+    /// Prints what was there before and is there after; true when nothing has grown.
+    pub(crate) fn compare(self, after: Self) -> bool {
+        say("\n| on the host | before | after |\n|---|---|---|");
+        let lines = [
+            ("processes", self.processes, after.processes),
+            ("mounts", self.mounts, after.mounts),
+            ("control groups", self.cgroups, after.cgroups),
+            ("descriptors", self.descriptors, after.descriptors),
+            ("temporary files", self.temporary, after.temporary),
+        ];
+        for (what, before, after) in lines {
+            say(&format!("| {what} | {before} | {after} |"));
+        }
+        lines.iter().all(|(_, before, after)| after <= before)
+    }
+}
+
+/// The proportional memory of every interpreter below this process, in KiB, templates left out:
+/// a template is the one whose pid namespace is the outermost but one.
+pub(crate) fn parked_memory() -> u64 {
+    let depth = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:").map(str::to_owned));
+        line.map_or(0, |line| line.split_whitespace().count())
+    };
+    let pss = |pid: u32| -> Option<u64> {
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    let all = descendants(std::process::id());
+    let deepest = all.iter().map(|pid| depth(*pid)).max().unwrap_or(0);
+    all.into_iter().filter(|pid| depth(*pid) == deepest).filter_map(pss).sum()
 }
 
 /// Every process below this one.

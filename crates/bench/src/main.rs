@@ -12,6 +12,7 @@ mod figures;
 mod leftovers;
 mod rounds;
 mod runtimes;
+mod warm;
 
 /// Measures cold starts against other sandboxes, and what a thousand runs leave behind.
 #[derive(Parser)]
@@ -22,6 +23,9 @@ struct Arguments {
     /// How often each contestant runs.
     #[arg(long, default_value_t = 200)]
     rounds: usize,
+    /// How many runs the soak has.
+    #[arg(long, default_value_t = 20_000)]
+    soak: usize,
 }
 
 fn main() -> ExitCode {
@@ -39,8 +43,12 @@ fn main() -> ExitCode {
 
 fn measure(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     without_hybrid_cgroups();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(rounds::all(arguments))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        rounds::all(arguments).await?;
+        warm::all(arguments).await.map_err(|error| error.to_string())?;
+        Ok(())
+    })
 }
 
 /// crun 1.8 refuses hosts with both versions of control groups mounted. In a mount namespace of

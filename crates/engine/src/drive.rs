@@ -71,12 +71,16 @@ impl Engine {
         let cap = usize::try_from(run.limits().output.bytes()).unwrap_or(usize::MAX);
         let mut lines = Splitter::new(cap);
         let (output, mut chunks) = mpsc::channel(CHUNKS);
-        let mut dispatched = self.inner.dispatcher.dispatch(run, output, live.cancel_token());
+        // In a task of its own: deadlines and cancels must not wait while the log waits for a reader.
+        let dispatched = self.inner.dispatcher.dispatch(run, output, live.cancel_token());
+        let mut dispatched = tokio::spawn(dispatched);
         let mut open = true;
         let mut last_event = tokio::time::Instant::now();
         let result = loop {
             tokio::select! {
-                result = &mut dispatched => break result,
+                result = &mut dispatched => break result.unwrap_or_else(|error| {
+                    Err(DispatchError::Failed(error.to_string()))
+                }),
                 chunk = chunks.recv(), if open => match chunk {
                     Some(chunk) => {
                         let whole = lines.push(&chunk);

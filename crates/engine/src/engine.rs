@@ -2,7 +2,8 @@
 
 use std::{
     collections::HashMap,
-    fs::{File, TryLockError},
+    fs::{DirBuilder, File, TryLockError},
+    os::unix::fs::DirBuilderExt,
     path::Path,
     sync::{
         Arc,
@@ -56,14 +57,14 @@ pub(crate) struct Inner {
     /// Ends what runs in the background.
     closing: CancellationToken,
     background: TaskTracker,
-    /// Says to other servers that the directory is taken, for as long as this one lives.
-    _lock: File,
+    /// Held as long as the directory is ours.
+    lock: File,
 }
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory for the data could not be made or written.
+    /// The directory for the data could not be made or written to.
     #[error("cannot use the data directory {path}")]
     Directory {
         /// Which.
@@ -72,9 +73,12 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// Another server has the directory.
-    #[error("the data directory {0} is another server's that is running")]
-    InUse(String),
+    /// Another server uses the directory; it would take our executions for its own leftovers.
+    #[error("the data directory {path} is in use by another server")]
+    InUse {
+        /// Which.
+        path: String,
+    },
     /// The store could not be opened or brought into order.
     #[error("cannot open the store")]
     Store(#[from] StoreError),
@@ -94,10 +98,7 @@ impl Engine {
         config: EngineConfig,
         dispatcher: Arc<dyn Dispatcher>,
     ) -> Result<Self, OpenError> {
-        let directory =
-            |source| OpenError::Directory { path: data_dir.display().to_string(), source };
-        tokio::fs::create_dir_all(data_dir).await.map_err(directory)?;
-        let lock = lock(data_dir)?;
+        let lock = claim(data_dir)?;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&data_dir.join("cloche.db")).await?);
         let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
         let ended = store.recover(clock::now(), RESTARTED, first_attempt).await?;
@@ -119,7 +120,7 @@ impl Engine {
             draining: AtomicBool::new(false),
             closing: CancellationToken::new(),
             background: TaskTracker::new(),
-            _lock: lock,
+            lock,
         };
         let engine = Self { inner: Arc::new(inner) };
         engine.start_background();
@@ -203,17 +204,22 @@ impl Engine {
         self.inner.background.close();
         self.inner.background.wait().await;
         self.inner.store.close().await;
+        if let Err(error) = self.inner.lock.unlock() {
+            tracing::warn!(%error, "the data directory is still locked");
+        }
     }
 }
 
-/// Takes the directory for this process: two servers on one would end each other's executions.
-fn lock(data_dir: &Path) -> Result<File, OpenError> {
+/// Makes the directory, for its owner only, and takes it for this process.
+fn claim(data_dir: &Path) -> Result<File, OpenError> {
     let path = data_dir.display().to_string();
-    let taken = File::create(data_dir.join("lock")).map_err(TryLockError::Error);
-    match taken.and_then(|file| file.try_lock().map(|()| file)) {
-        Ok(file) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path)),
-        Err(TryLockError::Error(source)) => Err(OpenError::Directory { path, source }),
+    let unusable = |source| OpenError::Directory { path: path.clone(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(unusable)?;
+    let lock = File::create(data_dir.join("lock")).map_err(unusable)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path }),
+        Err(TryLockError::Error(source)) => Err(unusable(source)),
     }
 }
 

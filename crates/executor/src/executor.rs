@@ -191,7 +191,7 @@ impl Executor {
     async fn cell(&self, key: &Key, found: Found) -> Result<Cell, RunError> {
         let Shared { spawner, metrics, .. } = &*self.shared;
         match found {
-            Found::Parked(cell) => return Ok(cell),
+            Found::Parked(cell) => return Ok(*cell),
             Found::Template(template) => {
                 if let Ok(cell) = template.fork(spawner, &key.config).await {
                     count(&metrics.forks);

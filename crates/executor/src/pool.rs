@@ -22,7 +22,10 @@ use crate::{
     executor::RunError,
     metrics::{Metrics, ShelfReading, count},
     shelf::Shelf,
-    spawner::{client::Spawner, protocol::CellConfig},
+    spawner::{
+        client::Spawner,
+        protocol::{CellConfig, CellId},
+    },
     warm::{self, Template},
 };
 
@@ -68,7 +71,7 @@ pub(crate) struct Key {
 /// What the pool has for a run.
 pub(crate) enum Found {
     /// A cell that waits for its job.
-    Parked(Cell),
+    Parked(Box<Cell>),
     /// None, but a template that can fork one.
     Template(Arc<Template>),
     /// Nothing: start from nothing.
@@ -123,7 +126,7 @@ impl Pool {
         match found {
             Some(cell) => {
                 count(&self.inner.metrics.hits);
-                Found::Parked(cell)
+                Found::Parked(Box::new(cell))
             }
             None => shelf.template().map_or(Found::Nothing, Found::Template),
         }
@@ -190,18 +193,18 @@ impl Inner {
 
     /// Buries dead cells, and lets go of what is not used any more.
     async fn look_over(&self) {
-        let surplus: Vec<Cell> = {
+        let ended: Vec<CellId> = {
             let mut shelves = self.shelves();
-            let mut surplus = Vec::new();
+            let mut ended = Vec::new();
             for shelf in shelves.values_mut() {
-                surplus.extend(shelf.look_over(&self.settings));
+                ended.extend(shelf.look_over(&self.settings));
                 self.metrics.died_parked.fetch_add(shelf.buried(), Ordering::Relaxed);
             }
             shelves.retain(|_, shelf| !shelf.is_forgotten(&self.settings));
-            surplus
+            ended
         };
-        for cell in surplus {
-            self.spawner.kill(cell.id).await;
+        for cell in ended {
+            self.spawner.kill(cell).await;
         }
     }
 

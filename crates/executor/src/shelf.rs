@@ -12,6 +12,7 @@ use crate::{
     executor::RunError,
     metrics::ShelfReading,
     pool::{PoolSettings, pause},
+    spawner::protocol::CellId,
     warm::Template,
 };
 
@@ -38,7 +39,7 @@ impl Shelf {
         let now = Instant::now();
         Self {
             cells: Vec::new(),
-            target: 1,
+            target: 0,
             templates: Vec::new(),
             cell_memory: 4 << 20,
             last_take: now,
@@ -60,7 +61,8 @@ impl Shelf {
             }
             self.buried += 1;
         }
-        self.target = (self.target * 2).clamp(settings.floor, settings.ceiling.max(settings.floor));
+        let more = (self.target * 2).max(1);
+        self.target = more.clamp(settings.floor, settings.ceiling.max(settings.floor));
         self.last_change = self.last_take;
         None
     }
@@ -101,7 +103,7 @@ impl Shelf {
         let fresh = |template: &Arc<Template>| {
             !template.is_gone() && !template.is_worn(settings.template_forks, settings.template_age)
         };
-        may && self.target > 0 && !self.templates.iter().any(fresh)
+        may && self.last_take.elapsed() < settings.idle && !self.templates.iter().any(fresh)
     }
 
     pub(crate) fn put(&mut self, parked: Result<Cell, RunError>) {
@@ -127,8 +129,9 @@ impl Shelf {
         }
     }
 
-    /// Removes the dead and gives back what is too much.
-    pub(crate) fn look_over(&mut self, settings: &PoolSettings) -> Vec<Cell> {
+    /// Removes the dead, and says whom to end: cells that are too many, templates that are worn or
+    /// not used any more and have no cells left.
+    pub(crate) fn look_over(&mut self, settings: &PoolSettings) -> Vec<CellId> {
         let before = self.cells.len();
         self.cells.retain(|cell| !cell.is_gone());
         self.buried += (before - self.cells.len()) as u64;
@@ -143,11 +146,15 @@ impl Shelf {
             self.target -= 1;
             self.last_change = Instant::now();
         }
-        self.cells.split_off(self.target.min(self.cells.len()))
+        let surplus = self.cells.split_off(self.target.min(self.cells.len()));
+        let newest = self.templates.len().saturating_sub(usize::from(idle <= settings.idle));
+        let old = self.templates[..newest].iter().filter(|template| template.is_childless());
+        surplus.iter().map(|cell| cell.id).chain(old.map(|template| template.id())).collect()
     }
 
     pub(crate) fn is_forgotten(&self, settings: &PoolSettings) -> bool {
-        self.cells.is_empty() && self.last_take.elapsed() > settings.idle * 2
+        let idle = self.last_take.elapsed() > settings.idle * 2;
+        idle && self.cells.is_empty() && self.templates.is_empty()
     }
 
     pub(crate) fn reading(&self, language: Language) -> ShelfReading {

@@ -10,6 +10,7 @@ mod held;
 mod keeper;
 mod plans;
 pub(crate) mod protocol;
+mod stock;
 mod templates;
 mod worker;
 

@@ -4,7 +4,10 @@
 
 use std::{
     ffi::CString,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -26,6 +29,7 @@ use crate::{
     image::HOME,
     spawner::{
         client::{Source, Spawner},
+        gone::Gone,
         protocol::{CellConfig, CellId, Kind},
     },
 };
@@ -162,6 +166,8 @@ pub(crate) struct Template {
     cell: Cell,
     born: Instant,
     forks: AtomicU32,
+    /// Cells of its that are alive: they end with it, so it may not end before them.
+    cells: Mutex<Vec<Gone>>,
 }
 
 impl Template {
@@ -189,7 +195,7 @@ impl Template {
             spawner.kill(cell.id).await;
             return Err(error);
         }
-        Ok(Self { cell, born: Instant::now(), forks: AtomicU32::new(0) })
+        Ok(Self { cell, born: Instant::now(), forks: AtomicU32::new(0), cells: Mutex::default() })
     }
 
     pub(crate) fn id(&self) -> CellId {
@@ -203,7 +209,15 @@ impl Template {
         config: &CellConfig,
     ) -> Result<Cell, RunError> {
         self.forks.fetch_add(1, Ordering::Relaxed);
-        Ok(cell::start(spawner, config, Source::Template(self.id())).await?)
+        let cell = cell::start(spawner, config, Source::Template(self.id())).await?;
+        let mut cells = self.cells();
+        // Looked through only when it would grow: the list stays about as long as there are cells.
+        if cells.len() == cells.capacity() {
+            cells.retain(|cell| !cell.is_over());
+        }
+        cells.push(cell.gone.clone());
+        drop(cells);
+        Ok(cell)
     }
 
     /// Forks a cell and waits until it is parked.
@@ -220,6 +234,17 @@ impl Template {
     /// Whether it has forked often or long enough for its siblings to share no more.
     pub(crate) fn is_worn(&self, forks: u32, age: Duration) -> bool {
         self.forks.load(Ordering::Relaxed) >= forks || self.born.elapsed() >= age
+    }
+
+    /// Whether nothing would end with it.
+    pub(crate) fn is_childless(&self) -> bool {
+        let mut cells = self.cells();
+        cells.retain(|cell| !cell.is_over());
+        cells.is_empty()
+    }
+
+    fn cells(&self) -> MutexGuard<'_, Vec<Gone>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it has ended.

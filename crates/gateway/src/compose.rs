@@ -60,7 +60,6 @@ impl Server {
         dispatcher: Arc<dyn Dispatcher>,
     ) -> Result<Self, OpenError> {
         let cannot = |source| OpenError::Listen { address: options.listen.clone(), source };
-        // First the port: a second server on the same directory must not touch the first one's rows.
         let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let engine = Engine::open(&options.data_dir, options.engine, dispatcher).await?;

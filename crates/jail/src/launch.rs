@@ -25,6 +25,8 @@ pub struct Launch<'a> {
     pub identity: Identity,
     /// The guest's user and group, as it sees them.
     pub guest: (u32, u32),
+    /// A network that was made ahead, to be born into.
+    pub network: Option<BorrowedFd<'a>>,
     /// Its cgroup.
     pub cgroup: Entry,
     /// The guest's standard input, output, error.
@@ -76,7 +78,10 @@ pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
         fork: copies.get(6).map(AsRawFd::as_raw_fd),
         cgroups,
     };
-    let request = CloneRequest { namespaces: launch.namespaces, cgroup: launch.cgroup.born_in };
+    let network = launch.network.map(Network::enter).transpose()?;
+    let made_ahead = if network.is_some() { NEW_NET } else { 0 };
+    let request =
+        CloneRequest { namespaces: launch.namespaces & !made_ahead, cgroup: launch.cgroup.born_in };
     let writer = go_write.as_raw_fd();
     match sys::clone(request).map_err(os)? {
         Cloned::Child => {
@@ -92,6 +97,28 @@ pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
             sys::write(writer, b"!").map_err(os)?;
             Ok(launched)
         }
+    }
+}
+
+const NEW_NET: u64 = 0x4000_0000;
+
+/// Being in another network for a while; dropping it goes back.
+struct Network {
+    home: fs::File,
+}
+
+impl Network {
+    fn enter(network: BorrowedFd<'_>) -> io::Result<Self> {
+        let home = fs::File::open("/proc/self/ns/net")?;
+        sys::setns(network.as_raw_fd(), NEW_NET).map_err(os)?;
+        Ok(Self { home })
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // Staying in a cell's network would only keep that network alive.
+        let _ = sys::setns(self.home.as_raw_fd(), NEW_NET);
     }
 }
 

@@ -38,18 +38,18 @@ pub type RawFd = i32;
 
 #[cfg(target_arch = "x86_64")]
 mod nr {
-    pub(super) const CALLS: [usize; 47] = [
+    pub(super) const CALLS: [usize; 48] = [
         0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444,
         445, 446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112,
-        293, 268, 72, 428, 429, 442, 259, 56, 13,
+        293, 268, 72, 428, 429, 442, 259, 56, 13, 144,
     ];
 }
 #[cfg(target_arch = "aarch64")]
 mod nr {
-    pub(super) const CALLS: [usize; 47] = [
+    pub(super) const CALLS: [usize; 48] = [
         63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445,
         446, 277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59,
-        53, 25, 428, 429, 442, 33, 220, 134,
+        53, 25, 428, 429, 442, 33, 220, 134, 119,
     ];
 }
 
@@ -103,6 +103,7 @@ enum Call {
     Mknodat,
     Clone,
     RtSigaction,
+    SchedSetscheduler,
 }
 
 /// Makes a system call.
@@ -410,7 +411,8 @@ pub fn landlock_restrict(ruleset: RawFd) -> Result<()> {
 pub fn seccomp(program: &[u8]) -> Result<()> {
     #[repr(C)]
     struct Fprog(u16, *const u8);
-    let (true, Ok(count)) = (program.len() % 8 == 0, u16::try_from(program.len() / 8)) else {
+    let (true, Ok(count)) = (program.len().is_multiple_of(8), u16::try_from(program.len() / 8))
+    else {
         return Err(Errno::INVAL);
     };
     let fprog = Fprog(count, program.as_ptr());
@@ -557,6 +559,17 @@ pub fn ignore_children(ignore: bool) -> Result<()> {
     // SAFETY: the kernel's struct sigaction is at most four words with a mask of eight bytes; it is
     // only read, and the old action is not asked for (null).
     unsafe { syscall(Call::RtSigaction, [SIGCHLD, action_at, 0, 8, 0, 0]) }.map(drop)
+}
+
+/// Has this thread go before all ordinary ones when it has something to do; what it starts is
+/// ordinary again.
+pub fn go_first() -> Result<()> {
+    const RR_RESET_ON_FORK: usize = 2 | 0x4000_0000;
+    let priority = 1_i32;
+    let priority_at = (&raw const priority) as usize;
+    // SAFETY: struct sched_param is one int; it is only read.
+    unsafe { syscall(Call::SchedSetscheduler, [0, RR_RESET_ON_FORK, priority_at, 0, 0, 0]) }
+        .map(drop)
 }
 
 /// Starts a session of its own.

@@ -79,12 +79,6 @@ pub struct Usage {
     pub peak_memory: ByteSize,
 }
 
-impl Default for ByteSize {
-    fn default() -> Self {
-        Self(0)
-    }
-}
-
 /// Where the time of a run went, for histograms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {

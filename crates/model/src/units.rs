@@ -5,7 +5,9 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 /// A number of bytes. Parses `64M`, `1GiB`, `512k`, `1000`; the letters mean powers of 1024.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
@@ -54,7 +56,7 @@ impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = [(30, "GiB"), (20, "MiB"), (10, "KiB")]
             .into_iter()
-            .find(|(shift, _)| self.0 >= 1 << shift && self.0 % (1 << shift) == 0);
+            .find(|(shift, _)| self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift));
         match whole {
             Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
             None => write!(f, "{} bytes", self.0),

@@ -22,6 +22,7 @@ pub(crate) struct Rules {
 pub(crate) struct Code {
     pub(crate) unsafe_home: String,
     pub(crate) most_lines: usize,
+    pub(crate) most_lines_unsafe: usize,
     pub(crate) empty_names: Vec<String>,
 }
 

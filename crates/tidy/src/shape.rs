@@ -83,7 +83,8 @@ fn opening(file: &File) -> Option<Violation> {
 fn length(rules: &Code, file: &File) -> Option<Violation> {
     let text = file.rust().filter(|_| !file.is_test())?;
     let lines = production_lines(text);
-    let most = rules.most_lines;
+    let home = file.path == rules.unsafe_home;
+    let most = if home { rules.most_lines_unsafe } else { rules.most_lines };
     (lines > most)
         .then(|| file.at(most + 1, format!("{lines} lines before the tests; {most} is the most")))
 }

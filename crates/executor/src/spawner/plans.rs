@@ -35,7 +35,29 @@ pub(super) enum Shape {
 /// A plan and the bytes that a new cell reads of it.
 pub(super) struct Prepared {
     pub(super) plan: Plan,
-    pub(super) program: Vec<u8>,
+    /// Whether it is to have a network of its own, which can be one that was made ahead.
+    pub(super) wants_network: bool,
+    program: Vec<u8>,
+    /// The steps of a cell whose network was made ahead, with its loopback up.
+    networked: Vec<u8>,
+}
+
+impl Prepared {
+    fn new(plan: Plan, shape: Shape) -> Self {
+        let wants_network = plan.walls().iter().any(|wall| wall == "namespace:net");
+        let networked = plan.without("loopback").encode();
+        let mut program = plan.encode();
+        if shape == Shape::Forked {
+            // A template is told which namespaces; where we clone ourselves the plan is at hand.
+            program.splice(..0, plan.namespaces.to_le_bytes());
+        }
+        Self { program, networked, wants_network, plan }
+    }
+
+    /// The steps for a cell with or without a network that was made ahead.
+    pub(super) fn program(&self, networked: bool) -> &[u8] {
+        if networked { &self.networked } else { &self.program }
+    }
 }
 
 /// All plans so far: building one costs more than starting a cell should.
@@ -72,12 +94,7 @@ impl<'a> Plans<'a> {
             Shape::Forked => plan::forked_plan(&spec),
         };
         let plan = (self.change)(plan);
-        let mut program = plan.encode();
-        if shape == Shape::Forked {
-            // A template is told which namespaces; where we clone ourselves the plan is at hand.
-            program.splice(..0, plan.namespaces.to_le_bytes());
-        }
-        self.made.push((config.clone(), shape, Prepared { plan, program }));
+        self.made.push((config.clone(), shape, Prepared::new(plan, shape)));
         Ok(self.made.len() - 1)
     }
 

@@ -25,20 +25,17 @@ impl Template {
         Self { socket, due: VecDeque::new() }
     }
 
-    /// Asks for a cell with these descriptors and cgroup doors.
+    /// Asks for a cell with these descriptors: its own five, then the doors of its cgroup.
     pub(super) fn ask(
         &mut self,
         cell: CellId,
         ids: TemplateIds,
         program: &[u8],
-        fds: &[OwnedFd],
-        doors: &[RawFd],
+        fds: &[RawFd],
     ) -> io::Result<()> {
         let mut request: Vec<u8> = ids.into_iter().flat_map(u32::to_le_bytes).collect();
         request.extend_from_slice(program);
-        let fds: Vec<RawFd> =
-            fds.iter().map(AsRawFd::as_raw_fd).chain(doors.iter().copied()).collect();
-        sys::send(self.socket.as_raw_fd(), &request, &fds).map_err(os)?;
+        sys::send(self.socket.as_raw_fd(), &request, fds).map_err(os)?;
         self.due.push_back(cell);
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     thread,
     time::Duration,
 };
@@ -27,10 +27,12 @@ use super::{
     held::{Held, Life},
     plans::{Plans, Shape},
     protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request, Used},
+    stock::Stock,
     templates::Template,
 };
 
 /// How long the dead may take before we look again whether their cgroups can go.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Serves one executor until it closes the socket; the exit code of the process.
@@ -44,11 +46,15 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
             return 0;
         }
     };
+    // A request that waits for a time slice behind guests is answered late. Refused to an
+    // ordinary user, who is served all the same.
+    let _ = sys::go_first();
     let mut worker = Worker {
         socket: socket.as_fd(),
         cells: BTreeMap::new(),
         templates: BTreeMap::new(),
         plans: Plans::new(ground, change),
+        stock: Stock::new(),
         next_slot: 0,
     };
     let code = match worker.serve() {
@@ -66,6 +72,7 @@ struct Worker<'a> {
     /// The sockets on which templates are asked for forks.
     templates: BTreeMap<CellId, Template>,
     plans: Plans<'a>,
+    stock: Stock,
     next_slot: u32,
 }
 
@@ -77,12 +84,21 @@ struct Woken {
     answered: Vec<CellId>,
 }
 
+impl Woken {
+    fn is_nothing(&self) -> bool {
+        !self.request && self.ended.is_empty() && self.answered.is_empty()
+    }
+}
+
 impl Worker<'_> {
     fn serve(&mut self) -> Result<(), ProtocolError> {
         let missing = self.plans.ground.missing.clone();
         protocol::send(self.socket, &Event::Hello { walls_missing: missing }, &[])?;
         loop {
-            let woken = self.wait()?;
+            let mut woken = self.wait(Some(&NOW))?;
+            if woken.is_nothing() && !self.stock.fill(self.plans.ground.cgroups.as_ref()) {
+                woken = self.wait(None)?;
+            }
             for template in woken.answered {
                 self.take_answer(template)?;
             }
@@ -98,15 +114,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Sleeps until a request, an answer of a template, or the end of a cell.
-    fn wait(&self) -> Result<Woken, ProtocolError> {
+    /// Sleeps until a request, an answer of a template, or the end of a cell; at most this long.
+    fn wait(&self, most: Option<&Timespec>) -> Result<Woken, ProtocolError> {
         let running = self.cells.iter().filter_map(|(id, held)| Some((*id, held.life.pidfd()?)));
         let (ids, pidfds): (Vec<_>, Vec<_>) = running.unzip();
         let mut fds = vec![PollFd::from_borrowed_fd(self.socket, PollFlags::IN)];
         let sockets = self.templates.values().map(|template| template.socket.as_fd());
         fds.extend(sockets.chain(pidfds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let dying = self.cells.values().any(|held| matches!(held.life, Life::Ended));
-        match poll(&mut fds, dying.then_some(&SOON)) {
+        match poll(&mut fds, most.or(dying.then_some(&SOON))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(ProtocolError::System(errno.raw_os_error())),
         }
@@ -162,9 +178,8 @@ impl Worker<'_> {
     /// Takes a cell into the books: a host id of its own and a cgroup.
     fn hold(&mut self, cell: CellId, limits: CgroupLimits) -> io::Result<&mut Held> {
         let slot = self.free_slot();
-        let cgroup = self.plans.ground.cgroups.as_ref();
-        let name = format!("cell{}", cell.0);
-        let cgroup = cgroup.map(|all| Cgroup::create(all, &name, limits)).transpose()?;
+        let all = self.plans.ground.cgroups.as_ref();
+        let cgroup = all.map(|all| self.stock.cgroup(all, limits)).transpose()?;
         let held = Held { slot, life: Life::Pending, doomed: false, cgroup, used: Used::default() };
         Ok(self.cells.entry(cell).or_insert(held))
     }
@@ -188,11 +203,13 @@ impl Worker<'_> {
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             })
             .transpose()?;
+        let network = if self.plans.at(at).wants_network { self.stock.network() } else { None };
         let held = &self.cells[&cell];
         let prepared = self.plans.at(at);
         let launched = launch(&Launch {
             namespaces: prepared.plan.namespaces,
-            program: &prepared.program,
+            program: prepared.program(network.is_some()),
+            network: network.as_ref().map(AsFd::as_fd),
             identity: self.plans.identity(shape, held.slot),
             guest: prepared.plan.guest,
             cgroup: held.cgroup.as_ref().map_or_else(Entry::default, Cgroup::entry),
@@ -224,8 +241,9 @@ impl Worker<'_> {
         let template = self.templates.get_mut(&template);
         let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
         let doors = held.cgroup.as_ref().map(Cgroup::doors).unwrap_or_default();
+        let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain(doors).collect();
         let ids = self.plans.ids_in_template(held.slot);
-        template.ask(cell, ids, &self.plans.at(at).program, fds, &doors)
+        template.ask(cell, ids, self.plans.at(at).program(false), &fds)
     }
 
     /// A template has forked, or could not, or is gone.
@@ -295,7 +313,7 @@ impl Worker<'_> {
             }
         }
         for _ in 0..2500 {
-            let ended = self.wait().map(|woken| woken.ended).unwrap_or_default();
+            let ended = self.wait(Some(&NOW)).map(|woken| woken.ended).unwrap_or_default();
             // The executor may be gone, and with it whoever would hear of it.
             let _ = self.collect(&ended);
             if self.cells.is_empty() {
@@ -303,6 +321,7 @@ impl Worker<'_> {
             }
             thread::sleep(Duration::from_millis(2));
         }
+        drop(self.stock);
         if let Some(cgroups) = &self.plans.ground.cgroups {
             cgroups.release();
         }

@@ -79,3 +79,18 @@ async fn a_crash_leaves_nothing_running_and_no_thread_held() {
     let (_, page) = host.get("/v1/executions?status=running").await;
     assert_eq!(page["executions"], json!([]));
 }
+
+#[tokio::test]
+async fn a_second_server_on_the_same_directory_is_refused() {
+    let host = Host::start().await;
+    let options = cloche_gateway::ServerOptions {
+        data_dir: host.directory().to_owned(),
+        listen: "127.0.0.1:0".to_owned(),
+        engine: EngineConfig::default(),
+        gateway: GatewayConfig::default(),
+    };
+    let children = std::sync::Arc::new(crate::child::Children);
+    let error = cloche_gateway::Server::open(options, children).await.err().unwrap();
+    assert!(error.to_string().ends_with("is in use by another server"), "{error}");
+    assert_eq!(host.run(json!({"code": "1"})).await.0, 200);
+}
