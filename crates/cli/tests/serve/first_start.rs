@@ -40,3 +40,12 @@ async fn the_server_holds_no_privilege() {
     }
     assert!(status.contains("NoNewPrivs:\t1"), "{status}");
 }
+
+#[tokio::test]
+async fn an_idle_server_is_small() {
+    let Some(host) = Host::start().await else { return };
+    let status = fs::read_to_string(format!("/proc/{}/status", host.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kilobytes: u32 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kilobytes <= 40_000, "{kilobytes} kB");
+}
