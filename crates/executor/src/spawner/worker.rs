@@ -296,10 +296,12 @@ impl Worker<'_> {
             }
         }
         // All of them, although the first that cannot be told of means that nobody listens.
-        gone.into_iter().fold(Ok(()), |told, (cell, used)| {
+        let mut told = Ok(());
+        for (cell, used) in gone {
             self.cells.remove(&cell);
-            told.and(protocol::send(self.socket, &Event::Gone { cell, used }, &[]))
-        })
+            told = told.and(protocol::send(self.socket, &Event::Gone { cell, used }, &[]));
+        }
+        told
     }
 
     /// Kills every cell and waits until nothing of them is left.
