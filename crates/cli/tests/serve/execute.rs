@@ -86,3 +86,14 @@ async fn metadata_is_in_the_ledger_and_not_in_the_sandbox() {
     let (_, page) = host.get("/v1/executions?metadata.user=usr_9x").await;
     assert_eq!(page["executions"][0]["trace_id"], json!(id));
 }
+
+#[tokio::test]
+async fn output_that_is_not_text_says_so() {
+    let Some(host) = Host::start().await else { return };
+    let (status, answer) = host.run(json!({"code": "printf 'a\\xffb'", "language": "bash"})).await;
+    assert_eq!((status, &answer["stdout"]), (200, &json!("a\u{fffd}b")), "{answer}");
+    let said = answer.as_object().unwrap().iter().any(|(name, value)| {
+        name.contains("utf8") && (value == &json!(true) || value == &json!(["stdout"]))
+    });
+    assert!(said, "{answer}");
+}
