@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::complain;
 
+mod connection;
 mod key;
 mod sandbox;
 mod server;
@@ -29,7 +30,7 @@ pub(crate) struct Common {
     #[arg(long, global = true, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     #[arg(default_value = "cloche-data")]
     data_dir: PathBuf,
-    /// The server's address instead, e.g. http://127.0.0.1:8080; the token is CLOCHE_ADMIN_TOKEN's.
+    /// The server's address instead, e.g. https://cloche.example; the token is CLOCHE_ADMIN_TOKEN's.
     #[arg(long, global = true, env = "CLOCHE_URL", value_name = "URL")]
     url: Option<String>,
     /// Print what the server answered, as JSON.

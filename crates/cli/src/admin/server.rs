@@ -12,8 +12,9 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use url::Url;
+
+use super::connection::connect;
 
 /// The environment variable with the token of a server that is not found by its data directory.
 const TOKEN: &str = "CLOCHE_ADMIN_TOKEN";
@@ -134,10 +135,9 @@ impl Server {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), AdminError> {
-        let addresses = self.url.socket_addrs(|| None);
         let unreachable = |source| AdminError::Unreachable { url: self.url.to_string(), source };
-        let stream = TcpStream::connect(&*addresses.map_err(unreachable)?).await;
-        let handshake = http1::handshake(TokioIo::new(stream.map_err(unreachable)?)).await;
+        let stream = connect(&self.url).await.map_err(unreachable)?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.broken(error.into()))?;
         // It ends when the sender is dropped; what breaks it, breaks the answer too.
         tokio::spawn(connection);
@@ -172,7 +172,7 @@ impl Server {
 
 fn parse(text: &str) -> Result<Url, AdminError> {
     let url = Url::parse(text).ok();
-    let url = url.filter(|url| url.scheme() == "http" && url.has_host());
+    let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     url.ok_or_else(|| AdminError::Url(text.to_owned()))
 }
 
@@ -202,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_http_and_has_a_host() {
-        assert!(parse("http://127.0.0.1:8080").is_ok());
+    fn an_address_has_a_scheme_and_a_host() {
+        assert!(parse("http://127.0.0.1:8080").is_ok() && parse("https://host/path").is_ok());
         for text in ["127.0.0.1:8080", "ftp://h", "", "http://"] {
             assert!(matches!(parse(text), Err(AdminError::Url(_))), "{text}");
         }

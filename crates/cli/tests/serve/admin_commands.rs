@@ -3,10 +3,12 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
 use crate::{
     host::Host,
     support::{Ended, binary, cloche, ended},
+    tls::{TlsListener, read_request},
 };
 
 /// A command for the server with this data directory.
@@ -137,4 +139,33 @@ fn without_a_data_directory_it_says_how_to_name_one() {
     let said = cloche(["key", "list", "--data-dir", empty.path().to_str().unwrap()]);
     assert_eq!((said.code, said.stderr.lines().count()), (1, 1));
     assert!(said.stderr.contains("--data-dir"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_behind_tls_is_asked_only_if_its_certificate_is_trusted() {
+    let listener = TlsListener::bind().await;
+    let files = tempfile::tempdir().unwrap();
+    let authority = files.path().join("ca.pem");
+    std::fs::write(&authority, &listener.pem).unwrap();
+    let url = listener.url();
+    let asked = tokio::spawn(async move {
+        let mut stream = listener.accept().await;
+        let (head, _) = read_request(&mut stream).await.unwrap();
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"teams\":[]}";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        head
+    });
+    let mut command = Command::new(binary());
+    command.args(["team", "list", "--url", &url]).env("CLOCHE_ADMIN_TOKEN", "t0ken");
+    let said = ended(command, b"");
+    assert_eq!((said.code, said.stderr.lines().count()), (1, 1), "{said:?}");
+    assert!(said.stderr.contains("certificate"), "{said:?}");
+    let mut command = Command::new(binary());
+    command.args(["team", "list", "--json", "--url", &url]).env("CLOCHE_ADMIN_TOKEN", "t0ken");
+    command.env("SSL_CERT_FILE", &authority);
+    let said = ended(command, b"");
+    assert_eq!(said.json(), json!({"teams": []}), "{said:?}");
+    let head = asked.await.unwrap();
+    assert!(head.starts_with("get /v1/admin/teams http/1.1"), "{head}");
+    assert!(head.contains("authorization: bearer t0ken"), "{head}");
 }

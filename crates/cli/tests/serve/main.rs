@@ -21,4 +21,5 @@ mod stop;
 mod streaming;
 #[path = "../support/cloche.rs"]
 mod support;
+mod tls;
 mod webhooks;

@@ -11,17 +11,12 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-};
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer},
-    server::TlsStream,
-};
+use tokio::io::AsyncWriteExt;
 
-use crate::host::{Host, PATIENCE};
+use crate::{
+    host::{Host, PATIENCE},
+    tls::{TlsListener, read_request},
+};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const BROKEN: &str = "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n";
@@ -38,27 +33,26 @@ struct Receiver {
 impl Receiver {
     /// Answers so many attempts with a failure, and then well.
     async fn start(failures: usize) -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let listener = TlsListener::bind().await;
         let files = TempDir::new().unwrap();
-        std::fs::write(files.path().join("ca.pem"), made.cert.pem()).unwrap();
+        std::fs::write(files.path().join("ca.pem"), &listener.pem).unwrap();
         let schedule = "[webhook]\nschedule_seconds = [0.1, 0.4, 4.0]\n";
         std::fs::write(files.path().join("cloche.toml"), schedule).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
-            .unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("https://localhost:{}/hook", listener.local_addr().unwrap().port());
+        let url = format!("{}/hook", listener.url());
         let received: Arc<Mutex<Vec<Received>>> = Arc::default();
         let kept = Arc::clone(&received);
         tokio::spawn(async move {
-            let acceptor = TlsAcceptor::from(Arc::new(tls));
-            while let Ok((stream, _)) = listener.accept().await {
-                let Ok(stream) = acceptor.accept(stream).await else { continue };
-                answer(stream, &kept, failures).await;
+            loop {
+                let mut stream = listener.accept().await;
+                let Some(request) = read_request(&mut stream).await else { continue };
+                let count = {
+                    let mut kept = kept.lock().unwrap();
+                    kept.push(request);
+                    kept.len()
+                };
+                let answer = if count <= failures { BROKEN } else { OK };
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
             }
         });
         Self { url, files, received }
@@ -76,34 +70,6 @@ impl Receiver {
     fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
-}
-
-async fn answer(
-    mut stream: TlsStream<TcpStream>,
-    received: &Mutex<Vec<Received>>,
-    failures: usize,
-) {
-    let mut seen = Vec::new();
-    let (head, body) = loop {
-        let mut buffer = [0; 4096];
-        let Ok(length @ 1..) = stream.read(&mut buffer).await else { return };
-        seen.extend_from_slice(&buffer[..length]);
-        let Some(end) = seen.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
-        let head = String::from_utf8_lossy(&seen[..end]).to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let length: usize = length.unwrap().parse().unwrap();
-        if seen.len() >= end + 4 + length {
-            break (head, seen[end + 4..].to_vec());
-        }
-    };
-    let count = {
-        let mut received = received.lock().unwrap();
-        received.push((head, body));
-        received.len()
-    };
-    let text = if count <= failures { BROKEN } else { OK };
-    let _ = stream.write_all(text.as_bytes()).await;
-    let _ = stream.shutdown().await;
 }
 
 fn signature(secret: &[u8], body: &[u8]) -> String {
