@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
@@ -77,4 +78,21 @@ pub(crate) fn wait_until_gone(processes: &[(u32, String)]) {
         assert!(begin.elapsed() < PATIENCE, "{pid} is still there: {name}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The control groups that these processes made and left.
+pub(crate) fn cgroups_of(processes: &[(u32, String)]) -> Vec<PathBuf> {
+    let names: Vec<_> = processes.iter().map(|(pid, _)| format!("cloche.{pid}")).collect();
+    let mut found = Vec::new();
+    let mut places = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(place) = places.pop() {
+        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+        for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            if names.iter().any(|name| entry.file_name() == name.as_str()) {
+                found.push(entry.path());
+            }
+            places.push(entry.path());
+        }
+    }
+    found
 }

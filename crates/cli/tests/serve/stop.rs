@@ -1,11 +1,13 @@
 //! How a server ends, and what the next one finds.
 
+use std::path::PathBuf;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
     host::{Host, events, trace_id},
-    processes::{below, mark, sleepers, wait_for, wait_until_gone},
+    processes::{below, cgroups_of, mark, sleepers, wait_for, wait_until_gone},
 };
 
 #[tokio::test]
@@ -21,6 +23,7 @@ async fn a_killed_server_leaves_no_process_and_no_row_that_runs() {
     host.ended().await;
     wait_for(&mark, 0);
     wait_until_gone(&processes);
+    assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
     let host = host.again().await;
     let record = host.record(&id).await;
     assert_eq!(record["status"], "failed");
@@ -47,6 +50,7 @@ async fn a_told_server_lets_what_runs_end() {
     assert_eq!(events(&text).last().unwrap()["result"]["stdout"], "up\ndone\n");
     assert!(host.ended().await.success());
     wait_until_gone(&processes);
+    assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
     let host = host.again().await;
     let record = host.record(&id).await;
     assert_eq!((&record["status"], &record["error"]), (&json!("success"), &Value::Null));
@@ -67,6 +71,7 @@ async fn after_the_grace_period_what_runs_is_ended_and_recorded() {
     assert!(host.ended().await.success());
     wait_for(&mark, 0);
     wait_until_gone(&processes);
+    assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
     let host = host.again().await;
     let record = host.record(&id).await;
     assert_eq!((&record["status"], &record["error"]), (&json!("failed"), &error));
@@ -88,4 +93,21 @@ async fn a_second_server_cannot_have_the_port_or_the_directory_of_the_first() {
         assert_eq!(host.record(&id).await["status"], "running");
     }
     host.cancel(&id).await;
+}
+
+#[tokio::test]
+async fn a_server_killed_while_it_warms_up_leaves_nothing_either() {
+    for _ in 0..5 {
+        let Some(mut host) = Host::start().await else { return };
+        // Runs take parked cells, so that others are being made when the end comes.
+        let jobs = (0..4).map(|_| host.background(json!({"code": "import time; time.sleep(60)"})));
+        for job in jobs {
+            job.await;
+        }
+        let processes = below(host.pid());
+        host.signal(Signal::KILL);
+        host.ended().await;
+        wait_until_gone(&processes);
+        assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
+    }
 }
