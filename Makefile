@@ -8,9 +8,9 @@ CARGO ?= cargo
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## build, and run a first program in a sandbox
+run: ## build, and start a server on 127.0.0.1:8080; its data is in cloche-data
 	$(CARGO) build --release --bin cloche
-	target/release/cloche run examples/hello.py
+	target/release/cloche serve
 
 test: ## install what the tests need, then run every test
 	scripts/setup-tests

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod admin;
 mod doctor;
 mod run;
 mod serve;
@@ -25,6 +26,12 @@ enum Command {
     Run(Box<run::RunArguments>),
     /// Start the server.
     Serve(serve::ServeArguments),
+    /// Keys of a running server: make, list, change and revoke them.
+    Key(Box<admin::KeyArguments>),
+    /// Teams of a running server and their plans.
+    Team(admin::TeamArguments),
+    /// Sandbox configurations of a running server.
+    Sandbox(Box<admin::SandboxArguments>),
     /// Say which walls this host can build, and how to get those it cannot.
     Doctor(doctor::DoctorArguments),
     /// Attack the sandbox on this very host and print what held.
@@ -38,6 +45,9 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
+        Command::Key(arguments) => admin::key(*arguments),
+        Command::Team(arguments) => admin::team(arguments),
+        Command::Sandbox(arguments) => admin::sandbox(*arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
         Command::Spawner => spawner(),

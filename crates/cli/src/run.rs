@@ -18,7 +18,7 @@ mod live;
 mod program;
 mod report;
 
-pub(crate) use arguments::RunArguments;
+pub(crate) use arguments::{RunArguments, variable};
 use program::Meant;
 
 use crate::complain;

@@ -77,7 +77,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads `NAME=VALUE`.
-fn variable(text: &str) -> Result<(String, String), String> {
+pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| format!("{text:?} has no value: write {text}=VALUE"))?;
     if name.is_empty() {

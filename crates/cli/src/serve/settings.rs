@@ -25,6 +25,8 @@ pub(crate) enum SettingsError {
     Unit { name: &'static str, source: InvalidUnit },
     #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
     Network(String),
+    #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
+    Schedule(f64),
 }
 
 /// The file, as it is written. Unknown keys are errors.
@@ -57,6 +59,8 @@ struct WebhookFile {
     allow: Vec<String>,
     extra_ca: Option<PathBuf>,
     timeout_seconds: Option<u64>,
+    /// When each attempt is made, in seconds from the end of the execution.
+    schedule_seconds: Option<Vec<f64>>,
 }
 
 /// Everything, as it is meant.
@@ -140,7 +144,20 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     engine.webhook.extra_ca.clone_from(&webhook.extra_ca);
     let timeout = webhook.timeout_seconds.map(Duration::from_secs);
     engine.webhook.timeout = timeout.unwrap_or(engine.webhook.timeout);
+    if let Some(seconds) = &webhook.schedule_seconds {
+        engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
+    }
     Ok(engine)
+}
+
+/// The longest that an attempt of a webhook can be put off.
+const DAY: f64 = 86_400.0;
+
+fn delay(seconds: &f64) -> Result<Duration, SettingsError> {
+    if !(0.0..=DAY).contains(seconds) {
+        return Err(SettingsError::Schedule(*seconds));
+    }
+    Ok(Duration::from_secs_f64(*seconds))
 }
 
 #[cfg(test)]

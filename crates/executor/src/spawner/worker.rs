@@ -295,17 +295,25 @@ impl Worker<'_> {
                 gone.push((*cell, held.used));
             }
         }
+        // All of them, although the first that cannot be told of means that nobody listens.
+        let mut told = Ok(());
         for (cell, used) in gone {
             self.cells.remove(&cell);
-            protocol::send(self.socket, &Event::Gone { cell, used }, &[])?;
+            told = told.and(protocol::send(self.socket, &Event::Gone { cell, used }, &[]));
         }
-        Ok(())
+        told
     }
 
     /// Kills every cell and waits until nothing of them is left.
     fn end(mut self) {
         self.templates.clear();
-        self.cells.values_mut().for_each(Held::kill);
+        for held in self.cells.values_mut() {
+            held.kill();
+            // What a template was asked for dies with the template, and nobody will say so.
+            if matches!(held.life, Life::Pending) {
+                held.life = Life::Ended;
+            }
+        }
         for _ in 0..2500 {
             let ended = self.wait(Some(&NOW)).map(|woken| woken.ended).unwrap_or_default();
             // The executor may be gone, and with it whoever would hear of it.

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use cloche_engine::{Dispatcher, EngineConfig};
+use cloche_engine::EngineConfig;
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -34,21 +34,13 @@ impl Host {
     }
 
     pub(crate) async fn start_with(config: EngineConfig, gateway: GatewayConfig) -> Self {
-        Self::start_in(Arc::new(TempDir::new().unwrap()), config, gateway, Arc::new(Children)).await
-    }
-
-    /// A server whose programs are run by this.
-    pub(crate) async fn start_on(dispatcher: Arc<dyn Dispatcher>) -> Self {
-        let directory = Arc::new(TempDir::new().unwrap());
-        Self::start_in(directory, EngineConfig::default(), GatewayConfig::default(), dispatcher)
-            .await
+        Self::start_in(Arc::new(TempDir::new().unwrap()), config, gateway).await
     }
 
     async fn start_in(
         directory: Arc<TempDir>,
         config: EngineConfig,
         gateway: GatewayConfig,
-        dispatcher: Arc<dyn Dispatcher>,
     ) -> Self {
         let options = ServerOptions {
             data_dir: directory.path().to_owned(),
@@ -56,7 +48,7 @@ impl Host {
             engine: config.clone(),
             gateway,
         };
-        let opened = Server::open(options, dispatcher).await.unwrap();
+        let opened = Server::open(options, Arc::new(Children)).await.unwrap();
         let address = opened.address();
         let made = opened.bootstrap().unwrap();
         let (key, admin) = (made.api_key.reveal().to_owned(), made.admin_token.reveal().to_owned());
@@ -80,8 +72,7 @@ impl Host {
         let key = self.key.clone();
         self.stop().await;
         let (directory, config) = (Arc::clone(&self.directory), self.config.clone());
-        let host =
-            Self::start_in(directory, config, GatewayConfig::default(), Arc::new(Children)).await;
+        let host = Self::start_in(directory, config, GatewayConfig::default()).await;
         Self { key, ..host }
     }
 

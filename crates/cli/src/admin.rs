@@ -1,0 +1,134 @@
+//! `cloche team|sandbox|key`: what operators do, through the admin API of a running server.
+//!
+//! Each noun is a file of its own: its verbs, the request that each one makes, and the columns of
+//! its table. What may be asked for is the server's to say; nothing is checked twice.
+
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use crate::complain;
+
+mod connection;
+mod key;
+mod sandbox;
+mod server;
+mod table;
+mod team;
+
+pub(crate) use key::KeyArguments;
+pub(crate) use sandbox::SandboxArguments;
+pub(crate) use team::TeamArguments;
+
+use server::{AdminError, Server};
+
+/// Where the server is and how its answer is shown; the same for every noun and verb.
+#[derive(Args)]
+pub(crate) struct Common {
+    /// The server's data directory; its address and admin token are read there.
+    #[arg(long, global = true, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
+    #[arg(default_value = "cloche-data")]
+    data_dir: PathBuf,
+    /// The server's address instead, e.g. https://cloche.example; the token is CLOCHE_ADMIN_TOKEN's.
+    #[arg(long, global = true, env = "CLOCHE_URL", value_name = "URL")]
+    url: Option<String>,
+    /// Print what the server answered, as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// What is shown of an answer to a person.
+enum Show {
+    /// Some fields of every record in the list of this name.
+    List(&'static str, &'static [&'static str]),
+    /// Every field of one record.
+    Record,
+    /// A record whose `key` is not shown again.
+    NewKey,
+    /// A sentence; there is no answer to speak of.
+    Done(String),
+}
+
+type Fields = Map<String, Value>;
+
+/// Something that can be asked of the server.
+trait Verb {
+    /// Asks it, and says how the answer is to be shown.
+    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError>;
+}
+
+fn carry_out(common: &Common, verb: impl Verb) -> ExitCode {
+    let answer = Server::find(&common.data_dir, common.url.as_deref())
+        .and_then(|server| verb.ask(&server))
+        .and_then(|(answer, show)| table::print(&answer, &show, common.json));
+    match answer {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `cloche team`.
+pub(crate) fn team(arguments: TeamArguments) -> ExitCode {
+    carry_out(&arguments.common, arguments.verb)
+}
+
+/// `cloche sandbox`.
+pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
+    carry_out(&arguments.common, arguments.verb)
+}
+
+/// `cloche key`.
+pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
+    carry_out(&arguments.common, arguments.verb)
+}
+
+/// Puts a value into a body, if there is one: what is absent stays as it is.
+fn put(fields: &mut Fields, name: &str, value: Option<impl Into<Value>>) {
+    if let Some(value) = value {
+        fields.insert(name.to_owned(), value.into());
+    }
+}
+
+/// Variables to set and to take away.
+#[derive(Args)]
+struct EnvChange {
+    /// An environment variable of every execution; can be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::variable)]
+    env: Vec<(String, String)>,
+    /// A variable to take away; can be repeated.
+    #[arg(long, value_name = "NAME")]
+    unset: Vec<String>,
+}
+
+impl EnvChange {
+    /// The variables after the change; `None` if there is none. The API takes them all at once.
+    fn apply(self, server: &Server, path: &str) -> Result<Option<Value>, AdminError> {
+        if self.env.is_empty() && self.unset.is_empty() {
+            return Ok(None);
+        }
+        let record = server.get(path)?;
+        let mut variables = record["env_vars"].as_object().cloned().unwrap_or_default();
+        variables.retain(|name, _| !self.unset.contains(name));
+        variables.extend(self.env.into_iter().map(|(name, value)| (name, value.into())));
+        Ok(Some(variables.into()))
+    }
+}
+
+/// Variables of something new; `None` if there are none.
+fn variables(env: Vec<(String, String)>) -> Option<Value> {
+    let env: BTreeMap<_, _> = env.into_iter().map(|(name, value)| (name, value.into())).collect();
+    (!env.is_empty()).then(|| Value::Object(env.into_iter().collect()))
+}
+
+/// Reads a whole number, or `none` for null.
+fn number_or_none(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Null);
+    }
+    let invalid = |_| format!("{text:?} is neither a whole number nor \"none\"");
+    text.parse::<u32>().map(Value::from).map_err(invalid)
+}

@@ -1,0 +1,150 @@
+//! `cloche key`: who may run code, in which sandbox.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::{
+    AdminError, Common, EnvChange, Fields, Server, Show, Verb, put,
+    server::{query, segment},
+    variables,
+};
+
+const COLUMNS: &[&str] =
+    &["id", "team_id", "sandbox_id", "name", "prefix", "webhook_url", "created_at", "revoked_at"];
+
+/// What `cloche key` takes.
+#[derive(Args)]
+pub(crate) struct KeyArguments {
+    #[command(subcommand)]
+    pub(super) verb: KeyVerb,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+#[derive(Subcommand)]
+pub(super) enum KeyVerb {
+    /// Make a key; its secret is shown this once.
+    Create {
+        /// What it is called.
+        name: String,
+        /// The id or name of its team.
+        #[arg(long, default_value = "default")]
+        team: String,
+        /// The id or name of its sandbox.
+        #[arg(long, default_value = "default")]
+        sandbox: String,
+        /// An environment variable of every execution; can be repeated.
+        #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::variable)]
+        env: Vec<(String, String)>,
+        #[command(flatten)]
+        webhook: Webhook,
+    },
+    /// List keys.
+    List {
+        /// Only those of this team, by id or name.
+        #[arg(long)]
+        team: Option<String>,
+    },
+    /// Show a key, without its secret.
+    Show {
+        /// Its id.
+        key: String,
+    },
+    /// Change a key; the next request sees it.
+    Set {
+        /// Its id.
+        key: String,
+        /// A new name.
+        #[arg(long)]
+        name: Option<String>,
+        /// The id or name of another sandbox.
+        #[arg(long)]
+        sandbox: Option<String>,
+        #[command(flatten)]
+        env: EnvChange,
+        #[command(flatten)]
+        webhook: Webhook,
+        /// Clear the webhook and its secret.
+        #[arg(long, conflicts_with_all = ["webhook_url", "webhook_secret_file"])]
+        no_webhook: bool,
+    },
+    /// Revoke a key, at once and for good.
+    Revoke {
+        /// Its id.
+        key: String,
+    },
+}
+
+/// Where results go by default.
+#[derive(Args)]
+pub(super) struct Webhook {
+    /// Where results are posted by default; https only.
+    #[arg(long, value_name = "URL")]
+    webhook_url: Option<String>,
+    /// A file with the secret that deliveries are signed with; `-` reads standard input.
+    #[arg(long, value_name = "FILE")]
+    webhook_secret_file: Option<PathBuf>,
+}
+
+impl Webhook {
+    fn put(self, fields: &mut Fields) -> Result<(), AdminError> {
+        put(fields, "webhook_url", self.webhook_url);
+        let secret = self.webhook_secret_file.as_deref().map(read_secret).transpose()?;
+        put(fields, "webhook_secret", secret);
+        Ok(())
+    }
+}
+
+/// The file without the newline at its end. Not an argument: those are seen by everyone on the host.
+fn read_secret(path: &Path) -> Result<String, AdminError> {
+    let text = if path == Path::new("-") {
+        io::read_to_string(io::stdin())
+    } else {
+        fs::read_to_string(path)
+    };
+    let text = text.map_err(|source| AdminError::Secret { path: path.to_owned(), source })?;
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+}
+
+fn path(key: &str) -> String {
+    format!("keys/{}", segment(key))
+}
+
+impl Verb for KeyVerb {
+    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
+        let mut fields = Fields::new();
+        Ok(match self {
+            Self::Create { name, team, sandbox, env, webhook } => {
+                put(&mut fields, "team", Some(team));
+                put(&mut fields, "sandbox", Some(sandbox));
+                put(&mut fields, "name", Some(name));
+                put(&mut fields, "env_vars", variables(env));
+                webhook.put(&mut fields)?;
+                (server.post("keys", &fields.into())?, Show::NewKey)
+            }
+            Self::List { team } => {
+                (server.get(&query("keys", team.as_deref()))?, Show::List("keys", COLUMNS))
+            }
+            Self::Show { key } => (server.get(&path(&key))?, Show::Record),
+            Self::Set { key, name, sandbox, env, webhook, no_webhook } => {
+                put(&mut fields, "name", name);
+                put(&mut fields, "sandbox", sandbox);
+                put(&mut fields, "env_vars", env.apply(server, &path(&key))?);
+                webhook.put(&mut fields)?;
+                if no_webhook {
+                    put(&mut fields, "webhook_url", Some(Value::Null));
+                    put(&mut fields, "webhook_secret", Some(Value::Null));
+                }
+                (server.patch(&path(&key), &fields.into())?, Show::Record)
+            }
+            Self::Revoke { key } => {
+                (server.delete(&path(&key))?, Show::Done(format!("revoked {key}")))
+            }
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! Answers of the admin API, for a terminal: small tables, or the JSON itself.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::{Show, server::AdminError};
+
+/// Prints an answer.
+pub(super) fn print(answer: &Value, show: &Show, json: bool) -> Result<(), AdminError> {
+    let text = if json { as_json(answer) } else { for_people(answer, show) };
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Nobody reads any more; what was asked for has been done.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+fn as_json(answer: &Value) -> String {
+    match answer {
+        Value::Null => String::new(),
+        answer => format!("{answer:#}\n"),
+    }
+}
+
+fn for_people(answer: &Value, show: &Show) -> String {
+    match show {
+        Show::List(name, columns) => {
+            let records = answer[name].as_array().map(Vec::as_slice).unwrap_or_default();
+            let head = columns.iter().map(|column| column.to_uppercase()).collect();
+            let row = |record: &Value| columns.iter().map(|column| cell(&record[column])).collect();
+            lay_out(&std::iter::once(head).chain(records.iter().map(row)).collect::<Vec<_>>())
+        }
+        Show::Record => record(answer),
+        Show::NewKey => {
+            format!("{}\nthe key is shown this once: keep it now\n", record(answer))
+        }
+        Show::Done(sentence) => format!("{sentence}\n"),
+    }
+}
+
+fn record(answer: &Value) -> String {
+    let fields = answer.as_object().into_iter().flatten();
+    lay_out(&fields.map(|(name, value)| vec![name.clone(), cell(value)]).collect::<Vec<_>>())
+}
+
+/// A value on one line. Names and values come from people: nothing in them moves the cursor.
+fn cell(value: &Value) -> String {
+    let text = match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
+        Value::Object(fields) => {
+            let pair = |(name, value): (&String, &Value)| format!("{name}={}", cell(value));
+            fields.iter().map(pair).collect::<Vec<_>>().join(" ")
+        }
+        other => other.to_string(),
+    };
+    let shown =
+        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>();
+    if shown.is_empty() { "-".to_owned() } else { shown }
+}
+
+/// Columns as wide as their widest cell, two spaces between.
+fn lay_out(rows: &[Vec<String>]) -> String {
+    let count = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}  "));
+        format!("{}\n", cells.collect::<String>().trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_list_is_a_table() {
+        let answer = json!({"teams": [{"id": "t_1", "name": "a", "n": null}, {"id": "t_22"}]});
+        let text = for_people(&answer, &Show::List("teams", &["id", "name", "n"]));
+        assert_eq!(text, "ID    NAME  N\nt_1   a     -\nt_22  -     -\n");
+    }
+
+    #[test]
+    fn nothing_in_a_value_moves_the_cursor() {
+        assert_eq!(cell(&json!("a\u{1b}[2J\nb")), "a\u{fffd}[2J\u{fffd}b");
+        assert_eq!(cell(&json!({"A": "1", "B": ["x", "y"]})), "A=1 B=x,y");
+    }
+}

@@ -1,0 +1,244 @@
+//! A server for one test: the real binary, its own port, its own directory. Nothing is left of it.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use reqwest::{Client, Method, RequestBuilder, Response};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    processes::{below, wait_until_gone},
+    support::{binary, can_sandbox},
+};
+
+/// Longer than anything takes on a machine with much else to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A running server and the client of one key.
+pub(crate) struct Host {
+    pub(crate) url: String,
+    pub(crate) key: String,
+    pub(crate) admin: String,
+    client: Client,
+    server: Child,
+    directory: Arc<TempDir>,
+    arguments: Vec<String>,
+}
+
+impl Host {
+    /// A server with its usual settings; `None` where no sandbox can be built.
+    pub(crate) async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// A server with further arguments.
+    pub(crate) async fn start_with(arguments: &[&str]) -> Option<Self> {
+        if !can_sandbox() {
+            return None;
+        }
+        let directory = Arc::new(TempDir::new().unwrap());
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        Some(Self::start_in(directory, arguments).await)
+    }
+
+    async fn start_in(directory: Arc<TempDir>, arguments: Vec<String>) -> Self {
+        let file = |name: &str| File::create(directory.path().join(name)).unwrap();
+        let mut server = Command::new(binary())
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(directory.path().join("data"))
+            .args(&arguments)
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("log"))
+            .spawn()
+            .unwrap();
+        let said = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !said("stdout").contains("Try it") {
+            let ended = server.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?} {}", said("log"));
+            tokio::time::sleep(PAUSE).await;
+        }
+        let text = fs::read(directory.path().join("data/bootstrap.json")).unwrap();
+        let bootstrap: Value = serde_json::from_slice(&text).unwrap();
+        let text = |name: &str| bootstrap[name].as_str().unwrap().to_owned();
+        let host = Self {
+            url: text("url"),
+            key: text("api_key"),
+            admin: text("admin_token"),
+            client: Client::new(),
+            server,
+            directory,
+            arguments,
+        };
+        host.wait_until_ready().await;
+        host
+    }
+
+    async fn wait_until_ready(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.client.get(format!("{}/readyz", self.url)).send().await;
+            if answer.is_ok_and(|answer| answer.status() == 200) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "not ready: {}", self.said("log"));
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Another server on the directory of one that has ended.
+    pub(crate) async fn again(mut self) -> Self {
+        let ended = self.server.try_wait().unwrap();
+        assert!(ended.is_some(), "the first one is still there");
+        let key = self.key.clone();
+        let next = Self::start_in(Arc::clone(&self.directory), self.arguments.clone()).await;
+        next.with_key(key)
+    }
+
+    pub(crate) fn with_key(mut self, key: impl Into<String>) -> Self {
+        self.key = key.into();
+        self
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.server.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until the process has ended.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.server.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end: {}", self.said("log"));
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What it wrote to `stdout`, or to its `log`.
+    pub(crate) fn said(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.path().join(name)).unwrap()
+    }
+
+    pub(crate) fn admin_request(&self, method: Method, what: &str) -> RequestBuilder {
+        self.client
+            .request(method, format!("{}/v1/admin/{what}", self.url))
+            .bearer_auth(&self.admin)
+    }
+
+    pub(crate) async fn admin_json(&self, method: Method, what: &str, body: Value) -> Value {
+        let response = self.admin_request(method, what).json(&body).send().await.unwrap();
+        let status = response.status();
+        let text = response.text().await.unwrap();
+        assert!(status.is_success(), "{what}: {status} {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key)
+    }
+
+    pub(crate) fn execute(&self, body: &Value) -> RequestBuilder {
+        self.request(Method::POST, "/v1/sandbox/execute").json(body)
+    }
+
+    /// Runs it inline and gives back the status and the body.
+    pub(crate) async fn run(&self, body: Value) -> (u16, Value) {
+        let response = self.execute(&body).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    pub(crate) async fn stream(&self, body: Value) -> Response {
+        let request = self.execute(&body).header("accept", "application/x-ndjson");
+        request.send().await.unwrap()
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
+        let response = self.request(Method::GET, path).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    pub(crate) async fn cancel(&self, trace_id: &str) -> Value {
+        let path = format!("/v1/executions/{trace_id}/cancel");
+        self.request(Method::POST, &path).send().await.unwrap().json().await.unwrap()
+    }
+
+    /// Starts it in webhook mode and gives back its id.
+    pub(crate) async fn background(&self, body: Value) -> String {
+        let request = self.execute(&body).header("prefer", "respond-async");
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 202);
+        let body: Value = response.json().await.unwrap();
+        assert_eq!(body["status"], json!("running"));
+        body["trace_id"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn record(&self, trace_id: &str) -> Value {
+        let (status, record) = self.get(&format!("/v1/executions/{trace_id}")).await;
+        assert_eq!(status, 200, "{record}");
+        record
+    }
+
+    /// Asks until the record is as it should be.
+    pub(crate) async fn until(&self, trace_id: &str, done: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let record = self.record(trace_id).await;
+            if done(&record) {
+                return record;
+            }
+            assert!(Instant::now() < deadline, "still not so: {record}");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    pub(crate) async fn finished(&self, trace_id: &str) -> Value {
+        self.until(trace_id, |record| record["status"] != "running").await
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.server.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let processes = below(self.pid());
+            let _ = self.server.kill();
+            let _ = self.server.wait();
+            if !std::thread::panicking() {
+                wait_until_gone(&processes);
+            }
+        }
+    }
+}
+
+/// The events of a whole stream.
+pub(crate) fn events(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+pub(crate) fn trace_id(response: &Response) -> String {
+    response.headers()["x-trace-id"].to_str().unwrap().to_owned()
+}

@@ -1,0 +1,25 @@
+//! `cloche serve`, the real binary, as clients and operators meet it: over its port, by its files, by
+//! signals, and through `cloche key|team|sandbox`.
+//!
+//! `host.rs` starts a server for one test, `processes.rs` looks at what it has on the host.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a set-up that fails is a test that fails"
+)]
+
+mod admin_commands;
+mod cancel;
+mod execute;
+mod first_start;
+mod host;
+mod operations;
+mod processes;
+mod python_client;
+mod schemathesis;
+mod stop;
+mod streaming;
+#[path = "../support/cloche.rs"]
+mod support;
+mod tls;
+mod webhooks;

@@ -1,0 +1,40 @@
+//! The public Python client, unchanged, against the real binary. It needs a virtual environment with
+//! the packages of `tests/client/requirements.txt` in `.venv`, which `scripts/setup-tests` makes.
+
+use std::path::{Path, PathBuf};
+
+use crate::{host::Host, support::skip};
+
+/// The top of the project.
+pub(crate) fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A program of the virtual environment, unless it was not made.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let path = top().join(".venv/bin").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    skip(&format!("there is no {name} in .venv: run scripts/setup-tests"));
+    None
+}
+
+#[tokio::test]
+async fn the_public_client_works_unchanged() {
+    let Some(python) = tool("python") else { return };
+    let Some(host) = Host::start().await else { return };
+    let output = tokio::process::Command::new(python)
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/client"])
+        .current_dir(top())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("CLOCHE_URL", &host.url)
+        .env("CLOCHE_API_KEY", &host.key)
+        .env("CLOCHE_ADMIN_TOKEN", &host.admin)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", host.said("log"));
+    println!("{said}");
+}

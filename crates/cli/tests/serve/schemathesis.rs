@@ -1,0 +1,30 @@
+//! The description against the real binary: requests made up from it, and every answer checked.
+
+use crate::{host::Host, python_client::tool};
+
+async fn check(host: &Host, token: &str, paths: &str) {
+    let Some(schemathesis) = tool("schemathesis") else { return };
+    let output = tokio::process::Command::new(schemathesis)
+        .args(["run", &format!("{}/openapi.json", host.url)])
+        .args(["--include-path-regex", paths])
+        .args(["--header", &format!("Authorization: Bearer {token}")])
+        .args(["--max-examples", "20", "--seed", "1", "--generation-database", "none"])
+        .current_dir(host.directory())
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", host.said("log"));
+}
+
+#[tokio::test]
+async fn the_public_api_does_what_its_description_says() {
+    let Some(host) = Host::start().await else { return };
+    check(&host, &host.key, "^/(?!v1/admin)").await;
+}
+
+#[tokio::test]
+async fn the_admin_api_does_what_its_description_says() {
+    let Some(host) = Host::start().await else { return };
+    check(&host, &host.admin, "^/v1/admin").await;
+}
