@@ -34,7 +34,8 @@ impl Counts {
             ("descriptors", self.descriptors, before.descriptors),
         ];
         let grown = pairs.iter().filter(|(_, now, then)| now > then);
-        let words: Vec<_> = grown.map(|(what, now, then)| format!("{what} {then} to {now}")).collect();
+        let words: Vec<_> =
+            grown.map(|(what, now, then)| format!("{what} {then} to {now}")).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
 }
@@ -87,7 +88,8 @@ fn count(dir: &Path, names: &[String], depth: usize) -> usize {
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        let is_ours = entry.file_name().to_str().is_some_and(|name| names.iter().any(|n| n == name));
+        let is_ours =
+            entry.file_name().to_str().is_some_and(|name| names.iter().any(|n| n == name));
         found += if is_ours {
             let inside = fs::read_dir(entry.path()).into_iter().flatten().flatten();
             inside.filter(|cell| cell.file_type().is_ok_and(|kind| kind.is_dir())).count()

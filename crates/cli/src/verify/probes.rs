@@ -143,8 +143,12 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(HostBoundary, "file-capabilities", "a file capability gives nothing"),
     probe!(HostBoundary, "core-dump", "a crash leaves nothing and starts nothing"),
     probe!(HostBoundary, "writable-places", "writes only in home, /tmp and /dev/shm"),
-    probe!(HostBoundary, "special-files", "odd files and links are cleaned up, the host's untouched")
-        .alone(judge::bait_unchanged),
+    probe!(
+        HostBoundary,
+        "special-files",
+        "odd files and links are cleaned up, the host's untouched"
+    )
+    .alone(judge::bait_unchanged),
     probe!(HostBoundary, "names", "the host's name is not shown, the own one is fixed"),
     probe!(HostBoundary, "terminals", "own terminals only, few of them, no typing into others"),
     probe!(KernelSurface, "new-namespaces", "unshare, clone and clone3 are refused"),
@@ -156,7 +160,8 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(KernelSurface, "foreign-calls", "i386 and x32 calls are killed or ENOSYS"),
     probe!(KernelSurface, "sockets", "only TCP, UDP, local sockets and route netlink"),
     probe!(KernelSurface, "processes", "it sees and reaches its own processes only"),
-    probe!(KernelSurface, "kill-everyone", "kill(-1) harms nobody else").alone(judge::host_unharmed),
+    probe!(KernelSurface, "kill-everyone", "kill(-1) harms nobody else")
+        .alone(judge::host_unharmed),
     probe!(KernelSurface, "memory-program", "a program made in memory has the same walls"),
     probe!(KernelSurface, "landlock", "EACCES for its own files under /proc"),
     probe!(KernelSurface, "cgroup-view", "its cgroup is the root, no file of it to write"),
@@ -168,23 +173,33 @@ pub(crate) const PROBES: &[Probe] = &[
         .alone(judge::stopped_at_deadline),
     probe!(Resources, "process-limit", "EAGAIN at the limit").within(few_processes),
     probe!(Resources, "threads", "threads end at the limit").within(few_processes),
-    probe!(Resources, "memory-anonymous", "out of memory").within(little_memory).alone(judge::ran_out),
+    probe!(Resources, "memory-anonymous", "out of memory")
+        .within(little_memory)
+        .alone(judge::ran_out),
     probe!(Resources, "memory-tmpfs", "out of memory").within(little_memory).alone(judge::ran_out),
     probe!(Resources, "memory-memfd", "out of memory").within(little_memory).alone(judge::ran_out),
-    probe!(Resources, "memory-segment", "out of memory").within(little_memory).alone(judge::ran_out),
+    probe!(Resources, "memory-segment", "out of memory")
+        .within(little_memory)
+        .alone(judge::ran_out),
     probe!(Resources, "memory-page-cache", "cache stays within the limit")
         .within(little_memory)
         .alone(judge::within_memory),
     probe!(Resources, "cpu-quota", "sixteen processes share the quota")
         .within(little_processor)
         .alone(judge::says),
-    probe!(Resources, "disk-full", "ENOSPC at the limit, over all places together").within(little_disk),
-    probe!(Resources, "disk-inodes", "ENOSPC at the limit").within(little_disk).alone(judge::host_unharmed),
+    probe!(Resources, "disk-full", "ENOSPC at the limit, over all places together")
+        .within(little_disk),
+    probe!(Resources, "disk-inodes", "ENOSPC at the limit")
+        .within(little_disk)
+        .alone(judge::host_unharmed),
     probe!(Resources, "sparse-file", "no space used, ENOSPC when filled").within(little_disk),
     probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory flat")
         .alone(judge::flood_dropped),
-    probe!(Resources, "held-output", "the reply comes when the program is over").alone(judge::prompt),
-    probe!(Resources, "stubborn", "dead at the deadline").within(one_second).alone(judge::stopped_at_deadline),
+    probe!(Resources, "held-output", "the reply comes when the program is over")
+        .alone(judge::prompt),
+    probe!(Resources, "stubborn", "dead at the deadline")
+        .within(one_second)
+        .alone(judge::stopped_at_deadline),
     probe!(Resources, "open-files", "EMFILE at the limit, which stays"),
     probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
         .play(Play::Pair)
@@ -194,7 +209,8 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(Resources, "message-queues", "EMFILE at the limit"),
     probe!(Resources, "realtime", "EPERM"),
     probe!(BetweenRuns, "left-files", "no file of another run").play(Play::PairThenAfter),
-    probe!(BetweenRuns, "system-v", "no shared memory, semaphore or queue").play(Play::PairThenAfter),
+    probe!(BetweenRuns, "system-v", "no shared memory, semaphore or queue")
+        .play(Play::PairThenAfter),
     probe!(BetweenRuns, "named-queues", "no message queue").play(Play::PairThenAfter),
     probe!(BetweenRuns, "local-sockets", "no socket, abstract or not").play(Play::Pair),
     probe!(BetweenRuns, "locks", "a lock on a file of the image is not seen").play(Play::Pair),

@@ -32,7 +32,10 @@ const KEPT: usize = 2000;
 
 /// Plain text of bounded length: control characters, also those that turn text around, are gone.
 pub(crate) fn inert(text: &str) -> String {
-    let hidden = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
     text.chars().map(|c| if hidden(c) { '\u{fffd}' } else { c }).take(KEPT).collect()
 }
 

@@ -1,0 +1,1 @@
+print(SystemExit.__dict__["code"], sorted(vars(SystemExit)))

@@ -1,0 +1,2 @@
+# env: ALPHA=first one
+print(open("/proc/self/environ").read().split("\0"))
