@@ -19,128 +19,147 @@ def _cloche_start():
     del os.environ["PYTHONPATH"]
     sys.path[:] = [entry for entry in sys.path if entry != home]
     sys.path_importer_cache.pop(home, None)
-
     job_fd = 3
-    bare_modules = set(sys.modules)
-
-    def read_job():
-        """Takes the files and variables of a job, as the cold start's reader does in Rust."""
-        data, at = b"", 0
-
-        def take(length):
-            nonlocal data, at
-            while len(data) - at < length:
-                more = os.read(job_fd, max(1 << 16, length - len(data) + at))
-                if not more:
-                    os._exit(0)
-                data, at = data[at:] + more, 0
-            at += length
-            return data[at - length:at]
-
-        def word(length=4):
-            return int.from_bytes(take(length), "little")
-
-        while True:
-            kind = word()
-            if kind == 1:
-                mode = word()
-                name = take(word())[:-1]
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-                content = memoryview(take(word()))
-                file = os.open(name, flags, mode)
-                while content:
-                    content = content[os.write(file, content):]
-                os.close(file)
-            elif kind == 2:
-                _, arguments, variables, _ = word(), word(), word(), word()
-                strings = [take(word(8))[:-1] for _ in range(1 + arguments + variables)]
-                break
-            else:
-                os._exit(126)
-        os.close(job_fd)
-        wanted = dict(pair.split(b"=", 1) for pair in strings[1 + arguments:])
-        here = os.environb
-        for name in [name for name in here if name not in wanted]:
-            del here[name]
-        for name, value in wanted.items():
-            if here.get(name) != value:
-                here[name] = value
-
-    def user_site():
-        """Does for a home that has packages what `site` has done before there was one.
-
-        Ends as the import of a module that is not there: `site` takes that as it is, and the
-        import system forgets this one.
-        """
-        site = sys.modules["site"]
-        packages = site.getusersitepackages()
-        if not os.path.isdir(packages):
-            raise ImportError(name="usercustomize")
-        later = [entry for entry in site.getsitepackages() if entry in sys.path]
-        rest = sys.path[sys.path.index(later[0]):] if later else []
-        del sys.path[len(sys.path) - len(rest):]
-        site.addsitedir(packages)
-        sys.path.extend(rest)
-        del sys.modules["usercustomize"]
-        import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
-
-    def reseed():
-        """What the operating system's fork does not make different between siblings."""
-        numpy_random = sys.modules.get("numpy.random")
-        if numpy_random is not None:
-            numpy_random.seed()
-        ssl = sys.modules.get("_ssl")
-        if ssl is not None:
-            ssl.RAND_add(os.urandom(64), 64.0)
-
-    def touch(gc):
-        """Writes once to what every program writes to, so that its pages are copied by now."""
-        namespace = {"__name__": "warm"}
-        source = "import os, sys\nprint('', end='')\nwarm = [str(n) for n in range(32)]\n"
-        exec(compile(source, "warm", "exec"), namespace)
-        with open("/dev/null", "rb") as nothing:
-            nothing.read()
-        for attempt in [lambda: __import__("cloche_has_no_such_module")] + [
-            lambda hook=hook: hook("/etc/passwd") for hook in sys.path_hooks
-        ]:
-            try:
-                attempt()
-            except ImportError:
-                pass
-        sys.path_importer_cache.pop("/etc/passwd", None)
-        gc.collect(0)
 
     if way == "single":
         for name in ("usercustomize.py", "__pycache__"):
             _remove(os, os.path.join(home, name))
         os.write(job_fd, b"R")
-        read_job()
-        user_site()
+        _read_job(os, job_fd)
+        _as_if_now(os, sys)
         return
 
-    import ctypes
-    import gc
-
+    places = set(sys.path_importer_cache)
+    preloaded = _Preloaded(sys)
+    preloaded.load(["ctypes", "gc", "weakref", *preload])
+    ctypes, gc, weakref = (preloaded.modules[name] for name in ("ctypes", "gc", "weakref"))
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
-    for name in preload:
-        try:
-            __import__(name)
-        except ImportError:
-            pass
-    _leave_fast(ctypes, gc, bare_modules)
-    touch(gc)
+    python = ctypes.PyDLL(None)
+    watch = _leave_fast(sys, os, python, preloaded.modules)
+    for place in set(sys.path_importer_cache) - places:
+        del sys.path_importer_cache[place]
+    _touch(sys, gc)
     gc.collect()
+    # The module of the program must not be frozen: it is collected like any other at the end.
+    main = sys.modules["__main__"]
+    program = [ctypes.py_object(main), ctypes.py_object(vars(main))]
+    for thing in program:
+        python.PyObject_GC_UnTrack(thing)
     gc.freeze()
+    # Nobody may take apart what is shared: it would be copied.
+    for kept in (preloaded, watch):
+        python.Py_IncRef(ctypes.py_object(kept))
     os.write(job_fd, b"R")
-    ctypes.pythonapi.PyOS_BeforeFork()
+    python.PyOS_BeforeFork()
     library.cloche_serve(5)
     # From here on: the guest of a new cell, every wall up.
-    ctypes.pythonapi.PyOS_AfterFork_Child()
-    reseed()
-    touch(gc)
+    python.PyOS_AfterFork_Child()
+    for thing in program:
+        if not gc.is_tracked(thing.value):
+            python.PyObject_GC_Track(thing)
+    _reseed(os, preloaded.modules)
+    _touch(sys, gc)
     os.write(job_fd, b"R")
-    read_job()
-    user_site()
+    _read_job(os, job_fd)
+    _as_if_now(os, sys)
+
+
+def _read_job(os, job_fd):
+    """Takes the files and variables of a job, as the cold start's reader does in Rust."""
+    data, at = b"", 0
+
+    def take(length):
+        nonlocal data, at
+        while len(data) - at < length:
+            more = os.read(job_fd, max(1 << 16, length - len(data) + at))
+            if not more:
+                os._exit(0)
+            data, at = data[at:] + more, 0
+        at += length
+        return data[at - length:at]
+
+    def word(length=4):
+        return int.from_bytes(take(length), "little")
+
+    while True:
+        kind = word()
+        if kind == 1:
+            mode = word()
+            name = take(word())[:-1]
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            content = memoryview(take(word()))
+            file = os.open(name, flags, mode)
+            while content:
+                content = content[os.write(file, content):]
+            os.close(file)
+        elif kind == 2:
+            _, arguments, variables, _ = word(), word(), word(), word()
+            strings = [take(word(8))[:-1] for _ in range(1 + arguments + variables)]
+            break
+        else:
+            os._exit(126)
+    os.close(job_fd)
+    wanted = [tuple(pair.split(b"=", 1)) for pair in strings[1 + arguments:]]
+    here = os.environb
+    if list(here.items()) != wanted:
+        # All of them anew, for their order.
+        here.clear()
+        here.update(wanted)
+
+
+def _as_if_now(os, sys):
+    """Does again what the start-up has done before there was a job: time zone, and user site.
+
+    Ends as the import of a module that is not there: `site` takes that as it is, and the import
+    system forgets this one.
+    """
+    if "TZ" in os.environ:
+        sys.modules["time"].tzset()
+    site = sys.modules["site"]
+    packages = site.getusersitepackages()
+    if not os.path.isdir(packages):
+        raise ImportError(name="usercustomize")
+    later = [entry for entry in site.getsitepackages() if entry in sys.path]
+    rest = sys.path[sys.path.index(later[0]):] if later else []
+    del sys.path[len(sys.path) - len(rest):]
+    site.addsitedir(packages)
+    sys.path.extend(rest)
+    del sys.modules["usercustomize"]
+    import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
+
+
+def _reseed(os, modules):
+    """What a fork does not make different between siblings, who all have the same pid."""
+    numpy_random = modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    ssl = modules.get("_ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(64), 64.0)
+    tempfile = modules.get("tempfile")
+    if tempfile is not None:
+        tempfile._name_sequence = None
+    process = modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def _touch(sys, gc):
+    """Writes once to what every program writes to, so that its pages are copied by now."""
+    namespace = {"__name__": "warm"}
+    source = "import os, sys\nprint('', end='')\nwarm = [str(n) for n in range(32)]\n"
+    exec(compile(source, "warm", "exec"), namespace)
+    with open("/dev/null", "rb") as nothing:
+        nothing.read()
+    for attempt in [lambda: __import__("cloche_has_no_such_module")] + [
+        lambda hook=hook: hook("/etc/passwd") for hook in sys.path_hooks
+    ]:
+        try:
+            attempt()
+        except ImportError:
+            pass
+    sys.path_importer_cache.pop("/etc/passwd", None)
+    gc.collect(0)
 
 
 def _remove(os, path):
@@ -155,22 +174,195 @@ def _remove(os, path):
         pass
 
 
-def _leave_fast(ctypes, gc, bare_modules):
+class _Preloaded:
+    """Modules that were imported ahead and wait, out of sight, for a program to import them.
+
+    `sys.modules` has none of them. When a program imports one, it gets there with what it had
+    imported itself, in the order it had, and what it had registered is registered now. If a module
+    of that name, or of one it needs, would be found elsewhere by now (the program has a `random.py`
+    beside it), it is not used, and the import goes its usual way.
+    """
+
+    def __init__(self, sys):
+        self.sys = sys
+        self.modules = {}  # all of them
+        self.waiting = {}  # those that the program has not imported yet
+        self.specs = {}
+        self.imports = {}
+        self.effects = {}
+        self.aliases = {}
+        self.needs = {}
+
+    def load(self, names):
+        """Imports them, noting what each module does, and puts them out of sight."""
+        sys, bare = self.sys, dict(self.sys.modules)
+        builtins = bare["builtins"]
+        self.importing = importing = builtins.__import__
+        pending = []
+
+        def noting(name, globals=None, locals=None, fromlist=(), level=0):
+            who = (globals or {}).get("__name__") or ""
+            if who.startswith("importlib._bootstrap") and pending:
+                who = pending[-1]
+            full = name
+            if level:
+                package = globals.get("__package__") or who.rpartition(".")[0]
+                package = package.rsplit(".", level - 1)[0] if level > 1 else package
+                full = package + "." + name if name else package
+            pending.append(full)
+            try:
+                result = importing(name, globals, locals, fromlist, level)
+            finally:
+                pending.pop()
+            noted = self.imports.setdefault(who, {})
+            noted[full] = None
+            for item in fromlist or ():
+                if full + "." + item in sys.modules:
+                    noted[full + "." + item] = None
+            return result
+
+        def note(function, arguments, keywords):
+            who = sys._getframe(2).f_globals.get("__name__")
+            self.effects.setdefault(who, []).append((function, arguments, keywords))
+
+        def registering(*arguments, **keywords):
+            note(register, arguments, keywords)
+            return arguments[0]
+
+        def reducing(*arguments):
+            note(reduce, arguments, {})
+
+        builtins.__import__ = noting
+        import atexit
+        import copyreg
+
+        reductions = dict(copyreg.dispatch_table)
+        register, atexit.register = atexit.register, registering
+        reduce, copyreg.pickle = copyreg.pickle, reducing
+        for name in names:
+            try:
+                __import__(name)
+            except ImportError:
+                pass
+        atexit.register, copyreg.pickle, builtins.__import__ = register, reduce, importing
+        copyreg.dispatch_table.clear()
+        copyreg.dispatch_table.update(reductions)
+        self.put_away(bare)
+        self.hook(bare["_frozen_importlib"])
+
+    def put_away(self, bare):
+        for name, module in list(self.sys.modules.items()):
+            if name in bare or module is None:
+                continue
+            spec = getattr(module, "__spec__", None)
+            self.modules[name] = module
+            if getattr(spec, "name", None) == name:
+                self.waiting[name], self.specs[name] = module, spec
+            else:
+                # Another name that a module has put there for itself or a part of itself.
+                self.aliases.setdefault(name.rpartition(".")[0], {})[name] = module
+        self.sys.modules.clear()
+        self.sys.modules.update(bare)
+        for name, module in self.waiting.items():
+            package, _, last = name.rpartition(".")
+            package = self.modules.get(package) or bare.get(package)
+            if package is not None and vars(package).get(last) is module:
+                delattr(package, last)
+
+    def hook(self, importlib):
+        """Has the first finder of all look here; it is asked whatever the program imports."""
+        finder, waiting = importlib.BuiltinImporter, self.waiting
+        natively = finder.find_spec.__func__
+
+        def find_spec(cls, fullname, path=None, target=None):
+            if fullname in waiting and self.is_found(fullname):
+                return importlib.ModuleSpec(fullname, self)
+            return natively(cls, fullname, path, target)
+
+        find_spec.__qualname__ = natively.__qualname__
+        find_spec.__module__ = natively.__module__
+        finder.find_spec = classmethod(find_spec)
+
+    def is_found(self, name):
+        """Whether an import would find it, and all it needs, where it was found ahead."""
+        needs = self.needs.get(name)
+        if needs is None:
+            needs = self.needs[name] = self.first_names(name)
+        caches, path_finder = self.sys.path_importer_cache, None
+        for first, place in needs:
+            for entry in self.sys.path:
+                if entry == place:
+                    break
+                try:
+                    finder = caches[entry]
+                except KeyError:
+                    external = self.sys.modules["_frozen_importlib_external"]
+                    finder = external.PathFinder._path_importer_cache(entry)
+                spec = None if finder is None else finder.find_spec(first)
+                if spec is not None and spec.loader is not None:
+                    return False
+            else:
+                return False
+        return True
+
+    def first_names(self, name):
+        """The first names of what a module has imported, and they in turn, with their places."""
+        found, todo, places = {name}, [name], {}
+        while todo:
+            more = todo.pop()
+            first = more.partition(".")[0]
+            spec = getattr(self.modules.get(first), "__spec__", None)
+            origin = getattr(spec, "origin", None) or ""
+            if getattr(spec, "has_location", False):
+                place = origin.rpartition("/")[0]
+                packed = spec.submodule_search_locations is not None
+                places[first] = place.rpartition("/")[0] if packed else place
+            for needed in self.imports.get(more, ()):
+                if needed in self.modules and needed not in found:
+                    found.add(needed)
+                    todo.append(needed)
+        return list(places.items())
+
+    def create_module(self, spec):
+        return self.waiting.pop(spec.name)
+
+    def exec_module(self, module):
+        """What the module did when it was imported, as far as others see it."""
+        name, inside = module.__spec__.name, vars(module)
+        module.__spec__ = self.specs[name]
+        own = [more.rpartition(".")[2] for more in self.modules if more.rpartition(".")[0] == name]
+        bound = {part: inside[part] for part in own if part in inside}
+        for needed in self.imports.get(name, ()):
+            if needed in self.waiting:
+                self.importing(needed)
+        inside.update(bound)
+        self.sys.modules.update(self.aliases.get(name, ()))
+        for function, arguments, keywords in self.effects.get(name, ()):
+            function(*arguments, **keywords)
+
+
+def _leave_fast(sys, os, python, modules):
     """Ends forked interpreters without taking apart what they share with their template.
 
-    A full finalisation writes to every object, and so copies every page. Registered first, this
-    runs last of all exit functions; it does what a program can observe of the rest (destructors of
-    its own modules, flushed streams, the exit code) and leaves. Where it cannot be sure of the exit
-    code it does nothing, and the interpreter ends in its own way.
+    A full finalisation writes to every object, and so copies every page. The interpreter ends in
+    its own way (threads, exit functions, streams, the program's modules) up to where it would take
+    apart the modules it had before the program; there it stops, if nothing is left that a program
+    could notice and the exit code is known for certain. Else it goes on.
     """
-    import atexit
-    import os
-    import sys
-    import weakref
-
-    exit_code = []
+    ctypes, gc, weakref, atexit = (modules[name] for name in ("ctypes", "gc", "weakref", "atexit"))
+    frame, finalizing, leave_now = sys._getframe, sys.is_finalizing, os._exit
+    objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
+    streams = (sys.stdout, sys.stderr)
+    asked, known = [], []
     attributes = gc.get_referents(SystemExit.__dict__)[0]
     member = attributes["code"]
+
+    def called_by_interpreter():
+        try:
+            frame(2)
+        except ValueError:
+            return True
+        return False
 
     class Code:
         """The `code` of SystemExit, which notes when the interpreter itself asks for it."""
@@ -181,10 +373,8 @@ def _leave_fast(ctypes, gc, bare_modules):
             if instance is None:
                 return member
             value = member.__get__(instance, owner)
-            try:
-                sys._getframe(1)
-            except ValueError:
-                exit_code[:] = [value]
+            if called_by_interpreter():
+                asked[:] = [value]
             return value
 
         def __set__(self, instance, value):
@@ -193,61 +383,74 @@ def _leave_fast(ctypes, gc, bare_modules):
         def __delete__(self, instance):
             member.__delete__(instance)
 
-    attributes["code"] = Code()
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
-    frame, leave_now, collect, shared = sys._getframe, os._exit, gc.collect, []
-
     def redefines_code(kind):
         return any("code" in vars(sub) or redefines_code(sub) for sub in kind.__subclasses__())
 
-    def leave():
-        try:
-            frame(1)
-            return  # called by the program, not by the end of the interpreter
-        except ValueError:
-            pass
-        if hasattr(sys, "last_type") or redefines_code(SystemExit):
-            return
-        code = exit_code[0] if exit_code else None
-        if code is None:
-            code = 0
-        elif not isinstance(code, int):
-            code = 1
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except BaseException:
-            return
-        modules = sys.modules
-        own = [name for name in modules if name == "__main__" or name not in shared[0]]
-        left = []
-        for name in own:
-            module = modules[name]
-            if module is not None:
-                try:
-                    left.append(weakref.ref(module))
-                except TypeError:
-                    pass
-            modules[name] = module = None
-        collect()
-        for reference in reversed(left):
-            module = reference()
-            if module is not None:
-                names = vars(module)
-                for name in list(names):
-                    if name != "__builtins__":
-                        names[name] = None
-                names = module = None
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except BaseException:
-            code = 120
-        leave_now(code & 0xFF)
+    def exit_code():
+        """As far as it is certain."""
+        if asked:
+            code = asked[0]
+            if code is None:
+                return 0
+            if not isinstance(code, int):
+                return 1
+            return code & 0xFF if -2**63 <= code < 2**63 else 0xFF
+        if not hasattr(sys, "last_type"):
+            return 0
+        # An exception ended the program if the program's frame is where its traceback begins.
+        trace = getattr(sys, "last_traceback", None)
+        if trace is None or issubclass(sys.last_type, KeyboardInterrupt):
+            return None
+        outer = trace.tb_frame
+        ended = outer.f_back is None and outer.f_lasti == trace.tb_lasti
+        return 1 if ended and outer.f_code.co_name == "<module>" else None
 
-    atexit.register(leave)
-    shared.append(frozenset(sys.modules) | bare_modules)
+    def note():
+        """The last of all exit functions."""
+        if not called_by_interpreter() or redefines_code(SystemExit):
+            return
+        if (sys.stdout, sys.stderr) != streams:
+            return
+        try:
+            for stream in streams:
+                if not stream.closed:
+                    stream.flush()
+            code = exit_code()
+        except BaseException:
+            return
+        if code is not None:
+            known.append(code)
+
+    def clear(names):
+        """As CPython does it."""
+        for private in (True, False):
+            for name in list(names):
+                if name != "__builtins__" and (name[:1] == "_" and name[1:2] != "_" or not private):
+                    names[name] = None
+
+    def end(_):
+        if not finalizing() or not known:
+            return
+        module = main()
+        if module is not None:
+            clear(vars(module))
+            module = None
+        for thing in objects():
+            if any("__del__" in vars(kind) for kind in type(thing).__mro__):
+                return
+        try:
+            for stream in streams:
+                if not stream.closed:
+                    stream.flush()
+        except BaseException:
+            return
+        leave_now(known[0])
+
+    attributes["code"] = Code()
+    python.PyType_Modified(ctypes.py_object(SystemExit))
+    atexit.register(note)
+    # `site` is the last module that was there before the program, so the first of them to go.
+    return weakref.ref(sys.modules["site"].enablerlcompleter, end)
 
 
 _cloche_start()
-del _cloche_start, _remove, _leave_fast

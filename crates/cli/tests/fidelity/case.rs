@@ -2,7 +2,6 @@
 //!
 //! - `stdin: "a\n"`: standard input, as a JSON string.
 //! - `env: NAME=value`: a variable; may be there more than once.
-//! - `hide: addresses`: hexadecimal numbers are not compared.
 //! - `differs: name`: documented under this name as different.
 //! - `each: text`: one of several cases, with `EACH` in the program replaced by the text.
 //!
@@ -16,7 +15,6 @@ use cloche_model::{FileName, InputFile, Language, RunSpec};
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    pub(crate) hides_addresses: bool,
     pub(crate) differs: Option<String>,
     language: Language,
     code: Vec<u8>,
@@ -43,7 +41,6 @@ impl Case {
     pub(crate) fn new(language: Language, name: &str, code: impl Into<Vec<u8>>) -> Self {
         Self {
             name: name.to_owned(),
-            hides_addresses: false,
             differs: None,
             language,
             code: code.into(),
@@ -68,7 +65,6 @@ impl Case {
                     let (name, value) = value.split_once('=').unwrap();
                     case.env.insert(name.to_owned(), value.to_owned());
                 }
-                "hide" => case.hides_addresses = value == "addresses",
                 "each" => case.variants.push(value.to_owned()),
                 "differs" => case.differs = Some(value.to_owned()),
                 _ => {}

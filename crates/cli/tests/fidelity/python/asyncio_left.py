@@ -1,4 +1,3 @@
-# hide: addresses
 import asyncio
 
 

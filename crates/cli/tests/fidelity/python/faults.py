@@ -1,4 +1,3 @@
-# hide: addresses
 # each: ctypes.string_at(0)
 # each: os.abort()
 # each: faulthandler.dump_traceback(); os._exit(0)
