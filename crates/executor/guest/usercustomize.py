@@ -31,11 +31,11 @@ def _cloche_start():
 
     places = set(sys.path_importer_cache)
     preloaded = _Preloaded(sys)
-    preloaded.load(["ctypes", "gc", "weakref", *preload])
+    preloaded.load(["ctypes", "gc", "weakref", "itertools", "_operator", *preload])
     ctypes, gc, weakref = (preloaded.modules[name] for name in ("ctypes", "gc", "weakref"))
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
     python = ctypes.PyDLL(None)
-    watch = _leave_fast(sys, os, python, preloaded.modules)
+    seen = _leave_fast(sys, os, python, preloaded.modules)
     for place in set(sys.path_importer_cache) - places:
         del sys.path_importer_cache[place]
     _touch(sys, gc)
@@ -47,7 +47,7 @@ def _cloche_start():
         python.PyObject_GC_UnTrack(thing)
     gc.freeze()
     # Nobody may take apart what is shared: it would be copied.
-    for kept in (preloaded, watch):
+    for kept in (preloaded, seen):
         python.Py_IncRef(ctypes.py_object(kept))
     os.write(job_fd, b"R")
     python.PyOS_BeforeFork()
@@ -288,22 +288,28 @@ class _Preloaded:
         needs = self.needs.get(name)
         if needs is None:
             needs = self.needs[name] = self.first_names(name)
-        caches, path_finder = self.sys.path_importer_cache, None
         for first, place in needs:
             for entry in self.sys.path:
+                finder = self.finder(entry)
                 if entry == place:
                     break
-                try:
-                    finder = caches[entry]
-                except KeyError:
-                    external = self.sys.modules["_frozen_importlib_external"]
-                    finder = external.PathFinder._path_importer_cache(entry)
                 spec = None if finder is None else finder.find_spec(first)
                 if spec is not None and spec.loader is not None:
                     return False
             else:
                 return False
+        package = self.modules.get(name.rpartition(".")[0])
+        for entry in getattr(package, "__path__", ()):
+            self.finder(entry)
         return True
+
+    def finder(self, entry):
+        """What looks into a directory; made if need be, as the import system does it."""
+        try:
+            return self.sys.path_importer_cache[entry]
+        except KeyError:
+            external = self.sys.modules["_frozen_importlib_external"]
+            return external.PathFinder._path_importer_cache(entry)
 
     def first_names(self, name):
         """The first names of what a module has imported, and they in turn, with their places."""
@@ -349,20 +355,15 @@ def _leave_fast(sys, os, python, modules):
     apart the modules it had before the program; there it stops, if nothing is left that a program
     could notice and the exit code is known for certain. Else it goes on.
     """
-    ctypes, gc, weakref, atexit = (modules[name] for name in ("ctypes", "gc", "weakref", "atexit"))
+    gc, weakref, itertools, operator = (
+        modules[name] for name in ("gc", "weakref", "itertools", "_operator"))
     frame, finalizing, leave_now = sys._getframe, sys.is_finalizing, os._exit
     objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
-    streams = (sys.stdout, sys.stderr)
-    asked, known = [], []
+    stdout, stderr = sys.stdout, sys.stderr
+    kinds = len(SystemExit.__subclasses__())
+    asked, seen = [], []
     attributes = gc.get_referents(SystemExit.__dict__)[0]
     member = attributes["code"]
-
-    def called_by_interpreter():
-        try:
-            frame(2)
-        except ValueError:
-            return True
-        return False
 
     class Code:
         """The `code` of SystemExit, which notes when the interpreter itself asks for it."""
@@ -373,7 +374,9 @@ def _leave_fast(sys, os, python, modules):
             if instance is None:
                 return member
             value = member.__get__(instance, owner)
-            if called_by_interpreter():
+            try:
+                frame(1)
+            except ValueError:
                 asked[:] = [value]
             return value
 
@@ -383,11 +386,38 @@ def _leave_fast(sys, os, python, modules):
         def __delete__(self, instance):
             member.__delete__(instance)
 
-    def redefines_code(kind):
-        return any("code" in vars(sub) or redefines_code(sub) for sub in kind.__subclasses__())
+    def get(objects, name):
+        return map(getattr, objects, (name,), (None,))
+
+    def call(function):
+        return itertools.starmap(function, ((),))
+
+    def look():
+        """What is to be seen after all exit functions, once this is gone through.
+
+        All of it runs without a frame of its own, which a trace function would notice.
+        """
+        system, trace, last = (sys,), "last_traceback", get((sys,), "last_value")
+        yield map(operator.contains, call(sys._current_frames), (sys.modules["_thread"].get_ident(),))
+        yield map(id, itertools.chain(get(system, "stdout"), get(system, "stderr")))
+        yield map(len, map(type.__subclasses__, (SystemExit,)))
+        yield map(hasattr, system, ("last_type",))
+        yield map(isinstance, last, (KeyboardInterrupt,))
+        yield get(get(system, trace), "tb_lasti")
+        yield get(get(get(system, trace), "tb_frame"), "f_lasti")
+        yield map(id, get(get(get(system, trace), "tb_frame"), "f_back"))
+        yield get(get(get(get(system, trace), "tb_frame"), "f_code"), "co_name")
+        # `site` is the last module that was there before the program, so the first of them to go.
+        end_of = (sys.modules["site"].enablerlcompleter,)
+        for tracer in (sys.gettrace, sys.getprofile):
+            end_of = itertools.compress(end_of, map(operator.is_, call(tracer), (None,)))
+        yield map(weakref.ref, end_of, (end,))
 
     def exit_code():
         """As far as it is certain."""
+        in_program, out, err, subclasses, failed, interrupted, *trace, _ = seen
+        if in_program or (out, err, subclasses) != (id(stdout), id(stderr), kinds):
+            return None
         if asked:
             code = asked[0]
             if code is None:
@@ -395,31 +425,12 @@ def _leave_fast(sys, os, python, modules):
             if not isinstance(code, int):
                 return 1
             return code & 0xFF if -2**63 <= code < 2**63 else 0xFF
-        if not hasattr(sys, "last_type"):
+        if not failed:
             return 0
         # An exception ended the program if the program's frame is where its traceback begins.
-        trace = getattr(sys, "last_traceback", None)
-        if trace is None or issubclass(sys.last_type, KeyboardInterrupt):
-            return None
-        outer = trace.tb_frame
-        ended = outer.f_back is None and outer.f_lasti == trace.tb_lasti
-        return 1 if ended and outer.f_code.co_name == "<module>" else None
-
-    def note():
-        """The last of all exit functions."""
-        if not called_by_interpreter() or redefines_code(SystemExit):
-            return
-        if (sys.stdout, sys.stderr) != streams:
-            return
-        try:
-            for stream in streams:
-                if not stream.closed:
-                    stream.flush()
-            code = exit_code()
-        except BaseException:
-            return
-        if code is not None:
-            known.append(code)
+        begins, ended, below, name = trace
+        fell = begins is not None and begins == ended and below == id(None) and name == "<module>"
+        return 1 if fell and not interrupted else None
 
     def clear(names):
         """As CPython does it."""
@@ -429,7 +440,8 @@ def _leave_fast(sys, os, python, modules):
                     names[name] = None
 
     def end(_):
-        if not finalizing() or not known:
+        code = exit_code() if finalizing() else None
+        if code is None:
             return
         module = main()
         if module is not None:
@@ -439,18 +451,15 @@ def _leave_fast(sys, os, python, modules):
             if any("__del__" in vars(kind) for kind in type(thing).__mro__):
                 return
         try:
-            for stream in streams:
-                if not stream.closed:
-                    stream.flush()
+            if all(stream.closed or stream.write_through for stream in (stdout, stderr)):
+                leave_now(code)
         except BaseException:
             return
-        leave_now(known[0])
 
     attributes["code"] = Code()
-    python.PyType_Modified(ctypes.py_object(SystemExit))
-    atexit.register(note)
-    # `site` is the last module that was there before the program, so the first of them to go.
-    return weakref.ref(sys.modules["site"].enablerlcompleter, end)
+    python.PyType_Modified(modules["ctypes"].py_object(SystemExit))
+    modules["atexit"].register(seen.extend, itertools.chain.from_iterable(list(look())))
+    return seen
 
 
 _cloche_start()

@@ -1,7 +1,5 @@
 # env: ZED=last
 # env: ALPHA=first one
-# env: LANG=C
-# env: PYTHONSTARTUP=/nothing
 import os
 import subprocess
 import sys

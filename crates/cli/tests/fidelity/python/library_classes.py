@@ -11,7 +11,6 @@ import subprocess
 import tempfile
 import typing
 
-print(re._cache if hasattr(re, "_cache") else "", len(re._cache) if hasattr(re, "_cache") else "")
 print(logging._handlerList, logging.root.handlers, logging.Logger.manager.loggerDict)
 print(subprocess._active, tempfile.tempdir, tempfile._name_sequence, subprocess._USE_VFORK)
 print(functools.singledispatch, enum.Enum.__subclasses__() != [], typing.get_type_hints(print) == {})

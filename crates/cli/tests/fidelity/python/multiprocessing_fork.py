@@ -11,7 +11,7 @@ def square(x):
 
 
 def report(queue):
-    queue.put((__name__, __file__, sys.argv, mp.current_process().name, mp.parent_process().name))
+    queue.put((len(sys.path), __name__, __file__, sys.argv, mp.current_process().name, mp.parent_process().name))
 
 
 def fill(name):

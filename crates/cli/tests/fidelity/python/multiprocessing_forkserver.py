@@ -3,7 +3,8 @@ import os
 import sys
 from multiprocessing import shared_memory
 
-print(__name__, sys.argv, len(sys.path))
+if __name__ == "__main__":
+    print(sys.argv, len(sys.path))
 
 
 def square(x):
@@ -11,7 +12,7 @@ def square(x):
 
 
 def report(queue):
-    queue.put((__name__, __file__, sys.argv, mp.current_process().name, mp.parent_process().name))
+    queue.put((len(sys.path), __name__, __file__, sys.argv, mp.current_process().name, mp.parent_process().name))
 
 
 def fill(name):

@@ -13,7 +13,7 @@ print([line.rstrip() for line in open("/proc/self/status") if line.startswith(wa
 for name in sorted(dir(resource)):
     if name.startswith("RLIMIT_"):
         print(name, resource.getrlimit(getattr(resource, name)))
-print(threading.main_thread(), threading.get_native_id(), threading.current_thread().native_id)
+print(threading.main_thread().name, threading.get_native_id(), threading.current_thread().native_id)
 print(threading.active_count(), threading.enumerate()[0].name, os.listdir("/proc/self/task"))
 print({s.name: signal.getsignal(s) for s in signal.valid_signals() if isinstance(s, signal.Signals)})
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getitimer(signal.ITIMER_REAL))

@@ -10,11 +10,11 @@ print(subprocess.run(["sh", "-c", "exit 7"]).returncode, subprocess.call(["sh", 
 try:
     subprocess.run(["no-such-program"])
 except FileNotFoundError as error:
-    print(error)
+    print(type(error))
 try:
     subprocess.run(["sleep", "9"], timeout=0.05)
 except subprocess.TimeoutExpired as error:
-    print(error)
+    print(type(error))
 sys.stdout.flush()
 subprocess.run(["echo", "straight to stdout"])
 subprocess.run("echo to stderr >&2", shell=True)
