@@ -35,19 +35,18 @@ def _cloche_start():
     ctypes, gc, weakref = (preloaded.modules[name] for name in ("ctypes", "gc", "weakref"))
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
     python = ctypes.PyDLL(None)
-    seen = _leave_fast(sys, os, python, preloaded.modules)
+    seen = _leave_fast(sys, os, python, preloaded)
     for place in set(sys.path_importer_cache) - places:
-        del sys.path_importer_cache[place]
+        preloaded.finders[place] = sys.path_importer_cache.pop(place)
     _touch(sys, gc)
-    gc.collect()
     # The module of the program must not be frozen: it is collected like any other at the end.
     main = sys.modules["__main__"]
     program = [ctypes.py_object(main), ctypes.py_object(vars(main))]
     for thing in program:
         python.PyObject_GC_UnTrack(thing)
     gc.freeze()
-    # Nobody may take apart what is shared: it would be copied.
-    for kept in (preloaded, seen):
+    # Nobody may take apart what is shared: it would be copied. And `site` is to be there at the end.
+    for kept in (preloaded, seen, sys.modules["site"]):
         python.Py_IncRef(ctypes.py_object(kept))
     os.write(job_fd, b"R")
     python.PyOS_BeforeFork()
@@ -159,7 +158,10 @@ def _touch(sys, gc):
         except ImportError:
             pass
     sys.path_importer_cache.pop("/etc/passwd", None)
-    gc.collect(0)
+    # What the interpreter writes to when it ends: every module, and the collector's lists.
+    list(sys.modules.values())
+    gc.collect()
+    gc.get_objects()
 
 
 def _remove(os, path):
@@ -185,13 +187,16 @@ class _Preloaded:
 
     def __init__(self, sys):
         self.sys = sys
-        self.modules = {}  # all of them
+        self.modules = {}  # all of them, in the order they were ready
         self.waiting = {}  # those that the program has not imported yet
+        self.used = []  # those that it has, by name
         self.specs = {}
-        self.imports = {}
-        self.effects = {}
-        self.aliases = {}
-        self.needs = {}
+        self.imports = {}  # what each has imported
+        self.effects = {}  # what each has registered
+        self.aliases = {}  # what each has put under another name
+        self.plans = {}
+        self.finders = {}
+        self.places = [place for place in sys.path if place]
 
     def load(self, names):
         """Imports them, noting what each module does, and puts them out of sight."""
@@ -248,6 +253,9 @@ class _Preloaded:
         copyreg.dispatch_table.clear()
         copyreg.dispatch_table.update(reductions)
         self.put_away(bare)
+        for name in names:
+            if name in self.waiting:
+                self.plan(name)
         self.hook(bare["_frozen_importlib"])
 
     def put_away(self, bare):
@@ -275,33 +283,68 @@ class _Preloaded:
         natively = finder.find_spec.__func__
 
         def find_spec(cls, fullname, path=None, target=None):
-            if fullname in waiting and self.is_found(fullname):
-                return importlib.ModuleSpec(fullname, self)
+            if fullname in waiting:
+                names, places = self.plan(fullname)
+                if self.are_found(places):
+                    for name in names:
+                        if name in waiting and name != fullname:
+                            self.sys.modules[name] = module = self.create_module(name)
+                            self.finish(name, module)
+                    return importlib.ModuleSpec(fullname, self)
             return natively(cls, fullname, path, target)
 
         find_spec.__qualname__ = natively.__qualname__
         find_spec.__module__ = natively.__module__
         finder.find_spec = classmethod(find_spec)
 
-    def is_found(self, name):
-        """Whether an import would find it, and all it needs, where it was found ahead."""
-        needs = self.needs.get(name)
-        if needs is None:
-            needs = self.needs[name] = self.first_names(name)
-        for first, place in needs:
-            for entry in self.sys.path:
-                finder = self.finder(entry)
-                if entry == place:
-                    break
-                spec = None if finder is None else finder.find_spec(first)
-                if spec is not None and spec.loader is not None:
+    def plan(self, name):
+        """What comes with a module, in order; and their first names, by where they were found."""
+        plan = self.plans.get(name)
+        if plan is None:
+            found, todo, places = {name}, [name], {}
+            while todo:
+                more = todo.pop()
+                for needed in (more.rpartition(".")[0], *self.imports.get(more, ())):
+                    if needed in self.modules and needed not in found:
+                        found.add(needed)
+                        todo.append(needed)
+            for first in {needed.partition(".")[0] for needed in found}:
+                spec = self.specs.get(first)
+                if spec is not None and spec.has_location:
+                    place = spec.origin.rpartition("/")[0]
+                    if spec.submodule_search_locations is not None:
+                        place = place.rpartition("/")[0]
+                    places.setdefault(place, set()).add(first)
+            plan = [needed for needed in self.modules if needed in found], places
+            self.plans[name] = plan
+        return plan
+
+    def are_found(self, places):
+        """Whether an import would find these where they were found ahead.
+
+        The places that were there ahead cannot be written to: only what was added since, like the
+        program's own directory, can hold another module of the same name.
+        """
+        left, before = dict(places), iter(self.places)
+        for entry in self.sys.path:
+            if entry in self.places:
+                if next((place for place in before if place == entry), None) is None:
+                    return False  # in another order
+                left.pop(entry, None)
+                continue
+            finder = self.finder(entry)
+            for names in left.values():
+                if finder is not None and not self.is_without(finder, names):
                     return False
-            else:
-                return False
-        package = self.modules.get(name.rpartition(".")[0])
-        for entry in getattr(package, "__path__", ()):
-            self.finder(entry)
-        return True
+        return not left
+
+    def is_without(self, finder, names):
+        finder.find_spec(next(iter(names)))  # has it look again if its directory has changed
+        there = getattr(finder, "_path_cache", None)
+        if there is not None:
+            names = names.intersection([file.partition(".")[0] for file in there])
+        specs = [finder.find_spec(name) for name in names]
+        return all(spec is None or spec.loader is None for spec in specs)
 
     def finder(self, entry):
         """What looks into a directory; made if need be, as the import system does it."""
@@ -311,43 +354,33 @@ class _Preloaded:
             external = self.sys.modules["_frozen_importlib_external"]
             return external.PathFinder._path_importer_cache(entry)
 
-    def first_names(self, name):
-        """The first names of what a module has imported, and they in turn, with their places."""
-        found, todo, places = {name}, [name], {}
-        while todo:
-            more = todo.pop()
-            first = more.partition(".")[0]
-            spec = getattr(self.modules.get(first), "__spec__", None)
-            origin = getattr(spec, "origin", None) or ""
-            if getattr(spec, "has_location", False):
-                place = origin.rpartition("/")[0]
-                packed = spec.submodule_search_locations is not None
-                places[first] = place.rpartition("/")[0] if packed else place
-            for needed in self.imports.get(more, ()):
-                if needed in self.modules and needed not in found:
-                    found.add(needed)
-                    todo.append(needed)
-        return list(places.items())
-
     def create_module(self, spec):
-        return self.waiting.pop(spec.name)
+        name = getattr(spec, "name", spec)
+        self.used.append(name)
+        return self.waiting.pop(name)
 
     def exec_module(self, module):
-        """What the module did when it was imported, as far as others see it."""
-        name, inside = module.__spec__.name, vars(module)
+        name = module.__spec__.name
         module.__spec__ = self.specs[name]
-        own = [more.rpartition(".")[2] for more in self.modules if more.rpartition(".")[0] == name]
-        bound = {part: inside[part] for part in own if part in inside}
-        for needed in self.imports.get(name, ()):
-            if needed in self.waiting:
-                self.importing(needed)
-        inside.update(bound)
-        self.sys.modules.update(self.aliases.get(name, ()))
+        self.finish(name, module)
+
+    def finish(self, name, module):
+        """What the module did when it was imported, as far as others see it."""
+        package, _, last = name.rpartition(".")
+        if package:
+            package = self.sys.modules.get(package) or self.modules.get(package)
+            if package is not None:
+                vars(package).setdefault(last, module)
+                for entry in getattr(package, "__path__", ()):
+                    if entry in self.finders:
+                        self.sys.path_importer_cache.setdefault(entry, self.finders[entry])
+        if name in self.aliases:
+            self.sys.modules.update(self.aliases[name])
         for function, arguments, keywords in self.effects.get(name, ()):
             function(*arguments, **keywords)
 
 
-def _leave_fast(sys, os, python, modules):
+def _leave_fast(sys, os, python, preloaded):
     """Ends forked interpreters without taking apart what they share with their template.
 
     A full finalisation writes to every object, and so copies every page. The interpreter ends in
@@ -355,6 +388,7 @@ def _leave_fast(sys, os, python, modules):
     apart the modules it had before the program; there it stops, if nothing is left that a program
     could notice and the exit code is known for certain. Else it goes on.
     """
+    modules, used = preloaded.modules, preloaded.used
     gc, weakref, itertools, operator = (
         modules[name] for name in ("gc", "weakref", "itertools", "_operator"))
     frame, finalizing, leave_now = sys._getframe, sys.is_finalizing, os._exit
@@ -402,6 +436,8 @@ def _leave_fast(sys, os, python, modules):
         yield map(id, itertools.chain(get(system, "stdout"), get(system, "stderr")))
         yield map(len, map(type.__subclasses__, (SystemExit,)))
         yield map(hasattr, system, ("last_type",))
+        names = ("__name__", "__file__", "__cached__")
+        yield map(operator.contains, itertools.repeat(vars(main())), names)
         yield map(isinstance, last, (KeyboardInterrupt,))
         yield get(get(system, trace), "tb_lasti")
         yield get(get(get(system, trace), "tb_frame"), "f_lasti")
@@ -412,10 +448,12 @@ def _leave_fast(sys, os, python, modules):
         for tracer in (sys.gettrace, sys.getprofile):
             end_of = itertools.compress(end_of, map(operator.is_, call(tracer), (None,)))
         yield map(weakref.ref, end_of, (end,))
+        # Not to be taken apart, unless something of the program's depends on it: see below.
+        yield map(sys.modules.pop, used, itertools.repeat(None))
 
     def exit_code():
         """As far as it is certain."""
-        in_program, out, err, subclasses, failed, interrupted, *trace, _ = seen
+        in_program, out, err, subclasses, failed, named, *left, interrupted = seen[:9]
         if in_program or (out, err, subclasses) != (id(stdout), id(stderr), kinds):
             return None
         if asked:
@@ -425,10 +463,13 @@ def _leave_fast(sys, os, python, modules):
             if not isinstance(code, int):
                 return 1
             return code & 0xFF if -2**63 <= code < 2**63 else 0xFF
+        if any(left) or not named:
+            return None  # `sys.exit` has been called, and nobody has seen with what
         if not failed:
             return 0
-        # An exception ended the program if the program's frame is where its traceback begins.
-        begins, ended, below, name = trace
+        # The interpreter forgets the name of the main file when that is through, however it ended;
+        # an exception ended it if the program's frame is where its traceback begins.
+        begins, ended, below, name = seen[9:13]
         fell = begins is not None and begins == ended and below == id(None) and name == "<module>"
         return 1 if fell and not interrupted else None
 
@@ -439,6 +480,11 @@ def _leave_fast(sys, os, python, modules):
                 if name != "__builtins__" and (name[:1] == "_" and name[1:2] != "_" or not private):
                     names[name] = None
 
+    def is_noticeable():
+        """Whether an object is left whose end a program could see."""
+        kinds = {type(thing) for thing in objects()}
+        return any("__del__" in vars(base) for kind in kinds for base in kind.__mro__)
+
     def end(_):
         code = exit_code() if finalizing() else None
         if code is None:
@@ -447,8 +493,10 @@ def _leave_fast(sys, os, python, modules):
         if module is not None:
             clear(vars(module))
             module = None
-        for thing in objects():
-            if any("__del__" in vars(kind) for kind in type(thing).__mro__):
+        if is_noticeable():
+            for name in reversed(used):
+                clear(vars(modules[name]))
+            if is_noticeable():
                 return
         try:
             if all(stream.closed or stream.write_through for stream in (stdout, stderr)):

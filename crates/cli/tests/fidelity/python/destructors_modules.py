@@ -18,10 +18,6 @@ import two
 mine = one.Loud("mine")
 sys.path_hooks.append(lambda path, kept=one.Loud("in a path hook"): 1 / 0)
 sys.modules["made up"] = one.Loud("is a module")
-import logging
-
-logging.kept = one.Loud("on logging")
-logging.addLevelName(33, one.Loud("a level"))
 import functools
 
 
