@@ -34,20 +34,25 @@ impl Capture {
             if self.pipe.readable().await.is_err() {
                 self.ended = true;
             }
-            self.drain().await;
+            self.take(|pipe, buffer| pipe.try_read(buffer)).await;
         }
         // The stream is over; the program may not be.
         std::future::pending::<()>().await;
     }
 
-    /// Takes what is there now, without waiting for more.
+    /// Takes what is there now, without waiting for more. Asks the kernel: the runtime may not
+    /// have heard yet of what was written last.
     pub(crate) async fn drain(&mut self) {
+        self.take(|pipe, buffer| Ok(rustix::io::read(pipe, buffer)?)).await;
+    }
+
+    async fn take(&mut self, read: impl Fn(&pipe::Receiver, &mut [u8]) -> io::Result<usize>) {
         let mut buffer = [0; CHUNK];
         loop {
             // Room for the chunk first: between reading it and passing it on there is no wait in
             // which it could be lost.
             let room = self.room().await;
-            match self.pipe.try_read(&mut buffer) {
+            match read(&self.pipe, &mut buffer) {
                 Ok(0) => {
                     self.ended = true;
                     return;
