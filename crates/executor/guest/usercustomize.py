@@ -19,128 +19,149 @@ def _cloche_start():
     del os.environ["PYTHONPATH"]
     sys.path[:] = [entry for entry in sys.path if entry != home]
     sys.path_importer_cache.pop(home, None)
-
     job_fd = 3
-    bare_modules = set(sys.modules)
-
-    def read_job():
-        """Takes the files and variables of a job, as the cold start's reader does in Rust."""
-        data, at = b"", 0
-
-        def take(length):
-            nonlocal data, at
-            while len(data) - at < length:
-                more = os.read(job_fd, max(1 << 16, length - len(data) + at))
-                if not more:
-                    os._exit(0)
-                data, at = data[at:] + more, 0
-            at += length
-            return data[at - length:at]
-
-        def word(length=4):
-            return int.from_bytes(take(length), "little")
-
-        while True:
-            kind = word()
-            if kind == 1:
-                mode = word()
-                name = take(word())[:-1]
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-                content = memoryview(take(word()))
-                file = os.open(name, flags, mode)
-                while content:
-                    content = content[os.write(file, content):]
-                os.close(file)
-            elif kind == 2:
-                _, arguments, variables, _ = word(), word(), word(), word()
-                strings = [take(word(8))[:-1] for _ in range(1 + arguments + variables)]
-                break
-            else:
-                os._exit(126)
-        os.close(job_fd)
-        wanted = dict(pair.split(b"=", 1) for pair in strings[1 + arguments:])
-        here = os.environb
-        for name in [name for name in here if name not in wanted]:
-            del here[name]
-        for name, value in wanted.items():
-            if here.get(name) != value:
-                here[name] = value
-
-    def user_site():
-        """Does for a home that has packages what `site` has done before there was one.
-
-        Ends as the import of a module that is not there: `site` takes that as it is, and the
-        import system forgets this one.
-        """
-        site = sys.modules["site"]
-        packages = site.getusersitepackages()
-        if not os.path.isdir(packages):
-            raise ImportError(name="usercustomize")
-        later = [entry for entry in site.getsitepackages() if entry in sys.path]
-        rest = sys.path[sys.path.index(later[0]):] if later else []
-        del sys.path[len(sys.path) - len(rest):]
-        site.addsitedir(packages)
-        sys.path.extend(rest)
-        del sys.modules["usercustomize"]
-        import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
-
-    def reseed():
-        """What the operating system's fork does not make different between siblings."""
-        numpy_random = sys.modules.get("numpy.random")
-        if numpy_random is not None:
-            numpy_random.seed()
-        ssl = sys.modules.get("_ssl")
-        if ssl is not None:
-            ssl.RAND_add(os.urandom(64), 64.0)
-
-    def touch(gc):
-        """Writes once to what every program writes to, so that its pages are copied by now."""
-        namespace = {"__name__": "warm"}
-        source = "import os, sys\nprint('', end='')\nwarm = [str(n) for n in range(32)]\n"
-        exec(compile(source, "warm", "exec"), namespace)
-        with open("/dev/null", "rb") as nothing:
-            nothing.read()
-        for attempt in [lambda: __import__("cloche_has_no_such_module")] + [
-            lambda hook=hook: hook("/etc/passwd") for hook in sys.path_hooks
-        ]:
-            try:
-                attempt()
-            except ImportError:
-                pass
-        sys.path_importer_cache.pop("/etc/passwd", None)
-        gc.collect(0)
 
     if way == "single":
         for name in ("usercustomize.py", "__pycache__"):
             _remove(os, os.path.join(home, name))
         os.write(job_fd, b"R")
-        read_job()
-        user_site()
+        _read_job(os, job_fd)
+        _as_if_now(os, sys)
         return
 
-    import ctypes
-    import gc
-
+    places = set(sys.path_importer_cache)
+    preloaded = _Preloaded(sys)
+    preloaded.load(["ctypes", "gc", "weakref", "itertools", "_operator", *preload])
+    ctypes, gc, weakref = (preloaded.modules[name] for name in ("ctypes", "gc", "weakref"))
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
-    for name in preload:
-        try:
-            __import__(name)
-        except ImportError:
-            pass
-    _leave_fast(ctypes, gc, bare_modules)
-    touch(gc)
-    gc.collect()
+    python = ctypes.PyDLL(None)
+    seen = _leave_fast(sys, os, python, preloaded)
+    for place in set(sys.path_importer_cache) - places:
+        preloaded.finders[place] = sys.path_importer_cache.pop(place)
+    _touch(sys, gc)
+    # The module of the program must not be frozen: it is collected like any other at the end.
+    main = sys.modules["__main__"]
+    program = [ctypes.py_object(main), ctypes.py_object(vars(main))]
+    for thing in program:
+        python.PyObject_GC_UnTrack(thing)
     gc.freeze()
+    # Nobody may take apart what is shared: it would be copied. And `site` is to be there at the end.
+    for kept in (preloaded, seen, sys.modules["site"]):
+        python.Py_IncRef(ctypes.py_object(kept))
     os.write(job_fd, b"R")
-    ctypes.pythonapi.PyOS_BeforeFork()
+    python.PyOS_BeforeFork()
     library.cloche_serve(5)
     # From here on: the guest of a new cell, every wall up.
-    ctypes.pythonapi.PyOS_AfterFork_Child()
-    reseed()
-    touch(gc)
+    python.PyOS_AfterFork_Child()
+    for thing in program:
+        if not gc.is_tracked(thing.value):
+            python.PyObject_GC_Track(thing)
+    _reseed(os, preloaded.modules)
+    _touch(sys, gc)
     os.write(job_fd, b"R")
-    read_job()
-    user_site()
+    _read_job(os, job_fd)
+    _as_if_now(os, sys)
+
+
+def _read_job(os, job_fd):
+    """Takes the files and variables of a job, as the cold start's reader does in Rust."""
+    data, at = b"", 0
+
+    def take(length):
+        nonlocal data, at
+        while len(data) - at < length:
+            more = os.read(job_fd, max(1 << 16, length - len(data) + at))
+            if not more:
+                os._exit(0)
+            data, at = data[at:] + more, 0
+        at += length
+        return data[at - length:at]
+
+    def word(length=4):
+        return int.from_bytes(take(length), "little")
+
+    while True:
+        kind = word()
+        if kind == 1:
+            mode = word()
+            name = take(word())[:-1]
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            content = memoryview(take(word()))
+            file = os.open(name, flags, mode)
+            while content:
+                content = content[os.write(file, content):]
+            os.close(file)
+        elif kind == 2:
+            _, arguments, variables, _ = word(), word(), word(), word()
+            strings = [take(word(8))[:-1] for _ in range(1 + arguments + variables)]
+            break
+        else:
+            os._exit(126)
+    os.close(job_fd)
+    wanted = [tuple(pair.split(b"=", 1)) for pair in strings[1 + arguments:]]
+    here = os.environb
+    if list(here.items()) != wanted:
+        # All of them anew, for their order.
+        here.clear()
+        here.update(wanted)
+
+
+def _as_if_now(os, sys):
+    """Does again what the start-up has done before there was a job: time zone, and user site.
+
+    Ends as the import of a module that is not there: `site` takes that as it is, and the import
+    system forgets this one.
+    """
+    if "TZ" in os.environ:
+        sys.modules["time"].tzset()
+    site = sys.modules["site"]
+    packages = site.getusersitepackages()
+    if not os.path.isdir(packages):
+        raise ImportError(name="usercustomize")
+    later = [entry for entry in site.getsitepackages() if entry in sys.path]
+    rest = sys.path[sys.path.index(later[0]):] if later else []
+    del sys.path[len(sys.path) - len(rest):]
+    site.addsitedir(packages)
+    sys.path.extend(rest)
+    del sys.modules["usercustomize"]
+    import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
+
+
+def _reseed(os, modules):
+    """What a fork does not make different between siblings, who all have the same pid."""
+    numpy_random = modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    ssl = modules.get("_ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(64), 64.0)
+    tempfile = modules.get("tempfile")
+    if tempfile is not None:
+        tempfile._name_sequence = None
+    process = modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def _touch(sys, gc):
+    """Writes once to what every program writes to, so that its pages are copied by now."""
+    namespace = {"__name__": "warm"}
+    source = "import os, sys\nprint('', end='')\nwarm = [str(n) for n in range(32)]\n"
+    exec(compile(source, "warm", "exec"), namespace)
+    with open("/dev/null", "rb") as nothing:
+        nothing.read()
+    for attempt in [lambda: __import__("cloche_has_no_such_module")] + [
+        lambda hook=hook: hook("/etc/passwd") for hook in sys.path_hooks
+    ]:
+        try:
+            attempt()
+        except ImportError:
+            pass
+    sys.path_importer_cache.pop("/etc/passwd", None)
+    # What the interpreter writes to when it ends: every module, and the collector's lists.
+    list(sys.modules.values())
+    gc.collect()
+    gc.get_objects()
 
 
 def _remove(os, path):
@@ -155,20 +176,226 @@ def _remove(os, path):
         pass
 
 
-def _leave_fast(ctypes, gc, bare_modules):
+class _Preloaded:
+    """Modules that were imported ahead and wait, out of sight, for a program to import them.
+
+    `sys.modules` has none of them. When a program imports one, it gets there with what it had
+    imported itself, in the order it had, and what it had registered is registered now. If a module
+    of that name, or of one it needs, would be found elsewhere by now (the program has a `random.py`
+    beside it), it is not used, and the import goes its usual way.
+    """
+
+    def __init__(self, sys):
+        self.sys = sys
+        self.modules = {}  # all of them, in the order they were ready
+        self.waiting = {}  # those that the program has not imported yet
+        self.used = []  # those that it has, by name
+        self.specs = {}
+        self.imports = {}  # what each has imported
+        self.effects = {}  # what each has registered
+        self.aliases = {}  # what each has put under another name
+        self.plans = {}
+        self.finders = {}
+        self.places = [place for place in sys.path if place]
+
+    def load(self, names):
+        """Imports them, noting what each module does, and puts them out of sight."""
+        sys, bare = self.sys, dict(self.sys.modules)
+        builtins = bare["builtins"]
+        self.importing = importing = builtins.__import__
+        pending = []
+
+        def noting(name, globals=None, locals=None, fromlist=(), level=0):
+            who = (globals or {}).get("__name__") or ""
+            if who.startswith("importlib._bootstrap") and pending:
+                who = pending[-1]
+            full = name
+            if level:
+                package = globals.get("__package__") or who.rpartition(".")[0]
+                package = package.rsplit(".", level - 1)[0] if level > 1 else package
+                full = package + "." + name if name else package
+            pending.append(full)
+            try:
+                result = importing(name, globals, locals, fromlist, level)
+            finally:
+                pending.pop()
+            noted = self.imports.setdefault(who, {})
+            noted[full] = None
+            for item in fromlist or ():
+                if full + "." + item in sys.modules:
+                    noted[full + "." + item] = None
+            return result
+
+        def note(function, arguments, keywords):
+            who = sys._getframe(2).f_globals.get("__name__")
+            self.effects.setdefault(who, []).append((function, arguments, keywords))
+
+        def registering(*arguments, **keywords):
+            note(register, arguments, keywords)
+            return arguments[0]
+
+        def reducing(*arguments):
+            note(reduce, arguments, {})
+
+        builtins.__import__ = noting
+        import atexit
+        import copyreg
+
+        reductions = dict(copyreg.dispatch_table)
+        register, atexit.register = atexit.register, registering
+        reduce, copyreg.pickle = copyreg.pickle, reducing
+        for name in names:
+            try:
+                __import__(name)
+            except ImportError:
+                pass
+        atexit.register, copyreg.pickle, builtins.__import__ = register, reduce, importing
+        copyreg.dispatch_table.clear()
+        copyreg.dispatch_table.update(reductions)
+        self.put_away(bare)
+        for name in names:
+            if name in self.waiting:
+                self.plan(name)
+        self.hook(bare["_frozen_importlib"])
+
+    def put_away(self, bare):
+        for name, module in list(self.sys.modules.items()):
+            if name in bare or module is None:
+                continue
+            spec = getattr(module, "__spec__", None)
+            self.modules[name] = module
+            if getattr(spec, "name", None) == name:
+                self.waiting[name], self.specs[name] = module, spec
+            else:
+                # Another name that a module has put there for itself or a part of itself.
+                self.aliases.setdefault(name.rpartition(".")[0], {})[name] = module
+        self.sys.modules.clear()
+        self.sys.modules.update(bare)
+        for name, module in self.waiting.items():
+            package, _, last = name.rpartition(".")
+            package = self.modules.get(package) or bare.get(package)
+            if package is not None and vars(package).get(last) is module:
+                delattr(package, last)
+
+    def hook(self, importlib):
+        """Has the first finder of all look here; it is asked whatever the program imports."""
+        finder, waiting = importlib.BuiltinImporter, self.waiting
+        natively = finder.find_spec.__func__
+
+        def find_spec(cls, fullname, path=None, target=None):
+            if fullname in waiting:
+                names, places = self.plan(fullname)
+                if self.are_found(places):
+                    for name in names:
+                        if name in waiting and name != fullname:
+                            self.sys.modules[name] = module = self.create_module(name)
+                            self.finish(name, module)
+                    return importlib.ModuleSpec(fullname, self)
+            return natively(cls, fullname, path, target)
+
+        find_spec.__qualname__ = natively.__qualname__
+        find_spec.__module__ = natively.__module__
+        finder.find_spec = classmethod(find_spec)
+
+    def plan(self, name):
+        """What comes with a module, in order; and their first names, by where they were found."""
+        plan = self.plans.get(name)
+        if plan is None:
+            found, todo, places = {name}, [name], {}
+            while todo:
+                more = todo.pop()
+                for needed in (more.rpartition(".")[0], *self.imports.get(more, ())):
+                    if needed in self.modules and needed not in found:
+                        found.add(needed)
+                        todo.append(needed)
+            for first in {needed.partition(".")[0] for needed in found}:
+                spec = self.specs.get(first)
+                if spec is not None and spec.has_location:
+                    place = spec.origin.rpartition("/")[0]
+                    if spec.submodule_search_locations is not None:
+                        place = place.rpartition("/")[0]
+                    places.setdefault(place, set()).add(first)
+            plan = [needed for needed in self.modules if needed in found], places
+            self.plans[name] = plan
+        return plan
+
+    def are_found(self, places):
+        """Whether an import would find these where they were found ahead.
+
+        The places that were there ahead cannot be written to: only what was added since, like the
+        program's own directory, can hold another module of the same name.
+        """
+        left, before = dict(places), iter(self.places)
+        for entry in self.sys.path:
+            if entry in self.places:
+                if next((place for place in before if place == entry), None) is None:
+                    return False  # in another order
+                left.pop(entry, None)
+                continue
+            finder = self.finder(entry)
+            for names in left.values():
+                if finder is not None and not self.is_without(finder, names):
+                    return False
+        return not left
+
+    def is_without(self, finder, names):
+        finder.find_spec(next(iter(names)))  # has it look again if its directory has changed
+        there = getattr(finder, "_path_cache", None)
+        if there is not None:
+            names = names.intersection([file.partition(".")[0] for file in there])
+        specs = [finder.find_spec(name) for name in names]
+        return all(spec is None or spec.loader is None for spec in specs)
+
+    def finder(self, entry):
+        """What looks into a directory; made if need be, as the import system does it."""
+        try:
+            return self.sys.path_importer_cache[entry]
+        except KeyError:
+            external = self.sys.modules["_frozen_importlib_external"]
+            return external.PathFinder._path_importer_cache(entry)
+
+    def create_module(self, spec):
+        name = getattr(spec, "name", spec)
+        self.used.append(name)
+        return self.waiting.pop(name)
+
+    def exec_module(self, module):
+        name = module.__spec__.name
+        module.__spec__ = self.specs[name]
+        self.finish(name, module)
+
+    def finish(self, name, module):
+        """What the module did when it was imported, as far as others see it."""
+        package, _, last = name.rpartition(".")
+        if package:
+            package = self.sys.modules.get(package) or self.modules.get(package)
+            if package is not None:
+                vars(package).setdefault(last, module)
+                for entry in getattr(package, "__path__", ()):
+                    if entry in self.finders:
+                        self.sys.path_importer_cache.setdefault(entry, self.finders[entry])
+        if name in self.aliases:
+            self.sys.modules.update(self.aliases[name])
+        for function, arguments, keywords in self.effects.get(name, ()):
+            function(*arguments, **keywords)
+
+
+def _leave_fast(sys, os, python, preloaded):
     """Ends forked interpreters without taking apart what they share with their template.
 
-    A full finalisation writes to every object, and so copies every page. Registered first, this
-    runs last of all exit functions; it does what a program can observe of the rest (destructors of
-    its own modules, flushed streams, the exit code) and leaves. Where it cannot be sure of the exit
-    code it does nothing, and the interpreter ends in its own way.
+    A full finalisation writes to every object, and so copies every page. The interpreter ends in
+    its own way (threads, exit functions, streams, the program's modules) up to where it would take
+    apart the modules it had before the program; there it stops, if nothing is left that a program
+    could notice and the exit code is known for certain. Else it goes on.
     """
-    import atexit
-    import os
-    import sys
-    import weakref
-
-    exit_code = []
+    modules, used = preloaded.modules, preloaded.used
+    gc, weakref, itertools, operator = (
+        modules[name] for name in ("gc", "weakref", "itertools", "_operator"))
+    frame, finalizing, leave_now = sys._getframe, sys.is_finalizing, os._exit
+    objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
+    stdout, stderr = sys.stdout, sys.stderr
+    kinds = len(SystemExit.__subclasses__())
+    asked, seen = [], []
     attributes = gc.get_referents(SystemExit.__dict__)[0]
     member = attributes["code"]
 
@@ -182,9 +409,9 @@ def _leave_fast(ctypes, gc, bare_modules):
                 return member
             value = member.__get__(instance, owner)
             try:
-                sys._getframe(1)
+                frame(1)
             except ValueError:
-                exit_code[:] = [value]
+                asked[:] = [value]
             return value
 
         def __set__(self, instance, value):
@@ -193,61 +420,94 @@ def _leave_fast(ctypes, gc, bare_modules):
         def __delete__(self, instance):
             member.__delete__(instance)
 
-    attributes["code"] = Code()
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
-    frame, leave_now, collect, shared = sys._getframe, os._exit, gc.collect, []
+    def get(objects, name):
+        return map(getattr, objects, (name,), (None,))
 
-    def redefines_code(kind):
-        return any("code" in vars(sub) or redefines_code(sub) for sub in kind.__subclasses__())
+    def call(function):
+        return itertools.starmap(function, ((),))
 
-    def leave():
-        try:
-            frame(1)
-            return  # called by the program, not by the end of the interpreter
-        except ValueError:
-            pass
-        if hasattr(sys, "last_type") or redefines_code(SystemExit):
-            return
-        code = exit_code[0] if exit_code else None
+    def look():
+        """What is to be seen after all exit functions, once this is gone through.
+
+        All of it runs without a frame of its own, which a trace function would notice.
+        """
+        system, trace, last = (sys,), "last_traceback", get((sys,), "last_value")
+        yield map(operator.contains, call(sys._current_frames), (sys.modules["_thread"].get_ident(),))
+        yield map(id, itertools.chain(get(system, "stdout"), get(system, "stderr")))
+        yield map(len, map(type.__subclasses__, (SystemExit,)))
+        yield map(hasattr, system, ("last_type",))
+        names = ("__name__", "__file__", "__cached__")
+        yield map(operator.contains, itertools.repeat(vars(main())), names)
+        yield map(isinstance, last, (KeyboardInterrupt,))
+        yield get(get(system, trace), "tb_lasti")
+        yield get(get(get(system, trace), "tb_frame"), "f_lasti")
+        yield map(id, get(get(get(system, trace), "tb_frame"), "f_back"))
+        yield get(get(get(get(system, trace), "tb_frame"), "f_code"), "co_name")
+        # `site` is the last module that was there before the program, so the first of them to go.
+        end_of = (sys.modules["site"].enablerlcompleter,)
+        for tracer in (sys.gettrace, sys.getprofile):
+            end_of = itertools.compress(end_of, map(operator.is_, call(tracer), (None,)))
+        yield map(weakref.ref, end_of, (end,))
+        # Not to be taken apart, unless something of the program's depends on it: see below.
+        yield map(sys.modules.pop, used, itertools.repeat(None))
+
+    def exit_code():
+        """As far as it is certain."""
+        in_program, out, err, subclasses, failed, named, *left, interrupted = seen[:9]
+        if in_program or (out, err, subclasses) != (id(stdout), id(stderr), kinds):
+            return None
+        if asked:
+            code = asked[0]
+            if code is None:
+                return 0
+            if not isinstance(code, int):
+                return 1
+            return code & 0xFF if -2**63 <= code < 2**63 else 0xFF
+        if any(left) or not named:
+            return None  # `sys.exit` has been called, and nobody has seen with what
+        if not failed:
+            return 0
+        # The interpreter forgets the name of the main file when that is through, however it ended;
+        # an exception ended it if the program's frame is where its traceback begins.
+        begins, ended, below, name = seen[9:13]
+        fell = begins is not None and begins == ended and below == id(None) and name == "<module>"
+        return 1 if fell and not interrupted else None
+
+    def clear(names):
+        """As CPython does it."""
+        for private in (True, False):
+            for name in list(names):
+                if name != "__builtins__" and (name[:1] == "_" and name[1:2] != "_" or not private):
+                    names[name] = None
+
+    def is_noticeable():
+        """Whether an object is left whose end a program could see."""
+        kinds = {type(thing) for thing in objects()}
+        return any("__del__" in vars(base) for kind in kinds for base in kind.__mro__)
+
+    def end(_):
+        code = exit_code() if finalizing() else None
         if code is None:
-            code = 0
-        elif not isinstance(code, int):
-            code = 1
+            return
+        module = main()
+        if module is not None:
+            clear(vars(module))
+            module = None
+        if is_noticeable():
+            for name in reversed(used):
+                clear(vars(modules[name]))
+            if is_noticeable():
+                return
         try:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            if all(stream.closed or stream.write_through for stream in (stdout, stderr)):
+                leave_now(code)
         except BaseException:
             return
-        modules = sys.modules
-        own = [name for name in modules if name == "__main__" or name not in shared[0]]
-        left = []
-        for name in own:
-            module = modules[name]
-            if module is not None:
-                try:
-                    left.append(weakref.ref(module))
-                except TypeError:
-                    pass
-            modules[name] = module = None
-        collect()
-        for reference in reversed(left):
-            module = reference()
-            if module is not None:
-                names = vars(module)
-                for name in list(names):
-                    if name != "__builtins__":
-                        names[name] = None
-                names = module = None
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except BaseException:
-            code = 120
-        leave_now(code & 0xFF)
 
-    atexit.register(leave)
-    shared.append(frozenset(sys.modules) | bare_modules)
+    attributes["code"] = Code()
+    python.PyType_Modified(modules["ctypes"].py_object(SystemExit))
+    modules["atexit"].register(seen.extend, itertools.chain.from_iterable(list(look())))
+    return seen
 
 
 _cloche_start()
-del _cloche_start, _remove, _leave_fast

@@ -1,0 +1,157 @@
+//! A program cannot tell how its interpreter was started.
+//!
+//! Every case is a program in `fidelity/`, run in the same box in each way there is: started from
+//! nothing when the job comes, started before it, and (Python) forked from a template. Output,
+//! errors and ending must be the same, byte for byte. What cannot be the same is in
+//! `docs/FIDELITY.md`, and a case names it (`# differs: …`) and must then really differ.
+//!
+//! `FIDELITY=part-of-a-name` runs only the cases that have it in their names.
+
+#[path = "support/cloche.rs"]
+mod support;
+
+#[path = "fidelity/case.rs"]
+mod case;
+#[path = "fidelity/ways.rs"]
+mod ways;
+
+use case::Case;
+use cloche_model::Language;
+use support::{can_sandbox, skip};
+use ways::{Seen, Way, Ways};
+
+/// What is documented as different, by name.
+const DOCUMENTED: &str = include_str!("../../../docs/FIDELITY.md");
+
+/// Runs every case of a language in every way, and demands that none can be told from a cold start.
+async fn indistinguishable(language: Language, warm: &[Way]) {
+    if !can_sandbox() {
+        return;
+    }
+    let cold = Ways::start(Way::Cold).await;
+    let mut differences = Vec::new();
+    let mut others = Vec::new();
+    for way in warm {
+        others.push(Ways::start(*way).await);
+    }
+    for case in case::all(language) {
+        let bare = cold.run(&case).await;
+        for other in &others {
+            let seen = other.run(&case).await;
+            differences.extend(judge(&case, &bare, &seen, other.way));
+        }
+    }
+    cold.stop().await;
+    for other in others {
+        other.stop().await;
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+/// What is wrong with a case, if anything is.
+fn judge(case: &Case, bare: &Seen, warm: &Seen, way: Way) -> Option<String> {
+    let name = &case.name;
+    match &case.differs {
+        Some(what) if !DOCUMENTED.contains(&format!("`{what}`")) => {
+            Some(format!("{name}: docs/FIDELITY.md does not say that `{what}` differs"))
+        }
+        // A template differs in all that is listed; an interpreter of its own in less.
+        Some(what) if bare == warm && way != Way::Single => {
+            Some(format!("{name}: `{what}` is the same now: take it off the list ({way:?})"))
+        }
+        Some(_) => None,
+        None => bare.difference(warm).map(|what| format!("{name}, {way:?}: {what}")),
+    }
+}
+
+#[test]
+fn python_programs_cannot_tell_how_they_were_started() {
+    ways::block_on(async {
+        indistinguishable(Language::Python, &[Way::Template, Way::Single]).await;
+    });
+}
+
+#[test]
+fn node_programs_cannot_tell_how_they_were_started() {
+    ways::block_on(async {
+        if std::fs::exists("/usr/bin/node").unwrap_or(false) || skip("this host has no node") {
+            indistinguishable(Language::Node, &[Way::Started]).await;
+        }
+    });
+}
+
+/// The lines of a run, each once.
+fn lines(seen: &Seen) -> Vec<String> {
+    String::from_utf8_lossy(&seen.stdout).lines().map(str::to_owned).collect()
+}
+
+/// A documented list: the words in the block under a heading.
+fn documented(heading: &str) -> Vec<&'static str> {
+    let section = DOCUMENTED.split(&format!("## {heading}\n")).nth(1).unwrap_or_default();
+    let block = section.split("```").nth(1).unwrap_or_default();
+    block.split_whitespace().skip(1).collect()
+}
+
+/// What is loaded in each way: nothing may be missing, and what is more must be documented.
+async fn only_documented_is_loaded(language: Language, way: Way, code: &str, heading: &str) {
+    if !can_sandbox() {
+        return;
+    }
+    let (cold, warm) = (Ways::start(Way::Cold).await, Ways::start(way).await);
+    let case = Case::new(language, "loaded", code);
+    let (bare, seen) = (lines(&cold.run(&case).await), lines(&warm.run(&case).await));
+    cold.stop().await;
+    warm.stop().await;
+    let list = documented(heading);
+    let missing: Vec<_> = bare.iter().filter(|name| !seen.contains(name)).collect();
+    let more = seen.iter().filter(|name| !bare.contains(name));
+    let more: Vec<_> = more.filter(|name| !list.contains(&name.as_str())).collect();
+    assert!(bare.len() > 10 && missing.is_empty(), "missing with {way:?}: {missing:?}");
+    assert!(more.is_empty(), "loaded with {way:?}, and not documented: {more:?}");
+}
+
+const PYTHON_MODULES: &str = "import sys\nprint(*sys.modules, sep='\\n')";
+
+#[test]
+fn a_template_loads_only_documented_python_modules() {
+    ways::block_on(async {
+        let heading = "Python modules";
+        only_documented_is_loaded(Language::Python, Way::Template, PYTHON_MODULES, heading).await;
+    });
+}
+
+#[test]
+fn an_interpreter_of_its_own_loads_no_more_python_modules() {
+    ways::block_on(async {
+        only_documented_is_loaded(Language::Python, Way::Single, PYTHON_MODULES, "none").await;
+    });
+}
+
+#[test]
+fn node_loads_only_documented_modules() {
+    ways::block_on(async {
+        let code = "console.log(process.moduleLoadList.join('\\n').replaceAll(' ', ':'))";
+        if std::fs::exists("/usr/bin/node").unwrap_or(false) || skip("this host has no node") {
+            only_documented_is_loaded(Language::Node, Way::Started, code, "Node modules").await;
+        }
+    });
+}
+
+/// Siblings of one template must not share what should be random; each line is one such thing.
+#[test]
+fn siblings_do_not_share_what_is_random() {
+    ways::block_on(async {
+        if !can_sandbox() {
+            return;
+        }
+        let preload = ["ssl", "uuid", "secrets", "multiprocessing", "numpy", "asyncio"];
+        let ways = Ways::start_with(Way::Template, &preload).await;
+        let case = Case::new(Language::Python, "random", include_str!("fidelity/random.py"));
+        let (first, second) = (ways.run(&case).await, ways.run(&case).await);
+        ways.stop().await;
+        assert_eq!(first.stderr, b"", "{}", String::from_utf8_lossy(&first.stderr));
+        let (first, second) = (lines(&first), lines(&second));
+        assert!(first.len() > 10, "{first:?}");
+        assert!(first.iter().zip(&second).all(|(a, b)| a != b), "{first:#?}\n{second:#?}");
+    });
+}

@@ -1,0 +1,2 @@
+# differs: SystemExit.code
+print(SystemExit.__dict__["code"], sorted(vars(SystemExit)))

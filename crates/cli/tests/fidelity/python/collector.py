@@ -1,0 +1,4 @@
+# differs: gc.get_freeze_count
+import gc
+
+print(gc.get_freeze_count())

@@ -1,0 +1,4 @@
+print("dos")
+if True:
+    print(len("""a
+b"""))

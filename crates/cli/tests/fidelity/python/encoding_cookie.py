@@ -1,0 +1,4 @@
+# -*- coding: latin-1 -*-
+print("дц")
+import sys; print(open(__file__, "rb").read()[:40])
+1/0 # д

@@ -1,0 +1,1 @@
+﻿print("a mark at the start")

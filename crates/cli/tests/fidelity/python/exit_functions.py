@@ -1,0 +1,4 @@
+# differs: atexit._ncallbacks
+import atexit
+
+print(atexit._ncallbacks())
