@@ -280,16 +280,24 @@ async fn after_many_runs_nothing_is_left() {
         let below = host::descendants(std::process::id());
         host.end().await;
         assert!(host::descendants(std::process::id()).len() < below.len());
+        for pid in below {
+            assert_eq!(cgroups_of(pid), Vec::<String>::new());
+        }
     }
 }
 
-/// Waits until past runs are gone and the pool, where there is one, holds what it should.
+/// Waits until past runs are gone, and the pool and the spawner hold what they should: both make
+/// things ahead, and so the counts must have come to rest.
 async fn settled(host: &Host) {
+    let (mut last, mut same) = (host::Counts::default(), 0);
     for _ in 0..500 {
-        if host.executor.is_warm() {
-            break;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        host.executor.settle().await;
+        let now = host::Counts::take();
+        same = if host.executor.is_warm() && now == last { same + 1 } else { 0 };
+        last = now;
+        if same == 5 {
+            return;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    host.executor.settle().await;
 }
