@@ -73,7 +73,7 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// The cgroups of cells that the spawners below us hold.
+/// The cgroups of cells that the spawners below us hold and somebody is in: some are made ahead.
 fn cells() -> usize {
     let spawners = descendants(std::process::id());
     let names: Vec<String> = spawners.iter().map(|pid| format!("cloche.{pid}")).collect();
@@ -93,12 +93,16 @@ fn count(dir: &Path, names: &[String], depth: usize) -> usize {
             entry.file_name().to_str().is_some_and(|name| names.iter().any(|n| n == name));
         found += if is_ours {
             let inside = fs::read_dir(entry.path()).into_iter().flatten().flatten();
-            inside.filter(|cell| cell.file_type().is_ok_and(|kind| kind.is_dir())).count()
+            inside.filter(|cell| is_inhabited(&cell.path())).count()
         } else {
             count(&entry.path(), names, depth - 1)
         };
     }
     found
+}
+
+fn is_inhabited(cgroup: &Path) -> bool {
+    fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|members| !members.is_empty())
 }
 
 /// How much memory this process has resident, in KiB.
