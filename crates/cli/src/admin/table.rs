@@ -40,9 +40,15 @@ fn for_people(answer: &Value, show: &Show) -> String {
     }
 }
 
+/// What a record is known by; shown before the rest.
+const FIRST: [&str; 3] = ["id", "name", "key"];
+
 fn record(answer: &Value) -> String {
     let fields = answer.as_object().into_iter().flatten();
-    lay_out(&fields.map(|(name, value)| vec![name.clone(), cell(value)]).collect::<Vec<_>>())
+    let (first, rest): (Vec<_>, Vec<_>) =
+        fields.partition(|(name, _)| FIRST.contains(&name.as_str()));
+    let rows = first.into_iter().chain(rest).map(|(name, value)| vec![name.clone(), cell(value)]);
+    lay_out(&rows.collect::<Vec<_>>())
 }
 
 /// A value on one line. Names and values come from people: nothing in them moves the cursor.
@@ -88,6 +94,12 @@ mod tests {
         let answer = json!({"teams": [{"id": "t_1", "name": "a", "n": null}, {"id": "t_22"}]});
         let text = for_people(&answer, &Show::List("teams", &["id", "name", "n"]));
         assert_eq!(text, "ID    NAME  N\nt_1   a     -\nt_22  -     -\n");
+    }
+
+    #[test]
+    fn a_record_begins_with_what_it_is_known_by() {
+        let text = for_people(&json!({"created_at": "now", "id": "t_1"}), &Show::Record);
+        assert_eq!(text, "id          t_1\ncreated_at  now\n");
     }
 
     #[test]

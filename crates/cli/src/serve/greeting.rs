@@ -1,6 +1,6 @@
 //! What the terminal shows of a server that has started, and where its logs go.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
 use cloche_gateway::Server;
 use tracing_subscriber::EnvFilter;
@@ -11,6 +11,7 @@ use super::settings::Settings;
 pub(super) fn start_logs(json: bool) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let logs = logs.with_ansi(io::stderr().is_terminal());
     if json {
         logs.json().init();
     } else {
@@ -24,7 +25,12 @@ pub(super) fn show(server: &Server, settings: &Settings) {
     let file = settings.data_dir.join("bootstrap.json");
     println!("cloche is listening on http://{}", server.address());
     let Some(bootstrap) = server.bootstrap() else {
-        println!("{} is gone; make a new key with `cloche key create`", file.display());
+        println!(
+            "{} is gone; with its admin token in CLOCHE_ADMIN_TOKEN, \
+             `cloche key create NAME --url http://{}` makes a new key",
+            file.display(),
+            server.address(),
+        );
         return;
     };
     println!("its keys are in {}; the API is described at {}/docs", file.display(), bootstrap.url);
