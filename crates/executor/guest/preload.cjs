@@ -2,7 +2,10 @@
 // Makes a Node.js interpreter wait for its job at the last moment of its own start-up: it is
 // required before the main file is looked at, and what returns from here goes on exactly as
 // `node main.js` does. Nothing of it may be left for the program to see.
-{
+//
+// The file stays where it is, since threads of the program take over the options of the process and
+// require it again: for them it does nothing.
+if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
   const fs = require('fs');
   const Module = require('module');
   const JOB = 3;
@@ -13,7 +16,8 @@
       const more = Buffer.allocUnsafeSlow(Math.max(65536, length - data.length));
       const read = fs.readSync(JOB, more, 0, more.length, null);
       if (read === 0) process.reallyExit(0);
-      data = Buffer.concat([data, more.subarray(0, read)]);
+      data = data.length === 0 ? more.subarray(0, read)
+        : Buffer.concat([data, more.subarray(0, read)]);
     }
     const taken = data.subarray(0, length);
     data = data.subarray(length);
@@ -24,39 +28,108 @@
     const length = Number(take(8).readBigUInt64LE(0));
     return take(length).toString('utf8', 0, length - 1);
   };
+  const writeFile = (path, mode, content) => fs.writeFileSync(path, content, {
+    mode,
+    flag: fs.constants.O_WRONLY | fs.constants.O_CREAT | fs.constants.O_TRUNC
+      | fs.constants.O_NOFOLLOW,
+  });
 
-  // What most programs use, so that it is compiled and its pages are there.
-  for (const name of ['util', 'events', 'stream', 'path', 'os', 'url', 'timers']) require(name);
-  new (require('console').Console)(new (require('stream').Writable)({ write(c, e, done) { done(); } }))
-    .log('%s', 1, { a: [1] });
-  process.stdout;
-  process.stderr;
+  // Goes once through what every program goes through, so that it is compiled and its pages are
+  // there: finding, reading and running a main file, and printing.
+  const warmUp = () => {
+    for (const name of ['util', 'events', 'stream', 'path', 'os', 'url', 'timers', 'net']) {
+      require(name);
+    }
+    // Nothing here may schedule a tick: the program's first would not be its own.
+    const nowhere = Object.assign(new (require('events'))(), { write: () => true });
+    const printer = new (require('console').Console)(nowhere);
+    printer.log('%s', 1, { a: [1] });
+    printer.error('text', [1], new Error('text'));
+    // In a package of its own: what is found out about packages is remembered.
+    const place = fs.mkdtempSync('/tmp/');
+    const files = [`${place}/package.json`, `${place}/main.js`];
+    writeFile(files[0], 0o600, '{}');
+    writeFile(files[1], 0o600, 'const fs = require("fs"); module.exports = [__filename, fs, () => 1];');
+    Module._load(files[1], null, false);
+    delete require.cache[files[1]];
+    files.forEach((file) => fs.unlinkSync(file));
+    fs.rmdirSync(place);
+  };
 
-  fs.unlinkSync(__filename);
+  // When the event loop is empty and nobody listens for the end, nothing is left to be seen of the
+  // program: it ends as by `process.exit`, without taking the whole heap apart. Node asks for
+  // `process.emit` then, and only then without a line of JavaScript below.
+  const leaveEarly = () => {
+    const { emit } = process;
+    const { reallyExit } = process;
+    const isCalledByNode = () => {
+      const { prepareStackTrace, stackTraceLimit } = Error;
+      const limit = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit');
+      if (!limit?.writable || !Object.isExtensible(Error)) return false;
+      try {
+        Error.stackTraceLimit = 3;
+        Error.prepareStackTrace = (error, frames) => frames.length;
+        return new Error().stack === 2;
+      } catch {
+        return false;
+      } finally {
+        Error.stackTraceLimit = stackTraceLimit;
+        if (prepareStackTrace === undefined) delete Error.prepareStackTrace;
+        else Error.prepareStackTrace = prepareStackTrace;
+      }
+    };
+    Object.defineProperty(Object.getPrototypeOf(process), 'emit', {
+      configurable: true,
+      enumerable: false,
+      get() {
+        if (this === process && process.listenerCount('exit') === 0
+          && process.listenerCount('beforeExit') === 0 && isCalledByNode()) {
+          reallyExit.call(process, Number(process.exitCode ?? 0));
+        }
+        return emit;
+      },
+      set(value) {
+        Object.defineProperty(this, 'emit', {
+          configurable: true, enumerable: true, writable: true, value,
+        });
+      },
+    });
+  };
+
+  const takeJob = () => {
+    for (let kind = word(); kind !== 2; kind = word()) {
+      if (kind !== 1) process.reallyExit(126);
+      const mode = word();
+      const name = take(word());
+      writeFile(name.subarray(0, name.length - 1), mode, take(word()));
+    }
+    word();
+    const [count, variables] = [word(), word()];
+    word();
+    for (let at = 0; at < 1 + count; at += 1) text();
+    const wanted = [];
+    for (let at = 0; at < variables; at += 1) wanted.push(text());
+    fs.closeSync(JOB);
+    return wanted.map((pair) => [pair.slice(0, pair.indexOf('=')), pair.slice(pair.indexOf('=') + 1)]);
+  };
+
+  const setVariables = (wanted) => {
+    const here = Object.entries(process.env);
+    const same = here.length === wanted.length
+      && here.every(([name, value], at) => name === wanted[at][0] && value === wanted[at][1]);
+    if (same) return;
+    // All of them anew, for their order.
+    for (const [name] of here) delete process.env[name];
+    for (const [name, value] of wanted) process.env[name] = value;
+  };
+
+  delete process.env.NODE_OPTIONS;
+  warmUp();
+  leaveEarly();
   fs.writeSync(JOB, 'R');
-  for (let kind = word(); kind !== 2; kind = word()) {
-    if (kind !== 1) process.reallyExit(126);
-    const mode = word();
-    const name = take(word());
-    const path = name.subarray(0, name.length - 1);
-    fs.writeFileSync(path, take(word()), { mode, flag: fs.constants.O_WRONLY | fs.constants.O_CREAT
-      | fs.constants.O_TRUNC | fs.constants.O_NOFOLLOW });
-  }
-  word();
-  const [count, variables] = [word(), word()];
-  word();
-  for (let at = 0; at < 1 + count; at += 1) text();
-  const wanted = new Map();
-  for (let at = 0; at < variables; at += 1) {
-    const pair = text();
-    const equals = pair.indexOf('=');
-    wanted.set(pair.slice(0, equals), pair.slice(equals + 1));
-  }
-  fs.closeSync(JOB);
-  for (const name of Object.keys(process.env)) if (!wanted.has(name)) delete process.env[name];
-  for (const [name, value] of wanted) if (process.env[name] !== value) process.env[name] = value;
-  delete require.cache[__filename];
+  setVariables(takeJob());
   Module._pathCache = Object.create(null);
   process._preload_modules.length = 0;
   module.children.length = 0;
 }
+delete require.cache[__filename];

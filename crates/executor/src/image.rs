@@ -14,6 +14,8 @@ use std::{
 pub const USER: &str = "baponi";
 /// The home and working directory of guest code.
 pub const HOME: &str = "/home/baponi";
+/// What has Node.js wait for its job; in every box, and without effect in a program.
+pub(crate) const NODE_START: &str = "/etc/cloche.cjs";
 /// The guest's user and group id, as it sees them.
 pub(crate) const GUEST_ID: u32 = 1000;
 
@@ -43,7 +45,7 @@ const FROM_HOST_ETC: [&str; 15] = [
 ];
 
 /// `/etc` of our own making.
-fn own_etc() -> [(&'static str, String); 7] {
+fn own_etc() -> [(&'static str, String); 8] {
     [
         (
             "passwd",
@@ -61,6 +63,7 @@ fn own_etc() -> [(&'static str, String); 7] {
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into(),
         ),
         ("shells", "/bin/sh\n/bin/bash\n".into()),
+        ("cloche.cjs", include_str!("../guest/preload.cjs").into()),
     ]
 }
 

@@ -26,7 +26,7 @@ use crate::{
     cell::{self, Cell},
     drive::wall_error,
     executor::RunError,
-    image::HOME,
+    image::{HOME, NODE_START},
     spawner::{
         client::{Source, Spawner},
         gone::Gone,
@@ -37,7 +37,6 @@ use crate::{
 /// The library that a template loads.
 const TEMPLATE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
 const PYTHON_START: &[u8] = include_bytes!("../guest/usercustomize.py");
-const NODE_START: &[u8] = include_bytes!("../guest/preload.cjs");
 /// How long an interpreter may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -95,21 +94,15 @@ pub(crate) async fn park(
 
 /// What makes an interpreter start and wait; nothing for a language that only starts with a job.
 fn start_job(language: Language) -> Result<Option<Vec<u8>>, RunError> {
-    let (file, content, variables) = match language {
-        Language::Bash => return Ok(None),
-        Language::Python => (
-            "usercustomize.py",
-            PYTHON_START,
-            vec![("PYTHONPATH", HOME.to_owned()), ("CLOCHE_START", "single".to_owned())],
-        ),
-        Language::Node => (
-            ".cloche.cjs",
-            NODE_START,
-            vec![("NODE_OPTIONS", format!("--require={HOME}/.cloche.cjs"))],
-        ),
-    };
     let mut out = Vec::new();
-    job::file(&mut out, file, 0o600, content)?;
+    let variables = match language {
+        Language::Bash => return Ok(None),
+        Language::Python => {
+            job::file(&mut out, "usercustomize.py", 0o600, PYTHON_START)?;
+            vec![("PYTHONPATH", HOME.to_owned()), ("CLOCHE_START", "single".to_owned())]
+        }
+        Language::Node => vec![("NODE_OPTIONS", format!("--require={NODE_START}"))],
+    };
     job::exec(&mut out, &exec(language, variables)?)?;
     Ok(Some(out))
 }

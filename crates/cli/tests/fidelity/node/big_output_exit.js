@@ -1,0 +1,2 @@
+console.log('z'.repeat(3000000));
+process.exit(4);

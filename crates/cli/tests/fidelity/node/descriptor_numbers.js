@@ -1,0 +1,2 @@
+console.log(require('fs').readdirSync('/proc/self/fd'));
+console.log(require('fs').openSync('main.js'));

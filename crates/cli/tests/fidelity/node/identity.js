@@ -1,0 +1,12 @@
+console.log(process.argv, process.execArgv, process.execPath, process.argv0, process.title);
+console.log(__filename, __dirname, require.main === module, module.id, module.path, module.paths);
+console.log(module.children, module.loaded, module.parent, module.exports === exports);
+console.log(Object.keys(require.cache), Object.keys(module), Object.keys(require));
+console.log(process.cwd(), process.pid, process.ppid, process.umask(), process.version);
+console.log(process._preload_modules, process.mainModule === module, process._eval, process.debugPort);
+console.log(Object.keys(globalThis), Object.getOwnPropertyNames(globalThis).length);
+console.log(this === module.exports, typeof globalThis.gc, new.target, arguments.length);
+console.log(require('fs').readFileSync('/proc/self/cmdline', 'utf8').split('\0'));
+console.log(require('module')._pathCache, Object.keys(require('module')._cache));
+console.log(require.resolve.paths('x'), require('module').globalPaths, require.extensions);
+console.log(require('module')._extensions, require('module').wrapper, module);

@@ -1,0 +1,2 @@
+import { nothing } from './beside.mjs';
+console.log(nothing);

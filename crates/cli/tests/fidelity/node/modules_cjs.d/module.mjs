@@ -1,0 +1,2 @@
+import { where } from './beside.js';
+export default () => [where, import.meta.url, import.meta.filename];

@@ -1,0 +1,2 @@
+// differs: process.emit
+console.log(Object.getOwnPropertyNames(Object.getPrototypeOf(process)));

@@ -1,0 +1,1 @@
+process.stderr.write(`${process.getActiveResourcesInfo()}|${process._getActiveHandles().length}\n`);

@@ -1,0 +1,2 @@
+const before = [process.getActiveResourcesInfo(), process._getActiveHandles().length, process._getActiveRequests().length];
+console.log(before);

@@ -1,0 +1,2 @@
+// stdin: "never read"
+console.log('not read');

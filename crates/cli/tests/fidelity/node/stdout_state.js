@@ -1,0 +1,10 @@
+const { stdout, stderr } = process;
+console.log(stdout.writable, stdout.writableLength, stdout.writableHighWaterMark, stdout._type);
+console.log(stderr._type, stdout.fd, stderr.fd, stdout.constructor.name, stdout.readable);
+console.log(stdout.listenerCount('error'), stdout.eventNames(), stdout._isStdio, stdout.destroyed);
+console.log(stdout.columns, stdout.hasColors?.(), stdout.writableObjectMode, stdout.bytesWritten > 0);
+console.error('to stderr');
+console.table([{ a: 1 }]);
+console.group('in'); console.log('indented'); console.groupEnd();
+console.count(); console.assert(false, 'asserted'); console.dir({ a: { b: { c: {} } } });
+console.trace('here');

@@ -1,0 +1,1 @@
+return console.log("at the top");

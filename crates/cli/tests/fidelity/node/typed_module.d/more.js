@@ -1,0 +1,1 @@
+export default "more"; export const a = 1;
