@@ -85,8 +85,8 @@ pub(crate) async fn drive(
         // Either way it is over: gone, or lost with its spawner.
         let _ = timeout(DEATH, gone.wait()).await;
     }
-    stdout.drain().await;
-    stderr.drain().await;
+    stdout.finish().await;
+    stderr.finish().await;
     let used = match gauges.read() {
         Some(reading) => reading.into(),
         // The spawner was faster than we, and has read them before it removed the cgroup.

@@ -44,8 +44,22 @@ impl Capture {
         std::future::pending::<()>().await;
     }
 
-    /// Takes what is there now, without waiting for more.
-    pub(crate) async fn drain(&mut self) {
+    /// Takes what is in the pipe when the program has ended. Asks the kernel and not the runtime,
+    /// which may not have heard yet that there is something to read.
+    pub(crate) async fn finish(&mut self) {
+        while !self.ended {
+            let room = self.room().await;
+            match rustix::io::read(&self.pipe, &mut *self.buffer) {
+                Ok(len @ 1..) => self.keep(len, room),
+                Err(rustix::io::Errno::INTR) => {}
+                // The end, or a process of the guest's still holds it: what it will write is late.
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes what the runtime knows to be there, without waiting for more.
+    async fn drain(&mut self) {
         loop {
             // Room for the chunk first: between reading it and passing it on there is no wait in
             // which it could be lost.
