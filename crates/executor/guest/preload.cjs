@@ -42,7 +42,8 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
     }
     // Nothing here may schedule a tick: the program's first would not be its own.
     const nowhere = Object.assign(new (require('events'))(), { write: () => true });
-    const printer = new (require('console').Console)(nowhere);
+    // Nor open a stream of the program's: with colours, a console would look at its errors'.
+    const printer = new (require('console').Console)({ stdout: nowhere, colorMode: false });
     printer.log('%s', 1, { a: [1] });
     printer.error('text', [1], new Error('text'));
     // In a package of its own: what is found out about packages is remembered.
@@ -123,7 +124,8 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
     for (const [name, value] of wanted) process.env[name] = value;
   };
 
-  delete process.env.NODE_OPTIONS;
+  // It was started elsewhere, since Node has looked for a package where it was started.
+  process.chdir(require('path').dirname(process.argv[1]));
   warmUp();
   leaveEarly();
   fs.writeSync(JOB, 'R');

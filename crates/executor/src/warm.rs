@@ -112,7 +112,16 @@ fn exec(language: Language, variables: Vec<(&str, String)>) -> Result<Exec, RunE
     let more = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
     let mut env = attach::base_variables();
     env.extend(more.filter_map(|pair| CString::new(pair).ok()));
-    Ok(Exec { env, keeps_job: true, ..attach::main_exec(language, &interpreter) })
+    let start = Exec { env, keeps_job: true, ..attach::main_exec(language, &interpreter) };
+    Ok(if language == Language::Node { started_elsewhere(start) } else { start })
+}
+
+/// Node.js looks for a package where it is started, and remembers that there was none: so not in
+/// the home, where one may come with the job. It goes home by itself.
+fn started_elsewhere(start: Exec) -> Exec {
+    let by = [c"env", c"-C", c"/"].into_iter().map(CString::from);
+    let args = by.chain(start.args).collect();
+    Exec { program: c"/usr/bin/env".into(), args, ..start }
 }
 
 /// Sends the start job and waits for the interpreter's one byte.

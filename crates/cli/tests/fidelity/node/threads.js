@@ -7,9 +7,9 @@ if (isMainThread) {
     console.log('exit', code);
     const failing = new Worker('throw new Error("in a worker")', { eval: true });
     failing.on('error', (error) => console.log('error', error.message));
-    new Worker('console.log(process.execArgv, process.argv, process.env.HOME)', {
+    failing.on('exit', () => new Worker('console.log(process.execArgv, process.argv, process.env.HOME)', {
       eval: true, argv: ['x'], env: SHARE_ENV,
-    });
+    }));
     class Mine extends Worker {}
     console.log(new Mine('1', { eval: true }) instanceof Worker);
   });

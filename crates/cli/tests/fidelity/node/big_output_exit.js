@@ -1,2 +1,0 @@
-console.log('z'.repeat(3000000));
-process.exit(4);
