@@ -59,6 +59,8 @@ async fn same_cold_and_warm(tests: &str, least: usize) {
     }
     let (cold, warm) = (Ways::start(Way::Cold).await, Ways::start(Way::Template).await);
     let (bare, forked) = tokio::join!(run(&cold, tests), run(&warm, tests));
+    let passed = bare.values().filter(|how| *how == "passed").count();
+    eprintln!("{tests}: {} tests, {passed} passed in the box", bare.len());
     assert!(bare.len() >= least, "only {} tests in {tests}", bare.len());
     let mut left = different(&bare, &forked);
     for _ in 0..TRIES {
