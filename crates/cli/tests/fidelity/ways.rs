@@ -63,12 +63,8 @@ impl Ways {
         Seen::from(self.run_as(case.spec(), case.starts_anew).await)
     }
 
-    /// Runs a program, and demands that its interpreter came the way it should.
-    pub(crate) async fn run_spec(&self, spec: RunSpec) -> Outcome {
-        self.run_as(spec, false).await
-    }
-
-    async fn run_as(&self, mut spec: RunSpec, anew: bool) -> Outcome {
+    /// Runs a program, and demands that its interpreter came the way it should, or started anew.
+    pub(crate) async fn run_as(&self, mut spec: RunSpec, anew: bool) -> Outcome {
         spec.sandbox.template = self.way == Way::Template;
         spec.sandbox.preload.clone_from(&self.preload);
         self.executor.prepare(spec.language, &spec.limits, &spec.sandbox);
