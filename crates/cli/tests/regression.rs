@@ -1,5 +1,7 @@
 //! CPython's own tests go the same way warm as cold, in the same box: each passes, fails or is
 //! skipped in both. Which they do is not our concern; a box forbids some of what they try.
+#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
+#![allow(clippy::print_stderr, reason = "a test says what it ran")]
 
 #[path = "support/cloche.rs"]
 mod support;
@@ -30,7 +32,7 @@ async fn run(ways: &Ways, tests: &str) -> Went {
     spec.limits.timeout = Duration::from_secs(240);
     spec.limits.memory = ByteSize::gib(2);
     spec.limits.pids = 512;
-    let outcome = ways.run_spec(spec).await;
+    let outcome = ways.run_as(spec, false).await;
     let said = outcome.stdout.text();
     assert!(said.contains("all were run"), "{tests}: {:?}\n{said}", outcome.ending);
     let mut went = Went::new();
@@ -59,6 +61,8 @@ async fn same_cold_and_warm(tests: &str, least: usize) {
     }
     let (cold, warm) = (Ways::start(Way::Cold).await, Ways::start(Way::Template).await);
     let (bare, forked) = tokio::join!(run(&cold, tests), run(&warm, tests));
+    let passed = bare.values().filter(|how| *how == "passed").count();
+    eprintln!("{tests}: {} tests, {passed} passed in the box", bare.len());
     assert!(bare.len() >= least, "only {} tests in {tests}", bare.len());
     let mut left = different(&bare, &forked);
     for _ in 0..TRIES {

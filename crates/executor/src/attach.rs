@@ -37,6 +37,13 @@ fn env(spec: &RunSpec) -> Vec<CString> {
     pairs.filter_map(|pair| CString::new(pair).ok()).collect()
 }
 
+/// Whether a run has variables that its interpreter reads only when it starts: one that waits has
+/// started without them. Python's are all reserved, and so are Node's options.
+pub(crate) fn must_start_anew(spec: &RunSpec) -> bool {
+    let is_read_at_start = |name: &String| name.starts_with("NODE_") && name != "NODE_ENV";
+    spec.language == Language::Node && spec.env.keys().any(is_read_at_start)
+}
+
 /// The environment of an interpreter that has no job yet.
 pub(crate) fn base_variables() -> Vec<CString> {
     let pairs = base_env().into_iter().map(|(name, value)| format!("{name}={value}"));

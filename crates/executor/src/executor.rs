@@ -170,8 +170,9 @@ impl Executor {
         let job = attach::job(&spec, &interpreter)?;
         let asked = Instant::now();
         let key = key(spec.language, &spec.limits, &spec.sandbox);
-        let found = pool.as_ref().map_or(Found::Nothing, |pool| pool.take(&key));
-        let done = pool.as_ref().map(Done);
+        let pool = pool.as_ref().filter(|_| !attach::must_start_anew(&spec));
+        let found = pool.map_or(Found::Nothing, |pool| pool.take(&key));
+        let done = pool.map(Done);
         let cell = self.cell(&key, found).await?;
         let waited = asked.elapsed();
         metrics.cell.add(waited);

@@ -3,6 +3,8 @@
 //! - `stdin: "a\n"`: standard input, as a JSON string.
 //! - `env: NAME=value`: a variable; may be there more than once.
 //! - `differs: name`: documented under this name as different.
+//! - `lines: dos` or `lines: cut`: ends of lines as elsewhere, or none at the end of the file.
+//! - `anew: why`: its interpreter cannot be one that waits.
 //! - `each: text`: one of several cases, with `EACH` in the program replaced by the text.
 //!
 //! A directory with the case's name and `.d` holds its input files.
@@ -16,6 +18,7 @@ use cloche_model::{FileName, InputFile, Language, RunSpec};
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) differs: Option<String>,
+    pub(crate) starts_anew: bool,
     language: Language,
     code: Vec<u8>,
     stdin: Vec<u8>,
@@ -42,6 +45,7 @@ impl Case {
         Self {
             name: name.to_owned(),
             differs: None,
+            starts_anew: false,
             language,
             code: code.into(),
             stdin: Vec::new(),
@@ -66,6 +70,9 @@ impl Case {
                     case.env.insert(name.to_owned(), value.to_owned());
                 }
                 "each" => case.variants.push(value.to_owned()),
+                "lines" if value == "dos" => case.code = text.replace('\n', "\r\n").into(),
+                "lines" => case.code = text.trim_end().into(),
+                "anew" => case.starts_anew = true,
                 "differs" => case.differs = Some(value.to_owned()),
                 _ => {}
             }

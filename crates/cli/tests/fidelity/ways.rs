@@ -60,11 +60,11 @@ impl Ways {
 
     /// Runs a case, and demands that its interpreter came the way it should.
     pub(crate) async fn run(&self, case: &Case) -> Seen {
-        Seen::from(self.run_spec(case.spec()).await)
+        Seen::from(self.run_as(case.spec(), case.starts_anew).await)
     }
 
-    /// Runs a program, and demands that its interpreter came the way it should.
-    pub(crate) async fn run_spec(&self, mut spec: RunSpec) -> Outcome {
+    /// Runs a program, and demands that its interpreter came the way it should, or started anew.
+    pub(crate) async fn run_as(&self, mut spec: RunSpec, anew: bool) -> Outcome {
         spec.sandbox.template = self.way == Way::Template;
         spec.sandbox.preload.clone_from(&self.preload);
         self.executor.prepare(spec.language, &spec.limits, &spec.sandbox);
@@ -73,7 +73,7 @@ impl Ways {
         let outcome = self.executor.run(spec, RunIo::default()).await.unwrap();
         let after = self.executor.snapshot();
         let templates = before.shelves.iter().map(|shelf| shelf.templates).sum::<usize>();
-        if self.way == Way::Cold {
+        if self.way == Way::Cold || anew {
             assert_eq!(after.cold_starts, before.cold_starts + 1);
         } else {
             assert_eq!(after.pool_hits, before.pool_hits + 1, "no interpreter was waiting");

@@ -1,1 +1,2 @@
-console.log("no newline")
+// lines: cut
+console.log("no newline at the end")

@@ -1,4 +1,6 @@
-print("dos")
+# lines: dos
+print("dos", open(__file__, "rb").read()[:16])
 if True:
     print(len("""a
 b"""))
+1 / 0

@@ -1,1 +1,2 @@
-print("no newline at the end")
+# lines: cut
+print("no newline at the end", open(__file__, "rb").read()[-2:])

@@ -1,0 +1,2 @@
+// env: NODE_ENV=production
+console.log(process.env.NODE_ENV);
