@@ -3,7 +3,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fuzz clean
+.PHONY: help run test check bench fuzz vm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,9 +28,13 @@ check: ## formatting, lints and the habits of the project
 bench: ## measure the numbers of docs/SPECIFICATION.md; BENCH="--rounds 50 --only python"
 	$(CARGO) build --release --bin cloche
 	$(CARGO) run --release -p cloche-bench -- $(BENCH)
+	$(CARGO) bench -p cloche-gateway --bench added_latency
 
 fuzz: ## the random tests of the syscall filter, many more times than usual
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-jail random
+
+vm: ## try the sandbox on another kernel with control groups v2, in a virtual machine
+	scripts/vm-check
 
 clean: ## remove everything that was built
 	$(CARGO) clean
