@@ -125,9 +125,11 @@ async fn latency(rounds: usize) -> Outcome<()> {
     let bare_python = at("bare python", 50);
     promise("warm python p99 : bare p50", 0.3, at("warm python", 99) / bare_python);
     promise("forked on demand : bare, p50", 0.25, at("forked on demand python", 50) / bare_python);
-    let now = pooled.snapshot();
-    let (hits, forks, cold) = (now.pool_hits, now.on_demand_forks, now.cold_starts);
-    say(&format!("\npool: {hits} hits, {forks} forks on demand, {cold} cold starts"));
+    for (name, executor) in [("pooled", &pooled), ("empty", &empty)] {
+        let now = executor.snapshot();
+        let (hits, forks, cold) = (now.pool_hits, now.on_demand_forks, now.cold_starts);
+        say(&format!("\n{name}: {hits} hits, {forks} forks on demand, {cold} cold starts"));
+    }
     pooled.stop().await;
     empty.stop().await;
     Ok(())

@@ -38,7 +38,7 @@ def _cloche_start():
     seen, rehearse = _leave_fast(sys, os, python, preloaded)
     for place in set(sys.path_importer_cache) - places:
         preloaded.finders[place] = sys.path_importer_cache.pop(place)
-    _touch(sys, gc, rehearse)
+    _touch(os, sys, gc, rehearse)
     # The module of the program must not be frozen: it is collected like any other at the end.
     main = sys.modules["__main__"]
     program = [ctypes.py_object(main), ctypes.py_object(vars(main))]
@@ -57,7 +57,7 @@ def _cloche_start():
         if not gc.is_tracked(thing.value):
             python.PyObject_GC_Track(thing)
     _reseed(os, preloaded.modules)
-    _touch(sys, gc, rehearse)
+    _touch(os, sys, gc, rehearse)
     os.write(job_fd, b"R")
     _read_job(os, job_fd)
     _as_if_now(os, sys)
@@ -143,16 +143,32 @@ def _reseed(os, modules):
         process.current_process().authkey = os.urandom(32)
 
 
-def _touch(sys, gc, rehearse):
-    """Writes once to what every program writes to, so that its pages are copied by now."""
+def _touch(os, sys, gc, rehearse):
+    """Writes once to what every program writes to, so that its pages are copied by now.
+
+    Mostly a rehearsal of what lies between a job and its program: its variables are compared, the
+    user site is looked for, this module's import fails, a main file is looked at and compiled.
+    """
+    importlib = sys.modules["_frozen_importlib"]
+
+    class Absent:
+        create_module = staticmethod(lambda spec: None)
+
+        @staticmethod
+        def exec_module(module):
+            raise ImportError(name=module.__name__)
+
     namespace = {"__name__": "warm"}
     source = "import os, sys\nprint('', end='')\nwarm = [str(n) for n in range(32)]\n"
     exec(compile(source, "warm", "exec"), namespace)
     with open("/dev/null", "rb") as nothing:
         nothing.read()
-    for attempt in [lambda: __import__("cloche_has_no_such_module")] + [
-        lambda hook=hook: hook("/etc/passwd") for hook in sys.path_hooks
-    ]:
+    dict(pair.split(b"=", 1) for pair in [b"=".join(pair) for pair in os.environb.items()])
+    os.path.isdir(sys.modules["site"].getusersitepackages())
+    for attempt in [
+        lambda: __import__("cloche_has_no_such_module"),
+        lambda: importlib._load(importlib.ModuleSpec("cloche_has_no_such_module", Absent)),
+    ] + [lambda hook=hook: hook("/etc/passwd") for hook in sys.path_hooks]:
         try:
             attempt()
         except ImportError:

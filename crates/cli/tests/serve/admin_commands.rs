@@ -38,11 +38,18 @@ async fn a_team_with_a_sandbox_and_a_key_runs_code() {
     let id = key["id"].as_str().unwrap();
     let host = host.with_key(key["key"].as_str().unwrap());
     let code = json!({"code": "echo $A $B", "language": "bash"});
-    assert_eq!(host.run(code.clone()).await.1["stdout"], "sandbox key\n");
+    let (status, answer) = host.run(code.clone()).await;
+    assert_eq!(
+        (status, &answer["stdout"]),
+        (200, &json!("sandbox key\n")),
+        "{answer} {}",
+        host.said("log")
+    );
 
     let words = ["key", "set", id, "--env", "C=1", "--unset", "B"];
     assert_eq!(admin_json(&host, &words)["env_vars"], json!({"C": "1"}));
-    assert_eq!(host.run(code.clone()).await.1["stdout"], "sandbox sandbox\n");
+    let (status, answer) = host.run(code.clone()).await;
+    assert_eq!(answer["stdout"], "sandbox sandbox\n", "{status} {answer} {}", host.said("log"));
     let long = json!({"code": ":", "language": "bash", "timeout": 100});
     assert_eq!(host.run(long.clone()).await.0, 429);
     assert_eq!(admin_json(&host, &["team", "set", "acme", "--plan", "pro"])["plan"], "pro");

@@ -23,7 +23,7 @@ async fn a_killed_server_leaves_no_process_and_no_row_that_runs() {
     host.ended().await;
     wait_for(&mark, 0);
     wait_until_gone(&processes);
-    assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
+    assert_eq!(cgroups_of(&processes), Vec::<PathBuf>::new());
     let host = host.again().await;
     let record = host.record(&id).await;
     assert_eq!(record["status"], "failed");
@@ -50,7 +50,7 @@ async fn a_told_server_lets_what_runs_end() {
     assert_eq!(events(&text).last().unwrap()["result"]["stdout"], "up\ndone\n");
     assert!(host.ended().await.success());
     wait_until_gone(&processes);
-    assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
+    assert_eq!(cgroups_of(&processes), Vec::<PathBuf>::new());
     let host = host.again().await;
     let record = host.record(&id).await;
     assert_eq!((&record["status"], &record["error"]), (&json!("success"), &Value::Null));
@@ -71,7 +71,7 @@ async fn after_the_grace_period_what_runs_is_ended_and_recorded() {
     assert!(host.ended().await.success());
     wait_for(&mark, 0);
     wait_until_gone(&processes);
-    assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
+    assert_eq!(cgroups_of(&processes), Vec::<PathBuf>::new());
     let host = host.again().await;
     let record = host.record(&id).await;
     assert_eq!((&record["status"], &record["error"]), (&json!("failed"), &error));
@@ -108,6 +108,6 @@ async fn a_server_killed_while_it_warms_up_leaves_nothing_either() {
         host.signal(Signal::KILL);
         host.ended().await;
         wait_until_gone(&processes);
-        assert_eq!(cgroups_of(&processes), [PathBuf::new(); 0]);
+        assert_eq!(cgroups_of(&processes), Vec::<PathBuf>::new());
     }
 }
