@@ -34,27 +34,50 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
       | fs.constants.O_NOFOLLOW,
   });
 
-  // Goes once through what every program goes through, so that it is compiled and its pages are
-  // there: finding, reading and running a main file, and printing.
-  const warmUp = () => {
-    for (const name of ['util', 'events', 'stream', 'path', 'os', 'url', 'timers', 'net']) {
-      require(name);
-    }
-    // Nothing here may schedule a tick: the program's first would not be its own.
-    const nowhere = Object.assign(new (require('events'))(), { write: () => true });
-    // Nor open a stream of the program's: with colours, a console would look at its errors'.
-    const printer = new (require('console').Console)({ stdout: nowhere, colorMode: false });
+  // A stream over a pipe that is none: what is written to it goes nowhere.
+  const printSomething = () => {
+    const { Console } = require('console');
+    const handle = {
+      getAsyncId: () => 0, setBlocking: () => 0, writeUtf8String: () => 0, writeLatin1String: () => 0,
+      close: (done) => done?.call(handle), ref() {}, unref() {}, readStop: () => 0, reading: false,
+    };
+    const stream = new (require('net').Socket)({ handle, readable: false, writable: true });
+    // Without colours: with them, a console would open the program's own streams.
+    const printer = new Console({ stdout: stream, colorMode: false });
     printer.log('%s', 1, { a: [1] });
+    printer.log(1);
     printer.error('text', [1], new Error('text'));
-    // In a package of its own: what is found out about packages is remembered.
+  };
+
+  // In a package of its own: what is found out about packages is remembered.
+  const runSomething = () => {
     const place = fs.mkdtempSync('/tmp/');
     const files = [`${place}/package.json`, `${place}/main.js`];
     writeFile(files[0], 0o600, '{}');
     writeFile(files[1], 0o600, 'const fs = require("fs"); module.exports = [__filename, fs, () => 1];');
-    Module._load(files[1], null, false);
+    const main = Object.getOwnPropertyDescriptor(process, 'mainModule');
+    Module.runMain(files[1]);
+    if (main === undefined) delete process.mainModule;
+    else Object.defineProperty(process, 'mainModule', main);
     delete require.cache[files[1]];
     files.forEach((file) => fs.unlinkSync(file));
     fs.rmdirSync(place);
+  };
+
+  // Goes once through what every program goes through, so that it is compiled and its pages are
+  // there. No tick may be left scheduled: the program's first would not be its own.
+  const warmUp = () => {
+    for (const name of ['util', 'events', 'stream', 'path', 'os', 'url', 'timers', 'net']) {
+      require(name);
+    }
+    for (const part of [printSomething, runSomething]) {
+      try {
+        part();
+      } catch {
+        // Another version has it another way: then it is not warm.
+      }
+    }
+    process._tickCallback();
   };
 
   // When the event loop is empty and nobody listens for the end, nothing is left to be seen of the

@@ -35,10 +35,10 @@ def _cloche_start():
     ctypes, gc, weakref = (preloaded.modules[name] for name in ("ctypes", "gc", "weakref"))
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
     python = ctypes.PyDLL(None)
-    seen = _leave_fast(sys, os, python, preloaded)
+    seen, rehearse = _leave_fast(sys, os, python, preloaded)
     for place in set(sys.path_importer_cache) - places:
         preloaded.finders[place] = sys.path_importer_cache.pop(place)
-    _touch(os, sys, gc)
+    _touch(os, sys, gc, rehearse)
     # The module of the program must not be frozen: it is collected like any other at the end.
     main = sys.modules["__main__"]
     program = [ctypes.py_object(main), ctypes.py_object(vars(main))]
@@ -57,7 +57,7 @@ def _cloche_start():
         if not gc.is_tracked(thing.value):
             python.PyObject_GC_Track(thing)
     _reseed(os, preloaded.modules)
-    _touch(os, sys, gc)
+    _touch(os, sys, gc, rehearse)
     os.write(job_fd, b"R")
     _read_job(os, job_fd)
     _as_if_now(os, sys)
@@ -143,7 +143,7 @@ def _reseed(os, modules):
         process.current_process().authkey = os.urandom(32)
 
 
-def _touch(os, sys, gc):
+def _touch(os, sys, gc, rehearse):
     """Writes once to what every program writes to, so that its pages are copied by now.
 
     Mostly a rehearsal of what lies between a job and its program: its variables are compared, the
@@ -174,7 +174,13 @@ def _touch(os, sys, gc):
         except ImportError:
             pass
     sys.path_importer_cache.pop("/etc/passwd", None)
-    gc.collect(0)
+    # What the interpreter writes to when it ends: every module, all that is built in, what the
+    # collector goes through.
+    for kept in (dict(vars(sys)), dict(vars(sys.modules["builtins"])), dict(sys.modules)):
+        kept.clear()
+    list(map(sys.modules["_weakref"].ref, sys.modules.values()))
+    gc.collect()
+    rehearse()
 
 
 def _remove(os, path):
@@ -409,6 +415,10 @@ def _leave_fast(sys, os, python, preloaded):
     stdout, stderr = sys.stdout, sys.stderr
     kinds = len(SystemExit.__subclasses__())
     asked, seen = [], []
+    # `site` is the last module that was there before the program, so the first of them to go; and
+    # what begins with one underscore goes first.
+    site = vars(sys.modules["site"])
+    last = next(name for name in site if name[0] == "_" != name[1] and callable(site[name]))
     attributes = gc.get_referents(SystemExit.__dict__)[0]
     member = attributes["code"]
 
@@ -444,20 +454,19 @@ def _leave_fast(sys, os, python, preloaded):
 
         All of it runs without a frame of its own, which a trace function would notice.
         """
-        system, trace, last = (sys,), "last_traceback", get((sys,), "last_value")
+        system, trace, value = (sys,), "last_traceback", get((sys,), "last_value")
         yield map(operator.contains, call(sys._current_frames), (sys.modules["_thread"].get_ident(),))
         yield map(id, itertools.chain(get(system, "stdout"), get(system, "stderr")))
         yield map(len, map(type.__subclasses__, (SystemExit,)))
         yield map(hasattr, system, ("last_type",))
         names = ("__name__", "__file__", "__cached__")
         yield map(operator.contains, itertools.repeat(vars(main())), names)
-        yield map(isinstance, last, (KeyboardInterrupt,))
+        yield map(isinstance, value, (KeyboardInterrupt,))
         yield get(get(system, trace), "tb_lasti")
         yield get(get(get(system, trace), "tb_frame"), "f_lasti")
         yield map(id, get(get(get(system, trace), "tb_frame"), "f_back"))
         yield get(get(get(get(system, trace), "tb_frame"), "f_code"), "co_name")
-        # `site` is the last module that was there before the program, so the first of them to go.
-        end_of = (sys.modules["site"].enablerlcompleter,)
+        end_of = (site[last],)
         for tracer in (sys.gettrace, sys.getprofile):
             end_of = itertools.compress(end_of, map(operator.is_, call(tracer), (None,)))
         yield map(weakref.ref, end_of, (end,))
@@ -520,7 +529,15 @@ def _leave_fast(sys, os, python, preloaded):
     attributes["code"] = Code()
     python.PyType_Modified(modules["ctypes"].py_object(SystemExit))
     modules["atexit"].register(seen.extend, itertools.chain.from_iterable(list(look())))
-    return seen
+
+    def rehearse():
+        """Goes through the end without ending."""
+        seen.extend(itertools.chain.from_iterable(list(look())))
+        exit_code()
+        is_noticeable()
+        seen.clear()
+
+    return seen, rehearse
 
 
 _cloche_start()
