@@ -61,6 +61,8 @@ pub(crate) fn admit(
         env,
         limits: caller.sandbox.resources.limits(request.timeout, config.output),
         sandbox: caller.sandbox.shape.clone(),
+        stdin: request.stdin.clone(),
+        files: request.files.clone(),
         ..RunSpec::new(request.language, request.code.as_bytes())
     };
     Ok(Admitted { spec, trace_id: trace_id.clone(), team: caller.team.id.clone() })

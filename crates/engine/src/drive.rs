@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use cloche_model::{
     Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
-    Score, Status, StreamName, Timings, Usage, UsageReport,
+    Score, Status, StreamName, Timings, Usage, UsageReport, Written,
 };
 use cloche_store::Finish;
 use tokio::sync::mpsc;
@@ -193,6 +193,7 @@ fn without_outcome(error: &DispatchError, live: &Live) -> Ended {
         stdout: held(StreamName::Stdout),
         stderr: held(StreamName::Stderr),
         usage: Usage::default(),
+        written: Written::default(),
         timings: Timings::default(),
     };
     let verdict = Verdict { status: Status::Failed, exit_code: -1, error: Some(error.to_owned()) };

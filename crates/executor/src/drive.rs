@@ -9,7 +9,7 @@ use cloche_jail::{
     init::{REPORT_LEN, Report, WallName},
     sys::Errno,
 };
-use cloche_model::{ByteSize, Ending, Limits, Outcome, StreamName, Timings, Usage};
+use cloche_model::{ByteSize, Ending, Limits, Outcome, StreamName, Timings, Usage, Written};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixStream, unix::pipe},
@@ -97,7 +97,8 @@ pub(crate) async fn drive(
         stdout: stdout.into_kept(),
         stderr: stderr.into_kept(),
         usage: Usage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
-        timings: Timings { cell: Duration::ZERO, attach, run: wall },
+        written: Written::default(),
+        timings: Timings { attach, run: wall, ..Timings::default() },
     })
 }
 

@@ -18,7 +18,7 @@ use std::{
 use cloche_engine::{Admitted, DispatchError, Dispatcher, Engine, EngineConfig, Snapshot};
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use cloche_model::{
-    Captured, Delivery, Ending, ExecuteRequest, Outcome, OutputChunk, Timings, Usage,
+    Captured, Delivery, Ending, ExecuteRequest, Outcome, OutputChunk, Timings, Usage, Written,
 };
 use futures::future::BoxFuture;
 use tokio::{
@@ -48,6 +48,7 @@ impl Dispatcher for Instantly {
                 stdout: Captured { bytes: b"1\n".to_vec(), dropped: 0 },
                 stderr: Captured::default(),
                 usage: Usage::default(),
+                written: Written::default(),
                 timings: Timings::default(),
             })
         })

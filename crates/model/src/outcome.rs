@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ByteSize;
+use crate::{ByteSize, Written};
 
 /// How a run ended, and all that it said.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct Outcome {
     pub stderr: Captured,
     /// What it used.
     pub usage: Usage,
+    /// What it left in its home.
+    pub written: Written,
     /// Where the time went.
     pub timings: Timings,
 }
@@ -88,6 +90,8 @@ pub struct Timings {
     pub attach: Duration,
     /// The program itself.
     pub run: Duration,
+    /// Making what it wrote durable.
+    pub seal: Duration,
 }
 
 /// A piece of output as it arrived.

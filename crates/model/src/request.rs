@@ -1,11 +1,20 @@
 //! What a caller asks for, before anyone has agreed to it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use crate::{EnvVars, Invalid, Language, SubPath, ThreadId, env};
+use crate::{EnvVars, FileName, InputFile, Invalid, Language, SubPath, ThreadId, env};
 
 /// The most bytes of code.
 pub const MAX_CODE_BYTES: usize = 1 << 20;
+/// The most bytes of standard input.
+pub const MAX_STDIN_BYTES: usize = 1 << 20;
+/// The most files that come with a request.
+pub const MAX_FILES: usize = 32;
+/// The most bytes of all of them together.
+pub const MAX_FILES_BYTES: usize = 8 << 20;
 /// The time limit of a run whose caller named none.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A time limit that nobody may ask for, whatever the plan: a year.
@@ -38,6 +47,19 @@ pub struct ExecuteRequest {
     pub env_vars: Option<EnvVars>,
     /// Storage paths to narrow the mounts to.
     pub sub_paths: Option<Vec<String>>,
+    /// What the program reads from its standard input.
+    pub stdin: Option<String>,
+    /// Files put into the home before it starts.
+    pub files: Option<Vec<RequestFile>>,
+}
+
+/// A file that comes with a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestFile {
+    /// Its name in the home.
+    pub name: String,
+    /// What is in it.
+    pub content: Vec<u8>,
 }
 
 /// A request whose every field keeps its own rule. Whether it may run is another question.
@@ -59,6 +81,10 @@ pub struct CheckedRequest {
     pub env: EnvVars,
     /// Storage paths, well formed; whether they are mounted is not checked yet.
     pub sub_paths: Vec<SubPath>,
+    /// What the program reads from its standard input.
+    pub stdin: Vec<u8>,
+    /// Files put into the home before it starts, each name once.
+    pub files: Vec<InputFile>,
 }
 
 impl ExecuteRequest {
@@ -79,6 +105,8 @@ impl ExecuteRequest {
         let env = self.env_vars.unwrap_or_default();
         env::check_level("env_vars", &env)?;
         let sub_paths = SubPath::check_all(&self.sub_paths.unwrap_or_default())?;
+        let stdin = check_stdin(self.stdin)?;
+        let files = check_files(self.files.unwrap_or_default(), language)?;
         Ok(CheckedRequest {
             code: self.code,
             language,
@@ -88,6 +116,8 @@ impl ExecuteRequest {
             webhook_url: self.webhook_url,
             env,
             sub_paths,
+            stdin,
+            files,
         })
     }
 }
@@ -100,6 +130,39 @@ fn check_code(code: &str) -> Result<(), Invalid> {
         )));
     }
     Ok(())
+}
+
+fn check_stdin(stdin: Option<String>) -> Result<Vec<u8>, Invalid> {
+    let stdin = stdin.unwrap_or_default().into_bytes();
+    if stdin.len() > MAX_STDIN_BYTES {
+        let got = stdin.len();
+        return Err(Invalid::new(format!("stdin must be at most 1 MB, got {got} bytes")));
+    }
+    Ok(stdin)
+}
+
+fn check_files(files: Vec<RequestFile>, language: Language) -> Result<Vec<InputFile>, Invalid> {
+    if files.len() > MAX_FILES {
+        let got = files.len();
+        return Err(Invalid::new(format!("files exceeds {MAX_FILES} entries, got {got}")));
+    }
+    let total: usize = files.iter().map(|file| file.content.len()).sum();
+    if total > MAX_FILES_BYTES {
+        return Err(Invalid::new(format!("files must be at most 8 MB in all, got {total} bytes")));
+    }
+    let mut seen = BTreeSet::new();
+    let mut checked = Vec::with_capacity(files.len());
+    for RequestFile { name, content } in files {
+        let name = FileName::try_from(name).map_err(|why| Invalid::new(format!("files: {why}")))?;
+        if name.as_str() == language.main_file() {
+            return Err(Invalid::new(format!("files: {name} is the name of the program itself")));
+        }
+        if !seen.insert(name.clone()) {
+            return Err(Invalid::new(format!("files: {name} is there twice")));
+        }
+        checked.push(InputFile { name, content });
+    }
+    Ok(checked)
 }
 
 fn check_language(language: Option<&str>) -> Result<Language, Invalid> {
@@ -246,6 +309,22 @@ mod tests {
         for key in ["", "-a", ".a", "a b", "a/b", "ä"] {
             assert!(with(vec![(key.to_owned(), String::new())]).check().is_err(), "{key:?}");
         }
+    }
+
+    #[test]
+    fn files_are_plain_bounded_and_not_the_program() {
+        let file = |name: &str| RequestFile { name: name.to_owned(), content: vec![1] };
+        let with = |files: Vec<RequestFile>| ExecuteRequest { files: Some(files), ..request() };
+        assert_eq!(with(vec![file("a"), file("b")]).check().unwrap().files.len(), 2);
+        assert_eq!(refusal(with(vec![file("../a")])), "files: \"../a\" is not a plain file name");
+        assert_eq!(refusal(with(vec![file("a"), file("a")])), "files: a is there twice");
+        let main = refusal(with(vec![file("main.py")]));
+        assert_eq!(main, "files: main.py is the name of the program itself");
+        assert!(refusal(with(vec![file("a"); 33])).starts_with("files exceeds 32 entries"));
+        let large = RequestFile { name: "a".into(), content: vec![0; MAX_FILES_BYTES + 1] };
+        assert!(refusal(with(vec![large])).starts_with("files must be at most 8 MB"));
+        let input = ExecuteRequest { stdin: Some("x".repeat(MAX_STDIN_BYTES + 1)), ..request() };
+        assert!(refusal(input).starts_with("stdin must be at most 1 MB"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, Cpus, Language};
+use crate::{ByteSize, Cpus, Language, ThreadHome};
 
 /// One program to run once, in a fresh sandbox.
 ///
@@ -25,6 +25,8 @@ pub struct RunSpec {
     pub limits: Limits,
     /// The sandbox it runs in.
     pub sandbox: SandboxShape,
+    /// The home it starts with; empty and of no thread if absent.
+    pub home: Option<ThreadHome>,
 }
 
 impl RunSpec {
@@ -38,6 +40,7 @@ impl RunSpec {
             files: Vec::new(),
             limits: Limits::default(),
             sandbox: SandboxShape::default(),
+            home: None,
         }
     }
 }

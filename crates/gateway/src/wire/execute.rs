@@ -130,6 +130,7 @@ impl From<ExecuteBody> for ExecuteRequest {
             webhook_url: body.webhook_url,
             env_vars: body.env_vars,
             sub_paths: body.sub_paths,
+            ..Self::default()
         }
     }
 }

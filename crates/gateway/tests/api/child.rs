@@ -4,7 +4,9 @@
 use std::{process::Stdio, time::Instant};
 
 use cloche_engine::{Admitted, DispatchError, Dispatcher, Snapshot};
-use cloche_model::{ByteSize, Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
+use cloche_model::{
+    ByteSize, Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage, Written,
+};
 use futures::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -74,7 +76,8 @@ async fn drive(
     let usage =
         Usage { wall: started.elapsed(), peak_memory: ByteSize::mib(1), ..Usage::default() };
     let (stdout, stderr) = (stdout.await.unwrap_or_default(), stderr.await.unwrap_or_default());
-    Ok(Outcome { ending, stdout, stderr, usage, timings: Timings::default() })
+    let written = Written::default();
+    Ok(Outcome { ending, stdout, stderr, usage, written, timings: Timings::default() })
 }
 
 fn ending(status: std::process::ExitStatus) -> Ending {

@@ -1,0 +1,138 @@
+//! Homes as layers: the words for what a thread keeps and what a run wrote.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ByteSize, Invalid};
+
+/// The digest of a stored layer: `sha256:` and 64 hex digits of the compressed bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LayerDigest(String);
+
+impl LayerDigest {
+    const PREFIX: &str = "sha256:";
+
+    /// A digest from the bytes of the hash.
+    #[must_use]
+    pub fn from_sha256(hash: [u8; 32]) -> Self {
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self(format!("{}{hex}", Self::PREFIX))
+    }
+
+    /// With its prefix.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The 64 hex digits.
+    #[must_use]
+    pub fn hex(&self) -> &str {
+        &self.0[Self::PREFIX.len()..]
+    }
+}
+
+impl FromStr for LayerDigest {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let hex = text.strip_prefix(Self::PREFIX).unwrap_or("");
+        let plain = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+        if hex.len() != 64 || !hex.chars().all(plain) {
+            return Err(Invalid::new("a layer digest must be sha256: and 64 hex digits"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for LayerDigest {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<LayerDigest> for String {
+    fn from(digest: LayerDigest) -> Self {
+        digest.0
+    }
+}
+
+impl fmt::Display for LayerDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One stored layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// What it is found by.
+    pub digest: LayerDigest,
+    /// Its size as stored, compressed.
+    pub stored: ByteSize,
+    /// The size of the files in it.
+    pub bytes: ByteSize,
+    /// How many paths it adds, changes or removes.
+    pub entries: u64,
+}
+
+/// The home that a run of a thread starts with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadHome {
+    /// Its layers, the oldest first.
+    pub layers: Vec<LayerDigest>,
+    /// What this run may add.
+    pub room: HomeRoom,
+}
+
+/// How much may be written to a home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HomeRoom {
+    /// Bytes in files.
+    pub bytes: ByteSize,
+    /// Files, directories and links.
+    pub inodes: u64,
+}
+
+/// A file that a run wrote, as far as its caller is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputFile {
+    /// Its path below the home, with replacement characters where it is not UTF-8.
+    pub name: String,
+    /// Its size.
+    pub size: u64,
+    /// Whether less than all of it was kept.
+    pub truncated: bool,
+}
+
+/// What a run left in its home, once it is durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The layer that holds it; none if nothing was written.
+    pub layer: Option<Layer>,
+    /// The files among it, in the order of their names; inputs that were left alone are not.
+    pub files: Vec<OutputFile>,
+    /// How many more files there are than are listed.
+    pub files_omitted: u64,
+    /// Whether the room was used up.
+    pub quota_exceeded: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_has_one_spelling() {
+        let digest = LayerDigest::from_sha256([0xab; 32]);
+        assert_eq!(digest.as_str().parse(), Ok(digest.clone()));
+        assert_eq!(digest.hex().len(), 64);
+        for wrong in ["", "sha256:", &digest.as_str()[1..], &digest.as_str().to_uppercase()] {
+            assert!(wrong.parse::<LayerDigest>().is_err(), "{wrong:?}");
+        }
+    }
+}
