@@ -102,17 +102,18 @@ async fn links_out_are_refused() {
 #[tokio::test]
 async fn nothing_is_written_through_a_link() {
     for target in [&b"/proc"[..], b"/dev", b"..", b"."] {
-        let archive = Forged::new()
-            .entry(b"link", SOFT, target, b"")
-            .entry(b"link/victim", FILE, b"", b"evil");
+        let archive = Forged::new().entry(b"link", SOFT, target, b"").entry(
+            b"link/victim",
+            FILE,
+            b"",
+            b"evil",
+        );
         assert_refused(archive.end(), "directory is not there").await;
         let archive =
             Forged::new().entry(b"link", SOFT, target, b"").entry(b"link", FILE, b"", b"evil");
         assert_refused(archive.end(), "there twice").await;
     }
-    let archive = Forged::new()
-        .entry(b"f", FILE, b"", b"")
-        .entry(b"f/inside", FILE, b"", b"evil");
+    let archive = Forged::new().entry(b"f", FILE, b"", b"").entry(b"f/inside", FILE, b"", b"evil");
     assert_refused(archive.end(), "directory is not there").await;
 }
 
@@ -308,9 +309,7 @@ fn seed() -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.min(200).max(
-        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(0)),
-        ..ProptestConfig::default() })]
+    #![proptest_config(crate::support::cases(200))]
 
     /// Whatever the bytes are: an error or a layer, never a panic, and nothing outside. What is
     /// accepted can be unpacked.

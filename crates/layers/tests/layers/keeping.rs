@@ -59,7 +59,9 @@ async fn any_part_of_a_file_can_be_read() {
     let holes = fs::read(tree.join("sparse")).unwrap();
     for (name, content) in [("large", &large), ("sparse", &holes)] {
         let size = content.len() as u64;
-        for range in [0..0, 0..1, 8191..8193, 60_000..70_000, 4095..size - 1, size - 1..size, 0..size] {
+        for range in
+            [0..0, 0..1, 8191..8193, 60_000..70_000, 4095..size - 1, size - 1..size, 0..size]
+        {
             let found = read(&place.layers, &stack, name.as_bytes(), Some(range.clone())).await;
             let wanted = &content[range.start as usize..range.end as usize];
             assert!(found.unwrap() == wanted, "{name} {range:?}");
@@ -67,7 +69,9 @@ async fn any_part_of_a_file_can_be_read() {
         assert!(read(&place.layers, &stack, name.as_bytes(), None).await.unwrap() == **content);
         let past = read(&place.layers, &stack, name.as_bytes(), Some(size - 5..u64::MAX)).await;
         assert_eq!(past.unwrap().len(), 5);
-        assert!(read(&place.layers, &stack, name.as_bytes(), Some(size + 1..size + 2)).await.is_err());
+        assert!(
+            read(&place.layers, &stack, name.as_bytes(), Some(size + 1..size + 2)).await.is_err()
+        );
     }
     assert!(read(&place.layers, &stack, b"missing", None).await.is_err());
     assert!(read(&place.layers, &stack, b"", None).await.is_err());

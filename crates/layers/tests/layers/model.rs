@@ -225,9 +225,7 @@ fn check_diff(old: &Tree, new: &Tree) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.min(24).max(
-        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(0)),
-        ..ProptestConfig::default() })]
+    #![proptest_config(crate::support::cases(24))]
 
     #[test]
     fn random_work_survives_every_run(runs in vec(run(), 1..6)) {

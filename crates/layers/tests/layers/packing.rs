@@ -223,10 +223,18 @@ async fn a_tree_may_be_deeper_than_a_path_is_long() {
         rustix::fs::mkdirat(&here, "dd", Mode::RWXU).unwrap();
         here = rustix::fs::openat(&here, "dd", rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
     }
-    let stored = place.store(&tree).await;
+    let t = std::time::Instant::now();
+    let packed = pack_tree(&tree);
+    eprintln!("pack {:?} {}", t.elapsed(), packed.len());
+    let stored = store(&place.layers, packed).await.unwrap().unwrap();
+    eprintln!("store {:?}", t.elapsed());
     assert_eq!(stored.layer.entries, 3000);
     let mountable = place.layers.mountable(&[stored.layer.digest.clone()]).await.unwrap();
+    eprintln!("mountable {:?}", t.elapsed());
     drop(mountable);
     let merged = place.layers.tree(&[stored.layer.digest]).await.unwrap();
     assert_eq!(merged.entries(), 3000);
+    eprintln!("tree {:?}", t.elapsed());
+    drop(place);
+    eprintln!("drop {:?}", t.elapsed());
 }

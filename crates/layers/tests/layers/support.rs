@@ -11,8 +11,17 @@ use cloche_layers::{
     Bounds, LayerError, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, pack,
 };
 use cloche_model::{ByteSize, LayerDigest};
+use proptest::prelude::ProptestConfig;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
+
+/// So many cases, or as many as `PROPTEST_CASES` says.
+pub(crate) fn cases(usual: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let failure_persistence = None;
+    let cases = asked.unwrap_or(usual);
+    ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
+}
 
 /// A store of layers that is gone at the end of the test.
 pub(crate) struct Place {
