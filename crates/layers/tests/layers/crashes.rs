@@ -1,6 +1,7 @@
 //! The process is killed at every named point of storing a layer. Afterwards there is the old state
 //! or the new one, and what was acknowledged is there.
 
+use std::slice::from_ref;
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
@@ -50,13 +51,13 @@ async fn powerless_child() {
     fs::write(other.join("file"), noise(40_000, 1)).unwrap();
     let other = [place.store(&other).await.layer.digest];
     for _ in 0..2 {
-        drop(place.layers.mountable(&[stored.layer.digest.clone()]).await.unwrap());
+        drop(place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap());
         // Makes the other one go, with all that it may not look into.
         drop(place.layers.mountable(&other).await.unwrap());
         assert_eq!(place.layers.cache_usage().cached, 1);
         assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 2);
     }
-    drop(place.layers.mountable(&[stored.layer.digest.clone()]).await.unwrap());
+    drop(place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap());
     let name = fs::read_dir(place.layers.cache_dir()).unwrap().find_map(|entry| {
         entry
             .ok()
@@ -141,12 +142,12 @@ async fn killed_anywhere_there_is_the_old_state_or_the_new_one() {
         assert_eq!(blobs, 1 + u64::from(renamed), "{point}");
         assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
         assert!(
-            read(&place.layers, &[old.clone()], b"file", None).await.unwrap() == noise(100_000, 1)
+            read(&place.layers, from_ref(&old), b"file", None).await.unwrap() == noise(100_000, 1)
         );
         for blob in fs::read_dir(place.config.dir.join("blobs/sha256")).unwrap() {
             let name = blob.unwrap().file_name().into_string().unwrap();
             let found: LayerDigest = format!("sha256:{name}").parse().unwrap();
-            drop(place.layers.mountable(&[found.clone()]).await.unwrap());
+            drop(place.layers.mountable(from_ref(&found)).await.unwrap());
             if found != old {
                 let content = read(&place.layers, &[found], b"file", None).await.unwrap();
                 assert!(content == noise(100_000, 2), "{point}");

@@ -1,5 +1,6 @@
 //! What a packed tree keeps.
 
+use std::slice::from_ref;
 use std::{
     fs::{self, File, Permissions},
     os::{
@@ -225,7 +226,7 @@ async fn a_tree_may_be_deeper_than_a_path_is_long() {
     }
     let stored = place.store(&tree).await;
     assert_eq!(stored.layer.entries, 1500);
-    let mountable = place.layers.mountable(&[stored.layer.digest.clone()]).await.unwrap();
+    let mountable = place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap();
     drop(mountable);
     let merged = place.layers.tree(&[stored.layer.digest]).await.unwrap();
     assert_eq!(merged.entries(), 1500);
