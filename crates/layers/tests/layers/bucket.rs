@@ -1,5 +1,6 @@
 //! The same in a bucket of a real S3 server, which the test starts.
 
+use std::slice::from_ref;
 use std::{
     collections::HashSet,
     fs,
@@ -107,7 +108,7 @@ async fn layers_live_in_a_bucket() {
     let stack = [first.digest.clone()];
     let range = Some(13 << 20..14 << 20);
     assert!(read(&other, &stack, b"large", range).await.unwrap() == large[13 << 20..14 << 20]);
-    let mountable = other.mountable(&[second.digest.clone()]).await.unwrap();
+    let mountable = other.mountable(from_ref(&second.digest)).await.unwrap();
     let unpacked = other.cache_dir().join(mountable.names()[0]);
     assert_same("from the bucket", &snapshot(&tree), &snapshot(&unpacked));
     let both = [first.digest.clone(), second.digest.clone()];

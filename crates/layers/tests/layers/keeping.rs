@@ -1,5 +1,6 @@
 //! The store and the cache over time: reading parts, writing, evicting, sweeping, finding damage.
 
+use std::slice::from_ref;
 use std::{collections::HashSet, fs, io::Cursor, path::Path, time::Duration};
 
 use cloche_layers::{Bounds, LayerError, Layers, LayersConfig, StoreConfig, Tree};
@@ -147,14 +148,14 @@ async fn a_damaged_blob_is_named_and_never_mounted() {
     let other = zstd::encode_all(&pack_tree(&place.tree("empty"))[..], 1).unwrap();
     for bytes in [&flipped, &whole[..60_000].to_vec(), &other, &Vec::new()] {
         fs::write(place.blob(&digest), bytes).unwrap();
-        let error = place.layers.mountable(&[digest.clone()]).await.unwrap_err();
+        let error = place.layers.mountable(from_ref(&digest)).await.unwrap_err();
         assert!(matches!(&error, LayerError::Damaged { .. }), "{error:?}");
         assert!(error.to_string().contains(digest.as_str()));
-        assert!(place.layers.squash(&[digest.clone()]).await.is_err());
+        assert!(place.layers.squash(from_ref(&digest)).await.is_err());
     }
     assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
     fs::remove_file(place.blob(&digest)).unwrap();
-    let error = place.layers.mountable(&[digest.clone()]).await.unwrap_err();
+    let error = place.layers.mountable(from_ref(&digest)).await.unwrap_err();
     assert!(matches!(error, LayerError::Missing(missing) if missing == digest));
 }
 
@@ -301,11 +302,11 @@ async fn a_squashed_stack_is_the_same_tree() {
     assert!(!top.with_extension("marks").exists());
     let (before, after) = (
         place.layers.tree(&stack).await.unwrap(),
-        place.layers.tree(&[squashed.layer.digest.clone()]).await.unwrap(),
+        place.layers.tree(from_ref(&squashed.layer.digest)).await.unwrap(),
     );
     let diff = Tree::diff(&before, &after);
     assert_eq!(diff, cloche_layers::Diff::default());
-    let again = place.layers.squash(&[squashed.layer.digest.clone()]).await.unwrap().unwrap();
+    let again = place.layers.squash(from_ref(&squashed.layer.digest)).await.unwrap().unwrap();
     assert_eq!(again.layer.digest, squashed.layer.digest, "squashing is stable");
     assert_same("itself", &found, &snapshot(&top));
 }
