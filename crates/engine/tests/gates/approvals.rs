@@ -111,6 +111,8 @@ async fn a_no_holds_and_says_who_and_why() {
     let late = house.engine.approve(asked.id.as_str(), &operator()).await.unwrap_err();
     assert_eq!(late.code, ErrorCode::Conflict);
     assert!(late.to_string().contains("denied already, by admin (ada)"), "{late}");
+    let last = house.history().await.pop().unwrap();
+    assert_eq!(last, (DecisionKind::Refused, "admin (ada)".to_owned()));
     // Another call can still be asked about.
     house.asked(&acme, "2").await;
 }
