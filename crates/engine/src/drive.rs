@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use cloche_model::{
     Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
-    Score, Status, StreamName, Timings, Usage, UsageReport, Written,
+    Score, Seconds, Status, StreamName, Timings, Usage, UsageReport, Written,
 };
 use cloche_store::Finish;
 use tokio::sync::mpsc;
@@ -154,7 +154,7 @@ fn verdict(outcome: &Outcome, limits: &Limits, stopped_by: Option<Stop>) -> Verd
         Ending::TimedOut => Verdict {
             status: Status::Timeout,
             exit_code: -1,
-            error: Some(format!("execution timed out after {}s", limits.timeout.as_secs())),
+            error: Some(format!("execution timed out after {}", Seconds(limits.timeout))),
         },
         Ending::OutOfMemory => Verdict {
             status: Status::Oom,

@@ -33,6 +33,12 @@ impl Started {
         self.live.read(0)
     }
 
+    /// Ties the execution to whoever holds the leash: dropped before the end, it is stopped.
+    #[must_use]
+    pub fn leash(&self) -> Leash {
+        Leash(Arc::clone(&self.live))
+    }
+
     /// Waits for the end; the record of it is durable by then.
     ///
     /// # Errors
@@ -46,6 +52,15 @@ impl Started {
             return Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).of(trace_id));
         }
         Ok(execution)
+    }
+}
+
+/// Stops an execution when it is dropped. What is over stays as it is.
+pub struct Leash(Arc<Live>);
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.0.stop(Stop::User);
     }
 }
 

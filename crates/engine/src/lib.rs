@@ -32,7 +32,7 @@ pub use clock::{now, parse_rfc3339, rfc3339};
 pub use config::{EngineConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
 pub use engine::{Engine, OpenError};
-pub use executions::{Output, Page, Started};
+pub use executions::{Leash, Output, Page, Started};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
 pub use metrics::Metrics;

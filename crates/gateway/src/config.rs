@@ -5,7 +5,7 @@ use std::time::Duration;
 use cloche_model::ByteSize;
 
 /// Settings of the gateway.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GatewayConfig {
     /// The largest body that is read. A megabyte of code can need six in JSON escapes.
     pub body: ByteSize,
@@ -17,6 +17,30 @@ pub struct GatewayConfig {
     pub connections: usize,
     /// How long connections may go on after the last execution when the server stops.
     pub linger: Duration,
+    /// The door for agents.
+    pub mcp: McpConfig,
+}
+
+/// Settings of the MCP server.
+#[derive(Clone, Debug)]
+pub struct McpConfig {
+    /// The most of each output stream that a result shows; a model has to read it.
+    pub output: ByteSize,
+    /// Origins of web pages that may ask besides those of this machine, e.g. `https://a.example`.
+    pub origins: Vec<String>,
+}
+
+impl McpConfig {
+    /// The most of an output stream, as a count of bytes.
+    pub(crate) fn output_bytes(&self) -> usize {
+        usize::try_from(self.output.bytes()).unwrap_or(usize::MAX)
+    }
+}
+
+impl Default for McpConfig {
+    fn default() -> Self {
+        Self { output: ByteSize::kib(32), origins: Vec::new() }
+    }
 }
 
 impl Default for GatewayConfig {
@@ -27,6 +51,7 @@ impl Default for GatewayConfig {
             body_timeout: Duration::from_secs(30),
             connections: 10_000,
             linger: Duration::from_secs(2),
+            mcp: McpConfig::default(),
         }
     }
 }

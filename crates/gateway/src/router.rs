@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::StatusCode};
+use axum::{Router, http::StatusCode, routing::any};
 use cloche_engine::Engine;
+use tokio_util::sync::CancellationToken;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -18,6 +19,7 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{docs, execute, executions, health, keys, sandboxes, teams},
+    mcp::{self, Sessions},
 };
 
 /// What every handler can reach.
@@ -26,6 +28,7 @@ pub(crate) struct Doors {
     pub(crate) engine: Engine,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
+    pub(crate) mcp: Sessions,
 }
 
 #[derive(OpenApi)]
@@ -89,13 +92,22 @@ pub fn description() -> Description {
 
 /// Everything that is served.
 pub fn router(engine: Engine, config: GatewayConfig) -> Router {
+    router_until(engine, config, CancellationToken::new())
+}
+
+/// The same; streams that would never end are ended by `closing`.
+pub(crate) fn router_until(
+    engine: Engine,
+    config: GatewayConfig,
+    closing: CancellationToken,
+) -> Router {
     let (router, description) = table().split_for_parts();
-    let description = description.to_pretty_json().unwrap_or_default();
-    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(Doors {
-        engine,
-        config,
-        description: description.into(),
-    })
+    let description = description.to_pretty_json().unwrap_or_default().into();
+    // Not in the description: this door describes itself, in its own protocol.
+    let router = router.route("/mcp", any(mcp::door));
+    let mcp = Sessions::new(closing);
+    let doors = Doors { engine, config, description, mcp };
+    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
 }
 
 async fn no_route() -> ApiError {

@@ -16,3 +16,4 @@ pub(crate) use execute::{
     Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, ndjson,
 };
 pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
+pub(crate) use number::whole;

@@ -37,4 +37,4 @@ pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, Sa
 pub use secret::Secret;
 pub use sub_path::SubPath;
 pub use tenancy::{ApiKey, Resources, Retention, Sandbox, Team};
-pub use units::{ByteSize, Cpus, InvalidUnit};
+pub use units::{ByteSize, Cpus, InvalidUnit, Seconds};

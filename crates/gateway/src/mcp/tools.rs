@@ -1,0 +1,116 @@
+//! The tools as clients see them: names, descriptions and schemas.
+
+use std::sync::Arc;
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+/// The name the server gives itself.
+pub(super) const SERVER: &str = "code_execution_sandbox";
+/// The name of the tool that runs code.
+pub(super) const EXECUTE: &str = "execute_code";
+
+/// The tool that a name means. The contract writes the first one with either of two prefixes.
+pub(super) fn canonical(name: &str) -> &str {
+    let short = name.strip_prefix("sandbox.").or_else(|| name.strip_prefix("code_execution_sandbox."));
+    match short {
+        Some(EXECUTE) => EXECUTE,
+        _ => name,
+    }
+}
+
+/// The tool that runs code.
+pub(super) fn execute() -> Tool {
+    let annotations = ToolAnnotations::with_title("Execute code")
+        .read_only(false)
+        .destructive(false)
+        .idempotent(false)
+        .open_world(false);
+    Tool::new(EXECUTE, DESCRIPTION, object(input()))
+        .with_title("Execute code")
+        .with_raw_output_schema(object(output()))
+        .with_annotations(annotations)
+}
+
+const DESCRIPTION: &str = "Runs a program in an isolated sandbox and returns what it printed, its \
+    exit code and how it ended. Each call starts with an empty home, unless thread_id names one that \
+    is kept. There is no network. Images that the program writes to its home come back with the \
+    result.";
+
+/// The contract's four parameters, as it has them, and ours after them.
+fn input() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "language": {
+                "type": "string",
+                "description": "Programming language (e.g., python, javascript, bash)."
+            },
+            "code": {
+                "type": "string",
+                "description": "The code snippet to execute."
+            },
+            "stdin_data": {
+                "type": "string",
+                "description": "Data to pass to the script's standard input."
+            },
+            "timeout_ms": {
+                "type": "integer",
+                "description": "Max execution time in milliseconds. Default: 5000.",
+                "default": 5000
+            },
+            "thread_id": {
+                "type": "string",
+                "description": "Keeps the home directory between calls that name the same thread."
+            },
+            "files": {
+                "type": "array",
+                "description": "Files put into the home directory before the code starts.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string", "description": "A plain file name."},
+                        "content": {"type": "string", "description": "Its text."},
+                        "content_base64": {
+                            "type": "string",
+                            "description": "Its bytes in base64, instead of content."
+                        }
+                    },
+                    "required": ["name"]
+                }
+            },
+            "inert_output": {
+                "type": "boolean",
+                "description": "Replaces control characters and terminal escapes in the output.",
+                "default": false
+            }
+        },
+        "required": ["language", "code"]
+    })
+}
+
+/// Exactly the contract's.
+fn output() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "stdout": {"type": "string"},
+            "stderr": {"type": "string"},
+            "exit_code": {"type": "integer"},
+            "status": {
+                "type": "string",
+                "enum": ["completed", "timeout", "error_runtime", "error_setup"]
+            },
+            "duration_ms": {"type": "integer"}
+        },
+        "required": ["stdout", "stderr", "exit_code", "status", "duration_ms"]
+    })
+}
+
+/// A schema as the library takes it.
+fn object(schema: Value) -> Arc<JsonObject> {
+    match schema {
+        Value::Object(object) => Arc::new(object),
+        _ => Arc::default(),
+    }
+}
