@@ -17,6 +17,7 @@ mod server;
 mod table;
 mod team;
 
+pub(crate) use connection::connect;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;

@@ -6,7 +6,7 @@
 use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use cloche_engine::Local;
+use cloche_engine::{Engine, Local};
 use cloche_executor::{Config, Executor, spawner::Process};
 use cloche_gateway::Server;
 use cloche_model::{ByteSize, Language};
@@ -21,6 +21,7 @@ use crate::complain;
 mod greeting;
 mod settings;
 
+pub(crate) use greeting::start_logs;
 use settings::Settings;
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
@@ -66,7 +67,7 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
 }
 
 fn start(arguments: ServeArguments) -> Result<(), Failure> {
-    greeting::start_logs(arguments.json_logs);
+    start_logs(arguments.json_logs, "info,rmcp=warn");
     let settings = Settings::merge(arguments)?;
     let executor = settings.executor(std::env::current_exe()?);
     let process = Process::start(&executor.program, &executor.spawner_args)?;
@@ -78,7 +79,7 @@ async fn serve(process: Process, config: Config, settings: Settings) -> Result<(
     let executor = Executor::attach(process, config).await?;
     let dispatcher = Arc::new(Local::new(executor.clone()));
     let server = Server::open(settings.server(), dispatcher).await?;
-    warm_up(&server, &executor).await?;
+    warm_up(server.engine(), &executor).await?;
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
@@ -88,8 +89,8 @@ async fn serve(process: Process, config: Config, settings: Settings) -> Result<(
 }
 
 /// Has cells parked for every sandbox there is, before the first request.
-async fn warm_up(server: &Server, executor: &Executor) -> Result<(), Failure> {
-    for sandbox in server.engine().sandboxes(None).await? {
+pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
+    for sandbox in engine.sandboxes(None).await? {
         let limits = sandbox.resources.limits(Duration::MAX, ByteSize::default());
         for language in Language::ALL {
             executor.prepare(language, &limits, &sandbox.shape);

@@ -182,16 +182,24 @@ fn check_timeout(seconds: Option<i64>, millis: Option<i64>) -> Result<Duration, 
             (Some(_), Some(_)) => {
                 return Err(Invalid::new("give timeout or timeout_ms, not both"));
             }
-            (Some(asked), None) => {
-                ("timeout", " seconds", asked, u128::from(MAX_TIMEOUT.as_secs()), Duration::from_secs)
-            }
+            (Some(asked), None) => (
+                "timeout",
+                " seconds",
+                asked,
+                u128::from(MAX_TIMEOUT.as_secs()),
+                Duration::from_secs,
+            ),
             (None, Some(asked)) => {
                 ("timeout_ms", "", asked, MAX_TIMEOUT.as_millis(), Duration::from_millis)
             }
         };
-    u64::try_from(asked).ok().filter(|asked| (1..=most).contains(&u128::from(*asked))).map(exact).ok_or_else(
-        || Invalid::new(format!("{name} must be between 1 and {most}{unit}, got {asked}")),
-    )
+    u64::try_from(asked)
+        .ok()
+        .filter(|asked| (1..=most).contains(&u128::from(*asked)))
+        .map(exact)
+        .ok_or_else(|| {
+            Invalid::new(format!("{name} must be between 1 and {most}{unit}, got {asked}"))
+        })
 }
 
 /// Checks what a caller wants to find an execution by.
@@ -300,10 +308,7 @@ mod tests {
     fn a_timeout_can_be_in_milliseconds() {
         let asked = |millis| ExecuteRequest { timeout_ms: Some(millis), ..request() };
         assert_eq!(asked(5).check().unwrap().timeout, Duration::from_millis(5));
-        assert_eq!(
-            refusal(asked(0)),
-            "timeout_ms must be between 1 and 31536000000, got 0"
-        );
+        assert_eq!(refusal(asked(0)), "timeout_ms must be between 1 and 31536000000, got 0");
         let both = ExecuteRequest { timeout: Some(1), ..asked(5) };
         assert_eq!(refusal(both), "give timeout or timeout_ms, not both");
     }

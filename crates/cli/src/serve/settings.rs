@@ -8,7 +8,7 @@ use std::{
 
 use cloche_engine::EngineConfig;
 use cloche_executor::{Config, PoolSettings};
-use cloche_gateway::{GatewayConfig, ServerOptions};
+use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
 use cloche_model::{ByteSize, InvalidUnit};
 use serde::Deserialize;
 
@@ -40,6 +40,16 @@ struct File {
     output: Option<String>,
     pool: PoolFile,
     webhook: WebhookFile,
+    mcp: McpFile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct McpFile {
+    /// The most of each output stream that a result shows.
+    output: Option<String>,
+    /// Origins of web pages that may ask.
+    origins: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -70,6 +80,7 @@ pub(crate) struct Settings {
     allow_missing: Vec<String>,
     pool: PoolSettings,
     engine: EngineConfig,
+    mcp: McpConfig,
 }
 
 impl Settings {
@@ -88,6 +99,7 @@ impl Settings {
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
+            mcp: mcp(file.mcp)?,
         })
     }
 
@@ -104,7 +116,7 @@ impl Settings {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
             engine: self.engine.clone(),
-            gateway: GatewayConfig::default(),
+            gateway: GatewayConfig { mcp: self.mcp.clone(), ..GatewayConfig::default() },
         }
     }
 }
@@ -132,6 +144,12 @@ fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
         template_age: seconds(file.template_age_seconds, usual.template_age),
         idle: seconds(file.idle_seconds, usual.idle),
     })
+}
+
+fn mcp(file: McpFile) -> Result<McpConfig, SettingsError> {
+    let usual = McpConfig::default();
+    let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
+    Ok(McpConfig { output, origins: file.origins })
 }
 
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {

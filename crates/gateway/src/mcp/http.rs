@@ -135,4 +135,3 @@ async fn handle<M: SessionManager>(
     let service = StreamableHttpService::new(move || Ok(door.clone()), manager, config);
     service.handle(request).await.map(Body::new)
 }
-

@@ -29,7 +29,9 @@ fn is_loopback(origin: &str) -> bool {
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
     };
-    local && matches!(url.scheme(), "http" | "https") && url.origin().ascii_serialization() == origin
+    local
+        && matches!(url.scheme(), "http" | "https")
+        && url.origin().ascii_serialization() == origin
 }
 
 #[cfg(test)]
@@ -42,13 +44,17 @@ mod tests {
     fn only_this_machine_and_the_list_may_ask() {
         let allowed = ["https://console.example".to_owned()];
         let refused = |origin: &'static str| {
-            let headers = HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static(origin))]);
+            let headers =
+                HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static(origin))]);
             check(&headers, &allowed).is_err()
         };
         assert!(check(&HeaderMap::new(), &allowed).is_ok());
-        for origin in
-            ["http://localhost:6274", "http://127.0.0.1", "http://[::1]:80", "https://console.example"]
-        {
+        for origin in [
+            "http://localhost:6274",
+            "http://127.0.0.1",
+            "http://[::1]:80",
+            "https://console.example",
+        ] {
             // A browser never writes the default port, so nobody has to take it.
             assert_eq!(refused(origin), origin.ends_with(":80"), "{origin}");
         }

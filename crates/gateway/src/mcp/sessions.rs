@@ -32,7 +32,10 @@ impl Sessions {
     }
 
     /// The same, with room for one more.
-    pub(super) async fn with_room(&self, key: &KeyId) -> Result<Arc<LocalSessionManager>, ApiError> {
+    pub(super) async fn with_room(
+        &self,
+        key: &KeyId,
+    ) -> Result<Arc<LocalSessionManager>, ApiError> {
         self.forget_idle(key);
         let own = self.of(key);
         if own.sessions.read().await.len() >= MOST {

@@ -12,7 +12,8 @@ pub(super) const EXECUTE: &str = "execute_code";
 
 /// The tool that a name means. The contract writes the first one with either of two prefixes.
 pub(super) fn canonical(name: &str) -> &str {
-    let short = name.strip_prefix("sandbox.").or_else(|| name.strip_prefix("code_execution_sandbox."));
+    let short =
+        name.strip_prefix("sandbox.").or_else(|| name.strip_prefix("code_execution_sandbox."));
     match short {
         Some(EXECUTE) => EXECUTE,
         _ => name,
