@@ -26,6 +26,9 @@ pub(crate) struct McpArguments {
     /// Where threads are kept [default: cloche/mcp in the user's state directory].
     #[arg(long, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Ask the person at the client about every call; otherwise starting this is agreeing to it.
+    #[arg(long, conflicts_with = "url")]
+    ask: bool,
     /// Start although this wall is missing; see `cloche doctor`.
     #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,

@@ -67,7 +67,7 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
 }
 
 fn start(arguments: ServeArguments) -> Result<(), Failure> {
-    start_logs(arguments.json_logs, "info,rmcp=warn");
+    start_logs(arguments.json_logs, "info,rmcp=error");
     let settings = Settings::merge(arguments)?;
     let executor = settings.executor(std::env::current_exe()?);
     let process = Process::start(&executor.program, &executor.spawner_args)?;

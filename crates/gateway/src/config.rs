@@ -28,6 +28,8 @@ pub struct McpConfig {
     pub output: ByteSize,
     /// Origins of web pages that may ask besides those of this machine, e.g. `https://a.example`.
     pub origins: Vec<String>,
+    /// How long a call waits for a person to approve it.
+    pub approval_wait: Duration,
 }
 
 impl McpConfig {
@@ -39,7 +41,11 @@ impl McpConfig {
 
 impl Default for McpConfig {
     fn default() -> Self {
-        Self { output: ByteSize::kib(32), origins: Vec::new() }
+        Self {
+            output: ByteSize::kib(32),
+            origins: Vec::new(),
+            approval_wait: Duration::from_mins(5),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! The protocol itself is the library's.
 
 mod arguments;
+mod elicit;
 mod gate;
 mod http;
 mod inert;

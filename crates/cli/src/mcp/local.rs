@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::{Caller, Engine, EngineConfig, Local, OpenError};
+use cloche_engine::{Caller, Engine, EngineConfig, GateChange, Local, OpenError, TeamChange};
 use cloche_executor::{Config, Executor, PoolSettings, spawner::Process};
 use cloche_gateway::{McpConfig, serve_mcp};
+use cloche_model::ToolPolicy;
 use tokio::{
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
@@ -57,7 +58,8 @@ pub(super) fn serve(arguments: McpArguments) -> Result<(), Failure> {
     let process = Process::start(&config.program, &config.spawner_args)?;
     cloche_jail::privileges::drop_all()?;
     let runtime = Runtime::new()?;
-    let ended = runtime.block_on(converse(process, config, arguments.data_dir));
+    let policy = if arguments.ask { ToolPolicy::Ask } else { ToolPolicy::Allow };
+    let ended = runtime.block_on(converse(process, config, (arguments.data_dir, policy)));
     // A read of standard input may still wait for a line that never comes.
     runtime.shutdown_background();
     ended
@@ -66,11 +68,12 @@ pub(super) fn serve(arguments: McpArguments) -> Result<(), Failure> {
 async fn converse(
     process: Process,
     config: Config,
-    data_dir: Option<PathBuf>,
+    (data_dir, policy): (Option<PathBuf>, ToolPolicy),
 ) -> Result<(), Failure> {
     let executor = Executor::attach(process, config).await?;
     let (engine, place) = open(&executor, data_dir).await?;
     let caller = caller(&engine, &place.path).await?;
+    open_gates(&engine, &caller, policy).await?;
     warm_up(&engine, &executor).await?;
     let pipe = (tokio::io::stdin(), tokio::io::stdout());
     let mut terminate = signal(SignalKind::terminate())?;
@@ -126,4 +129,16 @@ async fn caller(engine: &Engine, directory: &Path) -> Result<Caller, Failure> {
     let made = engine.bootstrap(directory, "stdio:").await?;
     let bootstrap = made.ok_or_else(|| LocalError::NoKey(directory.to_owned()))?;
     Ok(engine.caller(bootstrap.api_key.reveal()).await?)
+}
+
+/// Starting this is the opt-in; the gate stays in its place and is told so.
+async fn open_gates(engine: &Engine, caller: &Caller, policy: ToolPolicy) -> Result<(), Failure> {
+    let gates = GateChange {
+        agent_sandbox: Some(Some(true)),
+        execute_code: Some(Some(policy)),
+        elicitation: Some(Some(true)),
+    };
+    let change = TeamChange { gates, ..TeamChange::default() };
+    engine.update_team(caller.team.id.as_str(), change).await?;
+    Ok(())
 }

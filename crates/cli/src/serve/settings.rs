@@ -50,6 +50,8 @@ struct McpFile {
     output: Option<String>,
     /// Origins of web pages that may ask.
     origins: Vec<String>,
+    /// How long a call waits for a person.
+    approval_wait_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -149,7 +151,9 @@ fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
 fn mcp(file: McpFile) -> Result<McpConfig, SettingsError> {
     let usual = McpConfig::default();
     let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
-    Ok(McpConfig { output, origins: file.origins })
+    let wait = file.approval_wait_seconds.map(Duration::from_secs);
+    let approval_wait = wait.unwrap_or(usual.approval_wait);
+    Ok(McpConfig { output, origins: file.origins, approval_wait })
 }
 
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {

@@ -50,10 +50,8 @@ pub(super) struct Asked {
 }
 
 /// Reads typed arguments; what is wrong is said with the path to it.
-pub(super) fn read<T: for<'de> Deserialize<'de>>(
-    arguments: Option<JsonObject>,
-) -> Result<T, String> {
-    let value = Value::Object(arguments.unwrap_or_default());
+pub(super) fn read<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, String> {
+    let value = Value::Object(arguments);
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         match path.as_str() {
@@ -64,7 +62,7 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(
 }
 
 /// Makes a request of the arguments of `execute_code`.
-pub(super) fn execute(arguments: Option<JsonObject>) -> Result<Asked, Unusable> {
+pub(super) fn execute(arguments: JsonObject) -> Result<Asked, Unusable> {
     let arguments: ExecuteArguments = read(arguments).map_err(Unusable::Other)?;
     if arguments.sub_paths.is_some_and(|value| !value.is_null()) {
         let message = "sub_paths is not available here: storage cannot be narrowed over MCP";
@@ -125,7 +123,7 @@ mod tests {
 
     fn asked(value: Value) -> Result<Asked, Unusable> {
         let Value::Object(arguments) = value else { unreachable!("a test gives an object") };
-        execute(Some(arguments))
+        execute(arguments)
     }
 
     fn refusal(value: Value) -> String {

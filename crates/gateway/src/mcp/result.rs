@@ -110,6 +110,12 @@ pub(super) fn refused(refusal: &Refusal) -> CallToolResult {
     setup_failed(Some(error), refusal.trace_id.as_ref())
 }
 
+/// A call that the gate stopped.
+pub(super) fn not_allowed(code: ErrorCode, message: String) -> CallToolResult {
+    let reason = Some(code.name());
+    setup_failed(Some(Problem { code: "SANDBOX_SETUP_FAILED", message, reason }), None)
+}
+
 fn setup_failed(error: Option<Problem>, trace_id: Option<&TraceId>) -> CallToolResult {
     let output = Output { exit_code: -1, status: "error_setup", error, ..Output::default() };
     finish(&output, trace_id)

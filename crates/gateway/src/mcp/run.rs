@@ -1,25 +1,51 @@
 //! One call of `execute_code`: past the gate, through the engine, with progress on the way and a
 //! leash for whoever changes their mind.
 
-use cloche_engine::{Caller, Refusal, Started};
-use cloche_model::Delivery;
-use rmcp::{RoleServer, model::CallToolResult, service::RequestContext};
+use std::sync::Arc;
+
+use cloche_engine::{Caller, Pass, Refusal, Started};
+use cloche_model::{Delivery, Execution};
+use rmcp::{
+    RoleServer,
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult},
+    service::RequestContext,
+};
 
 use super::{
     arguments::{self, Asked},
+    gate::{Visit, Way},
     progress::Progress,
     result,
     server::Door,
 };
 
-/// Runs what the arguments say.
+/// Runs what the arguments say, if they say something that may run.
 pub(super) async fn execute(
     door: &Door,
     caller: &Caller,
-    asked: Asked,
+    call: CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> CallToolResponse {
+    let given = call.arguments.unwrap_or_default();
+    // Nobody is asked about a call that could not run anyway.
+    let asked = match arguments::execute(given.clone()) {
+        Ok(asked) => asked,
+        Err(unusable) => return result::unusable(unusable).into(),
+    };
+    let visit = Visit { door, caller, context, answers: call.input_responses };
+    match visit.pass(&given).await {
+        Way::Through(pass) => run(door, caller, (asked, pass), context).await.into(),
+        Way::Stopped(result) => (*result).into(),
+        Way::AskFirst(question) => (*question).into(),
+    }
+}
+
+async fn run(
+    door: &Door,
+    caller: &Caller,
+    (Asked { request, inert }, pass): (Asked, Pass),
     context: &RequestContext<RoleServer>,
 ) -> CallToolResult {
-    let Asked { request, inert } = asked;
     // Lines as they come are streaming, and the plan has a say in that.
     let progress = Progress::wanted(context, inert).filter(|_| caller.team.allowance().streaming);
     let delivery = if progress.is_some() { Delivery::Streaming } else { Delivery::Inline };
@@ -28,6 +54,9 @@ pub(super) async fn execute(
         Err(refusal) => return refused(&refusal),
     };
     let leash = started.leash();
+    if let Err(refusal) = door.engine.ran(&pass, &started.trace_id).await {
+        crate::error::log_if_ours(&refusal);
+    }
     let over = follow(started, progress);
     tokio::pin!(over);
     let over = tokio::select! {
@@ -44,10 +73,7 @@ pub(super) async fn execute(
     }
 }
 
-async fn follow(
-    started: Started,
-    progress: Option<Progress>,
-) -> Result<std::sync::Arc<cloche_model::Execution>, Refusal> {
+async fn follow(started: Started, progress: Option<Progress>) -> Result<Arc<Execution>, Refusal> {
     if let Some(mut progress) = progress {
         progress.follow(started.events()).await;
     }
@@ -57,11 +83,4 @@ async fn follow(
 fn refused(refusal: &Refusal) -> CallToolResult {
     crate::error::log_if_ours(refusal);
     result::refused(refusal)
-}
-
-/// Reads the arguments, or says what is wrong with them.
-pub(super) fn read(
-    arguments: Option<rmcp::model::JsonObject>,
-) -> Result<Asked, Box<CallToolResult>> {
-    arguments::execute(arguments).map_err(|unusable| Box::new(result::unusable(unusable)))
 }

@@ -80,13 +80,7 @@ impl ServerHandler for Door {
     ) -> Result<CallToolResponse, ErrorData> {
         let caller = self.caller(&context)?;
         match tools::canonical(&request.name) {
-            tools::EXECUTE => {
-                let asked = match run::read(request.arguments) {
-                    Ok(asked) => asked,
-                    Err(result) => return Ok((*result).into()),
-                };
-                Ok(run::execute(self, &caller, asked, &context).await.into())
-            }
+            tools::EXECUTE => Ok(run::execute(self, &caller, request, &context).await),
             unknown => {
                 let shown: String = unknown.chars().take(64).collect();
                 Err(ErrorData::invalid_params(format!("there is no tool {shown:?}"), None))
