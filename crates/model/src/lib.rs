@@ -18,6 +18,7 @@ mod score;
 mod secret;
 mod sub_path;
 mod tenancy;
+mod thread;
 mod units;
 
 pub use env::EnvVars;
@@ -37,4 +38,5 @@ pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, Sa
 pub use secret::Secret;
 pub use sub_path::SubPath;
 pub use tenancy::{ApiKey, Resources, Retention, Sandbox, Team};
+pub use thread::{HomeUsage, Point, PointKind, PointName, Thread};
 pub use units::{ByteSize, Cpus, InvalidUnit};
