@@ -6,6 +6,7 @@
 pub mod env;
 mod error;
 mod execution;
+mod home_path;
 mod ids;
 mod language;
 mod layer;
@@ -27,6 +28,7 @@ pub use execution::{
     Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,
     UsageReport,
 };
+pub use home_path::HomePath;
 pub use ids::{KeyId, SandboxId, TeamId, ThreadId, TraceId, check_name};
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeRoom, Layer, LayerDigest, OutputFile, ThreadHome, Written};
