@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use cloche_model::ByteSize;
+use cloche_layers::Layers;
+use cloche_model::{ByteSize, HomeRoom};
 use ipnet::IpNet;
 
 /// Settings of the engine.
@@ -14,8 +15,11 @@ pub struct EngineConfig {
     pub keepalive: Duration,
     /// How long executions may go on after the server was asked to stop.
     pub grace: Duration,
-    /// How long past its time limit an execution may hold its thread.
-    pub lease_margin: Duration,
+    /// How long an execution holds its thread without a sign of life; it gives one three times as
+    /// often. After a crash, nothing is held for longer.
+    pub lease: Duration,
+    /// The homes of threads.
+    pub homes: HomesConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
 }
@@ -26,8 +30,43 @@ impl Default for EngineConfig {
             output: ByteSize::mib(16),
             keepalive: Duration::from_secs(15),
             grace: Duration::from_secs(30),
-            lease_margin: Duration::from_secs(120),
+            lease: Duration::from_secs(60),
+            homes: HomesConfig::default(),
             webhook: WebhookConfig::default(),
+        }
+    }
+}
+
+/// Settings of threads and their files.
+#[derive(Clone, Debug)]
+pub struct HomesConfig {
+    /// Where layers are kept; without it, nothing that needs a thread can be done.
+    pub layers: Option<Layers>,
+    /// What a home may hold whatever the plan says: the machine's own limit.
+    pub cap: HomeRoom,
+    /// So many layers are made one in the background. A run of a thread with four times as many waits
+    /// until they are.
+    pub squash_depth: usize,
+    /// How old a layer must be before it is deleted because nothing needs it.
+    pub grace: Duration,
+    /// How often such layers are looked for.
+    pub sweep_every: Duration,
+    /// How long a signed URL is good.
+    pub url_expiry: Duration,
+    /// The largest file that can be uploaded.
+    pub upload: ByteSize,
+}
+
+impl Default for HomesConfig {
+    fn default() -> Self {
+        Self {
+            layers: None,
+            cap: HomeRoom { bytes: ByteSize::gib(64), inodes: 4_000_000 },
+            squash_depth: 16,
+            grace: Duration::from_secs(3600),
+            sweep_every: Duration::from_secs(600),
+            url_expiry: Duration::from_secs(900),
+            upload: ByteSize::gib(10),
         }
     }
 }
