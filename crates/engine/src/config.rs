@@ -1,6 +1,6 @@
 //! What an operator can set of the engine, with the defaults.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeRoom};
@@ -38,7 +38,7 @@ impl Default for EngineConfig {
 }
 
 /// Settings of threads and their files.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HomesConfig {
     /// Where layers are kept; without it, nothing that needs a thread can be done.
     pub layers: Option<Layers>,
@@ -55,6 +55,17 @@ pub struct HomesConfig {
     pub url_expiry: Duration,
     /// The largest file that can be uploaded.
     pub upload: ByteSize,
+}
+
+impl fmt::Debug for HomesConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HomesConfig")
+            .field("layers", &self.layers.is_some())
+            .field("cap", &self.cap)
+            .field("squash_depth", &self.squash_depth)
+            .field("grace", &self.grace)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for HomesConfig {

@@ -65,7 +65,7 @@ impl Engine {
         let timings = ended.outcome.timings;
         let sealing = Instant::now();
         let execution = self.record(start, ended, &limits).await;
-        self.inner.metrics.phases(&timings, sealing.elapsed());
+        self.inner.metrics.phases(&timings, timings.seal + sealing.elapsed());
         self.inner.metrics.execution_over(execution.status, execution.start.language);
         Arc::new(execution)
     }
@@ -160,6 +160,7 @@ impl Engine {
             end: Some(end),
             webhook_status: has_webhook.then_some(DeliveryStatus::Pending),
         };
+        let wrote = finish.end.written.layer.is_some();
         let lost = match self.finish(finish).await {
             Ok(lost) => lost,
             Err(error) => {
@@ -170,7 +171,7 @@ impl Engine {
         };
         match (lost, &mut execution.end) {
             (Some(why), Some(end)) => end.error = Some(why.to_owned()),
-            _ => self.look_after(thread),
+            _ => self.look_after(thread.filter(|_| wrote)),
         }
         if has_webhook {
             self.inner.courier.wake();

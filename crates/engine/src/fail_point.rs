@@ -20,7 +20,9 @@ pub(crate) fn reach(name: &str) {
         Some((name.to_owned(), count.parse().ok()?))
     });
     static SEEN: AtomicU32 = AtomicU32::new(0);
-    let Some((wanted, count)) = WANTED.as_ref().filter(|(wanted, _)| wanted == name) else { return };
+    let Some((wanted, count)) = WANTED.as_ref().filter(|(wanted, _)| wanted == name) else {
+        return;
+    };
     if SEEN.fetch_add(1, Ordering::SeqCst) + 1 == *count {
         tracing::error!(%wanted, "a test asked for the end of the process here");
         std::process::abort();

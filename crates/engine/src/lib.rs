@@ -14,6 +14,8 @@ mod dispatch;
 mod drive;
 mod engine;
 mod executions;
+mod fail_point;
+mod files;
 mod lines;
 mod live;
 mod local;
@@ -21,6 +23,7 @@ mod metrics;
 mod refusal;
 mod replay;
 mod secrets;
+mod threads;
 mod webhook;
 
 pub use access::Caller;
@@ -29,12 +32,16 @@ pub use admit::Admitted;
 pub use bootstrap::Bootstrap;
 pub use cloche_store::{Cursor, ExecutionFilter};
 pub use clock::{now, parse_rfc3339, rfc3339};
-pub use config::{EngineConfig, WebhookConfig};
+pub use config::{EngineConfig, HomesConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
 pub use engine::{Engine, OpenError};
 pub use executions::{Output, Page, Started};
+pub use files::{
+    FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, Purpose, Signed, Signer,
+};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
 pub use metrics::Metrics;
 pub use refusal::Refusal;
+pub use threads::{Difference, History, TarStream, ThreadPage};
 pub use webhook::CourierError;

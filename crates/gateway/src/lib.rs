@@ -9,6 +9,8 @@ mod compose;
 mod config;
 mod error;
 mod http;
+mod incoming;
+mod range;
 mod router;
 mod server;
 mod wire;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::StatusCode};
+use axum::{Router, http::StatusCode, routing::get};
 use cloche_engine::Engine;
 use utoipa::{
     Modify, OpenApi,
@@ -17,7 +17,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     GatewayConfig,
     error::ApiError,
-    http::{docs, execute, executions, health, keys, sandboxes, teams},
+    http::{
+        docs, exchange, execute, execution_files, executions, files, health, keys, sandboxes,
+        teams, threads, transfer,
+    },
 };
 
 /// What every handler can reach.
@@ -38,9 +41,13 @@ pub(crate) struct Doors {
     tags(
         (name = "execute", description = "Run code"),
         (name = "executions", description = "What ran, and what runs"),
+        (name = "threads", description = "Homes that outlive a run, and every point in time of theirs"),
+        (name = "files", description = "Files of a thread, up and down"),
         (name = "admin", description = "Teams, sandboxes and keys"),
         (name = "health", description = "For whoever operates the server")
     ),
+    // Described here, as its path is a wildcard to the router.
+    paths(execution_files::read),
     modifiers(&Schemes)
 )]
 struct Api;
@@ -68,6 +75,20 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(executions::get))
         .routes(routes!(executions::cancel))
         .routes(routes!(executions::output))
+        .routes(routes!(execution_files::list))
+        .route("/v1/executions/{trace_id}/files/{*path}", get(execution_files::read))
+        .routes(routes!(threads::list))
+        .routes(routes!(threads::get, threads::delete))
+        .routes(routes!(threads::history))
+        .routes(routes!(threads::diff))
+        .routes(routes!(threads::fork))
+        .routes(routes!(threads::rollback))
+        .routes(routes!(exchange::export))
+        .routes(routes!(exchange::import))
+        .routes(routes!(files::list))
+        .routes(routes!(files::upload_url))
+        .routes(routes!(files::download_url))
+        .routes(routes!(transfer::download, transfer::upload))
         .routes(routes!(teams::list, teams::create))
         .routes(routes!(teams::get, teams::update, teams::delete))
         .routes(routes!(sandboxes::list, sandboxes::create))

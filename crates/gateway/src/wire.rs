@@ -5,7 +5,9 @@ mod admin;
 mod errors;
 mod execute;
 mod execution;
+mod files;
 mod number;
+mod threads;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, KeyList, KeyRecord, SandboxList,
@@ -16,3 +18,10 @@ pub(crate) use execute::{
     Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, ndjson,
 };
 pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
+pub(crate) use files::{
+    DownloadUrl, FileList, ListFiles, OutputFileRecord, OutputFiles, SignedUrl, SourceName,
+    UploadUrl, Uploaded,
+};
+pub(crate) use threads::{
+    DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
+};

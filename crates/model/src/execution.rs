@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId, Written};
+use crate::{
+    Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId, Written,
+};
 
 /// Where an execution stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -51,7 +51,9 @@ impl FromStr for HomePath {
             return Err(Invalid::new(format!("path must be 1 to {most} bytes, got {got}")));
         }
         if path.starts_with('/') {
-            return Err(Invalid::new("path must be relative to the home, or begin with /home/baponi/"));
+            return Err(Invalid::new(
+                "path must be relative to the home, or begin with /home/baponi/",
+            ));
         }
         let odd = |name: &str| matches!(name, "" | "." | "..") || name.len() > 255;
         if path.contains('\0') || path.split('/').any(odd) {
@@ -79,8 +81,22 @@ mod tests {
     #[test]
     fn a_path_that_could_leave_the_home_is_refused() {
         for text in [
-            "", "/", "..", "../a", "a/../b", "a//b", "a/", "/etc/passwd", "/home/baponi", "a/./b",
-            "/home/baponi/../x", "/home/baponito/a", "a\0b", ".", &"x".repeat(256), &"x/".repeat(2100),
+            "",
+            "/",
+            "..",
+            "../a",
+            "a/../b",
+            "a//b",
+            "a/",
+            "/etc/passwd",
+            "/home/baponi",
+            "a/./b",
+            "/home/baponi/../x",
+            "/home/baponito/a",
+            "a\0b",
+            ".",
+            &"x".repeat(256),
+            &"x/".repeat(2100),
         ] {
             assert!(text.parse::<HomePath>().is_err(), "{text:?}");
         }

@@ -71,8 +71,8 @@ pub struct Squash {
     pub thread: ThreadKey,
     /// The layers, the oldest first.
     pub layers: Vec<LayerDigest>,
-    /// What takes their place.
-    pub by: LayerDigest,
+    /// What takes their place; nothing if they come to nothing.
+    pub by: Option<LayerDigest>,
     /// When.
     pub at: Moment,
 }

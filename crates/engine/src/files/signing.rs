@@ -145,7 +145,8 @@ mod tests {
         let changed = URL_SAFE_NO_PAD.decode(text).unwrap();
         let changed = String::from_utf8(changed).unwrap().replace("\"length\":5", "\"length\":6");
         let changed = URL_SAFE_NO_PAD.encode(changed);
-        for forged in [format!("{changed}.{code}"), format!("{text}."), text.to_owned(), ".".into()] {
+        for forged in [format!("{changed}.{code}"), format!("{text}."), text.to_owned(), ".".into()]
+        {
             assert_eq!(Grant::read(&forged, b"key"), None, "{forged}");
         }
         let get = Grant { purpose: Purpose::Get, ..grant() }.token(b"key");

@@ -7,7 +7,10 @@ use cloche_model::{Execution, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::execute::{LanguageName, StatusName, text};
+use super::{
+    execute::{LanguageName, StatusName, text},
+    files::OutputFileRecord,
+};
 
 /// An execution.
 #[derive(Debug, Serialize, ToSchema)]
@@ -64,6 +67,8 @@ pub(crate) struct ExecutionRecord {
     stdout_dropped_bytes: u64,
     /// Bytes of standard error that were left out.
     stderr_dropped_bytes: u64,
+    /// The files that it wrote to its home, once it is over; not in lists.
+    output_files: Option<Vec<OutputFileRecord>>,
 }
 
 /// What an execution used.
@@ -101,6 +106,8 @@ impl ExecutionRecord {
             stdout: output.map(|end| text(&end.stdout).0),
             stderr: output.map(|end| text(&end.stderr).0),
             code: code.map(|code| text(code).0),
+            output_files: output
+                .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
             ..Self::brief(execution)
         }
     }
@@ -143,6 +150,7 @@ impl ExecutionRecord {
             output_truncated: end.is_some_and(|end| end.stdout_dropped + end.stderr_dropped > 0),
             stdout_dropped_bytes: end.map_or(0, |end| end.stdout_dropped),
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
+            output_files: None,
         }
     }
 }

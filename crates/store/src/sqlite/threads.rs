@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 use cloche_model::{
-    HomeUsage, LayerDigest, Moment, Point, PointKind, PointName, TeamId, Thread,
-    ThreadId, TraceId,
+    HomeUsage, LayerDigest, Moment, Point, PointKind, PointName, TeamId, Thread, ThreadId, TraceId,
 };
 use sqlx::SqliteConnection;
 
@@ -194,7 +193,7 @@ impl Threads for Sqlite {
                     let Some(rest) = thread.layers.strip_prefix(layers.as_slice()) else {
                         return Ok(Moved::Stale);
                     };
-                    let stack = [&[by], rest].concat();
+                    let stack = by.into_iter().chain(rest.iter().cloned()).collect();
                     let step = Step {
                         stack: Some((stack, thread.usage)),
                         ..Step::onto(PointKind::Squash, None, at, None)

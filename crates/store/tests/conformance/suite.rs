@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
-    ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, KeyId, Language, Moment, OutputFile,
-    Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape, Score, Secret, Status,
-    StreamName, Team, TeamId, TraceId, UsageReport, Written,
+    ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, KeyId, Language, Moment,
+    OutputFile, Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape, Score, Secret,
+    Status, StreamName, Team, TeamId, TraceId, UsageReport, Written,
 };
 use cloche_store::{
     Attempt, Begun, Cursor, ExecutionFilter, Finish, Finished, Store, StoreError, ThreadKey,

@@ -6,9 +6,7 @@ use cloche_model::{
     ByteSize, ExecutionEnd, HomeUsage, Layer, LayerDigest, Moment, PointKind, PointName, Thread,
     Written,
 };
-use cloche_store::{
-    Append, Begun, Finish, Finished, Founding, Moved, Squash, Store, ThreadKey,
-};
+use cloche_store::{Append, Begun, Finish, Finished, Founding, Moved, Squash, Store, ThreadKey};
 
 use crate::suite::{LATER, end, finish, key, on_thread, start, team, tenants, thread_key, trace};
 
@@ -154,7 +152,7 @@ pub(crate) async fn a_squash_keeps_what_came_after_and_every_point(store: &dyn S
     let squash = |layers: Vec<LayerDigest>| Squash {
         thread: thread_key("t"),
         layers,
-        by: digest(9),
+        by: Some(digest(9)),
         at: Moment(6000),
     };
     // Another run holds the thread meanwhile: it keeps it, and its layer goes on top.
