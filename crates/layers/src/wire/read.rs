@@ -40,6 +40,10 @@ impl<R: Read> Archive<R> {
         Self { inner, at: 0, data: 0, padding: 0 }
     }
 
+    pub(crate) fn into_inner(self) -> R {
+        self.inner
+    }
+
     /// The next entry; none at the end, which must be there.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, LayerError> {
         let rest = self.data + self.padding;
@@ -135,7 +139,7 @@ impl<R: Read> Archive<R> {
 
     fn file(&mut self, stored: u64, realsize: Option<u64>) -> Result<Kind, LayerError> {
         let Some(size) = realsize else {
-            return Ok(Kind::File { size: stored, extents: None, data_at: self.at });
+            return Ok(Kind::File { size: stored, extents: None, data_at: self.at, hash: [0; 16] });
         };
         if size > FILE_BYTES {
             return Err(LayerError::TooMuch("a file that is too large"));
@@ -162,7 +166,7 @@ impl<R: Read> Archive<R> {
         if self.at - start + data != stored {
             return Err(refused("a sparse map that makes no sense"));
         }
-        Ok(Kind::File { size, extents: Some(extents), data_at: self.at })
+        Ok(Kind::File { size, extents: Some(extents), data_at: self.at, hash: [0; 16] })
     }
 
     /// The small data of an entry that describes another.
