@@ -7,11 +7,12 @@ use cloche_model::ByteSize;
 /// Settings of the gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// The largest body that is read. A megabyte of code can need six in JSON escapes.
+    /// The largest body of JSON that is read. A megabyte of code, or of standard input, can need six
+    /// in escapes; eight megabytes of files need eleven in base64.
     pub body: ByteSize,
     /// How long a client may take to send its headers, or the next request on an idle connection.
     pub header_timeout: Duration,
-    /// How long a client may take to send a body.
+    /// How long a client may take to send a body of JSON, or the next piece of a file.
     pub body_timeout: Duration,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
@@ -52,7 +53,7 @@ impl Default for McpConfig {
 impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
-            body: ByteSize::mib(8),
+            body: ByteSize::mib(32),
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
             connections: 10_000,

@@ -10,6 +10,8 @@ mod config;
 mod error;
 mod http;
 mod mcp;
+mod incoming;
+mod range;
 mod router;
 mod server;
 mod wire;

@@ -3,7 +3,11 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::StatusCode, routing::any};
+use axum::{
+    Router,
+    http::StatusCode,
+    routing::{any, get},
+};
 use cloche_engine::Engine;
 use tokio_util::sync::CancellationToken;
 use utoipa::{
@@ -18,7 +22,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     GatewayConfig,
     error::ApiError,
-    http::{approvals, docs, execute, executions, gates, health, keys, sandboxes, teams},
+    http::{
+        approvals, docs, exchange, execute, execution_files, executions, files, gates, health,
+        keys, sandboxes, teams, threads, transfer,
+    },
     mcp::{self, Sessions},
 };
 
@@ -41,10 +48,14 @@ pub(crate) struct Doors {
     tags(
         (name = "execute", description = "Run code"),
         (name = "executions", description = "What ran, and what runs"),
+        (name = "threads", description = "Homes that outlive a run, and every point in time of theirs"),
+        (name = "files", description = "Files of a thread, up and down"),
         (name = "approvals", description = "Calls of agents that wait for a person"),
         (name = "admin", description = "Teams, sandboxes, keys and gates"),
         (name = "health", description = "For whoever operates the server")
     ),
+    // Described here, as its path is a wildcard to the router.
+    paths(execution_files::read),
     modifiers(&Schemes)
 )]
 struct Api;
@@ -72,6 +83,20 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(executions::get))
         .routes(routes!(executions::cancel))
         .routes(routes!(executions::output))
+        .routes(routes!(execution_files::list))
+        .route("/v1/executions/{trace_id}/files/{*path}", get(execution_files::read))
+        .routes(routes!(threads::list))
+        .routes(routes!(threads::get, threads::delete))
+        .routes(routes!(threads::history))
+        .routes(routes!(threads::diff))
+        .routes(routes!(threads::fork))
+        .routes(routes!(threads::rollback))
+        .routes(routes!(exchange::export))
+        .routes(routes!(exchange::import))
+        .routes(routes!(files::list))
+        .routes(routes!(files::upload_url))
+        .routes(routes!(files::download_url))
+        .routes(routes!(transfer::download, transfer::upload))
         .routes(routes!(teams::list, teams::create))
         .routes(routes!(teams::get, teams::update, teams::delete))
         .routes(routes!(sandboxes::list, sandboxes::create))

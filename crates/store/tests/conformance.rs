@@ -3,6 +3,8 @@
 
 #[path = "conformance/suite.rs"]
 mod suite;
+#[path = "conformance/threads.rs"]
+mod threads;
 
 use cloche_store::{Sqlite, Store};
 use tempfile::TempDir;
@@ -20,16 +22,16 @@ async fn sqlite() -> Fixture<Sqlite> {
 }
 
 macro_rules! conformance {
-    ($open:ident: $($test:ident),* $(,)?) => {
+    ($open:ident: $($suite:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
         mod $open {
-            $(
+            $($(
                 #[tokio::test]
                 async fn $test() {
                     let fixture = super::$open().await;
-                    super::suite::$test(&fixture.store).await;
+                    super::$suite::$test(&fixture.store).await;
                     super::Store::close(&fixture.store).await;
                 }
-            )*
+            )*)*
         }
     };
 }
@@ -37,23 +39,40 @@ macro_rules! conformance {
 macro_rules! conformance_of {
     ($open:ident) => {
         conformance!($open:
-            a_team_is_found_by_id_and_by_name,
-            a_name_can_be_taken_once,
-            a_sandbox_comes_back_as_it_went_in,
-            a_key_opens_its_team_and_sandbox_until_it_is_revoked,
-            what_is_used_by_a_good_key_stays,
-            an_execution_is_running_until_it_is_finished_once,
-            an_execution_is_seen_by_its_team_only,
-            a_thread_is_held_by_one_execution_at_a_time,
-            a_lease_that_ran_out_holds_nothing,
-            executions_are_listed_by_what_they_carry,
-            a_list_goes_on_where_it_stopped,
-            recovery_leaves_nothing_running_and_no_thread_held,
-            a_refused_execution_is_in_the_ledger,
-            a_webhook_is_due_until_it_is_delivered,
-            old_records_go_and_running_ones_stay,
-            many_writers_lose_nothing,
-            settings_are_kept,
+            suite::{
+                a_team_is_found_by_id_and_by_name,
+                a_name_can_be_taken_once,
+                a_sandbox_comes_back_as_it_went_in,
+                a_key_opens_its_team_and_sandbox_until_it_is_revoked,
+                what_is_used_by_a_good_key_stays,
+                an_execution_is_running_until_it_is_finished_once,
+                an_execution_is_seen_by_its_team_only,
+                a_thread_is_held_by_one_execution_at_a_time,
+                a_lease_that_ran_out_holds_nothing,
+                executions_are_listed_by_what_they_carry,
+                a_list_goes_on_where_it_stopped,
+                recovery_leaves_nothing_running_and_no_thread_held,
+                a_refused_execution_is_in_the_ledger,
+                a_webhook_is_due_until_it_is_delivered,
+                old_records_go_and_running_ones_stay,
+                many_writers_lose_nothing,
+                settings_are_kept,
+            },
+            threads::{
+                a_run_moves_the_head_by_what_it_wrote,
+                a_run_that_wrote_nothing_is_a_point_all_the_same,
+                a_head_does_not_move_for_whoever_lost_the_thread,
+                a_lease_is_renewed_by_its_holder_only,
+                an_upload_waits_for_nobody_and_replaces_nothing,
+                a_thread_goes_back_and_forth,
+                a_fork_has_a_life_of_its_own,
+                a_squash_keeps_what_came_after_and_every_point,
+                a_thread_is_seen_by_its_team_only,
+                a_thread_that_is_held_is_not_deleted,
+                every_layer_that_is_needed_is_listed,
+                what_was_counted_is_kept_until_the_head_moves,
+                threads_and_points_are_listed_in_pages,
+            },
         );
     };
 }

@@ -1,0 +1,189 @@
+//! All layers of this host: what their operations share, and the shortest of them.
+
+use std::{collections::HashMap, path::Path, sync::Arc, time::Instant};
+
+use cloche_model::{Layer, LayerDigest};
+use futures::TryStreamExt;
+use parking_lot::Mutex;
+use tempfile::NamedTempFile;
+use tokio::io::AsyncRead;
+use tokio_util::io::SyncIoBridge;
+
+use crate::{
+    Index, LayerError, LayersConfig,
+    blobs::{Blobs, blocking},
+    cache::Cache,
+    crash,
+    index::Builder,
+    indexes::Indexes,
+    ingest::ingest,
+    verified,
+};
+
+/// All layers of this host: where they are kept and what of them is unpacked.
+#[derive(Clone)]
+pub struct Layers(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) config: LayersConfig,
+    pub(crate) blobs: Blobs,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) indexes: Indexes,
+    /// Layers that were stored lately: nobody may refer to them yet, and still they are not swept.
+    pub(crate) pins: Mutex<HashMap<LayerDigest, Instant>>,
+    /// Held shared while a blob is published, and alone while one is deleted.
+    pub(crate) gate: tokio::sync::RwLock<()>,
+}
+
+/// A layer that is durable.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// What it is found by, and its sizes.
+    pub layer: Layer,
+    /// What is in it.
+    pub index: Arc<Index>,
+}
+
+/// How much there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Disk that unpacked layers take.
+    pub cache_bytes: u64,
+    /// How many are unpacked.
+    pub cached: u64,
+    /// How many of those are in use.
+    pub in_use: u64,
+    /// Layers in the store.
+    pub blobs: u64,
+    /// Their size as stored.
+    pub blob_bytes: u64,
+}
+
+impl Layers {
+    /// Opens the store and the cache, and removes what an earlier process left unfinished. The
+    /// directory is made if it is missing, and is ours alone.
+    ///
+    /// # Errors
+    /// If the configuration cannot be used, or another process has the directory.
+    pub async fn open(config: LayersConfig) -> Result<Self, LayerError> {
+        let inner = blocking(move || {
+            let cache = Arc::new(Cache::open(&config)?);
+            let blobs = Blobs::open(&config)?;
+            Ok(Inner {
+                config,
+                blobs,
+                cache,
+                indexes: Indexes::default(),
+                pins: Mutex::default(),
+                gate: tokio::sync::RwLock::default(),
+            })
+        });
+        Ok(Self(Arc::new(inner.await?)))
+    }
+
+    /// Where unpacked layers are: `<dir>/cache`.
+    #[must_use]
+    pub fn cache_dir(&self) -> &Path {
+        self.0.cache.dir()
+    }
+
+    /// Stores an archive as a layer. It is durable when this returns; none if the archive holds
+    /// nothing but the home itself.
+    ///
+    /// # Errors
+    /// If the archive is not one that `pack` could have made, or is too large, or if it could not
+    /// be stored. Nothing is left behind then.
+    pub async fn store(
+        &self,
+        archive: impl AsyncRead + Send + Unpin + 'static,
+    ) -> Result<Option<Stored>, LayerError> {
+        let file = self.0.blobs.new_file()?;
+        let bounds = self.0.config.bounds;
+        let bridge = SyncIoBridge::new(archive);
+        let work = move || {
+            let archive = std::io::BufReader::with_capacity(1 << 17, bridge);
+            let ingested = ingest(archive, file.as_file(), bounds)?;
+            Ok(ingested.map(|ingested| (ingested, file)))
+        };
+        let Some((ingested, file)) = blocking(work).await? else { return Ok(None) };
+        self.publish(file, ingested.digest, ingested.index).await.map(Some)
+    }
+
+    /// Puts a finished blob to the others, and its index beside it.
+    pub(crate) async fn publish(
+        &self,
+        file: NamedTempFile,
+        digest: LayerDigest,
+        index: Index,
+    ) -> Result<Stored, LayerError> {
+        let layer = index.layer(digest.clone());
+        {
+            let _shared = self.0.gate.read().await;
+            self.0.pins.lock().insert(digest.clone(), Instant::now());
+            self.0.blobs.publish(file, &digest).await?;
+        }
+        crash::point("layer-stored");
+        let index = self.keep_index(digest, index).await;
+        Ok(Stored { layer, index })
+    }
+
+    async fn keep_index(&self, digest: LayerDigest, index: Index) -> Arc<Index> {
+        let index = Arc::new(index);
+        let put = match index.encode() {
+            Ok(bytes) => self.0.blobs.put_index(&digest, bytes).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = put {
+            tracing::warn!(%digest, %error, "the index of a layer was not kept; it will be rebuilt");
+        }
+        self.0.indexes.put(digest, &index);
+        index
+    }
+
+    /// What is in a layer. It is read from the blob if it is not kept beside it any more.
+    ///
+    /// # Errors
+    /// If there is no such layer, or it is damaged.
+    pub async fn index(&self, digest: &LayerDigest) -> Result<Arc<Index>, LayerError> {
+        if let Some(index) = self.0.indexes.get(digest) {
+            return Ok(index);
+        }
+        if let Some(bytes) = self.0.blobs.get_index(digest).await?
+            && let Some(index) = blocking(move || Ok(Index::decode(&bytes))).await?
+        {
+            let index = Arc::new(index);
+            self.0.indexes.put(digest.clone(), &index);
+            return Ok(index);
+        }
+        let meta = self.0.blobs.head(digest).await?;
+        let stored = meta.ok_or_else(|| LayerError::Missing(digest.clone()))?.size;
+        let blob = self.0.blobs.read(digest).await?;
+        let (wanted, bounds) = (digest.clone(), self.0.config.bounds);
+        let index = blocking(move || {
+            verified::read(blob, &wanted, |archive| {
+                Builder::read(archive, bounds)?.finish(Vec::new(), stored)
+            })
+        });
+        Ok(self.keep_index(digest.clone(), index.await?).await)
+    }
+
+    /// How much there is. Counts the blobs, which takes a while in a large bucket.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn usage(&self) -> Result<Usage, LayerError> {
+        let mut usage = self.0.cache.usage();
+        let mut blobs = self.0.blobs.list();
+        while let Some((_, meta)) = blobs.try_next().await? {
+            usage.blobs += 1;
+            usage.blob_bytes += meta.size;
+        }
+        Ok(usage)
+    }
+
+    /// The part of `usage` that is known without asking the store: the cache.
+    #[must_use]
+    pub fn cache_usage(&self) -> Usage {
+        self.0.cache.usage()
+    }
+}
