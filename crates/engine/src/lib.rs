@@ -14,7 +14,6 @@ mod dispatch;
 mod drive;
 mod engine;
 mod executions;
-mod fail_point;
 mod files;
 mod lines;
 mod live;
