@@ -9,6 +9,7 @@ use clap::Args;
 use cloche_engine::Local;
 use cloche_executor::{Config, Executor, spawner::Process};
 use cloche_gateway::Server;
+use cloche_layers::Layers;
 use cloche_model::{ByteSize, Language};
 use tokio::{
     runtime::Runtime,
@@ -21,7 +22,7 @@ use crate::complain;
 mod greeting;
 mod settings;
 
-use settings::Settings;
+use settings::{LayersArguments, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]
@@ -47,6 +48,8 @@ pub(crate) struct ServeArguments {
     /// A PEM file with authorities that webhooks trust besides the host's.
     #[arg(long, env = "CLOCHE_WEBHOOK_CA", value_name = "FILE")]
     webhook_ca: Option<PathBuf>,
+    #[command(flatten)]
+    layers: LayersArguments,
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
@@ -75,9 +78,11 @@ fn start(arguments: ServeArguments) -> Result<(), Failure> {
 }
 
 async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
+    // The engine moves the heads of threads, the executor mounts their homes: both use the same layers.
+    let layers = Layers::open(settings.layers()).await?;
     let executor = Executor::attach(process, config).await?;
     let dispatcher = Arc::new(Local::new(executor.clone()));
-    let server = Server::open(settings.server(), dispatcher).await?;
+    let server = Server::open(settings.server(layers), dispatcher).await?;
     warm_up(&server, &executor).await?;
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();
