@@ -1,4 +1,4 @@
-//! `cloche team|sandbox|key`: what operators do, through the admin API of a running server.
+//! `cloche team|sandbox|key|thread`: what operators do, through the API of a running server.
 //!
 //! Each noun is a file of its own: its verbs, the request that each one makes, and the columns of
 //! its table. What may be asked for is the server's to say; nothing is checked twice.
@@ -16,13 +16,15 @@ mod sandbox;
 mod server;
 mod table;
 mod team;
+mod thread;
 
 pub(crate) use connection::connect;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;
+pub(crate) use thread::ThreadArguments;
 
-use server::{AdminError, Server};
+use server::{AdminError, Root, Server};
 
 /// Where the server is and how its answer is shown; the same for every noun and verb.
 #[derive(Args)]
@@ -47,6 +49,8 @@ enum Show {
     Record,
     /// A record whose `key` is not shown again.
     NewKey,
+    /// The paths of a comparison.
+    Diff,
     /// A sentence; there is no answer to speak of.
     Done(String),
 }
@@ -55,12 +59,16 @@ type Fields = Map<String, Value>;
 
 /// Something that can be asked of the server.
 trait Verb {
+    /// Where what it asks for is.
+    fn root(&self) -> Root {
+        Root::Admin
+    }
     /// Asks it, and says how the answer is to be shown.
     fn ask(self, server: &Server) -> Result<(Value, Show), AdminError>;
 }
 
 fn carry_out(common: &Common, verb: impl Verb) -> ExitCode {
-    let answer = Server::find(&common.data_dir, common.url.as_deref())
+    let answer = Server::find(&common.data_dir, common.url.as_deref(), verb.root())
         .and_then(|server| verb.ask(&server))
         .and_then(|(answer, show)| table::print(&answer, &show, common.json));
     match answer {
@@ -85,6 +93,12 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
 /// `cloche key`.
 pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
     carry_out(&arguments.common, arguments.verb)
+}
+
+/// `cloche thread`.
+pub(crate) fn thread(arguments: ThreadArguments) -> ExitCode {
+    let of_team = thread::OfTeam { verb: arguments.verb, team: arguments.team };
+    carry_out(&arguments.common, of_team)
 }
 
 /// Puts a value into a body, if there is one: what is absent stays as it is.

@@ -35,6 +35,8 @@ enum Command {
     Team(admin::TeamArguments),
     /// Sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
+    /// Threads of a running server: their history, forks, ways back, export and import.
+    Thread(Box<admin::ThreadArguments>),
     /// Say which walls this host can build, and how to get those it cannot.
     Doctor(doctor::DoctorArguments),
     /// Attack the sandbox on this very host and print what held.
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Key(arguments) => admin::key(*arguments),
         Command::Team(arguments) => admin::team(arguments),
         Command::Sandbox(arguments) => admin::sandbox(*arguments),
+        Command::Thread(arguments) => admin::thread(*arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
         Command::Spawner => spawner(),

@@ -9,6 +9,7 @@ use clap::Args;
 use cloche_engine::{Engine, Local};
 use cloche_executor::{Config, Executor, spawner::Process};
 use cloche_gateway::Server;
+use cloche_layers::Layers;
 use cloche_model::{ByteSize, Language};
 use tokio::{
     runtime::Runtime,
@@ -22,7 +23,7 @@ mod greeting;
 mod settings;
 
 pub(crate) use greeting::start_logs;
-use settings::Settings;
+use settings::{LayersArguments, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]
@@ -48,6 +49,8 @@ pub(crate) struct ServeArguments {
     /// A PEM file with authorities that webhooks trust besides the host's.
     #[arg(long, env = "CLOCHE_WEBHOOK_CA", value_name = "FILE")]
     webhook_ca: Option<PathBuf>,
+    #[command(flatten)]
+    layers: LayersArguments,
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
@@ -76,9 +79,11 @@ fn start(arguments: ServeArguments) -> Result<(), Failure> {
 }
 
 async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
+    // The engine moves the heads of threads, the executor mounts their homes: both use the same layers.
+    let layers = Layers::open(settings.layers()).await?;
     let executor = Executor::attach(process, config).await?;
     let dispatcher = Arc::new(Local::new(executor.clone()));
-    let server = Server::open(settings.server(), dispatcher).await?;
+    let server = Server::open(settings.server(layers), dispatcher).await?;
     warm_up(server.engine(), &executor).await?;
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use cloche_layers::crash;
 use cloche_model::{
     Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
     Score, Seconds, Status, StreamName, Team, Timings, Usage, UsageReport, Written,
@@ -10,7 +11,7 @@ use cloche_store::{Finish, Finished, StoreError, ThreadKey};
 use tokio::sync::mpsc;
 
 use crate::{
-    Admitted, DispatchError, Engine, clock, fail_point,
+    Admitted, DispatchError, Engine, clock,
     lines::Splitter,
     live::{Live, Stop},
 };
@@ -185,11 +186,11 @@ impl Engine {
         let store = &self.inner.store;
         let moves = finish.thread.is_some() && finish.end.written.layer.is_some();
         if moves {
-            fail_point::reach("layer-durable");
+            crash::point("layer-durable");
         }
         let finished = store.finish(finish.clone()).await?;
         if moves {
-            fail_point::reach("head-moved");
+            crash::point("head-moved");
         }
         if finished != Finished::ThreadLost {
             return Ok(None);

@@ -15,7 +15,6 @@ mod drive;
 mod engine;
 mod executions;
 mod gates;
-mod fail_point;
 mod files;
 mod lines;
 mod live;

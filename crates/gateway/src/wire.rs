@@ -25,8 +25,7 @@ pub(crate) use execute::{
 pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
 pub(crate) use number::whole;
 pub(crate) use files::{
-    DownloadUrl, FileList, ListFiles, OutputFileRecord, OutputFiles, SignedUrl, SourceName,
-    UploadUrl, Uploaded,
+    DownloadUrl, FileList, ListFiles, OutputFiles, SignedUrl, SourceName, UploadUrl, Uploaded,
 };
 pub(crate) use threads::{
     DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,

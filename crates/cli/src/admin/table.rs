@@ -36,6 +36,7 @@ fn for_people(answer: &Value, show: &Show) -> String {
         Show::NewKey => {
             format!("{}\nthe key is shown this once: keep it now\n", record(answer))
         }
+        Show::Diff => diff(answer),
         Show::Done(sentence) => format!("{sentence}\n"),
     }
 }
@@ -49,6 +50,20 @@ fn record(answer: &Value) -> String {
         fields.partition(|(name, _)| FIRST.contains(&name.as_str()));
     let rows = first.into_iter().chain(rest).map(|(name, value)| vec![name.clone(), cell(value)]);
     lay_out(&rows.collect::<Vec<_>>())
+}
+
+/// One path on each line, after a sign for what became of it.
+fn diff(answer: &Value) -> String {
+    let kinds = [("+", "added"), ("~", "changed"), ("-", "removed")];
+    let lines = kinds.iter().flat_map(|(sign, name)| {
+        let paths = answer[name].as_array().into_iter().flatten();
+        paths.map(move |path| format!("{sign} {}\n", cell(path)))
+    });
+    let mut text: String = lines.collect();
+    if let Some(more @ 1..) = answer["omitted"].as_u64() {
+        text.push_str(&format!("and {more} more\n"));
+    }
+    text
 }
 
 /// A value on one line. Names and values come from people: nothing in them moves the cursor.
@@ -100,6 +115,13 @@ mod tests {
     fn a_record_begins_with_what_it_is_known_by() {
         let text = for_people(&json!({"created_at": "now", "id": "t_1"}), &Show::Record);
         assert_eq!(text, "id          t_1\ncreated_at  now\n");
+    }
+
+    #[test]
+    fn a_comparison_is_a_line_for_each_path() {
+        let answer = json!({"added": ["b"], "changed": ["a"], "removed": ["c\n"], "omitted": 2});
+        let text = for_people(&answer, &Show::Diff);
+        assert_eq!(text, "+ b\n~ a\n- c\u{fffd}\nand 2 more\n");
     }
 
     #[test]

@@ -6,13 +6,19 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::EngineConfig;
+use cloche_engine::{EngineConfig, HomesConfig};
 use cloche_executor::{Config, PoolSettings};
 use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
+use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit};
 use serde::Deserialize;
 
 use super::ServeArguments;
+
+mod layers;
+
+pub(super) use layers::LayersArguments;
+use layers::LayersFile;
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +31,12 @@ pub(crate) enum SettingsError {
     Unit { name: &'static str, source: InvalidUnit },
     #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
     Network(String),
+    #[error("threads.squash_depth in the configuration must be 2 or more")]
+    SquashDepth,
+    #[error(
+        "layers in the configuration: there is no bucket, but something that only a bucket has"
+    )]
+    Bucket,
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
 }
@@ -40,6 +52,8 @@ struct File {
     output: Option<String>,
     pool: PoolFile,
     webhook: WebhookFile,
+    threads: ThreadsFile,
+    layers: LayersFile,
     mcp: McpFile,
 }
 
@@ -75,6 +89,17 @@ struct WebhookFile {
     schedule_seconds: Option<Vec<f64>>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ThreadsFile {
+    /// What a home may hold whatever the plan says.
+    bytes: Option<String>,
+    entries: Option<u64>,
+    squash_depth: Option<usize>,
+    url_seconds: Option<u64>,
+    upload: Option<String>,
+}
+
 /// Everything, as it is meant.
 pub(crate) struct Settings {
     pub(crate) listen: String,
@@ -83,6 +108,7 @@ pub(crate) struct Settings {
     pool: PoolSettings,
     engine: EngineConfig,
     mcp: McpConfig,
+    layers: LayersConfig,
 }
 
 impl Settings {
@@ -95,13 +121,15 @@ impl Settings {
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
         let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
+        let data_dir = data_dir.unwrap_or_else(|| "cloche-data".into());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
-            data_dir: data_dir.unwrap_or_else(|| "cloche-data".into()),
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
             mcp: mcp(file.mcp)?,
+            layers: layers::config(file.layers, arguments.layers, &data_dir)?,
+            data_dir,
         })
     }
 
@@ -113,11 +141,18 @@ impl Settings {
         }
     }
 
-    pub(super) fn server(&self) -> ServerOptions {
+    /// Where layers are kept.
+    pub(super) fn layers(&self) -> LayersConfig {
+        self.layers.clone()
+    }
+
+    pub(super) fn server(&self, layers: Layers) -> ServerOptions {
+        let mut engine = self.engine.clone();
+        engine.homes.layers = Some(layers);
         ServerOptions {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
-            engine: self.engine.clone(),
+            engine,
             gateway: GatewayConfig { mcp: self.mcp.clone(), ..GatewayConfig::default() },
         }
     }
@@ -169,7 +204,21 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     if let Some(seconds) = &webhook.schedule_seconds {
         engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
     }
+    engine.homes = homes(&file.threads)?;
     Ok(engine)
+}
+
+fn homes(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
+    let mut homes = HomesConfig::default();
+    homes.cap.bytes = size("threads.bytes", &file.bytes)?.unwrap_or(homes.cap.bytes);
+    homes.cap.inodes = file.entries.unwrap_or(homes.cap.inodes);
+    homes.upload = size("threads.upload", &file.upload)?.unwrap_or(homes.upload);
+    homes.url_expiry = file.url_seconds.map_or(homes.url_expiry, Duration::from_secs);
+    homes.squash_depth = file.squash_depth.unwrap_or(homes.squash_depth);
+    if homes.squash_depth < 2 {
+        return Err(SettingsError::SquashDepth);
+    }
+    Ok(homes)
 }
 
 /// The longest that an attempt of a webhook can be put off.

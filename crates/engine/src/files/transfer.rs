@@ -2,14 +2,14 @@
 
 use std::{ops::Range, time::Duration};
 
-use cloche_layers::{Layers, Node, NodeKind, Tree};
+use cloche_layers::{Layers, Node, NodeKind, Tree, crash};
 use cloche_model::{ErrorCode, HomePath, LayerDigest, Moment, PointKind, Team, Thread, ThreadId};
 use cloche_store::{Append, Moved};
 use tokio::io::AsyncRead;
 
 use super::{FileFilter, FileInfo, FilePage, failed, over_quota};
 use crate::{
-    Engine, Refusal, clock, fail_point,
+    Engine, Refusal, clock,
     threads::{self, busy, key, settle},
 };
 
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A file that was found.
 pub struct HomeFile {
     layers: Layers,
-    stack: Vec<LayerDigest>,
+    node: Node,
     path: HomePath,
     /// Its size.
     pub size: u64,
@@ -47,8 +47,7 @@ impl HomeFile {
     /// # Errors
     /// When its layer cannot be read.
     pub async fn read(self, range: Range<u64>) -> Result<FileReader, Refusal> {
-        let path = self.path.as_str().as_bytes();
-        let opened = self.layers.open_file(&self.stack, path, Some(range)).await;
+        let opened = self.layers.open_node(&self.node, Some(range)).await;
         Ok(opened.map_err(failed)?.content)
     }
 }
@@ -130,12 +129,12 @@ impl Engine {
         writer.put(path.as_str().as_bytes(), MODE, length, content).await.map_err(failed)?;
         let stored = writer.finish().await.map_err(failed)?;
         let Some(stored) = stored else { return Ok(()) };
-        fail_point::reach("layer-durable");
+        crash::point("layer-durable");
         let head = thread.as_ref().map_or(0, |thread| thread.head);
         let (kind, at) = (PointKind::Upload, clock::now());
         let append = Append { thread: key, head, layer: stored.layer, kind, at };
         self.put_on_top(append, stack, path).await?;
-        fail_point::reach("head-moved");
+        crash::point("head-moved");
         Ok(())
     }
 
@@ -185,8 +184,8 @@ impl Engine {
             size: node.size,
             modified: modified(node),
             tag: tag(node),
+            node: node.clone(),
             layers,
-            stack,
             path: path.clone(),
         })
     }

@@ -64,8 +64,7 @@ pub(in crate::wire) fn input_files_schema() -> Schema {
     let entry = OneOfBuilder::new()
         .item(entry("content", text().max_length(Some(8 << 20))))
         .item(entry("content_base64", text().pattern(Some(ENCODED))));
-    let mut array =
-        ArrayBuilder::new().items(Schema::from(entry.build())).max_items(Some(32)).build();
+    let mut array = ArrayBuilder::new().items(entry).max_items(Some(32)).build();
     array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
     Schema::Array(array)
 }
