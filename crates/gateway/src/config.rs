@@ -27,6 +27,8 @@ pub struct GatewayConfig {
 pub struct McpConfig {
     /// The most of each output stream that a result shows; a model has to read it.
     pub output: ByteSize,
+    /// The most of a file that is read at once, and the largest image that comes with a result.
+    pub file: ByteSize,
     /// Origins of web pages that may ask besides those of this machine, e.g. `https://a.example`.
     pub origins: Vec<String>,
     /// How long a call waits for a person to approve it.
@@ -38,12 +40,18 @@ impl McpConfig {
     pub(crate) fn output_bytes(&self) -> usize {
         usize::try_from(self.output.bytes()).unwrap_or(usize::MAX)
     }
+
+    /// The most of a file, likewise.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.file.bytes()
+    }
 }
 
 impl Default for McpConfig {
     fn default() -> Self {
         Self {
             output: ByteSize::kib(32),
+            file: ByteSize::mib(1),
             origins: Vec::new(),
             approval_wait: Duration::from_mins(5),
         }

@@ -4,11 +4,14 @@
 //! A thin translation: arguments become an `ExecuteRequest`, what happened becomes a tool result.
 //! The protocol itself is the library's.
 
+mod addresses;
 mod arguments;
 mod elicit;
+mod files;
 mod gate;
 mod http;
 mod inert;
+mod media;
 mod origin;
 mod progress;
 mod result;

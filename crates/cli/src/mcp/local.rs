@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::{Caller, Engine, EngineConfig, GateChange, Local, OpenError, TeamChange};
+use cloche_engine::{Caller, Engine, EngineConfig, GateChange, Local, TeamChange};
 use cloche_executor::{Config, Executor, PoolSettings, spawner::Process};
 use cloche_gateway::{McpConfig, serve_mcp};
-use cloche_model::ToolPolicy;
+use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
+use cloche_model::{ByteSize, ToolPolicy};
 use tokio::{
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
@@ -21,6 +22,8 @@ use crate::serve::warm_up;
 
 /// How long running code may go on once the client has left.
 const GRACE: Duration = Duration::ZERO;
+/// How much of the disk unpacked homes may take.
+const CACHE: ByteSize = ByteSize::gib(2);
 
 /// Why there is nobody to run code as.
 #[derive(Debug, thiserror::Error)]
@@ -100,19 +103,26 @@ async fn open(executor: &Executor, named: Option<PathBuf>) -> Result<(Engine, Pl
     if let Some(path) = state_directory() {
         match open_in(executor, &path).await {
             Ok(engine) => return Ok((engine, Place { path, temporary: false })),
-            Err(OpenError::InUse { .. } | OpenError::Directory { .. }) => {
-                tracing::warn!(path = %path.display(), "in use, or not to be written to: threads are kept only until the client leaves");
+            // Most likely another client has it.
+            Err(error) => {
+                tracing::info!(%error, path = %path.display(), "threads are kept only until the client leaves");
             }
-            Err(error) => return Err(error.into()),
         }
     }
     let place = temporary()?;
     Ok((open_in(executor, &place.path).await?, place))
 }
 
-async fn open_in(executor: &Executor, path: &Path) -> Result<Engine, OpenError> {
-    let config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
-    Engine::open(path, config, Arc::new(Local::new(executor.clone()))).await
+async fn open_in(executor: &Executor, path: &Path) -> Result<Engine, Failure> {
+    let layers = LayersConfig {
+        dir: path.join("layers"),
+        store: StoreConfig::Local,
+        cache_bytes: CACHE,
+        bounds: Bounds::default(),
+    };
+    let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
+    config.homes.layers = Some(Layers::open(layers).await?);
+    Ok(Engine::open(path, config, Arc::new(Local::new(executor.clone()))).await?)
 }
 
 /// A directory that only we can read and that nobody could have made before us.

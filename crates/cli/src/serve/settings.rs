@@ -62,6 +62,8 @@ struct File {
 struct McpFile {
     /// The most of each output stream that a result shows.
     output: Option<String>,
+    /// The most of a file that is read at once.
+    file: Option<String>,
     /// Origins of web pages that may ask.
     origins: Vec<String>,
     /// How long a call waits for a person.
@@ -188,7 +190,8 @@ fn mcp(file: McpFile) -> Result<McpConfig, SettingsError> {
     let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
     let wait = file.approval_wait_seconds.map(Duration::from_secs);
     let approval_wait = wait.unwrap_or(usual.approval_wait);
-    Ok(McpConfig { output, origins: file.origins, approval_wait })
+    let file_size = size("mcp.file", &file.file)?.unwrap_or(usual.file);
+    Ok(McpConfig { output, file: file_size, origins: file.origins, approval_wait })
 }
 
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {

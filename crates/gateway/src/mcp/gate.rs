@@ -48,6 +48,12 @@ pub(super) async fn is_open(door: &Door, caller: &Caller) -> bool {
     door.engine.tool_offered(caller, Tool::ExecuteCode).await
 }
 
+/// Why it has not, in a sentence.
+pub(super) async fn why_closed(door: &Door, caller: &Caller) -> Option<CallToolResult> {
+    let closed = door.engine.why_not_offered(caller, Tool::ExecuteCode).await?;
+    Some(result::failed(format!("{}: {}", ErrorCode::Forbidden.name(), closed.message)))
+}
+
 impl Visit<'_> {
     /// Waits for whatever the call needs, up to a limit.
     pub(super) async fn pass(&self, arguments: &JsonObject) -> Way {

@@ -13,6 +13,7 @@ use rmcp::{
 
 use super::{
     arguments::{self, Asked},
+    files,
     gate::{Visit, Way},
     progress::Progress,
     result,
@@ -68,7 +69,11 @@ async fn run(
         }
     };
     match over {
-        Ok(execution) => result::of(&execution, door.config.output_bytes(), inert),
+        Ok(execution) => {
+            let mut result = result::of(&execution, door.config.output_bytes(), inert);
+            files::attach(door, caller, &execution, &mut result).await;
+            result
+        }
         Err(refusal) => refused(&refusal),
     }
 }

@@ -1,18 +1,21 @@
 //! The protocol's requests, each handed to the file that answers it.
 
 use axum::http::request::Parts;
-use cloche_engine::{Caller, Engine};
+use cloche_engine::{Caller, Engine, Refusal};
+use cloche_model::ErrorCode;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams,
-        CompleteResult, Implementation, ListPromptsRequestMethod, ListPromptsResult, ListToolsResult,
-        PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+        CompleteResult, Implementation, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ResourceTemplate,
+        ServerCapabilities, ServerConfig, Tool,
     },
     service::RequestContext,
 };
 
-use super::{gate, run, tools};
+use super::{addresses, files, gate, run, tools};
 use crate::McpConfig;
 
 /// Who is asking.
@@ -49,16 +52,28 @@ impl Door {
     }
 }
 
+/// A file that cannot be had, as the protocol says it.
+fn unread(refusal: &Refusal) -> ErrorData {
+    crate::error::log_if_ours(refusal);
+    let message = refusal.message.to_string();
+    match refusal.code {
+        ErrorCode::NotFound => ErrorData::resource_not_found(message, None),
+        ErrorCode::Internal | ErrorCode::Unavailable => ErrorData::internal_error(message, None),
+        _ => ErrorData::invalid_params(message, None),
+    }
+}
+
 impl ServerHandler for Door {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let server = Implementation::new(tools::SERVER, env!("CARGO_PKG_VERSION"))
             .with_title("Code execution sandbox");
         ServerConfig::new(capabilities).with_server_info(server).with_instructions(INSTRUCTIONS)
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        (tools::canonical(name) == tools::EXECUTE).then(tools::execute)
+        let name = tools::canonical(name);
+        tools::all().into_iter().find(|tool| tool.name == name)
     }
 
     // The library would answer these with empty lists, as if there could be some.
@@ -84,11 +99,42 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let caller = self.caller(&context)?;
-        let mut list = Vec::new();
-        if gate::is_open(self, &caller).await {
-            list.push(tools::execute());
-        }
+        // What is not to be used is not to be seen.
+        let open = gate::is_open(self, &caller).await;
+        let list = if open { tools::all().to_vec() } else { Vec::new() };
         Ok(ListToolsResult::with_all_items(list))
+    }
+
+    async fn list_resources(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let caller = self.caller(&context)?;
+        let recent = files::recent(self, &caller).await.map_err(|refusal| unread(&refusal))?;
+        Ok(ListResourcesResult::with_all_items(recent))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(vec![
+            ResourceTemplate::new(addresses::OF_EXECUTION, "a file that an execution wrote"),
+            ResourceTemplate::new(addresses::OF_THREAD, "a file of a thread"),
+        ]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let caller = self.caller(&context)?;
+        let read = files::resource(self, &caller, &request.uri).await;
+        let contents = read.map_err(|refusal| unread(&refusal))?;
+        Ok(ReadResourceResult::new(vec![contents]).into())
     }
 
     async fn call_tool(
@@ -99,6 +145,13 @@ impl ServerHandler for Door {
         let caller = self.caller(&context)?;
         match tools::canonical(&request.name) {
             tools::EXECUTE => Ok(run::execute(self, &caller, request, &context).await),
+            tool @ (tools::LIST | tools::READ | tools::WRITE) => {
+                if let Some(closed) = gate::why_closed(self, &caller).await {
+                    return Ok(closed.into());
+                }
+                let arguments = request.arguments.clone().unwrap_or_default();
+                Ok(files::call(self, &caller, tool, arguments).await.into())
+            }
             unknown => {
                 let shown: String = unknown.chars().take(64).collect();
                 Err(ErrorData::invalid_params(format!("there is no tool {shown:?}"), None))

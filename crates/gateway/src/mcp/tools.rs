@@ -10,6 +10,13 @@ pub(super) const SERVER: &str = "code_execution_sandbox";
 /// The name of the tool that runs code.
 pub(super) const EXECUTE: &str = "execute_code";
 
+/// The names of those for a thread's files.
+pub(super) const LIST: &str = "list_files";
+/// Reads one.
+pub(super) const READ: &str = "read_file";
+/// Writes one.
+pub(super) const WRITE: &str = "write_file";
+
 /// The tool that a name means. The contract writes the first one with either of two prefixes.
 pub(super) fn canonical(name: &str) -> &str {
     let short =
@@ -106,6 +113,51 @@ fn output() -> Value {
         },
         "required": ["stdout", "stderr", "exit_code", "status", "duration_ms"]
     })
+}
+
+/// Every tool.
+pub(super) fn all() -> [Tool; 4] {
+    let reads = |title| ToolAnnotations::with_title(title).read_only(true).open_world(false);
+    let writes = ToolAnnotations::with_title("Write a file").read_only(false).destructive(true);
+    [
+        execute(),
+        Tool::new(LIST, "Lists the files of a thread's home.", object(of_thread(json!({}), &[])))
+            .with_annotations(reads("List files")),
+        Tool::new(
+            READ,
+            "Reads a file of a thread's home: text as text, an image as an image.",
+            object(of_thread(json!({}), &["path"])),
+        )
+        .with_annotations(reads("Read a file")),
+        Tool::new(
+            WRITE,
+            "Writes a file into a thread's home. The thread begins with it, if there is none yet.",
+            object(of_thread(
+                json!({
+                    "content": {"type": "string", "description": "Its text."},
+                    "content_base64": {
+                        "type": "string",
+                        "description": "Its bytes in base64, instead of content."
+                    }
+                }),
+                &["path"],
+            )),
+        )
+        .with_annotations(writes.idempotent(true).open_world(false)),
+    ]
+}
+
+/// A schema with a thread, a path and more.
+fn of_thread(more: Value, required: &[&str]) -> Value {
+    let mut properties = json!({
+        "thread_id": {"type": "string", "description": "The thread."},
+        "path": {"type": "string", "description": "A path below the home, e.g. out/plot.png."}
+    });
+    if let (Some(properties), Value::Object(more)) = (properties.as_object_mut(), more) {
+        properties.extend(more);
+    }
+    let required: Vec<_> = ["thread_id"].iter().chain(required).collect();
+    json!({"type": "object", "properties": properties, "required": required})
 }
 
 /// A schema as the library takes it.
