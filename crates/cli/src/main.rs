@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod admin;
 mod doctor;
+mod executor;
 mod run;
 mod serve;
 mod verify;
@@ -26,6 +27,8 @@ enum Command {
     Run(Box<run::RunArguments>),
     /// Start the server.
     Serve(serve::ServeArguments),
+    /// Start an executor sidecar: runs code for other servers, keeps nothing.
+    Executor(Box<executor::ExecutorArguments>),
     /// Keys of a running server: make, list, change and revoke them.
     Key(Box<admin::KeyArguments>),
     /// Teams of a running server and their plans.
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
+        Command::Executor(arguments) => executor::main(*arguments),
         Command::Key(arguments) => admin::key(*arguments),
         Command::Team(arguments) => admin::team(arguments),
         Command::Sandbox(arguments) => admin::sandbox(*arguments),

@@ -6,7 +6,7 @@
 use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use cloche_engine::Local;
+use cloche_engine::{Dispatcher, Local, Nowhere, Remote};
 use cloche_executor::{Config, Executor, spawner::Process};
 use cloche_gateway::Server;
 use cloche_model::{ByteSize, Language};
@@ -21,7 +21,8 @@ use crate::complain;
 mod greeting;
 mod settings;
 
-use settings::Settings;
+pub(crate) use greeting::start_logs;
+use settings::{RunsOn, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]
@@ -47,12 +48,21 @@ pub(crate) struct ServeArguments {
     /// A PEM file with authorities that webhooks trust besides the host's.
     #[arg(long, env = "CLOCHE_WEBHOOK_CA", value_name = "FILE")]
     webhook_ca: Option<PathBuf>,
+    /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
+    #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
+    executor_url: Vec<String>,
+    /// Seconds that one run at a sidecar may take in all [default: 65].
+    #[arg(long, env = "SANDBOX_EXECUTOR_TIMEOUT_SECONDS", value_name = "SECONDS")]
+    executor_timeout: Option<u64>,
+    /// Run nothing on this host; without sidecars, code execution is turned off.
+    #[arg(long)]
+    no_local_executor: bool,
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
 }
 
-type Failure = Box<dyn Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// Serves until it is told to stop.
 pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
@@ -66,24 +76,44 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
 }
 
 fn start(arguments: ServeArguments) -> Result<(), Failure> {
-    greeting::start_logs(arguments.json_logs);
+    start_logs(arguments.json_logs);
     let settings = Settings::merge(arguments)?;
-    let executor = settings.executor(std::env::current_exe()?);
-    let process = Process::start(&executor.program, &executor.spawner_args)?;
+    let local = match settings.runs_on {
+        RunsOn::ThisHost => Some(spawn(settings.executor(std::env::current_exe()?))?),
+        RunsOn::Sidecars(_) | RunsOn::Nothing => None,
+    };
     cloche_jail::privileges::drop_all()?;
-    Runtime::new()?.block_on(serve(process, executor, settings))
+    Runtime::new()?.block_on(serve(local, settings))
 }
 
-async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
-    let executor = Executor::attach(process, config).await?;
-    let dispatcher = Arc::new(Local::new(executor.clone()));
+/// The privileged half, and what the executor that uses it is to be.
+type Spawned = (Process, Config);
+
+fn spawn(config: Config) -> Result<Spawned, Failure> {
+    Ok((Process::start(&config.program, &config.spawner_args)?, config))
+}
+
+async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure> {
+    let executor = match local {
+        Some((process, config)) => Some(Executor::attach(process, config).await?),
+        None => None,
+    };
+    let dispatcher: Arc<dyn Dispatcher> = match (&executor, &settings.runs_on) {
+        (Some(executor), _) => Arc::new(Local::new(executor.clone())),
+        (None, RunsOn::Sidecars(remote)) => Arc::new(Remote::new(remote.clone())?),
+        (None, _) => Arc::new(Nowhere),
+    };
     let server = Server::open(settings.server(), dispatcher).await?;
-    warm_up(&server, &executor).await?;
+    if let Some(executor) = &executor {
+        warm_up(&server, executor).await?;
+    }
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
     server.run(stop).await?;
-    executor.stop().await;
+    if let Some(executor) = executor {
+        executor.stop().await;
+    }
     Ok(())
 }
 
@@ -99,7 +129,7 @@ async fn warm_up(server: &Server, executor: &Executor) -> Result<(), Failure> {
 }
 
 /// Ends gracefully on the first SIGTERM or SIGINT.
-fn wait_for_signal(stop: CancellationToken) -> std::io::Result<impl Future<Output = ()>> {
+pub(crate) fn wait_for_signal(stop: CancellationToken) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {

@@ -25,6 +25,11 @@ pub trait Dispatcher: Send + Sync {
     /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
+    /// Whether anything was set up to run code at all. Where not, no door offers it.
+    fn is_wired(&self) -> bool {
+        true
+    }
+
     /// What is held ready and what is in use, for metrics.
     fn snapshot(&self) -> Snapshot;
 }

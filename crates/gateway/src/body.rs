@@ -3,13 +3,13 @@
 
 use axum::{
     body::Bytes,
-    extract::{FromRequest, Request},
+    extract::{FromRef, FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
-use crate::{error::ApiError, router::Doors};
+use crate::{GatewayConfig, error::ApiError};
 
 /// The deepest nesting that is read; nothing in any contract needs more than three.
 const MAX_DEPTH: usize = 64;
@@ -17,14 +17,20 @@ const MAX_DEPTH: usize = 64;
 /// A body of JSON.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Doors> for JsonBody<T> {
+impl<T, S> FromRequest<S> for JsonBody<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    GatewayConfig: FromRef<S>,
+{
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, doors: &Doors) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let config = GatewayConfig::from_ref(state);
         check_type(request.headers())?;
-        let limit = usize::try_from(doors.config.body.bytes()).unwrap_or(usize::MAX);
+        let limit = usize::try_from(config.body.bytes()).unwrap_or(usize::MAX);
         check_length(request.headers(), limit)?;
-        let read = tokio::time::timeout(doors.config.body_timeout, read(request, limit));
+        let read = tokio::time::timeout(config.body_timeout, read(request, limit));
         let bytes = read.await.map_err(|_| {
             let message = "the body did not arrive in time".to_owned();
             ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)

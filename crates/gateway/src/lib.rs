@@ -11,9 +11,11 @@ mod error;
 mod http;
 mod router;
 mod server;
+mod sidecar;
 mod wire;
 
 pub use compose::{OpenError, Server, ServerOptions};
 pub use config::GatewayConfig;
 pub use router::{description, router};
 pub use server::serve;
+pub use sidecar::{SidecarOptions, SidecarServer};

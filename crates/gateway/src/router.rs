@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::StatusCode};
+use axum::{Router, extract::FromRef, http::StatusCode};
 use cloche_engine::Engine;
 use utoipa::{
     Modify, OpenApi,
@@ -26,6 +26,12 @@ pub(crate) struct Doors {
     pub(crate) engine: Engine,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
+}
+
+impl FromRef<Doors> for GatewayConfig {
+    fn from_ref(doors: &Doors) -> Self {
+        doors.config
+    }
 }
 
 #[derive(OpenApi)]
@@ -98,11 +104,11 @@ pub fn router(engine: Engine, config: GatewayConfig) -> Router {
     })
 }
 
-async fn no_route() -> ApiError {
+pub(crate) async fn no_route() -> ApiError {
     ApiError::not_found()
 }
 
-async fn no_method() -> ApiError {
+pub(crate) async fn no_method() -> ApiError {
     let message = "this resource does not have that method".to_owned();
     ApiError::Http(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
 }

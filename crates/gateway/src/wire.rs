@@ -5,7 +5,7 @@ mod admin;
 mod errors;
 mod execute;
 mod execution;
-mod number;
+pub(crate) mod number;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, KeyList, KeyRecord, SandboxList,
