@@ -129,7 +129,9 @@ async fn warm_up(server: &Server, executor: &Executor) -> Result<(), Failure> {
 }
 
 /// Ends gracefully on the first SIGTERM or SIGINT.
-pub(crate) fn wait_for_signal(stop: CancellationToken) -> std::io::Result<impl Future<Output = ()>> {
+pub(crate) fn wait_for_signal(
+    stop: CancellationToken,
+) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {

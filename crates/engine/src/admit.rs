@@ -5,8 +5,8 @@ mod job;
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
-    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Language, Limits, Plan, RunSpec, TeamId,
-    TraceId, env,
+    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Language, Limits, Plan, RunSpec,
+    TeamId, TraceId, env,
 };
 use parking_lot::Mutex;
 

@@ -28,7 +28,7 @@ mod webhook;
 
 pub use access::Caller;
 pub use admin::{KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange, TeamDraft};
-pub use admit::{Admitted, JobRequest, JobRefusal, admit_job};
+pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
 pub use cloche_store::{Cursor, ExecutionFilter};
 pub use clock::{now, parse_rfc3339, rfc3339};

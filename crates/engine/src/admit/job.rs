@@ -83,10 +83,7 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
     let spec = RunSpec {
         env: job.env.unwrap_or_default(),
         limits,
-        sandbox: SandboxShape {
-            template: job.template.unwrap_or(true),
-            ..SandboxShape::default()
-        },
+        sandbox: SandboxShape { template: job.template.unwrap_or(true), ..SandboxShape::default() },
         stdin: request.stdin,
         files: request.files,
         ..RunSpec::new(request.language, request.code)
@@ -141,10 +138,9 @@ fn within(
         )));
     }
     if value < least.min(most) {
-        return Err(Invalid::new(format!(
-            "limits.{name} must be at least {least}, got {value}"
-        ))
-        .into());
+        return Err(
+            Invalid::new(format!("limits.{name} must be at least {least}, got {value}")).into()
+        );
     }
     Ok(value)
 }

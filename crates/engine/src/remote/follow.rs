@@ -133,7 +133,8 @@ impl Follow {
     fn take(&mut self, event: JobEvent) -> Result<Option<Last>, String> {
         match event {
             JobEvent::Started { id } => {
-                let plain = id.len() <= 64 && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+                let plain =
+                    id.len() <= 64 && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
                 if !plain {
                     return Err("it gave the run a name that is none".to_owned());
                 }
@@ -168,7 +169,8 @@ impl Follow {
 
     fn outcome(&mut self, result: JobResult) -> Result<Outcome, DispatchError> {
         let total = |kept: &Captured| kept.bytes.len() as u64 + kept.dropped;
-        if (total(&self.stdout), total(&self.stderr)) != (result.stdout_bytes, result.stderr_bytes) {
+        if (total(&self.stdout), total(&self.stderr)) != (result.stdout_bytes, result.stderr_bytes)
+        {
             return Err(DispatchError::Failed("output was lost on the way".to_owned()));
         }
         if result.ending == Ending::Cancelled && !self.told {

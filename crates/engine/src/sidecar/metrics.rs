@@ -62,7 +62,11 @@ impl Metrics {
             parked: Family::default(),
         };
         let registry = &mut metrics.registry;
-        registry.register("jobs", "Jobs that are over, by language and result", metrics.jobs.clone());
+        registry.register(
+            "jobs",
+            "Jobs that are over, by language and result",
+            metrics.jobs.clone(),
+        );
         registry.register(
             "jobs_refused",
             "Requests that did not become a job, by reason",

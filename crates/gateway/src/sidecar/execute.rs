@@ -60,7 +60,9 @@ pub(super) async fn cancel(
 
 fn wants_stream(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split([',', ';'])).any(|kind| kind.trim() == "application/x-ndjson")
+    values
+        .flat_map(|value| value.split([',', ';']))
+        .any(|kind| kind.trim() == "application/x-ndjson")
 }
 
 fn refuse(refusal: JobRefusal) -> ApiError {
