@@ -104,8 +104,10 @@ async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure
         (None, _) => Arc::new(Nowhere),
     };
     let server = Server::open(settings.server(), dispatcher).await?;
-    if let Some(executor) = &executor {
-        warm_up(&server, executor).await?;
+    match &executor {
+        Some(executor) => warm_up(&server, executor).await?,
+        None if !server.engine().can_run_code() => tracing::warn!("code execution is turned off"),
+        None => {}
     }
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();

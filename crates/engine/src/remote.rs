@@ -220,7 +220,7 @@ impl Shared {
             };
             match answer {
                 Ok(Answer::Taken(response)) => {
-                    return follow.to_its_end(&self, &place, response, deadline).await;
+                    return follow.until_over(&self, &place, response, deadline).await;
                 }
                 Ok(Answer::Refused(error)) => return Err(error),
                 Ok(Answer::Elsewhere(why)) => reasons.push(format!("{}: {why}", place.url)),

@@ -226,7 +226,7 @@ pub enum Step {
     /// Nothing, for a while.
     Silence,
     /// It is over; nothing follows.
-    Over(Result<Outcome, DispatchError>),
+    Over(Box<Result<Outcome, DispatchError>>),
 }
 
 impl Job {
@@ -235,9 +235,9 @@ impl Job {
         tokio::select! {
             chunk = self.chunks.recv() => match chunk {
                 Some(chunk) => Step::Output(chunk),
-                None => Step::Over((&mut self.over).await.unwrap_or_else(|_| {
+                None => Step::Over(Box::new((&mut self.over).await.unwrap_or_else(|_| {
                     Err(DispatchError::Failed("the job was lost".to_owned()))
-                })),
+                }))),
             },
             () = tokio::time::sleep(self.keepalive) => Step::Silence,
         }
@@ -250,7 +250,7 @@ impl Job {
     pub async fn outcome(mut self) -> Result<Outcome, DispatchError> {
         loop {
             if let Step::Over(result) = self.next().await {
-                return result;
+                return *result;
             }
         }
     }

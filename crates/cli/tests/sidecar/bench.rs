@@ -93,13 +93,13 @@ impl Bench {
 
     /// Runs it to its end.
     pub(crate) async fn run(&self, job: JobRequest) -> (Outcome, Vec<OutputChunk>) {
-        let (result, chunks) = self.start(job).to_its_end().await;
+        let (result, chunks) = self.start(job).until_over().await;
         (result.unwrap(), chunks)
     }
 
     /// Runs it, and demands that there is no outcome.
     pub(crate) async fn fails(&self, job: JobRequest) -> DispatchError {
-        self.start(job).to_its_end().await.0.unwrap_err()
+        self.start(job).until_over().await.0.unwrap_err()
     }
 }
 
@@ -110,7 +110,7 @@ impl Run {
     }
 
     /// The rest of the output, and the outcome; never a wait without an end.
-    pub(crate) async fn to_its_end(mut self) -> (Result<Outcome, DispatchError>, Vec<OutputChunk>) {
+    pub(crate) async fn until_over(mut self) -> (Result<Outcome, DispatchError>, Vec<OutputChunk>) {
         let all = async {
             let mut chunks = Vec::new();
             while let Some(chunk) = self.chunks.recv().await {

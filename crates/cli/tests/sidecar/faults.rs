@@ -49,7 +49,7 @@ async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may
     let gone = bench.remove(busy(&bench).await);
     let address = gone.address();
     gone.crash();
-    let error = run.to_its_end().await.0.unwrap_err();
+    let error = run.until_over().await.0.unwrap_err();
     assert!(failed(&error), "{error}");
     wait_for(&mark, 0);
     for _ in 0..3 {
@@ -59,7 +59,7 @@ async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may
     bench.remove(0).crash();
     // Until the next health checks, the dead one may be asked and the new one may be left out.
     loop {
-        match bench.start(job("bash", "exit 4")).to_its_end().await.0 {
+        match bench.start(job("bash", "exit 4")).until_over().await.0 {
             Ok(outcome) => {
                 assert_eq!(outcome.ending, Ending::Exited(4));
                 break;
@@ -91,7 +91,7 @@ async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
         let shared = late.health().await["running"] == 1 && up.health().await["running"] == 1;
         for run in runs {
             run.cancel.cancel();
-            assert_eq!(run.to_its_end().await.0.unwrap().ending, Ending::Cancelled);
+            assert_eq!(run.until_over().await.0.unwrap().ending, Ending::Cancelled);
         }
         if shared {
             break;
@@ -150,7 +150,7 @@ async fn a_full_sidecar_sends_runs_to_the_other_and_two_full_ones_to_nobody() {
     assert!(matches!(&error, DispatchError::Unavailable(why) if why.contains("busy")), "{error}");
     for run in runs {
         run.cancel.cancel();
-        run.to_its_end().await.0.unwrap();
+        run.until_over().await.0.unwrap();
     }
     assert_eq!(bench.run(job("bash", ":")).await.0.ending, Ending::Exited(0));
     wait_for(&mark, 0);

@@ -67,7 +67,7 @@ async fn output_comes_while_the_program_runs_and_a_cancel_kills_its_whole_tree(b
     assert_eq!(run.chunk().await.bytes, b"up\n");
     wait_for(&mark, 2);
     run.cancel.cancel();
-    let outcome = run.to_its_end().await.0.unwrap();
+    let outcome = run.until_over().await.0.unwrap();
     assert_eq!(outcome.ending, Ending::Cancelled);
     assert_eq!(outcome.stdout.bytes, b"up\n");
     wait_for(&mark, 0);
@@ -76,7 +76,7 @@ async fn output_comes_while_the_program_runs_and_a_cancel_kills_its_whole_tree(b
 async fn a_cancel_before_the_start_is_heeded(bench: Bench) {
     let run = bench.start(job("bash", "sleep 1000"));
     run.cancel.cancel();
-    assert_eq!(run.to_its_end().await.0.unwrap().ending, Ending::Cancelled);
+    assert_eq!(run.until_over().await.0.unwrap().ending, Ending::Cancelled);
 }
 
 async fn time_that_is_up_kills_the_whole_tree_and_keeps_what_was_said(bench: Bench) {
@@ -155,7 +155,7 @@ async fn a_listener_that_goes_away_stops_nothing(bench: Bench) {
 async fn several_run_at_once_and_each_has_its_own_output(bench: Bench) {
     let runs = (0..4).map(|n| bench.start(job("bash", &format!("sleep 0.1; seq {n} 2000"))));
     for (n, run) in runs.collect::<Vec<_>>().into_iter().enumerate() {
-        let (result, chunks) = run.to_its_end().await;
+        let (result, chunks) = run.until_over().await;
         let wanted: String = (n..=2000).map(|n| format!("{n}\n")).collect();
         assert!(joined(&chunks, Stdout) == wanted.as_bytes());
         assert_eq!(result.unwrap().stdout.text(), wanted);

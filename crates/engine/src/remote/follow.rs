@@ -70,7 +70,7 @@ impl Follow {
     }
 
     /// Until the result, the deadline, or the end of the stream. Letting go of the stream stops the run.
-    pub(super) async fn to_its_end(
+    pub(super) async fn until_over(
         &mut self,
         shared: &Arc<Shared>,
         place: &Place,

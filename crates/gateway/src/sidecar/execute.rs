@@ -120,10 +120,13 @@ async fn next(rest: Rest) -> Option<(Result<Bytes, std::convert::Infallible>, Re
             (Ok(line(&event)), Some((None, job)))
         }
         Step::Silence => (Ok(line(&JobEvent::Keepalive)), Some((None, job))),
-        Step::Over(Ok(outcome)) => {
-            (Ok(line(&JobEvent::Result(Box::new(JobResult::brief(&outcome))))), None)
+        Step::Over(result) => {
+            let last = match *result {
+                Ok(outcome) => JobEvent::Result(Box::new(JobResult::brief(&outcome))),
+                Err(error) => said(error),
+            };
+            (Ok(line(&last)), None)
         }
-        Step::Over(Err(error)) => (Ok(line(&said(error))), None),
     })
 }
 
