@@ -82,6 +82,11 @@ async fn what_breaks_a_rule_is_refused_with_the_field_s_name() {
         assert!(message.contains(word), "{shown}: {answer}");
         assert!(answer["error"].is_string() && message.len() < 1000, "{shown}: {answer}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_plain_file_names_are_taken_however_odd() {
+    let Some(sidecar) = Sidecar::start().await else { return };
     for name in
         ["", ".", "..", "a/b", "/etc/passwd", "../x", "a\\b", "a\0b", "a\nb", &"x".repeat(256)]
     {
