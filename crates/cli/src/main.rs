@@ -9,6 +9,7 @@ use cloche_executor::spawner::Options;
 
 mod admin;
 mod doctor;
+mod executor;
 mod mcp;
 mod run;
 mod serve;
@@ -28,6 +29,8 @@ enum Command {
     Run(Box<run::RunArguments>),
     /// Start the server.
     Serve(serve::ServeArguments),
+    /// Start an executor sidecar: runs code for other servers, keeps nothing.
+    Executor(Box<executor::ExecutorArguments>),
     /// Serve an MCP client on standard input and output.
     Mcp(mcp::McpArguments),
     /// Keys of a running server: make, list, change and revoke them.
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
+        Command::Executor(arguments) => executor::main(*arguments),
         Command::Mcp(arguments) => mcp::main(arguments),
         Command::Key(arguments) => admin::key(*arguments),
         Command::Approval(arguments) => admin::approval(arguments),

@@ -186,6 +186,12 @@ impl Engine {
         self.inner.dispatcher.ready()
     }
 
+    /// Whether anything was set up to run code. Where not, no door may offer it to an agent.
+    #[must_use]
+    pub fn can_run_code(&self) -> bool {
+        self.inner.dispatcher.is_wired()
+    }
+
     /// Everything that is counted, in the text format of Prometheus.
     #[must_use]
     pub fn metrics_text(&self) -> String {

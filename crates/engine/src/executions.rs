@@ -16,7 +16,7 @@ use crate::{
     clock,
     drive::UNAVAILABLE,
     live::{Live, Stop},
-    replay, secrets, threads,
+    nowhere, replay, secrets, threads,
 };
 
 /// An execution that has begun.
@@ -95,6 +95,9 @@ impl Engine {
     ) -> Result<Started, Refusal> {
         if self.is_draining() {
             return Err(Self::draining_refusal());
+        }
+        if !self.can_run_code() {
+            return Err(Refusal::new(ErrorCode::Unavailable, nowhere::SENTENCE));
         }
         let trace_id = TraceId::from_random(secrets::random()?);
         let mut start = self.describe(caller, &request, delivery, &trace_id);

@@ -20,9 +20,12 @@ mod lines;
 mod live;
 mod local;
 mod metrics;
+mod nowhere;
 mod refusal;
+mod remote;
 mod replay;
 mod secrets;
+pub mod sidecar;
 mod threads;
 mod webhook;
 
@@ -31,7 +34,7 @@ pub use admin::{
     Approver, GateChange, KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange,
     TeamDraft,
 };
-pub use admit::Admitted;
+pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
 pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter};
 pub use clock::{now, parse_rfc3339, rfc3339};
@@ -46,6 +49,8 @@ pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
 pub use metrics::Metrics;
+pub use nowhere::Nowhere;
 pub use refusal::Refusal;
+pub use remote::{Remote, RemoteConfig, RemoteError};
 pub use threads::{Difference, History, TarStream, ThreadPage};
 pub use webhook::CourierError;

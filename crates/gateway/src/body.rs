@@ -3,13 +3,13 @@
 
 use axum::{
     body::{Body, Bytes},
-    extract::{FromRequest, Request},
+    extract::{FromRef, FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
-use crate::{GatewayConfig, error::ApiError, router::Doors};
+use crate::{GatewayConfig, error::ApiError};
 
 /// The deepest nesting that is read; nothing in any contract needs more than three.
 const MAX_DEPTH: usize = 64;
@@ -17,13 +17,19 @@ const MAX_DEPTH: usize = 64;
 /// A body of JSON.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Doors> for JsonBody<T> {
+impl<T, S> FromRequest<S> for JsonBody<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    GatewayConfig: FromRef<S>,
+{
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, doors: &Doors) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let config = GatewayConfig::from_ref(state);
         check_type(request.headers())?;
         let (parts, body) = request.into_parts();
-        let bytes = bounded(&parts.headers, body, &doors.config).await?;
+        let bytes = bounded(&parts.headers, body, &config).await?;
         parse(&bytes).map(Self)
     }
 }

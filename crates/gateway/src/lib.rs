@@ -14,6 +14,7 @@ mod mcp;
 mod range;
 mod router;
 mod server;
+mod sidecar;
 mod wire;
 
 pub use compose::{OpenError, Server, ServerOptions};
@@ -21,3 +22,4 @@ pub use config::{GatewayConfig, McpConfig};
 pub use mcp::{McpError, serve_mcp};
 pub use router::{description, router};
 pub use server::serve;
+pub use sidecar::{SidecarOptions, SidecarServer};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
+    extract::FromRef,
     http::StatusCode,
     routing::{any, get},
 };
@@ -36,6 +37,12 @@ pub(crate) struct Doors {
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
     pub(crate) mcp: Sessions,
+}
+
+impl FromRef<Doors> for GatewayConfig {
+    fn from_ref(doors: &Doors) -> Self {
+        doors.config.clone()
+    }
 }
 
 #[derive(OpenApi)]
@@ -146,11 +153,11 @@ pub(crate) fn router_until(
     router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
 }
 
-async fn no_route() -> ApiError {
+pub(crate) async fn no_route() -> ApiError {
     ApiError::not_found()
 }
 
-async fn no_method() -> ApiError {
+pub(crate) async fn no_method() -> ApiError {
     let message = "this resource does not have that method".to_owned();
     ApiError::Http(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
 }

@@ -43,10 +43,26 @@ pub async fn serve(
     config: GatewayConfig,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let address = listener.local_addr()?;
-    tracing::info!(%address, "serving");
     let streams = CancellationToken::new();
     let app = router_until(engine.clone(), config.clone(), streams.clone());
+    let ending = async move {
+        engine.shutdown().await;
+        streams.cancel();
+    };
+    accept(listener, app, config, shutdown, ending).await
+}
+
+/// The same for any table of routes; `ending` is what is done between the last connection that is taken
+/// and the closing of those there are.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    app: Router,
+    config: GatewayConfig,
+    shutdown: CancellationToken,
+    ending: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "serving");
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(config.connections));
     loop {
@@ -66,8 +82,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    engine.shutdown().await;
-    streams.cancel();
+    ending.await;
     connections.close();
     if tokio::time::timeout(config.linger, connections.wait()).await.is_err() {
         tracing::info!(left = connections.len(), "connections are cut");

@@ -7,7 +7,7 @@ mod errors;
 mod execute;
 mod execution;
 mod files;
-mod number;
+pub(crate) mod number;
 mod threads;
 
 pub(crate) use admin::{

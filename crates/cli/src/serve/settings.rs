@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::{EngineConfig, GateConfig, HomesConfig};
+use cloche_engine::{EngineConfig, GateConfig, HomesConfig, RemoteConfig};
 use cloche_executor::{Config, PoolSettings};
 use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
 use cloche_layers::{Layers, LayersConfig};
-use cloche_model::{ByteSize, InvalidUnit};
+use cloche_model::{ByteSize, InvalidUnit, Secret};
 use serde::Deserialize;
 
 use super::ServeArguments;
@@ -54,6 +54,7 @@ struct File {
     output: Option<String>,
     pool: PoolFile,
     webhook: WebhookFile,
+    remote: RemoteFile,
     gates: GateFile,
     threads: ThreadsFile,
     layers: LayersFile,
@@ -71,6 +72,14 @@ struct McpFile {
     origins: Vec<String>,
     /// How long a call waits for a person.
     approval_wait_seconds: Option<u64>,
+}
+
+/// Sidecars that run the code. Their key is no setting of a file: it is in the environment.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RemoteFile {
+    urls: Vec<String>,
+    timeout_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -124,6 +133,17 @@ pub(crate) struct Settings {
     engine: EngineConfig,
     mcp: McpConfig,
     layers: LayersConfig,
+    pub(super) runs_on: RunsOn,
+}
+
+/// Where the code is run.
+pub(crate) enum RunsOn {
+    /// By an executor of our own.
+    ThisHost,
+    /// Elsewhere.
+    Sidecars(RemoteConfig),
+    /// Nowhere: code execution is turned off.
+    Nothing,
 }
 
 impl Settings {
@@ -132,6 +152,12 @@ impl Settings {
         file.grace_seconds = arguments.grace.or(file.grace_seconds);
         file.webhook.allow.extend(arguments.webhook_allow);
         file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
+        let urls = arguments.executor_url.into_iter().filter(|url| !url.trim().is_empty());
+        let urls: Vec<_> = urls.collect();
+        if !urls.is_empty() {
+            file.remote.urls = urls;
+        }
+        file.remote.timeout_seconds = arguments.executor_timeout.or(file.remote.timeout_seconds);
         let mut allow_missing = file.allow_missing.clone();
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
@@ -145,6 +171,7 @@ impl Settings {
             mcp: mcp(file.mcp)?,
             layers: layers::config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
+            runs_on: runs_on(file.remote, arguments.no_local_executor),
         })
     }
 
@@ -180,6 +207,20 @@ impl Settings {
             gateway: GatewayConfig { mcp: self.mcp.clone(), ..GatewayConfig::default() },
         }
     }
+}
+
+fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {
+    if file.urls.is_empty() {
+        return if no_local { RunsOn::Nothing } else { RunsOn::ThisHost };
+    }
+    let key = std::env::var("SANDBOX_EXECUTOR_API_KEY").ok().filter(|key| !key.is_empty());
+    let usual = RemoteConfig::default();
+    RunsOn::Sidecars(RemoteConfig {
+        urls: file.urls,
+        key: key.map(Secret::new),
+        timeout: file.timeout_seconds.map_or(usual.timeout, Duration::from_secs),
+        ..usual
+    })
 }
 
 fn read(path: &Path) -> Result<File, SettingsError> {
