@@ -19,7 +19,7 @@ use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFla
 
 use crate::{
     snapshot::{assert_same, snapshot},
-    support::{Place, pack_tree, store},
+    support::{Place, pack_tree, privileged, store},
 };
 
 fn bytes(name: &[u8]) -> &Path {
@@ -85,6 +85,9 @@ fn furnish(top: &Path) {
 
 #[tokio::test]
 async fn everything_in_a_tree_survives() {
+    if !privileged() {
+        return;
+    }
     let place = Place::new().await;
     let tree = place.tree("tree");
     furnish(&tree);
@@ -103,6 +106,9 @@ async fn everything_in_a_tree_survives() {
 
 #[tokio::test]
 async fn the_same_tree_gives_the_same_bytes() {
+    if !privileged() {
+        return;
+    }
     let place = Place::new().await;
     let (one, other) = (place.tree("one"), place.tree("other"));
     furnish(&one);
@@ -163,6 +169,9 @@ async fn nothing_written_is_nothing_stored() {
 
 #[tokio::test]
 async fn markers_become_records_and_marks() {
+    if !privileged() {
+        return;
+    }
     let place = Place::new().await;
     let tree = place.tree("tree");
     let mark = |path: &str, name: &str, value: &[u8]| {
@@ -199,7 +208,28 @@ async fn markers_become_records_and_marks() {
 }
 
 #[test]
+fn an_overlay_of_an_ordinary_user_has_markers_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("opaque")).unwrap();
+    let path = dir.path().join("opaque");
+    for (name, value) in [("user.overlay.opaque", &b"y"[..]), ("user.mine", b"kept")] {
+        rustix::fs::setxattr(&path, name, value, XattrFlags::empty()).unwrap();
+    }
+    for (markers, opaque) in [(Markers::User, true), (Markers::Trusted, false)] {
+        let mut out = Vec::new();
+        let request = PackRequest { skip: Vec::new(), markers };
+        pack(File::open(dir.path()).unwrap().as_fd(), &request, &mut out).unwrap();
+        let text = String::from_utf8_lossy(&out);
+        assert_eq!(text.contains("opaque/.wh..wh..opq"), opaque);
+        assert!(text.contains("SCHILY.xattr.user.mine=kept") && !text.contains("user.overlay"));
+    }
+}
+
+#[test]
 fn what_cannot_be_in_a_home_is_refused_or_left_out() {
+    if !privileged() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let request = PackRequest { skip: vec!["skipped".into()], markers: Markers::Trusted };
     let packed = |out: &mut Vec<u8>| pack(File::open(dir.path()).unwrap().as_fd(), &request, out);
