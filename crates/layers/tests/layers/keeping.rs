@@ -157,6 +157,8 @@ async fn a_damaged_blob_is_named_and_never_mounted() {
     fs::remove_file(place.blob(&digest)).unwrap();
     let error = place.layers.mountable(from_ref(&digest)).await.unwrap_err();
     assert!(matches!(error, LayerError::Missing(missing) if missing == digest));
+    let error = place.layers.squash(&[digest]).await.unwrap_err();
+    assert!(matches!(error, LayerError::Missing(_)), "{error:?}");
 }
 
 /// Layers of one file of 100 kB each.
