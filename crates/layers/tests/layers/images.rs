@@ -64,6 +64,9 @@ async fn skopeo_accepts_an_export_and_it_comes_back() {
         assert_eq!(imported.index.entries(), before.entries());
     }
     drop(there.layers.mountable(&digests).await.unwrap());
+    let copied = Place::new().await.layers.import(&copy).await.unwrap();
+    assert_eq!(copied.len(), 2);
+    assert_eq!(copied[1].index.entries(), imported[1].index.entries());
     let error = place.layers.export(&stack, &dir, &meta).await.unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
 }
