@@ -29,7 +29,9 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Keys of a running server: make, list, change and revoke them.
     Key(Box<admin::KeyArguments>),
-    /// Teams of a running server and their plans.
+    /// Calls of agents that wait for a person, and what was decided.
+    Approval(admin::ApprovalArguments),
+    /// Teams of a running server, their plans and their gates.
     Team(admin::TeamArguments),
     /// Sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
         Command::Key(arguments) => admin::key(*arguments),
+        Command::Approval(arguments) => admin::approval(arguments),
         Command::Team(arguments) => admin::team(arguments),
         Command::Sandbox(arguments) => admin::sandbox(*arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),

@@ -1,6 +1,8 @@
 //! One suite for every store. A second implementation adds one line at the end of this file.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
+#[path = "conformance/gates.rs"]
+mod gates;
 #[path = "conformance/suite.rs"]
 mod suite;
 
@@ -20,14 +22,14 @@ async fn sqlite() -> Fixture<Sqlite> {
 }
 
 macro_rules! conformance {
-    ($open:ident: $($test:ident),* $(,)?) => {
-        mod $open {
+    ($suite:ident of $open:ident: $($test:ident),* $(,)?) => {
+        mod $suite {
             $(
                 #[tokio::test]
                 async fn $test() {
-                    let fixture = super::$open().await;
-                    super::suite::$test(&fixture.store).await;
-                    super::Store::close(&fixture.store).await;
+                    let fixture = super::super::$open().await;
+                    super::super::$suite::$test(&fixture.store).await;
+                    super::super::Store::close(&fixture.store).await;
                 }
             )*
         }
@@ -36,7 +38,8 @@ macro_rules! conformance {
 
 macro_rules! conformance_of {
     ($open:ident) => {
-        conformance!($open:
+        mod $open {
+        conformance!(suite of $open:
             a_team_is_found_by_id_and_by_name,
             a_name_can_be_taken_once,
             a_sandbox_comes_back_as_it_went_in,
@@ -55,6 +58,19 @@ macro_rules! conformance_of {
             many_writers_lose_nothing,
             settings_are_kept,
         );
+        conformance!(gates of $open:
+            settings_come_back_and_say_who_set_them,
+            a_question_is_asked_once_and_so_many_at_a_time,
+            an_approval_is_used_once,
+            an_approval_is_for_one_call_only,
+            only_one_of_many_answers_counts,
+            what_is_late_does_not_count,
+            time_and_an_answer_do_not_both_win,
+            decisions_are_listed_and_name_their_execution,
+            old_decisions_go_and_open_approvals_stay,
+            a_removed_team_leaves_no_question,
+        );
+        }
     };
 }
 

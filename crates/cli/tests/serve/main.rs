@@ -9,6 +9,7 @@
 )]
 
 mod admin_commands;
+mod approvals;
 mod cancel;
 mod execute;
 mod first_start;

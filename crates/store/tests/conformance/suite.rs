@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
-    ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, KeyId, Language, Moment,
-    Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape, Score, Secret, Status,
-    StreamName, Team, TeamId, TraceId, UsageReport,
+    ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings, KeyId,
+    Language, Moment, Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape, Score, Secret,
+    Status, StreamName, Team, TeamId, ToolPolicy, TraceId, UsageReport,
 };
 use cloche_store::{Attempt, Begun, Cursor, ExecutionFilter, Finish, Store, StoreError};
 
@@ -27,6 +27,7 @@ fn team(n: u8) -> Team {
         plan: Plan::Pro,
         max_concurrency: Some(7),
         max_timeout: Some(Duration::from_secs(120)),
+        gates: GateSettings { execute_code: Some(ToolPolicy::Ask), ..GateSettings::default() },
         created_at: Moment(i64::from(n)),
     }
 }
@@ -54,6 +55,7 @@ fn key(n: u8) -> ApiKey {
         env: BTreeMap::new(),
         webhook_url: Some("https://a.example/hook".to_owned()),
         webhook_secret: Some(Secret::new("s")),
+        may_approve: true,
         created_at: Moment(i64::from(n)),
         revoked_at: None,
     }
