@@ -6,9 +6,10 @@
 use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use cloche_engine::Local;
+use cloche_engine::{Engine, Local};
 use cloche_executor::{Config, Executor, spawner::Process};
 use cloche_gateway::Server;
+use cloche_layers::Layers;
 use cloche_model::{ByteSize, Language};
 use tokio::{
     runtime::Runtime,
@@ -21,7 +22,8 @@ use crate::complain;
 mod greeting;
 mod settings;
 
-use settings::Settings;
+pub(crate) use greeting::start_logs;
+use settings::{LayersArguments, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]
@@ -47,6 +49,8 @@ pub(crate) struct ServeArguments {
     /// A PEM file with authorities that webhooks trust besides the host's.
     #[arg(long, env = "CLOCHE_WEBHOOK_CA", value_name = "FILE")]
     webhook_ca: Option<PathBuf>,
+    #[command(flatten)]
+    layers: LayersArguments,
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
@@ -66,7 +70,7 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
 }
 
 fn start(arguments: ServeArguments) -> Result<(), Failure> {
-    greeting::start_logs(arguments.json_logs);
+    start_logs(arguments.json_logs, "info,rmcp=error");
     let settings = Settings::merge(arguments)?;
     let executor = settings.executor(std::env::current_exe()?)?;
     let process = Process::start(&executor.program, &executor.spawner_args)?;
@@ -75,10 +79,12 @@ fn start(arguments: ServeArguments) -> Result<(), Failure> {
 }
 
 async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
+    // The engine moves the heads of threads, the executor mounts their homes: both use the same layers.
+    let layers = Layers::open(settings.layers()).await?;
     let executor = Executor::attach(process, config).await?;
     let dispatcher = Arc::new(Local::new(executor.clone()));
-    let server = Server::open(settings.server(), dispatcher).await?;
-    warm_up(&server, &executor).await?;
+    let server = Server::open(settings.server(layers), dispatcher).await?;
+    warm_up(server.engine(), &executor).await?;
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
@@ -88,8 +94,8 @@ async fn serve(process: Process, config: Config, settings: Settings) -> Result<(
 }
 
 /// Has cells parked for every sandbox there is, before the first request.
-async fn warm_up(server: &Server, executor: &Executor) -> Result<(), Failure> {
-    for sandbox in server.engine().sandboxes(None).await? {
+pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
+    for sandbox in engine.sandboxes(None).await? {
         let limits = sandbox.resources.limits(Duration::MAX, ByteSize::default());
         for language in Language::ALL {
             executor.prepare(language, &limits, &sandbox.shape);

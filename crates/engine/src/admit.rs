@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
     Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Limits, Plan, RunSpec, TeamId,
-    TraceId, env,
+    ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
 
@@ -35,6 +35,12 @@ impl Admitted {
     #[must_use]
     pub fn team(&self) -> &TeamId {
         &self.team
+    }
+
+    /// The same with the home of its thread.
+    pub(crate) fn with_home(mut self, home: ThreadHome) -> Self {
+        self.spec.home = Some(home);
+        self
     }
 
     pub(crate) fn limits(&self) -> Limits {

@@ -14,6 +14,7 @@ mod dispatch;
 mod drive;
 mod engine;
 mod executions;
+mod files;
 mod gates;
 mod lines;
 mod live;
@@ -22,6 +23,7 @@ mod metrics;
 mod refusal;
 mod replay;
 mod secrets;
+mod threads;
 mod webhook;
 
 pub use access::Caller;
@@ -33,13 +35,17 @@ pub use admit::Admitted;
 pub use bootstrap::Bootstrap;
 pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter};
 pub use clock::{now, parse_rfc3339, rfc3339};
-pub use config::{EngineConfig, GateConfig, WebhookConfig};
+pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
 pub use engine::{Engine, OpenError};
-pub use executions::{Output, Page, Started};
+pub use executions::{Leash, Output, Page, Started};
+pub use files::{
+    FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, Purpose, Signed, Signer,
+};
 pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
 pub use metrics::Metrics;
 pub use refusal::Refusal;
+pub use threads::{Difference, History, TarStream, ThreadPage};
 pub use webhook::CourierError;

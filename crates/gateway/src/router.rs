@@ -3,8 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::StatusCode};
+use axum::{
+    Router,
+    http::StatusCode,
+    routing::{any, get},
+};
 use cloche_engine::Engine;
+use tokio_util::sync::CancellationToken;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -17,7 +22,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     GatewayConfig,
     error::ApiError,
-    http::{approvals, docs, execute, executions, gates, health, keys, sandboxes, teams},
+    http::{
+        approvals, docs, exchange, execute, execution_files, executions, files, gates, health,
+        keys, sandboxes, teams, threads, transfer,
+    },
+    mcp::{self, Sessions},
 };
 
 /// What every handler can reach.
@@ -26,6 +35,7 @@ pub(crate) struct Doors {
     pub(crate) engine: Engine,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
+    pub(crate) mcp: Sessions,
 }
 
 #[derive(OpenApi)]
@@ -38,10 +48,14 @@ pub(crate) struct Doors {
     tags(
         (name = "execute", description = "Run code"),
         (name = "executions", description = "What ran, and what runs"),
+        (name = "threads", description = "Homes that outlive a run, and every point in time of theirs"),
+        (name = "files", description = "Files of a thread, up and down"),
         (name = "approvals", description = "Calls of agents that wait for a person"),
         (name = "admin", description = "Teams, sandboxes, keys and gates"),
         (name = "health", description = "For whoever operates the server")
     ),
+    // Described here, as its path is a wildcard to the router.
+    paths(execution_files::read),
     modifiers(&Schemes)
 )]
 struct Api;
@@ -69,6 +83,20 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(executions::get))
         .routes(routes!(executions::cancel))
         .routes(routes!(executions::output))
+        .routes(routes!(execution_files::list))
+        .route("/v1/executions/{trace_id}/files/{*path}", get(execution_files::read))
+        .routes(routes!(threads::list))
+        .routes(routes!(threads::get, threads::delete))
+        .routes(routes!(threads::history))
+        .routes(routes!(threads::diff))
+        .routes(routes!(threads::fork))
+        .routes(routes!(threads::rollback))
+        .routes(routes!(exchange::export))
+        .routes(routes!(exchange::import))
+        .routes(routes!(files::list))
+        .routes(routes!(files::upload_url))
+        .routes(routes!(files::download_url))
+        .routes(routes!(transfer::download, transfer::upload))
         .routes(routes!(teams::list, teams::create))
         .routes(routes!(teams::get, teams::update, teams::delete))
         .routes(routes!(sandboxes::list, sandboxes::create))
@@ -100,13 +128,22 @@ pub fn description() -> Description {
 
 /// Everything that is served.
 pub fn router(engine: Engine, config: GatewayConfig) -> Router {
+    router_until(engine, config, CancellationToken::new())
+}
+
+/// The same; streams that would never end are ended by `closing`.
+pub(crate) fn router_until(
+    engine: Engine,
+    config: GatewayConfig,
+    closing: CancellationToken,
+) -> Router {
     let (router, description) = table().split_for_parts();
-    let description = description.to_pretty_json().unwrap_or_default();
-    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(Doors {
-        engine,
-        config,
-        description: description.into(),
-    })
+    let description = description.to_pretty_json().unwrap_or_default().into();
+    // Not in the description: this door describes itself, in its own protocol.
+    let router = router.route("/mcp", any(mcp::door));
+    let mcp = Sessions::new(closing);
+    let doors = Doors { engine, config, description, mcp };
+    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
 }
 
 async fn no_route() -> ApiError {

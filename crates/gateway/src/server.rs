@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-use crate::{GatewayConfig, router};
+use crate::{GatewayConfig, router::router_until};
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -45,7 +45,8 @@ pub async fn serve(
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, "serving");
-    let app = router(engine.clone(), config);
+    let streams = CancellationToken::new();
+    let app = router_until(engine.clone(), config.clone(), streams.clone());
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(config.connections));
     loop {
@@ -58,7 +59,7 @@ pub async fn serve(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let (app, shutdown) = (app.clone(), shutdown.clone());
+        let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
         connections.spawn(async move {
             connection(stream, app, &config, shutdown).await;
             drop(place);
@@ -66,6 +67,7 @@ pub async fn serve(
     }
     drop(listener);
     engine.shutdown().await;
+    streams.cancel();
     connections.close();
     if tokio::time::timeout(config.linger, connections.wait()).await.is_err() {
         tracing::info!(left = connections.len(), "connections are cut");

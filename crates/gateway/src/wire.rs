@@ -6,7 +6,9 @@ mod approvals;
 mod errors;
 mod execute;
 mod execution;
+mod files;
 mod number;
+mod threads;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
@@ -21,3 +23,10 @@ pub(crate) use execute::{
     Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, ndjson,
 };
 pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
+pub(crate) use files::{
+    DownloadUrl, FileList, ListFiles, OutputFiles, SignedUrl, SourceName, UploadUrl, Uploaded,
+};
+pub(crate) use number::whole;
+pub(crate) use threads::{
+    DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
+};

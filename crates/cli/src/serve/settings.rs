@@ -8,13 +8,19 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::{EngineConfig, GateConfig};
+use cloche_engine::{EngineConfig, GateConfig, HomesConfig};
 use cloche_executor::{Config, PoolSettings};
-use cloche_gateway::{GatewayConfig, ServerOptions};
+use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
+use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit};
 use serde::Deserialize;
 
 use super::ServeArguments;
+
+mod layers;
+
+pub(super) use layers::LayersArguments;
+use layers::LayersFile;
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +33,12 @@ pub(crate) enum SettingsError {
     Unit { name: &'static str, source: InvalidUnit },
     #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
     Network(String),
+    #[error("threads.squash_depth in the configuration must be 2 or more")]
+    SquashDepth,
+    #[error(
+        "layers in the configuration: there is no bucket, but something that only a bucket has"
+    )]
+    Bucket,
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
 }
@@ -43,6 +55,22 @@ struct File {
     pool: PoolFile,
     webhook: WebhookFile,
     gates: GateFile,
+    threads: ThreadsFile,
+    layers: LayersFile,
+    mcp: McpFile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct McpFile {
+    /// The most of each output stream that a result shows.
+    output: Option<String>,
+    /// The most of a file that is read at once.
+    file: Option<String>,
+    /// Origins of web pages that may ask.
+    origins: Vec<String>,
+    /// How long a call waits for a person.
+    approval_wait_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -76,6 +104,17 @@ struct GateFile {
     keep_days: Option<u32>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ThreadsFile {
+    /// What a home may hold whatever the plan says.
+    bytes: Option<String>,
+    entries: Option<u64>,
+    squash_depth: Option<usize>,
+    url_seconds: Option<u64>,
+    upload: Option<String>,
+}
+
 /// Everything, as it is meant.
 pub(crate) struct Settings {
     pub(crate) listen: String,
@@ -83,6 +122,8 @@ pub(crate) struct Settings {
     allow_missing: Vec<String>,
     pool: PoolSettings,
     engine: EngineConfig,
+    mcp: McpConfig,
+    layers: LayersConfig,
 }
 
 impl Settings {
@@ -95,12 +136,15 @@ impl Settings {
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
         let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
+        let data_dir = data_dir.unwrap_or_else(|| "cloche-data".into());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
-            data_dir: data_dir.unwrap_or_else(|| "cloche-data".into()),
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
+            mcp: mcp(file.mcp)?,
+            layers: layers::config(file.layers, arguments.layers, &data_dir)?,
+            data_dir,
         })
     }
 
@@ -121,12 +165,19 @@ impl Settings {
         self.data_dir.join("layers")
     }
 
-    pub(super) fn server(&self) -> ServerOptions {
+    /// Where layers are kept.
+    pub(super) fn layers(&self) -> LayersConfig {
+        self.layers.clone()
+    }
+
+    pub(super) fn server(&self, layers: Layers) -> ServerOptions {
+        let mut engine = self.engine.clone();
+        engine.homes.layers = Some(layers);
         ServerOptions {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
-            engine: self.engine.clone(),
-            gateway: GatewayConfig::default(),
+            engine,
+            gateway: GatewayConfig { mcp: self.mcp.clone(), ..GatewayConfig::default() },
         }
     }
 }
@@ -156,6 +207,15 @@ fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
     })
 }
 
+fn mcp(file: McpFile) -> Result<McpConfig, SettingsError> {
+    let usual = McpConfig::default();
+    let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
+    let wait = file.approval_wait_seconds.map(Duration::from_secs);
+    let approval_wait = wait.unwrap_or(usual.approval_wait);
+    let file_size = size("mcp.file", &file.file)?.unwrap_or(usual.file);
+    Ok(McpConfig { output, file: file_size, origins: file.origins, approval_wait })
+}
+
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     let mut engine = EngineConfig::default();
     engine.output = size("output", &file.output)?.unwrap_or(engine.output);
@@ -170,6 +230,7 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
         engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
     }
     engine.gates = gates(&file.gates);
+    engine.homes = homes(&file.threads)?;
     Ok(engine)
 }
 
@@ -182,6 +243,19 @@ fn gates(file: &GateFile) -> GateConfig {
         waiting: file.waiting_per_team.unwrap_or(usual.waiting),
         keep: file.keep_days.map_or(usual.keep, days),
     }
+}
+
+fn homes(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
+    let mut homes = HomesConfig::default();
+    homes.cap.bytes = size("threads.bytes", &file.bytes)?.unwrap_or(homes.cap.bytes);
+    homes.cap.inodes = file.entries.unwrap_or(homes.cap.inodes);
+    homes.upload = size("threads.upload", &file.upload)?.unwrap_or(homes.upload);
+    homes.url_expiry = file.url_seconds.map_or(homes.url_expiry, Duration::from_secs);
+    homes.squash_depth = file.squash_depth.unwrap_or(homes.squash_depth);
+    if homes.squash_depth < 2 {
+        return Err(SettingsError::SquashDepth);
+    }
+    Ok(homes)
 }
 
 /// The longest that an attempt of a webhook can be put off.

@@ -14,6 +14,7 @@ mod cancel;
 mod execute;
 mod first_start;
 mod host;
+mod mcp;
 mod operations;
 mod processes;
 mod python_client;
