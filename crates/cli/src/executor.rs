@@ -116,6 +116,7 @@ fn start(arguments: ExecutorArguments) -> Result<(), Failure> {
     let config = Config {
         allow_missing: arguments.allow_missing.clone(),
         pool: Some(PoolSettings::default()),
+        names_files: true,
         ..Config::with_program(env::current_exe()?)
     };
     let options = options(arguments)?;

@@ -42,6 +42,15 @@ pub(crate) fn ingest(
     Ok(Some(Ingested { digest, index }))
 }
 
+/// Reads an archive and keeps nothing but what is in it. None if that is only the home itself.
+pub(crate) fn survey(archive: impl Read, bounds: Bounds) -> Result<Option<Index>, LayerError> {
+    let builder = Builder::read(&mut Archive::new(archive), bounds)?;
+    if builder.len() == 1 {
+        return Ok(None);
+    }
+    builder.finish(Vec::new(), 0).map(Some)
+}
+
 /// Gives on what it reads, and keeps a copy.
 struct Tee<R, W> {
     from: R,
