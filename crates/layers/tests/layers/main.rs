@@ -1,0 +1,12 @@
+//! Layers from the outside: real trees, real overlays, hostile archives, a real bucket.
+
+mod bucket;
+mod crashes;
+mod hostile;
+mod images;
+mod keeping;
+mod model;
+mod packing;
+mod snapshot;
+mod stack;
+mod support;
