@@ -80,6 +80,7 @@ fn start(arguments: ServeArguments) -> Result<(), Failure> {
 async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
     // The engine moves the heads of threads, the executor mounts their homes: both use the same layers.
     let layers = Layers::open(settings.layers()).await?;
+    let config = Config { layers: Some(layers.clone()), ..config };
     let executor = Executor::attach(process, config).await?;
     let dispatcher = Arc::new(Local::new(executor.clone()));
     let server = Server::open(settings.server(layers), dispatcher).await?;
