@@ -10,6 +10,7 @@
 
 mod admin_commands;
 mod cancel;
+mod crashes;
 mod execute;
 mod first_start;
 mod host;
@@ -21,5 +22,6 @@ mod stop;
 mod streaming;
 #[path = "../support/cloche.rs"]
 mod support;
+mod threads;
 mod tls;
 mod webhooks;
