@@ -57,6 +57,26 @@ async fn a_home_survives_with_all_that_is_in_it_and_nothing_else_does() {
 }
 
 #[tokio::test]
+async fn a_link_in_a_home_leads_nobody_out_of_it() {
+    let Some(host) = Host::start().await else { return };
+    bash(&host, "t", "ln -s /etc/passwd file; ln -s / root; ln -s inner within; echo 1 >inner")
+        .await;
+    let ask = |what: &'static str, path: &'static str| {
+        let body = json!({"id": "t", "path": path, "content_length": 1});
+        let request = host.request(Method::POST, &format!("/v1/files/{what}")).json(&body);
+        async { request.send().await.unwrap().status().as_u16() }
+    };
+    for path in ["file", "root/etc/passwd", "within"] {
+        assert_eq!(ask("download_url", path).await, 404, "{path}");
+    }
+    assert_eq!(ask("download_url", "inner").await, 200);
+    assert_eq!(ask("upload_url", "root/tmp/x").await, 400);
+    // A file takes the place of a link; what the link led to stays as it was.
+    assert_eq!(put(&host, "t", "within", "new").await, Some(200));
+    assert_eq!(bash(&host, "t", "cat within; cat inner").await, "new1\n");
+}
+
+#[tokio::test]
 async fn the_commands_tell_the_history_and_change_it() {
     let Some(host) = Host::start().await else { return };
     bash(&host, "t", "echo old >f; echo x >g").await;
@@ -117,7 +137,9 @@ fn skopeo_reads(image: &Path) {
             let value: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!(value["Layers"].as_array().unwrap().len(), 2);
         }
-        Err(_) => skip("there is no skopeo on this host: run scripts/setup-tests"),
+        Err(_) => {
+            skip("there is no skopeo on this host: run scripts/setup-tests");
+        }
     }
 }
 

@@ -176,7 +176,7 @@ async fn a_url_outlives_a_restart() {
 #[tokio::test]
 async fn bad_paths_and_sources_are_told_apart() {
     let host = Host::start().await;
-    host.bash("t", "mkdir d; echo 1 >f").await;
+    host.bash("t", "mkdir d; echo 1 >f; echo 1 >d/e").await;
     for path in ["", "/", "../x", "/etc/passwd", "a//b", "a/./b", "d/..", "a\u{0}b"] {
         assert_eq!(upload_url(&host, "t", path, 1).await.0, 400, "{path:?}");
         assert_eq!(download_url(&host, "t", path).await.0, 400, "{path:?}");

@@ -50,19 +50,18 @@ impl Home {
         fs::write(self.path().join(name), content).unwrap();
     }
 
-    /// Every file, by its path below the home.
+    /// Every file, by its path below the home. Links and empty directories are left to the real thing.
     pub(crate) fn contents(&self) -> Contents {
         let mut contents = Contents::new();
         let mut left = vec![self.path().to_owned()];
         while let Some(directory) = left.pop() {
             for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
-                match entry.file_type().unwrap().is_dir() {
-                    true => left.push(entry.path()),
-                    false => {
-                        let path = entry.path();
-                        let name = path.strip_prefix(self.path()).unwrap().to_owned();
-                        contents.insert(name, fs::read(path).unwrap_or_default());
-                    }
+                let (kind, path) = (entry.file_type().unwrap(), entry.path());
+                if kind.is_dir() {
+                    left.push(path);
+                } else if kind.is_file() {
+                    let name = path.strip_prefix(self.path()).unwrap().to_owned();
+                    contents.insert(name, fs::read(path).unwrap());
                 }
             }
         }

@@ -28,7 +28,6 @@ pub(crate) struct Host {
     server: Option<JoinHandle<()>>,
     directory: Arc<TempDir>,
     config: EngineConfig,
-    teams: u32,
 }
 
 impl Host {
@@ -70,7 +69,6 @@ impl Host {
             server: Some(server),
             directory,
             config,
-            teams: 0,
         }
     }
 
@@ -100,12 +98,8 @@ impl Host {
 
     /// A new team on this plan, and the host as seen by its key.
     pub(crate) async fn with_key(&mut self, plan: &str) -> &mut Self {
-        let name = match self.teams {
-            0 => format!("team-{plan}"),
-            n => format!("team-{plan}-{n}"),
-        };
-        self.teams += 1;
-        let made = self.admin_post("teams", json!({"name": name, "plan": plan})).await;
+        let made =
+            self.admin_post("teams", json!({"name": format!("team-{plan}"), "plan": plan})).await;
         let team = made["id"].as_str().unwrap().to_owned();
         self.admin_post("sandboxes", json!({"team": team, "name": "default"})).await;
         let body = json!({"team": team, "sandbox": "default", "name": "test"});

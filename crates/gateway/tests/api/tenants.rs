@@ -83,13 +83,12 @@ async fn anothers_run_does_not_make_a_thread_busy() {
 #[tokio::test]
 async fn a_path_of_one_thread_does_not_reach_into_another() {
     let host = Host::start().await;
-    host.bash("users-1", "mkdir d; echo one >d/f; ln -s /etc/passwd link").await;
+    host.bash("users-1", "mkdir d; echo one >d/f").await;
     host.bash("users-10", "echo ten >f").await;
     for path in ["../users-10/f", "d/../../users-10/f", "/home/baponi/../users-10/f"] {
         assert_eq!(download_url(&host, "users-1", path).await.0, 400, "{path}");
     }
-    for path in ["%2e%2e/users-10/f", "\u{2024}\u{2024}/users-10/f", "D/F", "d/F", "link", "link/x"]
-    {
+    for path in ["%2e%2e/users-10/f", "\u{2024}\u{2024}/users-10/f", "D/F", "d/F"] {
         assert_eq!(download_url(&host, "users-1", path).await.0, 404, "{path}");
     }
     let (_, answer) =
