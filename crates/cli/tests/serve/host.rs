@@ -46,15 +46,20 @@ impl Host {
         }
         let directory = Arc::new(TempDir::new().unwrap());
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        Some(Self::start_in(directory, arguments).await)
+        Some(Self::start_in(directory, arguments, &[]).await)
     }
 
-    async fn start_in(directory: Arc<TempDir>, arguments: Vec<String>) -> Self {
+    async fn start_in(
+        directory: Arc<TempDir>,
+        arguments: Vec<String>,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let file = |name: &str| File::create(directory.path().join(name)).unwrap();
         let mut server = Command::new(binary())
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(directory.path().join("data"))
             .args(&arguments)
+            .envs(variables.iter().copied())
             .current_dir(directory.path())
             .stdin(Stdio::null())
             .stdout(file("stdout"))
@@ -101,8 +106,16 @@ impl Host {
         let ended = self.server.try_wait().unwrap();
         assert!(ended.is_some(), "the first one is still there");
         let key = self.key.clone();
-        let next = Self::start_in(Arc::clone(&self.directory), self.arguments.clone()).await;
+        let next = Self::start_in(Arc::clone(&self.directory), self.arguments.clone(), &[]).await;
         next.with_key(key)
+    }
+
+    /// Stops it and starts another on its directory, with these environment variables.
+    pub(crate) async fn stop_and_start(mut self, variables: &[(&str, &str)]) -> Self {
+        self.signal(Signal::TERM);
+        self.ended().await;
+        let (directory, arguments) = (Arc::clone(&self.directory), self.arguments.clone());
+        Self::start_in(directory, arguments, variables).await.with_key(self.key.clone())
     }
 
     pub(crate) fn with_key(mut self, key: impl Into<String>) -> Self {

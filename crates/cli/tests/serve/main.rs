@@ -11,6 +11,7 @@
 mod admin_commands;
 mod approvals;
 mod cancel;
+mod crashes;
 mod execute;
 mod first_start;
 mod host;
@@ -23,5 +24,6 @@ mod stop;
 mod streaming;
 #[path = "../support/cloche.rs"]
 mod support;
+mod threads;
 mod tls;
 mod webhooks;

@@ -20,7 +20,8 @@ async fn check(host: &Host, token: &str, paths: &str) {
 #[tokio::test]
 async fn the_public_api_does_what_its_description_says() {
     let Some(host) = Host::start().await else { return };
-    check(&host, &host.key, "^/(?!v1/admin)").await;
+    // No schema can say what a tar of an image is, so almost any body would be refused.
+    check(&host, &host.key, "^/(?!v1/admin|v1/threads/[^/]+/import)").await;
 }
 
 #[tokio::test]

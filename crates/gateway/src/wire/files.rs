@@ -12,7 +12,7 @@ use utoipa::{
     openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type},
 };
 
-use super::number::whole;
+use super::number::{whole, whole_number};
 
 /// Base64 as people write it: bits that mean nothing at the end are let through.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -166,6 +166,7 @@ pub(crate) struct UploadUrl {
     #[schema(schema_with = path_schema)]
     pub(crate) path: String,
     /// Its exact size.
+    #[serde(deserialize_with = "whole_number")]
     #[schema(minimum = 0, maximum = 10_737_418_240_u64)]
     pub(crate) content_length: u64,
     /// What it is to be sent as; `application/octet-stream` if absent.

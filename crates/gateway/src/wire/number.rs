@@ -13,6 +13,16 @@ where
     number.map(|number| read(&number).ok_or_else(|| refuse::<D>(&number))).transpose()
 }
 
+/// The same where there must be one.
+pub(super) fn whole_number<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: TryFrom<i64>,
+    D: Deserializer<'de>,
+{
+    let number = Number::deserialize(deserializer)?;
+    read(&number).ok_or_else(|| refuse::<D>(&number))
+}
+
 /// The same where null and absence differ; absent ones need `default`.
 #[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
 pub(super) fn whole_or_null<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
@@ -27,7 +37,8 @@ fn refuse<'de, D: Deserializer<'de>>(number: &Number) -> D::Error {
     D::Error::custom(format!("{number} is not a whole number in its range"))
 }
 
-fn read<T: TryFrom<i64>>(number: &Number) -> Option<T> {
+/// The number as an integer of this kind, if it is one.
+pub(super) fn read<T: TryFrom<i64>>(number: &Number) -> Option<T> {
     let whole = number.as_i64().or_else(|| {
         let float = number.as_f64().filter(|float| float.fract() == 0.0)?;
         // Beyond this, floats do not tell neighbouring integers apart.

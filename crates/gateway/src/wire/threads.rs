@@ -3,10 +3,13 @@
 use cloche_engine::{Difference, History, ThreadPage, rfc3339};
 use cloche_model::{Invalid, Point, PointName, Thread};
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 use utoipa::{
     ToSchema,
     openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type},
 };
+
+use super::number;
 
 /// A thread.
 #[derive(Debug, Serialize, ToSchema)]
@@ -141,7 +144,7 @@ impl From<Difference> for DiffRecord {
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a point is a number or a trace_id")]
 pub(crate) enum PointBody {
-    Seq(u64),
+    Seq(Number),
     Name(String),
 }
 
@@ -150,7 +153,12 @@ impl TryFrom<PointBody> for PointName {
 
     fn try_from(body: PointBody) -> Result<Self, Invalid> {
         match body {
-            PointBody::Seq(seq) => seq.to_string().parse(),
+            PointBody::Seq(number) => {
+                let seq = number::read(&number).ok_or_else(|| {
+                    Invalid::new(format!("{number} is not the number of a point"))
+                })?;
+                Ok(Self::Seq(seq))
+            }
             PointBody::Name(name) => name.parse(),
         }
     }

@@ -89,7 +89,9 @@ async fn a_second_server_on_the_same_directory_is_refused() {
         engine: EngineConfig::default(),
         gateway: GatewayConfig::default(),
     };
-    let children = std::sync::Arc::new(crate::child::Children);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let layers = crate::host::layers(elsewhere.path()).await;
+    let children = std::sync::Arc::new(crate::child::Children { layers });
     let error = cloche_gateway::Server::open(options, children).await.err().unwrap();
     assert!(error.to_string().ends_with("is in use by another server"), "{error}");
     assert_eq!(host.run(json!({"code": "1"})).await.0, 200);
