@@ -231,6 +231,9 @@ async fn prune(store: Arc<dyn Store>, closing: CancellationToken) {
             _ = tick.tick() => {}
             () = closing.cancelled() => return,
         }
+        if let Err(error) = store.prune_responses(clock::now()).await {
+            tracing::error!(%error, "old responses were not deleted");
+        }
         match store.prune(clock::now()).await {
             Ok(0) => {}
             Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),

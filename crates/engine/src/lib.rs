@@ -20,6 +20,7 @@ mod local;
 mod metrics;
 mod refusal;
 mod replay;
+mod responses;
 mod secrets;
 mod webhook;
 
@@ -27,7 +28,7 @@ pub use access::Caller;
 pub use admin::{KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange, TeamDraft};
 pub use admit::Admitted;
 pub use bootstrap::Bootstrap;
-pub use cloche_store::{Cursor, ExecutionFilter};
+pub use cloche_store::{Cursor, ExecutionFilter, ResponseRow};
 pub use clock::{now, parse_rfc3339, rfc3339};
 pub use config::{EngineConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};

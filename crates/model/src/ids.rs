@@ -92,6 +92,10 @@ id!(
     /// A sandbox configuration.
     SandboxId, "sbx_", "sandbox id"
 );
+id!(
+    /// A response of the Agent API.
+    ResponseId, "resp_", "response id"
+);
 
 /// The name a caller gave to a home that outlives a run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ mod moment;
 mod outcome;
 mod plan;
 pub mod request;
+mod response;
 mod run;
 mod score;
 mod secret;
@@ -26,13 +27,14 @@ pub use execution::{
     Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,
     UsageReport,
 };
-pub use ids::{KeyId, SandboxId, TeamId, ThreadId, TraceId, check_name};
+pub use ids::{KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name};
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeRoom, Layer, LayerDigest, OutputFile, ThreadHome, Written};
 pub use moment::Moment;
 pub use outcome::{Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
 pub use plan::{Allowance, Plan};
 pub use request::{CheckedRequest, ExecuteRequest, RequestFile};
+pub use response::ResponseStatus;
 pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, SandboxShape};
 pub use secret::Secret;
 pub use sub_path::SubPath;

@@ -6,6 +6,7 @@
 mod ledger;
 mod outbox;
 mod read;
+mod responses;
 mod tenancy;
 mod writer;
 

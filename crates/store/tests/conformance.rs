@@ -54,6 +54,9 @@ macro_rules! conformance_of {
             old_records_go_and_running_ones_stay,
             many_writers_lose_nothing,
             settings_are_kept,
+            a_response_changes_until_it_is_over,
+            a_response_is_seen_by_its_team_only,
+            old_responses_go_and_open_ones_stay,
         );
     };
 }

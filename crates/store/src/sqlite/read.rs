@@ -48,7 +48,7 @@ pub(super) fn moment(row: &SqliteRow, column: &'static str) -> Result<Moment> {
     Ok(Moment(row.try_get(column)?))
 }
 
-fn moment_or_null(row: &SqliteRow, column: &'static str) -> Result<Option<Moment>> {
+pub(super) fn moment_or_null(row: &SqliteRow, column: &'static str) -> Result<Option<Moment>> {
     Ok(row.try_get::<Option<i64>, _>(column)?.map(Moment))
 }
 
