@@ -147,8 +147,8 @@ impl Agent {
             let message = "the server is shutting down; try again in a moment";
             return Err(Refusal::new(ErrorCode::Unavailable, message));
         }
+        let chain = self.chain(&request.models()?)?;
         let order = request.check()?;
-        let chain = self.chain(&order.models)?;
         if order.sandbox {
             gate::check_offered(&self.inner.engine, caller).await?;
         }
@@ -198,7 +198,7 @@ impl Agent {
     }
 
     /// The models of a chain, each at its provider.
-    fn chain(&self, models: &[String]) -> Result<Chain, Invalid> {
+    fn chain(&self, models: &[String]) -> Result<Chain, Refusal> {
         let route = |name: &String| {
             let (provider, model) = name.split_once('/').unwrap_or_default();
             let Some(found) = self.inner.providers.get(provider) else {
@@ -217,17 +217,17 @@ impl Agent {
         Ok(Chain::new(models.iter().map(route).collect::<Result<_, _>>()?))
     }
 
-    fn no_provider(&self, name: &str) -> Invalid {
+    fn no_provider(&self, name: &str) -> Refusal {
         let known: Vec<_> = self.inner.providers.keys().map(String::as_str).collect();
         let shown: String = name.chars().take(64).collect();
         if known.is_empty() {
-            return Invalid::new(
-                "model: this server has no model providers; its operator can add one as \
-                 [agent.providers.NAME] to its configuration",
-            );
+            let message = "no such model: this server has no model providers; its operator can add \
+                           one as [agent.providers.NAME] to its configuration";
+            return Refusal::new(ErrorCode::NotFound, message);
         }
         let known = known.join(", ");
-        Invalid::new(format!("model: there is no provider {shown:?}; there are: {known}"))
+        let message = format!("no such model: there is no provider {shown:?}, only: {known}");
+        Refusal::new(ErrorCode::NotFound, message)
     }
 
     /// What was said before, and the container it was said in.
@@ -375,6 +375,7 @@ fn accepted(order: &Order) -> Result<Response, Refusal> {
         previous: order.previous.clone(),
         output: Vec::new(),
         error: None,
+        action: None,
         bill: Bill::default(),
     })
 }

@@ -24,5 +24,5 @@ pub use live::{Event, EventKind, EventReader};
 pub use price::{Bill, Prices};
 pub use provider::{Anthropic, Listener, ModelProvider, OpenAi, ProviderError, Trouble};
 pub use request::{InputItem, NewResponse, ToolRequest};
-pub use response::{Failure, Item, Response, RunResult, RunStatus, SandboxCall};
+pub use response::{Action, Failure, Item, Response, RunResult, RunStatus, SandboxCall};
 pub use talk::{Call, Choice, Message, Reply, Tokens, Tool, Turn};

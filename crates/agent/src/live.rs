@@ -161,16 +161,6 @@ impl Live {
         }
     }
 
-    /// Waits until it is over.
-    pub(crate) async fn over(&self) {
-        let mut bell = self.bell.subscribe();
-        while !self.state.lock().over {
-            if bell.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-
     /// The events from this number on.
     pub(crate) fn read(self: &Arc<Self>, from: u64) -> EventReader {
         let next = usize::try_from(from).unwrap_or(usize::MAX);

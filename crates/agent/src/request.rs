@@ -125,6 +125,11 @@ pub(crate) struct Order {
 }
 
 impl NewResponse {
+    /// The models to ask, in order; wins over every other check.
+    pub(crate) fn models(&self) -> Result<Vec<String>, Invalid> {
+        check_models(self.model.as_ref(), self.models.as_deref())
+    }
+
     /// Checks each field against its own rule.
     pub(crate) fn check(self) -> Result<Order, Invalid> {
         let store = self.store.unwrap_or(true);
@@ -133,7 +138,7 @@ impl NewResponse {
                 "background needs store: a response that is not stored cannot be polled",
             ));
         }
-        let models = check_models(self.model, self.models)?;
+        let models = self.models()?;
         let instructions = instructions(self.instructions, self.language_preference)?;
         check_size(&self.input, instructions.as_deref())?;
         let (tools, sandbox) = check_tools(self.tools)?;
@@ -178,12 +183,12 @@ fn range(field: &str, value: Option<f64>, most: f64) -> Result<Option<f64>, Inva
     }
 }
 
-fn check_models(
-    model: Option<String>,
-    models: Option<Vec<String>>,
-) -> Result<Vec<String>, Invalid> {
-    let chain = models.filter(|models| !models.is_empty()).or(model.map(|model| vec![model]));
-    let chain = chain.ok_or_else(|| Invalid::new("model or models is needed"))?;
+fn check_models(model: Option<&String>, models: Option<&[String]>) -> Result<Vec<String>, Invalid> {
+    let chain = match (models, model) {
+        (Some(models @ [_, ..]), _) => models.to_vec(),
+        (_, Some(model)) => vec![model.clone()],
+        _ => return Err(Invalid::new("model or models is needed")),
+    };
     if chain.len() > MAX_MODELS {
         let got = chain.len();
         return Err(Invalid::new(format!("models exceeds {MAX_MODELS} entries, got {got}")));
@@ -409,6 +414,7 @@ mod tests {
         let input = vec![request().input[0].clone(), call("a"), call("b")];
         let order = NewResponse { input, ..request() }.check().unwrap();
         assert_eq!(order.input.len(), 2);
-        assert_eq!(crate::response::unanswered(&order.input), ["a", "b"]);
+        let Message::Assistant { calls, .. } = &order.input[1] else { panic!("{order:?}") };
+        assert_eq!(calls.len(), 2);
     }
 }

@@ -26,8 +26,19 @@ pub struct Response {
     pub output: Vec<Item>,
     /// Why it failed.
     pub error: Option<Failure>,
+    /// What somebody has to do before it goes on.
+    pub action: Option<Action>,
     /// What it used.
     pub bill: Bill,
+}
+
+/// A call that waits for a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// What they decide about.
+    pub approval_id: String,
+    /// Who can do what.
+    pub message: String,
 }
 
 /// One thing that came of a response.
@@ -173,17 +184,3 @@ pub(crate) struct KeptFile {
 
 /// What was said in a chain of responses.
 pub(crate) type Conversation = Vec<Message>;
-
-/// The calls of the last turn that have no result yet.
-pub(crate) fn unanswered(conversation: &[Message]) -> Vec<&str> {
-    let turn =
-        conversation.iter().rposition(|message| matches!(message, Message::Assistant { .. }));
-    let Some(at) = turn else { return Vec::new() };
-    let Message::Assistant { calls, .. } = &conversation[at] else { return Vec::new() };
-    let answered = |id: &str| {
-        let answers =
-            |message: &Message| matches!(message, Message::Tool { call_id, .. } if call_id == id);
-        conversation[at..].iter().any(answers)
-    };
-    calls.iter().map(|call| call.id.as_str()).filter(|id| !answered(id)).collect()
-}

@@ -5,15 +5,16 @@ mod speech;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use cloche_engine::{Caller, Engine, ResponseRow, now};
+use cloche_engine::{Caller, Engine, Pass, ResponseRow, now};
 use cloche_model::ResponseStatus;
 use serde::Serialize;
 
 use crate::{
-    Call, Choice, EventKind, Failure, Item, Message, ProviderError, Reply, Response, RunStatus,
-    SandboxCall, Trouble, Turn,
+    Action, Call, Choice, EventKind, Failure, Item, Message, ProviderError, Reply, Response,
+    RunStatus, SandboxCall, Trouble, Turn,
     agent::random_name,
     ask::Chain,
+    gate::{self, Verdict},
     live::{Live, Stop},
     price::Container,
     request::Order,
@@ -64,10 +65,7 @@ impl Work {
 
     /// Rounds of asking and running; gives back how it ended well.
     async fn steps(&mut self) -> Result<ResponseStatus, Failure> {
-        self.live.change(|response| {
-            response.status = ResponseStatus::InProgress;
-            ((), vec![EventKind::InProgress(response.clone())])
-        });
+        self.stand(ResponseStatus::InProgress, None);
         for step in 0..=self.order.max_steps {
             let choice = match step {
                 _ if step == self.order.max_steps => Choice::Never,
@@ -214,6 +212,10 @@ impl Work {
     }
 
     async fn run_program(&mut self, call: &Call, program: &Program) -> Result<Ran, Failure> {
+        let pass = match self.pass(program).await? {
+            Ok(pass) => pass,
+            Err(why) => return Ok(Ran::not(&why)),
+        };
         let Some(container) = &mut self.container else { return Ok(Ran::not("no container")) };
         let metadata = BTreeMap::from([
             ("response_id".to_owned(), self.live.id.to_string()),
@@ -227,7 +229,10 @@ impl Work {
             stopped: &self.live.stopped,
         };
         let ran = sandbox::run(place, program).await?;
-        if ran.trace_id.is_some() {
+        if let Some(trace_id) = &ran.trace_id {
+            if let Err(error) = self.engine.ran(&pass, trace_id).await {
+                tracing::error!(%error, %trace_id, "a decision was not told what it let run");
+            }
             let sessions = container.used(Duration::from_millis(ran.result.duration_ms));
             let price = self.session_price;
             self.live.change(|response| {
@@ -239,6 +244,39 @@ impl Work {
             });
         }
         Ok(ran)
+    }
+
+    /// The right to run a program, or why there is none. While a person is waited for, the response
+    /// says so.
+    async fn pass(&mut self, program: &Program) -> Result<Result<Pass, String>, Failure> {
+        let container = self.container.as_ref().map_or("", |container| &container.id);
+        let call = gate::call(program, container);
+        loop {
+            let approval = match gate::ask(&self.engine, &self.caller, &call).await {
+                Verdict::Go(pass) => return Ok(Ok(pass)),
+                Verdict::No(why) => return Ok(Err(why)),
+                Verdict::Wait(approval) => approval,
+            };
+            self.stand(ResponseStatus::RequiresAction, Some(gate::action(&approval)));
+            self.save(None).await?;
+            let waited = tokio::select! {
+                waited = gate::wait(&self.engine, &self.caller, &approval) => waited,
+                () = self.live.stopped.cancelled() => return Err(interrupted()),
+            };
+            self.stand(ResponseStatus::InProgress, None);
+            if let Err(why) = waited {
+                return Ok(Err(why));
+            }
+        }
+    }
+
+    /// Says where the response stands while it is under way.
+    fn stand(&self, status: ResponseStatus, action: Option<Action>) {
+        self.live.change(|response| {
+            response.status = status;
+            response.action = action;
+            ((), vec![EventKind::InProgress(response.clone())])
+        });
     }
 
     /// Puts the result of a call in its place.
@@ -280,7 +318,7 @@ impl Work {
 
     /// The end: said to whoever listens once it is durable.
     async fn end(&mut self, status: ResponseStatus, error: Option<Failure>) {
-        let response = Response { status, error, ..self.live.response() };
+        let response = Response { status, error, action: None, ..self.live.response() };
         let kind = match status {
             ResponseStatus::Failed | ResponseStatus::Cancelled => {
                 EventKind::Failed(response.clone())

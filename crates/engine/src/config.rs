@@ -16,6 +16,8 @@ pub struct EngineConfig {
     pub grace: Duration,
     /// How long past its time limit an execution may hold its thread.
     pub lease_margin: Duration,
+    /// The gates in front of agent tools.
+    pub gates: GateConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
 }
@@ -27,7 +29,32 @@ impl Default for EngineConfig {
             keepalive: Duration::from_secs(15),
             grace: Duration::from_secs(30),
             lease_margin: Duration::from_secs(120),
+            gates: GateConfig::default(),
             webhook: WebhookConfig::default(),
+        }
+    }
+}
+
+/// Settings of the gates that are the same for every team.
+#[derive(Clone, Copy, Debug)]
+pub struct GateConfig {
+    /// How long a question can be answered, and then how long the answer counts.
+    pub lifetime: Duration,
+    /// Questions of one team that may be unanswered at once.
+    pub pending: u32,
+    /// Calls of one team that may wait for an answer at once.
+    pub waiting: usize,
+    /// How long decisions are kept.
+    pub keep: Duration,
+}
+
+impl Default for GateConfig {
+    fn default() -> Self {
+        Self {
+            lifetime: Duration::from_mins(15),
+            pending: 100,
+            waiting: 32,
+            keep: Duration::from_hours(24 * 365),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     access::{Roster, unauthorized},
     admit::Slots,
     clock,
+    gates::{Desk, expire},
     live::{Live, Stop},
     secrets,
     webhook::{Courier, CourierError},
@@ -51,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) live: RwLock<HashMap<TraceId, Arc<Live>>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) courier: Arc<Courier>,
+    /// Calls that wait for a person.
+    pub(crate) desk: Arc<Desk>,
     /// Executions under way.
     pub(crate) runs: TaskTracker,
     draining: AtomicBool,
@@ -116,6 +119,7 @@ impl Engine {
             live: RwLock::default(),
             metrics,
             courier: Arc::new(courier),
+            desk: Arc::default(),
             runs: TaskTracker::new(),
             draining: AtomicBool::new(false),
             closing: CancellationToken::new(),
@@ -132,7 +136,9 @@ impl Engine {
         let courier = Arc::clone(&inner.courier);
         inner.background.spawn(courier.run(inner.closing.clone()));
         let (store, closing) = (Arc::clone(&inner.store), inner.closing.clone());
-        inner.background.spawn(prune(store, closing));
+        inner.background.spawn(prune(store, closing, inner.config.gates.keep));
+        let (store, desk) = (Arc::clone(&inner.store), Arc::clone(&inner.desk));
+        inner.background.spawn(expire(store, desk, inner.closing.clone()));
     }
 
     /// Who holds this API key.
@@ -187,6 +193,7 @@ impl Engine {
     pub fn drain(&self) {
         self.inner.draining.store(true, Ordering::SeqCst);
         self.inner.runs.close();
+        self.inner.desk.tell_all();
     }
 
     /// Takes nothing new, lets executions end within the grace period, then ends them.
@@ -224,7 +231,7 @@ fn claim(data_dir: &Path) -> Result<File, OpenError> {
 }
 
 /// Deletes records as old as their sandbox's retention says.
-async fn prune(store: Arc<dyn Store>, closing: CancellationToken) {
+async fn prune(store: Arc<dyn Store>, closing: CancellationToken, keep: Duration) {
     let mut tick = tokio::time::interval(PRUNE_EVERY);
     loop {
         tokio::select! {
@@ -238,6 +245,9 @@ async fn prune(store: Arc<dyn Store>, closing: CancellationToken) {
             Ok(0) => {}
             Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),
             Err(error) => tracing::error!(%error, "old execution records were not deleted"),
+        }
+        if let Err(error) = store.prune_gates(clock::now().minus(keep)).await {
+            tracing::error!(%error, "old decisions were not deleted");
         }
     }
 }

@@ -14,6 +14,7 @@ mod dispatch;
 mod drive;
 mod engine;
 mod executions;
+mod gates;
 mod lines;
 mod live;
 mod local;
@@ -25,15 +26,19 @@ mod secrets;
 mod webhook;
 
 pub use access::Caller;
-pub use admin::{KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange, TeamDraft};
+pub use admin::{
+    Approver, GateChange, KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange,
+    TeamDraft,
+};
 pub use admit::Admitted;
 pub use bootstrap::Bootstrap;
-pub use cloche_store::{Cursor, ExecutionFilter, ResponseRow};
+pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, ResponseRow};
 pub use clock::{now, parse_rfc3339, rfc3339};
-pub use config::{EngineConfig, WebhookConfig};
+pub use config::{EngineConfig, GateConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
 pub use engine::{Engine, OpenError};
 pub use executions::{Output, Page, Started};
+pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
 pub use metrics::Metrics;

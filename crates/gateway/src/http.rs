@@ -1,9 +1,11 @@
 //! One file for each resource. A handler takes a request apart, asks the engine, and puts the
 //! answer together; it decides nothing.
 
+pub(crate) mod approvals;
 pub(crate) mod docs;
 pub(crate) mod execute;
 pub(crate) mod executions;
+pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod sandboxes;

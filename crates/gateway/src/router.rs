@@ -17,7 +17,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     GatewayConfig,
     error::ApiError,
-    http::{docs, execute, executions, health, keys, sandboxes, teams},
+    http::{approvals, docs, execute, executions, gates, health, keys, sandboxes, teams},
 };
 
 /// What every handler can reach.
@@ -38,7 +38,8 @@ pub(crate) struct Doors {
     tags(
         (name = "execute", description = "Run code"),
         (name = "executions", description = "What ran, and what runs"),
-        (name = "admin", description = "Teams, sandboxes and keys"),
+        (name = "approvals", description = "Calls of agents that wait for a person"),
+        (name = "admin", description = "Teams, sandboxes, keys and gates"),
         (name = "health", description = "For whoever operates the server")
     ),
     modifiers(&Schemes)
@@ -74,6 +75,16 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(sandboxes::get, sandboxes::update, sandboxes::delete))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::get, keys::update, keys::revoke))
+        .routes(routes!(gates::defaults, gates::update_defaults))
+        .routes(routes!(gates::list))
+        .routes(routes!(gates::get))
+        .routes(routes!(gates::approve))
+        .routes(routes!(gates::deny))
+        .routes(routes!(gates::decisions))
+        .routes(routes!(approvals::list))
+        .routes(routes!(approvals::get))
+        .routes(routes!(approvals::approve))
+        .routes(routes!(approvals::deny))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

@@ -2,14 +2,19 @@
 //! untrusted; everything that goes out is made here from the engine's words.
 
 mod admin;
+mod approvals;
 mod errors;
 mod execute;
 mod execution;
 mod number;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, KeyList, KeyRecord, SandboxList,
-    SandboxRecord, TeamList, TeamRecord, UpdateKey, UpdateSandbox, UpdateTeam,
+    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
+    SandboxRecord, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam,
+};
+pub(crate) use approvals::{
+    ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,
+    DenyBody, ReasonBody,
 };
 pub(crate) use errors::{ErrorBody, Errors};
 pub(crate) use execute::{

@@ -6,6 +6,7 @@
 pub mod env;
 mod error;
 mod execution;
+mod gates;
 mod ids;
 mod language;
 mod layer;
@@ -27,7 +28,10 @@ pub use execution::{
     Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,
     UsageReport,
 };
-pub use ids::{KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name};
+pub use gates::{Approval, ApprovalState, Decision, DecisionKind, GateSettings, Tool, ToolPolicy};
+pub use ids::{
+    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+};
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeRoom, Layer, LayerDigest, OutputFile, ThreadHome, Written};
 pub use moment::Moment;

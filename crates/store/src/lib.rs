@@ -1,21 +1,26 @@
-//! The rows that survive a restart: teams, keys, sandboxes, executions, leases, deliveries, responses.
+//! The rows that survive a restart: teams, keys, sandboxes, executions, leases, deliveries,
+//! approvals, decisions and responses.
 //!
 //! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
 //! what it is told and knows no policy: no plan is enforced here, no secret is hashed, no webhook
 //! is sent, and nothing reads the clock.
 
 mod filter;
+mod gates;
+mod responses;
 mod sqlite;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, Execution, ExecutionEnd, ExecutionStart, KeyId, Moment, ResponseId,
-    ResponseStatus, Sandbox, SandboxId, Status, Team, TeamId, TraceId,
+    ApiKey, Execution, ExecutionEnd, ExecutionStart, KeyId, Moment, Sandbox, SandboxId, Status,
+    Team, TeamId, TraceId,
 };
 
 pub use filter::{Cursor, ExecutionFilter};
+pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates};
+pub use responses::{ResponseRow, Responses};
 pub use sqlite::Sqlite;
 
 /// Why the store did not do what it was asked.
@@ -130,7 +135,8 @@ pub trait Tenancy: Send + Sync {
     async fn teams(&self) -> Result<Vec<Team>>;
     /// The team with this id or name.
     async fn team(&self, id_or_name: &str) -> Result<Option<Team>>;
-    /// Replaces all but the id; false if there is none.
+    /// Replaces all but the id and the gates, which [`Gates::change_gates`] writes; false if there
+    /// is none.
     async fn update_team(&self, team: &Team) -> Result<bool>;
     /// Removes a team with its sandboxes and keys; a conflict while a key is still good.
     async fn delete_team(&self, id: &TeamId) -> Result<bool>;
@@ -193,48 +199,6 @@ pub trait Outbox: Send + Sync {
     async fn attempted(&self, trace: &TraceId, attempt: Attempt) -> Result<()>;
 }
 
-/// A response of the Agent API. The three texts are the agent's own and never looked into here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResponseRow {
-    /// Its id.
-    pub id: ResponseId,
-    /// Whose it is.
-    pub team: TeamId,
-    /// The key that asked.
-    pub key: KeyId,
-    /// The sandbox its code runs in; its retention is the response's.
-    pub sandbox: SandboxId,
-    /// Where it stands.
-    pub status: ResponseStatus,
-    /// Whether it can be retrieved by its id.
-    pub visible: bool,
-    /// When it was accepted.
-    pub created_at: Moment,
-    /// When it was over; nothing changes after that.
-    pub completed_at: Option<Moment>,
-    /// What its owner sees.
-    pub record: String,
-    /// What was said so far, for a response that continues it.
-    pub conversation: String,
-    /// The events of its stream, once it is over.
-    pub events: String,
-}
-
-/// Responses of the Agent API.
-#[async_trait]
-pub trait Responses: Send + Sync {
-    /// Adds a response.
-    async fn create_response(&self, row: ResponseRow) -> Result<()>;
-    /// Replaces what may change of a response that is not over; false if it is, or is not there.
-    async fn update_response(&self, row: ResponseRow) -> Result<bool>;
-    /// One response of a team, whether or not it can be retrieved.
-    async fn response(&self, team: &TeamId, id: &ResponseId) -> Result<Option<ResponseRow>>;
-    /// Those that are not over, whoever's they are.
-    async fn open_responses(&self) -> Result<Vec<ResponseRow>>;
-    /// Deletes what is older than its sandbox's retention; gives back how many.
-    async fn prune_responses(&self, now: Moment) -> Result<u64>;
-}
-
 /// Small values by name.
 #[async_trait]
 pub trait Settings: Send + Sync {
@@ -246,7 +210,7 @@ pub trait Settings: Send + Sync {
 
 /// All of it.
 #[async_trait]
-pub trait Store: Tenancy + Ledger + Outbox + Responses + Settings {
+pub trait Store: Tenancy + Ledger + Outbox + Settings + Gates + Responses {
     /// Whether the store answers.
     async fn ping(&self) -> Result<()>;
     /// Writes what is under way and closes.

@@ -3,6 +3,7 @@
 //! Durability is decided in `docs/decisions/0007-the-ledger-and-fsync.md`: WAL with
 //! `synchronous=NORMAL`, so a killed process loses nothing that was acknowledged.
 
+mod gates;
 mod ledger;
 mod outbox;
 mod read;

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use cloche_engine::{now, rfc3339};
-use cloche_model::{Execution, Status};
+use cloche_model::{Decision, Execution, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::execute::{LanguageName, StatusName, text};
+use super::{
+    DecisionRecord,
+    execute::{LanguageName, StatusName, text},
+};
 
 /// An execution.
 #[derive(Debug, Serialize, ToSchema)]
@@ -64,6 +67,8 @@ pub(crate) struct ExecutionRecord {
     stdout_dropped_bytes: u64,
     /// Bytes of standard error that were left out.
     stderr_dropped_bytes: u64,
+    /// The decision that let an agent run it; not in lists, and null where no agent asked.
+    decision: Option<DecisionRecord>,
 }
 
 /// What an execution used.
@@ -93,14 +98,15 @@ pub(crate) struct Health {
 }
 
 impl ExecutionRecord {
-    /// With code and output.
-    pub(crate) fn whole(execution: &Execution) -> Self {
+    /// With code, output and the decision that let it run.
+    pub(crate) fn whole(execution: &Execution, decision: Option<Decision>) -> Self {
         let output = execution.end.as_ref();
         let code = execution.start.code.as_deref();
         Self {
             stdout: output.map(|end| text(&end.stdout).0),
             stderr: output.map(|end| text(&end.stderr).0),
             code: code.map(|code| text(code).0),
+            decision: decision.map(Into::into),
             ..Self::brief(execution)
         }
     }
@@ -143,6 +149,7 @@ impl ExecutionRecord {
             output_truncated: end.is_some_and(|end| end.stdout_dropped + end.stderr_dropped > 0),
             stdout_dropped_bytes: end.map_or(0, |end| end.stdout_dropped),
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
+            decision: None,
         }
     }
 }
