@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::complain;
 
 mod greeting;
+mod providers;
 mod settings;
 
 use settings::Settings;
@@ -78,6 +79,7 @@ async fn serve(process: Process, config: Config, settings: Settings) -> Result<(
     let executor = Executor::attach(process, config).await?;
     let dispatcher = Arc::new(Local::new(executor.clone()));
     let server = Server::open(settings.server(), dispatcher).await?;
+    let server = server.with_agent(settings.agent())?;
     warm_up(&server, &executor).await?;
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();

@@ -8,5 +8,6 @@ pub(crate) mod executions;
 pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
+pub(crate) mod responses;
 pub(crate) mod sandboxes;
 pub(crate) mod teams;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use axum::{Router, http::StatusCode};
+use cloche_agent::Agent;
 use cloche_engine::Engine;
 use utoipa::{
     Modify, OpenApi,
@@ -17,13 +18,16 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     GatewayConfig,
     error::ApiError,
-    http::{approvals, docs, execute, executions, gates, health, keys, sandboxes, teams},
+    http::{
+        approvals, docs, execute, executions, gates, health, keys, responses, sandboxes, teams,
+    },
 };
 
 /// What every handler can reach.
 #[derive(Clone)]
 pub(crate) struct Doors {
     pub(crate) engine: Engine,
+    pub(crate) agent: Agent,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
 }
@@ -39,6 +43,7 @@ pub(crate) struct Doors {
         (name = "execute", description = "Run code"),
         (name = "executions", description = "What ran, and what runs"),
         (name = "approvals", description = "Calls of agents that wait for a person"),
+        (name = "agent", description = "Ask a model that can run code"),
         (name = "admin", description = "Teams, sandboxes, keys and gates"),
         (name = "health", description = "For whoever operates the server")
     ),
@@ -69,6 +74,12 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(executions::get))
         .routes(routes!(executions::cancel))
         .routes(routes!(executions::output))
+        .routes(routes!(responses::agent))
+        .routes(routes!(responses::create))
+        .routes(routes!(responses::get))
+        .routes(routes!(responses::cancel))
+        .routes(routes!(responses::files))
+        .routes(routes!(responses::content))
         .routes(routes!(teams::list, teams::create))
         .routes(routes!(teams::get, teams::update, teams::delete))
         .routes(routes!(sandboxes::list, sandboxes::create))
@@ -99,11 +110,12 @@ pub fn description() -> Description {
 }
 
 /// Everything that is served.
-pub fn router(engine: Engine, config: GatewayConfig) -> Router {
+pub fn router(engine: Engine, agent: Agent, config: GatewayConfig) -> Router {
     let (router, description) = table().split_for_parts();
     let description = description.to_pretty_json().unwrap_or_default();
     router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(Doors {
         engine,
+        agent,
         config,
         description: description.into(),
     })

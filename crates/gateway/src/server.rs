@@ -4,6 +4,7 @@
 use std::{io, pin::pin, time::Duration};
 
 use axum::{Router, extract::Request};
+use cloche_agent::Agent;
 use cloche_engine::Engine;
 use hyper::{body::Incoming, server::conn};
 use hyper_util::{
@@ -39,13 +40,13 @@ enum Protocol {
 /// When the listener has no address.
 pub async fn serve(
     listener: TcpListener,
-    engine: Engine,
+    (engine, agent): (Engine, Agent),
     config: GatewayConfig,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, "serving");
-    let app = router(engine.clone(), config);
+    let app = router(engine.clone(), agent.clone(), config);
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(config.connections));
     loop {
@@ -65,6 +66,8 @@ pub async fn serve(
         });
     }
     drop(listener);
+    engine.drain();
+    agent.shutdown().await;
     engine.shutdown().await;
     connections.close();
     if tokio::time::timeout(config.linger, connections.wait()).await.is_err() {

@@ -7,6 +7,7 @@ mod errors;
 mod execute;
 mod execution;
 mod number;
+mod responses;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
@@ -21,3 +22,4 @@ pub(crate) use execute::{
     Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, ndjson,
 };
 pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
+pub(crate) use responses::{Cancelling, CreateResponse, FileList, ResponseRecord, sse};

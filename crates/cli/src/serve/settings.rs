@@ -6,13 +6,17 @@ use std::{
     time::Duration,
 };
 
+use cloche_agent::AgentConfig;
 use cloche_engine::EngineConfig;
 use cloche_executor::{Config, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions};
 use cloche_model::{ByteSize, InvalidUnit};
 use serde::Deserialize;
 
-use super::ServeArguments;
+use super::{
+    ServeArguments,
+    providers::{AgentFile, ProviderError},
+};
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +29,8 @@ pub(crate) enum SettingsError {
     Unit { name: &'static str, source: InvalidUnit },
     #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
     Network(String),
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
 }
@@ -40,6 +46,7 @@ struct File {
     output: Option<String>,
     pool: PoolFile,
     webhook: WebhookFile,
+    agent: AgentFile,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -70,6 +77,7 @@ pub(crate) struct Settings {
     allow_missing: Vec<String>,
     pool: PoolSettings,
     engine: EngineConfig,
+    agent: AgentConfig,
 }
 
 impl Settings {
@@ -88,6 +96,7 @@ impl Settings {
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
+            agent: file.agent.read(|name| std::env::var(name).ok())?,
         })
     }
 
@@ -97,6 +106,10 @@ impl Settings {
             pool: Some(self.pool.clone()),
             ..Config::with_program(program)
         }
+    }
+
+    pub(super) fn agent(&self) -> AgentConfig {
+        self.agent.clone()
     }
 
     pub(super) fn server(&self) -> ServerOptions {
