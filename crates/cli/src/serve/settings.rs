@@ -96,7 +96,7 @@ impl Settings {
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
-            agent: file.agent.read(|name| std::env::var(name).ok())?,
+            agent: agent(file)?,
         })
     }
 
@@ -161,6 +161,14 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
         engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
     }
     Ok(engine)
+}
+
+fn agent(file: File) -> Result<AgentConfig, SettingsError> {
+    let mut agent = file.agent.read(|name| std::env::var(name).ok())?;
+    // Responses do not outlive the grace period of what they run.
+    let grace = file.grace_seconds.map_or(agent.linger, Duration::from_secs);
+    agent.linger = agent.linger.min(grace);
+    Ok(agent)
 }
 
 /// The longest that an attempt of a webhook can be put off.

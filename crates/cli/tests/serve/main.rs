@@ -9,10 +9,13 @@
 )]
 
 mod admin_commands;
+mod agent;
 mod cancel;
 mod execute;
 mod first_start;
 mod host;
+#[path = "../../../agent/tests/support/models.rs"]
+mod models;
 mod operations;
 mod processes;
 mod python_client;
