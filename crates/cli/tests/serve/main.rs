@@ -10,6 +10,7 @@
 
 mod admin_commands;
 mod agent;
+mod agent_client;
 mod cancel;
 mod execute;
 mod first_start;
