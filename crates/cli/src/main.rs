@@ -2,9 +2,10 @@
 //!
 //! Each subcommand is a file of its own; this one only says which there are.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use cloche_executor::spawner::Options;
 
 mod admin;
 mod doctor;
@@ -28,7 +29,9 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Keys of a running server: make, list, change and revoke them.
     Key(Box<admin::KeyArguments>),
-    /// Teams of a running server and their plans.
+    /// Calls of agents that wait for a person, and what was decided.
+    Approval(admin::ApprovalArguments),
+    /// Teams of a running server, their plans and their gates.
     Team(admin::TeamArguments),
     /// Sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
@@ -38,7 +41,11 @@ enum Command {
     Verify(verify::VerifyArguments),
     /// The privileged half; started by cloche itself.
     #[command(name = "__spawner", hide = true)]
-    Spawner,
+    Spawner {
+        /// Where the layers of homes lie unpacked.
+        #[arg(long)]
+        layers: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -46,16 +53,17 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
         Command::Key(arguments) => admin::key(*arguments),
+        Command::Approval(arguments) => admin::approval(arguments),
         Command::Team(arguments) => admin::team(arguments),
         Command::Sandbox(arguments) => admin::sandbox(*arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
-        Command::Spawner => spawner(),
+        Command::Spawner { layers } => spawner(layers),
     }
 }
 
-fn spawner() -> ExitCode {
-    cloche_executor::spawner::run().unwrap_or_else(|error| {
+fn spawner(layers: Option<PathBuf>) -> ExitCode {
+    cloche_executor::spawner::run(&Options { layers }).unwrap_or_else(|error| {
         complain(&error);
         ExitCode::from(2)
     })

@@ -8,21 +8,21 @@
 mod call;
 mod desk;
 mod expiry;
-
-use std::time::Duration;
+mod waiting;
 
 use cloche_model::{
     Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, GateSettings, Tool,
     ToolPolicy, TraceId,
 };
 use cloche_store::{Asked, CallId};
-use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{Caller, Engine, Refusal, clock, secrets};
 
 pub use call::ToolCall;
 pub(crate) use desk::Desk;
 pub(crate) use expiry::expire;
+pub use waiting::Waited;
+pub(crate) use waiting::as_of_now;
 
 /// What is decided about a call.
 #[derive(Debug)]
@@ -70,26 +70,6 @@ pub enum Shut {
     Crowded,
     /// It could not be looked up, and that means no.
     Unknown,
-}
-
-/// What a call that waited has come to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// Someone said yes: ask [`Engine::gate`] again.
-    Approved,
-    /// Someone said no.
-    Denied {
-        /// Who.
-        by: String,
-        /// Why, if they said.
-        reason: Option<String>,
-    },
-    /// Nobody answered in time, or the approval was not used in time.
-    Expired,
-    /// The approval was used by another call with the same arguments.
-    Spent,
-    /// Nobody has answered yet.
-    StillPending,
 }
 
 /// What holds for a caller now.
@@ -141,11 +121,8 @@ impl Engine {
         let standing = match self.closed(caller, call.tool).await? {
             Ok(standing) => standing,
             Err(closed) => {
-                let note = Some(closed.message.clone());
                 let by = if closed.why == Shut::Policy { "policy" } else { "gate" };
-                let refused = decision(DecisionKind::Refused, by.to_owned(), caller, call)?;
-                self.inner.store.note(Decision { note, ..refused }).await?;
-                return Ok(Gate::Closed(closed));
+                return self.refuse(caller, call, by, closed).await;
             }
         };
         if standing.effective.policy(call.tool) == ToolPolicy::Allow {
@@ -156,6 +133,20 @@ impl Engine {
             return Ok(Gate::Open(pass));
         }
         self.ask(caller, call).await
+    }
+
+    /// Turns a call away, and writes that down.
+    async fn refuse(
+        &self,
+        caller: &Caller,
+        call: &ToolCall,
+        by: &str,
+        closed: Closed,
+    ) -> Result<Gate, Refusal> {
+        let note = Some(closed.message.clone());
+        let refused = decision(DecisionKind::Refused, by.to_owned(), caller, call)?;
+        self.inner.store.note(Decision { note, ..refused }).await?;
+        Ok(Gate::Closed(closed))
     }
 
     /// What holds for the caller, or why nothing does.
@@ -211,7 +202,8 @@ impl Engine {
                 return Ok(Gate::Open(Pass { decision: pass, by }));
             }
             if let Some(denied) = store.denial(&id, now).await? {
-                return Ok(Gate::Closed(no(&denied)));
+                let by = denied.decided_by.as_deref().unwrap_or("someone");
+                return self.refuse(caller, call, by, no(by, denied.reason.as_deref())).await;
             }
             let approval = self.question(caller, call)?;
             let asked = decision(DecisionKind::Asked, caller.key.id.to_string(), caller, call)?;
@@ -224,7 +216,7 @@ impl Engine {
                 // It was approved since we looked: it can be used.
                 Asked::Same(same) if same.state == ApprovalState::Approved => {}
                 Asked::Same(same) => return Ok(Gate::Ask(same)),
-                Asked::Crowded => return Ok(Gate::Closed(crowded())),
+                Asked::Crowded => return self.refuse(caller, call, "gate", crowded()).await,
             }
         }
     }
@@ -246,50 +238,6 @@ impl Engine {
             decided_by: None,
             reason: None,
         })
-    }
-
-    /// An approval of the caller's team.
-    ///
-    /// # Errors
-    /// When there is none that the caller may see.
-    pub async fn approval(&self, caller: &Caller, id: &ApprovalId) -> Result<Approval, Refusal> {
-        let found = self.inner.store.approval(id).await?;
-        found
-            .filter(|approval| approval.team == caller.team.id)
-            .map(as_of_now)
-            .ok_or_else(|| Refusal::not_found("approval"))
-    }
-
-    /// Waits for an answer, at most so long. It is woken by the answer; nothing is polled.
-    ///
-    /// # Errors
-    /// When there is no such approval, too many calls of the team wait already, or the store fails.
-    pub async fn wait_for_approval(
-        &self,
-        caller: &Caller,
-        id: &ApprovalId,
-        up_to: Duration,
-    ) -> Result<Waited, Refusal> {
-        let deadline = Instant::now() + up_to;
-        let place = self.inner.desk.wait(&caller.team.id, id, self.inner.config.gates.waiting)?;
-        loop {
-            // Listening begins before looking, so an answer in between is heard.
-            let changed = place.changed();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            let approval = self.approval(caller, id).await?;
-            let left = approval.expires_at.since(clock::now());
-            let come_to = waited(approval);
-            if come_to != Waited::StillPending || self.is_draining() {
-                return Ok(come_to);
-            }
-            tokio::select! {
-                biased;
-                () = changed => {}
-                () = sleep_until(deadline) => return Ok(Waited::StillPending),
-                () = sleep(left) => {}
-            }
-        }
     }
 
     /// Writes down which execution a decision let run, for its record to show.
@@ -347,31 +295,10 @@ fn crowded() -> Closed {
     Closed { why: Shut::Crowded, message: message.to_owned() }
 }
 
-fn no(denied: &Approval) -> Closed {
-    let by = denied.decided_by.as_deref().unwrap_or("someone");
-    let why = denied.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+fn no(by: &str, reason: Option<&str>) -> Closed {
+    let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
     Closed { why: Shut::Denied, message: format!("{by} denied this call{why}") }
 }
-
-fn waited(approval: Approval) -> Waited {
-    match approval.state {
-        ApprovalState::Pending => Waited::StillPending,
-        ApprovalState::Approved => Waited::Approved,
-        ApprovalState::Denied => {
-            Waited::Denied { by: approval.decided_by.unwrap_or_default(), reason: approval.reason }
-        }
-        ApprovalState::Expired => Waited::Expired,
-        ApprovalState::Used => Waited::Spent,
-    }
-}
-
-/// An open approval whose time is up has expired, whether or not that was written down yet.
-pub(crate) fn as_of_now(mut approval: Approval) -> Approval {
-    let open = matches!(approval.state, ApprovalState::Pending | ApprovalState::Approved);
-    if open && approval.expires_at <= clock::now() {
-        approval.state = ApprovalState::Expired;
-    }
-    approval
 }
 
 /// A decision about a call, made now.

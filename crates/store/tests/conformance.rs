@@ -1,6 +1,8 @@
 //! One suite for every store. A second implementation adds one line at the end of this file.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
+#[path = "conformance/gates.rs"]
+mod gates;
 #[path = "conformance/responses.rs"]
 mod responses;
 #[path = "conformance/suite.rs"]
@@ -22,48 +24,60 @@ async fn sqlite() -> Fixture<Sqlite> {
 }
 
 macro_rules! conformance {
-    ($open:ident: $($suite:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
-        mod $open {
-            $($(
+    ($suite:ident of $open:ident: $($test:ident),* $(,)?) => {
+        mod $suite {
+            $(
                 #[tokio::test]
                 async fn $test() {
-                    let fixture = super::$open().await;
-                    super::$suite::$test(&fixture.store).await;
-                    super::Store::close(&fixture.store).await;
+                    let fixture = super::super::$open().await;
+                    super::super::$suite::$test(&fixture.store).await;
+                    super::super::Store::close(&fixture.store).await;
                 }
-            )*)*
+            )*
         }
     };
 }
 
 macro_rules! conformance_of {
     ($open:ident) => {
-        conformance!($open:
-            suite::{
-                a_team_is_found_by_id_and_by_name,
-                a_name_can_be_taken_once,
-                a_sandbox_comes_back_as_it_went_in,
-                a_key_opens_its_team_and_sandbox_until_it_is_revoked,
-                what_is_used_by_a_good_key_stays,
-                an_execution_is_running_until_it_is_finished_once,
-                an_execution_is_seen_by_its_team_only,
-                a_thread_is_held_by_one_execution_at_a_time,
-                a_lease_that_ran_out_holds_nothing,
-                executions_are_listed_by_what_they_carry,
-                a_list_goes_on_where_it_stopped,
-                recovery_leaves_nothing_running_and_no_thread_held,
-                a_refused_execution_is_in_the_ledger,
-                a_webhook_is_due_until_it_is_delivered,
-                old_records_go_and_running_ones_stay,
-                many_writers_lose_nothing,
-                settings_are_kept,
-            },
-            responses::{
-                a_response_changes_until_it_is_over,
-                a_response_is_seen_by_its_team_only,
-                old_responses_go_and_open_ones_stay,
-            },
+        mod $open {
+        conformance!(suite of $open:
+            a_team_is_found_by_id_and_by_name,
+            a_name_can_be_taken_once,
+            a_sandbox_comes_back_as_it_went_in,
+            a_key_opens_its_team_and_sandbox_until_it_is_revoked,
+            what_is_used_by_a_good_key_stays,
+            an_execution_is_running_until_it_is_finished_once,
+            an_execution_is_seen_by_its_team_only,
+            a_thread_is_held_by_one_execution_at_a_time,
+            a_lease_that_ran_out_holds_nothing,
+            executions_are_listed_by_what_they_carry,
+            a_list_goes_on_where_it_stopped,
+            recovery_leaves_nothing_running_and_no_thread_held,
+            a_refused_execution_is_in_the_ledger,
+            a_webhook_is_due_until_it_is_delivered,
+            old_records_go_and_running_ones_stay,
+            many_writers_lose_nothing,
+            settings_are_kept,
         );
+        conformance!(responses of $open:
+            a_response_changes_until_it_is_over,
+            a_response_is_seen_by_its_team_only,
+            old_responses_go_and_open_ones_stay,
+        );
+        conformance!(gates of $open:
+            settings_come_back_and_say_who_set_them,
+            a_question_is_asked_once_and_so_many_at_a_time,
+            an_approval_is_used_once,
+            an_approval_is_for_one_call_only,
+            only_one_of_many_answers_counts,
+            what_is_late_does_not_count,
+            time_and_an_answer_do_not_both_win,
+            decisions_are_listed_and_name_their_execution,
+            old_decisions_go_and_open_approvals_stay,
+            a_removed_team_leaves_no_question,
+        );
+        }
     };
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cloche_agent::AgentConfig;
-use cloche_engine::EngineConfig;
+use cloche_engine::{EngineConfig, GateConfig};
 use cloche_executor::{Config, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions};
 use cloche_model::{ByteSize, InvalidUnit};
@@ -47,6 +47,7 @@ struct File {
     pool: PoolFile,
     webhook: WebhookFile,
     agent: AgentFile,
+    gates: GateFile,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -68,6 +69,16 @@ struct WebhookFile {
     timeout_seconds: Option<u64>,
     /// When each attempt is made, in seconds from the end of the execution.
     schedule_seconds: Option<Vec<f64>>,
+}
+
+/// The gates in front of agent tools; what a team may set is not here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct GateFile {
+    approval_seconds: Option<u64>,
+    pending_per_team: Option<u32>,
+    waiting_per_team: Option<usize>,
+    keep_days: Option<u32>,
 }
 
 /// Everything, as it is meant.
@@ -160,6 +171,7 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     if let Some(seconds) = &webhook.schedule_seconds {
         engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
     }
+    engine.gates = gates(&file.gates);
     Ok(engine)
 }
 
@@ -169,6 +181,17 @@ fn agent(file: File) -> Result<AgentConfig, SettingsError> {
     let grace = file.grace_seconds.map_or(agent.linger, Duration::from_secs);
     agent.linger = agent.linger.min(grace);
     Ok(agent)
+}
+
+fn gates(file: &GateFile) -> GateConfig {
+    let usual = GateConfig::default();
+    let days = |days| Duration::from_hours(24 * u64::from(days));
+    GateConfig {
+        lifetime: file.approval_seconds.map_or(usual.lifetime, Duration::from_secs),
+        pending: file.pending_per_team.unwrap_or(usual.pending),
+        waiting: file.waiting_per_team.unwrap_or(usual.waiting),
+        keep: file.keep_days.map_or(usual.keep, days),
+    }
 }
 
 /// The longest that an attempt of a webhook can be put off.
@@ -200,9 +223,11 @@ mod tests {
 
     #[test]
     fn the_file_is_read_as_people_write_it() {
-        let text = "grace_seconds = 5\n[pool]\nfloor = 1\nmemory = \"64M\"\n[webhook]\nallow = [\"127.0.0.0/8\"]\n";
+        let text = "grace_seconds = 5\n[pool]\nfloor = 1\nmemory = \"64M\"\n[webhook]\nallow = [\"127.0.0.0/8\"]\n\
+            [gates]\napproval_seconds = 60\n";
         let file: File = toml::from_str(text).unwrap();
         assert_eq!(pool(&file.pool).unwrap().memory, ByteSize::mib(64));
         assert_eq!(engine(&file).unwrap().grace, Duration::from_secs(5));
+        assert_eq!(engine(&file).unwrap().gates.lifetime, Duration::from_mins(1));
     }
 }

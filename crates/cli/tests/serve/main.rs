@@ -11,6 +11,7 @@
 mod admin_commands;
 mod agent;
 mod agent_client;
+mod approvals;
 mod cancel;
 mod execute;
 mod first_start;

@@ -6,7 +6,6 @@ use crate::{Engine, Refusal, clock, secrets};
 
 /// What to change of the gates; `None` leaves it, `Some(None)` leaves it to whoever is further out.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::option_option, reason = "leave, clear and set are three different wishes")]
 pub struct GateChange {
     /// Whether agents may run code at all.
     pub agent_sandbox: Option<Option<bool>>,

@@ -13,6 +13,7 @@ mod child;
 mod delivery_modes;
 mod error_responses;
 mod executions;
+mod gates;
 mod host;
 mod operations;
 mod plan_limits;
