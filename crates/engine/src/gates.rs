@@ -299,7 +299,6 @@ fn no(by: &str, reason: Option<&str>) -> Closed {
     let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
     Closed { why: Shut::Denied, message: format!("{by} denied this call{why}") }
 }
-}
 
 /// A decision about a call, made now.
 fn decision(
