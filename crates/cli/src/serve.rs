@@ -69,7 +69,7 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
 fn start(arguments: ServeArguments) -> Result<(), Failure> {
     greeting::start_logs(arguments.json_logs);
     let settings = Settings::merge(arguments)?;
-    let executor = settings.executor(std::env::current_exe()?);
+    let executor = settings.executor(std::env::current_exe()?)?;
     let process = Process::start(&executor.program, &executor.spawner_args)?;
     cloche_jail::privileges::drop_all()?;
     Runtime::new()?.block_on(serve(process, executor, settings))

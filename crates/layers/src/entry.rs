@@ -23,6 +23,9 @@ pub struct Extent {
 /// An extended attribute: its name with the `user.` before it, and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
+/// The beginning of the SHA-256 of a file's data.
+pub type ContentHash = [u8; 16];
+
 /// What a layer says about one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -56,6 +59,8 @@ pub enum Kind {
         extents: Option<Vec<Extent>>,
         /// Where its data begins in the archive.
         data_at: u64,
+        /// What its data is known by, once it was read.
+        hash: ContentHash,
     },
     /// Another name for a file of the same layer.
     HardLink {

@@ -1,17 +1,37 @@
 //! File trees as layers: packed, stored by digest, unpacked once per host, compared and squashed.
 
+mod beneath;
+mod blobs;
+mod cache;
 mod config;
+mod content;
+pub mod crash;
 mod entry;
 mod error;
+mod index;
+mod indexes;
+mod ingest;
 mod layers;
+mod mount;
+mod oci;
 mod pack;
+mod squash;
+mod sweep;
+mod tree;
+mod unpack;
+mod verified;
 mod wire;
+mod writer;
 
 pub use config::{LayersConfig, S3Config, StoreConfig};
-pub use entry::{Entry, Extent, Kind, Mtime, Xattr};
+pub use content::OpenFile;
+pub use entry::{ContentHash, Entry, Extent, Kind, Mtime, Xattr};
 pub use error::{Bounds, LayerError};
-pub use layers::{
-    Diff, ExportMeta, Index, LayerWriter, Layers, Mountable, Node, NodeKind, OpenFile, Stored,
-    Swept, Tree, Usage,
-};
+pub use index::Index;
+pub use layers::{Layers, Stored, Usage};
+pub use mount::Mountable;
+pub use oci::ExportMeta;
 pub use pack::{Markers, PackRequest, pack};
+pub use sweep::Swept;
+pub use tree::{Diff, Node, NodeKind, Tree};
+pub use writer::LayerWriter;

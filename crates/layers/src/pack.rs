@@ -241,7 +241,7 @@ impl<W: Write> Packer<W> {
             return write::head(&mut self.out, &entry);
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let kind = Kind::File { size, extents: extents(&file, &stat)?, data_at: 0 };
+        let kind = Kind::File { size, extents: extents(&file, &stat)?, data_at: 0, hash: [0; 16] };
         let entry = Entry {
             path: self.path.clone(),
             kind,

@@ -6,6 +6,7 @@
 
 pub(crate) mod pax;
 pub(crate) mod read;
+mod records;
 pub(crate) mod write;
 
 use crate::{

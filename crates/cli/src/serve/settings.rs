@@ -1,7 +1,9 @@
 //! What an operator can set: defaults, then a file, then the environment and flags; checked once.
 
 use std::{
-    fs, io,
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -111,12 +113,21 @@ impl Settings {
         })
     }
 
-    pub(super) fn executor(&self, program: PathBuf) -> Config {
-        Config {
-            allow_missing: self.allow_missing.clone(),
-            pool: Some(self.pool.clone()),
-            ..Config::with_program(program)
-        }
+    /// The executor's settings; makes the directory that the spawner shows layers from, as it
+    /// must be there before the spawner is.
+    pub(super) fn executor(&self, program: PathBuf) -> io::Result<Config> {
+        let unpacked = std::path::absolute(self.layers_dir().join("cache"))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&unpacked)?;
+        let mut config = Config::with_program(program);
+        config.spawner_args.extend(["--layers".to_owned(), unpacked.display().to_string()]);
+        config.allow_missing.clone_from(&self.allow_missing);
+        config.pool = Some(self.pool.clone());
+        Ok(config)
+    }
+
+    /// Where layers are kept, packed and unpacked.
+    pub(super) fn layers_dir(&self) -> PathBuf {
+        self.data_dir.join("layers")
     }
 
     pub(super) fn agent(&self) -> AgentConfig {

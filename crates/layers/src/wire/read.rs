@@ -5,14 +5,11 @@ use std::io::{self, Read};
 
 use tar::{EntryType, Header};
 
-use super::{
-    BLOCK, GONE, LINK_NAME, NAME, OPAQUE, REDIRECT, USER, USER_OVERLAY, WHITEOUT, XATTR,
-    check_path, join, pax, split,
-};
+use super::{BLOCK, OPAQUE, WHITEOUT, check_path, join, pax, records::Records, split};
 use crate::{
     LayerError,
-    entry::{Entry, Extent, Kind, Mtime, Xattr},
-    error::{EXTENTS, FILE_BYTES, PATH_BYTES, PAX_BYTES, TARGET_BYTES, XATTR_BYTES},
+    entry::{Entry, Extent, Kind, Mtime},
+    error::{EXTENTS, FILE_BYTES, PATH_BYTES, PAX_BYTES},
 };
 
 /// How many zero bytes may follow the end of an archive.
@@ -38,6 +35,10 @@ pub(crate) struct Archive<R> {
 impl<R: Read> Archive<R> {
     pub(crate) fn new(inner: R) -> Self {
         Self { inner, at: 0, data: 0, padding: 0 }
+    }
+
+    pub(crate) fn into_inner(self) -> R {
+        self.inner
     }
 
     /// The next entry; none at the end, which must be there.
@@ -135,7 +136,7 @@ impl<R: Read> Archive<R> {
 
     fn file(&mut self, stored: u64, realsize: Option<u64>) -> Result<Kind, LayerError> {
         let Some(size) = realsize else {
-            return Ok(Kind::File { size: stored, extents: None, data_at: self.at });
+            return Ok(Kind::File { size: stored, extents: None, data_at: self.at, hash: [0; 16] });
         };
         if size > FILE_BYTES {
             return Err(LayerError::TooMuch("a file that is too large"));
@@ -162,7 +163,7 @@ impl<R: Read> Archive<R> {
         if self.at - start + data != stored {
             return Err(refused("a sparse map that makes no sense"));
         }
-        Ok(Kind::File { size, extents: Some(extents), data_at: self.at })
+        Ok(Kind::File { size, extents: Some(extents), data_at: self.at, hash: [0; 16] })
     }
 
     /// The small data of an entry that describes another.
@@ -272,135 +273,6 @@ impl<R: Read> SparseMap<'_, R> {
     }
 }
 
-/// What the records before an entry say about it.
-#[derive(Default)]
-struct Records {
-    seen: bool,
-    pax: bool,
-    long_name: Option<Vec<u8>>,
-    long_link: Option<Vec<u8>>,
-    path: Option<Vec<u8>>,
-    linkpath: Option<Vec<u8>>,
-    size: Option<u64>,
-    mtime: Option<Mtime>,
-    sparse_name: Option<Vec<u8>>,
-    sparse_realsize: Option<u64>,
-    true_name: Option<Vec<u8>>,
-    true_link: Option<Vec<u8>>,
-    gone: Option<Vec<u8>>,
-    redirect: Option<Vec<u8>>,
-    xattrs: Vec<Xattr>,
-}
-
-impl Records {
-    fn read(&mut self, mut bytes: &[u8]) -> Result<(), LayerError> {
-        let mut version = (None, None);
-        while let Some((key, value)) = pax::take(&mut bytes)? {
-            let number = || pax::number(value).ok_or_else(|| refused("a malformed number"));
-            match key {
-                b"path" => self.path = Some(value.to_vec()),
-                b"linkpath" => self.linkpath = Some(value.to_vec()),
-                b"size" => self.size = Some(number()?),
-                b"mtime" => {
-                    let time = pax::parse_time(value);
-                    self.mtime = Some(time.ok_or_else(|| refused("a malformed time"))?);
-                }
-                b"GNU.sparse.major" => version.0 = Some(number()?),
-                b"GNU.sparse.minor" => version.1 = Some(number()?),
-                b"GNU.sparse.name" => self.sparse_name = Some(value.to_vec()),
-                b"GNU.sparse.realsize" => self.sparse_realsize = Some(number()?),
-                key if key.starts_with(b"GNU.sparse.") => {
-                    return Err(refused("a sparse file of the old kind"));
-                }
-                NAME => self.true_name = Some(value.to_vec()),
-                LINK_NAME => self.true_link = Some(value.to_vec()),
-                GONE => self.gone = Some(value.to_vec()),
-                REDIRECT => self.redirect = Some(redirect(value)?),
-                key => self.attribute(key, value)?,
-            }
-        }
-        let wanted = if self.sparse_realsize.is_some() { (Some(1), Some(0)) } else { (None, None) };
-        if version != wanted {
-            return Err(refused("a sparse file of an unknown kind"));
-        }
-        self.xattrs.sort();
-        Ok(())
-    }
-
-    fn attribute(&mut self, key: &[u8], value: &[u8]) -> Result<(), LayerError> {
-        let Some(name) = key.strip_prefix(XATTR) else { return Ok(()) };
-        let name = decode_key(name);
-        if !name.starts_with(USER) || name.starts_with(USER_OVERLAY) {
-            return Ok(());
-        }
-        if name.len() > 255 || name.len() == USER.len() || name.contains(&0) {
-            return Err(refused("an attribute with an impossible name"));
-        }
-        let before: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
-        if value.len() > 65536 || before + name.len() + value.len() > XATTR_BYTES {
-            return Err(LayerError::TooMuch("attributes that are too large"));
-        }
-        if self.xattrs.iter().any(|(other, _)| *other == name) {
-            return Err(refused("an attribute that is there twice"));
-        }
-        self.xattrs.push((name, value.to_vec()));
-        Ok(())
-    }
-
-    /// The entry's name as the archive has it, without the decoration.
-    fn archive_name(&self, header: &Header) -> Result<Vec<u8>, LayerError> {
-        let given = self.sparse_name.as_ref().or(self.path.as_ref()).or(self.long_name.as_ref());
-        let name = match given {
-            Some(name) => name.clone(),
-            None => header.path_bytes().into_owned(),
-        };
-        plain(&name)
-    }
-
-    fn hard_target(&self, header: &Header) -> Result<Vec<u8>, LayerError> {
-        match &self.true_link {
-            Some(target) => plain(target),
-            None => plain(&self.target(header)?),
-        }
-    }
-
-    fn soft_target(&self, header: &Header) -> Result<Vec<u8>, LayerError> {
-        let target = self.target(header)?;
-        if target.len() > TARGET_BYTES || target.contains(&0) {
-            return Err(refused("a symbolic link that is too long"));
-        }
-        Ok(target)
-    }
-
-    fn target(&self, header: &Header) -> Result<Vec<u8>, LayerError> {
-        let target = match self.linkpath.as_ref().or(self.long_link.as_ref()) {
-            Some(target) => target.clone(),
-            None => header.link_name_bytes().unwrap_or_default().into_owned(),
-        };
-        if target.is_empty() { Err(refused("a link to nothing")) } else { Ok(target) }
-    }
-}
-
-/// A path without `./` before it and `/` behind.
-fn plain(path: &[u8]) -> Result<Vec<u8>, LayerError> {
-    let mut rest = path;
-    while let Some(shorter) = rest.strip_prefix(b"./") {
-        rest = shorter;
-    }
-    rest = rest.strip_suffix(b"/").unwrap_or(rest);
-    if path.is_empty() {
-        return Err(refused("an entry without a name"));
-    }
-    let rest = if rest == b"." { &[] } else { rest };
-    // The names of deletions are longer than those that they delete.
-    let (directory, name) = split(rest);
-    check_path(&join(
-        directory,
-        name.strip_prefix(WHITEOUT).filter(|n| !n.is_empty()).unwrap_or(name),
-    ))?;
-    Ok(rest.to_vec())
-}
-
 fn deletion(empty: bool, name: &[u8], records: Records) -> Result<Item, LayerError> {
     let (directory, base) = split(name);
     if !empty {
@@ -426,25 +298,6 @@ fn deletion(empty: bool, name: &[u8], records: Records) -> Result<Item, LayerErr
     Ok(Item::Entry(Entry { path, kind: Kind::Whiteout, mode, mtime, xattrs: Vec::new() }))
 }
 
-fn redirect(value: &[u8]) -> Result<Vec<u8>, LayerError> {
-    let path = value.strip_prefix(b"/").unwrap_or_default();
-    check_path(path)?;
-    if path.is_empty() { Err(refused("a directory from nowhere")) } else { Ok(path.to_vec()) }
-}
-
-fn decode_key(key: &[u8]) -> Vec<u8> {
-    let mut name = Vec::with_capacity(key.len());
-    let mut rest = key;
-    while let Some((&byte, more)) = rest.split_first() {
-        (rest, _) = match rest {
-            [b'%', b'3', b'D', more @ ..] => (more, name.push(b'=')),
-            [b'%', b'2', b'5', more @ ..] => (more, name.push(b'%')),
-            _ => (more, name.push(byte)),
-        };
-    }
-    name
-}
-
 fn check_header(block: &[u8; BLOCK]) -> Result<&Header, LayerError> {
     let header = Header::from_byte_slice(block);
     let sum: u32 =
@@ -458,7 +311,7 @@ fn check_header(block: &[u8; BLOCK]) -> Result<&Header, LayerError> {
     Ok(header)
 }
 
-fn refused(what: &str) -> LayerError {
+pub(super) fn refused(what: &str) -> LayerError {
     LayerError::Refused(what.to_owned())
 }
 

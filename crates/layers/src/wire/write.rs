@@ -30,7 +30,10 @@ pub(crate) fn head(out: &mut impl Write, entry: &Entry) -> io::Result<()> {
             head.size(*size);
             Vec::new()
         }
-        _ => Vec::new(),
+        _ => {
+            head.size(0);
+            Vec::new()
+        }
     };
     head.write(out)?;
     out.write_all(&map)?;

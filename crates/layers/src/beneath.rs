@@ -1,0 +1,107 @@
+//! Paths below a directory that is open, walked without ever leaving it or following a link.
+
+use std::{
+    ffi::CString,
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{Dir, FileType, Mode, OFlags, ResolveFlags},
+    io::Errno,
+};
+
+/// How much of a path the kernel takes at once, with some room.
+const STEP: usize = 3000;
+
+const DIRECTORY: OFlags =
+    OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens what is at a path below `top`; `mode` counts only if the flags make a file.
+pub(crate) fn open(top: impl AsFd, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(rustix::fs::openat2(top, path, flags | OFlags::CLOEXEC, mode, resolve)?)
+}
+
+/// Opens a directory below `top`, however long its path is.
+pub(crate) fn directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
+    let mut here = open(&top, b".", DIRECTORY, Mode::empty())?;
+    let mut rest = path;
+    while !rest.is_empty() {
+        let (step, more) = if rest.len() <= STEP {
+            (rest, &[][..])
+        } else {
+            let slash = rest[..STEP].iter().rposition(|&byte| byte == b'/');
+            let at = slash.ok_or(Errno::NAMETOOLONG)?;
+            (&rest[..at], &rest[at + 1..])
+        };
+        here = open(&here, step, DIRECTORY, Mode::empty())?;
+        rest = more;
+    }
+    Ok(here)
+}
+
+/// A directory being emptied: its name in the one above, and the directories still in it.
+struct Level {
+    name: CString,
+    directories: Vec<CString>,
+}
+
+/// Removes a directory of `top` with all that is in it, whatever its permissions are. One directory
+/// is open at a time, however deep it goes. Nothing to do if it is not there.
+pub(crate) fn remove(top: impl AsFd, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    let mut here = open(&top, b".", DIRECTORY, Mode::empty())?;
+    here = match enter(&here, &name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    let mut levels = vec![Level { name, directories: clear(&here)? }];
+    while let Some(level) = levels.last_mut() {
+        if let Some(next) = level.directories.pop() {
+            here = enter(&here, &next)?;
+            levels.push(Level { name: next, directories: clear(&here)? });
+            continue;
+        }
+        here = rustix::fs::openat(&here, "..", DIRECTORY, Mode::empty())?;
+        rustix::fs::unlinkat(&here, &level.name, rustix::fs::AtFlags::REMOVEDIR)?;
+        levels.pop();
+    }
+    Ok(())
+}
+
+fn enter(here: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
+    match open(here, name.as_bytes(), DIRECTORY, Mode::empty()) {
+        Ok(directory) => {
+            rustix::fs::fchmod(&directory, Mode::RWXU)?;
+            Ok(directory)
+        }
+        // A directory of ours that its guest may not read. Nobody else can put a link there.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            rustix::fs::chmodat(here, name, Mode::RWXU, rustix::fs::AtFlags::empty())?;
+            open(here, name.as_bytes(), DIRECTORY, Mode::empty())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes everything from a directory but other directories, whose names it gives back.
+fn clear(here: &OwnedFd) -> io::Result<Vec<CString>> {
+    let mut directories = Vec::new();
+    let mut others = Vec::new();
+    for found in Dir::read_from(here)? {
+        let found = found?;
+        match (found.file_name().to_bytes(), found.file_type()) {
+            (b"." | b"..", _) => {}
+            (_, FileType::Directory) => directories.push(found.file_name().to_owned()),
+            _ => others.push(found.file_name().to_owned()),
+        }
+    }
+    for name in others {
+        match rustix::fs::unlinkat(here, &name, rustix::fs::AtFlags::empty()) {
+            Err(Errno::ISDIR) => directories.push(name),
+            other => other?,
+        }
+    }
+    Ok(directories)
+}

@@ -1,0 +1,208 @@
+//! Reads one file of a stack, or a part of it, from where its blob holds it.
+
+use std::{io, ops::Range};
+
+use bytes::{Buf, Bytes, BytesMut};
+use cloche_model::LayerDigest;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use tokio::io::AsyncRead;
+use tokio_util::io::StreamReader;
+use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
+
+use crate::{
+    Index, LayerError, Layers, Node,
+    entry::{Extent, Kind},
+    tree::NodeKind,
+};
+
+/// How much is decompressed at a time.
+const PIECE: usize = 1 << 17;
+
+/// An open file of a stack.
+pub struct OpenFile {
+    /// What it is.
+    pub node: Node,
+    /// The part of it that is read.
+    pub range: Range<u64>,
+    /// The bytes of that part.
+    pub content: Box<dyn AsyncRead + Send + Unpin>,
+}
+
+/// A stretch of a file: data somewhere in the archive, or a hole.
+enum Part {
+    Data(Range<u64>),
+    Hole(u64),
+}
+
+impl Layers {
+    /// Opens a file for reading; a range is cut to the file's size. No symbolic link is followed.
+    ///
+    /// # Errors
+    /// If there is no file at the path, the range begins behind its end, or the store fails.
+    pub async fn open_file(
+        &self,
+        stack: &[LayerDigest],
+        path: &[u8],
+        range: Option<Range<u64>>,
+    ) -> Result<OpenFile, LayerError> {
+        let tree = self.tree(stack).await?;
+        let text = || String::from_utf8_lossy(path).into_owned();
+        let node = tree.get(path).ok_or_else(|| LayerError::NoSuchPath(text()))?;
+        if node.kind != NodeKind::File {
+            return Err(LayerError::WrongKind(text(), "is not a file"));
+        }
+        self.open_node(node, range).await
+    }
+
+    /// The same, for a file of a tree at hand.
+    ///
+    /// # Errors
+    /// If the node is not a file, the range begins behind its end, or the store fails.
+    pub async fn open_node(
+        &self,
+        node: &Node,
+        range: Option<Range<u64>>,
+    ) -> Result<OpenFile, LayerError> {
+        let text = || String::from_utf8_lossy(&node.path_in_layer).into_owned();
+        let range = range.unwrap_or(0..node.size);
+        if range.start > node.size || range.start > range.end {
+            return Err(LayerError::WrongKind(text(), "is shorter than that"));
+        }
+        let range = range.start..range.end.min(node.size);
+        let index = self.index(&node.layer).await?;
+        let Some(Kind::File { size, extents, data_at, .. }) =
+            index.get(&node.path_in_layer).map(|entry| &entry.kind)
+        else {
+            return Err(LayerError::WrongKind(text(), "is not a file"));
+        };
+        let whole = [Extent { offset: 0, length: *size }];
+        let parts = parts(extents.as_deref().unwrap_or(&whole), *data_at, &range);
+        let archive = self.archive(&node.layer, &index, &parts).await?;
+        let pieces = Box::pin(pieces(parts, archive));
+        let content = Box::new(StreamReader::new(pieces));
+        Ok(OpenFile { node: node.clone(), range, content })
+    }
+
+    /// The part of an archive that holds these parts, from its first byte on.
+    async fn archive(
+        &self,
+        layer: &LayerDigest,
+        index: &Index,
+        parts: &[Part],
+    ) -> Result<Archive, LayerError> {
+        let data: Vec<&Range<u64>> = parts
+            .iter()
+            .filter_map(|part| match part {
+                Part::Data(range) => Some(range),
+                Part::Hole(_) => None,
+            })
+            .collect();
+        let (Some(first), Some(last)) = (data.first(), data.last()) else {
+            return Ok(Archive { at: 0, pieces: stream::empty().boxed() });
+        };
+        let (frame, end) = index.frames_for(first.start, last.end);
+        let blob = self.0.blobs.stream(layer, Some(frame.blob_at..end)).await?;
+        let blob = blob.map_err(io::Error::other).boxed();
+        Ok(Archive { at: frame.archive_at, pieces: decompressed(blob).boxed() })
+    }
+}
+
+/// Which parts of the archive and which holes make up a range of a file.
+fn parts(extents: &[Extent], data_at: u64, range: &Range<u64>) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let (mut at, mut archive_at) = (range.start, data_at);
+    for extent in extents {
+        let (start, end) = (extent.offset, extent.offset + extent.length);
+        let (from, to) = (start.max(at), end.min(range.end));
+        if from < to {
+            if from > at {
+                parts.push(Part::Hole(from - at));
+            }
+            parts.push(Part::Data(archive_at + (from - start)..archive_at + (to - start)));
+            at = to;
+        }
+        archive_at += extent.length;
+    }
+    if at < range.end {
+        parts.push(Part::Hole(range.end - at));
+    }
+    parts
+}
+
+/// An archive being read forwards.
+struct Archive {
+    at: u64,
+    pieces: stream::BoxStream<'static, io::Result<Bytes>>,
+}
+
+/// The bytes of these parts.
+fn pieces(parts: Vec<Part>, archive: Archive) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let state = (parts.into_iter(), None, archive, Bytes::new());
+    stream::try_unfold(state, async |(mut parts, mut part, mut archive, mut piece)| {
+        loop {
+            match part.take().or_else(|| parts.next()) {
+                None => return Ok(None),
+                Some(Part::Hole(0)) => {}
+                Some(Part::Data(range)) if range.is_empty() => {}
+                Some(Part::Hole(length)) => {
+                    static ZEROS: [u8; PIECE] = [0; PIECE];
+                    let count = length.min(PIECE as u64);
+                    let zeros = Bytes::from_static(&ZEROS[..count as usize]);
+                    let next = Some(Part::Hole(length - count));
+                    return Ok(Some((zeros, (parts, next, archive, piece))));
+                }
+                Some(Part::Data(range)) => {
+                    if piece.is_empty() {
+                        let next = archive.pieces.next().await;
+                        piece = next.ok_or(io::ErrorKind::UnexpectedEof)??;
+                    }
+                    let skip = (range.start - archive.at).min(piece.len() as u64);
+                    piece.advance(skip as usize);
+                    archive.at += skip;
+                    let count = (range.end - archive.at).min(piece.len() as u64);
+                    part = Some(Part::Data(range.start.max(archive.at + count)..range.end));
+                    if archive.at < range.start || count == 0 {
+                        part = Some(Part::Data(range));
+                        continue;
+                    }
+                    archive.at += count;
+                    let bytes = piece.split_to(count as usize);
+                    return Ok(Some((bytes, (parts, part, archive, piece))));
+                }
+            }
+        }
+    })
+}
+
+/// Decompresses without a thread, so that slow readers hold none.
+fn decompressed(
+    blob: stream::BoxStream<'static, io::Result<Bytes>>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let state = (blob, Bytes::new(), None);
+    stream::try_unfold(state, async |(mut blob, mut input, decoder): (_, Bytes, _)| {
+        let mut decoder = match decoder {
+            Some(decoder) => decoder,
+            None => Decoder::new()?,
+        };
+        loop {
+            if input.is_empty() {
+                match StreamExt::next(&mut blob).await {
+                    Some(next) => input = next?,
+                    None => return Ok(None),
+                }
+            }
+            let mut output = BytesMut::zeroed(PIECE);
+            let (read, written) = {
+                let mut from = InBuffer::around(&input);
+                let mut to = OutBuffer::around(&mut output[..]);
+                decoder.run(&mut from, &mut to)?;
+                (from.pos(), to.pos())
+            };
+            input.advance(read);
+            if written > 0 {
+                output.truncate(written);
+                return Ok(Some((output.freeze(), (blob, input, Some(decoder)))));
+            }
+        }
+    })
+}

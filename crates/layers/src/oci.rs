@@ -1,0 +1,75 @@
+//! Stacks as OCI image layouts, which other tools read: the documents and what they have in common.
+
+mod export;
+mod import;
+
+use std::collections::BTreeMap;
+
+use cloche_model::LayerDigest;
+use serde::{Deserialize, Serialize};
+
+pub use self::export::ExportMeta;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const LAYER_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+const LAYER_PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
+/// The annotation by which tools tell the images of a layout apart.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// `oci-layout`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Layout {
+    image_layout_version: String,
+}
+
+/// `index.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ImageIndex {
+    schema_version: u32,
+    #[serde(default)]
+    media_type: String,
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    schema_version: u32,
+    #[serde(default)]
+    media_type: String,
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
+}
+
+/// A blob and what it is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    media_type: String,
+    digest: LayerDigest,
+    size: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Config {
+    #[serde(default)]
+    created: String,
+    architecture: String,
+    os: String,
+    rootfs: RootFs,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RootFs {
+    #[serde(rename = "type")]
+    kind: String,
+    diff_ids: Vec<LayerDigest>,
+}

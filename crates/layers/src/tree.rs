@@ -1,0 +1,291 @@
+//! The merged view of a stack, as overlayfs would show it, without mounting anything.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::Bound,
+    sync::Arc,
+};
+
+use cloche_model::LayerDigest;
+
+use crate::{
+    Bounds, Index, LayerError, Layers,
+    blobs::blocking,
+    entry::{ContentHash, Entry, Kind, Mtime, Xattr},
+    error::{NAMES_BYTES, PATH_BYTES},
+};
+
+/// The merged view of a stack: what a guest sees that mounts it.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// By path. In the order of bytes, all that is below `p` lies between `p/` and `p0`.
+    nodes: BTreeMap<Vec<u8>, Arc<Node>>,
+}
+
+/// One path of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What it is.
+    pub kind: NodeKind,
+    /// The permission bits.
+    pub mode: u32,
+    /// When it was last written.
+    pub mtime: Mtime,
+    /// The size of its content, holes included; of a symbolic link, the length of its target.
+    pub size: u64,
+    /// How many bytes of data it has, holes not counted.
+    pub data_bytes: u64,
+    /// What its content is known by.
+    pub content: ContentHash,
+    /// Attributes in the `user.` namespace.
+    pub xattrs: Vec<Xattr>,
+    /// The layer that holds it.
+    pub layer: LayerDigest,
+    /// Its path in that layer: of a hard link, that of the first name.
+    pub path_in_layer: Vec<u8>,
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A directory.
+    Directory,
+    /// A file with content.
+    File,
+    /// A symbolic link, and what it says.
+    Symlink(Vec<u8>),
+    /// A named pipe.
+    Fifo,
+}
+
+/// What differs between two trees, in the order of the paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Diff {
+    /// Only the newer one has these.
+    pub added: Vec<Vec<u8>>,
+    /// Both have these, but they differ in kind, content, mode, attributes or time; the time of a
+    /// directory does not count.
+    pub changed: Vec<Vec<u8>>,
+    /// Only the older one had these.
+    pub removed: Vec<Vec<u8>>,
+}
+
+impl Layers {
+    /// The merged view of a stack, the oldest layer first.
+    ///
+    /// # Errors
+    /// If a layer is missing or damaged, or the stack is too large.
+    pub async fn tree(&self, stack: &[LayerDigest]) -> Result<Tree, LayerError> {
+        let mut indexes = Vec::with_capacity(stack.len());
+        for digest in stack {
+            indexes.push((digest.clone(), self.index(digest).await?));
+        }
+        let bounds = self.0.config.bounds;
+        blocking(move || {
+            let mut tree = Tree::default();
+            for (digest, index) in &indexes {
+                tree.apply(digest, index, bounds)?;
+            }
+            Ok(tree)
+        })
+        .await
+    }
+}
+
+impl Tree {
+    /// What is at a path (empty: the home itself). No symbolic link is followed.
+    #[must_use]
+    pub fn get(&self, path: &[u8]) -> Option<&Node> {
+        self.nodes.get(path).map(|node| &**node)
+    }
+
+    /// The names in a directory, in order; none if there is no such directory.
+    #[must_use]
+    pub fn list(&self, directory: &[u8]) -> Option<Vec<(&[u8], &Node)>> {
+        if self.get(directory)?.kind != NodeKind::Directory {
+            return None;
+        }
+        let prefix = if directory.is_empty() { Vec::new() } else { below(directory).0 };
+        let mut found = Vec::new();
+        let mut from = Bound::Excluded(prefix.clone());
+        while let Some((path, node)) = self.nodes.range((from, Bound::Unbounded)).next() {
+            let Some(name) = path.strip_prefix(&prefix[..]) else { break };
+            from = match name.iter().position(|&byte| byte == b'/') {
+                // Inside another directory, which is skipped as a whole.
+                Some(slash) => Bound::Included(below(&path[..prefix.len() + slash]).1),
+                None => {
+                    found.push((name, &**node));
+                    Bound::Excluded(path.clone())
+                }
+            };
+        }
+        Some(found)
+    }
+
+    /// Everything, in the order of the paths: a directory comes before what is in it.
+    pub fn walk(&self) -> impl Iterator<Item = (&[u8], &Node)> {
+        self.nodes.iter().map(|(path, node)| (&path[..], &**node))
+    }
+
+    /// The bytes of data of all files; each counts once, however many names it has.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let mut seen = HashSet::new();
+        let files = self.walk().filter(|(_, node)| node.kind == NodeKind::File);
+        files
+            .filter(|&(_, node)| seen.insert((&node.layer, &node.path_in_layer)))
+            .map(|(_, node)| node.data_bytes)
+            .sum()
+    }
+
+    /// How many paths there are, without the home itself.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.nodes.len().saturating_sub(1) as u64
+    }
+
+    /// What changed between two trees.
+    #[must_use]
+    pub fn diff(old: &Self, new: &Self) -> Diff {
+        let mut diff = Diff::default();
+        for (path, node) in &new.nodes {
+            match old.nodes.get(path) {
+                None => diff.added.push(path.clone()),
+                Some(before) if before.differs(node) => diff.changed.push(path.clone()),
+                Some(_) => {}
+            }
+        }
+        let gone = old.nodes.keys().filter(|path| !new.nodes.contains_key(*path));
+        diff.removed = gone.cloned().collect();
+        diff
+    }
+
+    /// Lays a layer over the tree.
+    pub(crate) fn apply(
+        &mut self,
+        digest: &LayerDigest,
+        index: &Index,
+        bounds: Bounds,
+    ) -> Result<(), LayerError> {
+        // Renamed directories are found as they were before this layer.
+        let mut moved = BTreeMap::new();
+        let (mut count, mut names) = (0, 0);
+        for entry in index.entries() {
+            if let Kind::Directory { opaque: false, redirect: Some(from) } = &entry.kind {
+                let subtree = self.subtree(from);
+                count += subtree.len() as u64;
+                names += subtree.iter().map(|(path, _)| path.len() as u64).sum::<u64>();
+                if count > bounds.entries || names > NAMES_BYTES {
+                    return Err(LayerError::TooMuch("renamed too many entries"));
+                }
+                moved.insert(&entry.path, subtree);
+            }
+        }
+        for entry in index.entries() {
+            self.apply_entry(digest, index, entry, moved.remove(&entry.path))?;
+            if self.nodes.len() as u64 > bounds.entries {
+                return Err(LayerError::TooMuch("too many entries"));
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_entry(
+        &mut self,
+        digest: &LayerDigest,
+        index: &Index,
+        entry: &Entry,
+        moved: Option<Vec<(Vec<u8>, Arc<Node>)>>,
+    ) -> Result<(), LayerError> {
+        let path = &entry.path;
+        let was_directory = self.get(path).is_some_and(|node| node.kind == NodeKind::Directory);
+        let merges = was_directory
+            && matches!(entry.kind, Kind::Directory { opaque: false, redirect: None });
+        if !merges {
+            self.remove_below(path);
+        }
+        for (below, node) in moved.into_iter().flatten() {
+            if path.len() + below.len() > PATH_BYTES {
+                return Err(LayerError::TooMuch("renamed a path that is too long"));
+            }
+            self.nodes.insert([&path[..], &below].concat(), node);
+        }
+        if entry.kind == Kind::Whiteout {
+            self.nodes.remove(path);
+            return Ok(());
+        }
+        let first = match &entry.kind {
+            Kind::HardLink { target } => index.get(target).unwrap_or(entry),
+            _ => entry,
+        };
+        self.nodes.insert(path.clone(), Arc::new(Node::new(digest, first)));
+        Ok(())
+    }
+
+    /// All that is below a directory, with its path from there on, `/` first.
+    fn subtree(&self, directory: &[u8]) -> Vec<(Vec<u8>, Arc<Node>)> {
+        let (start, end) = below(directory);
+        let range = self.nodes.range(start..end);
+        range.map(|(path, node)| (path[directory.len()..].to_vec(), Arc::clone(node))).collect()
+    }
+
+    fn remove_below(&mut self, directory: &[u8]) {
+        if directory.is_empty() {
+            return self.nodes.retain(|path, _| path.is_empty());
+        }
+        let (start, end) = below(directory);
+        let gone: Vec<Vec<u8>> =
+            self.nodes.range(start..end).map(|(path, _)| path.clone()).collect();
+        for path in gone {
+            self.nodes.remove(&path);
+        }
+    }
+}
+
+/// The bounds of what is below a directory other than the home itself.
+fn below(directory: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    ([directory, b"/"].concat(), [directory, b"0"].concat())
+}
+
+impl Node {
+    fn new(layer: &LayerDigest, entry: &Entry) -> Self {
+        let mut content = ContentHash::default();
+        let (kind, size) = match &entry.kind {
+            Kind::File { size, hash, .. } => {
+                content = *hash;
+                (NodeKind::File, *size)
+            }
+            Kind::Symlink { target } => (NodeKind::Symlink(target.clone()), target.len() as u64),
+            Kind::Fifo => (NodeKind::Fifo, 0),
+            Kind::Directory { .. } | Kind::HardLink { .. } | Kind::Whiteout => {
+                (NodeKind::Directory, 0)
+            }
+        };
+        Self {
+            kind,
+            mode: entry.mode,
+            mtime: entry.mtime,
+            size,
+            data_bytes: entry.kind.data_bytes(),
+            content,
+            xattrs: entry.xattrs.clone(),
+            layer: layer.clone(),
+            path_in_layer: entry.path.clone(),
+        }
+    }
+
+    fn differs(&self, other: &Self) -> bool {
+        let place = |node: &Self| (node.layer.clone(), node.path_in_layer.clone());
+        let about = |node: &Self| (node.kind.clone(), node.mode, node.xattrs.clone());
+        match (&self.kind, &other.kind) {
+            (NodeKind::Directory, NodeKind::Directory) => about(self) != about(other),
+            _ if place(self) == place(other) => false,
+            // Written again, or in another layer because the stack was squashed.
+            _ => {
+                about(self) != about(other)
+                    || (self.mtime, self.size, self.content)
+                        != (other.mtime, other.size, other.content)
+            }
+        }
+    }
+}

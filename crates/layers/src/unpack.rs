@@ -1,0 +1,252 @@
+//! Unpacks an archive into an empty directory of ours. The archive is a guest's: every entry is
+//! checked before anything is done for it, and every path is walked beneath the directory.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::fd::{AsFd, OwnedFd},
+    os::unix::fs::FileExt,
+};
+
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags},
+    io::Errno,
+};
+
+use crate::{
+    Bounds, LayerError, beneath,
+    entry::{Entry, Extent, Kind, Mtime, Xattr},
+    index::Builder,
+    wire::{
+        read::{Archive, Item},
+        split,
+    },
+};
+
+/// What became of an archive.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    /// The mode and time of the home itself.
+    pub(crate) root: (u32, Mtime),
+    /// The marks that its directories need, each as kind, path, NUL, value, NUL.
+    pub(crate) marks: Vec<u8>,
+}
+
+/// Unpacks into `top`, which must be empty. Nobody may trust what is there if this fails.
+pub(crate) fn unpack<R: Read>(
+    archive: &mut Archive<R>,
+    top: OwnedFd,
+    bounds: Bounds,
+) -> Result<Unpacked, LayerError> {
+    let mut builder = Builder::new(bounds);
+    let mut unpacker = Unpacker {
+        parent: (Vec::new(), dup(&top).map_err(unpacking)?),
+        top,
+        directories: Vec::new(),
+        marks: Vec::new(),
+        buffer: vec![0; 1 << 17],
+        attributes_lost: 0,
+    };
+    while let Some(item) = archive.next()? {
+        builder.add(&item)?;
+        match item {
+            Item::Entry(entry) => unpacker.entry(archive, entry)?,
+            Item::Opaque(path) => unpacker.mark(b'o', &path, b""),
+        }
+    }
+    let index = builder.finish(Vec::new(), 0)?;
+    unpacker.finish().map_err(unpacking)?;
+    let root = index.get(b"").map_or((0o700, Mtime::default()), |root| (root.mode, root.mtime));
+    Ok(Unpacked { root, marks: unpacker.marks })
+}
+
+struct Unpacker {
+    top: OwnedFd,
+    /// The directory of the entry before, which is often that of the next.
+    parent: (Vec<u8>, OwnedFd),
+    /// Directories get their modes and times last, when nothing is put into them any more.
+    directories: Vec<(Vec<u8>, u32, Mtime)>,
+    marks: Vec<u8>,
+    buffer: Vec<u8>,
+    attributes_lost: u64,
+}
+
+impl Unpacker {
+    fn entry<R: Read>(&mut self, archive: &mut Archive<R>, entry: Entry) -> Result<(), LayerError> {
+        if let Kind::File { size, extents, .. } = &entry.kind {
+            return self.file(archive, &entry, *size, extents.as_deref());
+        }
+        self.without_data(entry).map_err(unpacking)
+    }
+
+    fn without_data(&mut self, entry: Entry) -> io::Result<()> {
+        let name = split(&entry.path).1.to_vec();
+        match &entry.kind {
+            Kind::Directory { redirect, .. } => {
+                if let Some(redirect) = redirect {
+                    self.mark(b'r', &entry.path, &[b"/", &redirect[..]].concat());
+                }
+                if !entry.path.is_empty() {
+                    rustix::fs::mkdirat(self.parent(&entry.path)?, &name[..], Mode::RWXU)?;
+                }
+                if !entry.xattrs.is_empty() {
+                    let directory = beneath::directory(&self.top, &entry.path)?;
+                    self.attributes(&directory, &entry.xattrs)?;
+                }
+                self.directories.push((entry.path, entry.mode, entry.mtime));
+            }
+            Kind::HardLink { target } => {
+                let from = beneath::directory(&self.top, split(target).0)?;
+                let to = self.parent(&entry.path)?;
+                rustix::fs::linkat(from, split(target).1, to, &name[..], AtFlags::empty())?;
+            }
+            Kind::Symlink { target } => {
+                let parent = self.parent(&entry.path)?;
+                rustix::fs::symlinkat(&target[..], parent, &name[..])?;
+                let times = times(entry.mtime);
+                rustix::fs::utimensat(parent, &name[..], &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Kind::Fifo => {
+                let parent = self.parent(&entry.path)?;
+                rustix::fs::mknodat(parent, &name[..], FileType::Fifo, Mode::RUSR, 0)?;
+                set(parent, &name, entry.mode, entry.mtime)?;
+            }
+            Kind::Whiteout => {
+                let parent = self.parent(&entry.path)?;
+                let mode = Mode::empty();
+                rustix::fs::mknodat(parent, &name[..], FileType::CharacterDevice, mode, 0)?;
+            }
+            Kind::File { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn file<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        entry: &Entry,
+        size: u64,
+        extents: Option<&[Extent]>,
+    ) -> Result<(), LayerError> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let parent = self.parent(&entry.path).map_err(unpacking)?;
+        let file = beneath::open(parent, split(&entry.path).1, flags, mode).map_err(unpacking)?;
+        let file = File::from(file);
+        let whole = [Extent { offset: 0, length: size }];
+        for extent in extents.unwrap_or(&whole) {
+            self.copy(archive, &file, *extent)?;
+        }
+        self.finish_file(&file, entry, extents.map(|_| size)).map_err(unpacking)
+    }
+
+    fn copy<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        file: &File,
+        extent: Extent,
+    ) -> Result<(), LayerError> {
+        let (mut at, end) = (extent.offset, extent.offset + extent.length);
+        while at < end {
+            let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(self.buffer.len());
+            let count = archive.read(&mut self.buffer[..most]);
+            let count = count.map_err(LayerError::io("reading a layer"))?;
+            if count == 0 {
+                return Err(LayerError::Refused("an archive that ends early".to_owned()));
+            }
+            file.write_all_at(&self.buffer[..count], at).map_err(unpacking)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
+    fn finish_file(&mut self, file: &File, entry: &Entry, sparse: Option<u64>) -> io::Result<()> {
+        if let Some(size) = sparse {
+            file.set_len(size)?;
+        }
+        self.attributes(file, &entry.xattrs)?;
+        rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode))?;
+        rustix::fs::futimens(file, &times(entry.mtime))?;
+        Ok(())
+    }
+
+    /// Sets attributes. What this disk cannot hold is left out: a home without an attribute is
+    /// better than a home that cannot be mounted.
+    fn attributes(&mut self, file: impl AsFd, xattrs: &[Xattr]) -> io::Result<()> {
+        for (name, value) in xattrs {
+            match rustix::fs::fsetxattr(&file, &name[..], value, XattrFlags::empty()) {
+                Err(Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE | Errno::DQUOT) => {
+                    self.attributes_lost += 1;
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn parent(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
+        let wanted = split(path).0;
+        if self.parent.0 != wanted {
+            // From the last one on, if it lies above: walking from the top is slow in deep trees.
+            let rest = match wanted.strip_prefix(&self.parent.0[..]) {
+                Some(rest) if self.parent.0.is_empty() => Some(rest),
+                Some(rest) => rest.strip_prefix(b"/"),
+                None => None,
+            };
+            let directory = match rest {
+                Some(rest) => beneath::directory(&self.parent.1, rest)?,
+                None => beneath::directory(&self.top, wanted)?,
+            };
+            self.parent = (wanted.to_vec(), directory);
+        }
+        Ok(&self.parent.1)
+    }
+
+    fn mark(&mut self, kind: u8, path: &[u8], value: &[u8]) {
+        self.marks.push(kind);
+        for field in [path, value] {
+            self.marks.extend_from_slice(field);
+            self.marks.push(0);
+        }
+    }
+
+    /// Directories were made before what is in them, so backwards is the deepest first.
+    fn finish(&mut self) -> io::Result<()> {
+        while let Some((path, mode, mtime)) = self.directories.pop() {
+            if path.is_empty() {
+                rustix::fs::fchmod(&self.top, Mode::from_raw_mode(mode))?;
+                rustix::fs::futimens(&self.top, &times(mtime))?;
+            } else {
+                let name = split(&path).1;
+                set(self.parent(&path)?, name, mode, mtime)?;
+            }
+        }
+        if self.attributes_lost > 0 {
+            let lost = self.attributes_lost;
+            tracing::warn!(lost, "the cache's file system could not hold all attributes");
+        }
+        Ok(())
+    }
+}
+
+/// Sets mode and time of what was made under this name.
+fn set(parent: &OwnedFd, name: &[u8], mode: u32, mtime: Mtime) -> io::Result<()> {
+    rustix::fs::utimensat(parent, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+    Ok(())
+}
+
+fn times(mtime: Mtime) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanos) },
+    }
+}
+
+fn dup(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    fd.try_clone()
+}
+
+fn unpacking(source: io::Error) -> LayerError {
+    LayerError::from_io("unpacking a layer", source)
+}

@@ -1,0 +1,141 @@
+//! The same in a bucket of a real S3 server, which the test starts.
+
+use std::slice::from_ref;
+use std::{
+    collections::HashSet,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use cloche_layers::{Bounds, LayerError, Layers, LayersConfig, S3Config, StoreConfig};
+use cloche_model::ByteSize;
+
+use crate::{
+    keeping::{noise, read},
+    snapshot::{assert_same, snapshot},
+    support::{pack_tree, store},
+};
+
+/// A server with a bucket. Killed when it is dropped.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/moto_server");
+        let mut child = Command::new(program)
+            .args(["-H", "127.0.0.1", "-p", "0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("moto is not installed: run scripts/setup-tests");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned()))
+            .expect("moto did not start");
+        // It must not wait for somebody to read what it says.
+        std::thread::spawn(move || lines.for_each(drop));
+        let server = Self { child, address };
+        let request = format!(
+            "PUT /layers HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            server.address
+        );
+        let mut stream = TcpStream::connect(&server.address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        server
+    }
+
+    fn config(&self, dir: &std::path::Path, bucket: &str) -> LayersConfig {
+        // Any key will do, so one that the test has anyway.
+        let key = "CARGO_PKG_NAME".to_owned();
+        let s3 = S3Config {
+            bucket: bucket.to_owned(),
+            endpoint: Some(format!("http://{}", self.address)),
+            region: "us-east-1".to_owned(),
+            prefix: "some/where".to_owned(),
+            access_key_env: key.clone(),
+            secret_key_env: key,
+        };
+        LayersConfig {
+            dir: dir.to_owned(),
+            store: StoreConfig::S3(s3),
+            cache_bytes: ByteSize::gib(1),
+            bounds: Bounds::default(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn layers_live_in_a_bucket() {
+    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let large = noise(24 << 20, 5);
+    fs::write(tree.join("large"), &large).unwrap();
+    fs::write(tree.join("small"), "small").unwrap();
+    let config = server.config(&dir.path().join("one"), "layers");
+    let layers = Layers::open(config.clone()).await.unwrap();
+    // Large enough for an upload in parts, and one that is not.
+    let first = store(&layers, pack_tree(&tree)).await.unwrap().unwrap().layer;
+    fs::remove_file(tree.join("large")).unwrap();
+    let second = store(&layers, pack_tree(&tree)).await.unwrap().unwrap().layer;
+    assert_eq!(fs::read_dir(config.dir.join("new")).unwrap().count(), 0);
+    let usage = layers.usage().await.unwrap();
+    assert_eq!(usage.blobs, 2);
+    assert_eq!(usage.blob_bytes, first.stored.bytes() + second.stored.bytes());
+
+    // Another host knows only the bucket.
+    let other = Layers::open(server.config(&dir.path().join("two"), "layers")).await.unwrap();
+    let stack = [first.digest.clone()];
+    let range = Some(13 << 20..14 << 20);
+    assert!(read(&other, &stack, b"large", range).await.unwrap() == large[13 << 20..14 << 20]);
+    let mountable = other.mountable(from_ref(&second.digest)).await.unwrap();
+    let unpacked = other.cache_dir().join(mountable.names()[0]);
+    assert_same("from the bucket", &snapshot(&tree), &snapshot(&unpacked));
+    let both = [first.digest.clone(), second.digest.clone()];
+    let squashed = other.squash(&both).await.unwrap().unwrap();
+    assert_eq!(squashed.layer.bytes.bytes(), (24 << 20) + 5);
+
+    let keep: HashSet<_> = [squashed.layer.digest.clone()].into();
+    let kept = layers.sweep(&keep, Duration::from_secs(3600)).await.unwrap();
+    assert_eq!((kept.deleted, kept.kept), (0, 3));
+    let swept = layers.sweep(&keep, Duration::ZERO).await.unwrap();
+    assert_eq!((swept.deleted, swept.kept), (2, 1));
+    assert!(matches!(layers.index(&first.digest).await, Err(LayerError::Missing(_))));
+}
+
+#[tokio::test]
+async fn a_bucket_that_fails_is_an_error_and_no_layer() {
+    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = server.config(&dir.path().join("one"), "no-such-bucket");
+    let layers = Layers::open(config.clone()).await.unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "x").unwrap();
+    assert!(store(&layers, pack_tree(&tree)).await.is_err());
+    assert_eq!(fs::read_dir(config.dir.join("new")).unwrap().count(), 0);
+    let StoreConfig::S3(s3) = &mut config.store else { panic!() };
+    s3.secret_key_env = "NO_SUCH_VARIABLE".to_owned();
+    let Err(error) = Layers::open(config).await else { panic!("it has no secret") };
+    assert!(error.to_string().contains("NO_SUCH_VARIABLE"), "{error}");
+}

@@ -1,0 +1,207 @@
+//! Export to other tools, and back.
+
+use std::{fs, path::Path, process::Command};
+
+use cloche_layers::{ExportMeta, LayerError};
+use cloche_model::LayerDigest;
+use rustix::fs::XattrFlags;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    keeping::noise,
+    support::{Forged, Place},
+};
+
+/// Two layers with a deletion between them.
+async fn stack(place: &Place) -> Vec<LayerDigest> {
+    let (one, two) = (place.tree("one"), place.tree("two"));
+    fs::create_dir(one.join("dir")).unwrap();
+    fs::write(one.join("dir/file"), noise(50_000, 1)).unwrap();
+    fs::write(one.join("gone"), "x").unwrap();
+    fs::write(two.join(".wh.mine"), "mine").unwrap();
+    let (kind, mode) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::empty());
+    rustix::fs::mknodat(rustix::fs::CWD, two.join("gone"), kind, mode, 0).unwrap();
+    vec![place.store(&one).await.layer.digest, place.store(&two).await.layer.digest]
+}
+
+fn skopeo(arguments: &[&str]) -> Vec<u8> {
+    let output = Command::new("skopeo").args(arguments).output();
+    let output = output.expect("skopeo is not installed: run scripts/setup-tests");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+#[tokio::test]
+async fn skopeo_accepts_an_export_and_it_comes_back() {
+    let place = Place::new().await;
+    let stack = stack(&place).await;
+    let meta = ExportMeta {
+        name: "latest".to_owned(),
+        created: Some("2026-01-02T03:04:05Z".to_owned()),
+        annotations: [("cloche.thread".to_owned(), "one".to_owned())].into(),
+    };
+    let dir = place.dir.path().join("image");
+    place.layers.export(&stack, &dir, &meta).await.unwrap();
+    let image = format!("oci:{}:latest", dir.display());
+    let seen: Value = serde_json::from_slice(&skopeo(&["inspect", &image])).unwrap();
+    let layers: Vec<_> = stack.iter().map(LayerDigest::as_str).collect();
+    assert_eq!(seen["Layers"], serde_json::json!(layers));
+    assert_eq!(seen["Created"], "2026-01-02T03:04:05Z");
+    // Copying makes skopeo unpack and check every layer.
+    let copy = place.dir.path().join("copy");
+    let target = format!("oci:{}:latest", copy.display());
+    let policy = ["--insecure-policy", "copy", "--dest-compress-format", "zstd", &image, &target];
+    skopeo(&policy);
+
+    let there = Place::new().await;
+    let imported = there.layers.import(&dir).await.unwrap();
+    let digests: Vec<_> = imported.iter().map(|stored| stored.layer.digest.clone()).collect();
+    assert_eq!(digests, stack);
+    for (imported, digest) in imported.iter().zip(&stack) {
+        let before = place.layers.index(digest).await.unwrap();
+        assert_eq!(imported.layer.bytes.bytes(), before.data_bytes());
+        assert_eq!(imported.index.entries(), before.entries());
+    }
+    drop(there.layers.mountable(&digests).await.unwrap());
+    let error = place.layers.export(&stack, &dir, &meta).await.unwrap_err();
+    assert!(error.to_string().contains("not empty"), "{error}");
+}
+
+#[tokio::test]
+async fn renamed_directories_are_exported_as_one_layer() {
+    let place = Place::new().await;
+    let mut stack = stack(&place).await;
+    let three = place.tree("three");
+    fs::create_dir(three.join("renamed")).unwrap();
+    let name = "trusted.overlay.redirect";
+    rustix::fs::setxattr(three.join("renamed"), name, b"dir", XattrFlags::empty()).unwrap();
+    stack.push(place.store(&three).await.layer.digest);
+    let dir = place.dir.path().join("image");
+    place.layers.export(&stack, &dir, &ExportMeta::default()).await.unwrap();
+    let imported = Place::new().await.layers.import(&dir).await.unwrap();
+    assert_eq!(imported.len(), 1);
+    let files: Vec<_> = imported[0].index.files().map(|(path, _)| path.to_vec()).collect();
+    assert_eq!(files, [&b".wh.mine"[..], b"dir/file", b"renamed/file"]);
+}
+
+#[tokio::test]
+async fn an_empty_home_can_be_exported() {
+    let place = Place::new().await;
+    let dir = place.dir.path().join("image");
+    place.layers.export(&[], &dir, &ExportMeta::default()).await.unwrap();
+    skopeo(&["inspect", &format!("oci:{}", dir.display())]);
+    assert!(place.layers.import(&dir).await.unwrap().is_empty());
+}
+
+/// Writes a layout around one layer.
+fn layout(dir: &Path, layer: &[u8], kind: &str, diff_id: &[u8]) {
+    let blobs = dir.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let digest = |bytes: &[u8]| LayerDigest::from_sha256(Sha256::digest(bytes).into());
+    let put = |bytes: &[u8]| {
+        fs::write(blobs.join(digest(bytes).hex()), bytes).unwrap();
+        digest(bytes).to_string()
+    };
+    let config = serde_json::json!({"architecture": "amd64", "os": "linux",
+        "rootfs": {"type": "layers", "diff_ids": [digest(diff_id).to_string()]}});
+    let config = config.to_string();
+    let manifest = serde_json::json!({"schemaVersion": 2,
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": put(config.as_bytes()), "size": config.len()},
+        "layers": [{"mediaType": kind, "digest": put(layer), "size": layer.len()}]});
+    let manifest = manifest.to_string();
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": [{
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "digest": put(manifest.as_bytes()), "size": manifest.len()}]});
+    fs::write(dir.join("index.json"), index.to_string()).unwrap();
+    fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+const PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
+
+async fn import(archive: &[u8], kind: &str) -> Result<usize, LayerError> {
+    let place = Place::new().await;
+    let dir = place.tree("image");
+    let layer = match kind {
+        ZSTD => zstd::encode_all(archive, 1).unwrap(),
+        _ => archive.to_vec(),
+    };
+    layout(&dir, &layer, kind, archive);
+    let imported = place.layers.import(&dir).await;
+    if imported.is_err() {
+        assert_eq!(place.layers.usage().await.unwrap().blobs, 0);
+        assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
+    }
+    imported.map(|layers| layers.len())
+}
+
+#[tokio::test]
+async fn layers_from_elsewhere_are_checked_like_our_own() {
+    let fine = Forged::new().entry(b"file", b'0', b"", b"data").end();
+    assert_eq!(import(&fine, ZSTD).await.unwrap(), 1);
+    assert_eq!(import(&fine, PLAIN).await.unwrap(), 1);
+    let error = import(&fine, "application/vnd.oci.image.layer.v1.tar+gzip").await.unwrap_err();
+    assert!(error.to_string().contains("skopeo copy"), "{error}");
+    for evil in [
+        Forged::new().entry(b"../x", b'0', b"", b"data").end(),
+        Forged::new().entry(b"x", b'1', b"/etc/passwd", b"").end(),
+        Forged::new().entry(b"x", b'3', b"", b"").end(),
+        Forged::new().entry(b"p", b'2', b"/proc", b"").entry(b"p/x", b'0', b"", b"").end(),
+    ] {
+        for kind in [ZSTD, PLAIN] {
+            assert!(matches!(import(&evil, kind).await, Err(LayerError::Refused(_))));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bomb_is_not_unpacked() {
+    let bomb = Forged::new().entry(b"zeros", b'0', b"", &vec![0; 80 << 20]).end();
+    let error = import(&bomb, ZSTD).await.unwrap_err();
+    assert!(matches!(error, LayerError::TooMuch("been compressed too well")), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_layout_must_be_what_it_says() {
+    let archive = Forged::new().entry(b"file", b'0', b"", b"data").end();
+    let layer = zstd::encode_all(&archive[..], 1).unwrap();
+    let hex = hex::encode(Sha256::digest(&layer));
+    type Spoil = fn(&Path, &Path);
+    let spoils: [(&str, Spoil); 7] = [
+        ("there is no", |dir, _| fs::remove_file(dir.join("index.json")).unwrap()),
+        ("oci-layout", |dir, _| fs::write(dir.join("oci-layout"), "{}").unwrap()),
+        ("exactly one", |dir, _| {
+            fs::write(dir.join("index.json"), r#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
+        }),
+        ("bytes instead of", |_, blob| fs::write(blob, "other").unwrap()),
+        ("damaged", |_, blob| {
+            let mut bytes = fs::read(blob).unwrap();
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+            fs::write(blob, bytes).unwrap();
+        }),
+        ("opening", |_, blob| {
+            fs::rename(blob, blob.with_extension("away")).unwrap();
+            std::os::unix::fs::symlink(blob.with_extension("away"), blob).unwrap();
+        }),
+        ("not a file", |_, blob| {
+            fs::remove_file(blob).unwrap();
+            fs::create_dir(blob).unwrap();
+        }),
+    ];
+    for (why, spoil) in spoils {
+        let place = Place::new().await;
+        let dir = place.tree("image");
+        layout(&dir, &layer, ZSTD, &archive);
+        spoil(&dir, &dir.join("blobs/sha256").join(&hex));
+        let error = place.layers.import(&dir).await.unwrap_err();
+        assert!(error.to_string().contains(why), "{why:?} is not in {error}");
+    }
+    let place = Place::new().await;
+    let dir = place.tree("image");
+    layout(&dir, &layer, ZSTD, b"another archive");
+    let error = place.layers.import(&dir).await.unwrap_err();
+    assert!(error.to_string().contains("the archive of layer"), "{error}");
+}

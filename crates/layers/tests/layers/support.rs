@@ -1,0 +1,160 @@
+//! What the tests share: a store in a directory of its own, and trees to put into it.
+
+use std::{
+    fs::File,
+    io::Write,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use cloche_layers::{
+    Bounds, LayerError, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, pack,
+};
+use cloche_model::{ByteSize, LayerDigest};
+use proptest::prelude::ProptestConfig;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+/// So many cases, or as many as `PROPTEST_CASES` says.
+pub(crate) fn cases(usual: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let failure_persistence = None;
+    let cases = asked.unwrap_or(usual);
+    ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
+}
+
+/// A store of layers that is gone at the end of the test.
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+    pub(crate) config: LayersConfig,
+    pub(crate) layers: Layers,
+}
+
+impl Place {
+    pub(crate) async fn new() -> Self {
+        Self::with(ByteSize::gib(1), Bounds::default()).await
+    }
+
+    pub(crate) async fn with(cache_bytes: ByteSize, bounds: Bounds) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = StoreConfig::Local;
+        let config = LayersConfig { dir: dir.path().join("layers"), store, cache_bytes, bounds };
+        let layers = Layers::open(config.clone()).await.unwrap();
+        Self { dir, config, layers }
+    }
+
+    /// As if the server had been started again.
+    pub(crate) async fn reopen(&mut self) {
+        self.layers = Layers::open(self.config.clone()).await.unwrap();
+    }
+
+    /// A new directory for a tree.
+    pub(crate) fn tree(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+
+    pub(crate) async fn store(&self, tree: &Path) -> Stored {
+        store(&self.layers, pack_tree(tree)).await.unwrap().unwrap()
+    }
+
+    /// Puts bytes where a blob would be, whatever they are.
+    pub(crate) fn forge(&self, archive: &[u8]) -> LayerDigest {
+        let blob = zstd::encode_all(archive, 1).unwrap();
+        let digest = LayerDigest::from_sha256(Sha256::digest(&blob).into());
+        std::fs::write(self.blob(&digest), blob).unwrap();
+        digest
+    }
+
+    pub(crate) fn blob(&self, digest: &LayerDigest) -> PathBuf {
+        self.config.dir.join("blobs/sha256").join(digest.hex())
+    }
+
+    /// The only directory of a stack of one layer, held for as long as the test runs.
+    pub(crate) async fn unpacked(&self, digest: &LayerDigest) -> PathBuf {
+        let mountable = self.layers.mountable(std::slice::from_ref(digest)).await.unwrap();
+        let path = self.layers.cache_dir().join(mountable.names()[0]);
+        std::mem::forget(mountable);
+        path
+    }
+}
+
+pub(crate) async fn store(layers: &Layers, archive: Vec<u8>) -> Result<Option<Stored>, LayerError> {
+    layers.store(std::io::Cursor::new(archive)).await
+}
+
+pub(crate) fn pack_tree(tree: &Path) -> Vec<u8> {
+    let request = PackRequest { skip: Vec::new(), markers: Markers::Trusted };
+    let mut archive = Vec::new();
+    pack(File::open(tree).unwrap().as_fd(), &request, &mut archive).unwrap();
+    archive
+}
+
+/// An archive made by hand, with anything in it.
+pub(crate) struct Forged(Vec<u8>);
+
+impl Forged {
+    /// With the home itself in it.
+    pub(crate) fn new() -> Self {
+        Self(Vec::new()).entry(b"./", b'5', b"", b"")
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn entry(self, name: &[u8], kind: u8, link: &[u8], data: &[u8]) -> Self {
+        let mut header = tar::Header::new_ustar();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name);
+        header.as_old_mut().linkname[..link.len()].copy_from_slice(link);
+        header.as_old_mut().linkflag = [kind];
+        header.set_mode(0o755);
+        header.set_uid(1000);
+        header.set_gid(1000);
+        header.set_mtime(1);
+        header.set_size(data.len() as u64);
+        self.header(header, data)
+    }
+
+    pub(crate) fn header(mut self, mut header: tar::Header, data: &[u8]) -> Self {
+        header.set_cksum();
+        self.0.extend_from_slice(header.as_bytes());
+        self.raw(data)
+    }
+
+    /// Bytes, filled up to the next block.
+    pub(crate) fn raw(mut self, data: &[u8]) -> Self {
+        self.0.write_all(data).unwrap();
+        let length = self.0.len().next_multiple_of(512);
+        self.0.resize(length, 0);
+        self
+    }
+
+    /// Records for the entry that follows.
+    pub(crate) fn records(self, records: &[(&[u8], &[u8])]) -> Self {
+        let mut bytes = Vec::new();
+        for (key, value) in records {
+            let rest = key.len() + value.len() + 3;
+            let mut length = rest + 1;
+            while length != rest + length.to_string().len() {
+                length = rest + length.to_string().len();
+            }
+            bytes.extend_from_slice(format!("{length} ").as_bytes());
+            bytes.extend_from_slice(key);
+            bytes.push(b'=');
+            bytes.extend_from_slice(value);
+            bytes.push(b'\n');
+        }
+        self.entry(b"records", b'x', b"", &bytes)
+    }
+
+    pub(crate) fn end(mut self) -> Vec<u8> {
+        self.0.extend_from_slice(&[0; 1024]);
+        self.0
+    }
+
+    pub(crate) fn cut(self) -> Vec<u8> {
+        self.0
+    }
+}
