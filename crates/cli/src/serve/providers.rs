@@ -201,6 +201,21 @@ mod tests {
     }
 
     #[test]
+    fn the_example_in_the_documentation_is_accepted() {
+        #[derive(Deserialize)]
+        struct Whole {
+            agent: AgentFile,
+        }
+        let page = include_str!("../../../../docs/AGENT.md");
+        let example = page.split("```").find_map(|part| part.strip_prefix("toml\n")).unwrap();
+        let whole: Whole = toml::from_str(example).unwrap();
+        let config = whole.agent.read(|name| name.ends_with("_API_KEY").then(|| "k".to_owned()));
+        let providers = config.unwrap().providers;
+        assert_eq!(providers.len(), 3);
+        assert_eq!(providers["openai"].model_prices["gpt-5-mini"].output, 2.0);
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_the_provider_s_name() {
         let with = |lines: &str| {
             let text = format!("[providers.a]\nprotocol = \"openai\"\n{lines}");
