@@ -190,12 +190,10 @@ enum Block {
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Delta {
-    TextDelta {
-        text: String,
-    },
-    InputJsonDelta {
-        partial_json: String,
-    },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "input_json_delta")]
+    Arguments { partial_json: String },
     #[serde(other)]
     Other,
 }
@@ -234,10 +232,10 @@ impl Reading {
                 Draft::name(&mut call.name, &name)?;
                 self.calls.insert(index, place);
             }
-            Event::ContentBlockDelta { delta: Delta::TextDelta { text }, .. } => {
+            Event::ContentBlockDelta { delta: Delta::Text { text }, .. } => {
                 self.draft.text(&text, listener)?;
             }
-            Event::ContentBlockDelta { index, delta: Delta::InputJsonDelta { partial_json } } => {
+            Event::ContentBlockDelta { index, delta: Delta::Arguments { partial_json } } => {
                 let place = self.calls.get(&index).copied().ok_or_else(|| {
                     ProviderError::malformed("arguments of a tool call that it never began")
                 })?;
