@@ -1,4 +1,4 @@
-//! `cloche team|sandbox|key|approval`: what operators do, through the admin API of a running server.
+//! `cloche team|sandbox|key|thread|approval`: what operators do, through the API of a running server.
 //!
 //! Each noun is a file of its own: its verbs, the request that each one makes, and the columns of
 //! its table. What may be asked for is the server's to say; nothing is checked twice.
@@ -17,13 +17,16 @@ mod sandbox;
 mod server;
 mod table;
 mod team;
+mod thread;
 
 pub(crate) use approval::ApprovalArguments;
+pub(crate) use connection::connect;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;
+pub(crate) use thread::ThreadArguments;
 
-use server::{AdminError, Server};
+use server::{AdminError, Root, Server};
 
 /// Where the server is and how its answer is shown; the same for every noun and verb.
 #[derive(Args)]
@@ -52,6 +55,8 @@ enum Show {
     Defaults,
     /// A call that waits, with its code as a person reads it.
     Approval,
+    /// The paths of a comparison.
+    Diff,
     /// A sentence; there is no answer to speak of.
     Done(String),
 }
@@ -60,12 +65,16 @@ type Fields = Map<String, Value>;
 
 /// Something that can be asked of the server.
 trait Verb {
+    /// Where what it asks for is.
+    fn root(&self) -> Root {
+        Root::Admin
+    }
     /// Asks it, and says how the answer is to be shown.
     fn ask(self, server: &Server) -> Result<(Value, Show), AdminError>;
 }
 
 fn carry_out(common: &Common, verb: impl Verb) -> ExitCode {
-    let answer = Server::find(&common.data_dir, common.url.as_deref())
+    let answer = Server::find(&common.data_dir, common.url.as_deref(), verb.root())
         .and_then(|server| verb.ask(&server))
         .and_then(|(answer, show)| table::print(&answer, &show, common.json));
     match answer {
@@ -95,6 +104,12 @@ pub(crate) fn approval(arguments: ApprovalArguments) -> ExitCode {
 /// `cloche key`.
 pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
     carry_out(&arguments.common, arguments.verb)
+}
+
+/// `cloche thread`.
+pub(crate) fn thread(arguments: ThreadArguments) -> ExitCode {
+    let of_team = thread::OfTeam { verb: arguments.verb, team: arguments.team };
+    carry_out(&arguments.common, of_team)
 }
 
 /// Puts a value into a body, if there is one: what is absent stays as it is.

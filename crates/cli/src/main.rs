@@ -9,6 +9,8 @@ use cloche_executor::spawner::Options;
 
 mod admin;
 mod doctor;
+mod executor;
+mod mcp;
 mod run;
 mod serve;
 mod verify;
@@ -27,6 +29,10 @@ enum Command {
     Run(Box<run::RunArguments>),
     /// Start the server.
     Serve(serve::ServeArguments),
+    /// Start an executor sidecar: runs code for other servers, keeps nothing.
+    Executor(Box<executor::ExecutorArguments>),
+    /// Serve an MCP client on standard input and output.
+    Mcp(mcp::McpArguments),
     /// Keys of a running server: make, list, change and revoke them.
     Key(Box<admin::KeyArguments>),
     /// Calls of agents that wait for a person, and what was decided.
@@ -35,6 +41,8 @@ enum Command {
     Team(admin::TeamArguments),
     /// Sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
+    /// Threads of a running server: their history, forks, ways back, export and import.
+    Thread(Box<admin::ThreadArguments>),
     /// Say which walls this host can build, and how to get those it cannot.
     Doctor(doctor::DoctorArguments),
     /// Attack the sandbox on this very host and print what held.
@@ -52,10 +60,13 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
+        Command::Executor(arguments) => executor::main(*arguments),
+        Command::Mcp(arguments) => mcp::main(arguments),
         Command::Key(arguments) => admin::key(*arguments),
         Command::Approval(arguments) => admin::approval(arguments),
         Command::Team(arguments) => admin::team(arguments),
         Command::Sandbox(arguments) => admin::sandbox(*arguments),
+        Command::Thread(arguments) => admin::thread(*arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
         Command::Spawner { layers } => spawner(layers),

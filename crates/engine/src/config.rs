@@ -1,8 +1,9 @@
 //! What an operator can set of the engine, with the defaults.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
-use cloche_model::ByteSize;
+use cloche_layers::Layers;
+use cloche_model::{ByteSize, HomeRoom};
 use ipnet::IpNet;
 
 /// Settings of the engine.
@@ -14,10 +15,13 @@ pub struct EngineConfig {
     pub keepalive: Duration,
     /// How long executions may go on after the server was asked to stop.
     pub grace: Duration,
-    /// How long past its time limit an execution may hold its thread.
-    pub lease_margin: Duration,
+    /// How long an execution holds its thread without a sign of life; it gives one three times as
+    /// often. After a crash, nothing is held for longer.
+    pub lease: Duration,
     /// The gates in front of agent tools.
     pub gates: GateConfig,
+    /// The homes of threads.
+    pub homes: HomesConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
 }
@@ -28,8 +32,9 @@ impl Default for EngineConfig {
             output: ByteSize::mib(16),
             keepalive: Duration::from_secs(15),
             grace: Duration::from_secs(30),
-            lease_margin: Duration::from_secs(120),
+            lease: Duration::from_secs(60),
             gates: GateConfig::default(),
+            homes: HomesConfig::default(),
             webhook: WebhookConfig::default(),
         }
     }
@@ -55,6 +60,51 @@ impl Default for GateConfig {
             pending: 100,
             waiting: 32,
             keep: Duration::from_hours(24 * 365),
+        }
+    }
+}
+
+/// Settings of threads and their files.
+#[derive(Clone)]
+pub struct HomesConfig {
+    /// Where layers are kept; without it, nothing that needs a thread can be done.
+    pub layers: Option<Layers>,
+    /// What a home may hold whatever the plan says: the machine's own limit.
+    pub cap: HomeRoom,
+    /// So many layers are made one in the background. A run of a thread with four times as many waits
+    /// until they are.
+    pub squash_depth: usize,
+    /// How old a layer must be before it is deleted because nothing needs it.
+    pub grace: Duration,
+    /// How often such layers are looked for.
+    pub sweep_every: Duration,
+    /// How long a signed URL is good.
+    pub url_expiry: Duration,
+    /// The largest file that can be uploaded.
+    pub upload: ByteSize,
+}
+
+impl fmt::Debug for HomesConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HomesConfig")
+            .field("layers", &self.layers.is_some())
+            .field("cap", &self.cap)
+            .field("squash_depth", &self.squash_depth)
+            .field("grace", &self.grace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for HomesConfig {
+    fn default() -> Self {
+        Self {
+            layers: None,
+            cap: HomeRoom { bytes: ByteSize::gib(64), inodes: 4_000_000 },
+            squash_depth: 16,
+            grace: Duration::from_secs(3600),
+            sweep_every: Duration::from_secs(600),
+            url_expiry: Duration::from_secs(900),
+            upload: ByteSize::gib(10),
         }
     }
 }

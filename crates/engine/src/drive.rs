@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Instant};
 
+use cloche_layers::crash;
 use cloche_model::{
     Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
-    Score, Status, StreamName, Timings, Usage, UsageReport, Written,
+    Score, Seconds, Status, StreamName, Team, Timings, Usage, UsageReport, Written,
 };
-use cloche_store::Finish;
+use cloche_store::{Finish, Finished, StoreError, ThreadKey};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -38,15 +39,23 @@ impl Engine {
         &self,
         run: Admitted,
         start: ExecutionStart,
+        team: &Team,
         live: &Arc<Live>,
     ) -> Arc<Execution> {
         let limits = run.limits();
-        let (result, mut lines) = self.follow(run, live).await;
+        let _lease = self.keep_lease(&start);
+        let (result, mut lines) = match self.at_home(run, &start, team).await {
+            Ok(run) => self.follow(run, live).await,
+            Err(error) => (Err(error), Splitter::new(0)),
+        };
         let ended = match result {
             Ok(outcome) => {
                 live.publish(lines.rest(StreamName::Stdout, &outcome.stdout.bytes)).await;
                 live.publish(lines.rest(StreamName::Stderr, &outcome.stderr.bytes)).await;
-                let verdict = verdict(&outcome, &limits, live.stopped_by());
+                let mut verdict = verdict(&outcome, &limits, live.stopped_by());
+                if outcome.written.quota_exceeded && verdict.error.is_none() {
+                    verdict.error = Some(QUOTA.to_owned());
+                }
                 Ended { verdict, outcome, score: live.score() }
             }
             Err(error) => {
@@ -57,9 +66,27 @@ impl Engine {
         let timings = ended.outcome.timings;
         let sealing = Instant::now();
         let execution = self.record(start, ended, &limits).await;
-        self.inner.metrics.phases(&timings, sealing.elapsed());
+        self.inner.metrics.phases(&timings, timings.seal + sealing.elapsed());
         self.inner.metrics.execution_over(execution.status, execution.start.language);
         Arc::new(execution)
+    }
+
+    /// The run with the home of its thread, if it has one.
+    async fn at_home(
+        &self,
+        run: Admitted,
+        start: &ExecutionStart,
+        team: &Team,
+    ) -> Result<Admitted, DispatchError> {
+        let Some(thread) = &start.thread else { return Ok(run) };
+        let key = ThreadKey { team: start.team.clone(), id: thread.clone() };
+        match self.home(&key, team).await {
+            Ok(home) => Ok(run.with_home(home)),
+            Err(refusal) => {
+                tracing::error!(error = %refusal, source = ?refusal.source, %thread, "no home");
+                Err(DispatchError::Impossible("the home of this thread cannot be read".to_owned()))
+            }
+        }
     }
 
     /// Dispatches it and puts its output into the log, line by line.
@@ -115,15 +142,17 @@ impl Engine {
             error: verdict.error,
             usage: usage(&outcome.usage, limits),
             score,
+            written: outcome.written,
             completed_at: clock::now(),
         };
         let has_webhook = start.webhook_url.is_some();
         let schedule = &self.inner.config.webhook.schedule;
+        let thread = start.thread.clone().map(|id| ThreadKey { team: start.team.clone(), id });
         let finish = Finish {
             trace_id: start.trace_id.clone(),
             status: verdict.status,
             end: end.clone(),
-            holds_thread: start.thread.is_some(),
+            thread: thread.clone(),
             webhook_delay: has_webhook.then(|| schedule.first().copied().unwrap_or_default()),
         };
         let mut execution = Execution {
@@ -132,18 +161,53 @@ impl Engine {
             end: Some(end),
             webhook_status: has_webhook.then_some(DeliveryStatus::Pending),
         };
-        if let Err(error) = self.inner.store.finish(finish).await {
-            tracing::error!(%error, trace_id = %execution.start.trace_id, "the end was not written to the ledger");
-            execution.status = Status::Failed;
-            if let Some(end) = &mut execution.end {
-                end.error = Some("the result could not be recorded".to_owned());
+        let wrote = finish.end.written.layer.is_some();
+        let lost = match self.finish(finish).await {
+            Ok(lost) => lost,
+            Err(error) => {
+                tracing::error!(%error, trace_id = %execution.start.trace_id, "the end was not written to the ledger");
+                execution.status = Status::Failed;
+                Some("the result could not be recorded")
             }
-        } else if has_webhook {
+        };
+        match (lost, &mut execution.end) {
+            (Some(why), Some(end)) => end.error = Some(why.to_owned()),
+            _ => self.look_after(thread.filter(|_| wrote)),
+        }
+        if has_webhook {
             self.inner.courier.wake();
         }
         execution
     }
+
+    /// Writes the end. What the record says instead of the outcome's own error, if the thread was
+    /// lost on the way.
+    async fn finish(&self, finish: Finish) -> Result<Option<&'static str>, StoreError> {
+        let store = &self.inner.store;
+        let moves = finish.thread.is_some() && finish.end.written.layer.is_some();
+        if moves {
+            crash::point("layer-durable");
+        }
+        let finished = store.finish(finish.clone()).await?;
+        if moves {
+            crash::point("head-moved");
+        }
+        if finished != Finished::ThreadLost {
+            return Ok(None);
+        }
+        tracing::error!(trace_id = %finish.trace_id, "an execution lost its thread");
+        let mut finish = Finish { thread: None, ..finish };
+        finish.end.error = Some(LOST.to_owned());
+        store.finish(finish).await?;
+        Ok(Some(LOST))
+    }
 }
+
+/// What the record says when the home had no room for what was written.
+const QUOTA: &str = "disk quota exceeded";
+/// What the record says when the thread's head could not be moved.
+const LOST: &str =
+    "the thread was taken over while this execution ran; what it wrote to its home is not kept";
 
 fn verdict(outcome: &Outcome, limits: &Limits, stopped_by: Option<Stop>) -> Verdict {
     let plain = |status, exit_code| Verdict { status, exit_code, error: None };
@@ -154,7 +218,7 @@ fn verdict(outcome: &Outcome, limits: &Limits, stopped_by: Option<Stop>) -> Verd
         Ending::TimedOut => Verdict {
             status: Status::Timeout,
             exit_code: -1,
-            error: Some(format!("execution timed out after {}s", limits.timeout.as_secs())),
+            error: Some(format!("execution timed out after {}", Seconds(limits.timeout))),
         },
         Ending::OutOfMemory => Verdict {
             status: Status::Oom,

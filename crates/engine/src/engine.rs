@@ -1,10 +1,11 @@
 //! The engine as a whole: what it holds, how it starts, how it stops.
 
 use std::{
-    collections::HashMap,
-    fs::{DirBuilder, File, TryLockError},
+    collections::{HashMap, HashSet},
+    fs::{self, DirBuilder, File, TryLockError},
+    io,
     os::unix::fs::DirBuilderExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,8 +14,9 @@ use std::{
 };
 
 use cloche_model::{ErrorCode, TraceId};
-use cloche_store::{Sqlite, Store, StoreError};
-use parking_lot::RwLock;
+use cloche_store::{Sqlite, Store, StoreError, ThreadKey};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, OnceCell};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -32,8 +34,6 @@ use crate::{
 const RESTARTED: &str = "the server was restarted while this execution was running";
 /// The name of the setting that holds the digest of the admin token.
 pub(crate) const ADMIN_TOKEN: &str = "admin_token_digest";
-/// How often old records are looked for.
-const PRUNE_EVERY: Duration = Duration::from_secs(600);
 /// How long executions may take to die once they are told to.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);
 
@@ -57,9 +57,17 @@ pub(crate) struct Inner {
     /// Executions under way.
     pub(crate) runs: TaskTracker,
     draining: AtomicBool,
+    /// Threads that are being squashed.
+    pub(crate) squashing: Mutex<HashSet<ThreadKey>>,
+    /// Asks for a sweep before it is time.
+    pub(crate) sweep_now: Notify,
+    /// What URLs are signed with, once one was.
+    pub(crate) signing_key: OnceCell<Vec<u8>>,
+    /// For what is being taken apart or put together; empty at every start.
+    pub(crate) scratch: PathBuf,
     /// Ends what runs in the background.
-    closing: CancellationToken,
-    background: TaskTracker,
+    pub(crate) closing: CancellationToken,
+    pub(crate) background: TaskTracker,
     /// Held as long as the directory is ours.
     lock: File,
 }
@@ -74,7 +82,7 @@ pub enum OpenError {
         path: String,
         /// Why.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Another server uses the directory; it would take our executions for its own leftovers.
     #[error("the data directory {path} is in use by another server")]
@@ -102,6 +110,7 @@ impl Engine {
         dispatcher: Arc<dyn Dispatcher>,
     ) -> Result<Self, OpenError> {
         let lock = claim(data_dir)?;
+        let scratch = clear(data_dir)?;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&data_dir.join("cloche.db")).await?);
         let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
         let ended = store.recover(clock::now(), RESTARTED, first_attempt).await?;
@@ -122,6 +131,10 @@ impl Engine {
             desk: Arc::default(),
             runs: TaskTracker::new(),
             draining: AtomicBool::new(false),
+            squashing: Mutex::default(),
+            sweep_now: Notify::new(),
+            signing_key: OnceCell::new(),
+            scratch,
             closing: CancellationToken::new(),
             background: TaskTracker::new(),
             lock,
@@ -135,10 +148,9 @@ impl Engine {
         let inner = &self.inner;
         let courier = Arc::clone(&inner.courier);
         inner.background.spawn(courier.run(inner.closing.clone()));
-        let (store, closing) = (Arc::clone(&inner.store), inner.closing.clone());
-        inner.background.spawn(prune(store, closing, inner.config.gates.keep));
         let (store, desk) = (Arc::clone(&inner.store), Arc::clone(&inner.desk));
         inner.background.spawn(expire(store, desk, inner.closing.clone()));
+        inner.background.spawn(self.clone().keep_house(inner.config.homes.sweep_every));
     }
 
     /// Who holds this API key.
@@ -172,6 +184,12 @@ impl Engine {
         }
         self.inner.store.ping().await.map_err(|error| error.to_string())?;
         self.inner.dispatcher.ready()
+    }
+
+    /// Whether anything was set up to run code. Where not, no door may offer it to an agent.
+    #[must_use]
+    pub fn can_run_code(&self) -> bool {
+        self.inner.dispatcher.is_wired()
     }
 
     /// Everything that is counted, in the text format of Prometheus.
@@ -230,24 +248,14 @@ fn claim(data_dir: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// Deletes records as old as their sandbox's retention says.
-async fn prune(store: Arc<dyn Store>, closing: CancellationToken, keep: Duration) {
-    let mut tick = tokio::time::interval(PRUNE_EVERY);
-    loop {
-        tokio::select! {
-            _ = tick.tick() => {}
-            () = closing.cancelled() => return,
-        }
-        if let Err(error) = store.prune_responses(clock::now()).await {
-            tracing::error!(%error, "old responses were not deleted");
-        }
-        match store.prune(clock::now()).await {
-            Ok(0) => {}
-            Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),
-            Err(error) => tracing::error!(%error, "old execution records were not deleted"),
-        }
-        if let Err(error) = store.prune_gates(clock::now().minus(keep)).await {
-            tracing::error!(%error, "old decisions were not deleted");
-        }
-    }
+/// Makes the directory for unfinished work, without what a crash left in it.
+fn clear(data_dir: &Path) -> Result<PathBuf, OpenError> {
+    let path = data_dir.join("scratch");
+    let cleared = match fs::remove_dir_all(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => DirBuilder::new().mode(0o700).create(&path),
+    };
+    let shown = || data_dir.display().to_string();
+    cleared.map_err(|source| OpenError::Directory { path: shown(), source })?;
+    Ok(path)
 }

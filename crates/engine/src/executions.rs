@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cloche_model::{
-    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, Status, TraceId,
+    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, Status, Team,
+    TraceId,
 };
 use cloche_store::{Begun, Cursor, ExecutionFilter};
 use sha2::{Digest, Sha256};
@@ -15,7 +16,7 @@ use crate::{
     clock,
     drive::UNAVAILABLE,
     live::{Live, Stop},
-    replay, secrets,
+    nowhere, replay, secrets, threads,
 };
 
 /// An execution that has begun.
@@ -33,6 +34,12 @@ impl Started {
         self.live.read(0)
     }
 
+    /// Ties the execution to whoever holds the leash: dropped before the end, it is stopped.
+    #[must_use]
+    pub fn leash(&self) -> Leash {
+        Leash(Arc::clone(&self.live))
+    }
+
     /// Waits for the end; the record of it is durable by then.
     ///
     /// # Errors
@@ -46,6 +53,15 @@ impl Started {
             return Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).of(trace_id));
         }
         Ok(execution)
+    }
+}
+
+/// Stops an execution when it is dropped. What is over stays as it is.
+pub struct Leash(Arc<Live>);
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.0.stop(Stop::User);
     }
 }
 
@@ -80,10 +96,13 @@ impl Engine {
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }
+        if !self.can_run_code() {
+            return Err(Refusal::new(ErrorCode::Unavailable, nowhere::SENTENCE));
+        }
         let trace_id = TraceId::from_random(secrets::random()?);
         let mut start = self.describe(caller, &request, delivery, &trace_id);
         match self.begin(caller, request, &mut start).await {
-            Ok((run, slot)) => Ok(self.launch(run, slot, start)),
+            Ok((run, slot)) => Ok(self.launch(run, slot, start, caller.team.clone())),
             Err(refusal) => {
                 if refusal.code != ErrorCode::Internal {
                     self.note_refusal(start, &refusal).await;
@@ -133,18 +152,17 @@ impl Engine {
         if start.delivery == Delivery::Webhook {
             start.webhook_url = self.webhook_url(caller, &request).await?;
         }
+        if request.thread.is_some() {
+            self.layers()?;
+        }
         let slot = inner.slots.take(caller)?;
         if caller.sandbox.retention.code {
             start.code = Some(request.code.into_bytes());
         }
-        let until = start.created_at.plus(request.timeout).plus(inner.config.lease_margin);
+        let until = start.created_at.plus(inner.config.lease);
         match inner.store.begin(start.clone(), until).await? {
             Begun::Started => Ok((run, slot)),
-            Begun::ThreadBusy => Err(Refusal::new(
-                ErrorCode::Conflict,
-                "another execution is already using this thread_id; only one execution per thread \
-                 at a time",
-            )),
+            Begun::ThreadBusy => Err(threads::busy()),
         }
     }
 
@@ -172,7 +190,7 @@ impl Engine {
         }
     }
 
-    fn launch(&self, run: Admitted, slot: Slot, start: ExecutionStart) -> Started {
+    fn launch(&self, run: Admitted, slot: Slot, start: ExecutionStart, team: Team) -> Started {
         let live = Live::new(start.trace_id.clone(), start.team.clone());
         self.inner.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
         let (done, over) = oneshot::channel();
@@ -180,7 +198,7 @@ impl Engine {
         let engine = self.clone();
         let driven = Arc::clone(&live);
         self.inner.runs.spawn(async move {
-            let execution = engine.drive(run, start, &driven).await;
+            let execution = engine.drive(run, start, &team, &driven).await;
             // The place is free before anyone hears of the end, so that whoever asks next finds it.
             drop(slot);
             engine.inner.live.write().remove(&driven.trace_id);

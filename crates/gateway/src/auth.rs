@@ -5,7 +5,8 @@ use axum::{
     http::{header, request::Parts},
 };
 use cloche_engine::{Caller, Engine, Refusal};
-use cloche_model::ErrorCode;
+use cloche_model::{ErrorCode, KeyId, Team};
+use url::form_urlencoded;
 
 use crate::{error::ApiError, router::Doors};
 
@@ -14,6 +15,17 @@ pub(crate) struct Key(pub(crate) Caller);
 
 /// Whoever holds the admin token.
 pub(crate) struct Admin;
+
+/// Whoever may act for a team: its key, or the admin token with `?team=`.
+pub(crate) struct Member {
+    pub(crate) team: Team,
+    pub(crate) key: Option<KeyId>,
+}
+
+/// What every admin token begins with.
+const ADMIN_PREFIX: &str = "ck-admin-";
+/// The team that is meant where none is named.
+const DEFAULT_TEAM: &str = "default";
 
 /// The one part of the path that varies. One that cannot be read names nothing.
 pub(crate) struct PathId(pub(crate) String);
@@ -33,6 +45,23 @@ impl FromRequestParts<Doors> for Admin {
     async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
         doors.engine.admin(bearer(parts)?).await?;
         Ok(Self)
+    }
+}
+
+impl FromRequestParts<Doors> for Member {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
+        let token = bearer(parts)?;
+        if !token.starts_with(ADMIN_PREFIX) {
+            let caller = doors.engine.caller(token).await?;
+            return Ok(Self { team: caller.team.clone(), key: Some(caller.key.id.clone()) });
+        }
+        doors.engine.admin(token).await?;
+        let query = parts.uri.query().unwrap_or_default();
+        let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "team");
+        let team = named.map_or(DEFAULT_TEAM.into(), |(_, value)| value);
+        Ok(Self { team: doors.engine.team(&team).await?, key: None })
     }
 }
 

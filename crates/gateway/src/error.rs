@@ -81,15 +81,16 @@ impl IntoResponse for ApiError {
         {
             headers.insert(TRACE_ID, value);
         }
-        if status.is_server_error() {
-            log(&refusal);
-        }
+        log_if_ours(&refusal);
         response
     }
 }
 
-/// The whole chain of causes, once.
-fn log(refusal: &Refusal) {
+/// The whole chain of causes, once, where the fault is ours.
+pub(crate) fn log_if_ours(refusal: &Refusal) {
+    if !status(refusal.code).is_server_error() {
+        return;
+    }
     let mut causes = Vec::new();
     let mut cause = refusal.source();
     while let Some(error) = cause {

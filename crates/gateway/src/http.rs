@@ -3,11 +3,16 @@
 
 pub(crate) mod approvals;
 pub(crate) mod docs;
+pub(crate) mod exchange;
 pub(crate) mod execute;
+pub(crate) mod execution_files;
 pub(crate) mod executions;
+pub(crate) mod files;
 pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod responses;
 pub(crate) mod sandboxes;
 pub(crate) mod teams;
+pub(crate) mod threads;
+pub(crate) mod transfer;

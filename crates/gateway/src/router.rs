@@ -3,9 +3,15 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::StatusCode};
+use axum::{
+    Router,
+    extract::FromRef,
+    http::StatusCode,
+    routing::{any, get},
+};
 use cloche_agent::Agent;
 use cloche_engine::Engine;
+use tokio_util::sync::CancellationToken;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -19,8 +25,10 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{
-        approvals, docs, execute, executions, gates, health, keys, responses, sandboxes, teams,
+        approvals, docs, exchange, execute, execution_files, executions, files, gates, health,
+        keys, responses, sandboxes, teams, threads, transfer,
     },
+    mcp::{self, Sessions},
 };
 
 /// What every handler can reach.
@@ -30,6 +38,13 @@ pub(crate) struct Doors {
     pub(crate) agent: Agent,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
+    pub(crate) mcp: Sessions,
+}
+
+impl FromRef<Doors> for GatewayConfig {
+    fn from_ref(doors: &Doors) -> Self {
+        doors.config.clone()
+    }
 }
 
 #[derive(OpenApi)]
@@ -42,11 +57,15 @@ pub(crate) struct Doors {
     tags(
         (name = "execute", description = "Run code"),
         (name = "executions", description = "What ran, and what runs"),
+        (name = "threads", description = "Homes that outlive a run, and every point in time of theirs"),
+        (name = "files", description = "Files of a thread, up and down"),
         (name = "approvals", description = "Calls of agents that wait for a person"),
         (name = "agent", description = "Ask a model that can run code"),
         (name = "admin", description = "Teams, sandboxes, keys and gates"),
         (name = "health", description = "For whoever operates the server")
     ),
+    // Described here, as its path is a wildcard to the router.
+    paths(execution_files::read),
     modifiers(&Schemes)
 )]
 struct Api;
@@ -74,6 +93,20 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(executions::get))
         .routes(routes!(executions::cancel))
         .routes(routes!(executions::output))
+        .routes(routes!(execution_files::list))
+        .route("/v1/executions/{trace_id}/files/{*path}", get(execution_files::read))
+        .routes(routes!(threads::list))
+        .routes(routes!(threads::get, threads::delete))
+        .routes(routes!(threads::history))
+        .routes(routes!(threads::diff))
+        .routes(routes!(threads::fork))
+        .routes(routes!(threads::rollback))
+        .routes(routes!(exchange::export))
+        .routes(routes!(exchange::import))
+        .routes(routes!(files::list))
+        .routes(routes!(files::upload_url))
+        .routes(routes!(files::download_url))
+        .routes(routes!(transfer::download, transfer::upload))
         .routes(routes!(responses::agent))
         .routes(routes!(responses::create))
         .routes(routes!(responses::get))
@@ -111,21 +144,29 @@ pub fn description() -> Description {
 
 /// Everything that is served.
 pub fn router(engine: Engine, agent: Agent, config: GatewayConfig) -> Router {
-    let (router, description) = table().split_for_parts();
-    let description = description.to_pretty_json().unwrap_or_default();
-    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(Doors {
-        engine,
-        agent,
-        config,
-        description: description.into(),
-    })
+    router_until((engine, agent), config, CancellationToken::new())
 }
 
-async fn no_route() -> ApiError {
+/// The same; streams that would never end are ended by `closing`.
+pub(crate) fn router_until(
+    (engine, agent): (Engine, Agent),
+    config: GatewayConfig,
+    closing: CancellationToken,
+) -> Router {
+    let (router, description) = table().split_for_parts();
+    let description = description.to_pretty_json().unwrap_or_default().into();
+    // Not in the description: this door describes itself, in its own protocol.
+    let router = router.route("/mcp", any(mcp::door));
+    let mcp = Sessions::new(closing);
+    let doors = Doors { engine, agent, config, description, mcp };
+    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
+}
+
+pub(crate) async fn no_route() -> ApiError {
     ApiError::not_found()
 }
 
-async fn no_method() -> ApiError {
+pub(crate) async fn no_method() -> ApiError {
     let message = "this resource does not have that method".to_owned();
     ApiError::Http(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
 }

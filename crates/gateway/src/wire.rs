@@ -6,8 +6,10 @@ mod approvals;
 mod errors;
 mod execute;
 mod execution;
-mod number;
+mod files;
+pub(crate) mod number;
 mod responses;
+mod threads;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
@@ -22,4 +24,11 @@ pub(crate) use execute::{
     Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, ndjson,
 };
 pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
-pub(crate) use responses::{Cancelling, CreateResponse, FileList, ResponseRecord, sse};
+pub(crate) use files::{
+    DownloadUrl, FileList, ListFiles, OutputFiles, SignedUrl, SourceName, UploadUrl, Uploaded,
+};
+pub(crate) use number::whole;
+pub(crate) use threads::{
+    DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
+};
+pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, sse};

@@ -14,7 +14,7 @@ use crate::{
     wire::read::Archive,
 };
 
-/// Fast, and nearly as small: level 3 takes twice the time for a twentieth less.
+/// The reply waits for it. Level 3 takes 60 % longer and saves 15 %, of numpy and pandas.
 const LEVEL: i32 = 1;
 /// How much of the archive goes into one frame. Files are read from the beginning of theirs.
 const FRAME: u64 = 4 << 20;

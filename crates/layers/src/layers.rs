@@ -117,13 +117,18 @@ impl Layers {
         index: Index,
     ) -> Result<Stored, LayerError> {
         let layer = index.layer(digest.clone());
-        {
-            let _shared = self.0.gate.read().await;
-            self.0.pins.lock().insert(digest.clone(), Instant::now());
-            self.0.blobs.publish(file, &digest).await?;
+        let _shared = self.0.gate.read().await;
+        self.0.pins.lock().insert(digest.clone(), Instant::now());
+        // An index without its blob does no harm, so it need not wait for the disk.
+        let (published, index) = tokio::join!(
+            self.0.blobs.publish(file, &digest),
+            self.keep_index(digest.clone(), index)
+        );
+        if let Err(error) = published {
+            self.0.indexes.forget(&digest);
+            return Err(error);
         }
         crash::point("layer-stored");
-        let index = self.keep_index(digest, index).await;
         Ok(Stored { layer, index })
     }
 

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId};
+use crate::{
+    Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId, Written,
+};
 
 /// Where an execution stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -193,6 +195,8 @@ pub struct ExecutionEnd {
     pub usage: UsageReport,
     /// The order of the output events, for replay.
     pub score: Score,
+    /// What it left in its home.
+    pub written: Written,
     /// When it was over.
     pub completed_at: Moment,
 }

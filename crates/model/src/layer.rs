@@ -90,7 +90,7 @@ pub struct ThreadHome {
 }
 
 /// How much may be written to a home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeRoom {
     /// Bytes in files.
     pub bytes: ByteSize,
@@ -110,7 +110,7 @@ pub struct OutputFile {
 }
 
 /// What a run left in its home, once it is durable.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
     /// The layer that holds it; none if nothing was written.
     pub layer: Option<Layer>,

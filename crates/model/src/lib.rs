@@ -7,6 +7,7 @@ pub mod env;
 mod error;
 mod execution;
 mod gates;
+mod home_path;
 mod ids;
 mod language;
 mod layer;
@@ -20,6 +21,7 @@ mod score;
 mod secret;
 mod sub_path;
 mod tenancy;
+mod thread;
 mod units;
 
 pub use env::EnvVars;
@@ -29,6 +31,7 @@ pub use execution::{
     UsageReport,
 };
 pub use gates::{Approval, ApprovalState, Decision, DecisionKind, GateSettings, Tool, ToolPolicy};
+pub use home_path::HomePath;
 pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
 };
@@ -43,4 +46,5 @@ pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, Sa
 pub use secret::Secret;
 pub use sub_path::SubPath;
 pub use tenancy::{ApiKey, Resources, Retention, Sandbox, Team};
-pub use units::{ByteSize, Cpus, InvalidUnit};
+pub use thread::{HomeUsage, Point, PointKind, PointName, Thread};
+pub use units::{ByteSize, Cpus, InvalidUnit, Seconds};

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, Cpus, Invalid};
+use crate::{ByteSize, Cpus, HomeRoom, Invalid, Seconds};
 
 /// What a team has signed up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub struct Allowance {
     pub timeout: Option<Duration>,
     /// Whether output may be streamed or sent to a webhook.
     pub streaming: bool,
+    /// What the home of a thread may hold.
+    pub home: Option<HomeRoom>,
 }
 
 impl Plan {
@@ -67,6 +69,7 @@ impl Plan {
                 concurrency: Some(5),
                 timeout: Some(Duration::from_secs(60)),
                 streaming: false,
+                home: Some(HomeRoom { bytes: ByteSize::gib(1), inodes: 100_000 }),
             },
             Self::Pro => Allowance {
                 cpus: Some(Cpus::cores(4)),
@@ -74,6 +77,7 @@ impl Plan {
                 concurrency: Some(100),
                 timeout: Some(Duration::from_secs(3600)),
                 streaming: true,
+                home: Some(HomeRoom { bytes: ByteSize::gib(10), inodes: 1_000_000 }),
             },
             Self::Enterprise => Allowance {
                 cpus: None,
@@ -81,6 +85,7 @@ impl Plan {
                 concurrency: None,
                 timeout: None,
                 streaming: true,
+                home: None,
             },
         }
     }
@@ -105,10 +110,10 @@ impl Plan {
             Self::Enterprise => "Ask your administrator to raise the team's limit.",
         };
         format!(
-            "timeout of {}s exceeds the {} plan's maximum of {}s. {advice}",
-            asked.as_secs(),
+            "timeout of {} exceeds the {} plan's maximum of {}. {advice}",
+            Seconds(asked),
             self.title(),
-            limit.as_secs()
+            Seconds(limit)
         )
     }
 

@@ -1,4 +1,4 @@
-//! The rows that survive a restart: teams, keys, sandboxes, executions, leases, deliveries,
+//! The rows that survive a restart: teams, keys, sandboxes, executions, threads, deliveries,
 //! approvals, decisions and responses.
 //!
 //! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
@@ -9,6 +9,7 @@ mod filter;
 mod gates;
 mod responses;
 mod sqlite;
+mod threads;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub use filter::{Cursor, ExecutionFilter};
 pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates};
 pub use responses::{ResponseRow, Responses};
 pub use sqlite::Sqlite;
+pub use threads::{Append, Founding, Moved, Squash, ThreadKey, Threads};
 
 /// Why the store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -86,10 +88,21 @@ pub struct Finish {
     pub status: Status,
     /// How it ended.
     pub end: ExecutionEnd,
-    /// Whether it holds a thread, to be given back.
-    pub holds_thread: bool,
+    /// The thread that it holds: its head moves by what the execution wrote, and it is given back.
+    pub thread: Option<ThreadKey>,
     /// How long after the end its webhook is first due, if it has one.
     pub webhook_delay: Option<Duration>,
+}
+
+/// What became of the end of an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// It is written, and so is the thread's new head.
+    Recorded,
+    /// The execution was not running; nothing was written.
+    NotRunning,
+    /// The thread is no longer its own, so its head must not move; nothing was written.
+    ThreadLost,
 }
 
 /// A webhook that is to be sent.
@@ -173,9 +186,9 @@ pub trait Ledger: Send + Sync {
     async fn begin(&self, start: ExecutionStart, lease_until: Moment) -> Result<Begun>;
     /// Writes down that an execution was refused.
     async fn refuse(&self, start: ExecutionStart, error: &str) -> Result<()>;
-    /// Writes the end, gives the thread back and queues the webhook, all or nothing. False if the
-    /// execution was not running.
-    async fn finish(&self, finish: Finish) -> Result<bool>;
+    /// Writes the end, moves the thread's head, gives the thread back and queues the webhook, all or
+    /// nothing. A head that moved is on the disk when this returns.
+    async fn finish(&self, finish: Finish) -> Result<Finished>;
     /// One execution of a team.
     async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>>;
     /// One execution, whoever's it is.
@@ -210,7 +223,7 @@ pub trait Settings: Send + Sync {
 
 /// All of it.
 #[async_trait]
-pub trait Store: Tenancy + Ledger + Outbox + Settings + Gates + Responses {
+pub trait Store: Tenancy + Ledger + Threads + Outbox + Settings + Gates + Responses {
     /// Whether the store answers.
     async fn ping(&self) -> Result<()>;
     /// Writes what is under way and closes.

@@ -1,14 +1,17 @@
 //! SQLite in one file: a pool of readers, and one writer that commits in groups.
 //!
 //! Durability is decided in `docs/decisions/0007-the-ledger-and-fsync.md`: WAL with
-//! `synchronous=NORMAL`, so a killed process loses nothing that was acknowledged.
+//! `synchronous=NORMAL`, so a killed process loses nothing that was acknowledged, and
+//! `synchronous=FULL` for whatever moves the head of a thread, so that a power cut does not either.
 
 mod gates;
+mod heads;
 mod ledger;
 mod outbox;
 mod read;
 mod responses;
 mod tenancy;
+mod threads;
 mod writer;
 
 use std::{path::Path, time::Duration};

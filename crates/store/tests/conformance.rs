@@ -7,6 +7,8 @@ mod gates;
 mod responses;
 #[path = "conformance/suite.rs"]
 mod suite;
+#[path = "conformance/threads.rs"]
+mod threads;
 
 use cloche_store::{Sqlite, Store};
 use tempfile::TempDir;
@@ -24,60 +26,75 @@ async fn sqlite() -> Fixture<Sqlite> {
 }
 
 macro_rules! conformance {
-    ($suite:ident of $open:ident: $($test:ident),* $(,)?) => {
-        mod $suite {
-            $(
+    ($open:ident: $($suite:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
+        mod $open {
+            $($(
                 #[tokio::test]
                 async fn $test() {
-                    let fixture = super::super::$open().await;
-                    super::super::$suite::$test(&fixture.store).await;
-                    super::super::Store::close(&fixture.store).await;
+                    let fixture = super::$open().await;
+                    super::$suite::$test(&fixture.store).await;
+                    super::Store::close(&fixture.store).await;
                 }
-            )*
+            )*)*
         }
     };
 }
 
 macro_rules! conformance_of {
     ($open:ident) => {
-        mod $open {
-        conformance!(suite of $open:
-            a_team_is_found_by_id_and_by_name,
-            a_name_can_be_taken_once,
-            a_sandbox_comes_back_as_it_went_in,
-            a_key_opens_its_team_and_sandbox_until_it_is_revoked,
-            what_is_used_by_a_good_key_stays,
-            an_execution_is_running_until_it_is_finished_once,
-            an_execution_is_seen_by_its_team_only,
-            a_thread_is_held_by_one_execution_at_a_time,
-            a_lease_that_ran_out_holds_nothing,
-            executions_are_listed_by_what_they_carry,
-            a_list_goes_on_where_it_stopped,
-            recovery_leaves_nothing_running_and_no_thread_held,
-            a_refused_execution_is_in_the_ledger,
-            a_webhook_is_due_until_it_is_delivered,
-            old_records_go_and_running_ones_stay,
-            many_writers_lose_nothing,
-            settings_are_kept,
+        conformance!($open:
+            suite::{
+                a_team_is_found_by_id_and_by_name,
+                a_name_can_be_taken_once,
+                a_sandbox_comes_back_as_it_went_in,
+                a_key_opens_its_team_and_sandbox_until_it_is_revoked,
+                what_is_used_by_a_good_key_stays,
+                an_execution_is_running_until_it_is_finished_once,
+                an_execution_is_seen_by_its_team_only,
+                a_thread_is_held_by_one_execution_at_a_time,
+                a_lease_that_ran_out_holds_nothing,
+                executions_are_listed_by_what_they_carry,
+                a_list_goes_on_where_it_stopped,
+                recovery_leaves_nothing_running_and_no_thread_held,
+                a_refused_execution_is_in_the_ledger,
+                a_webhook_is_due_until_it_is_delivered,
+                old_records_go_and_running_ones_stay,
+                many_writers_lose_nothing,
+                settings_are_kept,
+            },
+            threads::{
+                a_run_moves_the_head_by_what_it_wrote,
+                a_run_that_wrote_nothing_is_a_point_all_the_same,
+                a_head_does_not_move_for_whoever_lost_the_thread,
+                a_lease_is_renewed_by_its_holder_only,
+                an_upload_waits_for_nobody_and_replaces_nothing,
+                a_thread_goes_back_and_forth,
+                a_fork_has_a_life_of_its_own,
+                a_squash_keeps_what_came_after_and_every_point,
+                a_thread_is_seen_by_its_team_only,
+                a_thread_that_is_held_is_not_deleted,
+                every_layer_that_is_needed_is_listed,
+                what_was_counted_is_kept_until_the_head_moves,
+                threads_and_points_are_listed_in_pages,
+            },
+            responses::{
+                a_response_changes_until_it_is_over,
+                a_response_is_seen_by_its_team_only,
+                old_responses_go_and_open_ones_stay,
+            },
+            gates::{
+                settings_come_back_and_say_who_set_them,
+                a_question_is_asked_once_and_so_many_at_a_time,
+                an_approval_is_used_once,
+                an_approval_is_for_one_call_only,
+                only_one_of_many_answers_counts,
+                what_is_late_does_not_count,
+                time_and_an_answer_do_not_both_win,
+                decisions_are_listed_and_name_their_execution,
+                old_decisions_go_and_open_approvals_stay,
+                a_removed_team_leaves_no_question,
+            },
         );
-        conformance!(responses of $open:
-            a_response_changes_until_it_is_over,
-            a_response_is_seen_by_its_team_only,
-            old_responses_go_and_open_ones_stay,
-        );
-        conformance!(gates of $open:
-            settings_come_back_and_say_who_set_them,
-            a_question_is_asked_once_and_so_many_at_a_time,
-            an_approval_is_used_once,
-            an_approval_is_for_one_call_only,
-            only_one_of_many_answers_counts,
-            what_is_late_does_not_count,
-            time_and_an_answer_do_not_both_win,
-            decisions_are_listed_and_name_their_execution,
-            old_decisions_go_and_open_approvals_stay,
-            a_removed_team_leaves_no_question,
-        );
-        }
     };
 }
 

@@ -1,23 +1,36 @@
 //! Finding a running server, and asking it: one request, one connection, one answer.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use bytes::Bytes;
 use cloche_model::Secret;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Method, Request, StatusCode, client::conn::http1, header};
+use futures::TryStreamExt;
+use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Frame, Incoming},
+    client::conn::http1,
+    header::{self, HeaderValue},
+};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio_util::io::ReaderStream;
 use url::Url;
 
 use super::connection::connect;
 
 /// The environment variable with the token of a server that is not found by its data directory.
 const TOKEN: &str = "CLOCHE_ADMIN_TOKEN";
+/// The environment variable with an API key, for what a key may do as well.
+const KEY: &str = "CLOCHE_API_KEY";
+/// How much of a file is in memory at once.
+const PIECE: usize = 256 << 10;
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest answer that is read.
@@ -61,25 +74,50 @@ pub(super) enum AdminError {
     NoSuchSandbox { team: String, name: String },
     #[error("cannot read the webhook secret in {}", path.display())]
     Secret { path: PathBuf, source: io::Error },
+    #[error("cannot use {}", path.display())]
+    File { path: PathBuf, source: io::Error },
     #[error("cannot write the answer")]
     Print(#[from] io::Error),
+}
+
+/// Where what is asked for is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Root {
+    /// Below `/v1/admin`, with the admin token.
+    Admin,
+    /// Below `/v1`, with an API key or the admin token.
+    Public,
 }
 
 /// A server, and the right to ask it.
 pub(super) struct Server {
     url: Url,
     token: Secret,
+    root: Root,
 }
+
+type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
 impl Server {
     /// The server at `url` with the environment's token, else the one with this data directory.
-    pub(super) fn find(data_dir: &Path, url: Option<&str>) -> Result<Self, AdminError> {
-        let Some(url) = url else { return Self::in_directory(data_dir) };
-        let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
-        Ok(Self { url: parse(url)?, token: Secret::new(token.ok_or(AdminError::NoToken)?) })
+    pub(super) fn find(data_dir: &Path, url: Option<&str>, root: Root) -> Result<Self, AdminError> {
+        let variable = |name| std::env::var(name).ok().filter(|token| !token.is_empty());
+        let key = if root == Root::Public { variable(KEY) } else { None };
+        let found = match url {
+            None => Self::in_directory(data_dir, root)?,
+            Some(url) => {
+                let token = key.clone().or_else(|| variable(TOKEN));
+                let token = Secret::new(token.ok_or(AdminError::NoToken)?);
+                Self { url: parse(url)?, token, root }
+            }
+        };
+        Ok(match key {
+            Some(key) => Self { token: Secret::new(key), ..found },
+            None => found,
+        })
     }
 
-    fn in_directory(directory: &Path) -> Result<Self, AdminError> {
+    fn in_directory(directory: &Path, root: Root) -> Result<Self, AdminError> {
         let path = directory.join("bootstrap.json");
         let text = fs::read(&path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => AdminError::NoBootstrap(path.clone()),
@@ -90,7 +128,7 @@ impl Server {
         else {
             return Err(AdminError::Incomplete(path));
         };
-        Ok(Self { url: parse(url)?, token: Secret::new(token) })
+        Ok(Self { url: parse(url)?, token: Secret::new(token), root })
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, AdminError> {
@@ -109,37 +147,78 @@ impl Server {
         self.ask(Method::DELETE, path, None)
     }
 
+    /// Writes what the server sends to a file, however much it is.
+    pub(super) fn download(&self, path: &str, file: File) -> Result<(), AdminError> {
+        let request = self.request(Method::GET, path, whole(None))?;
+        self.wait(async {
+            let answer = self.send(request).await?;
+            if !answer.status().is_success() {
+                return self.read(answer).await.map(drop);
+            }
+            let mut file = tokio::fs::File::from_std(file);
+            let mut body = answer.into_body();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| self.broken(error.into()))?;
+                if let Ok(piece) = frame.into_data() {
+                    file.write_all(&piece).await?;
+                }
+            }
+            Ok(file.sync_all().await?)
+        })
+    }
+
+    /// Sends a file, however large, and gives back the answer.
+    pub(super) fn upload(&self, path: &str, file: File) -> Result<Value, AdminError> {
+        let length = file.metadata()?.len();
+        self.wait(async {
+            let pieces = ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE);
+            let body = StreamBody::new(pieces.map_ok(Frame::data)).boxed_unsync();
+            let mut request = self.request(Method::POST, path, body)?;
+            request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+            request
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+            let answer = self.send(request).await?;
+            self.read(answer).await
+        })
+    }
+
     fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, AdminError> {
-        let broken = |error| self.broken(error);
+        let request = self.request(method, path, whole(body))?;
+        self.wait(async {
+            let answer = async { self.read(self.send(request).await?).await };
+            let answer = tokio::time::timeout(PATIENCE, answer).await;
+            answer.map_err(|_| AdminError::Slow(self.url.to_string()))?
+        })
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = Result<T, AdminError>>) -> Result<T, AdminError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let request = self.request(method, path, body).map_err(|error| broken(error.into()))?;
-        let (status, answer) = runtime
-            .map_err(|error| broken(error.into()))?
-            .block_on(async { tokio::time::timeout(PATIENCE, self.exchange(request)).await })
-            .map_err(|_| AdminError::Slow(self.url.to_string()))??;
-        self.judge(status, &answer)
+        runtime.map_err(|error| self.broken(error.into()))?.block_on(work)
     }
 
     fn request(
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
-    ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+        body: Outgoing,
+    ) -> Result<Request<Outgoing>, AdminError> {
         let prefix = self.url.path().trim_end_matches('/');
+        let root = match self.root {
+            Root::Admin => "/v1/admin",
+            Root::Public => "/v1",
+        };
         Request::builder()
             .method(method)
-            .uri(format!("{prefix}/v1/admin/{path}"))
+            .uri(format!("{prefix}{root}/{path}"))
             .header(header::HOST, self.url.authority())
             .header(header::AUTHORIZATION, format!("Bearer {}", self.token.reveal()))
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::from(body.map(Value::to_string).unwrap_or_default()))
+            .body(body)
+            .map_err(|error| self.broken(error.into()))
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(StatusCode, Bytes), AdminError> {
+    async fn send(&self, request: Request<Outgoing>) -> Result<Response<Incoming>, AdminError> {
         let unreachable = |source| AdminError::Unreachable { url: self.url.to_string(), source };
         let stream = connect(&self.url).await.map_err(unreachable)?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
@@ -147,10 +226,13 @@ impl Server {
         // It ends when the sender is dropped; what breaks it, breaks the answer too.
         tokio::spawn(connection);
         let answer = sender.send_request(request).await;
-        let answer = answer.map_err(|error| self.broken(error.into()))?;
+        answer.map_err(|error| self.broken(error.into()))
+    }
+
+    async fn read(&self, answer: Response<Incoming>) -> Result<Value, AdminError> {
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER).collect().await;
-        Ok((status, body.map_err(|error| self.broken(error))?.to_bytes()))
+        self.judge(status, &body.map_err(|error| self.broken(error))?.to_bytes())
     }
 
     /// The record, or what the server says about why there is none.
@@ -173,6 +255,12 @@ impl Server {
     fn broken(&self, source: Box<dyn std::error::Error + Send + Sync>) -> AdminError {
         AdminError::Exchange { url: self.url.to_string(), source }
     }
+}
+
+/// A body that is in memory.
+fn whole(body: Option<&Value>) -> Outgoing {
+    let text = body.map(Value::to_string).unwrap_or_default();
+    Full::from(text).map_err(|never| match never {}).boxed_unsync()
 }
 
 fn parse(text: &str) -> Result<Url, AdminError> {

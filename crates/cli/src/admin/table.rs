@@ -43,6 +43,7 @@ fn for_people(answer: &Value, show: &Show) -> String {
             )
         }
         Show::Approval => approval(answer),
+        Show::Diff => diff(answer),
         Show::Done(sentence) => format!("{sentence}\n"),
     }
 }
@@ -89,6 +90,20 @@ fn inert(line: &str) -> String {
     };
     let show = |c: char| if hides(c) { c.escape_unicode().to_string() } else { c.to_string() };
     line.chars().map(show).collect()
+}
+
+/// One path on each line, after a sign for what became of it.
+fn diff(answer: &Value) -> String {
+    let kinds = [("+", "added"), ("~", "changed"), ("-", "removed")];
+    let lines = kinds.iter().flat_map(|(sign, name)| {
+        let paths = answer[name].as_array().into_iter().flatten();
+        paths.map(move |path| format!("{sign} {}\n", cell(path)))
+    });
+    let mut text: String = lines.collect();
+    if let Some(more @ 1..) = answer["omitted"].as_u64() {
+        text.push_str(&format!("and {more} more\n"));
+    }
+    text
 }
 
 /// A value on one line. Names and values come from people: nothing in them moves the cursor.
@@ -155,6 +170,13 @@ mod tests {
         assert!(!shown.contains("it was cut"), "{shown}");
         let answer = json!({"id": "apr_1", "arguments": "{\"code\": \"a", "arguments_bytes": 999});
         assert!(approval(&answer).contains("it was cut"));
+    }
+
+    #[test]
+    fn a_comparison_is_a_line_for_each_path() {
+        let answer = json!({"added": ["b"], "changed": ["a"], "removed": ["c\n"], "omitted": 2});
+        let text = for_people(&answer, &Show::Diff);
+        assert_eq!(text, "+ b\n~ a\n- c\u{fffd}\nand 2 more\n");
     }
 
     #[test]

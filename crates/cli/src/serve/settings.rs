@@ -9,16 +9,22 @@ use std::{
 };
 
 use cloche_agent::AgentConfig;
-use cloche_engine::{EngineConfig, GateConfig};
+use cloche_engine::{EngineConfig, GateConfig, HomesConfig, RemoteConfig};
 use cloche_executor::{Config, PoolSettings};
-use cloche_gateway::{GatewayConfig, ServerOptions};
-use cloche_model::{ByteSize, InvalidUnit};
+use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
+use cloche_layers::{Layers, LayersConfig};
+use cloche_model::{ByteSize, InvalidUnit, Secret};
 use serde::Deserialize;
 
 use super::{
     ServeArguments,
     providers::{AgentFile, ProviderError},
 };
+
+mod layers;
+
+pub(super) use layers::LayersArguments;
+use layers::LayersFile;
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +39,12 @@ pub(crate) enum SettingsError {
     Network(String),
     #[error(transparent)]
     Provider(#[from] ProviderError),
+    #[error("threads.squash_depth in the configuration must be 2 or more")]
+    SquashDepth,
+    #[error(
+        "layers in the configuration: there is no bucket, but something that only a bucket has"
+    )]
+    Bucket,
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
 }
@@ -49,7 +61,32 @@ struct File {
     pool: PoolFile,
     webhook: WebhookFile,
     agent: AgentFile,
+    remote: RemoteFile,
     gates: GateFile,
+    threads: ThreadsFile,
+    layers: LayersFile,
+    mcp: McpFile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct McpFile {
+    /// The most of each output stream that a result shows.
+    output: Option<String>,
+    /// The most of a file that is read at once.
+    file: Option<String>,
+    /// Origins of web pages that may ask.
+    origins: Vec<String>,
+    /// How long a call waits for a person.
+    approval_wait_seconds: Option<u64>,
+}
+
+/// Sidecars that run the code. Their key is no setting of a file: it is in the environment.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RemoteFile {
+    urls: Vec<String>,
+    timeout_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -83,6 +120,17 @@ struct GateFile {
     keep_days: Option<u32>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ThreadsFile {
+    /// What a home may hold whatever the plan says.
+    bytes: Option<String>,
+    entries: Option<u64>,
+    squash_depth: Option<usize>,
+    url_seconds: Option<u64>,
+    upload: Option<String>,
+}
+
 /// Everything, as it is meant.
 pub(crate) struct Settings {
     pub(crate) listen: String,
@@ -91,6 +139,19 @@ pub(crate) struct Settings {
     pool: PoolSettings,
     engine: EngineConfig,
     agent: AgentConfig,
+    mcp: McpConfig,
+    layers: LayersConfig,
+    pub(super) runs_on: RunsOn,
+}
+
+/// Where the code is run.
+pub(crate) enum RunsOn {
+    /// By an executor of our own.
+    ThisHost,
+    /// Elsewhere.
+    Sidecars(RemoteConfig),
+    /// Nowhere: code execution is turned off.
+    Nothing,
 }
 
 impl Settings {
@@ -99,17 +160,27 @@ impl Settings {
         file.grace_seconds = arguments.grace.or(file.grace_seconds);
         file.webhook.allow.extend(arguments.webhook_allow);
         file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
+        let urls = arguments.executor_url.into_iter().filter(|url| !url.trim().is_empty());
+        let urls: Vec<_> = urls.collect();
+        if !urls.is_empty() {
+            file.remote.urls = urls;
+        }
+        file.remote.timeout_seconds = arguments.executor_timeout.or(file.remote.timeout_seconds);
         let mut allow_missing = file.allow_missing.clone();
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
         let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
+        let data_dir = data_dir.unwrap_or_else(|| "cloche-data".into());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
-            data_dir: data_dir.unwrap_or_else(|| "cloche-data".into()),
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
-            agent: agent(file)?,
+            agent: agent(file.agent, file.grace_seconds)?,
+            mcp: mcp(file.mcp)?,
+            layers: layers::config(file.layers, arguments.layers, &data_dir)?,
+            data_dir,
+            runs_on: runs_on(file.remote, arguments.no_local_executor),
         })
     }
 
@@ -134,14 +205,35 @@ impl Settings {
         self.agent.clone()
     }
 
-    pub(super) fn server(&self) -> ServerOptions {
+    /// Where layers are kept.
+    pub(super) fn layers(&self) -> LayersConfig {
+        self.layers.clone()
+    }
+
+    pub(super) fn server(&self, layers: Layers) -> ServerOptions {
+        let mut engine = self.engine.clone();
+        engine.homes.layers = Some(layers);
         ServerOptions {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
-            engine: self.engine.clone(),
-            gateway: GatewayConfig::default(),
+            engine,
+            gateway: GatewayConfig { mcp: self.mcp.clone(), ..GatewayConfig::default() },
         }
     }
+}
+
+fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {
+    if file.urls.is_empty() {
+        return if no_local { RunsOn::Nothing } else { RunsOn::ThisHost };
+    }
+    let key = std::env::var("SANDBOX_EXECUTOR_API_KEY").ok().filter(|key| !key.is_empty());
+    let usual = RemoteConfig::default();
+    RunsOn::Sidecars(RemoteConfig {
+        urls: file.urls,
+        key: key.map(Secret::new),
+        timeout: file.timeout_seconds.map_or(usual.timeout, Duration::from_secs),
+        ..usual
+    })
 }
 
 fn read(path: &Path) -> Result<File, SettingsError> {
@@ -169,6 +261,15 @@ fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
     })
 }
 
+fn mcp(file: McpFile) -> Result<McpConfig, SettingsError> {
+    let usual = McpConfig::default();
+    let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
+    let wait = file.approval_wait_seconds.map(Duration::from_secs);
+    let approval_wait = wait.unwrap_or(usual.approval_wait);
+    let file_size = size("mcp.file", &file.file)?.unwrap_or(usual.file);
+    Ok(McpConfig { output, file: file_size, origins: file.origins, approval_wait })
+}
+
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     let mut engine = EngineConfig::default();
     engine.output = size("output", &file.output)?.unwrap_or(engine.output);
@@ -183,13 +284,14 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
         engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
     }
     engine.gates = gates(&file.gates);
+    engine.homes = homes(&file.threads)?;
     Ok(engine)
 }
 
-fn agent(file: File) -> Result<AgentConfig, SettingsError> {
-    let mut agent = file.agent.read(|name| std::env::var(name).ok())?;
+fn agent(file: AgentFile, grace: Option<u64>) -> Result<AgentConfig, SettingsError> {
+    let mut agent = file.read(|name| std::env::var(name).ok())?;
     // Responses do not outlive the grace period of what they run.
-    let grace = file.grace_seconds.map_or(agent.linger, Duration::from_secs);
+    let grace = grace.map_or(agent.linger, Duration::from_secs);
     agent.linger = agent.linger.min(grace);
     Ok(agent)
 }
@@ -203,6 +305,19 @@ fn gates(file: &GateFile) -> GateConfig {
         waiting: file.waiting_per_team.unwrap_or(usual.waiting),
         keep: file.keep_days.map_or(usual.keep, days),
     }
+}
+
+fn homes(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
+    let mut homes = HomesConfig::default();
+    homes.cap.bytes = size("threads.bytes", &file.bytes)?.unwrap_or(homes.cap.bytes);
+    homes.cap.inodes = file.entries.unwrap_or(homes.cap.inodes);
+    homes.upload = size("threads.upload", &file.upload)?.unwrap_or(homes.upload);
+    homes.url_expiry = file.url_seconds.map_or(homes.url_expiry, Duration::from_secs);
+    homes.squash_depth = file.squash_depth.unwrap_or(homes.squash_depth);
+    if homes.squash_depth < 2 {
+        return Err(SettingsError::SquashDepth);
+    }
+    Ok(homes)
 }
 
 /// The longest that an attempt of a webhook can be put off.

@@ -16,6 +16,7 @@ mod cancel;
 mod execute;
 mod first_start;
 mod host;
+mod mcp;
 #[path = "../../../agent/tests/support/models.rs"]
 mod models;
 mod operations;

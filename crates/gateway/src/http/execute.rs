@@ -53,7 +53,7 @@ pub(crate) async fn execute(
     JsonBody(body): JsonBody<ExecuteBody>,
 ) -> Result<Response, ApiError> {
     let delivery = delivery(&headers);
-    let started = doors.engine.execute(&caller, body.into(), delivery).await?;
+    let started = doors.engine.execute(&caller, body.try_into()?, delivery).await?;
     let trace_id = started.trace_id.clone();
     let response = match delivery {
         Delivery::Inline => inline(started).await?,

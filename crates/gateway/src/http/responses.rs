@@ -20,7 +20,7 @@ use crate::{
     body::JsonBody,
     error::ApiError,
     router::Doors,
-    wire::{Cancelling, CreateResponse, Errors, FileList, ResponseRecord, sse},
+    wire::{Cancelling, CreateResponse, Errors, ResponseFiles, ResponseRecord, sse},
 };
 
 /// How long a stream may be silent before a sign of life.
@@ -200,15 +200,15 @@ pub(crate) async fn cancel(
     operation_id = "list_response_files",
     tag = "agent",
     params(("id" = String, Path, description = "The response's id")),
-    responses((status = 200, description = "Its files", body = FileList), Errors),
+    responses((status = 200, description = "Its files", body = ResponseFiles), Errors),
     security(("api_key" = []))
 )]
 pub(crate) async fn files(
     State(doors): State<Doors>,
     Key(caller): Key,
     PathId(name): PathId,
-) -> Result<Json<FileList>, ApiError> {
-    Ok(Json(FileList::of(doors.agent.files(&caller, &id(&name)?).await?)))
+) -> Result<Json<ResponseFiles>, ApiError> {
+    Ok(Json(ResponseFiles::of(doors.agent.files(&caller, &id(&name)?).await?)))
 }
 
 /// What is in a file of a response.

@@ -3,14 +3,17 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use cloche_engine::{Event, EventKind};
-use cloche_model::{ExecuteRequest, Execution, Status, TraceId};
+use cloche_model::{ExecuteRequest, Execution, Invalid, RequestFile, Status, TraceId};
 use serde::{Deserialize, Serialize};
 use utoipa::{
     ToSchema,
     openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type},
 };
 
-use super::number::whole;
+use super::{
+    files::{InputFileBody, OutputFileRecord, input_files_schema},
+    number::whole,
+};
 
 /// Code to run, and how. Fields that are not named here are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -40,6 +43,12 @@ pub(crate) struct ExecuteBody {
     /// Narrows storage mounts: up to 10 of `/data/{slug}/{path}`. This build mounts no storage yet.
     #[schema(schema_with = sub_paths_schema)]
     sub_paths: Option<Vec<String>>,
+    /// What the program reads from its standard input; at most 1 MB.
+    #[schema(max_length = 1_048_576)]
+    stdin: Option<String>,
+    /// Files put into the home before the program starts: at most 32, and 8 MB in all.
+    #[schema(schema_with = input_files_schema)]
+    files: Option<Vec<InputFileBody>>,
 }
 
 /// The languages.
@@ -119,19 +128,24 @@ fn sub_paths_schema() -> Schema {
     Schema::Array(array)
 }
 
-impl From<ExecuteBody> for ExecuteRequest {
-    fn from(body: ExecuteBody) -> Self {
-        Self {
+impl TryFrom<ExecuteBody> for ExecuteRequest {
+    type Error = Invalid;
+
+    fn try_from(body: ExecuteBody) -> Result<Self, Invalid> {
+        let files = body.files.map(|files| files.into_iter().map(RequestFile::try_from).collect());
+        Ok(Self {
             code: body.code,
             language: body.language,
             timeout: body.timeout,
+            timeout_ms: None,
             thread_id: body.thread_id,
             metadata: body.metadata,
             webhook_url: body.webhook_url,
             env_vars: body.env_vars,
             sub_paths: body.sub_paths,
-            ..Self::default()
-        }
+            stdin: body.stdin,
+            files: files.transpose()?,
+        })
     }
 }
 
@@ -158,6 +172,10 @@ pub(crate) struct ExecuteResult {
     stderr_dropped_bytes: u64,
     /// Whether the output had bytes that are not UTF-8.
     invalid_utf8: bool,
+    /// The files that it wrote to its home.
+    output_files: Vec<OutputFileRecord>,
+    /// How many more it wrote than are listed.
+    output_files_omitted: u64,
 }
 
 impl ExecuteResult {
@@ -176,6 +194,8 @@ impl ExecuteResult {
             stdout_dropped_bytes: end.stdout_dropped,
             stderr_dropped_bytes: end.stderr_dropped,
             invalid_utf8: stdout_odd || stderr_odd,
+            output_files: end.written.files.into_iter().map(OutputFileRecord::from).collect(),
+            output_files_omitted: end.written.files_omitted,
         }
     }
 }

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::{
     DecisionRecord,
     execute::{LanguageName, StatusName, text},
+    files::OutputFileRecord,
 };
 
 /// An execution.
@@ -69,6 +70,8 @@ pub(crate) struct ExecutionRecord {
     stderr_dropped_bytes: u64,
     /// The decision that let an agent run it; not in lists, and null where no agent asked.
     decision: Option<DecisionRecord>,
+    /// The files that it wrote to its home, once it is over; not in lists.
+    output_files: Option<Vec<OutputFileRecord>>,
 }
 
 /// What an execution used.
@@ -107,6 +110,8 @@ impl ExecutionRecord {
             stderr: output.map(|end| text(&end.stderr).0),
             code: code.map(|code| text(code).0),
             decision: decision.map(Into::into),
+            output_files: output
+                .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
             ..Self::brief(execution)
         }
     }
@@ -150,6 +155,7 @@ impl ExecutionRecord {
             stdout_dropped_bytes: end.map_or(0, |end| end.stdout_dropped),
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
             decision: None,
+            output_files: None,
         }
     }
 }

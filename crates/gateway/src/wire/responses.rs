@@ -164,7 +164,7 @@ pub(crate) struct Cancelling {
 
 /// The files of a response.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct FileList {
+pub(crate) struct ResponseFiles {
     /// Always `list`.
     object: &'static str,
     data: Vec<FileRecord>,
@@ -308,7 +308,7 @@ impl Cancelling {
     }
 }
 
-impl FileList {
+impl ResponseFiles {
     pub(crate) fn of(files: Vec<ResponseFile>) -> Self {
         let record = |file: ResponseFile| FileRecord {
             id: file.id,

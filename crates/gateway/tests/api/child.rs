@@ -51,6 +51,13 @@ async fn drive(
     let home = tempfile::tempdir()?;
     let main = home.path().join(spec.language.main_file());
     tokio::fs::write(&main, &spec.code).await?;
+    for file in &spec.files {
+        tokio::fs::write(home.path().join(file.name.as_str()), &file.content).await?;
+    }
+    // Unlinked and read to its end, so that nobody has to feed a pipe.
+    let mut stdin = tempfile::tempfile()?;
+    std::io::Write::write_all(&mut stdin, &spec.stdin)?;
+    std::io::Seek::rewind(&mut stdin)?;
     let started = Instant::now();
     let mut child = Command::new(spec.language.interpreter())
         .arg(&main)
@@ -60,7 +67,7 @@ async fn drive(
         .envs(&spec.env)
         .current_dir(home.path())
         .process_group(0)
-        .stdin(Stdio::null())
+        .stdin(Stdio::from(stdin))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;

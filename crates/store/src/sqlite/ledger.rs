@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cloche_model::{Execution, ExecutionEnd, ExecutionStart, Moment, Status, TeamId, TraceId};
+use cloche_model::{
+    Execution, ExecutionEnd, ExecutionStart, Moment, PointKind, Status, TeamId, TraceId, Written,
+};
 use sqlx::{QueryBuilder, Sqlite as Database, SqliteConnection};
 
 use super::{
     Sqlite,
+    heads::{self, Step},
     read::{execution, integer, to_json},
 };
-use crate::{Begun, ExecutionFilter, Finish, Ledger, Result};
+use crate::{Begun, ExecutionFilter, Finish, Finished, Ledger, Result};
 
 /// Everything but code, score and output; a webhook that is not queued yet is pending.
 macro_rules! small_columns {
@@ -32,7 +35,7 @@ macro_rules! whole_execution {
     ($condition:literal) => {
         concat!(
             small_columns!(),
-            ", e.code, e.score, e.stdout, e.stderr",
+            ", e.code, e.score, e.stdout, e.stderr, e.written",
             from_executions!(),
             $condition
         )
@@ -75,34 +78,25 @@ impl Ledger for Sqlite {
             .await
     }
 
-    async fn finish(&self, finish: Finish) -> Result<bool> {
-        let Finish { trace_id, status, end, holds_thread, webhook_delay } = finish;
+    async fn finish(&self, finish: Finish) -> Result<Finished> {
         // The common case is one statement, which commits by itself.
-        if !holds_thread && webhook_delay.is_none() {
+        if finish.thread.is_none() && finish.webhook_delay.is_none() {
+            let Finish { trace_id, status, end, .. } = finish;
             return self
                 .writer
                 .statement(move |connection| {
-                    Box::pin(async move { update(connection, &trace_id, status, end).await })
+                    Box::pin(async move {
+                        let updated = update(connection, &trace_id, status, end).await?;
+                        Ok(if updated { Finished::Recorded } else { Finished::NotRunning })
+                    })
                 })
                 .await;
         }
-        let now = end.completed_at;
-        self.writer
-            .transaction(move |connection| {
-                Box::pin(async move {
-                    if !update(connection, &trace_id, status, end).await? {
-                        return Ok(false);
-                    }
-                    if holds_thread {
-                        release(connection, &trace_id).await?;
-                    }
-                    if let Some(delay) = webhook_delay {
-                        queue(connection, Some(&trace_id), now, delay).await?;
-                    }
-                    Ok(true)
-                })
-            })
-            .await
+        // A home that did not change has nothing that a power cut could take.
+        if finish.thread.is_some() && finish.end.written.layer.is_some() {
+            return self.writer.durable(move |connection| Box::pin(end(connection, finish))).await;
+        }
+        self.writer.transaction(move |connection| Box::pin(end(connection, finish))).await
     }
 
     async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>> {
@@ -229,15 +223,44 @@ async fn lease(
     Ok(taken.rows_affected() == 1)
 }
 
-async fn release(connection: &mut SqliteConnection, trace: &TraceId) -> Result<()> {
-    sqlx::query(
+/// The end of an execution that holds a thread or has a webhook.
+async fn end(connection: &mut SqliteConnection, finish: Finish) -> Result<Finished> {
+    let Finish { trace_id, status, end, thread, webhook_delay } = finish;
+    let (at, layer) = (end.completed_at, end.written.layer.clone());
+    // First, as it tells whether anything may be written at all.
+    if let Some(key) = &thread
+        && !release(connection, &trace_id).await?
+    {
+        return Ok(match heads::is_running(connection, key, &trace_id).await? {
+            true => Finished::ThreadLost,
+            false => Finished::NotRunning,
+        });
+    }
+    if !update(connection, &trace_id, status, end).await? {
+        return Ok(Finished::NotRunning);
+    }
+    if let Some(key) = &thread {
+        let thread = heads::find(connection, key).await?;
+        let thread = thread.unwrap_or_else(|| heads::fresh(key, at));
+        let step = Step::onto(PointKind::Run, Some(trace_id.clone()), at, layer);
+        heads::advance(connection, thread, step).await?;
+    }
+    if let Some(delay) = webhook_delay {
+        queue(connection, Some(&trace_id), at, delay).await?;
+    }
+    Ok(Finished::Recorded)
+}
+
+/// Gives the thread back; false if it was no longer the execution's own.
+async fn release(connection: &mut SqliteConnection, trace: &TraceId) -> Result<bool> {
+    let released = sqlx::query(
         "DELETE FROM thread_leases WHERE trace_id = ?1 AND (team_id, thread_id) = (SELECT team_id, \
          thread_id FROM executions WHERE trace_id = ?1)",
     )
     .bind(trace.to_string())
     .execute(connection)
     .await?;
-    Ok(())
+    Ok(released.rows_affected() == 1)
 }
 
 async fn update(
@@ -246,10 +269,14 @@ async fn update(
     status: Status,
     end: ExecutionEnd,
 ) -> Result<bool> {
+    let written = match end.written == Written::default() {
+        true => None,
+        false => Some(to_json("written", &end.written)?),
+    };
     let updated = sqlx::query(
         "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
          stdout_dropped = ?, stderr_dropped = ?, wall_ms = ?, cpu_ms = ?, peak_memory = ?, \
-         micro_credits = ?, score = ?, stdout = ?, stderr = ? \
+         micro_credits = ?, score = ?, stdout = ?, stderr = ?, layer = ?, written = ? \
          WHERE trace_id = ? AND status = 'running'",
     )
     .bind(status.name())
@@ -265,6 +292,8 @@ async fn update(
     .bind(end.score.to_string())
     .bind(end.stdout)
     .bind(end.stderr)
+    .bind(end.written.layer.map(|layer| String::from(layer.digest)))
+    .bind(written)
     .bind(trace.to_string())
     .execute(connection)
     .await?;

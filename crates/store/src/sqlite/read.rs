@@ -3,8 +3,8 @@
 use std::{str::FromStr, time::Duration};
 
 use cloche_model::{
-    ApiKey, Execution, ExecutionEnd, ExecutionStart, GateSettings, Moment, Retention, Sandbox,
-    Secret, Status, Team, UsageReport,
+    ApiKey, ByteSize, Execution, ExecutionEnd, ExecutionStart, GateSettings, HomeUsage, Moment,
+    Point, Retention, Sandbox, Secret, Status, Team, Thread, UsageReport,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::{Row, sqlite::SqliteRow};
@@ -37,6 +37,15 @@ where
 fn json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T> {
     let text: &str = row.try_get(column)?;
     serde_json::from_str(text).map_err(|error| corrupt(column, error))
+}
+
+fn json_or_default<T: DeserializeOwned + Default>(
+    row: &SqliteRow,
+    column: &'static str,
+) -> Result<T> {
+    let text: Option<&str> = row.try_get(column)?;
+    let value = text.map(serde_json::from_str).transpose();
+    Ok(value.map_err(|error| corrupt(column, error))?.unwrap_or_default())
 }
 
 /// The text of a JSON column.
@@ -116,6 +125,40 @@ pub(super) fn key(row: &SqliteRow) -> Result<ApiKey> {
     })
 }
 
+fn usage(row: &SqliteRow) -> Result<HomeUsage> {
+    Ok(HomeUsage {
+        bytes: ByteSize(number(row, "bytes")?),
+        entries: number(row, "entries")?,
+        counted: row.try_get("counted")?,
+    })
+}
+
+pub(super) fn thread(row: &SqliteRow) -> Result<Thread> {
+    Ok(Thread {
+        team: word(row, "team_id")?,
+        id: word(row, "thread_id")?,
+        created_at: moment(row, "created_at")?,
+        updated_at: moment(row, "updated_at")?,
+        head: number(row, "head")?,
+        layers: json(row, "stack")?,
+        usage: usage(row)?,
+    })
+}
+
+pub(super) fn point(row: &SqliteRow) -> Result<Point> {
+    Ok(Point {
+        seq: number(row, "seq")?,
+        kind: word(row, "kind")?,
+        trace_id: word_or_null(row, "trace_id")?,
+        at: moment(row, "at")?,
+        layers: json(row, "stack")?,
+        layer: word_or_null(row, "layer")?,
+        added: ByteSize(number(row, "added")?),
+        changed: number(row, "changed")?,
+        usage: usage(row)?,
+    })
+}
+
 /// An execution. `whole` says whether the query also chose code, score and output.
 pub(super) fn execution(row: &SqliteRow, whole: bool) -> Result<Execution> {
     let start = ExecutionStart {
@@ -162,6 +205,7 @@ fn execution_end(row: &SqliteRow, completed_at: Moment, whole: bool) -> Result<E
         } else {
             Default::default()
         },
+        written: if whole { json_or_default(row, "written")? } else { Default::default() },
         completed_at,
     })
 }

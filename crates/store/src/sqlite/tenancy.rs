@@ -93,6 +93,8 @@ impl Tenancy for Sqlite {
                         "DELETE FROM keys WHERE team_id = ?",
                         "DELETE FROM sandboxes WHERE team_id = ?",
                         "DELETE FROM approvals WHERE team_id = ?",
+                        "DELETE FROM points WHERE team_id = ?",
+                        "DELETE FROM threads WHERE team_id = ?",
                     ] {
                         sqlx::query(statement).bind(id.clone()).execute(&mut *connection).await?;
                     }

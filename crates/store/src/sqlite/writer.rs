@@ -26,15 +26,28 @@ enum Message {
 trait Job: Send {
     /// Whether it is one statement, and so needs no transaction when alone.
     fn is_single(&self) -> bool;
+    /// Whether its answer may only be given once the disk has it.
+    fn is_durable(&self) -> bool;
     /// Does the work; true if it may be committed.
     fn run<'c>(&'c mut self, connection: &'c mut SqliteConnection) -> BoxFuture<'c, bool>;
     /// Answers, with the fate of the commit.
     fn reply(self: Box<Self>, committed: bool);
 }
 
+/// What a write needs of its transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One statement, which is a transaction by itself.
+    Statement,
+    /// Several, all or nothing.
+    Transaction,
+    /// The same, on the disk before the answer.
+    Durable,
+}
+
 struct Task<T, F> {
     work: Option<F>,
-    single: bool,
+    kind: Kind,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
@@ -45,7 +58,11 @@ where
     F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send,
 {
     fn is_single(&self) -> bool {
-        self.single
+        self.kind == Kind::Statement
+    }
+
+    fn is_durable(&self) -> bool {
+        self.kind == Kind::Durable
     }
 
     fn run<'c>(&'c mut self, connection: &'c mut SqliteConnection) -> BoxFuture<'c, bool> {
@@ -82,7 +99,7 @@ impl Writer {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        self.submit(work, false).await
+        self.submit(work, Kind::Transaction).await
     }
 
     /// The same for work that is one statement, which is a transaction by itself.
@@ -91,16 +108,25 @@ impl Writer {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        self.submit(work, true).await
+        self.submit(work, Kind::Statement).await
     }
 
-    async fn submit<T, F>(&self, work: F, single: bool) -> Result<T>
+    /// The same as a transaction, answered once the disk has it.
+    pub(super) async fn durable<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
+    {
+        self.submit(work, Kind::Durable).await
+    }
+
+    async fn submit<T, F>(&self, work: F, kind: Kind) -> Result<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let task = Task { work: Some(work), single, result: None, reply };
+        let task = Task { work: Some(work), kind, result: None, reply };
         let message = Message::Job(Box::new(task));
         self.queue.send(message).await.map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?
@@ -150,7 +176,8 @@ async fn commit(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn Job>>) 
         jobs.into_iter().for_each(|job| job.reply(good));
         return;
     }
-    let committed = match together(connection, &mut jobs).await {
+    let durable = jobs.iter().any(|job| job.is_durable());
+    let committed = match settled(connection, &mut jobs, durable).await {
         Ok(()) => true,
         Err(error) => {
             tracing::error!(%error, jobs = jobs.len(), "a group of writes was not committed");
@@ -160,6 +187,26 @@ async fn commit(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn Job>>) 
         }
     };
     jobs.into_iter().for_each(|job| job.reply(committed));
+}
+
+/// Commits them, with an fsync if one of them needs it. The setting cannot change inside of a
+/// transaction, so it is made around it; whoever shares the group is on the disk, too.
+async fn settled(
+    connection: &mut SqliteConnection,
+    jobs: &mut [Box<dyn Job>],
+    durable: bool,
+) -> Result<()> {
+    if !durable {
+        return together(connection, jobs).await;
+    }
+    execute(connection, "PRAGMA synchronous = FULL").await?;
+    let committed = together(connection, jobs).await;
+    if committed.is_err() {
+        // The setting cannot go back inside of a transaction that broke.
+        let _ = execute(connection, "ROLLBACK").await;
+    }
+    execute(connection, "PRAGMA synchronous = NORMAL").await?;
+    committed
 }
 
 /// One transaction for all; a job that fails takes back only its own part.

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
     ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings, KeyId,
-    Language, Moment, Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape, Score, Secret,
-    Status, StreamName, Team, TeamId, ToolPolicy, TraceId, UsageReport,
+    Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape,
+    Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy, TraceId, UsageReport, Written,
 };
-use cloche_store::{Attempt, Begun, Cursor, ExecutionFilter, Finish, Store, StoreError};
+use cloche_store::{
+    Attempt, Begun, Cursor, ExecutionFilter, Finish, Finished, Store, StoreError, ThreadKey,
+};
 
 pub(crate) fn id(n: u8) -> [u8; 20] {
     let mut bytes = [7; 20];
@@ -16,7 +18,7 @@ pub(crate) fn id(n: u8) -> [u8; 20] {
     bytes
 }
 
-fn trace(n: u8) -> TraceId {
+pub(crate) fn trace(n: u8) -> TraceId {
     TraceId::from_random(id(n))
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn key(n: u8) -> ApiKey {
     }
 }
 
-fn start(n: u8) -> ExecutionStart {
+pub(crate) fn start(n: u8) -> ExecutionStart {
     ExecutionStart {
         trace_id: trace(n),
         team: team(1).id,
@@ -79,11 +81,15 @@ fn start(n: u8) -> ExecutionStart {
     }
 }
 
-fn on_thread(n: u8, thread: &str) -> ExecutionStart {
+pub(crate) fn on_thread(n: u8, thread: &str) -> ExecutionStart {
     ExecutionStart { thread: Some(thread.parse().unwrap()), ..start(n) }
 }
 
-fn end() -> ExecutionEnd {
+pub(crate) fn thread_key(thread: &str) -> ThreadKey {
+    ThreadKey { team: team(1).id, id: thread.parse().unwrap() }
+}
+
+pub(crate) fn end() -> ExecutionEnd {
     ExecutionEnd {
         exit_code: 3,
         stdout: b"a\n\xff\n".to_vec(),
@@ -98,23 +104,29 @@ fn end() -> ExecutionEnd {
             stderr_skipped: 0,
             beats: vec![Beat::Output(StreamName::Stdout, 2), Beat::Keepalive],
         },
+        written: Written {
+            files: vec![OutputFile { name: "a b".to_owned(), size: 9, truncated: true }],
+            files_omitted: 3,
+            quota_exceeded: true,
+            layer: None,
+        },
         completed_at: Moment(2000),
     }
 }
 
-fn finish(n: u8) -> Finish {
+pub(crate) fn finish(n: u8) -> Finish {
     Finish {
         trace_id: trace(n),
         status: Status::Failed,
         end: end(),
-        holds_thread: false,
+        thread: None,
         webhook_delay: None,
     }
 }
 
-const LATER: Moment = Moment(1_000_000);
+pub(crate) const LATER: Moment = Moment(1_000_000);
 
-async fn tenants(store: &dyn Store) {
+pub(crate) async fn tenants(store: &dyn Store) {
     store.create_team(&team(1)).await.unwrap();
     store.create_sandbox(&sandbox(1)).await.unwrap();
     store.create_key(&key(1), "digest-1").await.unwrap();
@@ -179,8 +191,9 @@ pub(crate) async fn an_execution_is_running_until_it_is_finished_once(store: &dy
     assert_eq!(store.begin(start(1), LATER).await.unwrap(), Begun::Started);
     let running = store.execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
     assert_eq!((running.status, running.end), (Status::Running, None));
-    assert!(store.finish(finish(1)).await.unwrap());
-    assert!(!store.finish(Finish { status: Status::Success, ..finish(1) }).await.unwrap());
+    assert_eq!(store.finish(finish(1)).await.unwrap(), Finished::Recorded);
+    let again = Finish { status: Status::Success, ..finish(1) };
+    assert_eq!(store.finish(again).await.unwrap(), Finished::NotRunning);
     let ended = store.execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
     assert_eq!((ended.status, ended.end), (Status::Failed, Some(end())));
     assert_eq!(ended.start.code.as_deref(), Some(&b"print(1)"[..]));
@@ -201,7 +214,7 @@ pub(crate) async fn a_thread_is_held_by_one_execution_at_a_time(store: &dyn Stor
     assert_eq!(store.begin(on_thread(3, "u"), LATER).await.unwrap(), Begun::Started);
     let other = ExecutionStart { team: team(2).id, ..on_thread(4, "t") };
     assert_eq!(store.begin(other, LATER).await.unwrap(), Begun::Started);
-    store.finish(Finish { holds_thread: true, ..finish(1) }).await.unwrap();
+    store.finish(Finish { thread: Some(thread_key("t")), ..finish(1) }).await.unwrap();
     assert_eq!(store.begin(on_thread(5, "t"), LATER).await.unwrap(), Begun::Started);
 }
 
@@ -209,7 +222,9 @@ pub(crate) async fn a_lease_that_ran_out_holds_nothing(store: &dyn Store) {
     store.begin(on_thread(1, "t"), Moment(1001)).await.unwrap();
     assert_eq!(store.begin(on_thread(2, "t"), LATER).await.unwrap(), Begun::Started);
     // The first one's end must not free what the second now holds.
-    store.finish(Finish { holds_thread: true, ..finish(1) }).await.unwrap();
+    let late = Finish { thread: Some(thread_key("t")), ..finish(1) };
+    assert_eq!(store.finish(late).await.unwrap(), Finished::ThreadLost);
+    assert_eq!(store.finish(finish(1)).await.unwrap(), Finished::Recorded);
     assert_eq!(store.begin(on_thread(3, "t"), LATER).await.unwrap(), Begun::ThreadBusy);
 }
 

@@ -1,0 +1,237 @@
+//! `cloche thread`: homes that outlive a run, and their past.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Seek},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value};
+
+use super::{
+    AdminError, Common, Fields, Server, Show, Verb, put,
+    server::{Root, segment},
+};
+
+const THREADS: &[&str] = &["thread_id", "head", "layers", "bytes", "entries", "updated_at"];
+const POINTS: &[&str] = &["seq", "kind", "created_at", "bytes_added", "files_changed", "trace_id"];
+/// The most of an answer that is asked for at once.
+const PAGE: &str = "200";
+
+/// What `cloche thread` takes.
+#[derive(Args)]
+pub(crate) struct ThreadArguments {
+    #[command(subcommand)]
+    pub(super) verb: ThreadVerb,
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// Whose threads, with the admin token: the id or name of a team. With an API key in
+    /// CLOCHE_API_KEY, it is the key's own.
+    #[arg(long, global = true, default_value = "default")]
+    pub(super) team: String,
+}
+
+#[derive(Subcommand)]
+pub(super) enum ThreadVerb {
+    /// List threads.
+    List,
+    /// Show every point in time of a thread, newest first.
+    History {
+        /// The thread.
+        thread: String,
+    },
+    /// Show which paths differ between two points.
+    Diff {
+        /// The thread.
+        thread: String,
+        /// The older point, by number or trace id [default: the one before].
+        #[arg(long, value_name = "POINT")]
+        from: Option<String>,
+        /// The newer point [default: the newest].
+        #[arg(long, value_name = "POINT")]
+        to: Option<String>,
+    },
+    /// Make a thread from a point of another.
+    Fork {
+        /// The thread.
+        thread: String,
+        /// The new one.
+        new: String,
+        /// The point, by number or trace id [default: the newest].
+        #[arg(long, value_name = "POINT")]
+        at: Option<String>,
+    },
+    /// Go back to a point; that is a new point, so nothing is lost.
+    Rollback {
+        /// The thread.
+        thread: String,
+        /// The point, by number or trace id.
+        to: String,
+    },
+    /// Write a thread as an OCI image layout.
+    Export {
+        /// The thread.
+        thread: String,
+        /// A directory, which must not be there yet; a name that ends in .tar gives an archive.
+        to: PathBuf,
+        /// The point, by number or trace id [default: the newest].
+        #[arg(long, value_name = "POINT")]
+        at: Option<String>,
+    },
+    /// Make a thread from an OCI image layout.
+    Import {
+        /// The new thread.
+        thread: String,
+        /// The directory, or an archive of it.
+        from: PathBuf,
+    },
+    /// Delete a thread with all its points.
+    Rm {
+        /// The thread.
+        thread: String,
+    },
+}
+
+/// A verb for the threads of a team.
+pub(super) struct OfTeam {
+    pub(super) verb: ThreadVerb,
+    pub(super) team: String,
+}
+
+impl OfTeam {
+    fn path(&self, thread: &str, what: &str, parameters: &[(&str, Option<&str>)]) -> String {
+        let thread =
+            if thread.is_empty() { String::new() } else { format!("/{}", segment(thread)) };
+        let mut path = format!("threads{thread}{what}?team={}", segment(&self.team));
+        for (name, value) in parameters {
+            if let Some(value) = value {
+                path = format!("{path}&{name}={}", segment(value));
+            }
+        }
+        path
+    }
+
+    /// Every page of a list as one.
+    fn all(
+        &self,
+        server: &Server,
+        thread: &str,
+        what: &str,
+        name: &str,
+    ) -> Result<Value, AdminError> {
+        let mut records = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let parameters = [("limit", Some(PAGE)), ("cursor", cursor.as_deref())];
+            let mut page = server.get(&self.path(thread, what, &parameters))?;
+            if let Value::Array(more) = page[name].take() {
+                records.extend(more);
+            }
+            cursor = page["next_cursor"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                return Ok(Value::Object(Map::from_iter([(name.to_owned(), records.into())])));
+            }
+        }
+    }
+}
+
+impl Verb for OfTeam {
+    fn root(&self) -> Root {
+        Root::Public
+    }
+
+    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
+        let mut fields = Fields::new();
+        Ok(match &self.verb {
+            ThreadVerb::List => {
+                (self.all(server, "", "", "threads")?, Show::List("threads", THREADS))
+            }
+            ThreadVerb::History { thread } => {
+                (self.all(server, thread, "/history", "points")?, Show::List("points", POINTS))
+            }
+            ThreadVerb::Diff { thread, from, to } => {
+                let points = [("from", from.as_deref()), ("to", to.as_deref())];
+                (server.get(&self.path(thread, "/diff", &points))?, Show::Diff)
+            }
+            ThreadVerb::Fork { thread, new, at } => {
+                put(&mut fields, "thread_id", Some(new.as_str()));
+                put(&mut fields, "at", at.as_deref());
+                (server.post(&self.path(thread, "/fork", &[]), &fields.into())?, Show::Record)
+            }
+            ThreadVerb::Rollback { thread, to } => {
+                put(&mut fields, "to", Some(to.as_str()));
+                (server.post(&self.path(thread, "/rollback", &[]), &fields.into())?, Show::Record)
+            }
+            ThreadVerb::Export { thread, to, at } => {
+                let path = self.path(thread, "/export", &[("at", at.as_deref())]);
+                export(server, &path, to)?;
+                (Value::Null, Show::Done(format!("exported {thread} to {}", to.display())))
+            }
+            ThreadVerb::Import { thread, from } => {
+                let path = self.path(thread, "/import", &[]);
+                (import(server, &path, from)?, Show::Record)
+            }
+            ThreadVerb::Rm { thread } => (
+                server.delete(&self.path(thread, "", &[]))?,
+                Show::Done(format!("removed {thread}")),
+            ),
+        })
+    }
+}
+
+fn is_archive(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "tar")
+}
+
+/// Whole or not at all: what arrives is put beside its place first.
+fn export(server: &Server, path: &str, to: &Path) -> Result<(), AdminError> {
+    let file_error = |source| AdminError::File { path: to.to_owned(), source };
+    if to.exists() {
+        return Err(file_error(io::ErrorKind::AlreadyExists.into()));
+    }
+    let beside = match to.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let draft =
+        tempfile::Builder::new().prefix(".cloche-").tempdir_in(beside).map_err(file_error)?;
+    let archive = draft.path().join("image.tar");
+    server.download(path, File::create(&archive).map_err(file_error)?)?;
+    let done = draft.path().join("image");
+    let made = if is_archive(to) {
+        fs::rename(&archive, to)
+    } else {
+        File::open(&archive)
+            .and_then(|file| unpack(file, &done))
+            .and_then(|()| fs::rename(&done, to))
+    };
+    made.map_err(file_error)
+}
+
+fn unpack(archive: impl Read, into: &Path) -> io::Result<()> {
+    fs::create_dir(into)?;
+    let mut archive = tar::Archive::new(archive);
+    archive.set_preserve_permissions(false);
+    // Names that lead elsewhere are skipped by the library.
+    archive.unpack(into)
+}
+
+fn import(server: &Server, path: &str, from: &Path) -> Result<Value, AdminError> {
+    let file_error = |source| AdminError::File { path: from.to_owned(), source };
+    let opened = match from.is_dir() {
+        false => File::open(from),
+        true => pack(from),
+    };
+    server.upload(path, opened.map_err(file_error)?)
+}
+
+/// The directory as an archive without a name, which is gone when it is closed.
+fn pack(directory: &Path) -> io::Result<File> {
+    let mut archive = tar::Builder::new(tempfile::tempfile()?);
+    archive.mode(tar::HeaderMode::Deterministic);
+    archive.append_dir_all("", directory)?;
+    let mut file = archive.into_inner()?;
+    file.rewind()?;
+    Ok(file)
+}

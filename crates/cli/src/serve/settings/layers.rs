@@ -1,0 +1,107 @@
+//! Where layers are kept: `[layers]` of the file, or flags and the environment.
+
+use std::path::Path;
+
+use clap::Args;
+use cloche_layers::{Bounds, LayersConfig, S3Config, StoreConfig};
+use cloche_model::ByteSize;
+use serde::Deserialize;
+
+use super::{SettingsError, size};
+
+/// How much of the disk unpacked layers may take, unless it is set.
+const CACHE: ByteSize = ByteSize::gib(20);
+
+/// The section of the file. Keys are named, not given: secrets stay in the environment.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::serve) struct LayersFile {
+    cache: Option<String>,
+    bucket: Option<String>,
+    endpoint: Option<String>,
+    region: Option<String>,
+    prefix: Option<String>,
+    access_key_env: Option<String>,
+    secret_key_env: Option<String>,
+}
+
+/// The same as flags.
+#[derive(Args, Default)]
+pub(in crate::serve) struct LayersArguments {
+    /// A bucket for layers instead of the data directory; its keys are read from the environment.
+    #[arg(long = "layers-bucket", env = "CLOCHE_LAYERS_BUCKET", value_name = "NAME")]
+    bucket: Option<String>,
+    /// The address of the S3-compatible service that has the bucket.
+    #[arg(long = "layers-endpoint", env = "CLOCHE_LAYERS_ENDPOINT", value_name = "URL")]
+    endpoint: Option<String>,
+    /// Its region [default: us-east-1].
+    #[arg(long = "layers-region", env = "CLOCHE_LAYERS_REGION", value_name = "NAME")]
+    region: Option<String>,
+    /// What the names of all objects begin with.
+    #[arg(long = "layers-prefix", env = "CLOCHE_LAYERS_PREFIX", value_name = "TEXT")]
+    prefix: Option<String>,
+}
+
+pub(super) fn config(
+    file: LayersFile,
+    arguments: LayersArguments,
+    data_dir: &Path,
+) -> Result<LayersConfig, SettingsError> {
+    let cache_bytes = size("layers.cache", &file.cache)?.unwrap_or(CACHE);
+    Ok(LayersConfig {
+        dir: data_dir.join("layers"),
+        store: store(file, arguments)?,
+        cache_bytes,
+        bounds: Bounds::default(),
+    })
+}
+
+fn store(file: LayersFile, arguments: LayersArguments) -> Result<StoreConfig, SettingsError> {
+    let endpoint = arguments.endpoint.or(file.endpoint);
+    let region = arguments.region.or(file.region);
+    let prefix = arguments.prefix.or(file.prefix);
+    let Some(bucket) = arguments.bucket.or(file.bucket) else {
+        let keys = file.access_key_env.or(file.secret_key_env);
+        // Half a bucket is a mistake, and layers on the wrong disk would be its price.
+        return match endpoint.or(region).or(prefix).or(keys) {
+            Some(_) => Err(SettingsError::Bucket),
+            None => Ok(StoreConfig::Local),
+        };
+    };
+    let name = |name: Option<String>, usual: &str| name.unwrap_or_else(|| usual.to_owned());
+    Ok(StoreConfig::S3(S3Config {
+        bucket,
+        endpoint,
+        region: name(region, "us-east-1"),
+        prefix: name(prefix, ""),
+        access_key_env: name(file.access_key_env, "AWS_ACCESS_KEY_ID"),
+        secret_key_env: name(file.secret_key_env, "AWS_SECRET_ACCESS_KEY"),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_in_the_data_directory_unless_there_is_a_bucket() {
+        let usual =
+            config(LayersFile::default(), LayersArguments::default(), Path::new("d")).unwrap();
+        assert_eq!(usual.dir, Path::new("d/layers"));
+        assert!(matches!(usual.store, StoreConfig::Local));
+        let file: LayersFile =
+            toml::from_str("bucket = \"b\"\nprefix = \"p/\"\ncache = \"1G\"\n").unwrap();
+        let arguments =
+            LayersArguments { region: Some("eu".to_owned()), ..LayersArguments::default() };
+        let config = config(file, arguments, Path::new("d")).unwrap();
+        let StoreConfig::S3(bucket) = config.store else { panic!("no bucket") };
+        assert_eq!((bucket.bucket.as_str(), bucket.region.as_str()), ("b", "eu"));
+        assert_eq!(config.cache_bytes, ByteSize::gib(1));
+    }
+
+    #[test]
+    fn half_a_bucket_is_an_error() {
+        let file: LayersFile = toml::from_str("endpoint = \"http://127.0.0.1:1\"").unwrap();
+        assert!(config(file, LayersArguments::default(), Path::new("d")).is_err());
+    }
+}

@@ -1,0 +1,194 @@
+//! Files of threads and of executions: list, URLs that are signed for one purpose, up, down.
+
+mod signing;
+mod transfer;
+
+use cloche_model::{ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
+
+use crate::{Caller, Engine, Refusal, clock, threads};
+
+pub use signing::{Grant, Purpose};
+pub use transfer::{FileReader, HomeFile};
+
+/// A file in a home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileInfo {
+    /// Its path below the home.
+    pub path: String,
+    /// Its size.
+    pub size: u64,
+    /// When it was last written.
+    pub modified: Moment,
+}
+
+/// Some files of a home, by path.
+pub struct FilePage {
+    /// The files.
+    pub files: Vec<FileInfo>,
+    /// The last of them, if there are more.
+    pub next: Option<String>,
+    /// How many were left out because their names are not UTF-8.
+    pub unnamed: u64,
+}
+
+/// Which files to list.
+#[derive(Clone, Debug, Default)]
+pub struct FileFilter {
+    /// Only this one, or those below it.
+    pub below: Option<HomePath>,
+    /// Only those after this path.
+    pub after: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A URL's last part, and until when it is good.
+pub struct Signed {
+    /// What the URL ends with.
+    pub token: String,
+    /// Until when.
+    pub expires_at: Moment,
+}
+
+/// Who asks for a URL: a team, by one of its keys or through an operator.
+pub struct Signer<'a> {
+    /// The team.
+    pub team: &'a Team,
+    /// The key; the URL is no good once it is revoked.
+    pub key: Option<&'a KeyId>,
+}
+
+impl Engine {
+    /// The files of a thread.
+    ///
+    /// # Errors
+    /// When there is no thread that the team may see, or its layers cannot be read.
+    pub async fn files(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        filter: &FileFilter,
+    ) -> Result<FilePage, Refusal> {
+        let thread = self.find_thread(team, id).await?;
+        self.files_of(&thread.layers, filter).await
+    }
+
+    /// A URL that a file of this length can be put to, once its path and length are acceptable.
+    ///
+    /// # Errors
+    /// When the file is too large, or something is in its place that it cannot replace.
+    pub async fn upload_url(
+        &self,
+        signer: &Signer<'_>,
+        id: &ThreadId,
+        path: HomePath,
+        length: u64,
+    ) -> Result<Signed, Refusal> {
+        let limit = self.inner.config.homes.upload.bytes();
+        if length > limit {
+            let message = format!("content_length must be at most {limit} bytes, got {length}");
+            return Err(Refusal::new(ErrorCode::Validation, message));
+        }
+        self.place(signer.team, id, &path, length).await?;
+        self.sign(signer, Purpose::Put { length }, id, path).await
+    }
+
+    /// A URL that a file can be had from.
+    ///
+    /// # Errors
+    /// When there is no such file that the team may see.
+    pub async fn download_url(
+        &self,
+        signer: &Signer<'_>,
+        id: &ThreadId,
+        path: HomePath,
+    ) -> Result<Signed, Refusal> {
+        let thread = self.find_thread(signer.team, id).await?;
+        self.file_in(thread.layers, &path).await?;
+        self.sign(signer, Purpose::Get, id, path).await
+    }
+
+    async fn sign(
+        &self,
+        signer: &Signer<'_>,
+        purpose: Purpose,
+        id: &ThreadId,
+        path: HomePath,
+    ) -> Result<Signed, Refusal> {
+        let expires_at = clock::now().plus(self.inner.config.homes.url_expiry);
+        let grant = Grant {
+            purpose,
+            team: signer.team.id.clone(),
+            key: signer.key.cloned(),
+            thread: id.clone(),
+            path,
+            expires_at,
+        };
+        let token = grant.token(self.signing_key().await?);
+        Ok(Signed { token, expires_at })
+    }
+
+    /// What a signed URL allows, if it is ours, still good, and its key was not revoked.
+    ///
+    /// # Errors
+    /// The same for whatever is wrong with it.
+    pub async fn granted(&self, token: &str) -> Result<(Grant, Team), Refusal> {
+        let refused = || {
+            Refusal::new(ErrorCode::Unauthorized, "this URL was not signed here, or it has expired")
+        };
+        let grant = Grant::read(token, self.signing_key().await?).ok_or_else(refused)?;
+        if grant.expires_at <= clock::now() {
+            return Err(refused());
+        }
+        if let Some(key) = &grant.key {
+            let key = self.inner.store.key(key).await?;
+            key.filter(|key| key.revoked_at.is_none()).ok_or_else(refused)?;
+        }
+        let team = self.inner.store.team(grant.team.as_str()).await?.ok_or_else(refused)?;
+        Ok((grant, team))
+    }
+
+    /// A file of a thread as it is now.
+    ///
+    /// # Errors
+    /// When there is none that the team may see.
+    pub async fn file(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        path: &HomePath,
+    ) -> Result<HomeFile, Refusal> {
+        let thread = self.find_thread(team, id).await?;
+        self.file_in(thread.layers, path).await
+    }
+
+    /// A file that an execution wrote.
+    ///
+    /// # Errors
+    /// When there is no such execution or file that the caller may see.
+    pub async fn execution_file(
+        &self,
+        caller: &Caller,
+        trace_id: &TraceId,
+        path: &HomePath,
+    ) -> Result<HomeFile, Refusal> {
+        let execution = self.execution(caller, trace_id).await?;
+        let layer = execution.end.and_then(|end| end.written.layer);
+        let layer = layer.ok_or_else(|| Refusal::not_found("file"))?;
+        self.file_in(vec![layer.digest], path).await
+    }
+}
+
+/// Nothing above the plan's limit, which is said.
+pub(crate) fn over_quota(team: &Team, limit: cloche_model::HomeRoom) -> Refusal {
+    let (plan, bytes, inodes) = (team.plan.title(), limit.bytes, limit.inodes);
+    Refusal::new(
+        ErrorCode::RateLimited,
+        format!(
+            "disk quota exceeded: a home may hold {bytes} in {inodes} files and directories on the \
+             {plan} plan"
+        ),
+    )
+}
+
+pub(crate) use threads::failed;

@@ -1,0 +1,164 @@
+//! What a signed URL says, and how it cannot be changed: HMAC-SHA256 over all of it.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use cloche_model::{HomePath, KeyId, Moment, TeamId, ThreadId};
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use crate::{Engine, Refusal, secrets};
+
+/// The name of the setting that holds the key.
+const SETTING: &str = "url_signing_key";
+/// The longest token that is looked at: the longest path in base64, and the rest.
+const MAX_TOKEN: usize = 8 << 10;
+
+/// What a URL may be used for: one method only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Purpose {
+    /// To read the file.
+    Get,
+    /// To write it, with exactly so many bytes.
+    Put {
+        /// How many.
+        length: u64,
+    },
+}
+
+/// What a signed URL allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The one thing it is for.
+    pub purpose: Purpose,
+    /// Whose thread it is.
+    pub team: TeamId,
+    /// The key that asked, if it was one.
+    pub key: Option<KeyId>,
+    /// The thread.
+    pub thread: ThreadId,
+    /// The file.
+    pub path: HomePath,
+    /// Until when.
+    pub expires_at: Moment,
+}
+
+/// A grant as it is written; the first field keeps it apart from whatever else may be signed one day.
+#[derive(Serialize, Deserialize)]
+struct Text {
+    v: String,
+    purpose: Purpose,
+    team: TeamId,
+    key: Option<KeyId>,
+    thread: ThreadId,
+    path: String,
+    expires_at: Moment,
+}
+
+const KIND: &str = "file-1";
+
+impl Grant {
+    pub(crate) fn token(&self, key: &[u8]) -> String {
+        let text = Text {
+            v: KIND.to_owned(),
+            purpose: self.purpose,
+            team: self.team.clone(),
+            key: self.key.clone(),
+            thread: self.thread.clone(),
+            path: self.path.to_string(),
+            expires_at: self.expires_at,
+        };
+        // Strings and numbers always have a JSON form.
+        let text = serde_json::to_vec(&text).unwrap_or_default();
+        let code = mac(key, &text).finalize().into_bytes();
+        format!("{}.{}", URL_SAFE_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(code))
+    }
+
+    /// What the token says, if it was signed with this key.
+    pub(crate) fn read(token: &str, key: &[u8]) -> Option<Self> {
+        let (text, code) = token.split_once('.').filter(|_| token.len() <= MAX_TOKEN)?;
+        let text = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let code = URL_SAFE_NO_PAD.decode(code).ok()?;
+        // Compares in constant time.
+        mac(key, &text).verify_slice(&code).ok()?;
+        let text: Text = serde_json::from_slice(&text).ok()?;
+        let path = text.path.parse().ok().filter(|_| text.v == KIND)?;
+        Some(Self {
+            purpose: text.purpose,
+            team: text.team,
+            key: text.key,
+            thread: text.thread,
+            path,
+            expires_at: text.expires_at,
+        })
+    }
+}
+
+fn mac(key: &[u8], text: &[u8]) -> Hmac<Sha256> {
+    let mut mac = keyed(key);
+    mac.update(text);
+    mac
+}
+
+#[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+fn keyed(key: &[u8]) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key).expect("a key of any length")
+}
+
+impl Engine {
+    /// The key of this server, made when it is first needed.
+    pub(crate) async fn signing_key(&self) -> Result<&[u8], Refusal> {
+        let key = self.inner.signing_key.get_or_try_init(|| async {
+            let store = &self.inner.store;
+            if let Some(key) = store.setting(SETTING).await?.and_then(|key| hex::decode(key).ok()) {
+                return Ok(key);
+            }
+            let key = secrets::random::<32>()?.to_vec();
+            store.set_setting(SETTING, &hex::encode(&key)).await?;
+            Ok::<_, Refusal>(key)
+        });
+        key.await.map(Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant() -> Grant {
+        Grant {
+            purpose: Purpose::Put { length: 5 },
+            team: "team_a".parse().unwrap(),
+            key: None,
+            thread: "t".parse().unwrap(),
+            path: "a/ü\n".parse().unwrap(),
+            expires_at: Moment(7),
+        }
+    }
+
+    #[test]
+    fn a_token_says_what_was_granted_and_nothing_else() {
+        let token = grant().token(b"key");
+        assert_eq!(Grant::read(&token, b"key"), Some(grant()));
+        assert_eq!(Grant::read(&token, b"other"), None);
+        let (text, code) = token.split_once('.').unwrap();
+        let changed = URL_SAFE_NO_PAD.decode(text).unwrap();
+        let changed = String::from_utf8(changed).unwrap().replace("\"length\":5", "\"length\":6");
+        let changed = URL_SAFE_NO_PAD.encode(changed);
+        for forged in [format!("{changed}.{code}"), format!("{text}."), text.to_owned(), ".".into()]
+        {
+            assert_eq!(Grant::read(&forged, b"key"), None, "{forged}");
+        }
+        let get = Grant { purpose: Purpose::Get, ..grant() }.token(b"key");
+        let other = get.split_once('.').unwrap().1;
+        assert_eq!(Grant::read(&format!("{text}.{other}"), b"key"), None);
+    }
+
+    #[test]
+    fn the_longest_path_fits() {
+        let path = vec!["x".repeat(204); 20].join("/");
+        let path: HomePath = path[..4095].parse().unwrap();
+        let token = Grant { path, ..grant() }.token(b"key");
+        assert!(Grant::read(&token, b"key").is_some());
+    }
+}

@@ -1,0 +1,239 @@
+//! The bytes of files: out of a stack by ranges, into a new layer, both in streams.
+
+use std::{ops::Range, time::Duration};
+
+use cloche_layers::{Layers, Node, NodeKind, Tree, crash};
+use cloche_model::{ErrorCode, HomePath, LayerDigest, Moment, PointKind, Team, Thread, ThreadId};
+use cloche_store::{Append, Moved};
+use tokio::io::AsyncRead;
+
+use super::{FileFilter, FileInfo, FilePage, failed, over_quota};
+use crate::{
+    Engine, Refusal, clock,
+    threads::{self, busy, key, settle},
+};
+
+/// The content of a file, or of a part of it.
+pub type FileReader = Box<dyn AsyncRead + Send + Unpin>;
+
+/// The permission bits of a file that was put there.
+const MODE: u32 = 0o644;
+/// How often a finished upload asks whether the thread is free, and how long it waits in between.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A file that was found.
+pub struct HomeFile {
+    layers: Layers,
+    node: Node,
+    path: HomePath,
+    /// Its size.
+    pub size: u64,
+    /// When it was last written.
+    pub modified: Moment,
+    /// Changes whenever its content does.
+    pub tag: String,
+}
+
+impl HomeFile {
+    /// Its name, without the directories.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.path.as_str().rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Reads a part of it.
+    ///
+    /// # Errors
+    /// When its layer cannot be read.
+    pub async fn read(self, range: Range<u64>) -> Result<FileReader, Refusal> {
+        let opened = self.layers.open_node(&self.node, Some(range)).await;
+        Ok(opened.map_err(failed)?.content)
+    }
+}
+
+/// Where a file goes: what is on the way, as far as it matters to the layer that brings it.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    missing: usize,
+    replaces: bool,
+}
+
+impl Place {
+    fn find(tree: &Tree, path: &HomePath) -> Result<Self, Refusal> {
+        let text = path.as_str();
+        let in_the_way = |what: &str, why: &str| {
+            Refusal::new(ErrorCode::Validation, format!("path: {what:?} {why}"))
+        };
+        let mut missing = 0;
+        for (at, _) in text.match_indices('/') {
+            match tree.get(text[..at].as_bytes()).map(|node| &node.kind) {
+                Some(NodeKind::Directory) => {}
+                Some(_) => return Err(in_the_way(&text[..at], "is not a directory")),
+                None => missing += 1,
+            }
+        }
+        match tree.get(text.as_bytes()).map(|node| &node.kind) {
+            Some(NodeKind::Directory) => Err(in_the_way(text, "is a directory")),
+            found => Ok(Self { missing, replaces: found.is_some() }),
+        }
+    }
+}
+
+impl Engine {
+    /// Checks that a file of this length can go there; gives back the thread, if there is one.
+    pub(super) async fn place(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        path: &HomePath,
+        length: u64,
+    ) -> Result<Option<Thread>, Refusal> {
+        let quota = threads::quota(team, &self.inner.config);
+        let thread = self.inner.store.thread(&key(team, id)).await?;
+        let (layers, room) = match &thread {
+            Some(thread) => (thread.layers.as_slice(), self.room(thread, team).await?),
+            None => (&[][..], quota),
+        };
+        let place = Place::find(&self.tree(layers).await?, path)?;
+        let entries = place.missing as u64 + u64::from(!place.replaces);
+        if length > room.bytes.bytes() || entries > room.inodes {
+            return Err(over_quota(team, quota));
+        }
+        Ok(thread)
+    }
+
+    /// Puts a file of exactly `length` bytes into a thread, as a layer of its own. The thread is not
+    /// held while the bytes arrive; it must be free before they do and when they are there.
+    ///
+    /// # Errors
+    /// When somebody holds the thread, something is in the way, or the content is not as long.
+    pub async fn upload(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        path: &HomePath,
+        length: u64,
+        content: impl AsyncRead + Send + Unpin,
+    ) -> Result<(), Refusal> {
+        if self.is_draining() {
+            return Err(Self::draining_refusal());
+        }
+        let key = key(team, id);
+        if self.inner.store.is_held(&key, clock::now()).await? {
+            return Err(busy());
+        }
+        let thread = self.place(team, id, path, length).await?;
+        let stack = thread.as_ref().map_or(&[][..], |thread| &thread.layers);
+        let mut writer = self.layers()?.writer(stack).await.map_err(failed)?;
+        writer.put(path.as_str().as_bytes(), MODE, length, content).await.map_err(failed)?;
+        let stored = writer.finish().await.map_err(failed)?;
+        let Some(stored) = stored else { return Ok(()) };
+        crash::point("layer-durable");
+        let head = thread.as_ref().map_or(0, |thread| thread.head);
+        let (kind, at) = (PointKind::Upload, clock::now());
+        let append = Append { thread: key, head, layer: stored.layer, kind, at };
+        self.put_on_top(append, stack, path).await?;
+        crash::point("head-moved");
+        Ok(())
+    }
+
+    /// Moves the head. If it moved meanwhile, the layer still fits as long as the way to the file is
+    /// the same.
+    async fn put_on_top(
+        &self,
+        mut append: Append,
+        stack: &[LayerDigest],
+        path: &HomePath,
+    ) -> Result<(), Refusal> {
+        let place = Place::find(&self.tree(stack).await?, path)?;
+        for _ in 0..TRIES {
+            append.at = clock::now();
+            match self.inner.store.append(append.clone()).await? {
+                Moved::Done(thread) => {
+                    self.look_after(Some(append.thread));
+                    tracing::debug!(thread = %thread.id, head = thread.head, "a file was put");
+                    return Ok(());
+                }
+                Moved::Stale => {
+                    let now = self.inner.store.thread(&append.thread).await?;
+                    let stack = now.as_ref().map_or(&[][..], |thread| &thread.layers);
+                    if Place::find(&self.tree(stack).await?, path)?.missing != place.missing {
+                        return settle(Moved::Stale).map(drop);
+                    }
+                    append.head = now.map_or(0, |thread| thread.head);
+                }
+                Moved::Busy => tokio::time::sleep(PAUSE).await,
+                other => return settle(other).map(drop),
+            }
+        }
+        Err(busy())
+    }
+
+    /// A file of a stack.
+    pub(super) async fn file_in(
+        &self,
+        stack: Vec<LayerDigest>,
+        path: &HomePath,
+    ) -> Result<HomeFile, Refusal> {
+        let layers = self.layers()?.clone();
+        let tree = self.tree(&stack).await?;
+        let node = tree.get(path.as_str().as_bytes()).filter(|node| node.kind == NodeKind::File);
+        let node = node.ok_or_else(|| Refusal::not_found("file"))?;
+        Ok(HomeFile {
+            size: node.size,
+            modified: modified(node),
+            tag: tag(node),
+            node: node.clone(),
+            layers,
+            path: path.clone(),
+        })
+    }
+
+    pub(super) async fn files_of(
+        &self,
+        stack: &[LayerDigest],
+        filter: &FileFilter,
+    ) -> Result<FilePage, Refusal> {
+        let tree = self.tree(stack).await?;
+        let mut page = FilePage { files: Vec::new(), next: None, unnamed: 0 };
+        for (path, node) in tree.walk().filter(|(_, node)| node.kind == NodeKind::File) {
+            if !is_wanted(path, filter) {
+                continue;
+            }
+            let Ok(path) = std::str::from_utf8(path) else {
+                page.unnamed += 1;
+                continue;
+            };
+            if page.files.len() == filter.limit {
+                page.next = page.files.last().map(|file| file.path.clone());
+                break;
+            }
+            let (path, modified) = (path.to_owned(), modified(node));
+            page.files.push(FileInfo { path, size: node.size, modified });
+        }
+        Ok(page)
+    }
+}
+
+fn is_wanted(path: &[u8], filter: &FileFilter) -> bool {
+    let below = filter.below.as_ref().is_none_or(|below| {
+        let rest = path.strip_prefix(below.as_str().as_bytes());
+        rest.is_some_and(|rest| rest.first().is_none_or(|next| *next == b'/'))
+    });
+    below && filter.after.as_ref().is_none_or(|after| path > after.as_bytes())
+}
+
+fn modified(node: &Node) -> Moment {
+    let micros = node.mtime.seconds.saturating_mul(1_000_000);
+    Moment(micros.saturating_add(i64::from(node.mtime.nanos / 1000)))
+}
+
+/// The layer and the place in it: the same file has another one as soon as it is written again.
+fn tag(node: &Node) -> String {
+    use sha2::{Digest, Sha256};
+    let mut hash = Sha256::new();
+    hash.update(node.layer.as_str().as_bytes());
+    hash.update(&node.path_in_layer);
+    hex::encode(&hash.finalize()[..16])
+}

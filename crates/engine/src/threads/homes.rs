@@ -1,0 +1,172 @@
+//! What a home is made of: its stack, the room in it, what it holds, what differs.
+
+use std::collections::BTreeSet;
+
+use cloche_layers::{LayerError, Layers, Tree};
+use cloche_model::{
+    ByteSize, ErrorCode, HomeRoom, HomeUsage, LayerDigest, PointName, Team, Thread, ThreadHome,
+    ThreadId,
+};
+use cloche_store::ThreadKey;
+
+use crate::{Engine, EngineConfig, Refusal};
+
+/// The most paths of each kind that a comparison names.
+const MOST_PATHS: usize = 10_000;
+
+/// What differs between two points of a thread.
+pub struct Difference {
+    /// The number of the older one.
+    pub from: u64,
+    /// The number of the newer one.
+    pub to: u64,
+    /// Paths that only the newer one has.
+    pub added: Vec<String>,
+    /// Paths that both have, with other content or attributes.
+    pub changed: Vec<String>,
+    /// Paths that only the older one has.
+    pub removed: Vec<String>,
+    /// How many more there are than are named.
+    pub omitted: u64,
+}
+
+/// What the caller hears of trouble with layers.
+pub(crate) fn failed(error: LayerError) -> Refusal {
+    match error {
+        LayerError::NoSuchPath(_) => Refusal::not_found("file"),
+        LayerError::WrongKind(..)
+        | LayerError::BadImage(_)
+        | LayerError::Refused(_)
+        | LayerError::TooMuch(_) => Refusal::new(ErrorCode::Validation, error.to_string()),
+        error => Refusal::internal(error),
+    }
+}
+
+/// What a home of this team may hold.
+pub(crate) fn quota(team: &Team, config: &EngineConfig) -> HomeRoom {
+    let cap = config.homes.cap;
+    team.allowance().home.map_or(cap, |plan| HomeRoom {
+        bytes: plan.bytes.min(cap.bytes),
+        inodes: plan.inodes.min(cap.inodes),
+    })
+}
+
+/// What is left of a quota.
+fn room(quota: HomeRoom, usage: HomeUsage) -> HomeRoom {
+    HomeRoom {
+        bytes: ByteSize(quota.bytes.bytes().saturating_sub(usage.bytes.bytes())),
+        inodes: quota.inodes.saturating_sub(usage.entries),
+    }
+}
+
+/// Whether the sum of the layers is so near the quota that counting is worth its time.
+fn is_tight(quota: HomeRoom, usage: HomeUsage) -> bool {
+    let left = room(quota, usage);
+    left.bytes.bytes() < quota.bytes.bytes() / 2 || left.inodes < quota.inodes / 2
+}
+
+impl Engine {
+    /// The layers, if this server keeps any.
+    pub(crate) fn layers(&self) -> Result<&Layers, Refusal> {
+        self.inner.config.homes.layers.as_ref().ok_or_else(|| {
+            Refusal::new(
+                ErrorCode::Unavailable,
+                "this server keeps no layers, so it has no threads and no files; leave out thread_id",
+            )
+        })
+    }
+
+    pub(crate) async fn tree(&self, stack: &[LayerDigest]) -> Result<Tree, Refusal> {
+        self.layers()?.tree(stack).await.map_err(failed)
+    }
+
+    /// What a thread holds, counted now if it was not.
+    pub(crate) async fn counted(&self, thread: &Thread) -> Result<HomeUsage, Refusal> {
+        if thread.usage.counted {
+            return Ok(thread.usage);
+        }
+        let tree = self.tree(&thread.layers).await?;
+        let bytes = ByteSize(tree.bytes());
+        let usage = HomeUsage { bytes, entries: tree.entries(), counted: true };
+        let key = ThreadKey { team: thread.team.clone(), id: thread.id.clone() };
+        self.inner.store.count(&key, thread.head, usage).await?;
+        Ok(usage)
+    }
+
+    /// What may still be written to a home. It is counted only where that could matter: a sum of
+    /// layers is never less than what they hold.
+    pub(crate) async fn room(&self, thread: &Thread, team: &Team) -> Result<HomeRoom, Refusal> {
+        let quota = quota(team, &self.inner.config);
+        let usage = match is_tight(quota, thread.usage) {
+            true => self.counted(thread).await?,
+            false => thread.usage,
+        };
+        Ok(room(quota, usage))
+    }
+
+    /// The home that a run begins with. Whoever asks holds the thread.
+    pub(crate) async fn home(&self, key: &ThreadKey, team: &Team) -> Result<ThreadHome, Refusal> {
+        let store = &self.inner.store;
+        let Some(mut thread) = store.thread(key).await? else {
+            let room = quota(team, &self.inner.config);
+            return Ok(ThreadHome { layers: Vec::new(), room });
+        };
+        if thread.layers.len() >= self.inner.config.homes.squash_depth.saturating_mul(4) {
+            self.squash(key).await?;
+            thread = store.thread(key).await?.unwrap_or(thread);
+        }
+        let room = self.room(&thread, team).await?;
+        Ok(ThreadHome { layers: thread.layers, room })
+    }
+
+    /// A point's number and its stack; 0 is the empty home.
+    pub(crate) async fn stack_at(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        name: &PointName,
+    ) -> Result<(u64, Vec<LayerDigest>), Refusal> {
+        if *name == PointName::Seq(0) {
+            return Ok((0, Vec::new()));
+        }
+        let point = self.point(team, id, name).await?;
+        Ok((point.seq, point.layers))
+    }
+
+    pub(crate) async fn compare(
+        &self,
+        from: (u64, Vec<LayerDigest>),
+        to: (u64, Vec<LayerDigest>),
+    ) -> Result<Difference, Refusal> {
+        let (old, new) = (self.tree(&from.1).await?, self.tree(&to.1).await?);
+        let diff = Tree::diff(&old, &new);
+        let (added, more_added) = names(diff.added);
+        let (changed, more_changed) = names(diff.changed);
+        let (removed, more_removed) = names(diff.removed);
+        let omitted = more_added + more_changed + more_removed;
+        Ok(Difference { from: from.0, to: to.0, added, changed, removed, omitted })
+    }
+}
+
+/// Paths for people, without the home itself; and how many were left out.
+fn names(paths: Vec<Vec<u8>>) -> (Vec<String>, u64) {
+    let named: Vec<_> = paths.into_iter().filter(|path| !path.is_empty()).collect();
+    let omitted = named.len().saturating_sub(MOST_PATHS) as u64;
+    let shown =
+        named.iter().take(MOST_PATHS).map(|path| String::from_utf8_lossy(path).into_owned());
+    (shown.collect::<BTreeSet<_>>().into_iter().collect(), omitted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_is_counted_before_its_sum_can_refuse_anything() {
+        let quota = HomeRoom { bytes: ByteSize(100), inodes: 10 };
+        let usage = |bytes, entries| HomeUsage { bytes: ByteSize(bytes), entries, counted: false };
+        assert!(!is_tight(quota, usage(50, 5)));
+        assert!(is_tight(quota, usage(51, 0)) && is_tight(quota, usage(0, 6)));
+        assert_eq!(room(quota, usage(120, 12)), HomeRoom { bytes: ByteSize(0), inodes: 0 });
+    }
+}

@@ -1,0 +1,136 @@
+//! What is done for threads in the background: leases are kept, deep stacks are made flat, and
+//! layers that nothing needs are swept.
+
+use std::{collections::HashSet, time::Duration};
+
+use cloche_model::ExecutionStart;
+use cloche_store::{Moved, Squash, ThreadKey};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::homes::failed;
+use crate::{Engine, Refusal, clock};
+
+impl Engine {
+    /// Keeps the thread of an execution until what this gives back is dropped.
+    pub(crate) fn keep_lease(&self, start: &ExecutionStart) -> Option<AbortOnDropHandle<()>> {
+        start.thread.as_ref()?;
+        let (engine, trace_id) = (self.clone(), start.trace_id.clone());
+        let lease = self.inner.config.lease;
+        Some(AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(lease / 3).await;
+                match engine.inner.store.renew(&trace_id, clock::now().plus(lease)).await {
+                    Ok(true) => {}
+                    // The end of the execution will find that out, too, and say so.
+                    Ok(false) => return,
+                    Err(error) => tracing::error!(%error, %trace_id, "a lease was not renewed"),
+                }
+            }
+        })))
+    }
+
+    /// Looks whether a thread has become deep, without making anybody wait.
+    pub(crate) fn look_after(&self, thread: Option<ThreadKey>) {
+        let Some(key) = thread.filter(|_| self.inner.config.homes.layers.is_some()) else { return };
+        let engine = self.clone();
+        self.inner.background.spawn(async move {
+            let closing = engine.inner.closing.clone();
+            tokio::select! {
+                () = engine.flatten(&key) => {}
+                () = closing.cancelled() => {}
+            }
+        });
+    }
+
+    async fn flatten(&self, key: &ThreadKey) {
+        let thread = match self.inner.store.thread(key).await {
+            Ok(thread) => thread,
+            Err(error) => return tracing::error!(%error, "a thread was not looked after"),
+        };
+        let depth = thread.map_or(0, |thread| thread.layers.len());
+        if depth < self.inner.config.homes.squash_depth {
+            return;
+        }
+        // One of each thread at a time; who comes second leaves it to the first.
+        let Some(_turn) = Turn::take(self, key) else { return };
+        if let Err(refusal) = self.squash(key).await {
+            let thread = &key.id;
+            tracing::error!(error = %refusal, source = ?refusal.source, %thread, "not squashed");
+        }
+    }
+
+    /// Puts one layer in the place of all. Runs go on meanwhile: what they add stays on top.
+    pub(crate) async fn squash(&self, key: &ThreadKey) -> Result<(), Refusal> {
+        let (store, layers) = (&self.inner.store, self.layers()?);
+        let Some(thread) = store.thread(key).await? else { return Ok(()) };
+        let stored = layers.squash(&thread.layers).await.map_err(failed)?;
+        let by = stored.map(|stored| stored.layer.digest);
+        let squash =
+            Squash { thread: key.clone(), layers: thread.layers, by: by.clone(), at: clock::now() };
+        match (store.squash(squash).await?, by) {
+            (Moved::Done(_), Some(by)) => layers.warm(by),
+            (Moved::Done(_), None) => {}
+            // It went back, or it is gone: the layer is swept like any other that nothing needs.
+            (moved, _) => tracing::debug!(?moved, "a squash came too late"),
+        }
+        Ok(())
+    }
+
+    /// Deletes old records and the layers that nothing needs, now and then.
+    pub(crate) async fn keep_house(self, every: Duration) {
+        let mut tick = tokio::time::interval(every);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = self.inner.sweep_now.notified() => {}
+                () = self.inner.closing.cancelled() => return,
+            }
+            if let Err(error) = self.inner.store.prune_responses(clock::now()).await {
+                tracing::error!(%error, "old responses were not deleted");
+            }
+            match self.inner.store.prune(clock::now()).await {
+                Ok(0) => {}
+                Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),
+                Err(error) => tracing::error!(%error, "old execution records were not deleted"),
+            }
+            let old = clock::now().minus(self.inner.config.gates.keep);
+            if let Err(error) = self.inner.store.prune_gates(old).await {
+                tracing::error!(%error, "old decisions were not deleted");
+            }
+            if let Err(refusal) = self.sweep().await {
+                tracing::error!(error = %refusal, source = ?refusal.source, "layers were not swept");
+            }
+        }
+    }
+
+    async fn sweep(&self) -> Result<(), Refusal> {
+        let Some(layers) = &self.inner.config.homes.layers else { return Ok(()) };
+        // A layer that is stored after this list was made is younger than the grace period.
+        let needed: HashSet<_> = self.inner.store.layers_in_use().await?;
+        let swept = layers.sweep(&needed, self.inner.config.homes.grace).await.map_err(failed)?;
+        if swept.deleted > 0 {
+            tracing::info!(deleted = swept.deleted, bytes = swept.bytes, "layers swept");
+        }
+        Ok(())
+    }
+}
+
+/// The right to squash a thread.
+struct Turn<'a> {
+    engine: &'a Engine,
+    key: ThreadKey,
+}
+
+impl<'a> Turn<'a> {
+    fn take(engine: &'a Engine, key: &ThreadKey) -> Option<Self> {
+        let free = engine.inner.squashing.lock().insert(key.clone());
+        free.then(|| Self { engine, key: key.clone() })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.engine.inner.squashing.lock().remove(&self.key);
+    }
+}

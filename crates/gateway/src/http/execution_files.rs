@@ -1,0 +1,76 @@
+//! `/v1/executions/{trace_id}/files`: what an execution wrote, for as long as its record is kept.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::HeaderMap,
+    response::Response,
+};
+use cloche_engine::Refusal;
+use cloche_model::{HomePath, TraceId};
+
+use super::{execute::traced, transfer::send};
+use crate::{
+    auth::{Key, PathId},
+    error::ApiError,
+    router::Doors,
+    wire::{ErrorBody, Errors, OutputFiles},
+};
+
+/// List the files that an execution wrote.
+#[utoipa::path(
+    get,
+    path = "/v1/executions/{trace_id}/files",
+    operation_id = "list_execution_files",
+    tag = "executions",
+    params(("trace_id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "By name", body = OutputFiles), Errors),
+    security(("api_key" = []))
+)]
+pub(crate) async fn list(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    PathId(id): PathId,
+) -> Result<Json<OutputFiles>, ApiError> {
+    let execution = doors.engine.execution(&caller, &trace_id(&id)?).await?;
+    let written = execution.end.unwrap_or_default().written;
+    let files = written.files.into_iter().map(Into::into).collect();
+    Ok(Json(OutputFiles { files, omitted: written.files_omitted }))
+}
+
+/// Read a file that an execution wrote.
+#[utoipa::path(
+    get,
+    path = "/v1/executions/{trace_id}/files/{path}",
+    operation_id = "read_execution_file",
+    tag = "executions",
+    params(
+        ("trace_id" = String, Path, description = "Its id"),
+        ("path" = String, Path, description = "The file's path below the home; slashes are part of it"),
+        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of it")
+    ),
+    responses(
+        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "A part of it", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 416, description = "It has no such part", body = ErrorBody),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn read(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let Ok(Path((id, path))) = path else { return Err(Refusal::not_found("file").into()) };
+    let trace_id = trace_id(&id)?;
+    // A path of the wrong form names nothing, like any other that does not exist.
+    let path = path.parse::<HomePath>().map_err(|_| Refusal::not_found("file"))?;
+    let file = doors.engine.execution_file(&caller, &trace_id, &path).await?;
+    Ok(traced(send(file, &headers).await?, &trace_id))
+}
+
+fn trace_id(id: &str) -> Result<TraceId, ApiError> {
+    id.parse().map_err(|_| Refusal::not_found("execution").into())
+}

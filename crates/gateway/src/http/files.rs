@@ -1,0 +1,125 @@
+//! `/v1/files`: what is in a thread's home, and URLs to move files in and out.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, Uri, header},
+};
+use cloche_engine::{FileFilter, Refusal, Signer};
+use cloche_model::{HomePath, Invalid, ThreadId};
+
+use crate::{
+    auth::Member,
+    body::JsonBody,
+    error::ApiError,
+    router::Doors,
+    wire::{DownloadUrl, Errors, FileList, ListFiles, SignedUrl, SourceName, UploadUrl},
+};
+
+const MAX_LIMIT: u32 = 10_000;
+
+/// The thread that is meant; a volume names nothing yet.
+fn thread(source: SourceName, id: &str) -> Result<ThreadId, ApiError> {
+    match source {
+        SourceName::Thread => Ok(id.parse::<ThreadId>().map_err(|why| {
+            // The field has another name here.
+            Invalid::new(why.to_string().replacen("thread_id", "id", 1))
+        })?),
+        SourceName::Volume => Err(Refusal::not_found("volume").into()),
+    }
+}
+
+/// List the files of a thread.
+#[utoipa::path(
+    post,
+    path = "/v1/files/list",
+    operation_id = "list_files",
+    tag = "files",
+    request_body = ListFiles,
+    responses((status = 200, description = "Its files", body = FileList), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn list(
+    State(doors): State<Doors>,
+    member: Member,
+    JsonBody(body): JsonBody<ListFiles>,
+) -> Result<Json<FileList>, ApiError> {
+    let thread = thread(body.source, &body.id)?;
+    let below = body.path.as_deref().map(HomePath::directory).transpose()?.flatten();
+    let limit = body.limit.unwrap_or(MAX_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(Invalid::new(format!("limit must be from 1 to {MAX_LIMIT}")).into());
+    }
+    let filter = FileFilter { below, after: body.after, limit: limit as usize };
+    Ok(Json(doors.engine.files(&member.team, &thread, &filter).await?.into()))
+}
+
+/// Get a URL that a file can be put to.
+#[utoipa::path(
+    post,
+    path = "/v1/files/upload_url",
+    operation_id = "upload_url",
+    tag = "files",
+    request_body = UploadUrl,
+    responses((status = 200, description = "A signed URL", body = SignedUrl), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn upload_url(
+    State(doors): State<Doors>,
+    member: Member,
+    headers: HeaderMap,
+    uri: Uri,
+    JsonBody(body): JsonBody<UploadUrl>,
+) -> Result<Json<SignedUrl>, ApiError> {
+    let thread = thread(body.source, &body.id)?;
+    let content_type = content_type(body.content_type)?;
+    let path = body.path.parse::<HomePath>()?;
+    let signer = Signer { team: &member.team, key: member.key.as_ref() };
+    let signed = doors.engine.upload_url(&signer, &thread, path, body.content_length).await?;
+    Ok(Json(SignedUrl::put(&base(&headers, &uri), &signed, content_type)))
+}
+
+/// Get a URL that a file can be had from.
+#[utoipa::path(
+    post,
+    path = "/v1/files/download_url",
+    operation_id = "download_url",
+    tag = "files",
+    request_body = DownloadUrl,
+    responses((status = 200, description = "A signed URL", body = SignedUrl), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn download_url(
+    State(doors): State<Doors>,
+    member: Member,
+    headers: HeaderMap,
+    uri: Uri,
+    JsonBody(body): JsonBody<DownloadUrl>,
+) -> Result<Json<SignedUrl>, ApiError> {
+    let thread = thread(body.source, &body.id)?;
+    let path = body.path.parse::<HomePath>()?;
+    let signer = Signer { team: &member.team, key: member.key.as_ref() };
+    let signed = doors.engine.download_url(&signer, &thread, path).await?;
+    Ok(Json(SignedUrl::get(&base(&headers, &uri), &signed)))
+}
+
+/// It is sent back as a header, so it must be able to be one.
+fn content_type(asked: Option<String>) -> Result<String, Invalid> {
+    let asked = asked.unwrap_or_else(|| "application/octet-stream".to_owned());
+    let plain = asked.chars().all(|c| c.is_ascii_graphic() || c == ' ');
+    let parts =
+        asked.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
+    if asked.len() > 255 || !plain || !parts {
+        return Err(Invalid::new("content_type must be a media type such as text/csv"));
+    }
+    Ok(asked)
+}
+
+/// The address that the caller knows this server by. Whoever lies about it gets a URL of no use.
+fn base(headers: &HeaderMap, uri: &Uri) -> String {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(header::HOST).or_else(|| uri.authority().map(|host| host.as_str()));
+    let forwarded = text(header::HeaderName::from_static("x-forwarded-proto"));
+    let scheme = if forwarded == Some("https") { "https" } else { "http" };
+    format!("{scheme}://{}", host.unwrap_or("localhost"))
+}

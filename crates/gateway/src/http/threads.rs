@@ -1,0 +1,227 @@
+//! `/v1/threads`: homes that outlive a run, and what can be done with their past.
+
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+    http::StatusCode,
+};
+use cloche_engine::Refusal;
+use cloche_model::{Invalid, PointName, ThreadId};
+use url::form_urlencoded;
+
+use crate::{
+    auth::{Member, PathId},
+    body::JsonBody,
+    error::ApiError,
+    router::Doors,
+    wire::{
+        DiffRecord, Errors, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
+    },
+};
+
+const DEFAULT_LIMIT: u32 = 50;
+const MAX_LIMIT: u32 = 200;
+
+/// An id of the wrong form names nothing, like any other that does not exist.
+pub(crate) fn thread_id(id: &str) -> Result<ThreadId, ApiError> {
+    id.parse().map_err(|_| Refusal::not_found("thread").into())
+}
+
+/// The value of a parameter of the query, if it is there.
+pub(crate) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
+}
+
+fn limit(query: Option<&str>) -> Result<u32, Invalid> {
+    let Some(text) = parameter(query, "limit") else { return Ok(DEFAULT_LIMIT) };
+    let limit = text.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+    limit.ok_or_else(|| Invalid::new(format!("limit must be from 1 to {MAX_LIMIT}")))
+}
+
+pub(crate) fn point(query: Option<&str>, name: &str) -> Result<Option<PointName>, Invalid> {
+    parameter(query, name).map(|text| text.parse()).transpose()
+}
+
+/// List threads by name.
+#[utoipa::path(
+    get,
+    path = "/v1/threads",
+    operation_id = "list_threads",
+    tag = "threads",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
+        ("cursor" = Option<String>, Query, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$",
+            description = "Where the last page ended"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose threads; `default` if absent")
+    ),
+    responses((status = 200, description = "A page", body = ThreadPageRecord), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn list(
+    State(doors): State<Doors>,
+    member: Member,
+    RawQuery(query): RawQuery,
+) -> Result<Json<ThreadPageRecord>, ApiError> {
+    let query = query.as_deref();
+    let after = parameter(query, "cursor").map(|text| text.parse::<ThreadId>()).transpose();
+    let after = after.map_err(|_| Invalid::new("cursor is not one that this API gave out"))?;
+    let page = doors.engine.threads(&member.team, after.as_ref(), limit(query)?).await?;
+    Ok(Json(page.into()))
+}
+
+/// One thread.
+#[utoipa::path(
+    get,
+    path = "/v1/threads/{thread_id}",
+    operation_id = "get_thread",
+    tag = "threads",
+    params(
+        ("thread_id" = String, Path, description = "Its id"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+    ),
+    responses((status = 200, description = "The thread", body = ThreadRecord), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn get(
+    State(doors): State<Doors>,
+    member: Member,
+    PathId(id): PathId,
+) -> Result<Json<ThreadRecord>, ApiError> {
+    Ok(Json(doors.engine.thread(&member.team, &thread_id(&id)?).await?.into()))
+}
+
+/// Delete a thread with all its points.
+#[utoipa::path(
+    delete,
+    path = "/v1/threads/{thread_id}",
+    operation_id = "delete_thread",
+    tag = "threads",
+    params(
+        ("thread_id" = String, Path, description = "Its id"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+    ),
+    responses((status = 204, description = "It is gone"), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn delete(
+    State(doors): State<Doors>,
+    member: Member,
+    PathId(id): PathId,
+) -> Result<StatusCode, ApiError> {
+    doors.engine.delete_thread(&member.team, &thread_id(&id)?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Every point in time of a thread, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/threads/{thread_id}/history",
+    operation_id = "thread_history",
+    tag = "threads",
+    params(
+        ("thread_id" = String, Path, description = "Its id"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}$", description = "Where the last page ended"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+    ),
+    responses((status = 200, description = "A page", body = HistoryPage), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn history(
+    State(doors): State<Doors>,
+    member: Member,
+    PathId(id): PathId,
+    RawQuery(query): RawQuery,
+) -> Result<Json<HistoryPage>, ApiError> {
+    let query = query.as_deref();
+    let before = match point(query, "cursor") {
+        Ok(Some(PointName::Seq(seq))) => Some(seq),
+        Ok(None) => None,
+        _ => return Err(Invalid::new("cursor is not one that this API gave out").into()),
+    };
+    let limit = limit(query)?;
+    let history = doors.engine.history(&member.team, &thread_id(&id)?, before, limit).await?;
+    Ok(Json(history.into()))
+}
+
+/// What differs between two points.
+#[utoipa::path(
+    get,
+    path = "/v1/threads/{thread_id}/diff",
+    operation_id = "thread_diff",
+    tag = "threads",
+    params(
+        ("thread_id" = String, Path, description = "Its id"),
+        ("from" = Option<String>, Query, pattern = "^(trc_[A-Za-z0-9_-]{1,20}|[0-9]{1,18})$",
+            description = "The older point, by number or trace_id; the one before `to` if absent, 0 is the empty home"),
+        ("to" = Option<String>, Query, pattern = "^(trc_[A-Za-z0-9_-]{1,20}|[0-9]{1,18})$",
+            description = "The newer point; the newest of all if absent"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+    ),
+    responses((status = 200, description = "Paths", body = DiffRecord), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn diff(
+    State(doors): State<Doors>,
+    member: Member,
+    PathId(id): PathId,
+    RawQuery(query): RawQuery,
+) -> Result<Json<DiffRecord>, ApiError> {
+    let (from, to) = (point(query.as_deref(), "from")?, point(query.as_deref(), "to")?);
+    let (id, team) = (thread_id(&id)?, &member.team);
+    let diff = doors.engine.thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
+    Ok(Json(diff.into()))
+}
+
+/// Make a thread from a point of another.
+#[utoipa::path(
+    post,
+    path = "/v1/threads/{thread_id}/fork",
+    operation_id = "fork_thread",
+    tag = "threads",
+    params(
+        ("thread_id" = String, Path, description = "Its id"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+    ),
+    request_body = ForkBody,
+    responses((status = 201, description = "The new thread", body = ThreadRecord), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn fork(
+    State(doors): State<Doors>,
+    member: Member,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<ForkBody>,
+) -> Result<(StatusCode, Json<ThreadRecord>), ApiError> {
+    let new: ThreadId = body.thread_id.parse::<ThreadId>()?;
+    let at = body.at.map(PointName::try_from).transpose()?;
+    let (id, team) = (thread_id(&id)?, &member.team);
+    let made = doors.engine.fork_thread(team, &id, at.as_ref(), &new).await?;
+    Ok((StatusCode::CREATED, Json(made.into())))
+}
+
+/// Go back to a point. That is a new point, so nothing is lost.
+#[utoipa::path(
+    post,
+    path = "/v1/threads/{thread_id}/rollback",
+    operation_id = "rollback_thread",
+    tag = "threads",
+    params(
+        ("thread_id" = String, Path, description = "Its id"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+    ),
+    request_body = RollbackBody,
+    responses((status = 200, description = "As it is now", body = ThreadRecord), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn rollback(
+    State(doors): State<Doors>,
+    member: Member,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<RollbackBody>,
+) -> Result<Json<ThreadRecord>, ApiError> {
+    let to = PointName::try_from(body.to)?;
+    let thread = doors.engine.rollback_thread(&member.team, &thread_id(&id)?, &to).await?;
+    Ok(Json(thread.into()))
+}

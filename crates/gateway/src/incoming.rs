@@ -1,0 +1,86 @@
+//! A body that is too large for memory: read piece by piece, and given up when the next one does not
+//! come.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::StatusCode,
+};
+use cloche_engine::Refusal;
+use futures::{StreamExt, stream, stream::BoxStream};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio_util::io::StreamReader;
+
+use crate::error::ApiError;
+
+/// The bytes of a body as they come.
+pub(crate) struct Incoming {
+    reader: StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>,
+}
+
+/// What became of a body: whoever reads it cannot tell a client that left from a disk that failed.
+#[derive(Clone, Default)]
+pub(crate) struct Fate(Arc<OnceLock<io::ErrorKind>>);
+
+impl Incoming {
+    pub(crate) fn new(body: Body, patience: Duration) -> (Self, Fate) {
+        let fate = Fate::default();
+        let pieces = stream::unfold((body.into_data_stream(), fate.clone()), move |state| {
+            next(state, patience)
+        });
+        (Self { reader: StreamReader::new(pieces.boxed()) }, fate)
+    }
+}
+
+type State = (axum::body::BodyDataStream, Fate);
+
+async fn next((mut body, fate): State, patience: Duration) -> Option<(io::Result<Bytes>, State)> {
+    let piece = match tokio::time::timeout(patience, body.next()).await {
+        Ok(None) => return None,
+        Ok(Some(Ok(piece))) => Ok(piece),
+        Ok(Some(Err(error))) => Err(io::Error::other(error)),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    };
+    if let Err(error) = &piece {
+        let _ = fate.0.set(error.kind());
+    }
+    Some((piece, (body, fate)))
+}
+
+impl AsyncRead for Incoming {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reader).poll_read(context, buffer)
+    }
+}
+
+impl Fate {
+    /// The result, or what the client did to it.
+    pub(crate) fn judge<T>(&self, result: Result<T, Refusal>) -> Result<T, ApiError> {
+        let refusal = match result {
+            Ok(value) => return Ok(value),
+            Err(refusal) => refusal,
+        };
+        Err(match self.0.get() {
+            None => refusal.into(),
+            Some(io::ErrorKind::TimedOut) => {
+                let message = "the body did not arrive in time".to_owned();
+                ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
+            }
+            Some(_) => {
+                let message = "the body could not be read to its end".to_owned();
+                ApiError::Http(StatusCode::BAD_REQUEST, "validation_error", message)
+            }
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! How the head of a thread moves: one new point, and the thread's row beside it. Every function
+//! here runs inside someone's transaction.
+
+use cloche_model::{
+    ByteSize, HomeUsage, Layer, LayerDigest, Moment, Point, PointKind, Thread, TraceId,
+};
+use sqlx::SqliteConnection;
+
+use super::read::{integer, point, thread, to_json};
+use crate::{Result, ThreadKey};
+
+/// From one point to the next.
+pub(super) struct Step {
+    pub(super) kind: PointKind,
+    pub(super) trace: Option<TraceId>,
+    pub(super) at: Moment,
+    /// A layer to be put on top.
+    pub(super) layer: Option<Layer>,
+    /// A whole stack instead of the one that is there.
+    pub(super) stack: Option<(Vec<LayerDigest>, HomeUsage)>,
+    pub(super) added: ByteSize,
+    pub(super) changed: u64,
+}
+
+impl Step {
+    /// One that adds a layer, or nothing.
+    pub(super) fn onto(
+        kind: PointKind,
+        trace: Option<TraceId>,
+        at: Moment,
+        layer: Option<Layer>,
+    ) -> Self {
+        let added = layer.as_ref().map_or(ByteSize(0), |layer| layer.bytes);
+        let changed = layer.as_ref().map_or(0, |layer| layer.entries);
+        Self { kind, trace, at, layer, stack: None, added, changed }
+    }
+}
+
+/// A thread that has no point yet.
+pub(super) fn fresh(key: &ThreadKey, at: Moment) -> Thread {
+    Thread {
+        team: key.team.clone(),
+        id: key.id.clone(),
+        created_at: at,
+        updated_at: at,
+        head: 0,
+        layers: Vec::new(),
+        usage: HomeUsage { counted: true, ..HomeUsage::default() },
+    }
+}
+
+pub(super) async fn find(
+    connection: &mut SqliteConnection,
+    key: &ThreadKey,
+) -> Result<Option<Thread>> {
+    let row = sqlx::query("SELECT * FROM threads WHERE team_id = ? AND thread_id = ?")
+        .bind(key.team.as_str())
+        .bind(key.id.as_str())
+        .fetch_optional(connection)
+        .await?;
+    row.map(|row| thread(&row)).transpose()
+}
+
+pub(super) async fn point_at(
+    connection: &mut SqliteConnection,
+    key: &ThreadKey,
+    seq: u64,
+) -> Result<Option<Point>> {
+    let row = sqlx::query("SELECT * FROM points WHERE team_id = ? AND thread_id = ? AND seq = ?")
+        .bind(key.team.as_str())
+        .bind(key.id.as_str())
+        .bind(integer(seq))
+        .fetch_optional(connection)
+        .await?;
+    row.map(|row| point(&row)).transpose()
+}
+
+/// A lease that has run out holds nothing.
+pub(super) async fn is_held(
+    connection: &mut SqliteConnection,
+    key: &ThreadKey,
+    now: Moment,
+) -> Result<bool> {
+    let row = sqlx::query(
+        "SELECT 1 FROM thread_leases WHERE team_id = ? AND thread_id = ? AND expires_at > ?",
+    )
+    .bind(key.team.as_str())
+    .bind(key.id.as_str())
+    .bind(now.0)
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.is_some())
+}
+
+/// Whether this execution of the thread is still under way.
+pub(super) async fn is_running(
+    connection: &mut SqliteConnection,
+    key: &ThreadKey,
+    trace: &TraceId,
+) -> Result<bool> {
+    let row = sqlx::query(
+        "SELECT 1 FROM executions WHERE trace_id = ? AND team_id = ? AND thread_id = ? AND \
+         status = 'running'",
+    )
+    .bind(trace.as_str())
+    .bind(key.team.as_str())
+    .bind(key.id.as_str())
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.is_some())
+}
+
+/// Writes the next point and the thread as it then is.
+pub(super) async fn advance(
+    connection: &mut SqliteConnection,
+    mut thread: Thread,
+    step: Step,
+) -> Result<Thread> {
+    if let Some((stack, usage)) = step.stack {
+        (thread.layers, thread.usage) = (stack, usage);
+    }
+    if let Some(layer) = &step.layer {
+        thread.layers.push(layer.digest.clone());
+        thread.usage = thread.usage.plus(layer.bytes, layer.entries);
+    }
+    thread.head += 1;
+    thread.updated_at = thread.updated_at.max(step.at);
+    let point = Point {
+        seq: thread.head,
+        kind: step.kind,
+        trace_id: step.trace,
+        at: step.at,
+        layers: thread.layers.clone(),
+        layer: step.layer.map(|layer| layer.digest),
+        added: step.added,
+        changed: step.changed,
+        usage: thread.usage,
+    };
+    write_point(connection, &thread, point).await?;
+    write_thread(connection, &thread).await?;
+    Ok(thread)
+}
+
+async fn write_point(
+    connection: &mut SqliteConnection,
+    thread: &Thread,
+    point: Point,
+) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO points (team_id, thread_id, seq, kind, trace_id, at, layer, added, changed, \
+         bytes, entries, counted, stack) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(thread.team.to_string())
+    .bind(thread.id.to_string())
+    .bind(integer(point.seq))
+    .bind(point.kind.name())
+    .bind(point.trace_id.map(String::from))
+    .bind(point.at.0)
+    .bind(point.layer.map(String::from))
+    .bind(integer(point.added.bytes()))
+    .bind(integer(point.changed))
+    .bind(integer(point.usage.bytes.bytes()))
+    .bind(integer(point.usage.entries))
+    .bind(point.usage.counted)
+    .bind(to_json("stack", &point.layers)?)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn write_thread(connection: &mut SqliteConnection, thread: &Thread) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO threads (team_id, thread_id, created_at, updated_at, head, bytes, entries, \
+         counted, stack) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (team_id, thread_id) DO \
+         UPDATE SET updated_at = excluded.updated_at, head = excluded.head, bytes = excluded.bytes, \
+         entries = excluded.entries, counted = excluded.counted, stack = excluded.stack",
+    )
+    .bind(thread.team.to_string())
+    .bind(thread.id.to_string())
+    .bind(thread.created_at.0)
+    .bind(thread.updated_at.0)
+    .bind(integer(thread.head))
+    .bind(integer(thread.usage.bytes.bytes()))
+    .bind(integer(thread.usage.entries))
+    .bind(thread.usage.counted)
+    .bind(to_json("stack", &thread.layers)?)
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn remove(connection: &mut SqliteConnection, key: &ThreadKey) -> Result<()> {
+    for statement in [
+        "DELETE FROM points WHERE team_id = ? AND thread_id = ?",
+        "DELETE FROM threads WHERE team_id = ? AND thread_id = ?",
+    ] {
+        sqlx::query(statement)
+            .bind(key.team.to_string())
+            .bind(key.id.to_string())
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}

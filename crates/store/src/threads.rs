@@ -1,0 +1,123 @@
+//! Threads as rows: heads, points in time, and who may move them.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use cloche_model::{
+    HomeUsage, Layer, LayerDigest, Moment, Point, PointKind, PointName, TeamId, Thread, ThreadId,
+    TraceId,
+};
+
+use crate::Result;
+
+/// A thread of a team.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadKey {
+    /// Whose it is.
+    pub team: TeamId,
+    /// What its owner calls it.
+    pub id: ThreadId,
+}
+
+/// What became of an attempt to move a head. Only the first of them wrote anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// The thread as it is now; durable.
+    Done(Thread),
+    /// Someone holds the thread.
+    Busy,
+    /// There is no such thread, or no such point of it.
+    Missing,
+    /// The thread that was to be made is there already.
+    Taken,
+    /// The head is not the one that was expected.
+    Stale,
+}
+
+/// A layer to be put on top of a thread that nobody holds.
+#[derive(Clone, Debug)]
+pub struct Append {
+    /// Which thread; made if it is not there.
+    pub thread: ThreadKey,
+    /// The head that the layer was made for; 0 if there was no thread.
+    pub head: u64,
+    /// The layer.
+    pub layer: Layer,
+    /// How it came to be.
+    pub kind: PointKind,
+    /// When.
+    pub at: Moment,
+}
+
+/// A thread to be made from layers.
+#[derive(Clone, Debug)]
+pub struct Founding {
+    /// Which thread.
+    pub thread: ThreadKey,
+    /// How it came to be.
+    pub kind: PointKind,
+    /// Its layers, the oldest first.
+    pub layers: Vec<LayerDigest>,
+    /// What they hold.
+    pub usage: HomeUsage,
+    /// When.
+    pub at: Moment,
+}
+
+/// Layers at the bottom of a stack that one layer takes the place of.
+#[derive(Clone, Debug)]
+pub struct Squash {
+    /// Which thread.
+    pub thread: ThreadKey,
+    /// The layers, the oldest first.
+    pub layers: Vec<LayerDigest>,
+    /// What takes their place; nothing if they come to nothing.
+    pub by: Option<LayerDigest>,
+    /// When.
+    pub at: Moment,
+}
+
+/// Homes that outlive a run.
+#[async_trait]
+pub trait Threads: Send + Sync {
+    /// One thread.
+    async fn thread(&self, key: &ThreadKey) -> Result<Option<Thread>>;
+    /// The threads of a team by name, from after this one on.
+    async fn threads(
+        &self,
+        team: &TeamId,
+        after: Option<&ThreadId>,
+        limit: u32,
+    ) -> Result<Vec<Thread>>;
+    /// Whether someone holds the thread.
+    async fn is_held(&self, key: &ThreadKey, now: Moment) -> Result<bool>;
+    /// The points of a thread, the newest first, from before this number on.
+    async fn points(&self, key: &ThreadKey, before: Option<u64>, limit: u32) -> Result<Vec<Point>>;
+    /// One point of a thread.
+    async fn point(&self, key: &ThreadKey, name: &PointName) -> Result<Option<Point>>;
+    /// Keeps an execution's thread for longer; false if it is no longer its own.
+    async fn renew(&self, trace: &TraceId, until: Moment) -> Result<bool>;
+    /// Puts a layer on top.
+    async fn append(&self, append: Append) -> Result<Moved>;
+    /// Makes a thread.
+    async fn found(&self, founding: Founding) -> Result<Moved>;
+    /// Makes a thread from a point of another.
+    async fn fork(
+        &self,
+        source: &ThreadKey,
+        seq: u64,
+        thread: &ThreadId,
+        at: Moment,
+    ) -> Result<Moved>;
+    /// Goes back to a point, which is a new point itself.
+    async fn rollback(&self, key: &ThreadKey, seq: u64, at: Moment) -> Result<Moved>;
+    /// Puts one layer in the place of several. It changes nothing in the home, so whoever holds the
+    /// thread keeps it; [`Moved::Stale`] if the stack does not begin with these layers any more.
+    async fn squash(&self, squash: Squash) -> Result<Moved>;
+    /// Writes down what was counted, unless the head has moved since.
+    async fn count(&self, key: &ThreadKey, head: u64, usage: HomeUsage) -> Result<()>;
+    /// Removes a thread with all its points; gives back what it was.
+    async fn delete_thread(&self, key: &ThreadKey, at: Moment) -> Result<Moved>;
+    /// Every layer that a thread, a point or an execution needs.
+    async fn layers_in_use(&self) -> Result<HashSet<LayerDigest>>;
+}
