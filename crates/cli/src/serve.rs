@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::complain;
 
 mod greeting;
+mod providers;
 mod settings;
 
 pub(crate) use greeting::start_logs;
@@ -112,6 +113,7 @@ async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure
         (None, _) => Arc::new(Nowhere),
     };
     let server = Server::open(settings.server(layers), dispatcher).await?;
+    let server = server.with_agent(settings.agent())?;
     match &executor {
         Some(executor) => warm_up(server.engine(), executor).await?,
         None if !server.engine().can_run_code() => tracing::warn!("code execution is turned off"),

@@ -24,6 +24,7 @@ mod nowhere;
 mod refusal;
 mod remote;
 mod replay;
+mod responses;
 mod secrets;
 pub mod sidecar;
 mod threads;
@@ -36,7 +37,7 @@ pub use admin::{
 };
 pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
-pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter};
+pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, ResponseRow};
 pub use clock::{now, parse_rfc3339, rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};

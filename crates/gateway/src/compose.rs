@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
 
+use cloche_agent::{Agent, AgentConfig};
 use cloche_engine::{Bootstrap, Dispatcher, Engine, EngineConfig, Refusal};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,12 @@ pub enum OpenError {
     /// The engine did not start.
     #[error(transparent)]
     Engine(#[from] cloche_engine::OpenError),
+    /// The agent did not start.
+    #[error(transparent)]
+    Agent(#[from] cloche_agent::StartError),
+    /// Responses that a restart cut short could not be ended.
+    #[error("cannot end the responses that a restart cut short")]
+    Recover(#[source] Refusal),
     /// The first team, key and token could not be made or written down.
     #[error("cannot write the first key and the admin token")]
     Bootstrap(#[source] Refusal),
@@ -45,6 +52,7 @@ pub enum OpenError {
 pub struct Server {
     listener: TcpListener,
     engine: Engine,
+    agent: Agent,
     gateway: GatewayConfig,
     address: SocketAddr,
     bootstrap: Option<Bootstrap>,
@@ -66,7 +74,18 @@ impl Server {
         let url = format!("http://{}", reachable(address));
         let bootstrap =
             engine.bootstrap(&options.data_dir, &url).await.map_err(OpenError::Bootstrap)?;
-        Ok(Self { listener, engine, gateway: options.gateway, address, bootstrap })
+        let agent = Agent::new(engine.clone(), AgentConfig::default())?;
+        agent.recover().await.map_err(OpenError::Recover)?;
+        Ok(Self { listener, engine, agent, gateway: options.gateway, address, bootstrap })
+    }
+
+    /// The same server with these model providers; without, the Agent API knows no model.
+    ///
+    /// # Errors
+    /// When a provider cannot be prepared.
+    pub fn with_agent(mut self, config: AgentConfig) -> Result<Self, OpenError> {
+        self.agent = Agent::new(self.engine.clone(), config)?;
+        Ok(self)
     }
 
     /// Where it listens.
@@ -92,7 +111,7 @@ impl Server {
     /// # Errors
     /// When the listener is lost.
     pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
-        serve(self.listener, self.engine, self.gateway, shutdown).await
+        serve(self.listener, (self.engine, self.agent), self.gateway, shutdown).await
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod files;
 pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
+pub(crate) mod responses;
 pub(crate) mod sandboxes;
 pub(crate) mod teams;
 pub(crate) mod threads;

@@ -9,6 +9,7 @@ use axum::{
     http::StatusCode,
     routing::{any, get},
 };
+use cloche_agent::Agent;
 use cloche_engine::Engine;
 use tokio_util::sync::CancellationToken;
 use utoipa::{
@@ -25,7 +26,7 @@ use crate::{
     error::ApiError,
     http::{
         approvals, docs, exchange, execute, execution_files, executions, files, gates, health,
-        keys, sandboxes, teams, threads, transfer,
+        keys, responses, sandboxes, teams, threads, transfer,
     },
     mcp::{self, Sessions},
 };
@@ -34,6 +35,7 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Doors {
     pub(crate) engine: Engine,
+    pub(crate) agent: Agent,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
     pub(crate) mcp: Sessions,
@@ -58,6 +60,7 @@ impl FromRef<Doors> for GatewayConfig {
         (name = "threads", description = "Homes that outlive a run, and every point in time of theirs"),
         (name = "files", description = "Files of a thread, up and down"),
         (name = "approvals", description = "Calls of agents that wait for a person"),
+        (name = "agent", description = "Ask a model that can run code"),
         (name = "admin", description = "Teams, sandboxes, keys and gates"),
         (name = "health", description = "For whoever operates the server")
     ),
@@ -104,6 +107,12 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(files::upload_url))
         .routes(routes!(files::download_url))
         .routes(routes!(transfer::download, transfer::upload))
+        .routes(routes!(responses::agent))
+        .routes(routes!(responses::create))
+        .routes(routes!(responses::get))
+        .routes(routes!(responses::cancel))
+        .routes(routes!(responses::files))
+        .routes(routes!(responses::content))
         .routes(routes!(teams::list, teams::create))
         .routes(routes!(teams::get, teams::update, teams::delete))
         .routes(routes!(sandboxes::list, sandboxes::create))
@@ -134,13 +143,13 @@ pub fn description() -> Description {
 }
 
 /// Everything that is served.
-pub fn router(engine: Engine, config: GatewayConfig) -> Router {
-    router_until(engine, config, CancellationToken::new())
+pub fn router(engine: Engine, agent: Agent, config: GatewayConfig) -> Router {
+    router_until((engine, agent), config, CancellationToken::new())
 }
 
 /// The same; streams that would never end are ended by `closing`.
 pub(crate) fn router_until(
-    engine: Engine,
+    (engine, agent): (Engine, Agent),
     config: GatewayConfig,
     closing: CancellationToken,
 ) -> Router {
@@ -149,7 +158,7 @@ pub(crate) fn router_until(
     // Not in the description: this door describes itself, in its own protocol.
     let router = router.route("/mcp", any(mcp::door));
     let mcp = Sessions::new(closing);
-    let doors = Doors { engine, config, description, mcp };
+    let doors = Doors { engine, agent, config, description, mcp };
     router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
 }
 

@@ -4,6 +4,7 @@
 use std::{io, pin::pin, time::Duration};
 
 use axum::{Router, extract::Request};
+use cloche_agent::Agent;
 use cloche_engine::Engine;
 use hyper::{body::Incoming, server::conn};
 use hyper_util::{
@@ -39,13 +40,15 @@ enum Protocol {
 /// When the listener has no address.
 pub async fn serve(
     listener: TcpListener,
-    engine: Engine,
+    (engine, agent): (Engine, Agent),
     config: GatewayConfig,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
     let streams = CancellationToken::new();
-    let app = router_until(engine.clone(), config.clone(), streams.clone());
+    let app = router_until((engine.clone(), agent.clone()), config.clone(), streams.clone());
     let ending = async move {
+        engine.drain();
+        agent.shutdown().await;
         engine.shutdown().await;
         streams.cancel();
     };

@@ -8,6 +8,7 @@ mod execute;
 mod execution;
 mod files;
 pub(crate) mod number;
+mod responses;
 mod threads;
 
 pub(crate) use admin::{
@@ -30,3 +31,4 @@ pub(crate) use number::whole;
 pub(crate) use threads::{
     DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
 };
+pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, sse};

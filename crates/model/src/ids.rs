@@ -92,6 +92,10 @@ id!(
     /// A sandbox configuration.
     SandboxId, "sbx_", "sandbox id"
 );
+id!(
+    /// A response of the Agent API.
+    ResponseId, "resp_", "response id"
+);
 
 id!(
     /// A call of a tool that waits for a person.

@@ -15,6 +15,7 @@ mod moment;
 mod outcome;
 mod plan;
 pub mod request;
+mod response;
 mod run;
 mod score;
 mod secret;
@@ -31,13 +32,16 @@ pub use execution::{
 };
 pub use gates::{Approval, ApprovalState, Decision, DecisionKind, GateSettings, Tool, ToolPolicy};
 pub use home_path::HomePath;
-pub use ids::{ApprovalId, DecisionId, KeyId, SandboxId, TeamId, ThreadId, TraceId, check_name};
+pub use ids::{
+    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+};
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeRoom, Layer, LayerDigest, OutputFile, ThreadHome, Written};
 pub use moment::Moment;
 pub use outcome::{Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
 pub use plan::{Allowance, Plan};
 pub use request::{CheckedRequest, ExecuteRequest, RequestFile};
+pub use response::ResponseStatus;
 pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, SandboxShape};
 pub use secret::Secret;
 pub use sub_path::SubPath;

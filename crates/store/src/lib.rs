@@ -1,5 +1,5 @@
 //! The rows that survive a restart: teams, keys, sandboxes, executions, threads, deliveries,
-//! approvals and decisions.
+//! approvals, decisions and responses.
 //!
 //! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
 //! what it is told and knows no policy: no plan is enforced here, no secret is hashed, no webhook
@@ -7,6 +7,7 @@
 
 mod filter;
 mod gates;
+mod responses;
 mod sqlite;
 mod threads;
 
@@ -20,6 +21,7 @@ use cloche_model::{
 
 pub use filter::{Cursor, ExecutionFilter};
 pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates};
+pub use responses::{ResponseRow, Responses};
 pub use sqlite::Sqlite;
 pub use threads::{Append, Founding, Moved, Squash, ThreadKey, Threads};
 
@@ -221,7 +223,7 @@ pub trait Settings: Send + Sync {
 
 /// All of it.
 #[async_trait]
-pub trait Store: Tenancy + Ledger + Threads + Outbox + Settings + Gates {
+pub trait Store: Tenancy + Ledger + Threads + Outbox + Settings + Gates + Responses {
     /// Whether the store answers.
     async fn ping(&self) -> Result<()>;
     /// Writes what is under way and closes.

@@ -9,6 +9,7 @@ mod heads;
 mod ledger;
 mod outbox;
 mod read;
+mod responses;
 mod tenancy;
 mod threads;
 mod writer;

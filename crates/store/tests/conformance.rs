@@ -3,6 +3,8 @@
 
 #[path = "conformance/gates.rs"]
 mod gates;
+#[path = "conformance/responses.rs"]
+mod responses;
 #[path = "conformance/suite.rs"]
 mod suite;
 #[path = "conformance/threads.rs"]
@@ -74,6 +76,11 @@ macro_rules! conformance_of {
                 every_layer_that_is_needed_is_listed,
                 what_was_counted_is_kept_until_the_head_moves,
                 threads_and_points_are_listed_in_pages,
+            },
+            responses::{
+                a_response_changes_until_it_is_over,
+                a_response_is_seen_by_its_team_only,
+                old_responses_go_and_open_ones_stay,
             },
             gates::{
                 settings_come_back_and_say_who_set_them,

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use cloche_agent::AgentConfig;
 use cloche_engine::{EngineConfig, GateConfig, HomesConfig, RemoteConfig};
 use cloche_executor::{Config, PoolSettings};
 use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
@@ -15,7 +16,10 @@ use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit, Secret};
 use serde::Deserialize;
 
-use super::ServeArguments;
+use super::{
+    ServeArguments,
+    providers::{AgentFile, ProviderError},
+};
 
 mod layers;
 
@@ -33,6 +37,8 @@ pub(crate) enum SettingsError {
     Unit { name: &'static str, source: InvalidUnit },
     #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
     Network(String),
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
     #[error("threads.squash_depth in the configuration must be 2 or more")]
     SquashDepth,
     #[error(
@@ -54,6 +60,7 @@ struct File {
     output: Option<String>,
     pool: PoolFile,
     webhook: WebhookFile,
+    agent: AgentFile,
     remote: RemoteFile,
     gates: GateFile,
     threads: ThreadsFile,
@@ -131,6 +138,7 @@ pub(crate) struct Settings {
     allow_missing: Vec<String>,
     pool: PoolSettings,
     engine: EngineConfig,
+    agent: AgentConfig,
     mcp: McpConfig,
     layers: LayersConfig,
     pub(super) runs_on: RunsOn,
@@ -168,6 +176,7 @@ impl Settings {
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
+            agent: agent(file.agent, file.grace_seconds)?,
             mcp: mcp(file.mcp)?,
             layers: layers::config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
@@ -190,6 +199,10 @@ impl Settings {
     /// Where layers are kept, packed and unpacked.
     pub(super) fn layers_dir(&self) -> PathBuf {
         self.data_dir.join("layers")
+    }
+
+    pub(super) fn agent(&self) -> AgentConfig {
+        self.agent.clone()
     }
 
     /// Where layers are kept.
@@ -273,6 +286,14 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     engine.gates = gates(&file.gates);
     engine.homes = homes(&file.threads)?;
     Ok(engine)
+}
+
+fn agent(file: AgentFile, grace: Option<u64>) -> Result<AgentConfig, SettingsError> {
+    let mut agent = file.read(|name| std::env::var(name).ok())?;
+    // Responses do not outlive the grace period of what they run.
+    let grace = grace.map_or(agent.linger, Duration::from_secs);
+    agent.linger = agent.linger.min(grace);
+    Ok(agent)
 }
 
 fn gates(file: &GateFile) -> GateConfig {

@@ -20,6 +20,8 @@ use crate::{
 
 /// Longer than anything takes on a machine with much else to do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The environment variable with the key of the model server of these tests, and the key.
+pub(crate) const MODEL_KEY: (&str, &str) = ("CLOCHE_TEST_MODEL_KEY", "mk-test-5f2a9c");
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A running server and the client of one key.
@@ -59,6 +61,7 @@ impl Host {
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
             .arg(directory.path().join("data"))
             .args(&arguments)
+            .env(MODEL_KEY.0, MODEL_KEY.1)
             .envs(variables.iter().copied())
             .current_dir(directory.path())
             .stdin(Stdio::null())

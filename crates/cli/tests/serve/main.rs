@@ -9,6 +9,8 @@
 )]
 
 mod admin_commands;
+mod agent;
+mod agent_client;
 mod approvals;
 mod cancel;
 mod crashes;
@@ -16,6 +18,8 @@ mod execute;
 mod first_start;
 mod host;
 mod mcp;
+#[path = "../../../agent/tests/support/models.rs"]
+mod models;
 mod operations;
 mod processes;
 mod python_client;

@@ -86,6 +86,9 @@ impl Engine {
                 () = self.inner.sweep_now.notified() => {}
                 () = self.inner.closing.cancelled() => return,
             }
+            if let Err(error) = self.inner.store.prune_responses(clock::now()).await {
+                tracing::error!(%error, "old responses were not deleted");
+            }
             match self.inner.store.prune(clock::now()).await {
                 Ok(0) => {}
                 Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),

@@ -1,0 +1,270 @@
+//! The agent as a whole: what it holds, and responses as their owners ask for them.
+
+mod begin;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use cloche_engine::{Caller, Engine, Refusal, ResponseRow, now};
+use cloche_model::{ErrorCode, ResponseId, ResponseStatus};
+use parking_lot::RwLock;
+use serde::de::DeserializeOwned;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    AgentConfig, Event, EventKind, EventReader, Failure, ModelProvider, ProviderConfig, Response,
+    live::{Live, Stop},
+    provider,
+    response::Kept,
+};
+
+/// How long responses may take to end once they are told to.
+const LAST_MOMENTS: Duration = Duration::from_secs(10);
+
+/// Everything behind the Agent API. Cheap to clone.
+#[derive(Clone)]
+pub struct Agent {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    config: AgentConfig,
+    providers: BTreeMap<String, Provider>,
+    live: RwLock<HashMap<ResponseId, Arc<Live>>>,
+    tasks: TaskTracker,
+    draining: AtomicBool,
+}
+
+struct Provider {
+    asked: Arc<dyn ModelProvider>,
+    config: ProviderConfig,
+}
+
+/// Why an agent could not start.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot prepare the model provider {name}")]
+pub struct StartError {
+    name: String,
+    source: reqwest::Error,
+}
+
+/// A response that has begun.
+pub struct Begun {
+    live: Arc<Live>,
+}
+
+impl Begun {
+    /// The response as it is now.
+    #[must_use]
+    pub fn response(&self) -> Response {
+        self.live.response()
+    }
+
+    /// Its events from the first on.
+    #[must_use]
+    pub fn events(&self) -> EventReader {
+        self.live.read(0)
+    }
+
+    /// Waits until it is over, or somebody has to do something.
+    pub async fn settled(&self) -> Response {
+        self.live.settled().await
+    }
+}
+
+/// The events of a response.
+pub enum Follow {
+    /// It is under way; there will be more.
+    Live(EventReader),
+    /// It is over; these are all.
+    Over(Vec<Event>),
+}
+
+impl Agent {
+    /// An agent that runs code through this engine.
+    ///
+    /// # Errors
+    /// When a provider cannot be prepared.
+    pub fn new(engine: Engine, config: AgentConfig) -> Result<Self, StartError> {
+        let mut providers = BTreeMap::new();
+        for (name, config) in &config.providers {
+            let failed = |source| StartError { name: name.clone(), source };
+            let asked = provider::connect(config).map_err(failed)?;
+            providers.insert(name.clone(), Provider { asked, config: config.clone() });
+        }
+        let (live, tasks) = (RwLock::default(), TaskTracker::new());
+        let draining = AtomicBool::new(false);
+        let inner = Inner { engine, config, providers, live, tasks, draining };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Ends what a restart cut short; gives back how many responses that were.
+    ///
+    /// # Errors
+    /// When the store cannot be read or written.
+    pub async fn recover(&self) -> Result<usize, Refusal> {
+        let open = self.inner.engine.open_responses().await?;
+        for row in &open {
+            let message = "the server was restarted while this response was being made";
+            let failure = Failure::new("server_restarted", message);
+            let mut kept: Kept = read("record", &row.record)?;
+            kept.response.status = ResponseStatus::Failed;
+            kept.response.error = Some(failure);
+            let events = vec![Event { seq: 0, kind: EventKind::Failed(kept.response.clone()) }];
+            let over = ResponseRow {
+                status: ResponseStatus::Failed,
+                completed_at: Some(now()),
+                record: write(&kept)?,
+                events: write(&events)?,
+                ..row.clone()
+            };
+            self.inner.engine.update_response(over).await?;
+        }
+        if !open.is_empty() {
+            tracing::warn!(ended = open.len(), "responses that a restart cut short have failed");
+        }
+        Ok(open.len())
+    }
+
+    /// Takes a place among the responses under way.
+    fn enter(&self, caller: &Caller, response: Response) -> Result<Arc<Live>, Refusal> {
+        let mut live = self.inner.live.write();
+        let team = &caller.team.id;
+        let limit = self.inner.config.at_once;
+        if live.values().filter(|live| live.team == *team).count() >= limit {
+            let message = format!("{limit} responses of this team are under way already");
+            return Err(Refusal::new(ErrorCode::RateLimited, message));
+        }
+        let new = Live::new(team.clone(), response);
+        live.insert(new.id.clone(), Arc::clone(&new));
+        Ok(new)
+    }
+
+    fn leave(&self, live: &Live) {
+        self.inner.live.write().remove(&live.id);
+    }
+
+    fn live_of(&self, caller: &Caller, id: &ResponseId) -> Option<Arc<Live>> {
+        let live = self.inner.live.read().get(id).cloned()?;
+        (live.team == caller.team.id).then_some(live)
+    }
+
+    /// A response of the caller's team, if it was to be stored.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn retrieve(&self, caller: &Caller, id: &ResponseId) -> Result<Response, Refusal> {
+        if let Some(live) = self.live_of(caller, id) {
+            let response = live.response();
+            return if response.store { Ok(response) } else { Err(none()) };
+        }
+        Ok(self.stored(caller, id).await?.0.response)
+    }
+
+    /// The events of a response after this number; all of them without one.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn follow(
+        &self,
+        caller: &Caller,
+        id: &ResponseId,
+        after: Option<u64>,
+    ) -> Result<Follow, Refusal> {
+        let from = after.map_or(0, |after| after.saturating_add(1));
+        if let Some(live) = self.live_of(caller, id) {
+            return if live.response().store {
+                Ok(Follow::Live(live.read(from)))
+            } else {
+                Err(none())
+            };
+        }
+        let (_, row) = self.stored(caller, id).await?;
+        let mut events: Vec<Event> = read("events", &row.events)?;
+        events.retain(|event| event.seq >= from);
+        Ok(Follow::Over(events))
+    }
+
+    /// Tells a response to stop. `None` if it is being stopped; what it is if it was over already.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn cancel(
+        &self,
+        caller: &Caller,
+        id: &ResponseId,
+    ) -> Result<Option<ResponseStatus>, Refusal> {
+        if let Some(live) = self.live_of(caller, id) {
+            live.stop(Stop::User);
+            return Ok(None);
+        }
+        Ok(Some(self.stored(caller, id).await?.0.response.status))
+    }
+
+    /// A response that is over and can be seen.
+    pub(crate) async fn stored(
+        &self,
+        caller: &Caller,
+        id: &ResponseId,
+    ) -> Result<(Kept, ResponseRow), Refusal> {
+        let row = self.inner.engine.response(caller, id).await?;
+        if !row.visible {
+            return Err(none());
+        }
+        Ok((read("record", &row.record)?, row))
+    }
+
+    /// Takes nothing new, gives what is under way a little time, then ends it.
+    pub async fn shutdown(&self) {
+        self.inner.draining.store(true, Ordering::SeqCst);
+        self.inner.tasks.close();
+        if tokio::time::timeout(self.inner.config.linger, self.inner.tasks.wait()).await.is_ok() {
+            return;
+        }
+        let left: Vec<_> = self.inner.live.read().values().cloned().collect();
+        tracing::warn!(left = left.len(), "responses are ended, the server stops");
+        left.iter().for_each(|live| live.stop(Stop::Shutdown));
+        if tokio::time::timeout(LAST_MOMENTS, self.inner.tasks.wait()).await.is_err() {
+            tracing::error!("some responses did not end; the next start will record them");
+        }
+    }
+}
+
+fn none() -> Refusal {
+    Refusal::not_found("response")
+}
+
+fn internal(failure: Failure) -> Refusal {
+    Refusal {
+        source: Some(failure.message.into()),
+        ..Refusal::new(ErrorCode::Internal, "something went wrong on our side; try again")
+    }
+}
+
+fn read<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, Refusal> {
+    serde_json::from_str(text)
+        .map_err(|error| internal(Failure::new("internal_error", format!("{what}: {error}"))))
+}
+
+fn write<T: serde::Serialize>(value: &T) -> Result<String, Refusal> {
+    crate::work::json(value).map_err(internal)
+}
+
+/// A name that nobody has: the prefix and 20 random letters and digits.
+pub(crate) fn random_name(prefix: &str) -> String {
+    const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut bytes = [0; 20];
+    // Without a source of randomness nothing on this machine works.
+    if let Err(error) = getrandom::fill(&mut bytes) {
+        tracing::error!(%error, "no random numbers can be had");
+    }
+    let letters = bytes.map(|byte| char::from(ALPHABET[usize::from(byte % 32)]));
+    format!("{prefix}{}", String::from_iter(letters))
+}

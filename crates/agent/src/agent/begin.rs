@@ -1,0 +1,193 @@
+//! How a response begins: it is checked, its models are found, what was said before is read, and it
+//! is written down before anything is done.
+
+use std::{
+    collections::BTreeSet,
+    panic::AssertUnwindSafe,
+    sync::{Arc, atomic::Ordering},
+};
+
+use cloche_engine::{Caller, Refusal, now};
+use cloche_model::{ErrorCode, Invalid, ResponseId, ResponseStatus};
+use futures::FutureExt;
+
+use super::{Agent, Begun, internal, random_name, read};
+use crate::{
+    Bill, EventKind, Failure, Message, NewResponse, Response,
+    ask::{Chain, Route},
+    gate,
+    price::Container,
+    request::Order,
+    response::{Conversation, Kept},
+    work::{MAX_CONVERSATION, Work, row},
+};
+
+impl Agent {
+    /// Checks a request, writes it down, and begins.
+    ///
+    /// # Errors
+    /// When it is refused, or cannot be begun.
+    pub async fn create(&self, caller: &Caller, request: NewResponse) -> Result<Begun, Refusal> {
+        if self.inner.draining.load(Ordering::SeqCst) {
+            let message = "the server is shutting down; try again in a moment";
+            return Err(Refusal::new(ErrorCode::Unavailable, message));
+        }
+        let chain = self.chain(&request.models()?)?;
+        let order = request.check()?;
+        if order.sandbox {
+            gate::check_offered(&self.inner.engine, caller).await?;
+        }
+        let (mut conversation, container) = self.previous(caller, order.previous.as_ref()).await?;
+        conversation.extend(order.input.iter().cloned());
+        check_conversation(&conversation)?;
+        let response = accepted(&order)?;
+        let live = self.enter(caller, response.clone())?;
+        let kept = Kept { response, container: container.clone(), files: Vec::new() };
+        let row = row(caller, &kept, &conversation, None).map_err(internal)?;
+        if let Err(refusal) = self.inner.engine.create_response(row).await {
+            self.leave(&live);
+            return Err(refusal);
+        }
+        let work = Work {
+            engine: self.inner.engine.clone(),
+            caller: Arc::clone(caller),
+            live: Arc::clone(&live),
+            order,
+            chain,
+            conversation,
+            container,
+            files: Vec::new(),
+            session_price: self.inner.config.session_price,
+        };
+        self.spawn(work);
+        Ok(Begun { live })
+    }
+
+    fn spawn(&self, work: Work) {
+        let (agent, live) = (self.clone(), Arc::clone(&work.live));
+        let longest = self.inner.config.longest;
+        self.inner.tasks.spawn(async move {
+            if AssertUnwindSafe(work.run(longest)).catch_unwind().await.is_err() {
+                // Its row is still open, so the next start ends it there, too.
+                tracing::error!(id = %live.id, "a response was lost to a panic");
+                live.change(|response| {
+                    response.status = ResponseStatus::Failed;
+                    let message = "something went wrong on our side; try again";
+                    response.error = Some(Failure::new("internal_error", message));
+                    ((), vec![EventKind::Failed(response.clone())])
+                });
+            }
+            live.finish();
+            agent.leave(&live);
+        });
+    }
+
+    /// The models of a chain, each at its provider.
+    fn chain(&self, models: &[String]) -> Result<Chain, Refusal> {
+        let route = |name: &String| {
+            let (provider, model) = name.split_once('/').unwrap_or_default();
+            let Some(found) = self.inner.providers.get(provider) else {
+                return Err(self.no_provider(provider));
+            };
+            let config = &found.config;
+            Ok(Route {
+                name: name.clone(),
+                model: model.to_owned(),
+                provider: Arc::clone(&found.asked),
+                prices: config.model_prices.get(model).copied().unwrap_or(config.prices),
+                retries: config.retries,
+                backoff: config.backoff,
+            })
+        };
+        Ok(Chain::new(models.iter().map(route).collect::<Result<_, _>>()?))
+    }
+
+    fn no_provider(&self, name: &str) -> Refusal {
+        let known: Vec<_> = self.inner.providers.keys().map(String::as_str).collect();
+        let shown: String = name.chars().take(64).collect();
+        if known.is_empty() {
+            let message = "no such model: this server has no model providers; its operator can add \
+                           one as [agent.providers.NAME] to its configuration";
+            return Refusal::new(ErrorCode::NotFound, message);
+        }
+        let known = known.join(", ");
+        let message = format!("no such model: there is no provider {shown:?}, only: {known}");
+        Refusal::new(ErrorCode::NotFound, message)
+    }
+
+    /// What was said before, and the container it was said in.
+    async fn previous(
+        &self,
+        caller: &Caller,
+        id: Option<&ResponseId>,
+    ) -> Result<(Conversation, Option<Container>), Refusal> {
+        let Some(id) = id else { return Ok((Vec::new(), None)) };
+        let row = self.inner.engine.response(caller, id).await?;
+        if row.completed_at.is_none() {
+            let message = "previous_response_id: that response is still under way";
+            return Err(Refusal::new(ErrorCode::Conflict, message));
+        }
+        if !matches!(row.status, ResponseStatus::Completed | ResponseStatus::RequiresAction) {
+            let message = format!(
+                "previous_response_id: only a completed response can be continued, and that one \
+                 is {}",
+                row.status
+            );
+            return Err(Invalid::new(message).into());
+        }
+        let kept: Kept = read("record", &row.record)?;
+        Ok((read("conversation", &row.conversation)?, kept.container))
+    }
+}
+
+/// A response as it begins.
+fn accepted(order: &Order) -> Result<Response, Refusal> {
+    let id: ResponseId = random_name("resp_").parse()?;
+    Ok(Response {
+        id,
+        created_at: now(),
+        status: ResponseStatus::Queued,
+        model: order.models.first().cloned().unwrap_or_default(),
+        background: order.background,
+        store: order.store,
+        previous: order.previous.clone(),
+        output: Vec::new(),
+        error: None,
+        action: None,
+        bill: Bill::default(),
+    })
+}
+
+/// Every call has one result, given before anything else is said: providers refuse anything else.
+fn check_conversation(conversation: &[Message]) -> Result<(), Invalid> {
+    let size: usize = conversation.iter().map(Message::size).sum();
+    if size > MAX_CONVERSATION {
+        return Err(Invalid::new(format!(
+            "the conversation must be at most 8 MB, and has {size} bytes with this input"
+        )));
+    }
+    let mut open: BTreeSet<&str> = BTreeSet::new();
+    let missing = |open: &BTreeSet<&str>| match open.first() {
+        Some(id) => {
+            Err(Invalid::new(format!("input: the call {id:?} needs its function_call_output")))
+        }
+        None => Ok(()),
+    };
+    for message in conversation {
+        match message {
+            Message::Tool { call_id, .. } => {
+                if !open.remove(call_id.as_str()) {
+                    return Err(Invalid::new(format!(
+                        "input: no function call {call_id:?} waits for an output"
+                    )));
+                }
+            }
+            Message::Assistant { calls, .. } => {
+                missing(&open)?;
+                open.extend(calls.iter().map(|call| call.id.as_str()));
+            }
+            Message::User(_) | Message::System(_) => missing(&open)?,
+        }
+    }
+    missing(&open)
+}

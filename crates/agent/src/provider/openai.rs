@@ -1,0 +1,201 @@
+//! Chat completions with tools, streamed, as OpenAI and many others speak them.
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Draft, Listener, ModelProvider, ProviderError, Trouble, stream::Line};
+use crate::{Choice, Message, ProviderConfig, Reply, Tokens, Turn};
+
+/// A provider that speaks chat completions.
+pub struct OpenAi {
+    line: Line,
+}
+
+impl OpenAi {
+    /// With these settings.
+    ///
+    /// # Errors
+    /// When no client can be made.
+    pub fn new(config: &ProviderConfig) -> Result<Self, reqwest::Error> {
+        Ok(Self { line: Line::new(config, "chat/completions")? })
+    }
+}
+
+#[async_trait]
+impl ModelProvider for OpenAi {
+    async fn answer(
+        &self,
+        turn: &Turn<'_>,
+        listener: &dyn Listener,
+    ) -> Result<Reply, ProviderError> {
+        let mut request = self.line.post(&body(turn));
+        if let Some(secret) = self.line.secret() {
+            request = request.bearer_auth(secret);
+        }
+        let mut events = self.line.send(request).await?;
+        let mut draft = Draft::default();
+        let mut finished = false;
+        while let Some(data) = events.next().await? {
+            if data == "[DONE]" {
+                finished = true;
+                break;
+            }
+            let chunk: Chunk = serde_json::from_str(&data)
+                .map_err(|_| ProviderError::malformed("an event that cannot be read"))?;
+            if let Some(error) = chunk.error {
+                return Err(self.failed(&error));
+            }
+            finished |= take(&mut draft, chunk, listener)?;
+        }
+        if !finished {
+            let message = "the model provider broke off its answer";
+            return Err(ProviderError::new(Trouble::Unreachable, message));
+        }
+        draft.finish()
+    }
+}
+
+impl OpenAi {
+    /// An error in the midst of a stream.
+    fn failed(&self, error: &Value) -> ProviderError {
+        let words = self.line.harmless(error["message"].as_str().unwrap_or("no reason given"));
+        let message = format!("the model provider failed: {words}");
+        ProviderError::new(Trouble::Overloaded, message)
+    }
+}
+
+fn body(turn: &Turn<'_>) -> Value {
+    let system = turn.instructions.map(|text| json!({"role": "system", "content": text}));
+    let messages: Vec<_> = system.into_iter().chain(turn.messages.iter().map(message)).collect();
+    let mut body = json!({
+        "model": turn.model,
+        "messages": messages,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    if !turn.tools.is_empty() {
+        let tool = |tool: &crate::Tool| {
+            json!({"type": "function", "function": {
+                "name": tool.name, "description": tool.description, "parameters": tool.parameters,
+            }})
+        };
+        body["tools"] = turn.tools.iter().map(tool).collect();
+        body["tool_choice"] = match turn.choice {
+            Choice::Auto => "auto".into(),
+            Choice::Never => "none".into(),
+            Choice::Required => "required".into(),
+        };
+    }
+    if let Some(most) = turn.max_tokens {
+        body["max_completion_tokens"] = most.into();
+    }
+    if let Some(temperature) = turn.temperature {
+        body["temperature"] = temperature.into();
+    }
+    if let Some(top_p) = turn.top_p {
+        body["top_p"] = top_p.into();
+    }
+    body
+}
+
+fn message(message: &Message) -> Value {
+    match message {
+        Message::System(text) => json!({"role": "system", "content": text}),
+        Message::User(text) => json!({"role": "user", "content": text}),
+        Message::Tool { call_id, text } => {
+            json!({"role": "tool", "tool_call_id": call_id, "content": text})
+        }
+        Message::Assistant { text, calls } => {
+            let content = if text.is_empty() { Value::Null } else { text.as_str().into() };
+            let mut message = json!({"role": "assistant", "content": content});
+            if !calls.is_empty() {
+                let call = |call: &crate::Call| {
+                    json!({"id": call.id, "type": "function", "function": {
+                        "name": call.name, "arguments": call.arguments,
+                    }})
+                };
+                message["tool_calls"] = calls.iter().map(call).collect();
+            }
+            message
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    choices: Vec<ChunkChoice>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct ChunkChoice {
+    #[serde(default)]
+    delta: Delta,
+    finish_reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta {
+    content: Option<String>,
+    tool_calls: Option<Vec<CallDelta>>,
+}
+
+#[derive(Deserialize)]
+struct CallDelta {
+    index: Option<usize>,
+    id: Option<String>,
+    function: Option<FunctionDelta>,
+}
+
+#[derive(Deserialize)]
+struct FunctionDelta {
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+    prompt_tokens_details: Option<UsageDetails>,
+}
+
+#[derive(Deserialize)]
+struct UsageDetails {
+    cached_tokens: Option<u64>,
+}
+
+/// Adds a chunk to the draft; true if it is the last of the answer itself.
+fn take(draft: &mut Draft, chunk: Chunk, listener: &dyn Listener) -> Result<bool, ProviderError> {
+    if let Some(usage) = chunk.usage {
+        let cached = usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
+        draft.reply.tokens = Tokens {
+            input: usage.prompt_tokens,
+            output: usage.completion_tokens,
+            cache_read: cached.unwrap_or(0),
+            cache_creation: 0,
+        };
+    }
+    let Some(choice) = chunk.choices.into_iter().next() else { return Ok(false) };
+    draft.text(choice.delta.content.as_deref().unwrap_or_default(), listener)?;
+    for piece in choice.delta.tool_calls.unwrap_or_default() {
+        let place = piece.index.unwrap_or(draft.reply.calls.len());
+        let call = draft.call(place)?;
+        // Some repeat the id and the name with every piece.
+        if call.id.is_empty() {
+            Draft::name(&mut call.id, piece.id.as_deref().unwrap_or_default())?;
+        }
+        let Some(function) = piece.function else { continue };
+        if call.name.is_empty() {
+            Draft::name(&mut call.name, function.name.as_deref().unwrap_or_default())?;
+        }
+        Draft::arguments(&mut call.arguments, function.arguments.as_deref().unwrap_or_default())?;
+    }
+    draft.reply.cut |= choice.finish_reason.as_deref() == Some("length");
+    Ok(choice.finish_reason.is_some())
+}

@@ -1,0 +1,234 @@
+//! One request to a provider and its answer as server-sent events, each read with a limit on its
+//! time and its size. Knows no protocol.
+
+use std::time::Duration;
+
+use reqwest::{
+    Client, RequestBuilder, Response, StatusCode, Url,
+    header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER},
+    redirect::Policy,
+};
+use serde_json::Value;
+
+use super::{ProviderError, Trouble};
+use crate::ProviderConfig;
+
+/// The most bytes of an answer.
+const MAX_ANSWER: usize = 32 << 20;
+/// The most bytes of one event.
+const MAX_EVENT: usize = 8 << 20;
+/// The most bytes that are read of an answer that is an error.
+const MAX_ERROR: usize = 64 << 10;
+/// The most of a provider's own words that is passed on.
+const MAX_QUOTE: usize = 300;
+
+/// A connection to one provider.
+pub(super) struct Line {
+    client: Client,
+    url: Url,
+    silence: Duration,
+    secret: Option<String>,
+}
+
+impl Line {
+    /// To the resource `path` below the provider's address.
+    pub(super) fn new(config: &ProviderConfig, path: &str) -> Result<Self, reqwest::Error> {
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .no_proxy()
+            .connect_timeout(config.timeout)
+            .user_agent(concat!("cloche/", env!("CARGO_PKG_VERSION")))
+            .build()?;
+        let mut url = config.base_url.clone();
+        url.set_path(&format!("{}/{path}", config.base_url.path().trim_end_matches('/')));
+        let secret = config.api_key.as_ref().map(|key| key.reveal().to_owned());
+        Ok(Self { client, url, silence: config.timeout, secret })
+    }
+
+    /// A request to it, not sent yet.
+    pub(super) fn post(&self, body: &Value) -> RequestBuilder {
+        self.client.post(self.url.clone()).json(body)
+    }
+
+    pub(super) fn secret(&self) -> Option<&str> {
+        self.secret.as_deref()
+    }
+
+    /// Sends it; gives back the events of a good answer.
+    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Events, ProviderError> {
+        let sent = tokio::time::timeout(self.silence, request.send());
+        let answer = sent.await.map_err(|_| self.silent())?.map_err(|error| self.lost(&error))?;
+        if !answer.status().is_success() {
+            return Err(self.refused(answer).await);
+        }
+        let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        if !kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream")) {
+            return Err(ProviderError::malformed("something that is not an event stream"));
+        }
+        Ok(Events { answer, silence: self.silence, buffer: Vec::new(), scanned: 0, read: 0 })
+    }
+
+    fn silent(&self) -> ProviderError {
+        let seconds = self.silence.as_secs_f64();
+        ProviderError::new(
+            Trouble::TimedOut,
+            format!("the model provider said nothing for {seconds}s"),
+        )
+    }
+
+    fn lost(&self, error: &reqwest::Error) -> ProviderError {
+        tracing::warn!(host = self.url.host_str(), error = %error.to_string(), "a model provider cannot be reached");
+        if error.is_timeout() {
+            return self.silent();
+        }
+        ProviderError::new(Trouble::Unreachable, "the model provider cannot be reached")
+    }
+
+    async fn refused(&self, answer: Response) -> ProviderError {
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let words = self.quote(answer).await;
+        tracing::warn!(
+            host = self.url.host_str(),
+            status = status.as_u16(),
+            "a model provider refused"
+        );
+        let trouble = match status {
+            StatusCode::TOO_MANY_REQUESTS => Trouble::RateLimited,
+            StatusCode::REQUEST_TIMEOUT => Trouble::Overloaded,
+            status if status.is_server_error() => Trouble::Overloaded,
+            _ => Trouble::Refused,
+        };
+        let message = match trouble {
+            Trouble::RateLimited => "the model provider's rate limit was reached".to_owned(),
+            Trouble::Overloaded => {
+                format!("the model provider failed with HTTP {}", status.as_u16())
+            }
+            // What it says about a key can hold parts of the key.
+            _ if matches!(status.as_u16(), 401 | 403) => format!(
+                "the model provider does not accept the server's credentials (HTTP {}); its \
+                 operator has to look at them",
+                status.as_u16()
+            ),
+            _ => {
+                format!("the model provider refused the request (HTTP {}){words}", status.as_u16())
+            }
+        };
+        ProviderError { retry_after: retry_after(&headers), ..ProviderError::new(trouble, message) }
+    }
+
+    /// The provider's own sentence, where it sent one in the usual shape.
+    async fn quote(&self, mut answer: Response) -> String {
+        let mut body = Vec::new();
+        while let Ok(Ok(Some(chunk))) = tokio::time::timeout(self.silence, answer.chunk()).await {
+            let room = MAX_ERROR - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+            if body.len() == MAX_ERROR {
+                break;
+            }
+        }
+        let parsed: Value = serde_json::from_slice(&body).unwrap_or_default();
+        match parsed["error"]["message"].as_str() {
+            Some(words) => format!(": {}", self.harmless(words)),
+            None => String::new(),
+        }
+    }
+
+    /// A provider's words, short, on one line, and without our key.
+    pub(super) fn harmless(&self, words: &str) -> String {
+        let words = match &self.secret {
+            Some(secret) if !secret.is_empty() => words.replace(secret.as_str(), "***"),
+            _ => words.to_owned(),
+        };
+        words.chars().filter(|c| !c.is_control()).take(MAX_QUOTE).collect()
+    }
+}
+
+/// Seconds, as most say it, or milliseconds, as some do.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
+    let milliseconds = number("retry-after-ms").map(|ms| ms / 1000.0);
+    let seconds = milliseconds.or_else(|| number(RETRY_AFTER.as_str()))?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The events of an answer.
+pub(super) struct Events {
+    answer: Response,
+    silence: Duration,
+    buffer: Vec<u8>,
+    /// How much of the buffer is known to hold no end of a line.
+    scanned: usize,
+    read: usize,
+}
+
+impl Events {
+    /// The data of the next event; nothing at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<String>, ProviderError> {
+        let mut data = String::new();
+        loop {
+            let Some(line) = self.line().await? else {
+                return Ok((!data.is_empty()).then_some(data));
+            };
+            if line.is_empty() {
+                if !data.is_empty() {
+                    return Ok(Some(data));
+                }
+            } else if let Some(rest) = line.strip_prefix("data:") {
+                if !data.is_empty() {
+                    data.push('\n');
+                }
+                data.push_str(rest.strip_prefix(' ').unwrap_or(rest));
+                if data.len() > MAX_EVENT {
+                    return Err(ProviderError::malformed("an event that is too large"));
+                }
+            }
+        }
+    }
+
+    /// The next line, without its end; nothing once all have been read.
+    async fn line(&mut self) -> Result<Option<String>, ProviderError> {
+        loop {
+            let found = self.buffer[self.scanned..].iter().position(|&byte| byte == b'\n');
+            if let Some(at) = found.map(|at| at + self.scanned) {
+                let rest = self.buffer.split_off(at + 1);
+                let line = std::mem::replace(&mut self.buffer, rest);
+                self.scanned = 0;
+                return text(&line[..at]).map(Some);
+            }
+            self.scanned = self.buffer.len();
+            if self.buffer.len() > MAX_EVENT {
+                return Err(ProviderError::malformed("a line that is too long"));
+            }
+            let Some(chunk) = self.chunk().await? else {
+                let last = std::mem::take(&mut self.buffer);
+                self.scanned = 0;
+                return if last.is_empty() { Ok(None) } else { text(&last).map(Some) };
+            };
+            self.buffer.extend_from_slice(&chunk);
+        }
+    }
+
+    async fn chunk(&mut self) -> Result<Option<Vec<u8>>, ProviderError> {
+        let chunk =
+            tokio::time::timeout(self.silence, self.answer.chunk()).await.map_err(|_| {
+                let seconds = self.silence.as_secs_f64();
+                let message = format!("the model provider fell silent for {seconds}s");
+                ProviderError::new(Trouble::TimedOut, message)
+            })?;
+        let chunk = chunk.map_err(|_| {
+            ProviderError::new(Trouble::Unreachable, "the model provider broke off its answer")
+        })?;
+        let Some(chunk) = chunk else { return Ok(None) };
+        self.read += chunk.len();
+        if self.read > MAX_ANSWER {
+            return Err(ProviderError::malformed("an answer that is too large"));
+        }
+        Ok(Some(chunk.to_vec()))
+    }
+}
+
+fn text(line: &[u8]) -> Result<String, ProviderError> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let text = std::str::from_utf8(line);
+    text.map(str::to_owned).map_err(|_| ProviderError::malformed("text that is not UTF-8"))
+}

@@ -1,0 +1,271 @@
+//! The sandbox tool: what a model is told of it, and one call of it through the engine, which is
+//! asked exactly as the REST door asks it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use cloche_engine::{Caller, Engine, Refusal};
+use cloche_model::{
+    Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionEnd, Language, Status, TraceId,
+};
+use serde::Deserialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Failure, RunResult, RunStatus, Tool};
+
+/// The tool's name.
+pub(crate) const NAME: &str = "sandbox";
+/// Bytes of a stream that are kept in a response; the execution's record has the rest.
+const SHOWN: usize = 256 << 10;
+/// Bytes of the beginning of a stream that a model is told.
+const TOLD_HEAD: usize = 24 << 10;
+/// Bytes of the end of a stream that a model is told.
+const TOLD_TAIL: usize = 8 << 10;
+/// The time a program may take where the model names none.
+const DEFAULT_TIMEOUT: u64 = 60;
+/// The longest time a model can ask for; the team's own limit may be shorter.
+const MAX_TIMEOUT: u64 = 600;
+
+/// The tool as a model is told of it.
+pub(crate) fn tool() -> Tool {
+    let description = "Runs a program in an isolated Linux container and gives back what it \
+                       printed. The container has no network. Its home directory, which is the \
+                       working directory, is kept between calls; processes and variables are not. \
+                       Files that are written there are handed to the user.";
+    Tool {
+        name: NAME.to_owned(),
+        description: description.to_owned(),
+        parameters: json!({
+            "type": "object",
+            "properties": {
+                "language": {
+                    "type": "string", "enum": ["python", "bash"],
+                    "description": "The language of the program",
+                },
+                "code": {"type": "string", "description": "The program. Print what you want to see."},
+                "timeout_seconds": {
+                    "type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT,
+                    "description": "How long it may run; 60 if absent",
+                },
+            },
+            "required": ["code"],
+            "additionalProperties": false,
+        }),
+    }
+}
+
+/// A program that a model wants to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) language: Language,
+    pub(crate) code: String,
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Deserialize)]
+struct Arguments {
+    code: String,
+    language: Option<String>,
+    timeout_seconds: Option<f64>,
+}
+
+/// Reads what the model wrote; what is wrong with it is told to the model.
+pub(crate) fn program(arguments: &str, caller: &Caller) -> Result<Program, String> {
+    let read: Arguments = serde_json::from_str(arguments)
+        .map_err(|error| format!("the arguments are not what the tool takes: {error}"))?;
+    let language = match read.language.as_deref() {
+        None | Some("python") => Language::Python,
+        Some("bash") => Language::Bash,
+        Some(_) => return Err("language must be one of: python, bash".to_owned()),
+    };
+    let asked = read.timeout_seconds.unwrap_or(f64::from(u32::MAX)).max(1.0);
+    let asked = Duration::try_from_secs_f64(asked.floor()).unwrap_or(Duration::MAX);
+    let usual = if read.timeout_seconds.is_some() { MAX_TIMEOUT } else { DEFAULT_TIMEOUT };
+    let most = caller.team.allowance().timeout.unwrap_or(Duration::MAX);
+    let timeout = asked.min(Duration::from_secs(usual)).min(most);
+    Ok(Program { language, code: read.code, timeout })
+}
+
+/// What a call came to.
+pub(crate) struct Ran {
+    /// For the response.
+    pub(crate) result: RunResult,
+    /// For the model.
+    pub(crate) told: String,
+    /// The execution, if it got as far.
+    pub(crate) trace_id: Option<TraceId>,
+}
+
+impl Ran {
+    /// A call that did not run, and why.
+    pub(crate) fn not(why: &str) -> Self {
+        let result = RunResult {
+            stdout: String::new(),
+            stderr: why.to_owned(),
+            exit_code: -1,
+            duration_ms: 0,
+            status: RunStatus::Failed,
+        };
+        let told = json!({"status": "failed", "error": why}).to_string();
+        Self { result, told, trace_id: None }
+    }
+
+    fn of(execution: &Execution) -> Self {
+        let nothing = ExecutionEnd::default();
+        let end = execution.end.as_ref().unwrap_or(&nothing);
+        let trace_id = &execution.start.trace_id;
+        let (status, trouble) = judge(execution.status, end);
+        let mut stderr = shown(&end.stderr, end.stderr_dropped, trace_id);
+        if let Some(trouble) = &trouble {
+            if !stderr.is_empty() && !stderr.ends_with('\n') {
+                stderr.push('\n');
+            }
+            stderr.push_str(trouble);
+        }
+        let told = json!({
+            "status": status.name(),
+            "exit_code": end.exit_code,
+            "stdout": told(&end.stdout, end.stdout_dropped),
+            "stderr": told(&end.stderr, end.stderr_dropped),
+            "error": trouble,
+        });
+        let result = RunResult {
+            stdout: shown(&end.stdout, end.stdout_dropped, trace_id),
+            stderr,
+            exit_code: end.exit_code,
+            duration_ms: end.usage.wall_ms,
+            status,
+        };
+        Self { result, told: told.to_string(), trace_id: Some(trace_id.clone()) }
+    }
+}
+
+/// How an execution ended, in the words of the tool, and what to say about it.
+fn judge(status: Status, end: &ExecutionEnd) -> (RunStatus, Option<String>) {
+    let error = end.error.clone();
+    match status {
+        Status::Success => (RunStatus::Completed, None),
+        Status::Failed if error.is_none() => (RunStatus::Completed, None),
+        Status::Timeout => (
+            RunStatus::TimedOut,
+            Some(error.unwrap_or_else(|| "the time limit was reached".into())),
+        ),
+        Status::Oom => (
+            RunStatus::Failed,
+            Some(error.unwrap_or_else(|| "the program was killed: out of memory".into())),
+        ),
+        _ => (RunStatus::Failed, Some(error.unwrap_or_else(|| "the program was stopped".into()))),
+    }
+}
+
+/// The head of a stream, and where the rest is.
+fn shown(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
+    let kept = &bytes[..bytes.len().min(SHOWN)];
+    let mut text = String::from_utf8_lossy(kept).into_owned();
+    let more = (bytes.len() - kept.len()) as u64 + dropped;
+    if more > 0 {
+        text.push_str(&format!("\n[{more} more bytes; see the execution {trace_id}]\n"));
+    }
+    text
+}
+
+/// The head and the tail of a stream.
+fn told(bytes: &[u8], dropped: u64) -> String {
+    if bytes.len() <= TOLD_HEAD + TOLD_TAIL {
+        let mut text = String::from_utf8_lossy(bytes).into_owned();
+        if dropped > 0 {
+            text.push_str(&format!("\n[{dropped} more bytes]\n"));
+        }
+        return text;
+    }
+    let (head, rest) = bytes.split_at(TOLD_HEAD);
+    let (middle, tail) = rest.split_at(rest.len() - TOLD_TAIL);
+    let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(tail));
+    format!("{head}\n[{} bytes left out]\n{tail}", middle.len() as u64 + dropped)
+}
+
+/// Where and for whom a program runs.
+pub(crate) struct Place<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) caller: &'a Caller,
+    /// The thread whose home is the container.
+    pub(crate) container: &'a str,
+    /// What the execution can be found by.
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// Fires when the response has been told to stop.
+    pub(crate) stopped: &'a CancellationToken,
+}
+
+/// Runs a program to its end. A limit of the team, or nothing to run it on, fails the response;
+/// anything else is a result.
+pub(crate) async fn run(place: Place<'_>, program: &Program) -> Result<Ran, Failure> {
+    let request = ExecuteRequest {
+        code: program.code.clone(),
+        language: Some(program.language.name().to_owned()),
+        timeout: i64::try_from(program.timeout.as_secs()).ok(),
+        thread_id: Some(place.container.to_owned()),
+        metadata: Some(place.metadata),
+        ..ExecuteRequest::default()
+    };
+    let started = match place.engine.execute(place.caller, request, Delivery::Inline).await {
+        Ok(started) => started,
+        Err(refusal) => return refused(refusal),
+    };
+    let trace_id = started.trace_id.clone();
+    let mut over = std::pin::pin!(started.over());
+    let ended = tokio::select! {
+        ended = &mut over => ended,
+        () = place.stopped.cancelled() => {
+            // The end is awaited all the same: the container must be free for whatever comes next.
+            let _ = place.engine.cancel(place.caller, &trace_id).await;
+            over.await
+        }
+    };
+    match ended {
+        Ok(execution) => Ok(Ran::of(&execution)),
+        Err(refusal) => refused(refusal),
+    }
+}
+
+fn refused(refusal: Refusal) -> Result<Ran, Failure> {
+    match refusal.code {
+        ErrorCode::Validation | ErrorCode::Conflict => Ok(Ran::not(&refusal.message)),
+        code => {
+            let cause = refusal.source.as_ref().map(ToString::to_string);
+            tracing::warn!(error = %refusal, cause, "a call of the sandbox was refused");
+            Err(Failure::refused(code, refusal.message.into_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_told_both_ends_of_much_output() {
+        let mut bytes = vec![b'a'; 100 << 10];
+        bytes.extend_from_slice(b"the end");
+        let text = told(&bytes, 5);
+        assert!(text.starts_with("aaa") && text.ends_with("the end"), "{text}");
+        assert!(text.contains(&format!("[{} bytes left out]", bytes.len() - (32 << 10) + 5)));
+    }
+
+    #[test]
+    fn a_response_says_where_the_rest_of_the_output_is() {
+        let trace_id = TraceId::from_random([1; 20]);
+        let text = shown(&vec![b'a'; SHOWN + 3], 4, &trace_id);
+        assert!(text.ends_with(&format!("[7 more bytes; see the execution {trace_id}]\n")));
+        assert_eq!(shown(b"\xff", 0, &trace_id), "\u{fffd}");
+    }
+
+    #[test]
+    fn a_program_that_failed_has_completed_and_one_that_we_lost_has_not() {
+        let end = ExecutionEnd { exit_code: 1, ..ExecutionEnd::default() };
+        assert_eq!(judge(Status::Failed, &end), (RunStatus::Completed, None));
+        let lost = ExecutionEnd { error: Some("lost".into()), ..end.clone() };
+        assert_eq!(judge(Status::Failed, &lost), (RunStatus::Failed, Some("lost".into())));
+        assert_eq!(judge(Status::Timeout, &end).0, RunStatus::TimedOut);
+        assert_eq!(judge(Status::Oom, &end).0, RunStatus::Failed);
+    }
+}

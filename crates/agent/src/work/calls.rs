@@ -1,0 +1,161 @@
+//! What a model calls: code that is run here, and functions that are handed to the caller.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use cloche_engine::Pass;
+use cloche_model::ResponseStatus;
+
+use super::{Work, interrupted};
+use crate::{
+    Call, EventKind, Failure, Item, Message, RunStatus, SandboxCall,
+    agent::random_name,
+    gate::{self, Verdict},
+    price::Container,
+    sandbox::{self, Place, Program, Ran},
+};
+
+impl Work {
+    /// Runs what can be run here; true if the caller has to run something.
+    pub(super) async fn run_calls(&mut self, calls: Vec<Call>) -> Result<bool, Failure> {
+        let mut waiting = false;
+        for call in calls {
+            if self.order.sandbox && call.name == sandbox::NAME {
+                let told = self.run_code(&call).await?;
+                self.conversation.push(Message::Tool { call_id: call.id, text: told });
+            } else if self.order.tools.iter().any(|tool| tool.name == call.name) {
+                self.hand_over(call);
+                waiting = true;
+            } else {
+                let text = "there is no tool of that name".to_owned();
+                self.conversation.push(Message::Tool { call_id: call.id, text });
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// A function that only the caller can run.
+    fn hand_over(&self, call: Call) {
+        self.live.change(|response| {
+            let item = Item::Function {
+                id: random_name("fc_"),
+                call_id: call.id,
+                name: call.name,
+                arguments: call.arguments,
+            };
+            let index = response.output.len();
+            response.output.push(item.clone());
+            let added = EventKind::ItemAdded { index, item: item.clone() };
+            ((), vec![added, EventKind::ItemDone { index, item }])
+        });
+    }
+
+    /// One call of the sandbox, from its announcement to its result; gives back what the model is
+    /// told.
+    async fn run_code(&mut self, call: &Call) -> Result<String, Failure> {
+        let program = sandbox::program(&call.arguments, &self.caller);
+        let container = self.container.get_or_insert_with(|| Container::new(random_name("")));
+        let shown = SandboxCall {
+            call_id: call.id.clone(),
+            container_id: container.id.clone(),
+            language: program
+                .as_ref()
+                .map_or("python", |program| program.language.name())
+                .to_owned(),
+            code: program.as_ref().map_or_else(|_| String::new(), |program| program.code.clone()),
+            status: RunStatus::InProgress,
+            results: Vec::new(),
+        };
+        let index = self.live.change(|response| {
+            let (index, item) = (response.output.len(), Item::Sandbox(shown.clone()));
+            response.output.push(item.clone());
+            (index, vec![EventKind::ItemAdded { index, item }])
+        });
+        let ran = match program {
+            Ok(program) => self.run_program(call, &program).await,
+            Err(why) => Ok(Ran::not(&why)),
+        };
+        let (ran, failure) = match ran {
+            Ok(ran) => (ran, None),
+            Err(failure) => (Ran::not(&failure.message), Some(failure)),
+        };
+        self.show(
+            index,
+            SandboxCall { status: ran.result.status, results: vec![ran.result], ..shown },
+        );
+        match failure {
+            Some(failure) => Err(failure),
+            None if self.live.stopped.is_cancelled() => Err(interrupted()),
+            None => Ok(ran.told),
+        }
+    }
+
+    async fn run_program(&mut self, call: &Call, program: &Program) -> Result<Ran, Failure> {
+        let pass = match self.pass(program).await? {
+            Ok(pass) => pass,
+            Err(why) => return Ok(Ran::not(&why)),
+        };
+        let Some(container) = &mut self.container else { return Ok(Ran::not("no container")) };
+        let metadata = BTreeMap::from([
+            ("response_id".to_owned(), self.live.id.to_string()),
+            ("call_id".to_owned(), call.id.clone()),
+        ]);
+        let place = Place {
+            engine: &self.engine,
+            caller: &self.caller,
+            container: &container.id,
+            metadata,
+            stopped: &self.live.stopped,
+        };
+        let ran = sandbox::run(place, program).await?;
+        if let Some(trace_id) = &ran.trace_id {
+            if let Err(error) = self.engine.ran(&pass, trace_id).await {
+                tracing::error!(%error, %trace_id, "a decision was not told what it let run");
+            }
+            let sessions = container.used(Duration::from_millis(ran.result.duration_ms));
+            let price = self.session_price;
+            self.live.change(|response| {
+                response.bill.sandbox_invocations += 1;
+                for _ in 0..sessions {
+                    response.bill.sandbox_cost += price;
+                }
+                ((), Vec::new())
+            });
+        }
+        Ok(ran)
+    }
+
+    /// The right to run a program, or why there is none. While a person is waited for, the response
+    /// says so.
+    async fn pass(&mut self, program: &Program) -> Result<Result<Pass, String>, Failure> {
+        let container = self.container.as_ref().map_or("", |container| &container.id);
+        let call = gate::call(program, container);
+        loop {
+            let approval = match gate::ask(&self.engine, &self.caller, &call).await {
+                Verdict::Go(pass) => return Ok(Ok(pass)),
+                Verdict::No(why) => return Ok(Err(why)),
+                Verdict::Wait(approval) => approval,
+            };
+            self.stand(ResponseStatus::RequiresAction, Some(gate::action(&approval)));
+            self.save(None).await?;
+            let waited = tokio::select! {
+                waited = gate::wait(&self.engine, &self.caller, &approval) => waited,
+                () = self.live.stopped.cancelled() => return Err(interrupted()),
+            };
+            self.stand(ResponseStatus::InProgress, None);
+            if let Err(why) = waited {
+                return Ok(Err(why));
+            }
+        }
+    }
+
+    /// Puts the result of a call in its place.
+    fn show(&self, index: usize, call: SandboxCall) {
+        self.live.change(|response| {
+            let item = Item::Sandbox(call);
+            if let Some(place) = response.output.get_mut(index) {
+                place.clone_from(&item);
+            }
+            ((), vec![EventKind::ItemDone { index, item }])
+        });
+    }
+}

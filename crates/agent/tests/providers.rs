@@ -1,0 +1,198 @@
+//! One suite for every provider of models, against a server that speaks its protocol.
+#![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
+
+#[path = "support/models.rs"]
+mod models;
+
+use std::{sync::Mutex, time::Duration};
+
+use cloche_agent::{
+    Anthropic, Call, Choice, Listener, Message, ModelProvider, OpenAi, Protocol, ProviderConfig,
+    ProviderError, Reply, Tokens, Tool, Trouble, Turn,
+};
+use cloche_model::Secret;
+use models::{Models, SECRET};
+use serde_json::{Value, json};
+
+/// Hears pieces of text.
+#[derive(Default)]
+struct Ear(Mutex<Vec<String>>);
+
+impl Listener for Ear {
+    fn heard(&self, piece: &str) {
+        self.0.lock().unwrap().push(piece.to_owned());
+    }
+
+    fn has_heard(&self) -> bool {
+        !self.0.lock().unwrap().is_empty()
+    }
+}
+
+struct Fixture {
+    models: Models,
+    provider: Box<dyn ModelProvider>,
+    ear: Ear,
+}
+
+impl Fixture {
+    async fn start(protocol: Protocol, secret: &str) -> Self {
+        let models = Models::start().await;
+        let mut config = ProviderConfig::new(protocol, models.base_url().parse().unwrap());
+        config.api_key = Some(Secret::new(secret));
+        config.timeout = Duration::from_millis(300);
+        let provider: Box<dyn ModelProvider> = match protocol {
+            Protocol::OpenAi => Box::new(OpenAi::new(&config).unwrap()),
+            Protocol::Anthropic => Box::new(Anthropic::new(&config).unwrap()),
+        };
+        Self { models, provider, ear: Ear::default() }
+    }
+
+    async fn ask(&self, messages: &[Message]) -> Result<Reply, ProviderError> {
+        let tools = [Tool {
+            name: "sandbox".to_owned(),
+            description: "Runs code".to_owned(),
+            parameters: json!({"type": "object"}),
+        }];
+        let turn = Turn {
+            model: "small",
+            instructions: Some("Be brief."),
+            messages,
+            tools: &tools,
+            choice: Choice::Required,
+            max_tokens: Some(50),
+            temperature: Some(0.5),
+            top_p: None,
+        };
+        self.provider.answer(&turn, &self.ear).await
+    }
+
+    async fn say(&self, entry: Value) -> Result<Reply, ProviderError> {
+        self.ask(&[Message::User(json!([entry]).to_string())]).await
+    }
+}
+
+async fn text_comes_in_pieces_and_as_a_whole(protocol: Protocol) {
+    let fixture = Fixture::start(protocol, SECRET).await;
+    let reply = fixture.say(json!({"text": "Grüße, Welt"})).await.unwrap();
+    assert_eq!(reply.text, "Grüße, Welt");
+    assert_eq!(*fixture.ear.0.lock().unwrap(), ["Grü", "ße,", " We", "lt"]);
+    let tokens = Tokens { input: 100, output: 20, cache_read: 40, cache_creation: 0 };
+    assert_eq!(reply.tokens, tokens);
+    assert!(reply.calls.is_empty() && !reply.cut);
+}
+
+async fn calls_are_put_together(protocol: Protocol) {
+    let fixture = Fixture::start(protocol, SECRET).await;
+    let first = json!({"code": "print('\\u00e4')\n", "language": "python"});
+    let calls = json!([
+        {"name": "sandbox", "arguments": first}, {"name": "other", "arguments": "{not json"},
+    ]);
+    let reply = fixture.say(json!({"text": "So:", "calls": calls})).await.unwrap();
+    assert_eq!((reply.text.as_str(), reply.calls.len()), ("So:", 2));
+    let arguments: Value = serde_json::from_str(&reply.calls[0].arguments).unwrap();
+    assert_eq!((reply.calls[0].name.as_str(), arguments), ("sandbox", first));
+    assert_eq!(reply.calls[1].arguments, "{not json");
+    assert_ne!(reply.calls[0].id, reply.calls[1].id);
+}
+
+async fn a_conversation_arrives_as_it_was(protocol: Protocol) {
+    let fixture = Fixture::start(protocol, SECRET).await;
+    let call = |id: &str| Call {
+        id: id.to_owned(),
+        name: "sandbox".to_owned(),
+        arguments: "{\"code\":\"1\"}".to_owned(),
+    };
+    let told = |id: &str| Message::Tool { call_id: id.to_owned(), text: format!("result of {id}") };
+    let talk = [
+        Message::System("Mind the gap.".to_owned()),
+        Message::User(json!([{"calls": []}, {"told": true}]).to_string()),
+        Message::Assistant { text: String::new(), calls: vec![call("a"), call("b")] },
+        told("a"),
+        told("b"),
+    ];
+    assert_eq!(fixture.ask(&talk).await.unwrap().text, "result of b");
+    let request = fixture.models.requests().pop().unwrap();
+    let text = request.to_string();
+    for part in ["Be brief.", "Mind the gap.", "result of a", "small", "Runs code", "0.5"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let most = ["max_tokens", "max_completion_tokens"].map(|name| request[name].as_u64());
+    assert!(most.contains(&Some(50)), "{text}");
+    assert!(!text.contains(SECRET));
+}
+
+async fn trouble_is_told_apart(protocol: Protocol) {
+    let fixture = Fixture::start(protocol, SECRET).await;
+    for (entry, trouble) in [
+        (json!({"http": 429, "retry_after": "7"}), Trouble::RateLimited),
+        (json!({"http": 503}), Trouble::Overloaded),
+        (json!({"http": 400}), Trouble::Refused),
+        (json!({"page": true}), Trouble::Malformed),
+        (json!({"garbage": true}), Trouble::Malformed),
+        (json!({"error": "busy"}), Trouble::Overloaded),
+        (json!({"break": true}), Trouble::Unreachable),
+        (json!({"text": "well", "silent": true}), Trouble::TimedOut),
+    ] {
+        let error = fixture.say(entry.clone()).await.unwrap_err();
+        assert_eq!(error.trouble, trouble, "{entry} {error}");
+        let after = entry["retry_after"].as_str().map(|_| Duration::from_secs(7));
+        assert_eq!(error.retry_after, after);
+    }
+    let refused = fixture.say(json!({"http": 400})).await.unwrap_err();
+    assert_eq!(refused.message, "the model provider refused the request (HTTP 400): not now");
+}
+
+async fn an_answer_without_tokens_is_cut(protocol: Protocol) {
+    let fixture = Fixture::start(protocol, SECRET).await;
+    assert!(fixture.say(json!({"text": "well", "cut": true})).await.unwrap().cut);
+}
+
+async fn a_wrong_key_is_not_talked_about(protocol: Protocol) {
+    let fixture = Fixture::start(protocol, "wrong").await;
+    let error = fixture.say(json!({"text": "hello"})).await.unwrap_err();
+    assert_eq!(error.trouble, Trouble::Refused);
+    assert!(error.message.contains("credentials (HTTP 401)"), "{error}");
+    assert!(!error.message.contains(SECRET) && !error.message.contains("wrong"), "{error}");
+}
+
+async fn nobody_there_is_said_so(protocol: Protocol) {
+    let mut fixture = Fixture::start(protocol, SECRET).await;
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = ProviderConfig::new(protocol, format!("http://{free}/v1").parse().unwrap());
+    fixture.provider = match protocol {
+        Protocol::OpenAi => Box::new(OpenAi::new(&config).unwrap()),
+        Protocol::Anthropic => Box::new(Anthropic::new(&config).unwrap()),
+    };
+    let error = fixture.say(json!({"text": "hello"})).await.unwrap_err();
+    assert_eq!(error.trouble, Trouble::Unreachable);
+}
+
+macro_rules! conformance {
+    ($name:ident, $protocol:expr; $($test:ident),* $(,)?) => {
+        mod $name {
+            $(
+                #[tokio::test]
+                async fn $test() {
+                    super::$test($protocol).await;
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! conformance_of {
+    ($name:ident, $protocol:expr) => {
+        conformance!($name, $protocol;
+            text_comes_in_pieces_and_as_a_whole,
+            calls_are_put_together,
+            a_conversation_arrives_as_it_was,
+            trouble_is_told_apart,
+            an_answer_without_tokens_is_cut,
+            a_wrong_key_is_not_talked_about,
+            nobody_there_is_said_so,
+        );
+    };
+}
+
+conformance_of!(openai, cloche_agent::Protocol::OpenAi);
+conformance_of!(anthropic, cloche_agent::Protocol::Anthropic);

@@ -1,0 +1,291 @@
+//! A model server for tests: real HTTP, both protocols, and it says what it is told to.
+//!
+//! What it is told is in the conversation: the last thing the user said is a script, a JSON list
+//! with one entry for each turn of the model. An entry is an object:
+//!
+//! - `{"text": "…"}` says that, in pieces of three characters; `{"told": true}` says what the last
+//!   tool gave back;
+//! - `{"calls": [{"name": …, "arguments": …}]}` calls tools, the arguments in pieces;
+//! - `{"http": 429, "times": 2, "retry_after": "0"}` answers so, that many times, then goes on with
+//!   the rest of the entry;
+//! - `{"cut": true}` stops for want of tokens, `{"break": true}` ends the stream before its end,
+//!   `{"garbage": true}` sends what is no JSON, `{"page": true}` sends no stream at all,
+//!   `{"error": "…"}` fails inside the stream, `{"silent": true}` says nothing more, ever.
+//!
+//! `models` in an entry limits it to models of these names; others answer 404.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use futures::{StreamExt, stream};
+use serde_json::{Value, json};
+
+/// The key that it wants.
+pub(crate) const SECRET: &str = "mk-test-5f2a9c";
+
+/// A running model server; it ends with the test's runtime.
+pub(crate) struct Models {
+    pub(crate) address: SocketAddr,
+    state: Shared,
+}
+
+type Shared = Arc<Mutex<Memory>>;
+
+#[derive(Default)]
+struct Memory {
+    /// How often each entry with `times` was met.
+    met: HashMap<String, u64>,
+    /// Every request's body.
+    requests: Vec<Value>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    OpenAi,
+    Anthropic,
+}
+
+impl Models {
+    pub(crate) async fn start() -> Self {
+        let state = Shared::default();
+        let app = Router::new()
+            .route("/v1/chat/completions", post(chat))
+            .route("/v1/messages", post(messages))
+            .with_state(Arc::clone(&state));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Self { address, state }
+    }
+
+    pub(crate) fn base_url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// The bodies of all requests so far.
+    pub(crate) fn requests(&self) -> Vec<Value> {
+        self.state.lock().unwrap().requests.clone()
+    }
+}
+
+async fn chat(state: State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
+    let key = headers.get("authorization").and_then(|value| value.to_str().ok());
+    let good = key == Some(&format!("Bearer {SECRET}"));
+    answer(&state, Protocol::OpenAi, good, body)
+}
+
+async fn messages(state: State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let good = header("x-api-key") == Some(SECRET) && header("anthropic-version").is_some();
+    answer(&state, Protocol::Anthropic, good, body)
+}
+
+fn answer(state: &Shared, protocol: Protocol, good: bool, body: Value) -> Response {
+    if !good {
+        let message = format!("Incorrect API key provided, the right one is {SECRET}");
+        return refusal(401, &message, None);
+    }
+    state.lock().unwrap().requests.push(body.clone());
+    if body["stream"] != true {
+        return refusal(400, "this server only streams", None);
+    }
+    let talk = body["messages"].as_array().cloned().unwrap_or_default();
+    let Some((script, turn, told)) = script(&talk) else {
+        return refusal(400, "the last thing that the user said is no script", None);
+    };
+    let Some(entry) = script.get(turn) else { return refusal(400, "the script is over", None) };
+    if let Some(models) = entry["models"].as_array()
+        && !models.contains(&body["model"])
+    {
+        return refusal(404, &format!("The model {} does not exist", body["model"]), None);
+    }
+    if let Some(status) = entry["http"].as_u64() {
+        let mut memory = state.lock().unwrap();
+        let met = memory.met.entry(format!("{script:?} {turn}")).or_default();
+        *met += 1;
+        if *met <= entry["times"].as_u64().unwrap_or(u64::MAX) {
+            let after = entry["retry_after"].as_str();
+            return refusal(u16::try_from(status).unwrap(), "not now", after);
+        }
+    }
+    if entry["page"] == true {
+        return "<html>hello</html>".into_response();
+    }
+    streamed(events(protocol, entry, &told), entry["silent"] == true)
+}
+
+/// The script, the number of the turn, and what the last tool gave back.
+fn script(talk: &[Value]) -> Option<(Vec<Value>, usize, String)> {
+    let said = |message: &Value| match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<String>()
+        }
+        _ => String::new(),
+    };
+    let at =
+        talk.iter().rposition(|message| message["role"] == "user" && !said(message).is_empty())?;
+    let script = serde_json::from_str(&said(&talk[at])).ok()?;
+    let turn = talk[at..].iter().filter(|message| message["role"] == "assistant").count();
+    let last = talk.last()?;
+    let told = match last["content"].as_array().and_then(|parts| parts.last()) {
+        Some(part) => part["content"].as_str().unwrap_or_default().to_owned(),
+        None => said(last),
+    };
+    Some((script, turn, told))
+}
+
+fn refusal(status: u16, message: &str, retry_after: Option<&str>) -> Response {
+    let body = Json(json!({"error": {"type": "error", "message": message}}));
+    let mut response = (StatusCode::from_u16(status).unwrap(), body).into_response();
+    if let Some(after) = retry_after {
+        response.headers_mut().insert("retry-after", after.parse().unwrap());
+    }
+    response
+}
+
+/// The events in chunks that are cut anywhere.
+fn streamed(events: String, silent: bool) -> Response {
+    let chunks: Vec<_> = events.into_bytes().chunks(37).map(<[u8]>::to_vec).collect();
+    let chunks = stream::iter(chunks).map(Ok::<_, std::io::Error>);
+    let body = if silent {
+        Body::from_stream(chunks.chain(stream::pending()))
+    } else {
+        Body::from_stream(chunks)
+    };
+    ([("content-type", "text/event-stream; charset=utf-8")], body).into_response()
+}
+
+fn pieces(text: &str, size: usize) -> Vec<String> {
+    let letters: Vec<char> = text.chars().collect();
+    letters.chunks(size).map(String::from_iter).collect()
+}
+
+/// The name and the arguments of each call of an entry.
+fn calls(entry: &Value) -> Vec<(String, String)> {
+    let calls = entry["calls"].as_array().cloned().unwrap_or_default();
+    let call = |call: &Value| {
+        let arguments = match &call["arguments"] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        (call["name"].as_str().unwrap().to_owned(), arguments)
+    };
+    calls.iter().map(call).collect()
+}
+
+fn events(protocol: Protocol, entry: &Value, told: &str) -> String {
+    let text =
+        if entry["told"] == true { told } else { entry["text"].as_str().unwrap_or_default() };
+    let mut events = String::new();
+    let parts = match protocol {
+        Protocol::OpenAi => openai(entry, text),
+        Protocol::Anthropic => anthropic(entry, text),
+    };
+    for part in parts {
+        if protocol == Protocol::Anthropic {
+            events.push_str(&format!("event: {}\n", part["type"].as_str().unwrap()));
+        }
+        events.push_str(&format!("data: {part}\n\n"));
+    }
+    if entry["garbage"] == true {
+        events.push_str("data: {\"choices\": [\n\n");
+    }
+    let broken = ["break", "garbage", "error", "silent"].iter().any(|name| !entry[name].is_null());
+    if protocol == Protocol::OpenAi && !broken {
+        events.push_str("data: [DONE]\n\n");
+    }
+    events
+}
+
+fn openai(entry: &Value, text: &str) -> Vec<Value> {
+    let delta =
+        |delta: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]});
+    let mut parts = vec![delta(json!({"role": "assistant", "content": ""}))];
+    parts.extend(pieces(text, 3).into_iter().map(|piece| delta(json!({"content": piece}))));
+    for (index, (name, arguments)) in calls(entry).into_iter().enumerate() {
+        let id = format!("call_{name}{index}");
+        let function = json!({"name": name, "arguments": ""});
+        parts.push(delta(json!({"tool_calls": [
+            {"index": index, "id": id, "type": "function", "function": function},
+        ]})));
+        for piece in pieces(&arguments, 7) {
+            let function = json!({"arguments": piece});
+            parts.push(delta(json!({"tool_calls": [{"index": index, "function": function}]})));
+        }
+    }
+    if let Some(message) = entry["error"].as_str() {
+        parts.push(json!({"error": {"message": message}}));
+    }
+    if ["break", "garbage", "error", "silent"].iter().any(|name| !entry[name].is_null()) {
+        return parts;
+    }
+    let reason = match () {
+        () if entry["cut"] == true => "length",
+        () if entry["calls"].is_null() => "stop",
+        () => "tool_calls",
+    };
+    parts.push(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
+    parts.push(json!({"choices": [], "usage": {
+        "prompt_tokens": 100, "completion_tokens": 20,
+        "prompt_tokens_details": {"cached_tokens": 40},
+    }}));
+    parts
+}
+
+fn anthropic(entry: &Value, text: &str) -> Vec<Value> {
+    let mut parts = vec![
+        json!({"type": "message_start", "message": {"role": "assistant", "usage": {
+            "input_tokens": 60, "output_tokens": 1, "cache_read_input_tokens": 40,
+        }}}),
+        json!({"type": "ping"}),
+    ];
+    let mut index = 0;
+    let mut block = |block: Value, deltas: Vec<Value>| {
+        parts.push(json!({"type": "content_block_start", "index": index, "content_block": block}));
+        for delta in deltas {
+            parts.push(json!({"type": "content_block_delta", "index": index, "delta": delta}));
+        }
+        parts.push(json!({"type": "content_block_stop", "index": index}));
+        index += 1;
+    };
+    if !text.is_empty() {
+        let deltas = pieces(text, 3).into_iter();
+        let deltas = deltas.map(|piece| json!({"type": "text_delta", "text": piece})).collect();
+        block(json!({"type": "text", "text": ""}), deltas);
+    }
+    for (at, (name, arguments)) in calls(entry).into_iter().enumerate() {
+        let deltas = pieces(&arguments, 7).into_iter();
+        let deltas = deltas.map(|piece| json!({"type": "input_json_delta", "partial_json": piece}));
+        let id = format!("toolu_{name}{at}");
+        block(json!({"type": "tool_use", "id": id, "name": name, "input": {}}), deltas.collect());
+    }
+    if let Some(message) = entry["error"].as_str() {
+        parts.push(
+            json!({"type": "error", "error": {"type": "overloaded_error", "message": message}}),
+        );
+    }
+    if ["break", "garbage", "error", "silent"].iter().any(|name| !entry[name].is_null()) {
+        return parts;
+    }
+    let reason = match () {
+        () if entry["cut"] == true => "max_tokens",
+        () if entry["calls"].is_null() => "end_turn",
+        () => "tool_use",
+    };
+    let delta = json!({"stop_reason": reason});
+    parts.push(json!({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 20}}));
+    parts.push(json!({"type": "message_stop"}));
+    parts
+}

@@ -1,0 +1,233 @@
+//! `[agent]` in the configuration file: who answers for models, and what that costs. Keys are named
+//! by the environment variable that holds them, so the file has no secrets.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use cloche_agent::{AgentConfig, Prices, Protocol, ProviderConfig};
+use cloche_model::Secret;
+use serde::Deserialize;
+use url::Url;
+
+/// A provider that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("agent.providers.{name} in the configuration: {why}")]
+pub(crate) struct ProviderError {
+    name: String,
+    why: String,
+}
+
+/// The section, as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct AgentFile {
+    /// Seconds that a response may take.
+    max_seconds: Option<u64>,
+    /// Responses of one team under way at once.
+    max_responses: Option<usize>,
+    /// Dollars for a session of a container.
+    session_price: Option<f64>,
+    providers: BTreeMap<String, ProviderFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProviderFile {
+    protocol: ProtocolName,
+    base_url: String,
+    api_key_env: Option<String>,
+    #[serde(default)]
+    input_price: f64,
+    #[serde(default)]
+    output_price: f64,
+    timeout_seconds: Option<f64>,
+    retries: Option<u32>,
+    #[serde(default)]
+    models: BTreeMap<String, PriceFile>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PriceFile {
+    input_price: f64,
+    output_price: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ProtocolName {
+    Openai,
+    Anthropic,
+}
+
+/// The longest that a provider may be silent.
+const HOUR: f64 = 3600.0;
+/// The most often that a call is made again.
+const MAX_RETRIES: u32 = 10;
+
+impl AgentFile {
+    /// Checks it. `env` looks up an environment variable.
+    pub(super) fn read(
+        self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<AgentConfig, ProviderError> {
+        let usual = AgentConfig::default();
+        let mut providers = BTreeMap::new();
+        for (name, file) in self.providers {
+            let provider = file.read(&name, &env);
+            let wrong = |why| ProviderError { name: name.clone(), why };
+            providers.insert(name.clone(), provider.map_err(wrong)?);
+        }
+        let session_price = self.session_price.unwrap_or(usual.session_price);
+        price("session_price", session_price)
+            .map_err(|why| ProviderError { name: "*".to_owned(), why })?;
+        Ok(AgentConfig {
+            providers,
+            session_price,
+            longest: self.max_seconds.map_or(usual.longest, Duration::from_secs),
+            at_once: self.max_responses.unwrap_or(usual.at_once),
+            ..usual
+        })
+    }
+}
+
+impl ProviderFile {
+    fn read(
+        self,
+        name: &str,
+        env: &impl Fn(&str) -> Option<String>,
+    ) -> Result<ProviderConfig, String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            return Err("a name is 1 to 64 letters, digits, hyphens and underscores".to_owned());
+        }
+        let url = address(&self.base_url)?;
+        let api_key = self.api_key_env.as_deref().map(|variable| key(variable, env)).transpose()?;
+        if api_key.is_some() && url.scheme() == "http" && !is_local(&url) {
+            tracing::warn!(provider = name, "the key of this provider is sent without encryption");
+        }
+        let protocol = match self.protocol {
+            ProtocolName::Openai => Protocol::OpenAi,
+            ProtocolName::Anthropic => Protocol::Anthropic,
+        };
+        let usual = ProviderConfig::new(protocol, url);
+        let timeout = self.timeout_seconds.unwrap_or(usual.timeout.as_secs_f64());
+        if !(timeout > 0.0 && timeout <= HOUR) {
+            return Err(format!("timeout_seconds must be a time up to an hour, got {timeout}"));
+        }
+        let retries = self.retries.unwrap_or(usual.retries);
+        if retries > MAX_RETRIES {
+            return Err(format!("retries must be at most {MAX_RETRIES}, got {retries}"));
+        }
+        let of = |file: &PriceFile| prices(file.input_price, file.output_price);
+        let models = self.models.iter().map(|(model, file)| Ok((model.clone(), of(file)?)));
+        Ok(ProviderConfig {
+            api_key,
+            prices: prices(self.input_price, self.output_price)?,
+            model_prices: models.collect::<Result<_, String>>()?,
+            timeout: Duration::from_secs_f64(timeout),
+            retries,
+            ..usual
+        })
+    }
+}
+
+fn address(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|_| format!("base_url: {text:?} is not a URL"))?;
+    let plain = url.username().is_empty() && url.password().is_none();
+    if !matches!(url.scheme(), "http" | "https") || url.host().is_none() || !plain {
+        return Err("base_url must be http:// or https://, without user and password".to_owned());
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("base_url must not have a query or a fragment".to_owned());
+    }
+    Ok(url)
+}
+
+fn is_local(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => false,
+    }
+}
+
+fn key(variable: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Secret, String> {
+    let value =
+        env(variable).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+    let value =
+        value.ok_or_else(|| format!("api_key_env: there is no environment variable {variable}"))?;
+    // It becomes a header; an error about that must not show it.
+    if !value.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(format!("api_key_env: what is in {variable} is not a key"));
+    }
+    Ok(Secret::new(value))
+}
+
+fn prices(input: f64, output: f64) -> Result<Prices, String> {
+    price("input_price", input)?;
+    price("output_price", output)?;
+    Ok(Prices { input, output })
+}
+
+fn price(name: &str, dollars: f64) -> Result<(), String> {
+    if dollars.is_finite() && dollars >= 0.0 {
+        return Ok(());
+    }
+    Err(format!("{name} must be dollars, got {dollars}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<AgentConfig, String> {
+        let file: AgentFile = toml::from_str(text).map_err(|error| error.to_string())?;
+        let env = |name: &str| (name == "KEY").then(|| "hunter2".to_owned());
+        file.read(env).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_provider_is_read_as_people_write_it() {
+        let text = "[providers.openai]\nprotocol = \"openai\"\nbase_url = \"https://a.example/v1\"\n\
+                    api_key_env = \"KEY\"\ninput_price = 1.25\noutput_price = 10\n\
+                    [providers.openai.models.\"small\"]\ninput_price = 0.1\noutput_price = 0.2\n";
+        let config = read(text).unwrap();
+        let provider = &config.providers["openai"];
+        assert_eq!(provider.api_key.as_ref().unwrap().reveal(), "hunter2");
+        assert_eq!(provider.prices, Prices { input: 1.25, output: 10.0 });
+        assert_eq!(provider.model_prices["small"].output, 0.2);
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn the_example_in_the_documentation_is_accepted() {
+        #[derive(Deserialize)]
+        struct Whole {
+            agent: AgentFile,
+        }
+        let page = include_str!("../../../../docs/AGENT.md");
+        let example = page.split("```").find_map(|part| part.strip_prefix("toml\n")).unwrap();
+        let whole: Whole = toml::from_str(example).unwrap();
+        let config = whole.agent.read(|name| name.ends_with("_API_KEY").then(|| "k".to_owned()));
+        let providers = config.unwrap().providers;
+        assert_eq!(providers.len(), 3);
+        assert_eq!(providers["openai"].model_prices["gpt-5-mini"].output, 2.0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_provider_s_name() {
+        let with = |lines: &str| {
+            let text = format!("[providers.a]\nprotocol = \"openai\"\n{lines}");
+            read(&text).unwrap_err()
+        };
+        assert!(with("base_url = \"ftp://a\"").contains("agent.providers.a"));
+        assert!(with("base_url = \"http://a\"\nkey = 1").contains("key"));
+        assert!(with("base_url = \"http://u:p@a\"").contains("without user"));
+        let missing = with("base_url = \"http://a\"\napi_key_env = \"NONE\"");
+        assert!(missing.contains("there is no environment variable NONE"), "{missing}");
+        assert!(with("base_url = \"http://a\"\ninput_price = -1").contains("input_price"));
+        let protocol = "[providers.a]\nprotocol = \"soap\"\nbase_url = \"http://a\"";
+        assert!(read(protocol).unwrap_err().contains("soap"));
+    }
+}

@@ -1,0 +1,43 @@
+//! Responses of the Agent API as the engine keeps them for the agent: rows, and whose they are.
+//!
+//! What a response says is the agent's business; here it is text.
+
+use cloche_model::ResponseId;
+use cloche_store::ResponseRow;
+
+use crate::{Caller, Engine, Refusal};
+
+impl Engine {
+    /// Adds a response.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub async fn create_response(&self, row: ResponseRow) -> Result<(), Refusal> {
+        Ok(self.inner.store.create_response(row).await?)
+    }
+
+    /// Replaces what may change of a response that is not over; false if it is.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub async fn update_response(&self, row: ResponseRow) -> Result<bool, Refusal> {
+        Ok(self.inner.store.update_response(row).await?)
+    }
+
+    /// One response of the caller's team, whether or not it was to be stored.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn response(&self, caller: &Caller, id: &ResponseId) -> Result<ResponseRow, Refusal> {
+        let found = self.inner.store.response(&caller.team.id, id).await?;
+        found.ok_or_else(|| Refusal::not_found("response"))
+    }
+
+    /// The responses that are not over: at the start, those that a restart cut short.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn open_responses(&self) -> Result<Vec<ResponseRow>, Refusal> {
+        Ok(self.inner.store.open_responses().await?)
+    }
+}

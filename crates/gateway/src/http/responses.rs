@@ -1,0 +1,244 @@
+//! `/v1/agent` and `/v1/responses`: a model that can run code, asked, polled, followed, stopped.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{Path, RawQuery, State},
+    http::{HeaderName, header},
+    response::{IntoResponse, Response},
+};
+use cloche_agent::{EventReader, Follow, NewResponse};
+use cloche_engine::{Caller, Refusal};
+use cloche_model::{Invalid, ResponseId};
+use futures::{StreamExt, stream};
+use url::form_urlencoded;
+
+use crate::{
+    auth::{Key, PathId},
+    body::JsonBody,
+    error::ApiError,
+    router::Doors,
+    wire::{Cancelling, CreateResponse, Errors, ResponseFiles, ResponseRecord, sse},
+};
+
+/// How long a stream may be silent before a sign of life.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Ask a model that can run code.
+///
+/// The answer comes when it is done; `stream` gives events as they happen, `background` answers at
+/// once and is polled.
+#[utoipa::path(
+    post,
+    path = "/v1/responses",
+    operation_id = "create_response",
+    tag = "agent",
+    request_body = CreateResponse,
+    responses(
+        (status = 200, description = "The response", content(
+            (ResponseRecord = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn create(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    JsonBody(body): JsonBody<CreateResponse>,
+) -> Result<Response, ApiError> {
+    answer(&doors, &caller, body).await
+}
+
+/// Ask a model that can run code, by the other name of the same.
+#[utoipa::path(
+    post,
+    path = "/v1/agent",
+    operation_id = "create_agent_response",
+    tag = "agent",
+    request_body = CreateResponse,
+    responses(
+        (status = 200, description = "The response", content(
+            (ResponseRecord = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn agent(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    JsonBody(body): JsonBody<CreateResponse>,
+) -> Result<Response, ApiError> {
+    answer(&doors, &caller, body).await
+}
+
+async fn answer(
+    doors: &Doors,
+    caller: &Caller,
+    body: CreateResponse,
+) -> Result<Response, ApiError> {
+    let (stream, background) = (body.wants_stream(), body.is_background());
+    let begun = doors.agent.create(caller, NewResponse::try_from(body)?).await?;
+    if stream {
+        return Ok(streamed(Follow::Live(begun.events())));
+    }
+    let response = if background { begun.response() } else { begun.settled().await };
+    Ok(Json(ResponseRecord::from(&response)).into_response())
+}
+
+/// Events as they come.
+fn streamed(follow: Follow) -> Response {
+    let body = match follow {
+        Follow::Over(events) => Body::from(sse(&events)),
+        Follow::Live(reader) => {
+            let batches = stream::unfold(reader, next);
+            Body::from_stream(batches.map(Ok::<_, Infallible>))
+        }
+    };
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // Asks proxies not to gather events before they pass them on.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, body).into_response()
+}
+
+async fn next(mut reader: EventReader) -> Option<(Bytes, EventReader)> {
+    match tokio::time::timeout(KEEPALIVE, reader.next()).await {
+        Ok(events) => Some((Bytes::from(sse(&events?)), reader)),
+        Err(_) => Some((Bytes::from_static(b": keepalive\n\n"), reader)),
+    }
+}
+
+/// An id that cannot be one names nothing.
+fn id(id: &str) -> Result<ResponseId, ApiError> {
+    id.parse().map_err(|_| Refusal::not_found("response").into())
+}
+
+/// A response, as far as it has come.
+#[utoipa::path(
+    get,
+    path = "/v1/responses/{id}",
+    operation_id = "get_response",
+    tag = "agent",
+    params(
+        ("id" = String, Path, description = "Its id"),
+        ("stream" = Option<bool>, Query, description = "Give its events instead, and those to come"),
+        ("starting_after" = Option<u64>, Query, description = "Only events after this number")
+    ),
+    responses(
+        (status = 200, description = "The response", content(
+            (ResponseRecord = "application/json"),
+            (String = "text/event-stream"),
+        )),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn get(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    PathId(name): PathId,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let (stream, after) = wishes(query.as_deref().unwrap_or_default())?;
+    let id = id(&name)?;
+    if stream {
+        return Ok(streamed(doors.agent.follow(&caller, &id, after).await?));
+    }
+    let response = doors.agent.retrieve(&caller, &id).await?;
+    Ok(Json(ResponseRecord::from(&response)).into_response())
+}
+
+fn wishes(query: &str) -> Result<(bool, Option<u64>), Invalid> {
+    let (mut stream, mut after) = (false, None);
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "stream" => {
+                let read = value.to_ascii_lowercase().parse();
+                stream = read.map_err(|_| Invalid::new("stream must be true or false"))?;
+            }
+            "starting_after" => {
+                let wrong = |_| Invalid::new("starting_after must be the number of an event");
+                after = Some(value.parse().map_err(wrong)?);
+            }
+            _ => {}
+        }
+    }
+    Ok((stream, after))
+}
+
+/// Stop a response. One that is over stays as it is.
+#[utoipa::path(
+    post,
+    path = "/v1/responses/{id}/cancel",
+    operation_id = "cancel_response",
+    tag = "agent",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "It is told to stop", body = Cancelling), Errors),
+    security(("api_key" = []))
+)]
+pub(crate) async fn cancel(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    PathId(name): PathId,
+) -> Result<Json<Cancelling>, ApiError> {
+    let over = doors.agent.cancel(&caller, &id(&name)?).await?;
+    Ok(Json(Cancelling::new(name, over)))
+}
+
+/// List the files that the code of a response wrote.
+#[utoipa::path(
+    get,
+    path = "/v1/responses/{id}/files",
+    operation_id = "list_response_files",
+    tag = "agent",
+    params(("id" = String, Path, description = "The response's id")),
+    responses((status = 200, description = "Its files", body = ResponseFiles), Errors),
+    security(("api_key" = []))
+)]
+pub(crate) async fn files(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    PathId(name): PathId,
+) -> Result<Json<ResponseFiles>, ApiError> {
+    Ok(Json(ResponseFiles::of(doors.agent.files(&caller, &id(&name)?).await?)))
+}
+
+/// What is in a file of a response.
+#[utoipa::path(
+    get,
+    path = "/v1/responses/{id}/files/{file_id}/content",
+    operation_id = "get_response_file",
+    tag = "agent",
+    params(
+        ("id" = String, Path, description = "The response's id"),
+        ("file_id" = String, Path, description = "The file's id")
+    ),
+    responses(
+        (status = 200, description = "The file", content((Vec<u8> = "application/octet-stream"))),
+        Errors
+    ),
+    security(("api_key" = []))
+)]
+pub(crate) async fn content(
+    State(doors): State<Doors>,
+    Key(caller): Key,
+    path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+) -> Result<Response, ApiError> {
+    let Ok(Path((name, file))) = path else { return Err(ApiError::not_found()) };
+    let bytes = doors.agent.file(&caller, &id(&name)?, &file).await?;
+    // A file of a guest is never shown as a page of ours.
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream"),
+        (header::CONTENT_DISPOSITION, "attachment"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    Ok((headers, bytes).into_response())
+}

@@ -1,0 +1,67 @@
+//! Where a response of the Agent API stands.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Invalid;
+
+/// The states of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResponseStatus {
+    /// Accepted; nothing has been done yet.
+    Queued,
+    /// Under way.
+    InProgress,
+    /// It waits for someone: the caller has to run a function, or a person has to approve.
+    RequiresAction,
+    /// Done.
+    Completed,
+    /// It could not be done; the error says why.
+    Failed,
+    /// Someone asked for it to be stopped.
+    Cancelled,
+}
+
+impl ResponseStatus {
+    /// Every status.
+    pub const ALL: [Self; 6] = [
+        Self::Queued,
+        Self::InProgress,
+        Self::RequiresAction,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// The name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::InProgress => "in_progress",
+            Self::RequiresAction => "requires_action",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for ResponseStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ResponseStatus {
+    type Err = Invalid;
+
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        Self::ALL
+            .into_iter()
+            .find(|status| status.name() == name)
+            .ok_or_else(|| Invalid::new("no such status of a response"))
+    }
+}

@@ -1,0 +1,176 @@
+"""The public client of the Agent API against a running server.
+
+CLOCHE_MODEL names a model whose server does what the input says: a JSON list with one entry for
+each turn of the model (see crates/agent/tests/support/models.rs).
+"""
+
+import asyncio
+import json
+import os
+import time
+
+import pytest
+from perplexity import APIStatusError, AsyncPerplexity, BadRequestError, NotFoundError, Perplexity
+
+MODEL = os.environ["CLOCHE_MODEL"]
+SANDBOX = [{"type": "sandbox"}]
+FIBONACCI = """
+a, b = 0, 1
+with open("fibonacci.csv", "w") as file:
+    for _ in range(10):
+        file.write(f"{a},{a * a}\\n")
+        a, b = b, a + b
+print(open("fibonacci.csv").read(), end="")
+"""
+
+
+def runs(code, **arguments):
+    return {"calls": [{"name": "sandbox", "arguments": {"code": code, **arguments}}]}
+
+
+def script(*turns):
+    return json.dumps(turns)
+
+
+@pytest.fixture
+def perplexity(url, key):
+    with Perplexity(api_key=key, base_url=url, max_retries=0) as client:
+        yield client
+
+
+def wait(client, response):
+    for _ in range(600):
+        if response.status not in ("queued", "in_progress"):
+            return response
+        time.sleep(0.05)
+        response = client.responses.retrieve(response.id)
+    raise AssertionError(response)
+
+
+def test_create(perplexity):
+    response = perplexity.responses.create(
+        model=MODEL,
+        input=script(runs(FIBONACCI), {"text": "Here are the first ten."}),
+        tools=SANDBOX,
+        instructions="Use the sandbox to compute the values before answering.",
+    )
+    assert (response.status, response.model, response.object) == ("completed", MODEL, "response")
+    assert response.output_text == "Here are the first ten."
+    call, message = response.output
+    assert (call.type, call.status, call.language) == ("sandbox_results", "completed", "python")
+    assert call.code == FIBONACCI
+    assert call.container_id
+    (result,) = call.results
+    assert (result.status, result.exit_code, result.stderr) == ("completed", 0, "")
+    assert result.stdout.splitlines()[-1] == "34,1156"
+    assert result.duration_ms > 0
+    assert message.role == "assistant"
+    usage = response.usage
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens == 240
+    assert usage.tool_calls_details["sandbox"].invocation == 1
+    assert usage.cost.currency == "USD"
+    assert usage.cost.tool_calls_cost == pytest.approx(0.03)
+    parts = usage.cost.input_cost + usage.cost.output_cost + usage.cost.tool_calls_cost
+    assert usage.cost.total_cost == pytest.approx(parts)
+
+
+def test_errors_of_the_code(perplexity):
+    response = perplexity.responses.create(
+        model=MODEL,
+        input=script(runs("1 / 0"), runs("sleep 60", language="bash", timeout_seconds=1), {"text": "No."}),
+        tools=SANDBOX,
+    )
+    wrong, slow, _ = response.output
+    assert response.status == "completed"
+    assert (wrong.status, wrong.results[0].exit_code) == ("completed", 1)
+    assert "ZeroDivisionError" in wrong.results[0].stderr
+    assert (slow.status, slow.results[0].status, slow.language) == ("timed_out", "timed_out", "bash")
+    assert wrong.container_id == slow.container_id
+
+
+def test_background(perplexity):
+    response = perplexity.responses.create(
+        model=MODEL, input=script(runs("print(7)"), {"told": True}), tools=SANDBOX, background=True
+    )
+    assert response.status in ("queued", "in_progress")
+    assert response.background is True
+    response = wait(perplexity, response)
+    assert (response.status, response.error) == ("completed", None)
+    assert json.loads(response.output_text)["stdout"] == "7\n"
+
+
+def test_failure(perplexity):
+    response = perplexity.responses.create(model=MODEL, input=script({"http": 400}), background=True)
+    response = wait(perplexity, response)
+    assert (response.status, response.error.code) == ("failed", "model_refused")
+
+
+def test_cancel(perplexity):
+    code = "import time\ntime.sleep(60)"
+    response = perplexity.responses.create(
+        model=MODEL, input=script(runs(code), {"text": "never"}), tools=SANDBOX, background=True
+    )
+    cancelled = perplexity.responses.cancel(response.id)
+    assert (cancelled.response_id, cancelled.status) == (response.id, "cancelling")
+    assert wait(perplexity, response).status == "cancelled"
+
+
+def test_stream(perplexity):
+    events = list(
+        perplexity.responses.create(
+            model=MODEL, input=script(runs("print(1)"), {"text": "It is one."}), tools=SANDBOX, stream=True
+        )
+    )
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert {type(event).__name__ for event in events} == {
+        "ResponseCreatedEventOutput",
+        "ResponseInProgressEventOutput",
+        "OutputItemAddedEventOutput",
+        "OutputItemDoneEventOutput",
+        "TextDeltaEventOutput",
+        "TextDoneEventOutput",
+        "ResponseCompletedEventOutput",
+    }
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == "It is one." and len(deltas) == 4
+    response = events[-1].response
+    assert response.output_text == "It is one."
+    assert perplexity.responses.retrieve(response.id) == response
+    later = perplexity.responses.retrieve(response.id, stream=True, starting_after=5)
+    assert list(later) == events[6:]
+
+
+def test_conversation(perplexity):
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    call = {"calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]}
+    first = perplexity.responses.create(
+        model=MODEL, input=script(call, {"told": True}), tools=[tool], store=False
+    )
+    assert first.status == "requires_action"
+    (function,) = first.output
+    assert (function.name, json.loads(function.arguments)) == ("weather", {"city": "Oslo"})
+    output = {"type": "function_call_output", "call_id": function.call_id, "output": "rain"}
+    second = perplexity.responses.create(
+        model=MODEL, input=[output], tools=[tool], previous_response_id=first.id
+    )
+    assert (second.output_text, second.previous_response_id) == ("rain", first.id)
+    with pytest.raises(NotFoundError):
+        perplexity.responses.retrieve(first.id)
+
+
+def test_refusals(perplexity):
+    with pytest.raises(BadRequestError, match="there is no tool"):
+        perplexity.responses.create(model=MODEL, input="hi", tools=[{"type": "web_search"}])
+    with pytest.raises(NotFoundError, match="there is no provider"):
+        perplexity.responses.create(model="nobody/nothing", input="hi")
+    with pytest.raises(APIStatusError, match="no such response"):
+        perplexity.responses.retrieve("resp_nobody")
+
+
+def test_async_client(url, key):
+    async def work():
+        async with AsyncPerplexity(api_key=key, base_url=url, max_retries=0) as client:
+            asked = (client.responses.create(model=MODEL, input=script({"text": str(n)})) for n in range(8))
+            return [response.output_text for response in await asyncio.gather(*asked)]
+
+    assert asyncio.run(work()) == [str(n) for n in range(8)]
