@@ -39,6 +39,9 @@ pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
     if wanted("warm-latency") {
         latency(arguments.rounds).await?;
     }
+    if wanted("warm-cost") {
+        cost(arguments.rounds).await?;
+    }
     if wanted("warm-throughput") {
         throughput(arguments.rounds).await?;
     }
@@ -132,6 +135,32 @@ async fn latency(rounds: usize) -> Outcome<()> {
     }
     pooled.stop().await;
     empty.stop().await;
+    Ok(())
+}
+
+/// The processor time that the cell of a run takes, made ahead and made on demand: it says less about
+/// other work on the machine than a clock does.
+async fn cost(rounds: usize) -> Outcome<()> {
+    let none = PoolSettings { floor: 0, ceiling: 0, ..PoolSettings::default() };
+    say("\n| cells | runs | p50 ms | processor ms, p50 | a second, 4 at once |\n|---|---|---|---|---|");
+    for (name, settings) in [("parked", PoolSettings::default()), ("forked on demand", none)] {
+        let executor = start(settings).await?;
+        warm(&executor, Language::Python).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (mut took, mut used) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let began = Instant::now();
+            let spec = RunSpec::new(Language::Python, "print(1)");
+            let outcome = executor.run(spec, RunIo::default()).await?;
+            took.push(began.elapsed());
+            used.push(outcome.usage.cpu);
+            tokio::time::sleep(PAUSE).await;
+        }
+        let rate = warm_rate(&executor, Language::Python, "print(1)", rounds * 8, 4).await?;
+        let [took, used] = [took, used].map(|all| Figures::new(String::new(), all).percentile(50));
+        say(&format!("| {name} python | {rounds} | {took:.2} | {used:.2} | {rate:.0} |"));
+        executor.stop().await;
+    }
     Ok(())
 }
 

@@ -35,10 +35,12 @@ def _cloche_start():
     ctypes, gc, weakref = (preloaded.modules[name] for name in ("ctypes", "gc", "weakref"))
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
     python = ctypes.PyDLL(None)
-    seen, rehearse = _leave_fast(sys, os, python, preloaded)
+    track, after_fork = python.PyObject_GC_Track, python.PyOS_AfterFork_Child
+    seen, rehearse, leaving = _leave_fast(sys, os, python, preloaded)
     for place in set(sys.path_importer_cache) - places:
         preloaded.finders[place] = sys.path_importer_cache.pop(place)
     _touch(os, sys, gc, rehearse)
+    hooks = _fork_hooks(os, gc)
     # The module of the program must not be frozen: it is collected like any other at the end.
     main = sys.modules["__main__"]
     program = [ctypes.py_object(main), ctypes.py_object(vars(main))]
@@ -46,23 +48,111 @@ def _cloche_start():
         python.PyObject_GC_UnTrack(thing)
     gc.freeze()
     # Nobody may take apart what is shared: it would be copied. And `site` is to be there at the end.
-    for kept in (preloaded, seen, sys.modules["site"]):
+    shared = [preloaded, seen, sys.modules["site"], sys.modules[__name__], sys._getframe(1).f_code]
+    for kept in (shared, *shared, *globals().values()):
         python.Py_IncRef(ctypes.py_object(kept))
-    os.write(job_fd, b"R")
-    python.PyOS_BeforeFork()
-    library.cloche_serve(5)
-    # From here on: the guest of a new cell, every wall up.
-    python.PyOS_AfterFork_Child()
+    pages = _scout(os, sys, preloaded.modules["select"], leaving)
+    if pages is not None:
+        hot = (ctypes.c_size_t * len(pages))(*pages)
+        shared += [hot, pages, places, hooks]
+        os.write(job_fd, b"R")
+        python.PyOS_BeforeFork()
+        library.cloche_serve(5, hot, ctypes.c_size_t(len(hot)))
+        # From here on: the guest of a new cell, every wall up.
+        after_fork()
+    for functions, all_of_them in hooks:
+        functions[:] = all_of_them
     for thing in program:
         if not gc.is_tracked(thing.value):
-            python.PyObject_GC_Track(thing)
+            track(thing)
     _reseed(os, preloaded.modules)
-    if not preloaded.modules["select"].select([job_fd], [], [], 0)[0]:
+    if pages == [] and not preloaded.modules["select"].select([job_fd], [], [], 0)[0]:
         # Nobody waits for it yet.
         _touch(os, sys, gc, rehearse)
-    os.write(job_fd, b"R")
+    if not leaving:
+        os.write(job_fd, b"R")
     _read_job(os, job_fd)
     _as_if_now(os, sys)
+
+
+def _fork_hooks(os, gc):
+    """Leaves out, until a cell has been forked, what modules have registered for forks and need not
+    be done here; the lists of functions, and what is to be in them again.
+
+    `threading` and `logging` only make their locks anew, all of them, lest another thread held one.
+    """
+    def end():
+        pass
+
+    os.register_at_fork(before=end, after_in_child=end, after_in_parent=end)
+    lists = [found for found in gc.get_referrers(end) if type(found) is list and found[-1:] == [end]]
+    hooks = []
+    for functions in lists:
+        functions.remove(end)
+        hooks.append((functions, functions[:]))
+        functions[:] = [
+            function for function in functions
+            if getattr(function, "__module__", None) not in ("logging", "threading")
+        ]
+    return hooks
+
+
+def _scout(os, sys, select, leaving):
+    """The pages that a program writes to between its fork and its end; nothing in the scout itself.
+
+    A scout is a copy of the template that goes the whole way of a cell, with a program of ours, and
+    waits at its end. What it has by then for itself alone, it has written to, and so will everyone.
+    Another copy does nothing: it shares what only the template itself has written to meanwhile.
+    """
+    if not os.path.exists("/proc/self/pagemap"):
+        return []
+    (there, job), (heard, told) = os.pipe(), os.pipe()
+    other = os.fork()
+    if other == 0:
+        os.kill(os.getpid(), 19)
+    scout = os.fork()
+    if scout == 0:
+        nothing = os.open("/dev/null", os.O_RDWR)
+        for fd, place in ((nothing, 1), (nothing, 2), (there, 3)):
+            os.dup2(fd, place)
+        os.close(5)
+        leaving.append(told)
+        return None
+    os.close(there)
+    os.close(told)
+    strings = [b"", *map(b"=".join, os.environb.items())]
+    record = [
+        _words(1, 0o600, 8), b"main.py\0", _words(9), b"print(1)\n",
+        _words(2, 0, 0, len(strings) - 1, 0),
+        *[_words(len(string) + 1, 0) + string + b"\0" for string in strings],
+    ]
+    os.write(job, b"".join(record))
+    with open("/proc/self/maps") as maps:
+        ranges = [line.split()[0].split("-") for line in maps if " rw-p " in line]
+    pages = []
+    if select.select([heard], [], [], 5)[0] and os.read(heard, 1):
+        with open("/proc/%d/pagemap" % scout, "rb", 0) as pagemap:
+            for start, end in ranges:
+                start, end = int(start, 16) >> 12, int(end, 16) >> 12
+                pagemap.seek(start * 8)
+                flags = memoryview(pagemap.read((end - start) * 8)).cast("Q")
+                # Present, mapped by nobody else, and not of a file.
+                pages += [
+                    (start + at) << 12 for at, flag in enumerate(flags)
+                    if flag >> 63 & 1 and flag >> 56 & 1 and not flag >> 61 & 1
+                ]
+    print("scouted", len(pages), scout, file=sys.stderr)
+    for pid in (scout, other):
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    os.close(job)
+    os.close(heard)
+    _remove(os, "main.py")
+    return pages
+
+
+def _words(*numbers):
+    return b"".join(number.to_bytes(4, "little") for number in numbers)
 
 
 def _read_job(os, job_fd):
@@ -416,7 +506,7 @@ def _leave_fast(sys, os, python, preloaded):
     objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
     stdout, stderr = sys.stdout, sys.stderr
     kinds = len(SystemExit.__subclasses__())
-    asked, seen = [], []
+    asked, seen, leaving = [], [], []
     # `site` is the last module that was there before the program, so the first of them to go; and
     # what begins with one underscore goes first.
     site = vars(sys.modules["site"])
@@ -524,6 +614,10 @@ def _leave_fast(sys, os, python, preloaded):
                 return
         try:
             if all(stream.closed or stream.write_through for stream in (stdout, stderr)):
+                if leaving:
+                    # A scout: it has seen everything.
+                    os.write(leaving[0], b".")
+                    os.kill(os.getpid(), 19)
                 leave_now(code)
         except BaseException:
             return
@@ -539,7 +633,7 @@ def _leave_fast(sys, os, python, preloaded):
         is_noticeable()
         seen.clear()
 
-    return seen, rehearse
+    return seen, rehearse, leaving
 
 
 _cloche_start()

@@ -6,7 +6,7 @@
 
 use crate::{
     init::{self, CellFds, MAX_CGROUPS},
-    sys::{self, CloneRequest, Cloned, Errno, RawFd, Result, ThreadIdPlace},
+    sys::{self, CloneRequest, Cloned, Errno, HotPages, RawFd, Result, ThreadIdPlace},
 };
 
 const NEW_USER: u64 = 0x1000_0000;
@@ -18,8 +18,9 @@ pub const NO_ID: u32 = u32::MAX;
 /// guest as it sees itself; then the namespaces to be born into.
 pub const REQUEST_HEAD: usize = 20;
 
-/// Answers requests until the socket closes; returns only in a new cell, as its guest.
-pub fn serve(socket: RawFd) {
+/// Answers requests until the socket closes; returns only in a new cell, as its guest, which has
+/// the pages to itself that every program writes to.
+pub fn serve(socket: RawFd, hot: HotPages) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
     let _ = sys::ignore_children(true);
     let Ok(libc) = sys::thread_id_place() else { sys::exit(1) };
@@ -32,6 +33,7 @@ pub fn serve(socket: RawFd) {
                 let forked = fork(&request[..len], &fds, libc);
                 if forked == Ok(None) {
                     // Their numbers are other descriptors by now, in the new cell.
+                    hot.copy();
                     return;
                 }
                 fds.into_iter().flatten().for_each(sys::close);

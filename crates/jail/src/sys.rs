@@ -720,6 +720,29 @@ pub fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<(usize, [Option<RawFd
     Ok((len, fds))
 }
 
+/// Addresses of pages that every copy of this process will write to. Only the template's own call
+/// makes them.
+#[derive(Clone, Copy)]
+pub struct HotPages {
+    pages: *const usize,
+    count: usize,
+}
+
+impl HotPages {
+    /// Has this process's own copy of each page made now, in one go.
+    pub fn copy(self) {
+        for at in 0..self.count {
+            // SAFETY: the caller of the template's library gives an array of `count` addresses of
+            // writable memory of its own, which stays mapped; what is there is written back as it
+            // is, and no other thread runs in a process that has just been copied.
+            unsafe {
+                let page = *self.pages.add(at) as *mut u8;
+                page.write_volatile(page.read_volatile());
+            }
+        }
+    }
+}
+
 /// Takes ownership of a descriptor that one of the calls above has just given us.
 #[cfg(not(cloche_template))]
 #[must_use]
@@ -734,7 +757,7 @@ pub fn owned(fd: RawFd) -> std::os::fd::OwnedFd {
 mod exported {
     // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
     #[unsafe(no_mangle)]
-    extern "C" fn cloche_serve(socket: i32) {
-        crate::serve::serve(socket);
+    extern "C" fn cloche_serve(socket: i32, pages: *const usize, count: usize) {
+        crate::serve::serve(socket, super::HotPages { pages, count });
     }
 }
