@@ -30,7 +30,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("__spawner") {
-        return cloche_executor::spawner::run().unwrap_or(ExitCode::FAILURE);
+        return cloche_executor::spawner::run(&cloche_executor::spawner::Options::default())
+            .unwrap_or(ExitCode::FAILURE);
     }
     match measure(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,9 +2,10 @@
 //!
 //! Each subcommand is a file of its own; this one only says which there are.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use cloche_executor::spawner::Options;
 
 mod admin;
 mod doctor;
@@ -38,7 +39,11 @@ enum Command {
     Verify(verify::VerifyArguments),
     /// The privileged half; started by cloche itself.
     #[command(name = "__spawner", hide = true)]
-    Spawner,
+    Spawner {
+        /// Where the layers of homes lie unpacked.
+        #[arg(long)]
+        layers: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -50,12 +55,12 @@ fn main() -> ExitCode {
         Command::Sandbox(arguments) => admin::sandbox(*arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
-        Command::Spawner => spawner(),
+        Command::Spawner { layers } => spawner(layers),
     }
 }
 
-fn spawner() -> ExitCode {
-    cloche_executor::spawner::run().unwrap_or_else(|error| {
+fn spawner(layers: Option<PathBuf>) -> ExitCode {
+    cloche_executor::spawner::run(&Options { layers }).unwrap_or_else(|error| {
         complain(&error);
         ExitCode::from(2)
     })

@@ -122,6 +122,11 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
 
   const takeJob = () => {
     for (let kind = word(); kind !== 2; kind = word()) {
+      if (kind === 3) {
+        const directory = take(word());
+        process.chdir(directory.toString('utf8', 0, directory.length - 1));
+        continue;
+      }
       if (kind !== 1) process.reallyExit(126);
       const mode = word();
       const name = take(word());

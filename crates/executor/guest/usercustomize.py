@@ -187,6 +187,8 @@ def _read_job(os, job_fd):
             _, arguments, variables, _ = word(), word(), word(), word()
             strings = [take(word(8))[:-1] for _ in range(1 + arguments + variables)]
             break
+        elif kind == 3:
+            os.chdir(take(word())[:-1])
         else:
             os._exit(126)
     os.close(job_fd)

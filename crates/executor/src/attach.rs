@@ -66,6 +66,9 @@ pub(crate) fn main_exec(language: Language, interpreter: &str) -> Exec {
 /// interpreter that waits already takes the same job, and does not start another.
 pub(crate) fn job(spec: &RunSpec, interpreter: &str) -> Result<Vec<u8>, InvalidJob> {
     let mut out = Vec::with_capacity(spec.code.len() + 4096);
+    if spec.home.is_some() {
+        job::go(&mut out, &CString::new(HOME).unwrap_or_default());
+    }
     for input in &spec.files {
         job::file(&mut out, input.name.as_str(), 0o644, &input.content)?;
     }

@@ -11,10 +11,13 @@ use std::{
 use cloche_jail::cgroup::Gauges;
 use tokio::net::{UnixStream, unix::pipe};
 
-use crate::spawner::{
-    client::{Source, SpawnError, Spawned, Spawner},
-    gone::Gone,
-    protocol::{CellConfig, CellId},
+use crate::{
+    control::Control,
+    spawner::{
+        client::{Source, SpawnError, Spawned, Spawner},
+        gone::Gone,
+        protocol::{CellConfig, CellId},
+    },
 };
 
 /// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
@@ -28,7 +31,7 @@ pub(crate) struct Cell {
     /// Where the job is written.
     pub(crate) job: UnixStream,
     /// Where pid 1 reports.
-    pub(crate) control: UnixStream,
+    pub(crate) control: Control,
 }
 
 impl Cell {
@@ -73,10 +76,7 @@ pub(crate) async fn start(
         control_theirs.as_fd(),
     ];
     let Spawned { cell, gauges, gone } = spawner.spawn(config, source, theirs).await?;
-    let stream = |stream: StdStream| {
-        stream.set_nonblocking(true)?;
-        UnixStream::from_std(stream)
-    };
+    job.set_nonblocking(true)?;
     Ok(Cell {
         id: cell,
         gauges,
@@ -84,7 +84,7 @@ pub(crate) async fn start(
         stdin: pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?,
         stdout: pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?,
         stderr: pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?,
-        job: stream(job)?,
-        control: stream(control)?,
+        job: UnixStream::from_std(job)?,
+        control: Control::new(control)?,
     })
 }

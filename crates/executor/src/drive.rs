@@ -2,17 +2,18 @@
 
 use std::{
     io,
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
 use cloche_jail::{
-    init::{REPORT_LEN, Report, WallName},
+    init::{Report, WallName},
     sys::Errno,
 };
 use cloche_model::{ByteSize, Ending, Limits, Outcome, StreamName, Timings, Usage, Written};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{UnixStream, unix::pipe},
+    io::AsyncWriteExt,
+    net::unix::pipe,
     sync::mpsc,
     time::{sleep, timeout},
 };
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cell::Cell,
+    control::Control,
     executor::{RunError, RunIo},
     output::Capture,
     spawner::client::Spawner,
@@ -45,13 +47,16 @@ enum End {
     Cancelled,
 }
 
+/// A cell that was taken to its end.
+pub(crate) struct Driven {
+    pub(crate) outcome: Outcome,
+    /// The home it had when it started, to be read from.
+    pub(crate) home: Option<OwnedFd>,
+}
+
 /// Runs a cell to its end. Takes it: a cell that has run is never used again.
-pub(crate) async fn drive(
-    cell: Cell,
-    spawner: &Spawner,
-    drive: Drive,
-) -> Result<Outcome, RunError> {
-    let Cell { id, mut gauges, gone, stdin, stdout, stderr, mut job, control } = cell;
+pub(crate) async fn drive(cell: Cell, spawner: &Spawner, drive: Drive) -> Result<Driven, RunError> {
+    let Cell { id, mut gauges, gone, stdin, stdout, stderr, mut job, mut control } = cell;
     let Drive { job: bytes, stdin: input, limits, io } = drive;
     let RunIo { output: live, stdin: more_input, cancel } = io;
     let mut stdout = Capture::new(stdout, StreamName::Stdout, limits.output, live.clone());
@@ -63,7 +68,7 @@ pub(crate) async fn drive(
         started.elapsed()
     };
     let feeding = feed(stdin, input, more_input);
-    let waiting = wait(control, limits.timeout, cancel);
+    let waiting = wait(&mut control, limits.timeout, cancel);
     let end = {
         tokio::pin!(feeding, waiting, attached);
         let (mut attach, mut fed) = (None, false);
@@ -92,14 +97,15 @@ pub(crate) async fn drive(
         // The spawner was faster than we, and has read them before it removed the cgroup.
         None => timeout(DEATH, gone.wait()).await.unwrap_or_default(),
     };
-    Ok(Outcome {
+    let outcome = Outcome {
         ending: ending(&end, used.oom_kills)?,
         stdout: stdout.into_kept(),
         stderr: stderr.into_kept(),
         usage: Usage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
         written: Written::default(),
         timings: Timings { attach, run: wall, ..Timings::default() },
-    })
+    };
+    Ok(Driven { outcome, home: control.take_home() })
 }
 
 /// The end, from what pid 1 said and what the cgroup counted.
@@ -123,15 +129,14 @@ pub(crate) fn wall_error(wall: &WallName, errno: Errno) -> RunError {
 }
 
 /// Waits for the end of the main process, the deadline or a cancel, whichever is first.
-async fn wait(mut control: UnixStream, limit: Duration, cancel: CancellationToken) -> End {
+async fn wait(control: &mut Control, limit: Duration, cancel: CancellationToken) -> End {
     let reports = async {
         let deadline = sleep(limit);
         tokio::pin!(deadline);
         loop {
-            let mut bytes = [0; REPORT_LEN];
             tokio::select! {
                 biased;
-                read = control.read_exact(&mut bytes) => match read.ok().and_then(|_| Report::decode(&bytes)) {
+                report = control.report() => match report {
                     Some(Report::Ready) => {
                         // The guest's time begins when its cell does.
                         deadline.as_mut().reset(tokio::time::Instant::now() + limit);

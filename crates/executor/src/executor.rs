@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf, sync::Arc, time::Instant};
 
 use cloche_jail::job::InvalidJob;
+use cloche_layers::Layers;
 use cloche_model::{Language, Limits, Outcome, OutputChunk, RunSpec, SandboxShape};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -10,9 +11,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     attach,
     cell::{self, Cell, CellError},
-    drive::{Drive, drive},
+    drive::{Drive, Driven, drive},
+    home::{HomeError, House},
     metrics::{Metrics, Snapshot, count},
     pool::{Found, Key, Pool, PoolSettings},
+    seal::{self, Left, Placed, SealError},
     spawner::{
         client::{Process, Source, SpawnError, Spawner},
         gone::Gone,
@@ -21,7 +24,7 @@ use crate::{
 };
 
 /// How an executor is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     /// The `cloche` binary, which is started again as the spawner.
     pub program: PathBuf,
@@ -31,6 +34,9 @@ pub struct Config {
     pub allow_missing: Vec<String>,
     /// How many cells to keep parked; none: every run starts from nothing.
     pub pool: Option<PoolSettings>,
+    /// Where homes and what runs write are kept; none: nothing is kept, and threads are refused.
+    /// The spawner must have been told the same directory of unpacked layers.
+    pub layers: Option<Layers>,
 }
 
 impl Config {
@@ -41,6 +47,7 @@ impl Config {
             spawner_args: vec!["__spawner".to_owned()],
             allow_missing: Vec::new(),
             pool: None,
+            layers: None,
         }
     }
 }
@@ -95,6 +102,15 @@ pub enum RunError {
     /// The cell died, and not by anything it or we did.
     #[error("the cell was lost")]
     CellLost,
+    /// There is nowhere to keep a thread's home.
+    #[error("threads are not set up here")]
+    NoThreads,
+    /// The home of a thread could not be mounted.
+    #[error("the thread's home could not be brought in")]
+    Home(#[source] HomeError),
+    /// The program has run, and what it wrote to its home could not be kept.
+    #[error("what the program wrote could not be kept")]
+    Seal(#[source] SealError),
     /// The job cannot be given to a cell.
     #[error(transparent)]
     Job(#[from] InvalidJob),
@@ -122,6 +138,7 @@ struct Shared {
     spawner: Arc<Spawner>,
     metrics: Arc<Metrics>,
     pool: Option<Pool>,
+    layers: Option<Layers>,
     missing: Vec<(String, String)>,
 }
 
@@ -146,7 +163,8 @@ impl Executor {
         let pool = config
             .pool
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        Ok(Self { shared: Arc::new(Shared { spawner, metrics, pool, missing }) })
+        let layers = config.layers;
+        Ok(Self { shared: Arc::new(Shared { spawner, metrics, pool, layers, missing }) })
     }
 
     /// The walls this host cannot build and was allowed not to: name and reason.
@@ -162,29 +180,42 @@ impl Executor {
         }
     }
 
-    /// Runs one program in a fresh sandbox, to its end.
+    /// Runs one program in a fresh sandbox, to its end, and keeps what it wrote.
     pub async fn run(&self, spec: RunSpec, io: RunIo) -> Result<Outcome, RunError> {
-        let Shared { spawner, metrics, pool, .. } = &*self.shared;
+        let Shared { spawner, metrics, pool, layers, .. } = &*self.shared;
         let interpreter = attach::interpreter(spec.language);
         let interpreter = interpreter.ok_or(RunError::NoInterpreter(spec.language))?;
         let job = attach::job(&spec, &interpreter)?;
+        let house = House::prepare(layers.as_ref(), &spec).await?;
         let asked = Instant::now();
         let key = key(spec.language, &spec.limits, &spec.sandbox);
         let pool = pool.as_ref().filter(|_| !attach::must_start_anew(&spec));
         let found = pool.map_or(Found::Nothing, |pool| pool.take(&key));
         let done = pool.map(Done);
-        let cell = self.cell(&key, found).await?;
+        let mut cell = self.cell(&key, found).await?;
         let waited = asked.elapsed();
         metrics.cell.add(waited);
+        let diff = match &house {
+            Some(house) => Some(house.move_in(&mut cell, spawner).await?),
+            None => None,
+        };
         let gone = cell.gone.clone();
+        let placed = layers.is_some().then(|| Placed::of(&spec));
         let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
         let driven = drive(cell, spawner, work).await;
         drop(done);
         self.watch_teardown(gone);
-        let mut outcome = driven?;
+        let Driven { mut outcome, home } = driven?;
         outcome.timings.cell = waited;
+        let ended = Instant::now();
+        if let (Some(layers), Some(placed), Some(home)) = (layers, placed, diff.or(home)) {
+            let left = Left { home, placed, is_thread: house.is_some() };
+            outcome.written = seal::seal(spawner, layers, &left).await?;
+        }
+        outcome.timings.seal = ended.elapsed();
         metrics.attach.add(outcome.timings.attach);
         metrics.run.add(outcome.timings.run);
+        metrics.seal.add(outcome.timings.seal);
         Ok(outcome)
     }
 

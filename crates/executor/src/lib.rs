@@ -18,18 +18,23 @@
 
 mod attach;
 mod cell;
+mod control;
 mod drive;
 mod executor;
+mod home;
 mod image;
 pub mod metrics;
 mod output;
 mod pool;
+mod seal;
 mod shelf;
 pub mod spawner;
 mod warm;
 
 pub use executor::{Config, Executor, RunError, RunIo, StartError};
+pub use home::HomeError;
 pub use image::{HOME, USER};
 pub use pool::PoolSettings;
+pub use seal::SealError;
 pub use spawner::client::SpawnError;
 pub use warm::DEFAULT_PRELOAD;

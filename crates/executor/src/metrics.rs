@@ -54,6 +54,7 @@ pub(crate) struct Metrics {
     pub(crate) cell: Histogram,
     pub(crate) attach: Histogram,
     pub(crate) run: Histogram,
+    pub(crate) seal: Histogram,
     pub(crate) teardown: Histogram,
 }
 
@@ -78,6 +79,8 @@ pub struct Snapshot {
     pub attach: HistogramReading,
     /// The program.
     pub run: HistogramReading,
+    /// Keeping what was written.
+    pub seal: HistogramReading,
     /// From the reply until nothing of the cell is left.
     pub teardown: HistogramReading,
     /// Cells alive or being cleaned up, templates included.
@@ -110,6 +113,7 @@ impl Metrics {
             cell: self.cell.read(),
             attach: self.attach.read(),
             run: self.run.read(),
+            seal: self.seal.read(),
             teardown: self.teardown.read(),
             cells,
             shelves,

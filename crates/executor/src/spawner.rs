@@ -1,13 +1,16 @@
 //! The spawner: the one privileged process, single-threaded, which starts cells and nothing else.
 //!
 //! `client` is how the rest of the executor speaks to it, `keeper` restarts it, `worker` is its
-//! loop, `ground` is the bare mount namespace it works in, `protocol` is what is said.
+//! loop, `ground` is the bare mount namespace it works in, `homes` mounts the homes of threads,
+//! `packer` reads what a run has written, `protocol` is what is said.
 
 pub(crate) mod client;
 pub(crate) mod gone;
 mod ground;
 mod held;
+mod homes;
 mod keeper;
+mod packer;
 mod plans;
 pub(crate) mod protocol;
 mod stock;
@@ -15,4 +18,4 @@ mod templates;
 mod worker;
 
 pub use client::Process;
-pub use keeper::{NotASpawner, run, run_with};
+pub use keeper::{NotASpawner, Options, run, run_with};

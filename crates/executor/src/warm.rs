@@ -12,7 +12,7 @@ use std::{
 };
 
 use cloche_jail::{
-    init::{REPORT_LEN, Report},
+    init::Report,
     job::{self, Exec},
 };
 use cloche_model::Language;
@@ -137,27 +137,20 @@ async fn wait_for_interpreter(cell: &mut Cell, job: &[u8]) -> Result<(), RunErro
 }
 
 /// Waits until pid 1 has said that every wall is up.
-async fn wait_for_walls(cell: &mut Cell) -> Result<(), RunError> {
-    match report(cell).await {
-        Some(Report::Ready) => Ok(()),
-        Some(Report::Failed(wall, errno)) => Err(wall_error(&wall, errno)),
+pub(crate) async fn wait_for_walls(cell: &mut Cell) -> Result<(), RunError> {
+    match timeout(START_LIMIT, cell.control.ready()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(Some(Report::Failed(wall, errno)))) => Err(wall_error(&wall, errno)),
         _ => Err(RunError::CellLost),
     }
-}
-
-async fn report(cell: &mut Cell) -> Option<Report> {
-    let mut bytes = [0; REPORT_LEN];
-    let read = timeout(START_LIMIT, cell.control.read_exact(&mut bytes)).await;
-    read.ok()?.ok()?;
-    Report::decode(&bytes)
 }
 
 /// The reason a cell did not get ready, if it gave one.
 async fn why_not(cell: &mut Cell) -> RunError {
     loop {
-        match report(cell).await {
-            Some(Report::Ready) => {}
-            Some(Report::Failed(wall, errno)) => return wall_error(&wall, errno),
+        match timeout(START_LIMIT, cell.control.report()).await {
+            Ok(Some(Report::Ready)) => {}
+            Ok(Some(Report::Failed(wall, errno))) => return wall_error(&wall, errno),
             _ => return RunError::CellLost,
         }
     }

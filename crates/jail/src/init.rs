@@ -25,7 +25,7 @@ pub const FIRST_FOREIGN_FD: u32 = 5;
 /// What pid 1 reports, as one message of [`REPORT_LEN`] bytes: kind, value, name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// Every wall is up; the job can be sent.
+    /// Every wall is up; the job can be sent. Carries the home, as a directory to be read from.
     Ready,
     /// A wall could not be built.
     Failed(WallName, Errno),
@@ -153,13 +153,27 @@ fn report(control: RawFd, report: Report) {
     let _ = sys::send(control, &report.encode(), &[]);
 }
 
+/// Says that the job can be sent, and hands out the home: what a run has left there is read
+/// through it when nothing else of the box is left.
+fn report_ready() {
+    const DIRECTORY_CLOEXEC: i32 = 0o200_000 | 0o2_000_000;
+    match sys::open(c".", DIRECTORY_CLOEXEC, 0) {
+        Ok(home) => {
+            let _ = sys::send(CONTROL_FD, &Report::Ready.encode(), &[home]);
+            sys::close(home);
+        }
+        Err(_) => report(CONTROL_FD, Report::Ready),
+    }
+}
+
 /// Reaps until the main process has ended; then ends, and everything in the cell with it.
 pub fn supervise(main: i32) -> ! {
-    report(CONTROL_FD, Report::Ready);
+    report_ready();
     (0..=JOB_FD).for_each(sys::close);
     loop {
         match sys::wait_any() {
             Ok(reaped) if reaped.pid == main => {
+                end_everyone_else();
                 let ended = if reaped.signalled {
                     Report::Signalled(reaped.status)
                 } else {
@@ -171,6 +185,15 @@ pub fn supervise(main: i32) -> ! {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => sys::exit(1),
         }
+    }
+}
+
+/// Kills and reaps whatever the main process has left behind, so that nothing changes in the box
+/// after its end is reported. Whoever is killed can no longer fork, so once is enough.
+fn end_everyone_else() {
+    const KILL: i32 = 9;
+    if sys::kill(-1, KILL).is_ok() {
+        while matches!(sys::wait_any(), Ok(_) | Err(Errno::INTR)) {}
     }
 }
 
@@ -206,6 +229,8 @@ pub fn become_guest_of_this_cell(libc: ThreadIdPlace) {
 pub const JOB_FILE: u32 = 1;
 /// Marks the end of a job: what to exec.
 pub const JOB_EXEC: u32 = 2;
+/// Marks a directory to go to, since what is mounted there has changed.
+pub const JOB_GO: u32 = 3;
 /// In an exec record: leave the job socket open as [`JOB_FD`].
 pub const EXEC_KEEPS_JOB: u32 = 1;
 /// The most bytes of arguments and environment together.
@@ -218,6 +243,7 @@ fn take_job() -> Result<()> {
         match read_word()? {
             JOB_FILE => write_file()?,
             JOB_EXEC => return exec(),
+            JOB_GO => go()?,
             _ => return Err(Errno::INVAL),
         }
     }
@@ -241,15 +267,27 @@ fn read_word() -> Result<u32> {
     Ok(u32::from_le_bytes(word))
 }
 
-/// A file record: mode, length of the name, name with its NUL, length of the content, content.
+/// The most bytes of a path in a job.
+const PATH_LEN: usize = 4096;
+
+/// A path: its length, and the bytes with their NUL.
+fn read_path(buffer: &mut [u8; PATH_LEN]) -> Result<&CStr> {
+    let len = read_word()? as usize;
+    let path = buffer.get_mut(..len).ok_or(Errno::INVAL)?;
+    read_exact(path)?;
+    CStr::from_bytes_with_nul(path).map_err(|_| Errno::INVAL)
+}
+
+fn go() -> Result<()> {
+    sys::chdir(read_path(&mut [0; PATH_LEN])?)
+}
+
+/// A file record: mode, name, length of the content, content.
 fn write_file() -> Result<()> {
     const CREATE_TRUNCATE_WRITE_NOFOLLOW: i32 = 0o100 | 0o1000 | 0o1 | 0o400_000;
     let mode = read_word()?;
-    let mut name = [0; 4096];
-    let name_len = read_word()? as usize;
-    let name = name.get_mut(..name_len).ok_or(Errno::INVAL)?;
-    read_exact(name)?;
-    let name = CStr::from_bytes_with_nul(name).map_err(|_| Errno::INVAL)?;
+    let mut name = [0; PATH_LEN];
+    let name = read_path(&mut name)?;
     let file = sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)?;
     let mut left = read_word()? as usize;
     let mut buffer = [0; 64 << 10];

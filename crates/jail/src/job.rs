@@ -1,10 +1,10 @@
 //! Writing the job that a cell's guest process reads; the mirror of the reader in `init`.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use crate::{
     encode,
-    init::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_EXEC, JOB_FILE},
+    init::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_EXEC, JOB_FILE, JOB_GO},
 };
 
 /// A program to exec at the end of a job.
@@ -56,6 +56,14 @@ pub fn file(out: &mut Vec<u8>, name: &str, mode: u32, content: &[u8]) -> Result<
     word(out, len);
     out.extend_from_slice(content);
     Ok(())
+}
+
+/// Appends a directory to go to before anything else is done.
+pub fn go(out: &mut Vec<u8>, directory: &CStr) {
+    let path = directory.to_bytes_with_nul();
+    word(out, JOB_GO);
+    word(out, path.len() as u32);
+    out.extend_from_slice(path);
 }
 
 /// Appends the end of a job.

@@ -28,7 +28,9 @@ use tokio::{
 
 use super::{
     gone::Gone,
-    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request},
+    protocol::{
+        self, CellConfig, CellId, Event, HomeRequest, Kind, PackRequest, ProtocolError, Request,
+    },
 };
 
 /// Why a cell could not be had.
@@ -89,6 +91,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
+    /// Homes that are being mounted.
+    housed: HashMap<CellId, oneshot::Sender<Result<OwnedFd, SpawnError>>>,
     /// Told when the cell is gone or lost.
     alive: HashMap<CellId, Gone>,
 }
@@ -162,6 +166,31 @@ impl Spawner {
         }
         let gauges = answered.await.map_err(|_| SpawnError::SpawnerLost)??;
         Ok(Spawned { cell, gauges, gone })
+    }
+
+    /// Mounts a home in a cell that waits for its job; gives the directory of what it will write.
+    pub(crate) async fn house(
+        &self,
+        cell: CellId,
+        home: HomeRequest,
+    ) -> Result<OwnedFd, SpawnError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.state().housed.insert(cell, answer);
+        if self.shared.send(&Request::Home { cell, home }, &[]).await.is_err() {
+            self.shared.state().housed.remove(&cell);
+            return Err(SpawnError::SpawnerLost);
+        }
+        answered.await.map_err(|_| SpawnError::SpawnerLost)?
+    }
+
+    /// Has a directory packed; `fds` are the directory, where the archive goes, and the verdict.
+    pub(crate) async fn pack(
+        &self,
+        request: PackRequest,
+        fds: [BorrowedFd<'_>; 3],
+    ) -> Result<(), SpawnError> {
+        let sent = self.shared.send(&Request::Pack { request }, &fds).await;
+        sent.map_err(|_| SpawnError::SpawnerLost)
     }
 
     /// Kills everything in a cell.
@@ -257,6 +286,17 @@ impl Shared {
             }
             Event::Refused { cell, reason } => {
                 if let Some(asked) = self.state().asked.remove(&cell) {
+                    let _ = asked.send(Err(SpawnError::Refused(reason)));
+                }
+            }
+            Event::Housed { cell } => {
+                let (asked, diff) = (self.state().housed.remove(&cell), fds.into_iter().next());
+                if let (Some(asked), Some(diff)) = (asked, diff) {
+                    let _ = asked.send(Ok(diff));
+                }
+            }
+            Event::Homeless { cell, reason } => {
+                if let Some(asked) = self.state().housed.remove(&cell) {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }

@@ -21,6 +21,7 @@ use cloche_jail::{
     sys::{self, CloneRequest, Cloned, Errno},
 };
 
+use super::homes;
 use crate::image;
 
 /// The first host id that is ours: the image's owner and the 65,535 after it own what the
@@ -57,8 +58,8 @@ pub(super) fn guest_id(slot: u32) -> u32 {
 /// The host id that owns the image.
 pub(super) const IMAGE_OWNER: u32 = FIRST_ID;
 
-/// Leaves the host's mounts for a ground of our own.
-pub(super) fn prepare() -> io::Result<Ground> {
+/// Leaves the host's mounts for a ground of our own, with the layers of homes on it.
+pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
     let mut missing = Vec::new();
     let (cgroups, held) = match Hierarchy::take().and_then(hold) {
         Ok((hierarchy, held)) => (Some(hierarchy), held),
@@ -78,9 +79,12 @@ pub(super) fn prepare() -> io::Result<Ground> {
             .push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
     }
     mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
+    // Taken before the ground covers any path.
+    let layers = layers.map(|path| sys::open_tree(&text(path)).map(sys::owned).map_err(os));
     let root = Path::new("/tmp");
     mount(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
     let image = build(root, privileged)?;
+    show_layers(root, layers.transpose()?)?;
     std::env::set_current_dir(root)?;
     sys::pivot_here().map_err(os)?;
     let facts = facts();
@@ -141,16 +145,26 @@ fn build(root: &Path, privileged: bool) -> io::Result<ImageView> {
     })
 }
 
+/// The directory of unpacked layers, and the places that mounting homes needs.
+fn show_layers(root: &Path, layers: Option<OwnedFd>) -> io::Result<()> {
+    let Some(layers) = layers else { return Ok(()) };
+    let at = |place: &str| root.join(place.trim_start_matches('/'));
+    for place in homes::BENCH.into_iter().chain([homes::LAYERS]) {
+        fs::create_dir_all(at(place))?;
+    }
+    sys::attach_mount(layers.as_raw_fd(), &text(&at(homes::LAYERS))).map_err(os)
+}
+
 /// `/usr` with root's files shown as the image owner's, so that they are root's inside a box.
 fn show_usr_as_the_image_s(target: &Path) -> io::Result<()> {
     let tree = sys::owned(sys::open_tree(c"/usr").map_err(os)?);
-    let namespace = mapping_namespace()?;
+    let namespace = mapping_namespace(IMAGE_OWNER, IMAGE_IDS)?;
     sys::idmap(tree.as_raw_fd(), namespace.as_raw_fd()).map_err(os)?;
     sys::attach_mount(tree.as_raw_fd(), &text(target)).map_err(os)
 }
 
 /// A user namespace that exists only to say how ids are shown: made by a child that does nothing.
-fn mapping_namespace() -> io::Result<OwnedFd> {
+pub(super) fn mapping_namespace(first: u32, count: u32) -> io::Result<OwnedFd> {
     let (read, write) = sys::pipe().map(|(r, w)| (sys::owned(r), sys::owned(w))).map_err(os)?;
     let (read_fd, write_fd) = (read.as_raw_fd(), write.as_raw_fd());
     match sys::clone(CloneRequest { namespaces: NEW_USER, cgroup: None }).map_err(os)? {
@@ -161,12 +175,12 @@ fn mapping_namespace() -> io::Result<OwnedFd> {
         }
         Cloned::Parent(pid, pidfd) => {
             sys::close(pidfd);
-            let map = format!("0 {IMAGE_OWNER} {IMAGE_IDS}");
+            let map = format!("0 {first} {count}");
             fs::write(format!("/proc/{pid}/uid_map"), &map)?;
             fs::write(format!("/proc/{pid}/gid_map"), &map)?;
             let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
+            // It ends by itself now, and is reaped with whatever else has ended.
             drop(write);
-            let _ = sys::wait_any();
             Ok(namespace.into())
         }
     }

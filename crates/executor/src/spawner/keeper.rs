@@ -6,6 +6,7 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -26,13 +27,20 @@ pub struct NotASpawner;
 /// A worker that dies this soon after its start is not started again at once.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
+/// What a spawner is told when it is started.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Where the layers of homes lie unpacked; without it there are no homes to mount.
+    pub layers: Option<PathBuf>,
+}
+
 /// Runs the spawner on the socket that is standard input, until the executor closes it.
-pub fn run() -> Result<ExitCode, NotASpawner> {
-    run_with(&|plan| plan)
+pub fn run(options: &Options) -> Result<ExitCode, NotASpawner> {
+    run_with(options, &|plan| plan)
 }
 
 /// The same with every plan changed on its way: how the escape suite leaves out a wall.
-pub fn run_with(change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> {
+pub fn run_with(options: &Options, change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
     rustix::net::sockopt::socket_type(&socket).map_err(|_| NotASpawner)?;
     // The worker's cells come to us if it dies, to be reaped.
@@ -42,7 +50,7 @@ pub fn run_with(change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> 
         let pid = match sys::clone(CloneRequest::default()) {
             Ok(Cloned::Child) => {
                 let _ = sys::prctl(Prctl::ParentDeathSignal, 9);
-                sys::exit(worker::run(&socket, change));
+                sys::exit(worker::run(&socket, options, change));
             }
             Ok(Cloned::Parent(pid, pidfd)) => {
                 sys::close(pidfd);

@@ -49,6 +49,40 @@ pub(crate) enum Request {
     Fork { cell: CellId, config: CellConfig, template: CellId },
     /// Kill everything in a cell.
     Kill { cell: CellId },
+    /// Mount a home in a cell that has run nothing yet.
+    Home { cell: CellId, home: HomeRequest },
+    /// Pack what is in a directory that guests have written to. Carries the directory, where the
+    /// archive goes, and where it is told how that went.
+    Pack { request: PackRequest },
+}
+
+/// A home to be mounted: layers and room.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HomeRequest {
+    /// The names of the unpacked layers, the oldest first.
+    pub(crate) layers: Vec<String>,
+    /// Bytes that may be written.
+    pub(crate) bytes: u64,
+    /// Files that may be made.
+    pub(crate) inodes: u64,
+}
+
+/// What is to be packed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PackRequest {
+    /// Files that were put there before the run.
+    pub(crate) placed: Vec<Placed>,
+}
+
+/// A file that was put there before the run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Placed {
+    /// Its name.
+    pub(crate) name: String,
+    /// The SHA-256 of what was in it.
+    pub(crate) digest: [u8; 32],
+    /// Whether it is left out if it is still the same.
+    pub(crate) leave_out: bool,
 }
 
 /// What a cell had used at its end.
@@ -74,6 +108,10 @@ pub(crate) enum Event {
     Spawned { cell: CellId, gauges: [bool; 3] },
     /// A cell could not be started.
     Refused { cell: CellId, reason: String },
+    /// A home was mounted. Carries the directory that holds what will be written.
+    Housed { cell: CellId },
+    /// A home could not be mounted.
+    Homeless { cell: CellId, reason: String },
     /// A cell is gone: processes, mounts and cgroups. What it had used, read before that.
     Gone { cell: CellId, used: Used },
 }

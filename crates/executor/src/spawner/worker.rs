@@ -4,7 +4,7 @@
 //! holds a program.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     thread,
@@ -25,8 +25,11 @@ use rustix::{
 use super::{
     ground,
     held::{Held, Life},
+    homes::Homes,
+    keeper::Options,
+    packer,
     plans::{Plans, Shape},
-    protocol::{self, CellConfig, CellId, Event, Kind, ProtocolError, Request, Used},
+    protocol::{self, CellConfig, CellId, Event, HomeRequest, Kind, ProtocolError, Request, Used},
     stock::Stock,
     templates::Template,
 };
@@ -36,8 +39,8 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// Serves one executor until it closes the socket; the exit code of the process.
-pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
-    let ground = match ground::prepare() {
+pub(super) fn run(socket: &OwnedFd, options: &Options, change: &dyn Fn(Plan) -> Plan) -> i32 {
+    let ground = match ground::prepare(options.layers.as_deref()) {
         Ok(ground) => ground,
         Err(error) => {
             let reason = format!("cannot prepare the ground for cells: {error}");
@@ -53,9 +56,9 @@ pub(super) fn run(socket: &OwnedFd, change: &dyn Fn(Plan) -> Plan) -> i32 {
         socket: socket.as_fd(),
         cells: BTreeMap::new(),
         templates: BTreeMap::new(),
+        homes: Homes::new(ground.privileged),
         plans: Plans::new(ground, change),
         stock: Stock::new(),
-        next_slot: 0,
     };
     let code = match worker.serve() {
         // Closed is also how a send notices that the executor has ended: no reason to start again.
@@ -71,9 +74,9 @@ struct Worker<'a> {
     cells: BTreeMap<CellId, Held>,
     /// The sockets on which templates are asked for forks.
     templates: BTreeMap<CellId, Template>,
+    homes: Homes,
     plans: Plans<'a>,
     stock: Stock,
-    next_slot: u32,
 }
 
 /// What `poll` found.
@@ -152,10 +155,33 @@ impl Worker<'_> {
                 }
                 return Ok(());
             }
+            Request::Home { cell, home } => return self.house(cell, &home),
+            Request::Pack { request } => {
+                let privileged = self.plans.ground.privileged;
+                // Whoever waits sees the pipes close, and knows.
+                let _ = packer::start(&request, fds, privileged, ground::guest_id(0));
+                return Ok(());
+            }
         };
         match started {
             Ok(()) => self.tell_spawned(cell),
             Err(error) => self.refuse(cell, error.to_string()),
+        }
+    }
+
+    /// Mounts a home in a cell that waits for its job.
+    fn house(&mut self, cell: CellId, home: &HomeRequest) -> Result<(), ProtocolError> {
+        let held = self.cells.get(&cell).and_then(|held| Some((held.slot, held.life.pidfd()?)));
+        let mounted = match held {
+            Some((slot, pidfd)) => self.homes.mount(slot, pidfd, home),
+            None => Err(io::Error::other("the cell is gone")),
+        };
+        match mounted {
+            Ok(diff) => protocol::send(self.socket, &Event::Housed { cell }, &[diff.as_fd()]),
+            Err(error) => {
+                let reason = error.to_string();
+                protocol::send(self.socket, &Event::Homeless { cell, reason }, &[])
+            }
         }
     }
 
@@ -269,14 +295,10 @@ impl Worker<'_> {
         }
     }
 
-    /// A host id that no living cell has.
-    fn free_slot(&mut self) -> u32 {
-        loop {
-            self.next_slot = (self.next_slot + 1) % ground::GUEST_IDS;
-            if !self.cells.values().any(|held| held.slot == self.next_slot) {
-                return self.next_slot;
-            }
-        }
+    /// The lowest host id that no living cell has: the fewer there are, the fewer views of layers.
+    fn free_slot(&self) -> u32 {
+        let taken: BTreeSet<u32> = self.cells.values().map(|held| held.slot).collect();
+        (0..ground::GUEST_IDS).find(|slot| !taken.contains(slot)).unwrap_or(0)
     }
 
     /// Reaps what has ended and cleans up after it.

@@ -252,10 +252,11 @@ impl<'a> Builder<'a> {
     }
 
     /// Where the guest may write, once inside.
+    /// Where Landlock lets the guest write. The directory above the home, since a home that is
+    /// mounted later is another file to it; nothing else is there, and it is not the guest's.
     pub(super) fn writable(&self) -> Vec<PathBuf> {
-        [self.spec.home.as_path(), Path::new("/tmp"), Path::new("/dev/shm")]
-            .map(PathBuf::from)
-            .into()
+        let above_home = self.spec.home.parent().unwrap_or(&self.spec.home);
+        [above_home, Path::new("/tmp"), Path::new("/dev/shm")].map(PathBuf::from).into()
     }
 
     fn inside(&self, path: &Path) -> PathBuf {

@@ -1,0 +1,69 @@
+//! The socket on which pid 1 of a cell reports, and hands out the cell's home.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::net::UnixStream as StdStream,
+    },
+};
+
+use cloche_jail::{
+    init::{REPORT_LEN, Report},
+    sys::{self, Errno},
+};
+use tokio::{io::Interest, net::UnixStream};
+
+/// Our end of a cell's control socket.
+pub(crate) struct Control {
+    socket: UnixStream,
+    is_ready: bool,
+    home: Option<OwnedFd>,
+}
+
+impl Control {
+    pub(crate) fn new(socket: StdStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket: UnixStream::from_std(socket)?, is_ready: false, home: None })
+    }
+
+    /// The next report; nothing when pid 1 is gone. Can be dropped and asked again.
+    pub(crate) async fn report(&mut self) -> Option<Report> {
+        let socket = &self.socket;
+        let (bytes, fd) = socket.async_io(Interest::READABLE, || receive(socket)).await.ok()?;
+        let report = Report::decode(&bytes)?;
+        if report == Report::Ready {
+            self.is_ready = true;
+            self.home = fd;
+        }
+        Some(report)
+    }
+
+    /// Waits until every wall is up; otherwise gives back what was said instead.
+    pub(crate) async fn ready(&mut self) -> Result<(), Option<Report>> {
+        if self.is_ready {
+            return Ok(());
+        }
+        match self.report().await {
+            Some(Report::Ready) => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    /// The directory that is the home, once the cell is ready.
+    pub(crate) fn take_home(&mut self) -> Option<OwnedFd> {
+        self.home.take()
+    }
+}
+
+/// One report with what came along. A report is one message, and short: it is there as a whole.
+fn receive(socket: &UnixStream) -> io::Result<([u8; REPORT_LEN], Option<OwnedFd>)> {
+    let mut bytes = [0; REPORT_LEN];
+    let received = sys::receive(socket.as_fd().as_raw_fd(), &mut bytes);
+    let (len, fds) = received.map_err(|Errno(code)| io::Error::from_raw_os_error(code))?;
+    let mut fds = fds.into_iter().flatten().map(sys::owned);
+    if len < REPORT_LEN {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((bytes, fds.next()))
+}

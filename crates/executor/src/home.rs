@@ -1,0 +1,73 @@
+//! Bringing the home of a thread into a cell that waits for its job.
+
+use std::os::fd::OwnedFd;
+
+use cloche_layers::{LayerError, Layers, Mountable};
+use cloche_model::{HomeRoom, RunSpec};
+
+use crate::{
+    cell::Cell,
+    executor::RunError,
+    spawner::{
+        client::{SpawnError, Spawner},
+        protocol::HomeRequest,
+    },
+    warm,
+};
+
+/// Why a home could not be brought in.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    /// A layer could not be had or unpacked.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// It could not be mounted.
+    #[error(transparent)]
+    Mount(#[from] SpawnError),
+}
+
+/// A home that lies ready on this host, and stays as long as this is held.
+pub(crate) struct House {
+    mountable: Mountable,
+    room: HomeRoom,
+    /// Bytes and files that are put in before the run, which is not the thread's own use.
+    given: (u64, u64),
+}
+
+impl House {
+    /// Has the layers of a run's home ready; nothing for a run of no thread.
+    pub(crate) async fn prepare(
+        layers: Option<&Layers>,
+        spec: &RunSpec,
+    ) -> Result<Option<Self>, RunError> {
+        let Some(home) = &spec.home else { return Ok(None) };
+        let layers = layers.ok_or(RunError::NoThreads)?;
+        let mountable = layers.mountable(&home.layers).await;
+        let mountable = mountable.map_err(|error| RunError::Home(error.into()))?;
+        let bytes = spec.files.iter().map(|file| file.content.len()).sum::<usize>();
+        let given = ((bytes + spec.code.len()) as u64, spec.files.len() as u64 + 1);
+        Ok(Some(Self { mountable, room: home.room, given }))
+    }
+
+    /// Mounts it in a cell; gives the directory that will hold what is written.
+    pub(crate) async fn move_in(
+        &self,
+        cell: &mut Cell,
+        spawner: &Spawner,
+    ) -> Result<OwnedFd, RunError> {
+        warm::wait_for_walls(cell).await?;
+        let request = HomeRequest {
+            layers: self.mountable.names().iter().map(ToString::to_string).collect(),
+            bytes: self.room.bytes.bytes().saturating_add(self.given.0),
+            inodes: self.room.inodes.saturating_add(self.given.1),
+        };
+        match spawner.house(cell.id, request).await {
+            Ok(diff) => Ok(diff),
+            Err(error) => {
+                // Half moved in is no state to run anything in.
+                spawner.kill(cell.id).await;
+                Err(RunError::Home(error.into()))
+            }
+        }
+    }
+}

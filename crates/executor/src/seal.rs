@@ -1,0 +1,244 @@
+//! Keeping what a run has written to its home: looked at, packed, stored.
+//!
+//! Most runs write nothing, and that is seen without asking anyone. Otherwise the spawner's packer
+//! reads the files, which may have any mode, and the archive is stored as a layer.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, Read},
+    os::fd::{AsFd, OwnedFd},
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll, ready},
+};
+
+use cloche_layers::{Entry, Kind, LayerError, Layers};
+use cloche_model::{OutputFile, RunSpec, Written};
+use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
+use sha2::{Digest, Sha256};
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    net::unix::pipe,
+};
+
+use crate::{
+    executor::RunError,
+    spawner::{
+        client::{SpawnError, Spawner},
+        protocol::{self, PackRequest},
+    },
+};
+
+/// The most files that are named in an outcome.
+const MOST_FILES: usize = 1000;
+/// How much of an archive may wait in its pipe.
+const PIPE: usize = 1 << 20;
+/// The longest verdict of a packer.
+const MOST_VERDICT: usize = 64 << 10;
+
+/// Why what was written could not be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum SealError {
+    /// The packer could not be started.
+    #[error(transparent)]
+    Packer(#[from] SpawnError),
+    /// The archive could not be stored.
+    #[error(transparent)]
+    Layer(#[from] LayerError),
+    /// The home or a pipe could not be read.
+    #[error("the home could not be read")]
+    Io(#[from] io::Error),
+}
+
+/// A file that was put into the home before the run.
+pub(crate) struct Placed {
+    name: String,
+    content: Vec<u8>,
+    /// The program itself, which is nobody's file.
+    is_program: bool,
+}
+
+impl Placed {
+    /// All of a run's.
+    pub(crate) fn of(spec: &RunSpec) -> Vec<Self> {
+        let program = Self {
+            name: spec.language.main_file().to_owned(),
+            content: spec.code.clone(),
+            is_program: true,
+        };
+        let inputs = spec.files.iter().map(|file| Self {
+            name: file.name.as_str().to_owned(),
+            content: file.content.clone(),
+            is_program: false,
+        });
+        [program].into_iter().chain(inputs).collect()
+    }
+}
+
+/// What is left of a run.
+pub(crate) struct Left {
+    /// The directory it wrote to; nobody writes there any more.
+    pub(crate) home: OwnedFd,
+    pub(crate) placed: Vec<Placed>,
+    /// Whether it is the diff of a thread's home.
+    pub(crate) is_thread: bool,
+}
+
+impl Left {
+    /// Whether a file is left out of the layer as long as it is what was put there.
+    fn is_left_out(&self, placed: &Placed) -> bool {
+        placed.is_program || !self.is_thread
+    }
+
+    /// Whether there is surely nothing to keep.
+    fn is_nothing(&self) -> io::Result<bool> {
+        rustix::fs::seek(&self.home, SeekFrom::Start(0))?;
+        for entry in Dir::new(self.home.try_clone()?)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let placed = self.placed.iter().find(|placed| placed.name.as_bytes() == name);
+            match placed.filter(|placed| self.is_left_out(placed)) {
+                Some(placed) if self.is_unchanged(placed) => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a file is what was put there, as far as we may see.
+    fn is_unchanged(&self, placed: &Placed) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(&self.home, placed.name.as_str(), flags, Mode::empty());
+        let Ok(file) = opened else { return false };
+        let Ok(stat) = rustix::fs::fstat(&file) else { return false };
+        let size = placed.content.len();
+        let alike = stat.st_mode == 0o100_644 && stat.st_nlink == 1 && stat.st_size == size as i64;
+        let mut content = Vec::with_capacity(size + 1);
+        alike
+            && File::from(file).take(size as u64 + 1).read_to_end(&mut content).is_ok()
+            && content == placed.content
+    }
+
+    /// Whether there is no room left for another page or another file.
+    fn is_full(&self) -> io::Result<bool> {
+        let room = rustix::fs::fstatfs(&self.home)?;
+        Ok(room.f_bavail == 0 || room.f_ffree == 0)
+    }
+
+    fn request(&self) -> PackRequest {
+        let placed = self.placed.iter().map(|placed| protocol::Placed {
+            name: placed.name.clone(),
+            digest: Sha256::digest(&placed.content).into(),
+            leave_out: self.is_left_out(placed),
+        });
+        PackRequest { placed: placed.collect() }
+    }
+}
+
+/// Keeps what a run has written. A run of no thread has its outcome also without.
+pub(crate) async fn seal(
+    spawner: &Spawner,
+    layers: &Layers,
+    left: &Left,
+) -> Result<Written, RunError> {
+    match try_seal(spawner, layers, left).await {
+        Err(error) if left.is_thread => Err(RunError::Seal(error)),
+        Err(error) => {
+            tracing::error!(%error, "the files of a run were not kept");
+            Ok(Written::default())
+        }
+        Ok(written) => Ok(written),
+    }
+}
+
+async fn try_seal(spawner: &Spawner, layers: &Layers, left: &Left) -> Result<Written, SealError> {
+    if left.is_nothing()? {
+        return Ok(Written::default());
+    }
+    let quota_exceeded = left.is_thread && left.is_full()?;
+    let (archive, unchanged) = Archive::of(left, spawner).await?;
+    let Some(stored) = layers.store(archive).await? else {
+        return Ok(Written { quota_exceeded, ..Written::default() });
+    };
+    let unchanged = unchanged.get().cloned().unwrap_or_default();
+    let files = stored.index.entries().iter().filter_map(output_file);
+    let mut files: Vec<_> = files.filter(|file| !unchanged.contains(&file.name)).collect();
+    let files_omitted = files.len().saturating_sub(MOST_FILES) as u64;
+    files.truncate(MOST_FILES);
+    Ok(Written { layer: Some(stored.layer), files, files_omitted, quota_exceeded })
+}
+
+/// A file of a layer, as its caller is told of it.
+fn output_file(entry: &Entry) -> Option<OutputFile> {
+    let Kind::File { size, .. } = &entry.kind else { return None };
+    let name = String::from_utf8_lossy(&entry.path).into_owned();
+    Some(OutputFile { name, size: *size, truncated: false })
+}
+
+/// The names of files that are what was put there, once the packer has said so.
+type Unchanged = Arc<OnceLock<BTreeSet<String>>>;
+
+/// An archive that is being packed. It ends well only if its packer said so.
+struct Archive {
+    bytes: pipe::Receiver,
+    verdict: pipe::Receiver,
+    said: Vec<u8>,
+    unchanged: Unchanged,
+}
+
+impl Archive {
+    async fn of(left: &Left, spawner: &Spawner) -> Result<(Self, Unchanged), SealError> {
+        let (bytes, bytes_theirs) = io::pipe()?;
+        let (verdict, verdict_theirs) = io::pipe()?;
+        // Only to be woken less often.
+        let _ = rustix::pipe::fcntl_setpipe_size(&bytes, PIPE);
+        let fds = [left.home.as_fd(), bytes_theirs.as_fd(), verdict_theirs.as_fd()];
+        spawner.pack(left.request(), fds).await?;
+        let unchanged = Unchanged::default();
+        let archive = Self {
+            bytes: pipe::Receiver::from_owned_fd(OwnedFd::from(bytes))?,
+            verdict: pipe::Receiver::from_owned_fd(OwnedFd::from(verdict))?,
+            said: Vec::new(),
+            unchanged: Arc::clone(&unchanged),
+        };
+        Ok((archive, unchanged))
+    }
+
+    fn end(&self) -> io::Result<()> {
+        let unfinished = io::Error::new(io::ErrorKind::UnexpectedEof, "the packer did not finish");
+        let names = serde_json::from_slice(&self.said).map_err(|_| unfinished)?;
+        self.unchanged.get_or_init(|| names);
+        Ok(())
+    }
+
+    fn poll_verdict(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut part = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut part);
+            ready!(Pin::new(&mut self.verdict).poll_read(context, &mut buffer))?;
+            if buffer.filled().is_empty() || self.said.len() > MOST_VERDICT {
+                return Poll::Ready(self.end());
+            }
+            self.said.extend_from_slice(buffer.filled());
+        }
+    }
+}
+
+impl AsyncRead for Archive {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.bytes).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_verdict(context)
+    }
+}

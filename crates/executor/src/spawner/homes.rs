@@ -1,0 +1,269 @@
+//! The homes of threads: layers shown to a cell as its home, with room for what it will write.
+//!
+//! The layers lie unpacked on the host and belong to the server's user. A cell sees them through a
+//! view in which they are its guest's, as the lower directories of an overlay; what it writes goes
+//! to a tmpfs of its own, which is the diff. The cell has run nothing when its home is mounted.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use cloche_jail::sys::{self, Errno};
+use rustix::{
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags},
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    },
+};
+
+use super::{ground, protocol::HomeRequest};
+use crate::image::HOME;
+
+/// Where the unpacked layers are on the spawner's ground.
+pub(super) const LAYERS: &str = "/layers";
+/// Where things are put for a moment on kernels that want the parts of an overlay mounted.
+pub(super) const BENCH: [&str; 2] = ["/bench/view", "/bench/scratch"];
+/// Bytes and files beyond the room, for what the run itself is given and for removing things.
+const SLACK: (u64, u64) = (256 << 10, 64);
+/// The most bytes of one mount option.
+const OPTION_LEN: usize = 255;
+const NEW_MOUNT: u64 = 0x0002_0000;
+
+/// Mounts homes.
+pub(super) struct Homes {
+    /// Whether guests have host ids of their own.
+    privileged: bool,
+    /// The layers as each guest sees them, by slot.
+    views: BTreeMap<u32, OwnedFd>,
+    /// Whether the kernel takes the parts of an overlay only where they are mounted.
+    wants_mounted: bool,
+    /// Our own mounts, to go back to.
+    ground: Option<File>,
+}
+
+impl Homes {
+    pub(super) fn new(privileged: bool) -> Self {
+        let ground = File::open("/proc/self/ns/mnt").ok();
+        Self { privileged, views: BTreeMap::new(), wants_mounted: false, ground }
+    }
+
+    /// Mounts a home in the cell of this slot; gives the directory that will hold the diff.
+    pub(super) fn mount(
+        &mut self,
+        slot: u32,
+        cell: BorrowedFd<'_>,
+        request: &HomeRequest,
+    ) -> io::Result<OwnedFd> {
+        request.layers.iter().try_for_each(|name| check_name(name))?;
+        request.layers.iter().try_for_each(|name| apply_marks(name, self.privileged))?;
+        let scratch = self.scratch(slot, request)?;
+        let upper = open_dir(scratch.as_fd(), "upper")?;
+        let home = if request.layers.is_empty() {
+            clone_of(upper.as_fd())?
+        } else {
+            resemble_newest(&upper, &request.layers)?;
+            self.overlay(slot, &scratch, &request.layers)?
+        };
+        self.put_into(cell, &home)?;
+        Ok(upper)
+    }
+
+    /// The layers, shown as the guest's in this slot.
+    fn view(&self, slot: u32) -> io::Result<OwnedFd> {
+        let view = clone_of(open_dir(CWD, LAYERS)?.as_fd())?;
+        if self.privileged {
+            let namespace = ground::mapping_namespace(ground::guest_id(slot), 1)?;
+            sys::idmap(view.as_raw_fd(), namespace.as_raw_fd()).map_err(os)?;
+        }
+        Ok(view)
+    }
+
+    /// A tmpfs with room for the diff.
+    fn scratch(&self, slot: u32, request: &HomeRequest) -> io::Result<OwnedFd> {
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let (bytes, inodes) = (request.bytes + SLACK.0, request.inodes + SLACK.1);
+        for (key, value) in
+            [("size", bytes.to_string()), ("nr_inodes", inodes.to_string()), ("mode", "711".into())]
+        {
+            rustix::mount::fsconfig_set_string(&context, key, value)?;
+        }
+        let scratch = made(&context)?;
+        for name in ["upper", "work"] {
+            rustix::fs::mkdirat(&scratch, name, Mode::from_raw_mode(0o755))?;
+        }
+        if self.privileged {
+            let guest = ground::guest_id(slot);
+            let (uid, gid) = (Uid::from_raw(guest), Gid::from_raw(guest));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(&scratch, "upper", Some(uid), Some(gid), flags)?;
+        }
+        Ok(scratch)
+    }
+
+    /// The layers below, the scratch on top.
+    fn overlay(&mut self, slot: u32, scratch: &OwnedFd, names: &[String]) -> io::Result<OwnedFd> {
+        if !self.wants_mounted {
+            if !self.views.contains_key(&slot) {
+                self.views.insert(slot, self.view(slot)?);
+            }
+            let scratch_at = format!("/proc/self/fd/{}", scratch.as_raw_fd());
+            match overlay_at(self.views[&slot].as_fd(), &scratch_at, names, self.privileged) {
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.0) => {}
+                mounted => return mounted,
+            }
+            self.wants_mounted = true;
+            self.views.clear();
+        }
+        let view = self.view(slot)?;
+        let _bench = Bench::lay([&view, scratch])?;
+        overlay_at(open_dir(CWD, BENCH[0])?.as_fd(), BENCH[1], names, self.privileged)
+    }
+
+    /// Puts a mount over a cell's home.
+    fn put_into(&self, cell: BorrowedFd<'_>, home: &OwnedFd) -> io::Result<()> {
+        let ground = self.ground.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        sys::setns(cell.as_raw_fd(), NEW_MOUNT).map_err(os)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
+        if sys::setns(ground.as_raw_fd(), NEW_MOUNT).is_err() {
+            // In the wrong place there is nothing that could be done right: another takes over.
+            sys::exit(1);
+        }
+        Ok(moved?)
+    }
+}
+
+/// Mounted for a moment, for kernels that want it so.
+struct Bench;
+
+impl Bench {
+    fn lay(mounts: [&OwnedFd; 2]) -> io::Result<Self> {
+        let bench = Self;
+        for (mount, place) in mounts.into_iter().zip(BENCH) {
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            rustix::mount::move_mount(mount, "", CWD, place, flags)?;
+        }
+        Ok(bench)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for place in BENCH {
+            let _ = rustix::mount::unmount(place, UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn overlay_at(
+    view: BorrowedFd<'_>,
+    scratch: &str,
+    names: &[String],
+    privileged: bool,
+) -> io::Result<OwnedFd> {
+    let newest_first: Vec<&str> = names.iter().rev().map(String::as_str).collect();
+    let lower = newest_first.join(":");
+    if lower.len() > OPTION_LEN {
+        return Err(io::Error::other(format!("a home of {} layers is too deep", names.len())));
+    }
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&context, key, value);
+    // Their names are short where we stand beside them.
+    rustix::process::fchdir(view)?;
+    let result = set("lowerdir", &lower)
+        .and_then(|()| set("upperdir", &format!("{scratch}/upper")))
+        .and_then(|()| set("workdir", &format!("{scratch}/work")))
+        .and_then(|()| match privileged {
+            true => set("redirect_dir", "on"),
+            false => rustix::mount::fsconfig_set_flag(&context, "userxattr"),
+        })
+        .map_err(io::Error::from)
+        .and_then(|()| made(&context));
+    rustix::process::chdir("/")?;
+    result
+}
+
+/// Gives the top directory the mode and the time it has in the newest layer.
+fn resemble_newest(upper: &OwnedFd, layers: &[String]) -> io::Result<()> {
+    let Some(newest) = layers.last() else { return Ok(()) };
+    let like = rustix::fs::statat(CWD, format!("{LAYERS}/{newest}"), AtFlags::empty())?;
+    rustix::fs::fchmod(upper, Mode::from_raw_mode(like.st_mode & 0o7777))?;
+    let time = |seconds, nanos| Timespec { tv_sec: seconds, tv_nsec: nanos };
+    let times = Timestamps {
+        last_access: time(like.st_atime, like.st_atime_nsec as _),
+        last_modification: time(like.st_mtime, like.st_mtime_nsec as _),
+    };
+    Ok(rustix::fs::futimens(upper, &times)?)
+}
+
+/// The file system that was described, not yet anywhere.
+fn made(context: &OwnedFd) -> io::Result<OwnedFd> {
+    rustix::mount::fsconfig_create(context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A detached copy of the mount that a directory is in, from that directory on.
+fn clone_of(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(rustix::mount::open_tree(directory, "", flags)?)
+}
+
+fn open_dir(at: impl AsFd, path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
+}
+
+/// A layer's short name: nothing that could be a path or an option.
+fn check_name(name: &str) -> io::Result<()> {
+    let plain = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
+    if name.is_empty() || name.len() > 12 || !name.chars().all(plain) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a layer"));
+    }
+    Ok(())
+}
+
+/// Marks directories of a new layer as the overlay knows them, which takes privileges that whoever
+/// unpacked it does not have. Once: the list is gone afterwards.
+fn apply_marks(name: &str, privileged: bool) -> io::Result<()> {
+    let list = Path::new(LAYERS).join(format!("{name}.marks"));
+    let marks = match fs::read(&list) {
+        Ok(marks) => marks,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let layer = open_dir(CWD, &format!("{LAYERS}/{name}"))?;
+    let prefix = if privileged { "trusted" } else { "user" };
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed marks");
+    let mut rest = marks.as_slice();
+    while let Some((kind, after)) = rest.split_first() {
+        let mut parts = after.splitn(3, |byte| *byte == 0);
+        let (path, value) = (parts.next(), parts.next());
+        let (Some(path), Some(value), Some(after)) = (path, value, parts.next()) else {
+            return Err(malformed());
+        };
+        let (what, value) = match kind {
+            b'o' => ("opaque", &b"y"[..]),
+            b'r' => ("redirect", value),
+            _ => return Err(malformed()),
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let path = if path.is_empty() { &b"."[..] } else { path };
+        let at = rustix::fs::openat2(&layer, path, flags, Mode::empty(), beneath)?;
+        let attribute = format!("{prefix}.overlay.{what}");
+        rustix::fs::fsetxattr(&at, attribute, value, XattrFlags::empty())?;
+        rest = after;
+    }
+    fs::remove_file(list)
+}
+
+fn os(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}

@@ -1,0 +1,117 @@
+//! Reading what a run has written, in a process that does nothing else and then ends.
+//!
+//! Files may have any mode and marks that only root can see, so the server cannot read them. The
+//! packer keeps the two capabilities that it needs, walks the tree beneath one descriptor, and
+//! writes an archive to a pipe. It never opens anything by a path of the host's.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, BufWriter, Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use cloche_jail::sys::{self, CloneRequest, Cloned, Prctl};
+use cloche_layers::{Markers, pack};
+use rustix::{
+    fs::{Mode, OFlags},
+    thread::{CapabilitySet, CapabilitySets},
+};
+use sha2::{Digest, Sha256};
+
+use super::protocol::{PackRequest, Placed};
+
+/// The file system that guests write to.
+const TMPFS: i64 = 0x0102_1994;
+const BUFFER: usize = 256 << 10;
+
+/// Starts a packer; what it finds goes to the pipes.
+pub(super) fn start(
+    request: &PackRequest,
+    fds: &[OwnedFd],
+    privileged: bool,
+    first_guest: u32,
+) -> io::Result<()> {
+    let [directory, archive, verdict] = fds else {
+        return Err(io::Error::other("a packer needs three descriptors"));
+    };
+    check(directory.as_fd(), privileged.then_some(first_guest))?;
+    let cloned = sys::clone(CloneRequest::default());
+    match cloned.map_err(|errno| io::Error::from_raw_os_error(errno.0))? {
+        Cloned::Parent(_, pidfd) => {
+            sys::close(pidfd);
+            Ok(())
+        }
+        Cloned::Child => {
+            let _ = sys::prctl(Prctl::ParentDeathSignal, 9);
+            let told = work(request, directory, archive, verdict, privileged);
+            sys::exit(i32::from(told.is_err()))
+        }
+    }
+}
+
+/// Only what a guest owns on a tmpfs is packed: the server could name any directory that it can open.
+fn check(directory: BorrowedFd<'_>, first_guest: Option<u32>) -> io::Result<()> {
+    let kind = rustix::fs::fstatfs(directory)?.f_type;
+    let owner = rustix::fs::fstat(directory)?.st_uid;
+    let is_guest_s = first_guest.is_none_or(|first| owner >= first);
+    if i64::from(kind) != TMPFS || !is_guest_s {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "no guest wrote there"));
+    }
+    Ok(())
+}
+
+fn work(
+    request: &PackRequest,
+    directory: &OwnedFd,
+    archive: &OwnedFd,
+    verdict: &OwnedFd,
+    privileged: bool,
+) -> io::Result<()> {
+    if privileged {
+        drop_all_but_reading()?;
+    }
+    let same: Vec<&Placed> =
+        request.placed.iter().filter(|placed| is_unchanged(directory, placed)).collect();
+    let skip = same.iter().filter(|placed| placed.leave_out);
+    let options = cloche_layers::PackRequest {
+        skip: skip.map(|placed| OsString::from(&placed.name)).collect(),
+        markers: if privileged { Markers::Trusted } else { Markers::User },
+    };
+    let mut out = BufWriter::with_capacity(BUFFER, File::from(archive.try_clone()?));
+    pack(directory.as_fd(), &options, &mut out)?;
+    out.flush()?;
+    drop(out);
+    let names: Vec<&str> = same.iter().map(|placed| placed.name.as_str()).collect();
+    let said = serde_json::to_vec(&names)?;
+    File::from(verdict.try_clone()?).write_all(&said)
+}
+
+/// What is needed to read files of any mode and the marks of an overlay.
+fn drop_all_but_reading() -> io::Result<()> {
+    let keep = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::SYS_ADMIN;
+    let sets =
+        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// Whether a file is still what was put there.
+fn is_unchanged(directory: &OwnedFd, placed: &Placed) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(directory, placed.name.as_str(), flags, Mode::empty());
+    let Ok(file) = opened else { return false };
+    let Ok(stat) = rustix::fs::fstat(&file) else { return false };
+    let plain = stat.st_mode & 0o170_000 == 0o100_000;
+    if !plain || stat.st_mode & 0o7777 != 0o644 || stat.st_nlink != 1 {
+        return false;
+    }
+    let (mut file, mut hash) = (File::from(file), Sha256::new());
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return hash.finalize()[..] == placed.digest,
+            Ok(len) => hash.update(&buffer[..len]),
+            Err(_) => return false,
+        }
+    }
+}

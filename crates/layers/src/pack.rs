@@ -1,0 +1,264 @@
+//! Packs the upper directory of an overlay into an archive.
+//!
+//! This runs in a forked child of a privileged process: no threads, nothing but `std` and system
+//! calls, one directory open at a time however deep the tree is, and no name is ever followed. The
+//! tree belonged to a guest, so nothing in it is believed; the guest must be gone by now.
+
+mod file;
+mod links;
+
+use std::{
+    ffi::{CString, OsString},
+    io::{self, BufWriter, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+
+use self::{
+    file::{Scratch, copy, extents},
+    links::Links,
+};
+use crate::{
+    entry::{Entry, Kind, Mtime},
+    error::PATH_BYTES,
+    wire::{join, write},
+};
+
+/// Which attributes the overlay marked its directories with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Markers {
+    /// `trusted.overlay.*`.
+    Trusted,
+    /// `user.overlay.*`, as overlays mounted with `userxattr` do.
+    User,
+}
+
+/// What to pack, and how to read it.
+#[derive(Clone, Debug)]
+pub struct PackRequest {
+    /// Names at the top that are left out.
+    pub skip: Vec<OsString>,
+    /// Which attributes mark directories.
+    pub markers: Markers,
+}
+
+/// Writes the tree below `dir` to `out` as a pax archive: sorted, the same bytes for the same tree.
+///
+/// Sockets are left out. Set-user-id and set-group-id bits of files are too: a home has one user.
+///
+/// # Errors
+/// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes
+/// and paths of more than 16 KiB.
+pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::Result<()> {
+    let mut packer = Packer {
+        out: BufWriter::with_capacity(1 << 16, out),
+        markers: request.markers,
+        path: Vec::new(),
+        levels: Vec::new(),
+        links: Links::default(),
+        scratch: Scratch::default(),
+    };
+    let top = rustix::fs::openat(dir, ".", DIRECTORY, Mode::empty())?;
+    let skipped = |name: &[u8]| request.skip.iter().any(|skip| skip.as_bytes() == name);
+    let mut here = packer.enter(top, None)?;
+    if let Some(level) = packer.levels.last_mut() {
+        level.names.retain(|name| !skipped(name.as_bytes()));
+    }
+    while let Some(level) = packer.levels.last_mut() {
+        match level.names.pop() {
+            Some(name) => here = packer.entry(here, &name)?,
+            None => here = packer.leave(here)?,
+        }
+    }
+    write::end(&mut packer.out)
+}
+
+const DIRECTORY: OFlags =
+    OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A directory that is being walked.
+struct Level {
+    /// The length of its path.
+    path: usize,
+    /// Where older layers hold it, if not under the same path.
+    redirect: Option<Vec<u8>>,
+    /// What it is, to know it again on the way up.
+    identity: (u64, u64),
+    /// The names yet to come, the next one last.
+    names: Vec<CString>,
+}
+
+struct Packer<W: Write> {
+    out: BufWriter<W>,
+    markers: Markers,
+    path: Vec<u8>,
+    levels: Vec<Level>,
+    links: Links,
+    scratch: Scratch,
+}
+
+impl<W: Write> Packer<W> {
+    /// Packs one name in the directory `here`, and gives back where to go on.
+    fn entry(&mut self, here: OwnedFd, name: &CString) -> io::Result<OwnedFd> {
+        let parent = self.path.len();
+        self.path = join(&self.path, name.as_bytes());
+        if self.path.len() > PATH_BYTES {
+            return Err(self.error("the path is too long"));
+        }
+        let stat = rustix::fs::statat(&here, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                let child = self.open(&here, name, DIRECTORY)?;
+                return self.enter(child, Some(parent));
+            }
+            FileType::RegularFile => self.file(&here, name)?,
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&here, name, Vec::new())?.into_bytes();
+                self.special(&stat, Kind::Symlink { target })?;
+            }
+            FileType::Fifo => self.special(&stat, Kind::Fifo)?,
+            FileType::CharacterDevice if stat.st_rdev == 0 => {
+                let entry = Entry {
+                    path: self.path.clone(),
+                    kind: Kind::Whiteout,
+                    mode: 0,
+                    mtime: Mtime::default(),
+                    xattrs: Vec::new(),
+                };
+                write::head(&mut self.out, &entry)?;
+            }
+            FileType::Socket => {}
+            _ => return Err(self.error("a device node cannot be in a home")),
+        }
+        self.path.truncate(parent);
+        Ok(here)
+    }
+
+    /// Opens a name of a directory and nothing else.
+    fn open(&self, here: &OwnedFd, name: &CString, flags: OFlags) -> io::Result<OwnedFd> {
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(here, name, flags, Mode::empty(), resolve)
+            .map_err(|errno| self.error(&io::Error::from(errno).to_string()))
+    }
+
+    /// Packs a directory and goes into it. `parent` is the length of its directory's path.
+    fn enter(&mut self, directory: OwnedFd, parent: Option<usize>) -> io::Result<OwnedFd> {
+        let stat = rustix::fs::fstat(&directory)?;
+        let found = self.scratch.attributes(directory.as_fd(), self.markers)?;
+        let redirect = match (found.redirect, parent) {
+            (Some(redirect), Some(parent)) => Some(self.origin(redirect, parent)?),
+            _ => None,
+        };
+        let kind = Kind::Directory { opaque: found.opaque, redirect: redirect.clone() };
+        let entry = Entry {
+            path: self.path.clone(),
+            kind,
+            mode: stat.st_mode & 0o7777,
+            mtime: mtime(&stat),
+            xattrs: found.xattrs,
+        };
+        write::head(&mut self.out, &entry)?;
+        let mut names = Vec::new();
+        for found in Dir::read_from(&directory)? {
+            let found = found?;
+            if !matches!(found.file_name().to_bytes(), b"." | b"..") {
+                names.push(found.file_name().to_owned());
+            }
+        }
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        let identity = (stat.st_dev, stat.st_ino);
+        self.levels.push(Level { path: self.path.len(), redirect, identity, names });
+        Ok(directory)
+    }
+
+    /// Goes back up, to the very directory that it came from.
+    fn leave(&mut self, here: OwnedFd) -> io::Result<OwnedFd> {
+        self.levels.pop();
+        let Some(level) = self.levels.last() else { return Ok(here) };
+        let up = rustix::fs::openat(&here, "..", DIRECTORY, Mode::empty())?;
+        let stat = rustix::fs::fstat(&up)?;
+        if (stat.st_dev, stat.st_ino) != level.identity {
+            return Err(self.error("the directory was moved while it was packed"));
+        }
+        self.path.truncate(level.path);
+        Ok(up)
+    }
+
+    /// Where older layers hold a directory with this marker. A single name is meant to be beside
+    /// the place where they hold the directory's parent.
+    fn origin(&self, marker: Vec<u8>, parent: usize) -> io::Result<Vec<u8>> {
+        let path = match marker.strip_prefix(b"/") {
+            Some(path) => path.to_vec(),
+            None => {
+                let moved = self.levels.iter().rev().find_map(|level| {
+                    level.redirect.as_ref().map(|redirect| (redirect, level.path))
+                });
+                let parent = match moved {
+                    Some((redirect, from)) => {
+                        [&redirect[..], &self.path[from..parent.max(from)]].concat()
+                    }
+                    None => self.path[..parent].to_vec(),
+                };
+                join(&parent, &marker)
+            }
+        };
+        crate::wire::check_path(&path).map_err(|error| self.error(&error.to_string()))?;
+        if path.is_empty() { Err(self.error("a marker without a path")) } else { Ok(path) }
+    }
+
+    fn special(&mut self, stat: &Stat, kind: Kind) -> io::Result<()> {
+        let kind = match self.links.earlier_name(stat, &self.path) {
+            Some(target) => Kind::HardLink { target },
+            None => kind,
+        };
+        let entry = Entry {
+            path: self.path.clone(),
+            kind,
+            mode: stat.st_mode & 0o1777,
+            mtime: mtime(stat),
+            xattrs: Vec::new(),
+        };
+        write::head(&mut self.out, &entry)
+    }
+
+    fn file(&mut self, here: &OwnedFd, name: &CString) -> io::Result<()> {
+        // Not to wait, should it be a pipe by now.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = self.open(here, name, flags)?;
+        let stat = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(self.error("the file was replaced while it was packed"));
+        }
+        if let Some(target) = self.links.earlier_name(&stat, &self.path) {
+            let kind = Kind::HardLink { target };
+            let (path, mode) = (self.path.clone(), stat.st_mode & 0o1777);
+            let entry = Entry { path, kind, mode, mtime: mtime(&stat), xattrs: Vec::new() };
+            return write::head(&mut self.out, &entry);
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let kind = Kind::File { size, extents: extents(&file, &stat)?, data_at: 0 };
+        let entry = Entry {
+            path: self.path.clone(),
+            kind,
+            mode: stat.st_mode & 0o1777,
+            mtime: mtime(&stat),
+            xattrs: self.scratch.attributes(file.as_fd(), self.markers)?.xattrs,
+        };
+        write::head(&mut self.out, &entry)?;
+        copy(&file, &entry.kind, self.scratch.buffer(), &mut self.out)?;
+        write::pad(&mut self.out, entry.kind.data_bytes())
+    }
+
+    fn error(&self, what: &str) -> io::Error {
+        io::Error::other(format!("{:?}: {what}", String::from_utf8_lossy(&self.path)))
+    }
+}
+
+fn mtime(stat: &Stat) -> Mtime {
+    Mtime { seconds: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) }
+}

@@ -1,0 +1,140 @@
+//! What is inside one file: data, holes and attributes.
+
+use std::{
+    io::{self, Write},
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{SeekFrom, Stat},
+    io::Errno,
+};
+
+use super::Markers;
+use crate::{
+    entry::{Extent, Kind, Xattr},
+    error::{EXTENTS, XATTR_BYTES},
+    wire::{USER, USER_OVERLAY},
+};
+
+/// The largest value and the longest list that the kernel gives.
+const XATTR_MOST: usize = 1 << 16;
+
+/// Memory that is used again for every file.
+pub(super) struct Scratch {
+    buffer: Vec<u8>,
+    list: Vec<u8>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { buffer: vec![0; 1 << 17], list: vec![0; XATTR_MOST] }
+    }
+}
+
+/// The attributes of a file that matter.
+#[derive(Default)]
+pub(super) struct Attributes {
+    pub(super) opaque: bool,
+    pub(super) redirect: Option<Vec<u8>>,
+    pub(super) xattrs: Vec<Xattr>,
+}
+
+impl Scratch {
+    pub(super) fn buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer
+    }
+
+    /// Reads the overlay's markers and the guest's own attributes, of which there may be too many.
+    pub(super) fn attributes(
+        &mut self,
+        file: BorrowedFd<'_>,
+        markers: Markers,
+    ) -> io::Result<Attributes> {
+        let mut found = Attributes::default();
+        let listed = match rustix::fs::flistxattr(file, &mut self.list[..]) {
+            Ok(length) => length,
+            Err(Errno::NOTSUP | Errno::TOOBIG | Errno::RANGE) => return Ok(found),
+            Err(errno) => return Err(errno.into()),
+        };
+        let (opaque, redirect): (&[u8], &[u8]) = match markers {
+            Markers::Trusted => (b"trusted.overlay.opaque", b"trusted.overlay.redirect"),
+            Markers::User => (b"user.overlay.opaque", b"user.overlay.redirect"),
+        };
+        let mut bytes = 0;
+        for name in self.list[..listed].split(|&byte| byte == 0) {
+            let marker = name == opaque || name == redirect;
+            let guests = name.starts_with(USER) && !name.starts_with(USER_OVERLAY);
+            if !marker && !guests {
+                continue;
+            }
+            let value = match rustix::fs::fgetxattr(file, name, &mut self.buffer[..]) {
+                Ok(length) => &self.buffer[..length],
+                Err(Errno::NODATA | Errno::TOOBIG) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            if name == opaque {
+                found.opaque = value == b"y";
+            } else if name == redirect {
+                found.redirect = Some(value.to_vec());
+            } else if bytes + name.len() + value.len() <= XATTR_BYTES {
+                bytes += name.len() + value.len();
+                found.xattrs.push((name.to_vec(), value.to_vec()));
+            }
+        }
+        found.xattrs.sort();
+        Ok(found)
+    }
+}
+
+/// The stretches of a file that hold data; none if there is no hole.
+pub(super) fn extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec<Extent>>> {
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    if u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= size {
+        return Ok(None);
+    }
+    let mut extents = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start.min(size),
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
+        let end = if extents.len() + 1 == EXTENTS { size } else { end };
+        if end > start {
+            extents.push(Extent { offset: start, length: end - start });
+        }
+        at = end.max(at + 1);
+    }
+    let whole = matches!(extents[..], [Extent { offset: 0, length }] if length == size);
+    Ok((!whole).then_some(extents))
+}
+
+/// Writes the data of a file.
+pub(super) fn copy(
+    file: &OwnedFd,
+    kind: &Kind,
+    buffer: &mut [u8],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let Kind::File { size, extents, .. } = kind else { return Ok(()) };
+    let whole = [Extent { offset: 0, length: *size }];
+    for extent in extents.as_deref().unwrap_or(&whole) {
+        let (mut at, mut rest) = (extent.offset, extent.length);
+        while rest > 0 {
+            let most = usize::try_from(rest).unwrap_or(usize::MAX).min(buffer.len());
+            let count = match rustix::io::pread(file, &mut buffer[..most], at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => count,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            out.write_all(&buffer[..count])?;
+            at += count as u64;
+            rest -= count as u64;
+        }
+    }
+    Ok(())
+}
