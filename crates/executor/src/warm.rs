@@ -190,7 +190,6 @@ impl Template {
             spawner.kill(cell.id).await;
             return Err(error);
         }
-        if let Ok(path) = std::env::var("CLOCHE_SAID") { let _ = std::fs::write(path, cell.said()); }
         Ok(Self { cell, born: Instant::now(), forks: AtomicU32::new(0), cells: Mutex::default() })
     }
 

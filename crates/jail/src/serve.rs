@@ -19,7 +19,7 @@ pub const NO_ID: u32 = u32::MAX;
 pub const REQUEST_HEAD: usize = 20;
 
 /// Answers requests until the socket closes; returns only in a new cell, as its guest, which has
-/// the pages to itself that every program writes to.
+/// the pages mapped that every program needs.
 pub fn serve(socket: RawFd, hot: HotPages) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
     let _ = sys::ignore_children(true);
@@ -33,7 +33,7 @@ pub fn serve(socket: RawFd, hot: HotPages) {
                 let forked = fork(&request[..len], &fds, libc);
                 if forked == Ok(None) {
                     // Their numbers are other descriptors by now, in the new cell.
-                    hot.copy();
+                    hot.map();
                     return;
                 }
                 fds.into_iter().flatten().for_each(sys::close);
