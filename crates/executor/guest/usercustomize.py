@@ -54,7 +54,7 @@ def _cloche_start():
     shared = [
         sys.modules["site"], sys.modules[__name__], sys._getframe(1).f_code, places, preloaded,
         library, python, track, after_fork, serve, wait, seen, rehearse, leaving, hooks, given,
-        buffers, program, preload,
+        buffers, preload,
     ]
     for kept in (shared, *shared, *globals().values()):
         python.Py_IncRef(ctypes.py_object(kept))
@@ -477,8 +477,9 @@ class _Preloaded:
             for first in {needed.partition(".")[0] for needed in found}:
                 spec = self.specs.get(first)
                 if spec is not None and spec.has_location:
-                    place = spec.origin.rpartition("/")[0]
-                    if spec.submodule_search_locations is not None:
+                    place, _, file = spec.origin.rpartition("/")
+                    # Not by where it has its own modules: a single file (`six`) may say it has some.
+                    if file.startswith("__init__."):
                         place = place.rpartition("/")[0]
                     places.setdefault(place, set()).add(first)
             plan = [needed for needed in self.modules if needed in found], places
