@@ -39,6 +39,12 @@ pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
     if wanted("warm-latency") {
         latency(arguments.rounds).await?;
     }
+    if wanted("warm-cost") {
+        cost(arguments.rounds).await?;
+    }
+    if wanted("warm-preload") {
+        preload(arguments.rounds.min(60)).await?;
+    }
     if wanted("warm-throughput") {
         throughput(arguments.rounds).await?;
     }
@@ -59,6 +65,10 @@ async fn start(settings: PoolSettings) -> Outcome<Executor> {
 async fn warm(executor: &Executor, language: Language) {
     let spec = RunSpec::new(language, "");
     executor.prepare(language, &spec.limits, &spec.sandbox);
+    until_warm(executor).await;
+}
+
+async fn until_warm(executor: &Executor) {
     let began = Instant::now();
     while !executor.is_warm() && began.elapsed() < Duration::from_secs(30) {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -69,10 +79,16 @@ async fn once(executor: &Executor, language: Language, code: &str) -> Outcome<Du
     let began = Instant::now();
     let outcome = executor.run(RunSpec::new(language, code), RunIo::default()).await?;
     let took = began.elapsed();
-    if outcome.ending != Ending::Exited(0) || outcome.stdout.bytes != b"1\n" {
-        return Err(format!("{language}: {outcome:?}").into());
-    }
+    expect_one(language, &outcome)?;
     Ok(took)
+}
+
+/// That the program printed its one line and ended well.
+fn expect_one(language: Language, outcome: &cloche_model::Outcome) -> Outcome<()> {
+    if outcome.ending == Ending::Exited(0) && outcome.stdout.bytes == b"1\n" {
+        return Ok(());
+    }
+    Err(format!("{language}: {outcome:?}").into())
 }
 
 fn bare(argv: &[&str]) -> io::Result<Duration> {
@@ -132,6 +148,69 @@ async fn latency(rounds: usize) -> Outcome<()> {
     }
     pooled.stop().await;
     empty.stop().await;
+    Ok(())
+}
+
+/// A large library that was imported ahead, where this host has it.
+async fn preload(rounds: usize) -> Outcome<()> {
+    let argv = ["/usr/bin/python3", "-c", "import pandas; print(1)"];
+    if let Err(error) = bare(&argv) {
+        say(&format!("\nleft out: preload: there is no pandas here: {error}"));
+        return Ok(());
+    }
+    let executor = start(PoolSettings::default()).await?;
+    let mut spec = RunSpec::new(Language::Python, "import pandas; print(1)");
+    spec.sandbox.preload = vec!["pandas".to_owned()];
+    executor.prepare(Language::Python, &spec.limits, &spec.sandbox);
+    until_warm(&executor).await;
+    let (mut bare_times, mut warm_times) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        bare_times.push(bare(&argv)?);
+        until_warm(&executor).await;
+        tokio::time::sleep(PAUSE).await;
+        let began = Instant::now();
+        let outcome = executor.run(spec.clone(), RunIo::default()).await?;
+        warm_times.push(began.elapsed());
+        expect_one(Language::Python, &outcome)?;
+    }
+    let bare = Figures::new("bare import pandas".to_owned(), bare_times);
+    let warm = Figures::new("warm import pandas".to_owned(), warm_times);
+    let share = warm.percentile(50) / bare.percentile(50);
+    figures::table(&[bare, warm]);
+    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    promise("warm import pandas : bare, p50", 0.05, share);
+    let now = executor.snapshot();
+    say(&format!("\n{} hits, {} forks on demand", now.pool_hits, now.on_demand_forks));
+    executor.stop().await;
+    Ok(())
+}
+
+/// The processor time that the cell of a run takes, made ahead and made on demand: it says less about
+/// other work on the machine than a clock does.
+async fn cost(rounds: usize) -> Outcome<()> {
+    let none = PoolSettings { floor: 0, ceiling: 0, ..PoolSettings::default() };
+    say(
+        "\n| cells | runs | p50 ms | processor ms, p50 | a second, 4 at once |\n|---|---|---|---|---|",
+    );
+    for (name, settings) in [("parked", PoolSettings::default()), ("forked on demand", none)] {
+        let executor = start(settings).await?;
+        warm(&executor, Language::Python).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (mut took, mut used) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let began = Instant::now();
+            let spec = RunSpec::new(Language::Python, "print(1)");
+            let outcome = executor.run(spec, RunIo::default()).await?;
+            expect_one(Language::Python, &outcome)?;
+            took.push(began.elapsed());
+            used.push(outcome.usage.cpu);
+            tokio::time::sleep(PAUSE).await;
+        }
+        let rate = warm_rate(&executor, Language::Python, "print(1)", rounds * 8, 4).await?;
+        let [took, used] = [took, used].map(|all| Figures::new(String::new(), all).percentile(50));
+        say(&format!("| {name} python | {rounds} | {took:.2} | {used:.2} | {rate:.0} |"));
+        executor.stop().await;
+    }
     Ok(())
 }
 

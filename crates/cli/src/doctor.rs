@@ -1,7 +1,8 @@
 //! `cloche doctor`: each wall, present or missing, why, and how to get it.
 //!
 //! It builds a real sandbox and runs a real program in each language; files of the host's are
-//! read only to explain what went wrong. `walls` judges, `advice` explains, `show` prints.
+//! read only to explain what went wrong. `walls` judges, `advice` explains, `parked` weighs the cells
+//! of a pool, `show` prints.
 
 use std::process::ExitCode;
 
@@ -11,9 +12,11 @@ use cloche_model::{Ending, Language, RunSpec};
 use serde::Serialize;
 
 mod advice;
+mod parked;
 mod show;
 mod walls;
 
+use parked::Parked;
 use walls::{Trial, Wall};
 
 use crate::complain;
@@ -35,6 +38,8 @@ struct Findings {
     root: bool,
     walls: Vec<Wall>,
     languages: Vec<Interpreter>,
+    /// What cells that wait for a job cost.
+    parked: Vec<Parked>,
     serve: Serve,
     /// What is no wall, but good to know.
     notes: Vec<String>,
@@ -78,7 +83,7 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
 }
 
 async fn examine() -> Findings {
-    let (trial, languages) = attempt().await;
+    let (trial, languages, parked) = attempt().await;
     let walls = walls::judge(&trial);
     let missing: Vec<String> = walls.iter().filter_map(Wall::missing_name).collect();
     let dispensable = trial.failed_step.is_none() && trial.refusal.is_none();
@@ -90,26 +95,27 @@ async fn examine() -> Findings {
         root: rustix::process::geteuid().is_root(),
         walls,
         languages,
+        parked,
         serve: Serve { flag: flag.filter(|_| !refuses.is_empty()), refuses },
         notes: advice::notes(),
     }
 }
 
-/// Starts a spawner and runs a program in each language.
-async fn attempt() -> (Trial, Vec<Interpreter>) {
+/// Starts a spawner and runs a program in each language; then parks cells of those that are there.
+async fn attempt() -> (Trial, Vec<Interpreter>, Vec<Parked>) {
     let mut trial = Trial::default();
     let mut config = Config::with_program("/proc/self/exe");
     let mut started = Executor::start(config.clone()).await;
     if let Err(StartError::Missing(missing)) = started {
         config.allow_missing = missing.iter().map(|(wall, _)| wall.clone()).collect();
         trial.missing = missing;
-        started = Executor::start(config).await;
+        started = Executor::start(config.clone()).await;
     }
     let executor = match started {
         Ok(executor) => executor,
         Err(error) => {
             trial.refusal = Some(chain(&error));
-            return (trial, Vec::new());
+            return (trial, Vec::new(), Vec::new());
         }
     };
     let mut languages = Vec::new();
@@ -117,7 +123,10 @@ async fn attempt() -> (Trial, Vec<Interpreter>) {
         languages.push(ask(&executor, language, &mut trial).await);
     }
     executor.stop().await;
-    (trial, languages)
+    let there = languages.iter().filter(|found| found.path.is_some());
+    let there: Vec<Language> = there.map(|found| found.language).collect();
+    let parked = parked::measure(&config, &there).await;
+    (trial, languages, parked)
 }
 
 /// Has an interpreter say where and what it is, in a sandbox.

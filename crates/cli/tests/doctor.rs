@@ -54,6 +54,24 @@ fn languages_are_found_as_a_sandbox_sees_them() {
 }
 
 #[test]
+fn the_memory_of_parked_cells_is_weighed() {
+    if !can_sandbox() {
+        return;
+    }
+    let report = cloche(["doctor", "--json"]).json();
+    let parked = report["parked"].as_array().unwrap();
+    let names: Vec<_> = parked.iter().map(|cells| cells["language"].as_str().unwrap()).collect();
+    assert_eq!(names, ["python", "node", "bash"]);
+    for cells in parked {
+        assert!(cells["cells"].as_u64().unwrap() > 0, "{cells}");
+        // Smaller than the least process, or larger than the largest idle interpreter: not weighed.
+        let kib = cells["pss_kib"].as_u64().unwrap();
+        assert!((16..200 << 10).contains(&kib), "{cells}");
+    }
+    assert!(cloche(["doctor"]).stdout.contains("MiB each (PSS"));
+}
+
+#[test]
 fn a_namespace_that_is_switched_off_is_named_with_its_setting() {
     let setting = "echo 0 > /proc/sys/user/max_net_namespaces";
     let Some(ended) = on_a_host_where(setting) else { return };

@@ -35,10 +35,15 @@ def _cloche_start():
     ctypes, gc, weakref = (preloaded.modules[name] for name in ("ctypes", "gc", "weakref"))
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
     python = ctypes.PyDLL(None)
-    seen, rehearse = _leave_fast(sys, os, python, preloaded)
+    track, after_fork = python.PyObject_GC_Track, python.PyOS_AfterFork_Child
+    serve, wait = library.cloche_serve, library.cloche_wait
+    wait.restype = ctypes.c_size_t
+    seen, rehearse, leaving = _leave_fast(sys, os, python, preloaded)
     for place in set(sys.path_importer_cache) - places:
         preloaded.finders[place] = sys.path_importer_cache.pop(place)
     _touch(os, sys, gc, rehearse)
+    hooks = _fork_hooks(os, gc)
+    given, buffers = _prepare(os, sys, ctypes)
     # The module of the program must not be frozen: it is collected like any other at the end.
     main = sys.modules["__main__"]
     program = [ctypes.py_object(main), ctypes.py_object(vars(main))]
@@ -46,23 +51,147 @@ def _cloche_start():
         python.PyObject_GC_UnTrack(thing)
     gc.freeze()
     # Nobody may take apart what is shared: it would be copied. And `site` is to be there at the end.
-    for kept in (preloaded, seen, sys.modules["site"]):
+    shared = [
+        sys.modules["site"], sys.modules[__name__], sys._getframe(1).f_code, places, preloaded,
+        library, python, track, after_fork, serve, wait, seen, rehearse, leaving, hooks, given,
+        buffers, preload,
+    ]
+    for kept in (shared, *shared, *globals().values()):
         python.Py_IncRef(ctypes.py_object(kept))
-    os.write(job_fd, b"R")
+    # Once without a fork, so that what is looked up and made for the first time is there.
     python.PyOS_BeforeFork()
-    library.cloche_serve(5)
-    # From here on: the guest of a new cell, every wall up.
-    python.PyOS_AfterFork_Child()
+    after_fork()
+    pages = _scout(os, sys, preloaded.modules["select"], leaving)
+    if pages is not None:
+        hot = (ctypes.c_size_t * len(pages))(*pages)
+        given[:2] = ctypes.addressof(hot), len(hot) // 2
+        shared.append(hot)
+        os.write(job_fd, b"R")
+        python.PyOS_BeforeFork()
+        serve(5, given)
+        # From here on: the guest of a new cell, every wall up.
+        after_fork()
+    for functions, all_of_them in hooks:
+        functions[:] = all_of_them
     for thing in program:
         if not gc.is_tracked(thing.value):
-            python.PyObject_GC_Track(thing)
+            track(thing)
     _reseed(os, preloaded.modules)
-    if not preloaded.modules["select"].select([job_fd], [], [], 0)[0]:
+    if pages == [] and not preloaded.modules["select"].select([job_fd], [], [], 0)[0]:
         # Nobody waits for it yet.
         _touch(os, sys, gc, rehearse)
-    os.write(job_fd, b"R")
-    _read_job(os, job_fd)
+    others = wait(given)
+    if not others:
+        raise ImportError(name="usercustomize")  # as below
+    _set_variables(os, _strings(ctypes.string_at(given[4], others - 1)))
     _as_if_now(os, sys)
+
+
+def _prepare(os, sys, ctypes):
+    """What the library is given, and what that points to: room for the pages of a scout, the
+    variables that are there already, room for others, where a program's own packages would be.
+    """
+    variables = b"".join(
+        _words(len(pair) + 1, 0) + pair + b"\0" for pair in map(b"=".join, os.environb.items()))
+    packages = os.fsencode(sys.modules["site"].getusersitepackages())
+    buffers = [ctypes.create_string_buffer(size) for size in (variables, 160 << 10, packages)]
+    here, others, there = map(ctypes.addressof, buffers)
+    given = (ctypes.c_size_t * 7)(0, 0, here, len(variables), others, 160 << 10, there)
+    return given, buffers
+
+
+def _fork_hooks(os, gc):
+    """Leaves out, until a cell has been forked, what modules have registered for forks and need not
+    be done here; the lists of functions, and what is to be in them again.
+
+    `threading` and `logging` only make their locks anew, all of them, lest another thread held one.
+    """
+    def end():
+        pass
+
+    os.register_at_fork(before=end, after_in_child=end, after_in_parent=end)
+    lists = [found for found in gc.get_referrers(end) if type(found) is list and found[-1:] == [end]]
+    hooks = []
+    for functions in lists:
+        functions.remove(end)
+        hooks.append((functions, functions[:]))
+        functions[:] = [
+            function for function in functions
+            if getattr(function, "__module__", None) not in ("logging", "threading")
+        ]
+    return hooks
+
+
+def _scout(os, sys, select, leaving):
+    """The pages that a program needs between its fork and its end; nothing in the scout itself.
+
+    A scout is a copy of the template that goes the whole way of a cell, with a program of ours, and
+    waits at its end. What it has by then for itself alone, it has written to, and so will everyone.
+    Another copy does nothing: it shares what only the template itself has written to meanwhile.
+    """
+    if not os.path.exists("/proc/self/pagemap"):
+        return []
+    (there, job), (heard, told) = os.pipe(), os.pipe()
+    other = os.fork()
+    if other == 0:
+        os.kill(os.getpid(), 19)
+    scout = os.fork()
+    if scout == 0:
+        nothing = os.open("/dev/null", os.O_RDWR)
+        for fd, place in ((nothing, 1), (nothing, 2), (there, 3)):
+            os.dup2(fd, place)
+        os.close(5)
+        leaving.append(told)
+        return None
+    os.close(there)
+    os.close(told)
+    strings = [b"", *map(b"=".join, os.environb.items())]
+    record = [
+        _words(1, 0o600, 8), b"main.py\0", _words(9), b"print(1)\n",
+        _words(2, 0, 0, len(strings) - 1, sum(9 + len(string) for string in strings)),
+        *[_words(len(string) + 1, 0) + string + b"\0" for string in strings],
+    ]
+    os.write(job, b"".join(record))
+    pages = []
+    if select.select([heard], [], [], 5)[0] and os.read(heard, 1):
+        with open("/proc/self/maps") as maps, open("/proc/%d/pagemap" % scout, "rb", 0) as pagemap:
+            for line in maps:
+                addresses, access, _, _, _, *name = line.split()
+                start, end = (int(address, 16) >> 12 for address in addresses.split("-"))
+                if access != "rw-p" and (access[0] != "r" or not name or name[0][0] != "/"):
+                    continue
+                pagemap.seek(start * 8)
+                flags = memoryview(pagemap.read((end - start) * 8)).cast("Q")
+                if access == "rw-p":
+                    # Present, mapped by nobody else, and not of a file.
+                    pages += _ranges(start, flags, lambda flag: flag >> 56 & 0xa1 == 0x81)
+                else:
+                    found = _ranges(start, flags, lambda flag: flag >> 63)
+                    pages += [word | 1 - at % 2 for at, word in enumerate(found)]
+    for pid in (scout, other):
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    os.close(job)
+    os.close(heard)
+    _remove(os, "main.py")
+    return pages
+
+
+def _ranges(start, flags, is_wanted):
+    """Pages as ranges: address and length."""
+    ranges, at = [], 0
+    while at < len(flags):
+        begin = at
+        while at < len(flags) and is_wanted(flags[at]):
+            at += 1
+        if at > begin:
+            ranges += [(start + begin) << 12, (at - begin) << 12]
+        at += 1
+    return ranges
+
+
+def _words(*numbers):
+    return b"".join(number.to_bytes(4, "little") for number in numbers)
 
 
 def _read_job(os, job_fd):
@@ -102,7 +231,21 @@ def _read_job(os, job_fd):
         else:
             os._exit(126)
     os.close(job_fd)
-    wanted = [tuple(pair.split(b"=", 1)) for pair in strings[1 + arguments:]]
+    _set_variables(os, strings[1 + arguments:])
+
+
+def _strings(data):
+    """Strings, each after its length and with its NUL."""
+    strings, at = [], 0
+    while at < len(data):
+        end = at + 8 + int.from_bytes(data[at:at + 8], "little")
+        strings.append(data[at + 8:end - 1])
+        at = end
+    return strings
+
+
+def _set_variables(os, pairs):
+    wanted = [tuple(pair.split(b"=", 1)) for pair in pairs]
     here = os.environb
     if list(here.items()) != wanted:
         # All of them anew, for their order.
@@ -334,8 +477,9 @@ class _Preloaded:
             for first in {needed.partition(".")[0] for needed in found}:
                 spec = self.specs.get(first)
                 if spec is not None and spec.has_location:
-                    place = spec.origin.rpartition("/")[0]
-                    if spec.submodule_search_locations is not None:
+                    place, _, file = spec.origin.rpartition("/")
+                    # Not by where it has its own modules: a single file (`six`) may say it has some.
+                    if file.startswith("__init__."):
                         place = place.rpartition("/")[0]
                     places.setdefault(place, set()).add(first)
             plan = [needed for needed in self.modules if needed in found], places
@@ -418,7 +562,7 @@ def _leave_fast(sys, os, python, preloaded):
     objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
     stdout, stderr = sys.stdout, sys.stderr
     kinds = len(SystemExit.__subclasses__())
-    asked, seen = [], []
+    asked, seen, leaving = [], [], []
     # `site` is the last module that was there before the program, so the first of them to go; and
     # what begins with one underscore goes first.
     site = vars(sys.modules["site"])
@@ -526,6 +670,10 @@ def _leave_fast(sys, os, python, preloaded):
                 return
         try:
             if all(stream.closed or stream.write_through for stream in (stdout, stderr)):
+                if leaving:
+                    # A scout: it has seen everything.
+                    os.write(leaving[0], b".")
+                    os.kill(os.getpid(), 19)
                 leave_now(code)
         except BaseException:
             return
@@ -541,7 +689,7 @@ def _leave_fast(sys, os, python, preloaded):
         is_noticeable()
         seen.clear()
 
-    return seen, rehearse
+    return seen, rehearse, leaving
 
 
 _cloche_start()

@@ -239,14 +239,37 @@ pub const EXEC_BYTES: usize = 160 << 10;
 pub const EXEC_STRINGS: usize = 128;
 
 fn take_job() -> Result<()> {
+    take_files()?;
+    exec()
+}
+
+/// Everything of a job up to its end, which says what to exec.
+fn take_files() -> Result<()> {
     loop {
         match read_word()? {
             JOB_FILE => write_file()?,
-            JOB_EXEC => return exec(),
+            JOB_EXEC => return Ok(()),
             JOB_GO => go()?,
             _ => return Err(Errno::INVAL),
         }
     }
+}
+
+/// For an interpreter that waits: says that it is ready, takes its job, and executes nothing. What
+/// it puts at the start of the buffer are the variables to have, each after its length, with its NUL.
+pub fn wait_for_variables(buffer: &mut [u8]) -> Result<&[u8]> {
+    let _ = sys::write(JOB_FD, b"R");
+    take_files()?;
+    let (_, args, _, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
+    let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
+    read_exact(strings)?;
+    sys::close(JOB_FD);
+    let mut rest = Reader::new(strings);
+    (0..=args).try_for_each(|_| rest.text().map(drop)).ok_or(Errno::INVAL)?;
+    let before = strings.len() - rest.rest().len();
+    strings.copy_within(before.., 0);
+    let variables = strings.len() - before;
+    Ok(&strings[..variables])
 }
 
 fn read_exact(mut buffer: &mut [u8]) -> Result<()> {
@@ -290,7 +313,7 @@ fn write_file() -> Result<()> {
     let name = read_path(&mut name)?;
     let file = sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)?;
     let mut left = read_word()? as usize;
-    let mut buffer = [0; 64 << 10];
+    let mut buffer = [0; 16 << 10];
     while left > 0 {
         let part = left.min(buffer.len());
         read_exact(&mut buffer[..part])?;

@@ -6,10 +6,13 @@
 
 use crate::{
     init::{self, CellFds, MAX_CGROUPS},
-    sys::{self, CloneRequest, Cloned, Errno, RawFd, Result, ThreadIdPlace},
+    sys::{self, CloneRequest, Cloned, Errno, HotPages, RawFd, Result, ThreadIdPlace},
 };
 
 const NEW_USER: u64 = 0x1000_0000;
+const NEW_NET: u64 = 0x4000_0000;
+/// Among the namespaces of a request: the new network is to have its loopback up.
+pub const WITH_LOOPBACK: u64 = 1 << 63;
 /// The longest request: the encoded plan of a box.
 pub const REQUEST_LEN: usize = 64 << 10;
 /// In a request: no such id.
@@ -18,20 +21,23 @@ pub const NO_ID: u32 = u32::MAX;
 /// guest as it sees itself; then the namespaces to be born into.
 pub const REQUEST_HEAD: usize = 20;
 
-/// Answers requests until the socket closes; returns only in a new cell, as its guest.
-pub fn serve(socket: RawFd) {
+/// Answers requests until the socket closes; returns only in a new cell, as its guest, which has
+/// the pages mapped that every program needs.
+pub fn serve(socket: RawFd, hot: HotPages) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
     let _ = sys::ignore_children(true);
     let Ok(libc) = sys::thread_id_place() else { sys::exit(1) };
     let mut request = [0; REQUEST_LEN];
+    let mut network = Network { kind: None };
     loop {
         match sys::receive(socket, &mut request) {
             Err(Errno::INTR) => {}
             Err(_) | Ok((0, _)) => sys::exit(0),
             Ok((len, fds)) => {
-                let forked = fork(&request[..len], &fds, libc);
+                let forked = fork(&request[..len], &fds, libc, &mut network);
                 if forked == Ok(None) {
                     // Their numbers are other descriptors by now, in the new cell.
+                    hot.map();
                     return;
                 }
                 fds.into_iter().flatten().for_each(sys::close);
@@ -40,6 +46,7 @@ pub fn serve(socket: RawFd) {
                     Ok(Some((pid, pidfd))) => {
                         answer(socket, pid, &[pidfd]);
                         sys::close(pidfd);
+                        network.leave();
                     }
                     Err(errno) => answer(socket, -errno.0, &[]),
                 }
@@ -54,11 +61,42 @@ fn answer(socket: RawFd, value: i32, fds: &[RawFd]) {
     }
 }
 
+/// The network this process is in: made ahead, for the next cell, which is born into it. Then we
+/// leave for another one; no two cells have the same.
+struct Network {
+    /// What was asked for; nothing before the first cell, and where we could not leave.
+    kind: Option<u64>,
+}
+
+impl Network {
+    /// Be in a network of this kind that no cell has.
+    fn enter(&mut self, kind: u64) -> Result<()> {
+        if self.kind == Some(kind) {
+            return Ok(());
+        }
+        self.kind = None;
+        sys::unshare(NEW_NET)?;
+        if kind & WITH_LOOPBACK != 0 {
+            sys::loopback_up()?;
+        }
+        self.kind = Some(kind);
+        Ok(())
+    }
+
+    /// A cell has this one now. What fails here is tried again when the next one is asked for.
+    fn leave(&mut self) {
+        if let Some(kind) = self.kind.take() {
+            let _ = self.enter(kind);
+        }
+    }
+}
+
 /// Nothing in the new cell, its pid and pidfd in the template.
 fn fork(
     request: &[u8],
     fds: &[Option<RawFd>; sys::MAX_FDS],
     libc: ThreadIdPlace,
+    network: &mut Network,
 ) -> Result<Option<(i32, RawFd)>> {
     let (head, program) = request.split_at_checked(REQUEST_HEAD).ok_or(Errno::INVAL)?;
     let id = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -72,6 +110,15 @@ fn fork(
     let stdio = [*stdin, *stdout, *stderr];
     let cell = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
     let namespaces = u64::from(id(12)) | u64::from(id(16)) << 32;
+    let network_kind = namespaces & (NEW_NET | WITH_LOOPBACK);
+    let namespaces = namespaces & !network_kind;
+    if network_kind & NEW_NET != 0
+        && let Err(errno) = network.enter(network_kind)
+    {
+        sys::close(go);
+        sys::close(ready);
+        return Err(errno);
+    }
     match sys::clone(CloneRequest { namespaces, cgroup: None }) {
         Ok(Cloned::Child) => {
             sys::close(ready);

@@ -89,6 +89,12 @@ impl<'a> Reader<'a> {
         CStr::from_bytes_with_nul(self.bytes()?).ok()
     }
 
+    /// What was not read yet.
+    #[must_use]
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Whether everything was read.
     #[must_use]
     pub(crate) const fn is_empty(&self) -> bool {

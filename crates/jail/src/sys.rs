@@ -38,18 +38,18 @@ pub type RawFd = i32;
 
 #[cfg(target_arch = "x86_64")]
 mod nr {
-    pub(super) const CALLS: [usize; 48] = [
+    pub(super) const CALLS: [usize; 49] = [
         0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444,
         445, 446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112,
-        293, 268, 72, 428, 429, 442, 259, 56, 13, 144,
+        293, 268, 72, 428, 429, 442, 259, 56, 13, 144, 28,
     ];
 }
 #[cfg(target_arch = "aarch64")]
 mod nr {
-    pub(super) const CALLS: [usize; 48] = [
+    pub(super) const CALLS: [usize; 49] = [
         63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445,
         446, 277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59,
-        53, 25, 428, 429, 442, 33, 220, 134, 119,
+        53, 25, 428, 429, 442, 33, 220, 134, 119, 233,
     ];
 }
 
@@ -104,6 +104,7 @@ enum Call {
     Clone,
     RtSigaction,
     SchedSetscheduler,
+    Madvise,
 }
 
 /// Makes a system call.
@@ -720,6 +721,32 @@ pub fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<(usize, [Option<RawFd
     Ok((len, fds))
 }
 
+/// Ranges of pages that every copy of this process will write to or, where their address is odd,
+/// read. Only the template's own call makes them.
+#[derive(Clone, Copy)]
+pub struct HotPages {
+    ranges: *const [usize; 2],
+    count: usize,
+}
+
+impl HotPages {
+    /// Has all of them mapped now, as this process's own copies where they will be written to.
+    pub fn map(self) {
+        const POPULATE_READ: usize = 22;
+        const POPULATE_WRITE: usize = 23;
+        for at in 0..self.count {
+            // SAFETY: the caller of the template's library gives an array of `count` ranges of
+            // memory of its own. What the kernel does there changes no byte.
+            unsafe {
+                let [address, len] = *self.ranges.add(at);
+                let advice = if address & 1 == 0 { POPULATE_WRITE } else { POPULATE_READ };
+                // A page that is not mapped ahead is mapped when it is used.
+                let _ = syscall(Call::Madvise, [address & !1, len, advice, 0, 0, 0]);
+            }
+        }
+    }
+}
+
 /// Takes ownership of a descriptor that one of the calls above has just given us.
 #[cfg(not(cloche_template))]
 #[must_use]
@@ -732,9 +759,59 @@ pub fn owned(fd: RawFd) -> std::os::fd::OwnedFd {
 /// What the template interpreter calls, by these names, through its foreign function interface.
 #[cfg(cloche_template)]
 mod exported {
+    use core::{ffi::CStr, slice};
+
+    use super::{Errno, HotPages};
+    use crate::{init, serve};
+
+    /// What the interpreter prepares, once, for all that are copied from it.
+    #[repr(C)]
+    struct Given {
+        /// Ranges of pages that every program needs: address and length.
+        ranges: *const [usize; 2],
+        count: usize,
+        /// The variables it has, as a job would give them.
+        variables: *const u8,
+        variables_len: usize,
+        /// Where others can be put.
+        buffer: *mut u8,
+        buffer_len: usize,
+        /// A directory whose presence changes how it goes on.
+        packages: *const core::ffi::c_char,
+    }
+
     // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
     #[unsafe(no_mangle)]
-    extern "C" fn cloche_serve(socket: i32) {
-        crate::serve::serve(socket);
+    extern "C" fn cloche_serve(socket: i32, given: *const Given) {
+        // SAFETY: the interpreter gives a struct of this shape, which outlives the call.
+        let given = unsafe { &*given };
+        serve::serve(socket, HotPages { ranges: given.ranges, count: given.count });
+    }
+
+    /// Takes a job. Zero where the interpreter can go on as it is; one more than the length of the
+    /// variables in the buffer where they are others, or where it has to look for packages.
+    // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
+    #[unsafe(no_mangle)]
+    extern "C" fn cloche_wait(given: *const Given) -> usize {
+        // SAFETY: the interpreter gives a struct of this shape, whose pointers are to memory of its
+        // own with the lengths beside them and to a string that ends with a NUL; nobody else
+        // looks at any of it during the call.
+        let (had, buffer, packages) = unsafe {
+            let given = &*given;
+            (
+                slice::from_raw_parts(given.variables, given.variables_len),
+                slice::from_raw_parts_mut(given.buffer, given.buffer_len),
+                CStr::from_ptr(given.packages),
+            )
+        };
+        let taken = match init::wait_for_variables(buffer) {
+            Ok(variables) => variables,
+            Err(Errno::PIPE) => super::exit(0),
+            Err(_) => super::exit(126),
+        };
+        if *taken == *had && super::open(packages, 0, 0).map(super::close) == Err(Errno::NOENT) {
+            return 0;
+        }
+        taken.len() + 1
     }
 }

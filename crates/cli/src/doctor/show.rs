@@ -40,6 +40,14 @@ fn text(findings: &Findings) -> String {
         });
     }
     lines.push(String::new());
+    for parked in &findings.parked {
+        let name = format!("parked {}", parked.language.name());
+        let each = parked.pss_kib.map_or("its memory cannot be read here".to_owned(), |kib| {
+            format!("{:.1} MiB each (PSS, with {} parked)", kib as f64 / 1024.0, parked.cells)
+        });
+        lines.push(format!("         {name:<18} {each}"));
+    }
+    lines.push(String::new());
     lines.extend(findings.notes.iter().map(|note| format!("note: {note}")));
     lines.push(verdict(findings));
     lines.join("\n") + "\n"

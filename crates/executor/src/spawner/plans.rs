@@ -5,7 +5,7 @@ use std::io;
 use cloche_jail::{
     cgroup::CgroupLimits,
     plan::{self, Identity, JailSpec, Plan, TEMPLATE_GUESTS},
-    serve::NO_ID,
+    serve::{NO_ID, WITH_LOOPBACK},
 };
 
 use super::{
@@ -48,8 +48,15 @@ impl Prepared {
         let networked = plan.without("loopback").encode();
         let mut program = plan.encode();
         if shape == Shape::Forked {
-            // A template is told which namespaces; where we clone ourselves the plan is at hand.
-            program.splice(..0, plan.namespaces.to_le_bytes());
+            // A template is told which namespaces; where we clone ourselves the plan is at hand. It
+            // makes networks ahead, too.
+            let mut namespaces = plan.namespaces;
+            if wants_network {
+                program.clone_from(&networked);
+                let with_loopback = plan.walls().iter().any(|wall| wall == "loopback");
+                namespaces |= if with_loopback { WITH_LOOPBACK } else { 0 };
+            }
+            program.splice(..0, namespaces.to_le_bytes());
         }
         Self { program, networked, wants_network, plan }
     }
