@@ -4,18 +4,21 @@
 use std::{process::Stdio, time::Instant};
 
 use cloche_engine::{Admitted, DispatchError, Dispatcher, Snapshot};
-use cloche_model::{
-    ByteSize, Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage, Written,
-};
+use cloche_layers::Layers;
+use cloche_model::{ByteSize, Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
 use futures::future::BoxFuture;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{Child, Command},
     sync::mpsc,
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) struct Children;
+use crate::home::Home;
+
+pub(crate) struct Children {
+    pub(crate) layers: Layers,
+}
 
 impl Dispatcher for Children {
     fn dispatch(
@@ -24,9 +27,10 @@ impl Dispatcher for Children {
         output: mpsc::Sender<OutputChunk>,
         cancel: CancellationToken,
     ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+        let layers = self.layers.clone();
         Box::pin(async move {
             let failed = |error: std::io::Error| DispatchError::Failed(error.to_string());
-            drive(run, output, cancel).await.map_err(failed)
+            drive(run, &layers, output, cancel).await.map_err(failed)
         })
     }
 
@@ -41,6 +45,7 @@ impl Dispatcher for Children {
 
 async fn drive(
     run: Admitted,
+    layers: &Layers,
     output: mpsc::Sender<OutputChunk>,
     cancel: CancellationToken,
 ) -> std::io::Result<Outcome> {
@@ -48,16 +53,14 @@ async fn drive(
     if spec.code == b"raise SystemError('no executor')" {
         return Err(std::io::Error::other("no executor"));
     }
-    let home = tempfile::tempdir()?;
-    let main = home.path().join(spec.language.main_file());
-    tokio::fs::write(&main, &spec.code).await?;
+    let main_file = spec.language.main_file();
+    let home = Home::fill(layers, spec.home.as_ref()).await;
     for file in &spec.files {
-        tokio::fs::write(home.path().join(file.name.as_str()), &file.content).await?;
+        home.put(file.name.as_str(), &file.content);
     }
-    // Unlinked and read to its end, so that nobody has to feed a pipe.
-    let mut stdin = tempfile::tempfile()?;
-    std::io::Write::write_all(&mut stdin, &spec.stdin)?;
-    std::io::Seek::rewind(&mut stdin)?;
+    home.put(main_file, &spec.code);
+    let before = home.contents();
+    let main = home.path().join(main_file);
     let started = Instant::now();
     let mut child = Command::new(spec.language.interpreter())
         .arg(&main)
@@ -67,10 +70,14 @@ async fn drive(
         .envs(&spec.env)
         .current_dir(home.path())
         .process_group(0)
-        .stdin(Stdio::from(stdin))
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that does not read it may be gone already.
+        let _ = stdin.write_all(&spec.stdin).await;
+    }
     let cap = usize::try_from(spec.limits.output.bytes()).unwrap();
     let stdout = capture(StreamName::Stdout, child.stdout.take(), output.clone(), cap);
     let stderr = capture(StreamName::Stderr, child.stderr.take(), output, cap);
@@ -83,7 +90,7 @@ async fn drive(
     let usage =
         Usage { wall: started.elapsed(), peak_memory: ByteSize::mib(1), ..Usage::default() };
     let (stdout, stderr) = (stdout.await.unwrap_or_default(), stderr.await.unwrap_or_default());
-    let written = Written::default();
+    let written = home.seal(layers, main_file, &before).await;
     Ok(Outcome { ending, stdout, stderr, usage, written, timings: Timings::default() })
 }
 

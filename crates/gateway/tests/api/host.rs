@@ -8,6 +8,8 @@ use std::{
 
 use cloche_engine::EngineConfig;
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
+use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
+use cloche_model::ByteSize;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -26,6 +28,7 @@ pub(crate) struct Host {
     server: Option<JoinHandle<()>>,
     directory: Arc<TempDir>,
     config: EngineConfig,
+    teams: u32,
 }
 
 impl Host {
@@ -42,13 +45,16 @@ impl Host {
         config: EngineConfig,
         gateway: GatewayConfig,
     ) -> Self {
+        let layers = layers(directory.path()).await;
+        let mut engine = config.clone();
+        engine.homes.layers = Some(layers.clone());
         let options = ServerOptions {
             data_dir: directory.path().to_owned(),
             listen: "127.0.0.1:0".to_owned(),
-            engine: config.clone(),
+            engine,
             gateway,
         };
-        let opened = Server::open(options, Arc::new(Children)).await.unwrap();
+        let opened = Server::open(options, Arc::new(Children { layers })).await.unwrap();
         let address = opened.address();
         let made = opened.bootstrap().unwrap();
         let (key, admin) = (made.api_key.reveal().to_owned(), made.admin_token.reveal().to_owned());
@@ -64,6 +70,7 @@ impl Host {
             server: Some(server),
             directory,
             config,
+            teams: 0,
         }
     }
 
@@ -93,8 +100,9 @@ impl Host {
 
     /// A new team on this plan, and the host as seen by its key.
     pub(crate) async fn with_key(&mut self, plan: &str) -> &mut Self {
-        let made =
-            self.admin_post("teams", json!({"name": format!("team-{plan}"), "plan": plan})).await;
+        let name = format!("team-{plan}-{}", self.teams);
+        self.teams += 1;
+        let made = self.admin_post("teams", json!({"name": name, "plan": plan})).await;
         let team = made["id"].as_str().unwrap().to_owned();
         self.admin_post("sandboxes", json!({"team": team, "name": "default"})).await;
         let body = json!({"team": team, "sandbox": "default", "name": "test"});
@@ -116,6 +124,21 @@ impl Host {
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, format!("http://{}{path}", self.address)).bearer_auth(&self.key)
+    }
+
+    /// Sends a body and gives back the status and the answer; null if there is none.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let response = self.request(method, path).json(&body).send().await.unwrap();
+        let status = response.status().as_u16();
+        (status, serde_json::from_str(&response.text().await.unwrap()).unwrap_or_default())
+    }
+
+    /// Runs Bash on a thread; it must succeed. Gives back the whole answer.
+    pub(crate) async fn bash(&self, thread: &str, code: &str) -> Value {
+        let body = json!({"code": code, "language": "bash", "thread_id": thread});
+        let (status, answer) = self.run(body).await;
+        assert_eq!((status, &answer["success"]), (200, &json!(true)), "{answer}");
+        answer
     }
 
     pub(crate) async fn post(&self, body: Value) -> Response {
@@ -165,6 +188,17 @@ impl Host {
     pub(crate) async fn finished(&self, trace_id: &str) -> Value {
         self.until(trace_id, |record| record["status"] != "running").await
     }
+}
+
+/// The layers of a data directory.
+pub(crate) async fn layers(data_dir: &Path) -> Layers {
+    let config = LayersConfig {
+        dir: data_dir.join("layers"),
+        store: StoreConfig::Local,
+        cache_bytes: ByteSize::gib(1),
+        bounds: Bounds::default(),
+    };
+    Layers::open(config).await.unwrap()
 }
 
 /// The events of a whole stream.

@@ -1,0 +1,105 @@
+//! A home for these tests: a plain directory, filled from layers and sealed into one. What an overlay
+//! does for the real ones is done here by comparing.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use cloche_layers::{Layers, NodeKind};
+use cloche_model::{LayerDigest, OutputFile, ThreadHome, Written};
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+
+pub(crate) struct Home {
+    directory: TempDir,
+    stack: Vec<LayerDigest>,
+    room: u64,
+}
+
+type Contents = BTreeMap<PathBuf, Vec<u8>>;
+
+impl Home {
+    pub(crate) async fn fill(layers: &Layers, home: Option<&ThreadHome>) -> Self {
+        let directory = TempDir::new().unwrap();
+        let stack = home.map(|home| home.layers.clone()).unwrap_or_default();
+        let room = home.map_or(u64::MAX, |home| home.room.bytes.bytes());
+        let tree = layers.tree(&stack).await.unwrap();
+        for (path, node) in tree.walk().filter(|(path, _)| !path.is_empty()) {
+            let place = directory.path().join(std::str::from_utf8(path).unwrap());
+            match node.kind {
+                NodeKind::Directory => fs::create_dir(place).unwrap(),
+                NodeKind::File => {
+                    let mut content = Vec::new();
+                    let mut file = layers.open_node(node, None).await.unwrap();
+                    file.content.read_to_end(&mut content).await.unwrap();
+                    fs::write(place, content).unwrap();
+                }
+                _ => {}
+            }
+        }
+        Self { directory, stack, room }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn put(&self, name: &str, content: &[u8]) {
+        fs::write(self.path().join(name), content).unwrap();
+    }
+
+    /// Every file, by its path below the home.
+    pub(crate) fn contents(&self) -> Contents {
+        let mut contents = Contents::new();
+        let mut left = vec![self.path().to_owned()];
+        while let Some(directory) = left.pop() {
+            for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
+                match entry.file_type().unwrap().is_dir() {
+                    true => left.push(entry.path()),
+                    false => {
+                        let path = entry.path();
+                        let name = path.strip_prefix(self.path()).unwrap().to_owned();
+                        contents.insert(name, fs::read(path).unwrap_or_default());
+                    }
+                }
+            }
+        }
+        contents
+    }
+
+    /// Stores what changed since `before`. What does not fit into the room is left out, and said.
+    pub(crate) async fn seal(&self, layers: &Layers, main: &str, before: &Contents) -> Written {
+        let after = self.contents();
+        let mut writer = layers.writer(&self.stack).await.unwrap();
+        let below = layers.tree(&self.stack).await.unwrap();
+        let (mut written, mut room) = (Written::default(), self.room);
+        for (path, content) in &after {
+            let name = path.to_str().unwrap();
+            let is_new = below.get(name.as_bytes()).is_none() && before.contains_key(path);
+            if name == main || (before.get(path) == Some(content) && !is_new) {
+                continue;
+            }
+            let size = content.len() as u64;
+            if size > room {
+                written.quota_exceeded = true;
+                continue;
+            }
+            room -= size;
+            writer.put(name.as_bytes(), 0o644, size, &content[..]).await.unwrap();
+            if before.get(path) != Some(content) {
+                written.files.push(OutputFile { name: name.to_owned(), size, truncated: false });
+            }
+        }
+        let gone = before.keys().filter(|path| !after.contains_key(*path));
+        for path in gone.filter(|path| *path != Path::new(main)) {
+            let name = path.to_str().unwrap().as_bytes();
+            if below.get(name).is_some() {
+                writer.remove(name).await.unwrap();
+            }
+        }
+        written.layer = writer.finish().await.unwrap().map(|stored| stored.layer);
+        written
+    }
+}
