@@ -30,6 +30,7 @@ pub(crate) struct Host {
     server: Option<JoinHandle<()>>,
     directory: Arc<TempDir>,
     config: EngineConfig,
+    teams: u32,
 }
 
 impl Host {
@@ -73,6 +74,7 @@ impl Host {
             server: Some(server),
             directory,
             config,
+            teams: 0,
         }
     }
 
@@ -102,8 +104,9 @@ impl Host {
 
     /// A new team on this plan, and the host as seen by its key.
     pub(crate) async fn with_key(&mut self, plan: &str) -> &mut Self {
-        let made =
-            self.admin_post("teams", json!({"name": format!("team-{plan}"), "plan": plan})).await;
+        let name = format!("team-{plan}-{}", self.teams);
+        self.teams += 1;
+        let made = self.admin_post("teams", json!({"name": name, "plan": plan})).await;
         let team = made["id"].as_str().unwrap().to_owned();
         self.admin_post("sandboxes", json!({"team": team, "name": "default"})).await;
         let body = json!({"team": team, "sandbox": "default", "name": "test"});

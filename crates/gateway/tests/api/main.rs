@@ -20,6 +20,7 @@ mod home;
 mod host;
 mod input_files;
 mod mcp_client;
+mod mcp_files;
 mod mcp_gate;
 mod mcp_tool;
 mod mcp_transport;

@@ -181,7 +181,7 @@ async fn lines_come_as_progress_where_the_plan_has_streaming() {
     }
     assert_eq!(seen[3]["result"]["structuredContent"]["stdout"], "0\n1\n2\n");
     host.with_key("free").await;
-    host.let_agents("team-free", json!({"agent_sandbox": true, "execute_code": "allow"})).await;
+    host.let_agents("team-free-0", json!({"agent_sandbox": true, "execute_code": "allow"})).await;
     let text = host.mcp(&message).send().await.unwrap().text().await.unwrap();
     let seen = messages(&text);
     assert_eq!(seen.len(), 1, "{seen:?}");
