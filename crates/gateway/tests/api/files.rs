@@ -122,7 +122,7 @@ async fn a_url_is_good_for_one_method_one_path_and_one_length() {
     assert_eq!(get(&up, None).await.status(), 401);
     assert_eq!(put(&down, "other").await.status(), 401);
     for content in ["four", "sixsix", ""] {
-        assert_eq!(put(&up, content).await.status(), 400, "{content:?}");
+        assert_eq!(put(&up, content).await.status(), 401, "{content:?}");
     }
     // Without a length it is counted.
     for content in ["four", "sixsix"] {
