@@ -53,17 +53,18 @@ pub(in crate::wire) fn input_files_schema() -> Schema {
     const PLAIN: &str = r"^([^/\\\x00-\x1f\x7f-\x9f.]|\.[^/\\\x00-\x1f\x7f-\x9f.]|\.\.[^/\\\x00-\x1f\x7f-\x9f])[^/\\\x00-\x1f\x7f-\x9f]{0,60}$";
     const ENCODED: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$";
     let text = || ObjectBuilder::new().schema_type(Type::String);
-    let entry = |field: &str, content: ObjectBuilder| {
+    let entry = |field: &str, content: ObjectBuilder, other: &str| {
         ObjectBuilder::new()
             .schema_type(Type::Object)
             .property("name", text().pattern(Some(PLAIN)))
             .property(field, content)
+            .property(other, ObjectBuilder::new().schema_type(Type::Null))
             .required("name")
             .required(field)
     };
     let entry = OneOfBuilder::new()
-        .item(entry("content", text().max_length(Some(8 << 20))))
-        .item(entry("content_base64", text().pattern(Some(ENCODED))));
+        .item(entry("content", text().max_length(Some(8 << 20)), "content_base64"))
+        .item(entry("content_base64", text().pattern(Some(ENCODED)), "content"));
     let mut array = ArrayBuilder::new().items(entry).max_items(Some(32)).unique_items(true).build();
     array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
     Schema::Array(array)
