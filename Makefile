@@ -30,8 +30,9 @@ bench: ## measure the numbers of docs/SPECIFICATION.md; BENCH="--rounds 50 --onl
 	$(CARGO) run --release -p cloche-bench -- $(BENCH)
 	$(CARGO) bench -p cloche-gateway --bench added_latency
 
-fuzz: ## the random tests of the syscall filter, many more times than usual
+fuzz: ## the random tests of the syscall filter and of layers, many more times than usual
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-jail random
+	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-layers --test layers random_
 
 vm: ## try the sandbox on another kernel with control groups v2, in a virtual machine
 	scripts/vm-check

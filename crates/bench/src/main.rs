@@ -6,9 +6,11 @@
 use std::{error::Error, os::unix::process::CommandExt, process::Command, process::ExitCode};
 
 use clap::Parser;
+use cloche_executor::spawner;
 
 mod contestants;
 mod figures;
+mod homes;
 mod leftovers;
 mod rounds;
 mod runtimes;
@@ -30,8 +32,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("__spawner") {
-        return cloche_executor::spawner::run(&cloche_executor::spawner::Options::default())
-            .unwrap_or(ExitCode::FAILURE);
+        let layers = std::env::args_os().nth(2).map(Into::into);
+        return spawner::run(&spawner::Options { layers }).unwrap_or(ExitCode::FAILURE);
     }
     match measure(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -48,6 +50,7 @@ fn measure(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     runtime.block_on(async {
         rounds::all(arguments).await?;
         warm::all(arguments).await.map_err(|error| error.to_string())?;
+        homes::all(arguments).await.map_err(|error| error.to_string())?;
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! `cloche team|sandbox|key|thread`: what operators do, through the API of a running server.
+//! `cloche team|sandbox|key|thread|approval`: what operators do, through the API of a running server.
 //!
 //! Each noun is a file of its own: its verbs, the request that each one makes, and the columns of
 //! its table. What may be asked for is the server's to say; nothing is checked twice.
@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::complain;
 
+mod approval;
 mod connection;
 mod key;
 mod sandbox;
@@ -18,6 +19,8 @@ mod table;
 mod team;
 mod thread;
 
+pub(crate) use approval::ApprovalArguments;
+pub(crate) use connection::connect;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;
@@ -48,6 +51,10 @@ enum Show {
     Record,
     /// A record whose `key` is not shown again.
     NewKey,
+    /// The fleet's gates, and whom they are for.
+    Defaults,
+    /// A call that waits, with its code as a person reads it.
+    Approval,
     /// The paths of a comparison.
     Diff,
     /// A sentence; there is no answer to speak of.
@@ -86,6 +93,11 @@ pub(crate) fn team(arguments: TeamArguments) -> ExitCode {
 
 /// `cloche sandbox`.
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
+    carry_out(&arguments.common, arguments.verb)
+}
+
+/// `cloche approval`.
+pub(crate) fn approval(arguments: ApprovalArguments) -> ExitCode {
     carry_out(&arguments.common, arguments.verb)
 }
 

@@ -9,6 +9,8 @@ use cloche_executor::spawner::Options;
 
 mod admin;
 mod doctor;
+mod executor;
+mod mcp;
 mod run;
 mod serve;
 mod verify;
@@ -27,9 +29,15 @@ enum Command {
     Run(Box<run::RunArguments>),
     /// Start the server.
     Serve(serve::ServeArguments),
+    /// Start an executor sidecar: runs code for other servers, keeps nothing.
+    Executor(Box<executor::ExecutorArguments>),
+    /// Serve an MCP client on standard input and output.
+    Mcp(mcp::McpArguments),
     /// Keys of a running server: make, list, change and revoke them.
     Key(Box<admin::KeyArguments>),
-    /// Teams of a running server and their plans.
+    /// Calls of agents that wait for a person, and what was decided.
+    Approval(admin::ApprovalArguments),
+    /// Teams of a running server, their plans and their gates.
     Team(admin::TeamArguments),
     /// Sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
@@ -52,7 +60,10 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::main(*arguments),
         Command::Serve(arguments) => serve::main(arguments),
+        Command::Executor(arguments) => executor::main(*arguments),
+        Command::Mcp(arguments) => mcp::main(arguments),
         Command::Key(arguments) => admin::key(*arguments),
+        Command::Approval(arguments) => admin::approval(arguments),
         Command::Team(arguments) => admin::team(arguments),
         Command::Sandbox(arguments) => admin::sandbox(*arguments),
         Command::Thread(arguments) => admin::thread(*arguments),

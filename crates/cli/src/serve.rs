@@ -6,7 +6,7 @@
 use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use cloche_engine::Local;
+use cloche_engine::{Dispatcher, Engine, Local, Nowhere, Remote};
 use cloche_executor::{Config, Executor, spawner::Process};
 use cloche_gateway::Server;
 use cloche_layers::Layers;
@@ -22,7 +22,8 @@ use crate::complain;
 mod greeting;
 mod settings;
 
-use settings::{LayersArguments, Settings};
+pub(crate) use greeting::start_logs;
+use settings::{LayersArguments, RunsOn, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]
@@ -50,12 +51,21 @@ pub(crate) struct ServeArguments {
     webhook_ca: Option<PathBuf>,
     #[command(flatten)]
     layers: LayersArguments,
+    /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
+    #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
+    executor_url: Vec<String>,
+    /// Seconds that one run at a sidecar may take in all [default: 65].
+    #[arg(long, env = "SANDBOX_EXECUTOR_TIMEOUT_SECONDS", value_name = "SECONDS")]
+    executor_timeout: Option<u64>,
+    /// Run nothing on this host; without sidecars, code execution is turned off.
+    #[arg(long)]
+    no_local_executor: bool,
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
 }
 
-type Failure = Box<dyn Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// Serves until it is told to stop.
 pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
@@ -69,33 +79,57 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
 }
 
 fn start(arguments: ServeArguments) -> Result<(), Failure> {
-    greeting::start_logs(arguments.json_logs);
+    start_logs(arguments.json_logs, "info,rmcp=error");
     let settings = Settings::merge(arguments)?;
-    let executor = settings.executor(std::env::current_exe()?)?;
-    let process = Process::start(&executor.program, &executor.spawner_args)?;
+    let local = match settings.runs_on {
+        RunsOn::ThisHost => Some(spawn(settings.executor(std::env::current_exe()?)?)?),
+        RunsOn::Sidecars(_) | RunsOn::Nothing => None,
+    };
     cloche_jail::privileges::drop_all()?;
-    Runtime::new()?.block_on(serve(process, executor, settings))
+    Runtime::new()?.block_on(serve(local, settings))
 }
 
-async fn serve(process: Process, config: Config, settings: Settings) -> Result<(), Failure> {
+/// The privileged half, and what the executor that uses it is to be.
+type Spawned = (Process, Config);
+
+fn spawn(config: Config) -> Result<Spawned, Failure> {
+    Ok((Process::start(&config.program, &config.spawner_args)?, config))
+}
+
+async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure> {
     // The engine moves the heads of threads, the executor mounts their homes: both use the same layers.
     let layers = Layers::open(settings.layers()).await?;
-    let config = Config { layers: Some(layers.clone()), ..config };
-    let executor = Executor::attach(process, config).await?;
-    let dispatcher = Arc::new(Local::new(executor.clone()));
+    let executor = match local {
+        Some((process, config)) => {
+            let config = Config { layers: Some(layers.clone()), ..config };
+            Some(Executor::attach(process, config).await?)
+        }
+        None => None,
+    };
+    let dispatcher: Arc<dyn Dispatcher> = match (&executor, &settings.runs_on) {
+        (Some(executor), _) => Arc::new(Local::new(executor.clone())),
+        (None, RunsOn::Sidecars(remote)) => Arc::new(Remote::new(remote.clone())?),
+        (None, _) => Arc::new(Nowhere),
+    };
     let server = Server::open(settings.server(layers), dispatcher).await?;
-    warm_up(&server, &executor).await?;
+    match &executor {
+        Some(executor) => warm_up(server.engine(), executor).await?,
+        None if !server.engine().can_run_code() => tracing::warn!("code execution is turned off"),
+        None => {}
+    }
     greeting::show(&server, &settings);
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
     server.run(stop).await?;
-    executor.stop().await;
+    if let Some(executor) = executor {
+        executor.stop().await;
+    }
     Ok(())
 }
 
 /// Has cells parked for every sandbox there is, before the first request.
-async fn warm_up(server: &Server, executor: &Executor) -> Result<(), Failure> {
-    for sandbox in server.engine().sandboxes(None).await? {
+pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
+    for sandbox in engine.sandboxes(None).await? {
         let limits = sandbox.resources.limits(Duration::MAX, ByteSize::default());
         for language in Language::ALL {
             executor.prepare(language, &limits, &sandbox.shape);
@@ -105,7 +139,9 @@ async fn warm_up(server: &Server, executor: &Executor) -> Result<(), Failure> {
 }
 
 /// Ends gracefully on the first SIGTERM or SIGINT.
-fn wait_for_signal(stop: CancellationToken) -> std::io::Result<impl Future<Output = ()>> {
+pub(crate) fn wait_for_signal(
+    stop: CancellationToken,
+) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {

@@ -1,9 +1,13 @@
-//! What operators do: teams, sandboxes and keys. Everything is checked here, whoever asks.
+//! What operators do: teams, sandboxes, keys, gates and approvals. Everything is checked here, whoever asks.
 
+mod approvals;
+mod gates;
 mod keys;
 mod sandboxes;
 mod teams;
 
+pub use approvals::Approver;
+pub use gates::GateChange;
 pub use keys::{KeyChange, KeyDraft, NewKey};
 pub use sandboxes::{SandboxChange, SandboxDraft};
 pub use teams::{TeamChange, TeamDraft};

@@ -1,14 +1,18 @@
 //! May it run? The one place that turns what was asked into what will be done.
 
+mod job;
+
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
-    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Limits, Plan, RunSpec, TeamId,
-    ThreadHome, TraceId, env,
+    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Language, Limits, Plan, RunSpec,
+    TeamId, ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
 
 use crate::{Caller, EngineConfig, Refusal};
+
+pub use job::{JobRefusal, JobRequest, admit_job};
 
 /// A run that was agreed to. Only this module makes one.
 #[derive(Debug)]
@@ -41,6 +45,10 @@ impl Admitted {
     pub(crate) fn with_home(mut self, home: ThreadHome) -> Self {
         self.spec.home = Some(home);
         self
+    }
+
+    pub(crate) fn language(&self) -> Language {
+        self.spec.language
     }
 
     pub(crate) fn limits(&self) -> Limits {

@@ -18,6 +18,8 @@ pub struct EngineConfig {
     /// How long an execution holds its thread without a sign of life; it gives one three times as
     /// often. After a crash, nothing is held for longer.
     pub lease: Duration,
+    /// The gates in front of agent tools.
+    pub gates: GateConfig,
     /// The homes of threads.
     pub homes: HomesConfig,
     /// Webhooks.
@@ -31,8 +33,33 @@ impl Default for EngineConfig {
             keepalive: Duration::from_secs(15),
             grace: Duration::from_secs(30),
             lease: Duration::from_secs(60),
+            gates: GateConfig::default(),
             homes: HomesConfig::default(),
             webhook: WebhookConfig::default(),
+        }
+    }
+}
+
+/// Settings of the gates that are the same for every team.
+#[derive(Clone, Copy, Debug)]
+pub struct GateConfig {
+    /// How long a question can be answered, and then how long the answer counts.
+    pub lifetime: Duration,
+    /// Questions of one team that may be unanswered at once.
+    pub pending: u32,
+    /// Calls of one team that may wait for an answer at once.
+    pub waiting: usize,
+    /// How long decisions are kept.
+    pub keep: Duration,
+}
+
+impl Default for GateConfig {
+    fn default() -> Self {
+        Self {
+            lifetime: Duration::from_mins(15),
+            pending: 100,
+            waiting: 32,
+            keep: Duration::from_hours(24 * 365),
         }
     }
 }

@@ -25,6 +25,12 @@ pub trait Dispatcher: Send + Sync {
     /// The reason, for an operator.
     fn ready(&self) -> Result<(), String>;
 
+    /// Whether there is anything at all that could run code, now or later. Where there is not,
+    /// agents are not offered the tool.
+    fn is_wired(&self) -> bool {
+        true
+    }
+
     /// What is held ready and what is in use, for metrics.
     fn snapshot(&self) -> Snapshot;
 }

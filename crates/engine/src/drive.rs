@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use cloche_layers::crash;
 use cloche_model::{
     Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
-    Score, Status, StreamName, Team, Timings, Usage, UsageReport, Written,
+    Score, Seconds, Status, StreamName, Team, Timings, Usage, UsageReport, Written,
 };
 use cloche_store::{Finish, Finished, StoreError, ThreadKey};
 use tokio::sync::mpsc;
@@ -218,7 +218,7 @@ fn verdict(outcome: &Outcome, limits: &Limits, stopped_by: Option<Stop>) -> Verd
         Ending::TimedOut => Verdict {
             status: Status::Timeout,
             exit_code: -1,
-            error: Some(format!("execution timed out after {}s", limits.timeout.as_secs())),
+            error: Some(format!("execution timed out after {}", Seconds(limits.timeout))),
         },
         Ending::OutOfMemory => Verdict {
             status: Status::Oom,

@@ -24,6 +24,7 @@ use crate::{
     access::{Roster, unauthorized},
     admit::Slots,
     clock,
+    gates::{Desk, expire},
     live::{Live, Stop},
     secrets,
     webhook::{Courier, CourierError},
@@ -51,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) live: RwLock<HashMap<TraceId, Arc<Live>>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) courier: Arc<Courier>,
+    /// Calls that wait for a person.
+    pub(crate) desk: Arc<Desk>,
     /// Executions under way.
     pub(crate) runs: TaskTracker,
     draining: AtomicBool,
@@ -125,6 +128,7 @@ impl Engine {
             live: RwLock::default(),
             metrics,
             courier: Arc::new(courier),
+            desk: Arc::default(),
             runs: TaskTracker::new(),
             draining: AtomicBool::new(false),
             squashing: Mutex::default(),
@@ -144,6 +148,8 @@ impl Engine {
         let inner = &self.inner;
         let courier = Arc::clone(&inner.courier);
         inner.background.spawn(courier.run(inner.closing.clone()));
+        let (store, desk) = (Arc::clone(&inner.store), Arc::clone(&inner.desk));
+        inner.background.spawn(expire(store, desk, inner.closing.clone()));
         inner.background.spawn(self.clone().keep_house(inner.config.homes.sweep_every));
     }
 
@@ -180,6 +186,12 @@ impl Engine {
         self.inner.dispatcher.ready()
     }
 
+    /// Whether anything was set up to run code. Where not, no door may offer it to an agent.
+    #[must_use]
+    pub fn can_run_code(&self) -> bool {
+        self.inner.dispatcher.is_wired()
+    }
+
     /// Everything that is counted, in the text format of Prometheus.
     #[must_use]
     pub fn metrics_text(&self) -> String {
@@ -199,6 +211,7 @@ impl Engine {
     pub fn drain(&self) {
         self.inner.draining.store(true, Ordering::SeqCst);
         self.inner.runs.close();
+        self.inner.desk.tell_all();
     }
 
     /// Takes nothing new, lets executions end within the grace period, then ends them.

@@ -16,7 +16,7 @@ use crate::{
     clock,
     drive::UNAVAILABLE,
     live::{Live, Stop},
-    replay, secrets, threads,
+    nowhere, replay, secrets, threads,
 };
 
 /// An execution that has begun.
@@ -34,6 +34,12 @@ impl Started {
         self.live.read(0)
     }
 
+    /// Ties the execution to whoever holds the leash: dropped before the end, it is stopped.
+    #[must_use]
+    pub fn leash(&self) -> Leash {
+        Leash(Arc::clone(&self.live))
+    }
+
     /// Waits for the end; the record of it is durable by then.
     ///
     /// # Errors
@@ -47,6 +53,15 @@ impl Started {
             return Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).of(trace_id));
         }
         Ok(execution)
+    }
+}
+
+/// Stops an execution when it is dropped. What is over stays as it is.
+pub struct Leash(Arc<Live>);
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.0.stop(Stop::User);
     }
 }
 
@@ -80,6 +95,9 @@ impl Engine {
     ) -> Result<Started, Refusal> {
         if self.is_draining() {
             return Err(Self::draining_refusal());
+        }
+        if !self.can_run_code() {
+            return Err(Refusal::new(ErrorCode::Unavailable, nowhere::SENTENCE));
         }
         let trace_id = TraceId::from_random(secrets::random()?);
         let mut start = self.describe(caller, &request, delivery, &trace_id);

@@ -15,32 +15,42 @@ mod drive;
 mod engine;
 mod executions;
 mod files;
+mod gates;
 mod lines;
 mod live;
 mod local;
 mod metrics;
+mod nowhere;
 mod refusal;
+mod remote;
 mod replay;
 mod secrets;
+pub mod sidecar;
 mod threads;
 mod webhook;
 
 pub use access::Caller;
-pub use admin::{KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange, TeamDraft};
-pub use admit::Admitted;
+pub use admin::{
+    Approver, GateChange, KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange,
+    TeamDraft,
+};
+pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
-pub use cloche_store::{Cursor, ExecutionFilter};
+pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter};
 pub use clock::{now, parse_rfc3339, rfc3339};
-pub use config::{EngineConfig, HomesConfig, WebhookConfig};
+pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
 pub use engine::{Engine, OpenError};
-pub use executions::{Output, Page, Started};
+pub use executions::{Leash, Output, Page, Started};
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, Purpose, Signed, Signer,
 };
+pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
 pub use metrics::Metrics;
+pub use nowhere::Nowhere;
 pub use refusal::Refusal;
+pub use remote::{Remote, RemoteConfig, RemoteError};
 pub use threads::{Difference, History, TarStream, ThreadPage};
 pub use webhook::CourierError;

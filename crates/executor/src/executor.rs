@@ -15,7 +15,7 @@ use crate::{
     home::{HomeError, House},
     metrics::{Metrics, Snapshot, count},
     pool::{Found, Key, Pool, PoolSettings},
-    seal::{self, Left, Placed, SealError},
+    seal::{self, Keep, Left, Placed, SealError},
     spawner::{
         client::{Process, Source, SpawnError, Spawner},
         gone::Gone,
@@ -37,6 +37,8 @@ pub struct Config {
     /// Where homes and what runs write are kept; none: nothing is kept, and threads are refused.
     /// The spawner must have been told the same directory of unpacked layers.
     pub layers: Option<Layers>,
+    /// Without layers: whether outcomes name the files that runs wrote all the same.
+    pub names_files: bool,
 }
 
 impl Config {
@@ -48,6 +50,7 @@ impl Config {
             allow_missing: Vec::new(),
             pool: None,
             layers: None,
+            names_files: false,
         }
     }
 }
@@ -139,6 +142,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     pool: Option<Pool>,
     layers: Option<Layers>,
+    names_files: bool,
     missing: Vec<(String, String)>,
 }
 
@@ -163,8 +167,9 @@ impl Executor {
         let pool = config
             .pool
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        let layers = config.layers;
-        Ok(Self { shared: Arc::new(Shared { spawner, metrics, pool, layers, missing }) })
+        let Config { layers, names_files, .. } = config;
+        let shared = Shared { spawner, metrics, pool, layers, names_files, missing };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The walls this host cannot build and was allowed not to: name and reason.
@@ -200,7 +205,11 @@ impl Executor {
             None => None,
         };
         let gone = cell.gone.clone();
-        let placed = layers.is_some().then(|| Placed::of(&spec));
+        let keep = match layers {
+            Some(layers) => Some(Keep::In(layers)),
+            None => self.shared.names_files.then_some(Keep::NamesOnly),
+        };
+        let placed = keep.is_some().then(|| Placed::of(&spec));
         let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
         let driven = drive(cell, spawner, work).await;
         drop(done);
@@ -208,9 +217,9 @@ impl Executor {
         let Driven { mut outcome, home } = driven?;
         outcome.timings.cell = waited;
         let ended = Instant::now();
-        if let (Some(layers), Some(placed), Some(home)) = (layers, placed, diff.or(home)) {
+        if let (Some(keep), Some(placed), Some(home)) = (keep, placed, diff.or(home)) {
             let left = Left { home, placed, is_thread: house.is_some() };
-            outcome.written = seal::seal(spawner, layers, &left).await?;
+            outcome.written = seal::seal(spawner, keep, &left).await?;
         }
         outcome.timings.seal = ended.elapsed();
         metrics.attach.add(outcome.timings.attach);

@@ -13,7 +13,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use cloche_layers::{Entry, Kind, LayerError, Layers};
+use cloche_layers::{Bounds, LayerError, Layers, survey};
 use cloche_model::{OutputFile, RunSpec, Written};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
@@ -139,13 +139,22 @@ impl Left {
     }
 }
 
+/// What becomes of what a run has written.
+#[derive(Clone, Copy)]
+pub(crate) enum Keep<'a> {
+    /// It is stored here.
+    In(&'a Layers),
+    /// It is named, and gone.
+    NamesOnly,
+}
+
 /// Keeps what a run has written. A run of no thread has its outcome also without.
 pub(crate) async fn seal(
     spawner: &Spawner,
-    layers: &Layers,
+    keep: Keep<'_>,
     left: &Left,
 ) -> Result<Written, RunError> {
-    match try_seal(spawner, layers, left).await {
+    match try_seal(spawner, keep, left).await {
         Err(error) if left.is_thread => Err(RunError::Seal(error)),
         Err(error) => {
             tracing::error!(%error, "the files of a run were not kept");
@@ -155,28 +164,32 @@ pub(crate) async fn seal(
     }
 }
 
-async fn try_seal(spawner: &Spawner, layers: &Layers, left: &Left) -> Result<Written, SealError> {
+async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Written, SealError> {
     if left.is_nothing()? {
         return Ok(Written::default());
     }
     let quota_exceeded = left.is_thread && left.is_full()?;
     let (archive, unchanged) = Archive::of(left, spawner).await?;
-    let Some(stored) = layers.store(archive).await? else {
+    let (layer, index) = match keep {
+        Keep::In(layers) => layers.store(archive).await?.map(|it| (Some(it.layer), it.index)),
+        Keep::NamesOnly => {
+            survey(archive, Bounds::default()).await?.map(|index| (None, Arc::new(index)))
+        }
+    }
+    .unzip();
+    let Some(index) = index else {
         return Ok(Written { quota_exceeded, ..Written::default() });
     };
     let unchanged = unchanged.get().cloned().unwrap_or_default();
-    let files = stored.index.entries().iter().filter_map(output_file);
+    let files = index.files().map(|(path, size)| OutputFile {
+        name: String::from_utf8_lossy(path).into_owned(),
+        size,
+        truncated: false,
+    });
     let mut files: Vec<_> = files.filter(|file| !unchanged.contains(&file.name)).collect();
     let files_omitted = files.len().saturating_sub(MOST_FILES) as u64;
     files.truncate(MOST_FILES);
-    Ok(Written { layer: Some(stored.layer), files, files_omitted, quota_exceeded })
-}
-
-/// A file of a layer, as its caller is told of it.
-fn output_file(entry: &Entry) -> Option<OutputFile> {
-    let Kind::File { size, .. } = &entry.kind else { return None };
-    let name = String::from_utf8_lossy(&entry.path).into_owned();
-    Some(OutputFile { name, size: *size, truncated: false })
+    Ok(Written { layer: layer.flatten(), files, files_omitted, quota_exceeded })
 }
 
 /// The names of files that are what was put there, once the packer has said so.

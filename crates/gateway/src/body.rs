@@ -2,14 +2,14 @@
 //! said in our shape, with the field's name.
 
 use axum::{
-    body::Bytes,
-    extract::{FromRequest, Request},
+    body::{Body, Bytes},
+    extract::{FromRef, FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
-use crate::{error::ApiError, router::Doors};
+use crate::{GatewayConfig, error::ApiError};
 
 /// The deepest nesting that is read; nothing in any contract needs more than three.
 const MAX_DEPTH: usize = 64;
@@ -17,20 +17,35 @@ const MAX_DEPTH: usize = 64;
 /// A body of JSON.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Doors> for JsonBody<T> {
+impl<T, S> FromRequest<S> for JsonBody<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    GatewayConfig: FromRef<S>,
+{
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, doors: &Doors) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let config = GatewayConfig::from_ref(state);
         check_type(request.headers())?;
-        let limit = usize::try_from(doors.config.body.bytes()).unwrap_or(usize::MAX);
-        check_length(request.headers(), limit)?;
-        let read = tokio::time::timeout(doors.config.body_timeout, read(request, limit));
-        let bytes = read.await.map_err(|_| {
-            let message = "the body did not arrive in time".to_owned();
-            ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
-        })??;
+        let (parts, body) = request.into_parts();
+        let bytes = bounded(&parts.headers, body, &config).await?;
         parse(&bytes).map(Self)
     }
+}
+
+/// The bytes of a body that is not too large and not too slow.
+pub(crate) async fn bounded(
+    headers: &HeaderMap,
+    body: Body,
+    config: &GatewayConfig,
+) -> Result<Bytes, ApiError> {
+    let limit = usize::try_from(config.body.bytes()).unwrap_or(usize::MAX);
+    check_length(headers, limit)?;
+    tokio::time::timeout(config.body_timeout, read(body, limit)).await.map_err(|_| {
+        let message = "the body did not arrive in time".to_owned();
+        ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
+    })?
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -59,8 +74,8 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::Http(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
 }
 
-async fn read(request: Request, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(request.into_body(), limit).collect().await {
+async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    match Limited::new(body, limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large(limit)),
         Err(_) => Err(invalid("the body could not be read to its end".to_owned())),
@@ -92,7 +107,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
 
 /// Counts brackets outside of strings. Fields that nobody knows are skipped without recursion, so
 /// the parser's own limit does not see them.
-fn is_deep(bytes: &[u8]) -> bool {
+pub(crate) fn is_deep(bytes: &[u8]) -> bool {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for byte in bytes {
         match byte {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cloche_model::ByteSize;
 
 /// Settings of the gateway.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GatewayConfig {
     /// The largest body of JSON that is read. A megabyte of code, or of standard input, can need six
     /// in escapes; eight megabytes of files need eleven in base64.
@@ -18,6 +18,44 @@ pub struct GatewayConfig {
     pub connections: usize,
     /// How long connections may go on after the last execution when the server stops.
     pub linger: Duration,
+    /// The door for agents.
+    pub mcp: McpConfig,
+}
+
+/// Settings of the MCP server.
+#[derive(Clone, Debug)]
+pub struct McpConfig {
+    /// The most of each output stream that a result shows; a model has to read it.
+    pub output: ByteSize,
+    /// The most of a file that is read at once, and the largest image that comes with a result.
+    pub file: ByteSize,
+    /// Origins of web pages that may ask besides those of this machine, e.g. `https://a.example`.
+    pub origins: Vec<String>,
+    /// How long a call waits for a person to approve it.
+    pub approval_wait: Duration,
+}
+
+impl McpConfig {
+    /// The most of an output stream, as a count of bytes.
+    pub(crate) fn output_bytes(&self) -> usize {
+        usize::try_from(self.output.bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// The most of a file, likewise.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.file.bytes()
+    }
+}
+
+impl Default for McpConfig {
+    fn default() -> Self {
+        Self {
+            output: ByteSize::kib(32),
+            file: ByteSize::mib(1),
+            origins: Vec::new(),
+            approval_wait: Duration::from_mins(5),
+        }
+    }
 }
 
 impl Default for GatewayConfig {
@@ -28,6 +66,7 @@ impl Default for GatewayConfig {
             body_timeout: Duration::from_secs(30),
             connections: 10_000,
             linger: Duration::from_secs(2),
+            mcp: McpConfig::default(),
         }
     }
 }

@@ -42,6 +42,7 @@ fn status(code: ErrorCode) -> StatusCode {
     match code {
         ErrorCode::Validation => StatusCode::BAD_REQUEST,
         ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
+        ErrorCode::Forbidden => StatusCode::FORBIDDEN,
         ErrorCode::NotFound => StatusCode::NOT_FOUND,
         ErrorCode::Conflict => StatusCode::CONFLICT,
         ErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -80,15 +81,16 @@ impl IntoResponse for ApiError {
         {
             headers.insert(TRACE_ID, value);
         }
-        if status.is_server_error() {
-            log(&refusal);
-        }
+        log_if_ours(&refusal);
         response
     }
 }
 
-/// The whole chain of causes, once.
-fn log(refusal: &Refusal) {
+/// The whole chain of causes, once, where the fault is ours.
+pub(crate) fn log_if_ours(refusal: &Refusal) {
+    if !status(refusal.code).is_server_error() {
+        return;
+    }
     let mut causes = Vec::new();
     let mut cause = refusal.source();
     while let Some(error) = cause {

@@ -1,12 +1,14 @@
 //! One file for each resource. A handler takes a request apart, asks the engine, and puts the
 //! answer together; it decides nothing.
 
+pub(crate) mod approvals;
 pub(crate) mod docs;
 pub(crate) mod exchange;
 pub(crate) mod execute;
 pub(crate) mod execution_files;
 pub(crate) mod executions;
 pub(crate) mod files;
+pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod sandboxes;

@@ -1,4 +1,4 @@
-//! The doors: REST, the admin API, health, metrics, and the description of it all.
+//! The doors: REST, MCP, the admin API, health, metrics, and the description of it all.
 //!
 //! The gateway translates. It knows HTTP and the names on the wire; it decides nothing about
 //! executions, keeps nothing, and can name neither a table nor a mount.
@@ -10,12 +10,16 @@ mod config;
 mod error;
 mod http;
 mod incoming;
+mod mcp;
 mod range;
 mod router;
 mod server;
+mod sidecar;
 mod wire;
 
 pub use compose::{OpenError, Server, ServerOptions};
-pub use config::GatewayConfig;
+pub use config::{GatewayConfig, McpConfig};
+pub use mcp::{McpError, serve_mcp};
 pub use router::{description, router};
 pub use server::serve;
+pub use sidecar::{SidecarOptions, SidecarServer};

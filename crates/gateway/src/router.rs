@@ -3,8 +3,14 @@
 
 use std::sync::Arc;
 
-use axum::{Router, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    extract::FromRef,
+    http::StatusCode,
+    routing::{any, get},
+};
 use cloche_engine::Engine;
+use tokio_util::sync::CancellationToken;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -18,9 +24,10 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{
-        docs, exchange, execute, execution_files, executions, files, health, keys, sandboxes,
-        teams, threads, transfer,
+        approvals, docs, exchange, execute, execution_files, executions, files, gates, health,
+        keys, sandboxes, teams, threads, transfer,
     },
+    mcp::{self, Sessions},
 };
 
 /// What every handler can reach.
@@ -29,6 +36,13 @@ pub(crate) struct Doors {
     pub(crate) engine: Engine,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
+    pub(crate) mcp: Sessions,
+}
+
+impl FromRef<Doors> for GatewayConfig {
+    fn from_ref(doors: &Doors) -> Self {
+        doors.config.clone()
+    }
 }
 
 #[derive(OpenApi)]
@@ -43,7 +57,8 @@ pub(crate) struct Doors {
         (name = "executions", description = "What ran, and what runs"),
         (name = "threads", description = "Homes that outlive a run, and every point in time of theirs"),
         (name = "files", description = "Files of a thread, up and down"),
-        (name = "admin", description = "Teams, sandboxes and keys"),
+        (name = "approvals", description = "Calls of agents that wait for a person"),
+        (name = "admin", description = "Teams, sandboxes, keys and gates"),
         (name = "health", description = "For whoever operates the server")
     ),
     // Described here, as its path is a wildcard to the router.
@@ -95,6 +110,16 @@ fn table() -> OpenApiRouter<Doors> {
         .routes(routes!(sandboxes::get, sandboxes::update, sandboxes::delete))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::get, keys::update, keys::revoke))
+        .routes(routes!(gates::defaults, gates::update_defaults))
+        .routes(routes!(gates::list))
+        .routes(routes!(gates::get))
+        .routes(routes!(gates::approve))
+        .routes(routes!(gates::deny))
+        .routes(routes!(gates::decisions))
+        .routes(routes!(approvals::list))
+        .routes(routes!(approvals::get))
+        .routes(routes!(approvals::approve))
+        .routes(routes!(approvals::deny))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
@@ -110,20 +135,29 @@ pub fn description() -> Description {
 
 /// Everything that is served.
 pub fn router(engine: Engine, config: GatewayConfig) -> Router {
-    let (router, description) = table().split_for_parts();
-    let description = description.to_pretty_json().unwrap_or_default();
-    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(Doors {
-        engine,
-        config,
-        description: description.into(),
-    })
+    router_until(engine, config, CancellationToken::new())
 }
 
-async fn no_route() -> ApiError {
+/// The same; streams that would never end are ended by `closing`.
+pub(crate) fn router_until(
+    engine: Engine,
+    config: GatewayConfig,
+    closing: CancellationToken,
+) -> Router {
+    let (router, description) = table().split_for_parts();
+    let description = description.to_pretty_json().unwrap_or_default().into();
+    // Not in the description: this door describes itself, in its own protocol.
+    let router = router.route("/mcp", any(mcp::door));
+    let mcp = Sessions::new(closing);
+    let doors = Doors { engine, config, description, mcp };
+    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
+}
+
+pub(crate) async fn no_route() -> ApiError {
     ApiError::not_found()
 }
 
-async fn no_method() -> ApiError {
+pub(crate) async fn no_method() -> ApiError {
     let message = "this resource does not have that method".to_owned();
     ApiError::Http(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
 }

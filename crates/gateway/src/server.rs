@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
-use crate::{GatewayConfig, router};
+use crate::{GatewayConfig, router::router_until};
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -43,9 +43,26 @@ pub async fn serve(
     config: GatewayConfig,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
+    let streams = CancellationToken::new();
+    let app = router_until(engine.clone(), config.clone(), streams.clone());
+    let ending = async move {
+        engine.shutdown().await;
+        streams.cancel();
+    };
+    accept(listener, app, config, shutdown, ending).await
+}
+
+/// The same for any table of routes; `ending` is what is done between the last connection that is taken
+/// and the closing of those there are.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    app: Router,
+    config: GatewayConfig,
+    shutdown: CancellationToken,
+    ending: impl Future<Output = ()>,
+) -> io::Result<()> {
     let address = listener.local_addr()?;
     tracing::info!(%address, "serving");
-    let app = router(engine.clone(), config);
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(config.connections));
     loop {
@@ -58,14 +75,14 @@ pub async fn serve(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let (app, shutdown) = (app.clone(), shutdown.clone());
+        let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
         connections.spawn(async move {
             connection(stream, app, &config, shutdown).await;
             drop(place);
         });
     }
     drop(listener);
-    engine.shutdown().await;
+    ending.await;
     connections.close();
     if tokio::time::timeout(config.linger, connections.wait()).await.is_err() {
         tracing::info!(left = connections.len(), "connections are cut");

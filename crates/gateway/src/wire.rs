@@ -2,16 +2,21 @@
 //! untrusted; everything that goes out is made here from the engine's words.
 
 mod admin;
+mod approvals;
 mod errors;
 mod execute;
 mod execution;
 mod files;
-mod number;
+pub(crate) mod number;
 mod threads;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, KeyList, KeyRecord, SandboxList,
-    SandboxRecord, TeamList, TeamRecord, UpdateKey, UpdateSandbox, UpdateTeam,
+    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
+    SandboxRecord, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam,
+};
+pub(crate) use approvals::{
+    ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,
+    DenyBody, ReasonBody,
 };
 pub(crate) use errors::{ErrorBody, Errors};
 pub(crate) use execute::{
@@ -21,6 +26,7 @@ pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
 pub(crate) use files::{
     DownloadUrl, FileList, ListFiles, OutputFiles, SignedUrl, SourceName, UploadUrl, Uploaded,
 };
+pub(crate) use number::whole;
 pub(crate) use threads::{
     DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
 };

@@ -9,14 +9,15 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use cloche_model::LayerDigest;
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use object_store::{
-    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, aws::AmazonS3Builder,
-    buffered::BufWriter, local::LocalFileSystem, path::Path as Key,
+    ClientOptions, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload,
+    aws::AmazonS3Builder, buffered::BufWriter, local::LocalFileSystem, path::Path as Key,
 };
 use tempfile::NamedTempFile;
 use tokio_util::io::{StreamReader, SyncIoBridge};
@@ -75,7 +76,11 @@ impl Blobs {
             .await
             .map_err(LayerError::io("reading a new layer"))?;
         let mut to = BufWriter::new(Arc::clone(&self.store), self.blob(digest));
-        tokio::io::copy(&mut from, &mut to).await.map_err(LayerError::io("uploading a layer"))?;
+        if let Err(error) = tokio::io::copy(&mut from, &mut to).await {
+            // Parts that were uploaded would stay there, unseen.
+            let _ = to.abort().await;
+            return Err(LayerError::from_io("uploading a layer", error));
+        }
         crash::point("layer-before-rename");
         tokio::io::AsyncWriteExt::shutdown(&mut to)
             .await
@@ -217,7 +222,13 @@ fn bucket(config: &S3Config) -> Result<impl ObjectStore, LayerError> {
     let secret = |name: &String| {
         std::env::var(name).map_err(|_| LayerError::Config(format!("{name} is not set")))
     };
+    // A large layer takes its time, but something must come all the while.
+    let client = ClientOptions::new()
+        .with_connect_timeout(Duration::from_secs(10))
+        .with_read_timeout(Duration::from_secs(30))
+        .with_timeout_disabled();
     let mut builder = AmazonS3Builder::new()
+        .with_client_options(client)
         .with_bucket_name(&config.bucket)
         .with_region(&config.region)
         .with_access_key_id(secret(&config.access_key_env)?)

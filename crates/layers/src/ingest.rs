@@ -14,7 +14,7 @@ use crate::{
     wire::read::Archive,
 };
 
-/// Fast, and nearly as small: level 3 takes twice the time for a twentieth less.
+/// The reply waits for it. Level 3 takes 60 % longer and saves 15 %, of numpy and pandas.
 const LEVEL: i32 = 1;
 /// How much of the archive goes into one frame. Files are read from the beginning of theirs.
 const FRAME: u64 = 4 << 20;
@@ -40,6 +40,15 @@ pub(crate) fn ingest(
     }
     let index = builder.finish(frames, stored)?;
     Ok(Some(Ingested { digest, index }))
+}
+
+/// Reads an archive and keeps nothing but what is in it. None if that is only the home itself.
+pub(crate) fn survey(archive: impl Read, bounds: Bounds) -> Result<Option<Index>, LayerError> {
+    let builder = Builder::read(&mut Archive::new(archive), bounds)?;
+    if builder.len() == 1 {
+        return Ok(None);
+    }
+    builder.finish(Vec::new(), 0).map(Some)
 }
 
 /// Gives on what it reads, and keeps a copy.

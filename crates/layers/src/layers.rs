@@ -10,13 +10,13 @@ use tokio::io::AsyncRead;
 use tokio_util::io::SyncIoBridge;
 
 use crate::{
-    Index, LayerError, LayersConfig,
+    Bounds, Index, LayerError, LayersConfig,
     blobs::{Blobs, blocking},
     cache::Cache,
     crash,
     index::Builder,
     indexes::Indexes,
-    ingest::ingest,
+    ingest::{self, ingest},
     verified,
 };
 
@@ -57,6 +57,19 @@ pub struct Usage {
     pub blobs: u64,
     /// Their size as stored.
     pub blob_bytes: u64,
+}
+
+/// Says what is in an archive, and keeps none of it; none if it holds nothing but the home itself.
+///
+/// # Errors
+/// If the archive is not one that `pack` could have made, or is too large.
+pub async fn survey(
+    archive: impl AsyncRead + Send + Unpin + 'static,
+    bounds: Bounds,
+) -> Result<Option<Index>, LayerError> {
+    let bridge = SyncIoBridge::new(archive);
+    let work = move || ingest::survey(std::io::BufReader::with_capacity(1 << 17, bridge), bounds);
+    blocking(work).await
 }
 
 impl Layers {
@@ -117,13 +130,18 @@ impl Layers {
         index: Index,
     ) -> Result<Stored, LayerError> {
         let layer = index.layer(digest.clone());
-        {
-            let _shared = self.0.gate.read().await;
-            self.0.pins.lock().insert(digest.clone(), Instant::now());
-            self.0.blobs.publish(file, &digest).await?;
+        let _shared = self.0.gate.read().await;
+        self.0.pins.lock().insert(digest.clone(), Instant::now());
+        // An index without its blob does no harm, so it need not wait for the disk.
+        let (published, index) = tokio::join!(
+            self.0.blobs.publish(file, &digest),
+            self.keep_index(digest.clone(), index)
+        );
+        if let Err(error) = published {
+            self.0.indexes.forget(&digest);
+            return Err(error);
         }
         crash::point("layer-stored");
-        let index = self.keep_index(digest, index).await;
         Ok(Stored { layer, index })
     }
 

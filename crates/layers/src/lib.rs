@@ -28,7 +28,7 @@ pub use content::OpenFile;
 pub use entry::{ContentHash, Entry, Extent, Kind, Mtime, Xattr};
 pub use error::{Bounds, LayerError};
 pub use index::Index;
-pub use layers::{Layers, Stored, Usage};
+pub use layers::{Layers, Stored, Usage, survey};
 pub use mount::Mountable;
 pub use oci::ExportMeta;
 pub use pack::{Markers, PackRequest, pack};

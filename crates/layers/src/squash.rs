@@ -1,11 +1,12 @@
 //! One layer in place of a stack: what survives of every blob, put into a new archive.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     io::{self, BufWriter, Read, Write},
 };
 
 use cloche_model::LayerDigest;
+use tokio::runtime::Handle;
 use tokio_util::io::SyncIoBridge;
 
 use crate::{
@@ -35,29 +36,10 @@ impl Layers {
             return Ok(None);
         }
         let (out, archive) = tokio::io::duplex(PIPE);
-        let mut out = BufWriter::with_capacity(1 << 16, SyncIoBridge::new(out));
-        let write = async {
-            let (mut files, rest) = plan(&tree);
-            out = blocking(move || {
-                for entry in &rest {
-                    write::head(&mut out, entry).map_err(writing)?;
-                }
-                Ok(out)
-            })
-            .await?;
-            let mut seen = HashSet::new();
-            for digest in stack.iter().filter(|digest| seen.insert(*digest)) {
-                let Some(wanted) = files.remove(digest) else { continue };
-                let blob = self.0.blobs.read(digest).await?;
-                let digest = digest.clone();
-                out = blocking(move || {
-                    verified::read(blob, &digest, |archive| survivors(archive, &wanted, &mut out))?;
-                    Ok(out)
-                })
-                .await?;
-            }
-            blocking(move || write::end(&mut out).map_err(writing)).await
-        };
+        let out = BufWriter::with_capacity(1 << 16, SyncIoBridge::new(out));
+        let (layers, stack) = (self.clone(), stack.to_vec());
+        // All of it where blocking is no harm: dropping `out` writes, too.
+        let write = blocking(move || layers.write_survivors(&stack, &tree, out));
         let (written, stored) = tokio::join!(write, self.store(archive));
         // If the first half fails, the second says only that the archive ended early.
         match written {
@@ -66,6 +48,24 @@ impl Layers {
             }
             other => other.and(stored),
         }
+    }
+
+    fn write_survivors(
+        &self,
+        stack: &[LayerDigest],
+        tree: &Tree,
+        mut out: impl Write,
+    ) -> Result<(), LayerError> {
+        let (mut files, rest) = plan(tree);
+        for entry in &rest {
+            write::head(&mut out, entry).map_err(writing)?;
+        }
+        for digest in stack {
+            let Some(wanted) = files.remove(digest) else { continue };
+            let blob = Handle::current().block_on(self.0.blobs.read(digest))?;
+            verified::read(blob, digest, |archive| survivors(archive, &wanted, &mut out))?;
+        }
+        write::end(&mut out).map_err(writing)
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashSet,
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use cloche_model::LayerDigest;
 use futures::TryStreamExt;
 
-use crate::{LayerError, Layers};
+use crate::{LayerError, Layers, blobs::blocking};
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,16 +44,23 @@ impl Layers {
                 swept.kept += 1;
                 continue;
             }
-            // Nothing is published meanwhile, so what is old and not pinned now stays so.
-            let _alone = self.0.gate.write().await;
-            let pinned = self.pinned(&digest, grace);
-            if pinned || !self.0.blobs.head(&digest).await?.as_ref().is_some_and(old) {
-                swept.kept += 1;
-                continue;
+            {
+                // Nothing is published meanwhile, so what is old and not pinned now stays so.
+                let _alone = self.0.gate.write().await;
+                let pinned = self.pinned(&digest, grace);
+                if pinned || !self.0.blobs.head(&digest).await?.as_ref().is_some_and(old) {
+                    swept.kept += 1;
+                    continue;
+                }
+                self.0.blobs.delete(&digest).await?;
+                self.0.indexes.forget(&digest);
             }
-            self.0.blobs.delete(&digest).await?;
-            self.0.indexes.forget(&digest);
-            self.0.cache.evict(&digest);
+            let cache = Arc::clone(&self.0.cache);
+            blocking(move || {
+                cache.evict(&digest);
+                Ok(())
+            })
+            .await?;
             swept.deleted += 1;
             swept.bytes += meta.size;
         }

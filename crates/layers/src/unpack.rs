@@ -187,7 +187,17 @@ impl Unpacker {
     fn parent(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
         let wanted = split(path).0;
         if self.parent.0 != wanted {
-            self.parent = (wanted.to_vec(), beneath::directory(&self.top, wanted)?);
+            // From the last one on, if it lies above: walking from the top is slow in deep trees.
+            let rest = match wanted.strip_prefix(&self.parent.0[..]) {
+                Some(rest) if self.parent.0.is_empty() => Some(rest),
+                Some(rest) => rest.strip_prefix(b"/"),
+                None => None,
+            };
+            let directory = match rest {
+                Some(rest) => beneath::directory(&self.parent.1, rest)?,
+                None => beneath::directory(&self.top, wanted)?,
+            };
+            self.parent = (wanted.to_vec(), directory);
         }
         Ok(&self.parent.1)
     }

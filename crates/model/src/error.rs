@@ -21,6 +21,8 @@ pub enum ErrorCode {
     Validation,
     /// No key, a wrong key, or one that was revoked.
     Unauthorized,
+    /// The key is good, and this is not for it to do.
+    Forbidden,
     /// Nothing by that id that this caller may see.
     NotFound,
     /// The resource is in use.
@@ -40,6 +42,7 @@ impl ErrorCode {
         match self {
             Self::Validation => "validation_error",
             Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
             Self::NotFound => "not_found",
             Self::Conflict => "conflict",
             Self::RateLimited => "rate_limited",

@@ -93,6 +93,15 @@ id!(
     SandboxId, "sbx_", "sandbox id"
 );
 
+id!(
+    /// A call of a tool that waits for a person.
+    ApprovalId, "apr_", "approval id"
+);
+id!(
+    /// A decision about a tool or its gates.
+    DecisionId, "dec_", "decision id"
+);
+
 /// The name a caller gave to a home that outlives a run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -6,6 +6,7 @@
 pub mod env;
 mod error;
 mod execution;
+mod gates;
 mod home_path;
 mod ids;
 mod language;
@@ -28,8 +29,9 @@ pub use execution::{
     Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,
     UsageReport,
 };
+pub use gates::{Approval, ApprovalState, Decision, DecisionKind, GateSettings, Tool, ToolPolicy};
 pub use home_path::HomePath;
-pub use ids::{KeyId, SandboxId, TeamId, ThreadId, TraceId, check_name};
+pub use ids::{ApprovalId, DecisionId, KeyId, SandboxId, TeamId, ThreadId, TraceId, check_name};
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeRoom, Layer, LayerDigest, OutputFile, ThreadHome, Written};
 pub use moment::Moment;
@@ -41,4 +43,4 @@ pub use secret::Secret;
 pub use sub_path::SubPath;
 pub use tenancy::{ApiKey, Resources, Retention, Sandbox, Team};
 pub use thread::{HomeUsage, Point, PointKind, PointName, Thread};
-pub use units::{ByteSize, Cpus, InvalidUnit};
+pub use units::{ByteSize, Cpus, InvalidUnit, Seconds};

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, Cpus, HomeRoom, Invalid};
+use crate::{ByteSize, Cpus, HomeRoom, Invalid, Seconds};
 
 /// What a team has signed up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -110,10 +110,10 @@ impl Plan {
             Self::Enterprise => "Ask your administrator to raise the team's limit.",
         };
         format!(
-            "timeout of {}s exceeds the {} plan's maximum of {}s. {advice}",
-            asked.as_secs(),
+            "timeout of {} exceeds the {} plan's maximum of {}. {advice}",
+            Seconds(asked),
             self.title(),
-            limit.as_secs()
+            Seconds(limit)
         )
     }
 

@@ -37,6 +37,8 @@ pub struct ExecuteRequest {
     pub language: Option<String>,
     /// Seconds it may take; 60 if absent.
     pub timeout: Option<i64>,
+    /// The same in milliseconds, from doors that count in them; a request has one of the two.
+    pub timeout_ms: Option<i64>,
     /// The thread whose home it uses.
     pub thread_id: Option<String>,
     /// What the caller wants to find it by.
@@ -95,7 +97,7 @@ impl ExecuteRequest {
     pub fn check(self) -> Result<CheckedRequest, Invalid> {
         check_code(&self.code)?;
         let language = check_language(self.language.as_deref())?;
-        let timeout = check_timeout(self.timeout)?;
+        let timeout = check_timeout(self.timeout, self.timeout_ms)?;
         let thread = self.thread_id.as_deref().map(str::parse).transpose()?;
         let metadata = self.metadata.unwrap_or_default();
         check_metadata(&metadata)?;
@@ -173,15 +175,30 @@ fn check_language(language: Option<&str>) -> Result<Language, Invalid> {
     })
 }
 
-fn check_timeout(timeout: Option<i64>) -> Result<Duration, Invalid> {
-    let Some(seconds) = timeout else { return Ok(DEFAULT_TIMEOUT) };
-    u64::try_from(seconds)
+fn check_timeout(seconds: Option<i64>, millis: Option<i64>) -> Result<Duration, Invalid> {
+    let (name, unit, asked, most, exact): (_, _, _, _, fn(u64) -> Duration) =
+        match (seconds, millis) {
+            (None, None) => return Ok(DEFAULT_TIMEOUT),
+            (Some(_), Some(_)) => {
+                return Err(Invalid::new("give timeout or timeout_ms, not both"));
+            }
+            (Some(asked), None) => (
+                "timeout",
+                " seconds",
+                asked,
+                u128::from(MAX_TIMEOUT.as_secs()),
+                Duration::from_secs,
+            ),
+            (None, Some(asked)) => {
+                ("timeout_ms", "", asked, MAX_TIMEOUT.as_millis(), Duration::from_millis)
+            }
+        };
+    u64::try_from(asked)
         .ok()
-        .map(Duration::from_secs)
-        .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
+        .filter(|asked| (1..=most).contains(&u128::from(*asked)))
+        .map(exact)
         .ok_or_else(|| {
-            let limit = MAX_TIMEOUT.as_secs();
-            Invalid::new(format!("timeout must be between 1 and {limit} seconds, got {seconds}"))
+            Invalid::new(format!("{name} must be between 1 and {most}{unit}, got {asked}"))
         })
 }
 
@@ -285,6 +302,15 @@ mod tests {
             let asked = ExecuteRequest { timeout: Some(seconds), ..request() };
             assert!(refusal(asked).starts_with("timeout must be between 1 and"), "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_timeout_can_be_in_milliseconds() {
+        let asked = |millis| ExecuteRequest { timeout_ms: Some(millis), ..request() };
+        assert_eq!(asked(5).check().unwrap().timeout, Duration::from_millis(5));
+        assert_eq!(refusal(asked(0)), "timeout_ms must be between 1 and 31536000000, got 0");
+        let both = ExecuteRequest { timeout: Some(1), ..asked(5) };
+        assert_eq!(refusal(both), "give timeout or timeout_ms, not both");
     }
 
     #[test]

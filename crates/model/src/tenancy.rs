@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Allowance, ByteSize, Cpus, EnvVars, KeyId, Limits, Moment, Plan, SandboxId, SandboxShape,
-    Secret, TeamId,
+    Allowance, ByteSize, Cpus, EnvVars, GateSettings, KeyId, Limits, Moment, Plan, SandboxId,
+    SandboxShape, Secret, TeamId,
 };
 
 /// A tenant.
@@ -22,6 +22,8 @@ pub struct Team {
     pub max_concurrency: Option<u32>,
     /// The longest time limit of its own, instead of the plan's.
     pub max_timeout: Option<Duration>,
+    /// What it has set of the gates in front of agent tools.
+    pub gates: GateSettings,
     /// When it was made.
     pub created_at: Moment,
 }
@@ -123,6 +125,8 @@ pub struct ApiKey {
     pub webhook_url: Option<String>,
     /// What deliveries are signed with.
     pub webhook_secret: Option<Secret>,
+    /// Whether its holder may answer when other keys of the team ask for an approval.
+    pub may_approve: bool,
     /// When it was made.
     pub created_at: Moment,
     /// When it was revoked.

@@ -1,6 +1,6 @@
 //! Sizes and shares as types, so that a bare integer never has to say its unit in its name.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,22 @@ pub struct ByteSize(pub u64);
 #[serde(transparent)]
 pub struct Cpus {
     milli: u32,
+}
+
+/// A time as sentences have it: `30s`, and `0.005s` where it is not whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seconds(pub Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subsec_millis() {
+            0 => write!(f, "{}s", self.0.as_secs()),
+            millis => {
+                let fraction = format!("{millis:03}");
+                write!(f, "{}.{}s", self.0.as_secs(), fraction.trim_end_matches('0'))
+            }
+        }
+    }
 }
 
 /// A size or share that could not be read.

@@ -1,10 +1,12 @@
-//! The rows that survive a restart: teams, keys, sandboxes, executions, threads, deliveries.
+//! The rows that survive a restart: teams, keys, sandboxes, executions, threads, deliveries,
+//! approvals and decisions.
 //!
 //! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
 //! what it is told and knows no policy: no plan is enforced here, no secret is hashed, no webhook
 //! is sent, and nothing reads the clock.
 
 mod filter;
+mod gates;
 mod sqlite;
 mod threads;
 
@@ -17,6 +19,7 @@ use cloche_model::{
 };
 
 pub use filter::{Cursor, ExecutionFilter};
+pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates};
 pub use sqlite::Sqlite;
 pub use threads::{Append, Founding, Moved, Squash, ThreadKey, Threads};
 
@@ -143,7 +146,8 @@ pub trait Tenancy: Send + Sync {
     async fn teams(&self) -> Result<Vec<Team>>;
     /// The team with this id or name.
     async fn team(&self, id_or_name: &str) -> Result<Option<Team>>;
-    /// Replaces all but the id; false if there is none.
+    /// Replaces all but the id and the gates, which [`Gates::change_gates`] writes; false if there
+    /// is none.
     async fn update_team(&self, team: &Team) -> Result<bool>;
     /// Removes a team with its sandboxes and keys; a conflict while a key is still good.
     async fn delete_team(&self, id: &TeamId) -> Result<bool>;
@@ -217,7 +221,7 @@ pub trait Settings: Send + Sync {
 
 /// All of it.
 #[async_trait]
-pub trait Store: Tenancy + Ledger + Threads + Outbox + Settings {
+pub trait Store: Tenancy + Ledger + Threads + Outbox + Settings + Gates {
     /// Whether the store answers.
     async fn ping(&self) -> Result<()>;
     /// Writes what is under way and closes.

@@ -4,6 +4,7 @@
 //! `synchronous=NORMAL`, so a killed process loses nothing that was acknowledged, and
 //! `synchronous=FULL` for whatever moves the head of a thread, so that a power cut does not either.
 
+mod gates;
 mod heads;
 mod ledger;
 mod outbox;

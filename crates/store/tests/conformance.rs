@@ -1,6 +1,8 @@
 //! One suite for every store. A second implementation adds one line at the end of this file.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
+#[path = "conformance/gates.rs"]
+mod gates;
 #[path = "conformance/suite.rs"]
 mod suite;
 #[path = "conformance/threads.rs"]
@@ -72,6 +74,18 @@ macro_rules! conformance_of {
                 every_layer_that_is_needed_is_listed,
                 what_was_counted_is_kept_until_the_head_moves,
                 threads_and_points_are_listed_in_pages,
+            },
+            gates::{
+                settings_come_back_and_say_who_set_them,
+                a_question_is_asked_once_and_so_many_at_a_time,
+                an_approval_is_used_once,
+                an_approval_is_for_one_call_only,
+                only_one_of_many_answers_counts,
+                what_is_late_does_not_count,
+                time_and_an_answer_do_not_both_win,
+                decisions_are_listed_and_name_their_execution,
+                old_decisions_go_and_open_approvals_stay,
+                a_removed_team_leaves_no_question,
             },
         );
     };

@@ -11,12 +11,12 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 /// Bytes in, bytes out.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Connects to the host of an `http` or `https` address.
-pub(super) async fn connect(url: &Url) -> io::Result<Box<dyn Stream>> {
+pub(crate) async fn connect(url: &Url) -> io::Result<Box<dyn Stream>> {
     let addresses = url.socket_addrs(|| None)?;
     let stream = TcpStream::connect(&*addresses).await?;
     if url.scheme() == "http" {

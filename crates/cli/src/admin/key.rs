@@ -43,6 +43,9 @@ pub(super) enum KeyVerb {
         env: Vec<(String, String)>,
         #[command(flatten)]
         webhook: Webhook,
+        /// Let its holder answer when agents with other keys of the team ask.
+        #[arg(long)]
+        may_approve: bool,
     },
     /// List keys.
     List {
@@ -72,6 +75,9 @@ pub(super) enum KeyVerb {
         /// Clear the webhook and its secret.
         #[arg(long, conflicts_with_all = ["webhook_url", "webhook_secret_file"])]
         no_webhook: bool,
+        /// Whether its holder may answer when agents with other keys of the team ask.
+        #[arg(long, value_name = "true|false")]
+        may_approve: Option<bool>,
     },
     /// Revoke a key, at once and for good.
     Revoke {
@@ -119,23 +125,25 @@ impl Verb for KeyVerb {
     fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
         let mut fields = Fields::new();
         Ok(match self {
-            Self::Create { name, team, sandbox, env, webhook } => {
+            Self::Create { name, team, sandbox, env, webhook, may_approve } => {
                 put(&mut fields, "team", Some(team));
                 put(&mut fields, "sandbox", Some(sandbox));
                 put(&mut fields, "name", Some(name));
                 put(&mut fields, "env_vars", variables(env));
                 webhook.put(&mut fields)?;
+                put(&mut fields, "may_approve", may_approve.then_some(true));
                 (server.post("keys", &fields.into())?, Show::NewKey)
             }
             Self::List { team } => {
                 (server.get(&query("keys", team.as_deref()))?, Show::List("keys", COLUMNS))
             }
             Self::Show { key } => (server.get(&path(&key))?, Show::Record),
-            Self::Set { key, name, sandbox, env, webhook, no_webhook } => {
+            Self::Set { key, name, sandbox, env, webhook, no_webhook, may_approve } => {
                 put(&mut fields, "name", name);
                 put(&mut fields, "sandbox", sandbox);
                 put(&mut fields, "env_vars", env.apply(server, &path(&key))?);
                 webhook.put(&mut fields)?;
+                put(&mut fields, "may_approve", may_approve);
                 if no_webhook {
                     put(&mut fields, "webhook_url", Some(Value::Null));
                     put(&mut fields, "webhook_secret", Some(Value::Null));

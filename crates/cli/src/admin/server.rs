@@ -65,6 +65,11 @@ pub(super) enum AdminError {
     Unauthorized(String),
     #[error("{0}")]
     Refused(String),
+    #[error(
+        "`default` with gate settings means every team that has none of its own, and plans are not \
+         set for those: give the two in two commands"
+    )]
+    Mixed,
     #[error("there is no sandbox {name:?} in the team {team:?}")]
     NoSuchSandbox { team: String, name: String },
     #[error("cannot read the webhook secret in {}", path.display())]

@@ -36,6 +36,13 @@ fn for_people(answer: &Value, show: &Show) -> String {
         Show::NewKey => {
             format!("{}\nthe key is shown this once: keep it now\n", record(answer))
         }
+        Show::Defaults => {
+            format!(
+                "{}\nthese hold for every team that has no setting of its own\n",
+                record(answer)
+            )
+        }
+        Show::Approval => approval(answer),
         Show::Diff => diff(answer),
         Show::Done(sentence) => format!("{sentence}\n"),
     }
@@ -50,6 +57,39 @@ fn record(answer: &Value) -> String {
         fields.partition(|(name, _)| FIRST.contains(&name.as_str()));
     let rows = first.into_iter().chain(rest).map(|(name, value)| vec![name.clone(), cell(value)]);
     lay_out(&rows.collect::<Vec<_>>())
+}
+
+/// A call that waits: the record, then its arguments, the code line by line.
+fn approval(answer: &Value) -> String {
+    let mut fields = answer.clone();
+    let text = fields.as_object_mut().and_then(|fields| fields.remove("arguments"));
+    let text = text.as_ref().and_then(Value::as_str).unwrap_or_default();
+    // Arguments that were cut are no JSON any more; they are shown as they are.
+    let mut arguments: Value = serde_json::from_str(text).unwrap_or(Value::Null);
+    let code = arguments.as_object_mut().and_then(|arguments| arguments.remove("code"));
+    let shown = match (&arguments, &code) {
+        (Value::Object(_), Some(Value::String(code))) => {
+            let lines = code.split('\n').map(|line| format!("    {}\n", inert(line)));
+            format!("{}code:\n{}", record(&arguments), lines.collect::<String>())
+        }
+        _ => format!("{}\n", inert(text)),
+    };
+    let cut = fields["arguments_bytes"].as_u64().is_some_and(|bytes| bytes > text.len() as u64);
+    let warning =
+        if cut && !text.is_empty() { "\nthis is not all of it: it was cut\n" } else { "" };
+    format!("{}\n{shown}{warning}", record(&fields))
+}
+
+/// A line whose letters stand where they seem to: nothing moves the cursor, turns the direction of
+/// the text or takes no room.
+fn inert(line: &str) -> String {
+    let hides = |c: char| {
+        c != '\t' && c.is_control()
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+    };
+    let show = |c: char| if hides(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    line.chars().map(show).collect()
 }
 
 /// One path on each line, after a sign for what became of it.
@@ -115,6 +155,21 @@ mod tests {
     fn a_record_begins_with_what_it_is_known_by() {
         let text = for_people(&json!({"created_at": "now", "id": "t_1"}), &Show::Record);
         assert_eq!(text, "id          t_1\ncreated_at  now\n");
+    }
+
+    #[test]
+    fn code_that_waits_is_read_as_it_runs() {
+        let arguments = json!({"language": "python", "code": "a = 1\nb\u{202e} = '\u{1b}[2J'"});
+        let text = arguments.to_string();
+        let answer = json!({"id": "apr_1", "arguments": text, "arguments_bytes": text.len()});
+        let shown = approval(&answer);
+        assert!(
+            shown.contains("language  python\ncode:\n    a = 1\n    b\\u{202e} = '\\u{1b}[2J'\n"),
+            "{shown}"
+        );
+        assert!(!shown.contains("it was cut"), "{shown}");
+        let answer = json!({"id": "apr_1", "arguments": "{\"code\": \"a", "arguments_bytes": 999});
+        assert!(approval(&answer).contains("it was cut"));
     }
 
     #[test]

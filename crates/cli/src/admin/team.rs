@@ -1,12 +1,23 @@
-//! `cloche team`: who has which plan.
+//! `cloche team`: who has which plan, and whose agents may run code.
+//!
+//! With gate settings, the team `default` means the fleet: every team that has no setting of its own.
+//! The team of that name can be set apart from the others by its id.
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{AdminError, Common, Fields, Server, Show, Verb, number_or_none, put, server::segment};
 
-const COLUMNS: &[&str] =
-    &["id", "name", "plan", "max_concurrency", "max_timeout_seconds", "created_at"];
+const COLUMNS: &[&str] = &[
+    "id",
+    "name",
+    "plan",
+    "max_concurrency",
+    "max_timeout_seconds",
+    "agent_sandbox",
+    "execute_code",
+    "created_at",
+];
 
 /// What `cloche team` takes.
 #[derive(Args)]
@@ -48,7 +59,13 @@ pub(super) enum TeamVerb {
         plan: Option<String>,
         #[command(flatten)]
         limits: Limits,
+        /// Gates: agent_sandbox=on|off, execute_code=allow|ask|deny, elicitation=on|off; `none` leaves
+        /// one to the fleet. For the team `default`, these are the fleet's.
+        #[arg(value_name = "NAME=VALUE", value_parser = gate)]
+        gates: Vec<(String, Value)>,
     },
+    /// Show the gates of teams that have none of their own.
+    Defaults,
     /// Remove a team that has no sandboxes and no keys.
     Rm {
         /// Its id or name.
@@ -76,6 +93,50 @@ fn body(name: Option<String>, plan: Option<String>, limits: Limits) -> Value {
     fields.into()
 }
 
+/// What stands for the fleet where gates are set.
+const FLEET: &str = "default";
+
+fn set(
+    server: &Server,
+    team: &str,
+    body: Value,
+    gates: Vec<(String, Value)>,
+) -> Result<(Value, Show), AdminError> {
+    let fleet = team == FLEET && !gates.is_empty();
+    let mut fields = body.as_object().cloned().unwrap_or_default();
+    if fleet && !fields.is_empty() {
+        return Err(AdminError::Mixed);
+    }
+    fields.extend(gates);
+    Ok(match fleet {
+        true => (server.patch("defaults", &fields.into())?, Show::Defaults),
+        false => (server.patch(&path(team), &fields.into())?, Show::Record),
+    })
+}
+
+/// Reads a gate setting as people write it.
+fn gate(text: &str) -> Result<(String, Value), String> {
+    let (name, value) = text.split_once('=').ok_or("a setting is NAME=VALUE")?;
+    let value = match (name, value) {
+        ("agent_sandbox" | "execute_code" | "elicitation", "none") => Value::Null,
+        ("agent_sandbox" | "elicitation", "on") => json!(true),
+        ("agent_sandbox" | "elicitation", "off") => json!(false),
+        ("execute_code", "allow" | "ask" | "deny") => json!(value),
+        ("agent_sandbox" | "elicitation", _) => {
+            return Err(format!("{name} is on, off or none, not {value:?}"));
+        }
+        ("execute_code", _) => {
+            return Err(format!("{name} is allow, ask, deny or none, not {value:?}"));
+        }
+        _ => {
+            return Err(format!(
+                "there is no setting {name:?}; there are agent_sandbox, execute_code, elicitation"
+            ));
+        }
+    };
+    Ok((name.to_owned(), value))
+}
+
 fn path(team: &str) -> String {
     format!("teams/{}", segment(team))
 }
@@ -88,9 +149,10 @@ impl Verb for TeamVerb {
             }
             Self::List => (server.get("teams")?, Show::List("teams", COLUMNS)),
             Self::Show { team } => (server.get(&path(&team))?, Show::Record),
-            Self::Set { team, name, plan, limits } => {
-                (server.patch(&path(&team), &body(name, plan, limits))?, Show::Record)
+            Self::Set { team, name, plan, limits, gates } => {
+                set(server, &team, body(name, plan, limits), gates)?
             }
+            Self::Defaults => (server.get("defaults")?, Show::Defaults),
             Self::Rm { team } => {
                 (server.delete(&path(&team))?, Show::Done(format!("removed {team}")))
             }

@@ -8,8 +8,8 @@ use tracing_subscriber::EnvFilter;
 use super::settings::Settings;
 
 /// Logs go to standard error; `RUST_LOG` says how much.
-pub(super) fn start_logs(json: bool) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+pub(crate) fn start_logs(json: bool, usual: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let logs = logs.with_ansi(io::stderr().is_terminal());
     if json {

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::{EngineConfig, HomesConfig};
+use cloche_engine::{EngineConfig, GateConfig, HomesConfig, RemoteConfig};
 use cloche_executor::{Config, PoolSettings};
-use cloche_gateway::{GatewayConfig, ServerOptions};
+use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
 use cloche_layers::{Layers, LayersConfig};
-use cloche_model::{ByteSize, InvalidUnit};
+use cloche_model::{ByteSize, InvalidUnit, Secret};
 use serde::Deserialize;
 
 use super::ServeArguments;
@@ -54,8 +54,32 @@ struct File {
     output: Option<String>,
     pool: PoolFile,
     webhook: WebhookFile,
+    remote: RemoteFile,
+    gates: GateFile,
     threads: ThreadsFile,
     layers: LayersFile,
+    mcp: McpFile,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct McpFile {
+    /// The most of each output stream that a result shows.
+    output: Option<String>,
+    /// The most of a file that is read at once.
+    file: Option<String>,
+    /// Origins of web pages that may ask.
+    origins: Vec<String>,
+    /// How long a call waits for a person.
+    approval_wait_seconds: Option<u64>,
+}
+
+/// Sidecars that run the code. Their key is no setting of a file: it is in the environment.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RemoteFile {
+    urls: Vec<String>,
+    timeout_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -79,6 +103,16 @@ struct WebhookFile {
     schedule_seconds: Option<Vec<f64>>,
 }
 
+/// The gates in front of agent tools; what a team may set is not here.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct GateFile {
+    approval_seconds: Option<u64>,
+    pending_per_team: Option<u32>,
+    waiting_per_team: Option<usize>,
+    keep_days: Option<u32>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ThreadsFile {
@@ -97,7 +131,19 @@ pub(crate) struct Settings {
     allow_missing: Vec<String>,
     pool: PoolSettings,
     engine: EngineConfig,
+    mcp: McpConfig,
     layers: LayersConfig,
+    pub(super) runs_on: RunsOn,
+}
+
+/// Where the code is run.
+pub(crate) enum RunsOn {
+    /// By an executor of our own.
+    ThisHost,
+    /// Elsewhere.
+    Sidecars(RemoteConfig),
+    /// Nowhere: code execution is turned off.
+    Nothing,
 }
 
 impl Settings {
@@ -106,6 +152,12 @@ impl Settings {
         file.grace_seconds = arguments.grace.or(file.grace_seconds);
         file.webhook.allow.extend(arguments.webhook_allow);
         file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
+        let urls = arguments.executor_url.into_iter().filter(|url| !url.trim().is_empty());
+        let urls: Vec<_> = urls.collect();
+        if !urls.is_empty() {
+            file.remote.urls = urls;
+        }
+        file.remote.timeout_seconds = arguments.executor_timeout.or(file.remote.timeout_seconds);
         let mut allow_missing = file.allow_missing.clone();
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
@@ -116,8 +168,10 @@ impl Settings {
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
+            mcp: mcp(file.mcp)?,
             layers: layers::config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
+            runs_on: runs_on(file.remote, arguments.no_local_executor),
         })
     }
 
@@ -150,9 +204,23 @@ impl Settings {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
             engine,
-            gateway: GatewayConfig::default(),
+            gateway: GatewayConfig { mcp: self.mcp.clone(), ..GatewayConfig::default() },
         }
     }
+}
+
+fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {
+    if file.urls.is_empty() {
+        return if no_local { RunsOn::Nothing } else { RunsOn::ThisHost };
+    }
+    let key = std::env::var("SANDBOX_EXECUTOR_API_KEY").ok().filter(|key| !key.is_empty());
+    let usual = RemoteConfig::default();
+    RunsOn::Sidecars(RemoteConfig {
+        urls: file.urls,
+        key: key.map(Secret::new),
+        timeout: file.timeout_seconds.map_or(usual.timeout, Duration::from_secs),
+        ..usual
+    })
 }
 
 fn read(path: &Path) -> Result<File, SettingsError> {
@@ -180,6 +248,15 @@ fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
     })
 }
 
+fn mcp(file: McpFile) -> Result<McpConfig, SettingsError> {
+    let usual = McpConfig::default();
+    let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
+    let wait = file.approval_wait_seconds.map(Duration::from_secs);
+    let approval_wait = wait.unwrap_or(usual.approval_wait);
+    let file_size = size("mcp.file", &file.file)?.unwrap_or(usual.file);
+    Ok(McpConfig { output, file: file_size, origins: file.origins, approval_wait })
+}
+
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     let mut engine = EngineConfig::default();
     engine.output = size("output", &file.output)?.unwrap_or(engine.output);
@@ -193,8 +270,20 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     if let Some(seconds) = &webhook.schedule_seconds {
         engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
     }
+    engine.gates = gates(&file.gates);
     engine.homes = homes(&file.threads)?;
     Ok(engine)
+}
+
+fn gates(file: &GateFile) -> GateConfig {
+    let usual = GateConfig::default();
+    let days = |days| Duration::from_hours(24 * u64::from(days));
+    GateConfig {
+        lifetime: file.approval_seconds.map_or(usual.lifetime, Duration::from_secs),
+        pending: file.pending_per_team.unwrap_or(usual.pending),
+        waiting: file.waiting_per_team.unwrap_or(usual.waiting),
+        keep: file.keep_days.map_or(usual.keep, days),
+    }
 }
 
 fn homes(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
@@ -239,9 +328,11 @@ mod tests {
 
     #[test]
     fn the_file_is_read_as_people_write_it() {
-        let text = "grace_seconds = 5\n[pool]\nfloor = 1\nmemory = \"64M\"\n[webhook]\nallow = [\"127.0.0.0/8\"]\n";
+        let text = "grace_seconds = 5\n[pool]\nfloor = 1\nmemory = \"64M\"\n[webhook]\nallow = [\"127.0.0.0/8\"]\n\
+            [gates]\napproval_seconds = 60\n";
         let file: File = toml::from_str(text).unwrap();
         assert_eq!(pool(&file.pool).unwrap().memory, ByteSize::mib(64));
         assert_eq!(engine(&file).unwrap().grace, Duration::from_secs(5));
+        assert_eq!(engine(&file).unwrap().gates.lifetime, Duration::from_mins(1));
     }
 }

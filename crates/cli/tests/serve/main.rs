@@ -9,11 +9,13 @@
 )]
 
 mod admin_commands;
+mod approvals;
 mod cancel;
 mod crashes;
 mod execute;
 mod first_start;
 mod host;
+mod mcp;
 mod operations;
 mod processes;
 mod python_client;

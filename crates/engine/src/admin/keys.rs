@@ -25,6 +25,8 @@ pub struct KeyDraft {
     pub webhook_url: Option<String>,
     /// What deliveries are signed with.
     pub webhook_secret: Option<Secret>,
+    /// Whether its holder may answer when other keys of the team ask for an approval.
+    pub may_approve: bool,
 }
 
 impl KeyDraft {
@@ -41,6 +43,7 @@ impl KeyDraft {
             env: EnvVars::new(),
             webhook_url: None,
             webhook_secret: None,
+            may_approve: false,
         }
     }
 }
@@ -58,6 +61,8 @@ pub struct KeyChange {
     pub webhook_url: Option<Option<String>>,
     /// The secret that signs.
     pub webhook_secret: Option<Option<Secret>>,
+    /// Whether its holder may answer when other keys ask.
+    pub may_approve: Option<bool>,
 }
 
 /// A key that was just made, with its secret, which is never seen again.
@@ -87,6 +92,7 @@ impl Engine {
             env: draft.env,
             webhook_url: draft.webhook_url,
             webhook_secret: draft.webhook_secret,
+            may_approve: draft.may_approve,
             created_at: clock::now(),
             revoked_at: None,
         };
@@ -155,6 +161,7 @@ impl Engine {
         key.env = change.env.unwrap_or(key.env);
         key.webhook_url = change.webhook_url.unwrap_or(key.webhook_url);
         key.webhook_secret = change.webhook_secret.unwrap_or(key.webhook_secret);
+        key.may_approve = change.may_approve.unwrap_or(key.may_approve);
         self.check_key(&key).await?;
         let found = self.inner.store.update_key(&key).await?;
         self.inner.roster.forget();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use cloche_model::{Invalid, Plan, Team, TeamId, check_name, request::MAX_TIMEOUT};
+use cloche_model::{GateSettings, Invalid, Plan, Team, TeamId, check_name, request::MAX_TIMEOUT};
 
+use super::GateChange;
 use crate::{Engine, Refusal, clock, secrets};
 
 /// The largest concurrency limit; no limit at all is said by leaving it out.
@@ -40,6 +41,8 @@ pub struct TeamChange {
     pub max_concurrency: Option<Option<u32>>,
     /// The longest time limit.
     pub max_timeout: Option<Option<Duration>>,
+    /// The gates in front of agent tools.
+    pub gates: GateChange,
 }
 
 fn check(team: &Team) -> Result<(), Invalid> {
@@ -68,6 +71,7 @@ impl Engine {
             plan: draft.plan,
             max_concurrency: draft.max_concurrency,
             max_timeout: draft.max_timeout,
+            gates: GateSettings::default(),
             created_at: clock::now(),
         };
         check(&team)?;
@@ -103,9 +107,12 @@ impl Engine {
         team.max_concurrency = change.max_concurrency.unwrap_or(team.max_concurrency);
         team.max_timeout = change.max_timeout.unwrap_or(team.max_timeout);
         check(&team)?;
-        let found = self.inner.store.update_team(&team).await?;
+        if !self.inner.store.update_team(&team).await? {
+            return Err(Refusal::not_found("team"));
+        }
+        team.gates = self.change_team_gates(&team, change.gates).await?;
         self.inner.roster.forget();
-        if found { Ok(team) } else { Err(Refusal::not_found("team")) }
+        Ok(team)
     }
 
     /// Removes a team, its sandboxes and its revoked keys. Its executions stay in the ledger.

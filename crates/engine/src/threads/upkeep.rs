@@ -91,6 +91,10 @@ impl Engine {
                 Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),
                 Err(error) => tracing::error!(%error, "old execution records were not deleted"),
             }
+            let old = clock::now().minus(self.inner.config.gates.keep);
+            if let Err(error) = self.inner.store.prune_gates(old).await {
+                tracing::error!(%error, "old decisions were not deleted");
+            }
             if let Err(refusal) = self.sweep().await {
                 tracing::error!(error = %refusal, source = ?refusal.source, "layers were not swept");
             }

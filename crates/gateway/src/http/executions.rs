@@ -83,7 +83,7 @@ fn time(field: &str, text: &str) -> Result<Moment, Invalid> {
     parse_rfc3339(text).ok_or_else(malformed)
 }
 
-fn limit(text: &str) -> Result<u32, Invalid> {
+pub(super) fn limit(text: &str) -> Result<u32, Invalid> {
     let limit = text.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
     limit.ok_or_else(|| Invalid::new(format!("limit must be between 1 and {MAX_LIMIT}")))
 }
@@ -108,7 +108,8 @@ pub(crate) async fn get(
 ) -> Result<Response, ApiError> {
     let trace_id = trace_id(&id)?;
     let execution = doors.engine.execution(&caller, &trace_id).await?;
-    Ok(traced(Json(ExecutionRecord::whole(&execution)).into_response(), &trace_id))
+    let decision = doors.engine.decision_of(&caller, &trace_id).await?;
+    Ok(traced(Json(ExecutionRecord::whole(&execution, decision)).into_response(), &trace_id))
 }
 
 /// Stop an execution.

@@ -1,11 +1,13 @@
 //! Teams, sandboxes and keys as operators write and read them.
 
+mod gates;
 mod keys;
 mod sandboxes;
 mod teams;
 
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use gates::{GateRecord, UpdateDefaults};
 pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
 pub(crate) use teams::{CreateTeam, TeamList, TeamRecord, UpdateTeam};

@@ -24,6 +24,9 @@ pub(crate) enum Errors {
     /// `unauthorized`: a missing, invalid or revoked key.
     #[response(status = 401)]
     Unauthorized(ErrorBody),
+    /// `forbidden`: the key is good, and this is not for it to do.
+    #[response(status = 403)]
+    Forbidden(ErrorBody),
     /// `not_found`: nothing by that id that this caller may see.
     #[response(status = 404)]
     NotFound(ErrorBody),

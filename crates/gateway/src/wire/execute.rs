@@ -137,6 +137,7 @@ impl TryFrom<ExecuteBody> for ExecuteRequest {
             code: body.code,
             language: body.language,
             timeout: body.timeout,
+            timeout_ms: None,
             thread_id: body.thread_id,
             metadata: body.metadata,
             webhook_url: body.webhook_url,

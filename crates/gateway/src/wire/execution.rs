@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use cloche_engine::{now, rfc3339};
-use cloche_model::{Execution, Status};
+use cloche_model::{Decision, Execution, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
+    DecisionRecord,
     execute::{LanguageName, StatusName, text},
     files::OutputFileRecord,
 };
@@ -67,6 +68,8 @@ pub(crate) struct ExecutionRecord {
     stdout_dropped_bytes: u64,
     /// Bytes of standard error that were left out.
     stderr_dropped_bytes: u64,
+    /// The decision that let an agent run it; not in lists, and null where no agent asked.
+    decision: Option<DecisionRecord>,
     /// The files that it wrote to its home, once it is over; not in lists.
     output_files: Option<Vec<OutputFileRecord>>,
 }
@@ -98,14 +101,15 @@ pub(crate) struct Health {
 }
 
 impl ExecutionRecord {
-    /// With code and output.
-    pub(crate) fn whole(execution: &Execution) -> Self {
+    /// With code, output and the decision that let it run.
+    pub(crate) fn whole(execution: &Execution, decision: Option<Decision>) -> Self {
         let output = execution.end.as_ref();
         let code = execution.start.code.as_deref();
         Self {
             stdout: output.map(|end| text(&end.stdout).0),
             stderr: output.map(|end| text(&end.stderr).0),
             code: code.map(|code| text(code).0),
+            decision: decision.map(Into::into),
             output_files: output
                 .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
             ..Self::brief(execution)
@@ -150,6 +154,7 @@ impl ExecutionRecord {
             output_truncated: end.is_some_and(|end| end.stdout_dropped + end.stderr_dropped > 0),
             stdout_dropped_bytes: end.map_or(0, |end| end.stdout_dropped),
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
+            decision: None,
             output_files: None,
         }
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Number;
 
 /// A whole number, or nothing.
-pub(super) fn whole<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+pub(crate) fn whole<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: TryFrom<i64>,
     D: Deserializer<'de>,

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use cloche_engine::EngineConfig;
+use cloche_engine::{Engine, EngineConfig};
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
 use cloche_model::ByteSize;
@@ -23,6 +23,8 @@ pub(crate) struct Host {
     pub(crate) address: SocketAddr,
     pub(crate) key: String,
     pub(crate) admin: String,
+    /// What the doors for agents ask.
+    pub(crate) engine: Engine,
     client: Client,
     shutdown: CancellationToken,
     server: Option<JoinHandle<()>>,
@@ -55,6 +57,7 @@ impl Host {
         };
         let opened = Server::open(options, Arc::new(Children { layers })).await.unwrap();
         let address = opened.address();
+        let engine = opened.engine().clone();
         let made = opened.bootstrap().unwrap();
         let (key, admin) = (made.api_key.reveal().to_owned(), made.admin_token.reveal().to_owned());
         let shutdown = CancellationToken::new();
@@ -64,6 +67,7 @@ impl Host {
             address,
             key,
             admin,
+            engine,
             client: Client::new(),
             shutdown,
             server: Some(server),

@@ -321,3 +321,32 @@ fn reading(source: io::Error) -> LayerError {
         _ => LayerError::from_io("reading an archive", source),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::write;
+
+    #[test]
+    fn sizes_beyond_the_octal_digits_survive() {
+        for size in [0, (8 << 30) - 1, 8 << 30, FILE_BYTES] {
+            let entry = Entry {
+                path: b"large".to_vec(),
+                kind: Kind::File { size, extents: None, data_at: 0, hash: [0; 16] },
+                mode: 0o644,
+                mtime: Mtime { seconds: 1 << 34, nanos: 5 },
+                xattrs: Vec::new(),
+            };
+            let mut bytes = Vec::new();
+            write::head(&mut bytes, &entry).unwrap();
+            let Some(Item::Entry(mut read)) = Archive::new(&bytes[..]).next().unwrap() else {
+                panic!("no entry");
+            };
+            if let Kind::File { data_at, .. } = &mut read.kind {
+                assert_eq!(*data_at, bytes.len() as u64);
+                *data_at = 0;
+            }
+            assert_eq!(read, entry);
+        }
+    }
+}

@@ -1,10 +1,12 @@
 //! The same in a bucket of a real S3 server, which the test starts.
 
+use std::slice::from_ref;
 use std::{
     collections::HashSet,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -15,7 +17,7 @@ use cloche_model::ByteSize;
 use crate::{
     keeping::{noise, read},
     snapshot::{assert_same, snapshot},
-    support::{pack_tree, store},
+    support::{pack_tree, skip, store},
 };
 
 /// A server with a bucket. Killed when it is dropped.
@@ -25,15 +27,19 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> Self {
+    fn start() -> Option<Self> {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/moto_server");
+        if !Path::new(program).exists() {
+            skip("there is no moto_server in .venv: run scripts/setup-tests");
+            return None;
+        }
         let mut child = Command::new(program)
             .args(["-H", "127.0.0.1", "-p", "0"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("moto is not installed: run scripts/setup-tests");
+            .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let address = lines
             .by_ref()
@@ -52,10 +58,10 @@ impl Server {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        server
+        Some(server)
     }
 
-    fn config(&self, dir: &std::path::Path, bucket: &str) -> LayersConfig {
+    fn config(&self, dir: &Path, bucket: &str) -> LayersConfig {
         // Any key will do, so one that the test has anyway.
         let key = "CARGO_PKG_NAME".to_owned();
         let s3 = S3Config {
@@ -84,7 +90,7 @@ impl Drop for Server {
 
 #[tokio::test]
 async fn layers_live_in_a_bucket() {
-    let server = Server::start();
+    let Some(server) = Server::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -107,7 +113,7 @@ async fn layers_live_in_a_bucket() {
     let stack = [first.digest.clone()];
     let range = Some(13 << 20..14 << 20);
     assert!(read(&other, &stack, b"large", range).await.unwrap() == large[13 << 20..14 << 20]);
-    let mountable = other.mountable(&[second.digest.clone()]).await.unwrap();
+    let mountable = other.mountable(from_ref(&second.digest)).await.unwrap();
     let unpacked = other.cache_dir().join(mountable.names()[0]);
     assert_same("from the bucket", &snapshot(&tree), &snapshot(&unpacked));
     let both = [first.digest.clone(), second.digest.clone()];
@@ -124,7 +130,7 @@ async fn layers_live_in_a_bucket() {
 
 #[tokio::test]
 async fn a_bucket_that_fails_is_an_error_and_no_layer() {
-    let server = Server::start();
+    let Some(server) = Server::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut config = server.config(&dir.path().join("one"), "no-such-bucket");
     let layers = Layers::open(config.clone()).await.unwrap();

@@ -1,9 +1,10 @@
 //! The process is killed at every named point of storing a layer. Afterwards there is the old state
 //! or the new one, and what was acknowledged is there.
 
+use std::slice::from_ref;
 use std::{
     fs,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::PathBuf,
     process::{Command, Output},
 };
@@ -13,7 +14,7 @@ use cloche_model::LayerDigest;
 
 use crate::{
     keeping::{noise, read},
-    support::{Place, pack_tree, store},
+    support::{Place, pack_tree, privileged, store},
 };
 
 const DIRECTORY: &str = "LAYERS_TEST_DIRECTORY";
@@ -32,6 +33,71 @@ async fn child() {
     let layers = Layers::open(config).await.unwrap();
     let stored = store(&layers, pack_tree(&dir.join("new-tree"))).await.unwrap().unwrap();
     println!("{ACKNOWLEDGED}{}", stored.layer.digest);
+}
+
+/// Where the child without capabilities finds an archive.
+const ARCHIVE: &str = "LAYERS_TEST_ARCHIVE";
+
+/// Not a test by itself: a server that is root in name only.
+#[tokio::test]
+async fn powerless_child() {
+    let Some(archive) = std::env::var_os(ARCHIVE) else { return };
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+    let (bytes, bounds) = (cloche_model::ByteSize::kib(40), cloche_layers::Bounds::default());
+    let mut place = Place::with(bytes, bounds).await;
+    let stored = store(&place.layers, fs::read(archive).unwrap()).await.unwrap().unwrap();
+    let other = place.tree("other");
+    fs::write(other.join("file"), noise(40_000, 1)).unwrap();
+    let other = [place.store(&other).await.layer.digest];
+    for _ in 0..2 {
+        drop(place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap());
+        // Makes the other one go, with all that it may not look into.
+        drop(place.layers.mountable(&other).await.unwrap());
+        assert_eq!(place.layers.cache_usage().cached, 1);
+        assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 2);
+    }
+    drop(place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap());
+    let name = fs::read_dir(place.layers.cache_dir()).unwrap().find_map(|entry| {
+        entry
+            .ok()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension() == Some("layer".as_ref()))
+    });
+    fs::remove_file(name.unwrap()).unwrap();
+    place.reopen().await;
+    assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
+    println!("{ACKNOWLEDGED}{}", stored.layer.digest);
+}
+
+#[tokio::test]
+async fn unpacking_and_removing_need_no_capability() {
+    if !privileged() {
+        return;
+    }
+    let place = Place::new().await;
+    let tree = place.tree("tree");
+    fs::create_dir_all(tree.join("closed/inner")).unwrap();
+    fs::write(tree.join("closed/inner/file"), noise(9000, 1)).unwrap();
+    fs::hard_link(tree.join("closed/inner/file"), tree.join("closed/name")).unwrap();
+    let (kind, mode) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::empty());
+    rustix::fs::mknodat(rustix::fs::CWD, tree.join("closed/gone"), kind, mode, 0).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(tree.join("closed"), "user.x", b"y", flags).unwrap();
+    for (path, mode) in [("closed/inner/file", 0), ("closed/inner", 0), ("closed", 0o1000), ("", 0)]
+    {
+        fs::set_permissions(tree.join(path), PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let archive = place.dir.path().join("archive");
+    fs::write(&archive, pack_tree(&tree)).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--inh-caps=-all", "--bounding-set=-all", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["crashes::powerless_child", "--exact", "--nocapture"])
+        .env(ARCHIVE, archive)
+        .output()
+        .unwrap();
+    assert!(acknowledged(&output).is_some(), "{output:?}");
 }
 
 fn run_child(place: &Place, point: &str) -> Output {
@@ -79,12 +145,12 @@ async fn killed_anywhere_there_is_the_old_state_or_the_new_one() {
         assert_eq!(blobs, 1 + u64::from(renamed), "{point}");
         assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
         assert!(
-            read(&place.layers, &[old.clone()], b"file", None).await.unwrap() == noise(100_000, 1)
+            read(&place.layers, from_ref(&old), b"file", None).await.unwrap() == noise(100_000, 1)
         );
         for blob in fs::read_dir(place.config.dir.join("blobs/sha256")).unwrap() {
             let name = blob.unwrap().file_name().into_string().unwrap();
             let found: LayerDigest = format!("sha256:{name}").parse().unwrap();
-            drop(place.layers.mountable(&[found.clone()]).await.unwrap());
+            drop(place.layers.mountable(from_ref(&found)).await.unwrap());
             if found != old {
                 let content = read(&place.layers, &[found], b"file", None).await.unwrap();
                 assert!(content == noise(100_000, 2), "{point}");

@@ -2,6 +2,7 @@
 //! it lies in the store already, it is not unpacked.
 
 use std::fs;
+use std::slice::from_ref;
 
 use cloche_layers::{Bounds, LayerError};
 use cloche_model::ByteSize;
@@ -30,7 +31,7 @@ async fn assert_refused(archive: Vec<u8>, why: &str) {
     assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
 
     let digest = place.forge(&archive);
-    let error = place.layers.mountable(&[digest.clone()]).await.unwrap_err();
+    let error = place.layers.mountable(from_ref(&digest)).await.unwrap_err();
     assert!(matches!(&error, LayerError::Damaged { .. } | LayerError::TooMuch(_)), "{error:?}");
     assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
     assert_eq!(fs::read_to_string(victim).unwrap(), "untouched");

@@ -1,5 +1,7 @@
 //! Layers from the outside: real trees, real overlays, hostile archives, a real bucket.
 
+#![cfg(test)]
+
 mod bucket;
 mod crashes;
 mod hostile;

@@ -35,6 +35,7 @@ enum Act {
     Grow(u32),
     Remove,
     Rename,
+    RenameDirectory,
     Symlink,
     Link,
     Mode(u16),
@@ -66,7 +67,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Act::Append),
         1 => (0_u32..200_000).prop_map(Act::Grow),
         3 => Just(Act::Remove),
-        4 => Just(Act::Rename),
+        2 => Just(Act::Rename),
+        5 => Just(Act::RenameDirectory),
         1 => Just(Act::Symlink),
         2 => Just(Act::Link),
         1 => (0_u16..0o2000).prop_map(Act::Mode),
@@ -83,7 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn run() -> impl Strategy<Value = Run> {
-    (vec(step(), 0..14), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
+    (vec(step(), 0..20), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
         .prop_map(|(steps, restart, squash)| Run { steps, restart, squash })
 }
 
@@ -133,6 +135,7 @@ fn act(top: &Path, step: &Step) {
         Act::Remove if meta.is_dir() => fs::remove_dir_all(old),
         Act::Remove => fs::remove_file(old),
         Act::Rename => fs::rename(old, new),
+        Act::RenameDirectory => fs::rename(pick(&directories[1..], step.on).unwrap_or(old), new),
         Act::Symlink => symlink(old.file_name().unwrap(), new),
         // Overlays show one inode number for a file and what was its other name in a lower layer.
         Act::Link if meta.nlink() == 1 && !meta.is_dir() => fs::hard_link(old, new),
@@ -156,6 +159,14 @@ fn act(top: &Path, step: &Step) {
     };
 }
 
+/// Something to begin with.
+fn furnish(top: &Path) {
+    for (directory, file) in [("a/b/c", "x"), ("b/a", "y"), ("c", "z"), ("c/a.b/b", "w")] {
+        fs::create_dir_all(top.join(directory)).unwrap();
+        fs::write(top.join(directory).join(file), file.repeat(5000)).unwrap();
+    }
+}
+
 /// Writing to a pipe would wait for a reader.
 fn is_pipe(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
@@ -170,7 +181,9 @@ async fn live(runs: &[Run]) {
     let mut stack = Vec::new();
     let mut last: Option<Snapshot> = None;
     let mut trees = vec![Tree::default()];
-    for run in runs {
+    // The last run does nothing but look.
+    let nothing = Run { steps: Vec::new(), restart: false, squash: false };
+    for run in runs.iter().chain([&nothing]) {
         let mountable = place.layers.mountable(&stack).await.unwrap();
         let Some(overlay) = Overlay::mount(&room, &place.layers, &mountable) else { return };
         if let Some(last) = &last {
@@ -178,6 +191,9 @@ async fn live(runs: &[Run]) {
             let tree = place.layers.tree(&stack).await.unwrap();
             assert_same("as a tree", &without_content(last), &of_tree(&tree));
             trees.push(tree);
+        }
+        if stack.is_empty() && !run.steps.is_empty() {
+            furnish(&overlay.merged());
         }
         for step in &run.steps {
             act(&overlay.merged(), step);
@@ -228,7 +244,7 @@ proptest! {
     #![proptest_config(crate::support::cases(24))]
 
     #[test]
-    fn random_work_survives_every_run(runs in vec(run(), 1..6)) {
+    fn random_work_survives_every_run(runs in vec(run(), 2..7)) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(live(&runs));
     }

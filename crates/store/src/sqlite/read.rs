@@ -3,8 +3,8 @@
 use std::{str::FromStr, time::Duration};
 
 use cloche_model::{
-    ApiKey, ByteSize, Execution, ExecutionEnd, ExecutionStart, HomeUsage, Moment, Point, Retention,
-    Sandbox, Secret, Status, Team, Thread, UsageReport,
+    ApiKey, ByteSize, Execution, ExecutionEnd, ExecutionStart, GateSettings, HomeUsage, Moment,
+    Point, Retention, Sandbox, Secret, Status, Team, Thread, UsageReport,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::{Row, sqlite::SqliteRow};
@@ -25,7 +25,7 @@ where
     text.parse().map_err(|error: T::Err| corrupt(column, error))
 }
 
-fn word_or_null<T>(row: &SqliteRow, column: &'static str) -> Result<Option<T>>
+pub(super) fn word_or_null<T>(row: &SqliteRow, column: &'static str) -> Result<Option<T>>
 where
     T: FromStr,
     T::Err: ToString,
@@ -57,7 +57,7 @@ pub(super) fn moment(row: &SqliteRow, column: &'static str) -> Result<Moment> {
     Ok(Moment(row.try_get(column)?))
 }
 
-fn moment_or_null(row: &SqliteRow, column: &'static str) -> Result<Option<Moment>> {
+pub(super) fn moment_or_null(row: &SqliteRow, column: &'static str) -> Result<Option<Moment>> {
     Ok(row.try_get::<Option<i64>, _>(column)?.map(Moment))
 }
 
@@ -83,6 +83,11 @@ pub(super) fn team(row: &SqliteRow) -> Result<Team> {
         plan: word(row, "plan")?,
         max_concurrency: number_or_null(row, "max_concurrency")?,
         max_timeout: number_or_null(row, "max_timeout_s")?.map(Duration::from_secs),
+        gates: GateSettings {
+            agent_sandbox: row.try_get("agent_sandbox")?,
+            execute_code: word_or_null(row, "execute_code")?,
+            elicitation: row.try_get("elicitation")?,
+        },
         created_at: moment(row, "created_at")?,
     })
 }
@@ -114,6 +119,7 @@ pub(super) fn key(row: &SqliteRow) -> Result<ApiKey> {
         env: json(row, "env")?,
         webhook_url: row.try_get("webhook_url")?,
         webhook_secret: secret.map(Secret::new),
+        may_approve: row.try_get("may_approve")?,
         created_at: moment(row, "created_at")?,
         revoked_at: moment_or_null(row, "revoked_at")?,
     })

@@ -1,7 +1,7 @@
 //! Teams, sandboxes and keys in SQLite.
 
 use async_trait::async_trait;
-use cloche_model::{ApiKey, KeyId, Moment, Sandbox, SandboxId, Team, TeamId};
+use cloche_model::{ApiKey, KeyId, Moment, Sandbox, SandboxId, Team, TeamId, ToolPolicy};
 use sqlx::{Row, SqliteConnection};
 
 use super::{
@@ -19,14 +19,18 @@ impl Tenancy for Sqlite {
             .statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
-                        "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, created_at) \
-                         VALUES (?, ?, ?, ?, ?, ?)",
+                        "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, \
+                         agent_sandbox, execute_code, elicitation, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(String::from(team.id))
                     .bind(team.name)
                     .bind(team.plan.name())
                     .bind(team.max_concurrency)
                     .bind(team.max_timeout.map(seconds))
+                    .bind(team.gates.agent_sandbox)
+                    .bind(team.gates.execute_code.map(ToolPolicy::name))
+                    .bind(team.gates.elicitation)
                     .bind(team.created_at.0)
                     .execute(connection)
                     .await
@@ -88,6 +92,7 @@ impl Tenancy for Sqlite {
                     for statement in [
                         "DELETE FROM keys WHERE team_id = ?",
                         "DELETE FROM sandboxes WHERE team_id = ?",
+                        "DELETE FROM approvals WHERE team_id = ?",
                         "DELETE FROM points WHERE team_id = ?",
                         "DELETE FROM threads WHERE team_id = ?",
                     ] {
@@ -197,14 +202,16 @@ impl Tenancy for Sqlite {
             .statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
-                        "INSERT INTO keys (name, sandbox_id, env, webhook_url, webhook_secret, id, \
-                         team_id, prefix, digest, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        "INSERT INTO keys (name, sandbox_id, env, webhook_url, webhook_secret, \
+                         may_approve, id, team_id, prefix, digest, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(key.name)
                     .bind(String::from(key.sandbox))
                     .bind(to_json("env", &key.env)?)
                     .bind(key.webhook_url)
                     .bind(key.webhook_secret.map(|secret| secret.reveal().to_owned()))
+                    .bind(key.may_approve)
                     .bind(String::from(key.id))
                     .bind(String::from(key.team))
                     .bind(key.prefix)
@@ -243,13 +250,14 @@ impl Tenancy for Sqlite {
                 Box::pin(async move {
                     let updated = sqlx::query(
                         "UPDATE keys SET name = ?, sandbox_id = ?, env = ?, webhook_url = ?, \
-                         webhook_secret = ? WHERE id = ?",
+                         webhook_secret = ?, may_approve = ? WHERE id = ?",
                     )
                     .bind(key.name)
                     .bind(String::from(key.sandbox))
                     .bind(to_json("env", &key.env)?)
                     .bind(key.webhook_url)
                     .bind(key.webhook_secret.map(|secret| secret.reveal().to_owned()))
+                    .bind(key.may_approve)
                     .bind(String::from(key.id))
                     .execute(connection)
                     .await?;

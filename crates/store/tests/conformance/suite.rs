@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
-    ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, KeyId, Language, Moment,
-    OutputFile, Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape, Score, Secret,
-    Status, StreamName, Team, TeamId, TraceId, UsageReport, Written,
+    ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings, KeyId,
+    Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape,
+    Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy, TraceId, UsageReport, Written,
 };
 use cloche_store::{
     Attempt, Begun, Cursor, ExecutionFilter, Finish, Finished, Store, StoreError, ThreadKey,
@@ -29,6 +29,7 @@ pub(crate) fn team(n: u8) -> Team {
         plan: Plan::Pro,
         max_concurrency: Some(7),
         max_timeout: Some(Duration::from_secs(120)),
+        gates: GateSettings { execute_code: Some(ToolPolicy::Ask), ..GateSettings::default() },
         created_at: Moment(i64::from(n)),
     }
 }
@@ -56,6 +57,7 @@ pub(crate) fn key(n: u8) -> ApiKey {
         env: BTreeMap::new(),
         webhook_url: Some("https://a.example/hook".to_owned()),
         webhook_secret: Some(Secret::new("s")),
+        may_approve: true,
         created_at: Moment(i64::from(n)),
         revoked_at: None,
     }

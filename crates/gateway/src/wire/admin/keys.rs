@@ -31,6 +31,8 @@ pub(crate) struct CreateKey {
     /// What deliveries are signed with.
     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     webhook_secret: Option<Secret>,
+    /// Whether its holder may answer when agents with other keys of the team ask.
+    may_approve: Option<bool>,
 }
 
 impl From<CreateKey> for KeyDraft {
@@ -39,6 +41,7 @@ impl From<CreateKey> for KeyDraft {
             env: body.env_vars.unwrap_or_default(),
             webhook_url: body.webhook_url,
             webhook_secret: body.webhook_secret,
+            may_approve: body.may_approve.unwrap_or(false),
             ..Self::new(body.team, body.sandbox, body.name)
         }
     }
@@ -60,6 +63,8 @@ pub(crate) struct UpdateKey {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     webhook_secret: Option<Option<Secret>>,
+    /// Whether its holder may answer when agents with other keys of the team ask.
+    may_approve: Option<bool>,
 }
 
 impl From<UpdateKey> for KeyChange {
@@ -70,6 +75,7 @@ impl From<UpdateKey> for KeyChange {
             env: body.env_vars,
             webhook_url: body.webhook_url,
             webhook_secret: body.webhook_secret,
+            may_approve: body.may_approve,
         }
     }
 }
@@ -87,6 +93,8 @@ pub(crate) struct KeyRecord {
     webhook_url: Option<String>,
     /// Whether deliveries are signed.
     webhook_signed: bool,
+    /// Whether its holder may answer when agents with other keys of the team ask.
+    may_approve: bool,
     created_at: String,
     revoked_at: Option<String>,
 }
@@ -102,6 +110,7 @@ impl From<ApiKey> for KeyRecord {
             env_vars: key.env,
             webhook_url: key.webhook_url,
             webhook_signed: key.webhook_secret.is_some(),
+            may_approve: key.may_approve,
             created_at: rfc3339(key.created_at),
             revoked_at: key.revoked_at.map(rfc3339),
         }

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use cloche_engine::{TeamChange, TeamDraft, rfc3339};
+use cloche_engine::{GateChange, TeamChange, TeamDraft, rfc3339};
 use cloche_model::{Plan, Team};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::number::{whole, whole_or_null};
+use super::{
+    super::number::{whole, whole_or_null},
+    gates::{GateRecord, PolicyName},
+    present,
+};
 
 /// The plans.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
@@ -73,6 +77,18 @@ pub(crate) struct UpdateTeam {
     #[serde(default, deserialize_with = "whole_or_null")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 31_536_000)]
     max_timeout_seconds: Option<Option<u32>>,
+    /// Whether the team's agents may run code; null leaves it to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<bool>)]
+    agent_sandbox: Option<Option<bool>>,
+    /// What happens when they ask to; null leaves it to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    execute_code: Option<Option<PolicyName>>,
+    /// Whether the person at the client that asks may answer; null leaves it to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<bool>)]
+    elicitation: Option<Option<bool>>,
 }
 
 impl From<UpdateTeam> for TeamChange {
@@ -82,6 +98,11 @@ impl From<UpdateTeam> for TeamChange {
             plan: body.plan.map(Into::into),
             max_concurrency: body.max_concurrency,
             max_timeout: body.max_timeout_seconds.map(|limit| limit.map(seconds)),
+            gates: GateChange {
+                agent_sandbox: body.agent_sandbox,
+                execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
+                elicitation: body.elicitation,
+            },
         }
     }
 }
@@ -94,6 +115,9 @@ pub(crate) struct TeamRecord {
     plan: String,
     max_concurrency: Option<u32>,
     max_timeout_seconds: Option<u64>,
+    /// Its own gates.
+    #[serde(flatten)]
+    gates: GateRecord,
     created_at: String,
 }
 
@@ -105,6 +129,7 @@ impl From<Team> for TeamRecord {
             plan: team.plan.name().to_owned(),
             max_concurrency: team.max_concurrency,
             max_timeout_seconds: team.max_timeout.map(|limit| limit.as_secs()),
+            gates: team.gates.into(),
             created_at: rfc3339(team.created_at),
         }
     }

@@ -1,0 +1,191 @@
+//! Threads beside runs without one: what a home costs that is unchanged, changed a little, or large.
+
+use std::{
+    error::Error,
+    fs::{self, File},
+    io::{Seek, SeekFrom},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use cloche_executor::{Config, Executor, PoolSettings, RunIo};
+use cloche_layers::{
+    Bounds, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, pack,
+};
+use cloche_model::{
+    ByteSize, Ending, HomeRoom, Language, LayerDigest, Limits, RunSpec, ThreadHome,
+};
+
+use crate::{
+    Arguments,
+    figures::{self, Figures, promise},
+    say,
+};
+
+/// Between two runs, so that the pool is refilled as it would be at rest.
+const PAUSE: Duration = Duration::from_millis(15);
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// A job: what it is called, what is written, and the home it starts with. Without one it runs where
+/// nothing is kept.
+struct Job {
+    name: &'static str,
+    code: &'static str,
+    home: Option<Vec<LayerDigest>>,
+}
+
+/// Where jobs run: with threads, and without anything that is kept.
+struct Hosts {
+    threads: Executor,
+    plain: Executor,
+}
+
+const QUIET: &str = "print(1)";
+const LINE: &str = "open('notes.txt', 'a').write('one line\\n'); print(1)";
+const ONE_MB: &str =
+    "import os\nfor i in range(16): open(f'f{i}', 'wb').write(os.urandom(65536))\nprint(1)";
+const TEN_MB: &str =
+    "import os\nfor i in range(160): open(f'f{i}', 'wb').write(os.urandom(65536))\nprint(1)";
+
+/// Measures homes, if that was asked for.
+pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
+    let wanted = |part: &String| "homes".contains(part.as_str());
+    if !arguments.only.is_empty() && !arguments.only.iter().any(wanted) {
+        return Ok(());
+    }
+    let place = tempfile::tempdir()?;
+    let layers = Layers::open(LayersConfig {
+        dir: place.path().join("layers"),
+        store: StoreConfig::Local,
+        cache_bytes: ByteSize::gib(4),
+        bounds: Bounds::default(),
+    })
+    .await?;
+    let hosts = Hosts { threads: start(Some(&layers)).await?, plain: start(None).await? };
+    let small = store(&layers, &small_tree(place.path())?).await?;
+    let large = match pandas_tree(place.path()) {
+        Some(tree) => Some(store(&layers, &tree).await?),
+        None => {
+            say("the large home is left out: pandas could not be installed");
+            None
+        }
+    };
+    let small_home = vec![small.layer.digest.clone()];
+    let mut jobs = vec![
+        Job { name: "no thread", code: QUIET, home: None },
+        Job { name: "unchanged home", code: QUIET, home: Some(small_home.clone()) },
+        Job { name: "small home, a line", code: LINE, home: Some(small_home.clone()) },
+        Job { name: "1 MB, no thread", code: ONE_MB, home: None },
+        Job { name: "1 MB of new files", code: ONE_MB, home: Some(small_home.clone()) },
+        Job { name: "10 MB, no thread", code: TEN_MB, home: None },
+        Job { name: "10 MB of new files", code: TEN_MB, home: Some(small_home) },
+    ];
+    if let Some(large) = &large {
+        let home = Some(vec![large.layer.digest.clone()]);
+        jobs.push(Job { name: "large home, unchanged", code: QUIET, home: home.clone() });
+        jobs.push(Job { name: "large home, a line", code: LINE, home });
+    }
+    let (times, stored) = rounds(&hosts, &jobs, arguments.rounds.min(100)).await?;
+    figures::table(&times);
+    judge(&times);
+    if let Some(large) = large {
+        let share = stored as f64 / large.layer.bytes.bytes() as f64;
+        promise("stored after a line : large home", 0.001, share);
+        let entries = large.index.entries().len();
+        say(&format!("\nthe large home: {} in {entries} entries", large.layer.bytes));
+    }
+    hosts.threads.stop().await;
+    hosts.plain.stop().await;
+    Ok(())
+}
+
+async fn start(layers: Option<&Layers>) -> Outcome<Executor> {
+    let mut config = Config::with_program(std::env::current_exe()?);
+    config.spawner_args.extend(layers.map(|layers| layers.cache_dir().display().to_string()));
+    config.pool = Some(PoolSettings::default());
+    config.layers = layers.cloned();
+    let executor = Executor::start(config).await?;
+    let spec = RunSpec::new(Language::Python, "");
+    executor.prepare(Language::Python, &spec.limits, &spec.sandbox);
+    while !executor.is_warm() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(executor)
+}
+
+/// Every job in turn, so often; and the bytes that a line added to the last home took.
+async fn rounds(hosts: &Hosts, jobs: &[Job], rounds: usize) -> Outcome<(Vec<Figures>, u64)> {
+    let mut times = vec![Vec::new(); jobs.len()];
+    let mut stored = 0;
+    // The first of each is not counted: it unpacks what the others find.
+    for round in 0..=rounds {
+        for (job, times) in jobs.iter().zip(&mut times) {
+            tokio::time::sleep(PAUSE).await;
+            let room = HomeRoom { bytes: ByteSize::gib(1), inodes: 1_000_000 };
+            let home = job.home.clone().map(|layers| ThreadHome { layers, room });
+            let limits = Limits::default();
+            let spec = RunSpec { home, limits, ..RunSpec::new(Language::Python, job.code) };
+            let executor = if job.home.is_some() { &hosts.threads } else { &hosts.plain };
+            let began = Instant::now();
+            let outcome = executor.run(spec, RunIo::default()).await?;
+            let took = began.elapsed();
+            if outcome.ending != Ending::Exited(0) || outcome.stdout.bytes != b"1\n" {
+                return Err(format!("{}: {outcome:?}", job.name).into());
+            }
+            stored = outcome.written.layer.map_or(stored, |layer| layer.stored.bytes());
+            if round > 0 {
+                times.push(took);
+            }
+        }
+    }
+    let named = jobs.iter().zip(times);
+    Ok((named.map(|(job, times)| Figures::new(job.name.to_owned(), times)).collect(), stored))
+}
+
+fn judge(times: &[Figures]) {
+    let at = |name: &str| {
+        let found = times.iter().find(|figures| figures.name == name);
+        found.map_or(f64::NAN, |figures| figures.percentile(50))
+    };
+    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    promise("unchanged home, ms more", 1.0, at("unchanged home") - at("no thread"));
+    promise("1 MB of new files, ms more", 6.0, at("1 MB of new files") - at("1 MB, no thread"));
+    promise(
+        "large home : small home, a line",
+        1.1,
+        at("large home, a line") / at("small home, a line"),
+    );
+    promise("large home : small home", 1.1, at("large home, unchanged") / at("unchanged home"));
+}
+
+fn small_tree(place: &Path) -> Outcome<PathBuf> {
+    let tree = place.join("small");
+    fs::create_dir(&tree)?;
+    fs::write(tree.join("notes.txt"), "first\n")?;
+    Ok(tree)
+}
+
+/// What `pip install pandas` brings, as it would lie in a home.
+fn pandas_tree(place: &Path) -> Option<PathBuf> {
+    let tree = place.join("large");
+    let target = tree.join(".local/lib/python3/site-packages");
+    fs::create_dir_all(&target).ok()?;
+    let installed = Command::new("/usr/bin/python3")
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"])
+        .arg(&target)
+        .arg("pandas")
+        .status();
+    installed.is_ok_and(|status| status.success()).then_some(tree)
+}
+
+async fn store(layers: &Layers, tree: &Path) -> Outcome<Stored> {
+    let request = PackRequest { skip: Vec::new(), markers: Markers::Trusted };
+    let mut archive = tempfile::tempfile()?;
+    pack(File::open(tree)?.as_fd(), &request, &mut archive)?;
+    archive.seek(SeekFrom::Start(0))?;
+    let stored = layers.store(tokio::fs::File::from_std(archive)).await?;
+    stored.ok_or_else(|| "an empty home".into())
+}

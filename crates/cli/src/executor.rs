@@ -1,0 +1,214 @@
+//! `cloche executor`: the sidecar. Runs code for other servers by the contract's `POST /execute`, and
+//! keeps nothing.
+//!
+//! Starts as the server does: the spawner first, while there are privileges to give it; then ours are
+//! dropped; then threads, the executor and the door.
+
+use std::{env, process::ExitCode, sync::Arc, time::Duration};
+
+use clap::Args;
+use cloche_engine::{Local, sidecar::SidecarConfig};
+use cloche_executor::{Config, Executor, PoolSettings, spawner::Process};
+use cloche_gateway::{SidecarOptions, SidecarServer};
+use cloche_model::{ByteSize, Cpus, Language, Limits, SandboxShape, Secret};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    complain,
+    serve::{Failure, start_logs, wait_for_signal},
+};
+
+/// The key: only ever in the environment, as others can read a command line.
+const KEY: &str = "SANDBOX_EXECUTOR_SERVICE_API_KEY";
+/// Environments in which it may be empty.
+const RELAXED: [&str; 4] = ["development", "dev", "local", "test"];
+
+/// What `cloche executor` takes; flags win over the environment.
+#[derive(Args)]
+pub(crate) struct ExecutorArguments {
+    /// The address to listen on. Other hosts can reach it only where it is told to, e.g. 0.0.0.0:9099.
+    #[arg(
+        long,
+        env = "SANDBOX_EXECUTOR_LISTEN",
+        value_name = "ADDR",
+        default_value = "127.0.0.1:9099"
+    )]
+    listen: String,
+    /// What this is: in development, dev, local and test the service key may be empty.
+    #[arg(
+        long,
+        env = "SANDBOX_EXECUTOR_ENVIRONMENT",
+        value_name = "NAME",
+        default_value = "production"
+    )]
+    environment: String,
+    /// The time limit of a job that names none, in milliseconds.
+    #[arg(long, env = "SANDBOX_EXECUTOR_DEFAULT_TIMEOUT_MS", value_name = "MS", default_value_t = 30_000,
+        value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    default_timeout_ms: u64,
+    /// The longest time limit of a job, in milliseconds.
+    #[arg(long, env = "SANDBOX_EXECUTOR_MAX_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000,
+        value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
+    max_timeout_ms: u64,
+    /// Jobs at once; more are refused with 429.
+    #[arg(long, env = "SANDBOX_EXECUTOR_MAX_CONCURRENT_JOBS", value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=4096))]
+    max_concurrent_jobs: u32,
+    /// The most memory of a job.
+    #[arg(long, env = "SANDBOX_EXECUTOR_MAX_MEMORY", value_name = "SIZE", default_value = "1GiB")]
+    max_memory: ByteSize,
+    /// The most cores of a job.
+    #[arg(long, env = "SANDBOX_EXECUTOR_MAX_CPUS", value_name = "CORES", default_value = "1")]
+    max_cpus: Cpus,
+    /// The most processes and threads of a job.
+    #[arg(long, env = "SANDBOX_EXECUTOR_MAX_PIDS", value_name = "N", default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(8..))]
+    max_pids: u32,
+    /// The most bytes of a job in files at once.
+    #[arg(long, env = "SANDBOX_EXECUTOR_MAX_DISK", value_name = "SIZE", default_value = "512MiB")]
+    max_disk: ByteSize,
+    /// Bytes of each output stream that are kept, at most; the head is kept, the rest is counted.
+    #[arg(long, env = "SANDBOX_EXECUTOR_MAX_OUTPUT", value_name = "SIZE", default_value = "16MiB")]
+    max_output: ByteSize,
+    /// Start although this wall is missing; see `cloche doctor`.
+    #[arg(long, value_delimiter = ',', value_name = "WALL")]
+    allow_missing: Vec<String>,
+    /// Seconds that jobs may go on after a signal to stop.
+    #[arg(long, env = "SANDBOX_EXECUTOR_GRACE", value_name = "SECONDS", default_value_t = 30)]
+    grace: u64,
+    /// Write logs as JSON.
+    #[arg(long)]
+    json_logs: bool,
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum SettingsError {
+    #[error(
+        "{KEY} is empty: whoever can reach this port could run code here. Set it to a secret that the \
+         clients of this executor know; only where SANDBOX_EXECUTOR_ENVIRONMENT is development, dev, \
+         local or test (here it is {0:?}) may it be empty"
+    )]
+    NoKey(String),
+    #[error("{KEY} is not text")]
+    KeyIsNoText,
+    #[error(
+        "the default time limit of {default} ms is more than the maximum of {most} ms; set \
+         SANDBOX_EXECUTOR_DEFAULT_TIMEOUT_MS and SANDBOX_EXECUTOR_MAX_TIMEOUT_MS to fit"
+    )]
+    Timeouts { default: u64, most: u64 },
+}
+
+/// Runs jobs until it is told to stop.
+pub(crate) fn main(arguments: ExecutorArguments) -> ExitCode {
+    match start(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: ExecutorArguments) -> Result<(), Failure> {
+    start_logs(arguments.json_logs, "info");
+    let config = Config {
+        allow_missing: arguments.allow_missing.clone(),
+        pool: Some(PoolSettings::default()),
+        names_files: true,
+        ..Config::with_program(env::current_exe()?)
+    };
+    let options = options(arguments)?;
+    let process = Process::start(&config.program, &config.spawner_args)?;
+    cloche_jail::privileges::drop_all()?;
+    Runtime::new()?.block_on(serve(process, config, options))
+}
+
+async fn serve(process: Process, config: Config, options: SidecarOptions) -> Result<(), Failure> {
+    let executor = Executor::attach(process, config).await?;
+    let usual = Limits::default();
+    let most = options.sidecar.most;
+    let limits = Limits {
+        memory: usual.memory.min(most.memory),
+        cpus: usual.cpus.min(most.cpus),
+        pids: usual.pids.min(most.pids),
+        disk: usual.disk.min(most.disk),
+        ..usual
+    };
+    for language in Language::ALL {
+        executor.prepare(language, &limits, &SandboxShape::default());
+    }
+    let server = SidecarServer::open(options, Arc::new(Local::new(executor.clone()))).await?;
+    show(&server);
+    let stop = CancellationToken::new();
+    tokio::spawn(wait_for_signal(stop.clone())?);
+    server.run(stop).await?;
+    executor.stop().await;
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
+fn show(server: &SidecarServer) {
+    println!("cloche executor is listening on http://{}", server.address());
+}
+
+fn options(arguments: ExecutorArguments) -> Result<SidecarOptions, SettingsError> {
+    let (default, most) = (arguments.default_timeout_ms, arguments.max_timeout_ms);
+    if default > most {
+        return Err(SettingsError::Timeouts { default, most });
+    }
+    let key = match env::var(KEY) {
+        Ok(key) => Some(key),
+        Err(env::VarError::NotPresent) => None,
+        Err(env::VarError::NotUnicode(_)) => return Err(SettingsError::KeyIsNoText),
+    };
+    Ok(SidecarOptions {
+        sidecar: SidecarConfig {
+            key: check_key(key, &arguments.environment)?,
+            default_timeout: Duration::from_millis(default),
+            most: Limits {
+                timeout: Duration::from_millis(most),
+                memory: arguments.max_memory,
+                cpus: arguments.max_cpus,
+                pids: arguments.max_pids,
+                disk: arguments.max_disk,
+                output: arguments.max_output,
+            },
+            jobs: arguments.max_concurrent_jobs as usize,
+            grace: Duration::from_secs(arguments.grace),
+            ..SidecarConfig::default()
+        },
+        listen: arguments.listen,
+    })
+}
+
+/// The key; none only where the environment says that this is nobody's production.
+fn check_key(key: Option<String>, environment: &str) -> Result<Option<Secret>, SettingsError> {
+    let key = key.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
+    let relaxed = RELAXED.iter().any(|name| environment.trim().eq_ignore_ascii_case(name));
+    if key.is_none() && !relaxed {
+        return Err(SettingsError::NoKey(environment.to_owned()));
+    }
+    if key.is_none() {
+        tracing::warn!("{KEY} is empty: whoever can reach this port can run code here");
+    }
+    Ok(key.map(Secret::new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_key_is_allowed_only_where_nothing_is_at_stake() {
+        let ok = |key: Option<&str>, name| check_key(key.map(ToOwned::to_owned), name).is_ok();
+        for name in ["development", "dev", "local", "test", "TEST"] {
+            assert!(ok(None, name) && ok(Some(" "), name) && ok(Some("k"), name), "{name}");
+        }
+        for name in ["", "production", "staging", "prod", "testing", "dev2"] {
+            assert!(!ok(None, name) && !ok(Some(""), name) && !ok(Some("  "), name), "{name}");
+            assert!(ok(Some("k"), name), "{name}");
+        }
+    }
+}

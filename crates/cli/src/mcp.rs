@@ -1,0 +1,69 @@
+//! `cloche mcp`: the tools of the MCP server on standard input and output, for clients that start
+//! their servers themselves.
+//!
+//! Runs everything on this machine, or passes everything on to a server that runs already. Standard
+//! output carries the protocol and nothing else.
+
+use std::{env, path::PathBuf, process::ExitCode};
+
+use clap::Args;
+use tokio::runtime::Runtime;
+
+use crate::{complain, serve::start_logs};
+
+mod events;
+mod local;
+mod proxy;
+mod remote;
+
+/// What `cloche mcp` takes.
+#[derive(Args)]
+pub(crate) struct McpArguments {
+    /// Pass everything on to the server at this address; the key is in CLOCHE_API_KEY, or in the
+    /// bootstrap.json of --data-dir.
+    #[arg(long, env = "CLOCHE_URL", value_name = "URL")]
+    url: Option<String>,
+    /// Where threads are kept [default: cloche/mcp in the user's state directory].
+    #[arg(long, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Ask the person at the client about every call; otherwise starting this is agreeing to it.
+    #[arg(long, conflicts_with = "url")]
+    ask: bool,
+    /// Start although this wall is missing; see `cloche doctor`.
+    #[arg(long, value_delimiter = ',', value_name = "WALL")]
+    allow_missing: Vec<String>,
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Serves one client until it closes our standard input.
+pub(crate) fn main(arguments: McpArguments) -> ExitCode {
+    start_logs(false, "warn");
+    let ended = match &arguments.url {
+        Some(url) => pass_on(url, &arguments),
+        None => local::serve(arguments),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn pass_on(url: &str, arguments: &McpArguments) -> Result<(), Failure> {
+    let remote = remote::Remote::find(url, arguments.data_dir.as_deref())?;
+    let runtime = Runtime::new()?;
+    runtime.block_on(proxy::run(remote))?;
+    // A read of standard input may still wait for a line that never comes.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// Where state that is worth keeping goes, if the user has a home.
+fn state_directory() -> Option<PathBuf> {
+    let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
+    Some(state.join("cloche/mcp"))
+}

@@ -1,0 +1,154 @@
+//! Without a server: an engine and an executor of our own, for as long as the client is there.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use cloche_engine::{Caller, Engine, EngineConfig, GateChange, Local, TeamChange};
+use cloche_executor::{Config, Executor, PoolSettings, spawner::Process};
+use cloche_gateway::{McpConfig, serve_mcp};
+use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
+use cloche_model::{ByteSize, ToolPolicy};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+};
+
+use super::{Failure, McpArguments, state_directory};
+use crate::serve::warm_up;
+
+/// How long running code may go on once the client has left.
+const GRACE: Duration = Duration::ZERO;
+/// How much of the disk unpacked homes may take.
+const CACHE: ByteSize = ByteSize::gib(2);
+
+/// Why there is nobody to run code as.
+#[derive(Debug, thiserror::Error)]
+enum LocalError {
+    #[error("{} has no bootstrap.json any more; remove the directory to start anew", .0.display())]
+    NoKey(PathBuf),
+    #[error("cannot make a temporary directory in {}", .0.display())]
+    Temporary(PathBuf, #[source] std::io::Error),
+}
+
+/// Where this engine keeps what it keeps. A temporary one is removed at the end.
+struct Place {
+    path: PathBuf,
+    temporary: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.temporary
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
+        {
+            tracing::warn!(%error, path = %self.path.display(), "a temporary directory is left");
+        }
+    }
+}
+
+/// Serves the client at standard input and output.
+pub(super) fn serve(arguments: McpArguments) -> Result<(), Failure> {
+    let pool = PoolSettings { floor: 1, ceiling: 4, ..PoolSettings::default() };
+    let config = Config {
+        allow_missing: arguments.allow_missing,
+        pool: Some(pool),
+        ..Config::with_program(env::current_exe()?)
+    };
+    let process = Process::start(&config.program, &config.spawner_args)?;
+    cloche_jail::privileges::drop_all()?;
+    let runtime = Runtime::new()?;
+    let policy = if arguments.ask { ToolPolicy::Ask } else { ToolPolicy::Allow };
+    let ended = runtime.block_on(converse(process, config, (arguments.data_dir, policy)));
+    // A read of standard input may still wait for a line that never comes.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn converse(
+    process: Process,
+    config: Config,
+    (data_dir, policy): (Option<PathBuf>, ToolPolicy),
+) -> Result<(), Failure> {
+    let executor = Executor::attach(process, config).await?;
+    let (engine, place) = open(&executor, data_dir).await?;
+    let caller = caller(&engine, &place.path).await?;
+    open_gates(&engine, &caller, policy).await?;
+    warm_up(&engine, &executor).await?;
+    let pipe = (tokio::io::stdin(), tokio::io::stdout());
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let conversation = serve_mcp(engine.clone(), caller, McpConfig::default(), pipe);
+    let ended = tokio::select! {
+        ended = conversation => ended,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    engine.shutdown().await;
+    executor.stop().await;
+    drop(place);
+    Ok(ended?)
+}
+
+/// Opens the directory that was named, else the user's own, else one that nobody else has: several
+/// clients may each start a server, and only one can have the user's.
+async fn open(executor: &Executor, named: Option<PathBuf>) -> Result<(Engine, Place), Failure> {
+    if let Some(path) = named {
+        let engine = open_in(executor, &path).await?;
+        return Ok((engine, Place { path, temporary: false }));
+    }
+    if let Some(path) = state_directory() {
+        match open_in(executor, &path).await {
+            Ok(engine) => return Ok((engine, Place { path, temporary: false })),
+            // Most likely another client has it.
+            Err(error) => {
+                tracing::info!(%error, path = %path.display(), "threads are kept only until the client leaves");
+            }
+        }
+    }
+    let place = temporary()?;
+    Ok((open_in(executor, &place.path).await?, place))
+}
+
+async fn open_in(executor: &Executor, path: &Path) -> Result<Engine, Failure> {
+    let layers = LayersConfig {
+        dir: path.join("layers"),
+        store: StoreConfig::Local,
+        cache_bytes: CACHE,
+        bounds: Bounds::default(),
+    };
+    let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
+    config.homes.layers = Some(Layers::open(layers).await?);
+    Ok(Engine::open(path, config, Arc::new(Local::new(executor.clone()))).await?)
+}
+
+/// A directory that only we can read and that nobody could have made before us.
+fn temporary() -> Result<Place, LocalError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let path = env::temp_dir().join(format!("cloche-mcp-{}", std::process::id()));
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+    made.map_err(|error| LocalError::Temporary(env::temp_dir(), error))?;
+    Ok(Place { path, temporary: true })
+}
+
+/// Whoever started us is the owner of the directory.
+async fn caller(engine: &Engine, directory: &Path) -> Result<Caller, Failure> {
+    let made = engine.bootstrap(directory, "stdio:").await?;
+    let bootstrap = made.ok_or_else(|| LocalError::NoKey(directory.to_owned()))?;
+    Ok(engine.caller(bootstrap.api_key.reveal()).await?)
+}
+
+/// Starting this is the opt-in; the gate stays in its place and is told so.
+async fn open_gates(engine: &Engine, caller: &Caller, policy: ToolPolicy) -> Result<(), Failure> {
+    let gates = GateChange {
+        agent_sandbox: Some(Some(true)),
+        execute_code: Some(Some(policy)),
+        elicitation: Some(Some(true)),
+    };
+    let change = TeamChange { gates, ..TeamChange::default() };
+    engine.update_team(caller.team.id.as_str(), change).await?;
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! Messages from standard input to a server, and its messages to standard output. Knows of the
+//! protocol only what the transport needs: sessions, versions, and which answer is whose.
+
+use std::{collections::HashMap, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Stdout},
+    sync::Mutex,
+    task::JoinHandle,
+};
+
+use super::{events::Events, remote::Remote};
+
+const SESSION: &str = "mcp-session-id";
+const VERSION: &str = "mcp-protocol-version";
+/// Where a message of the newer versions says which one it is of.
+const OWN_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+/// The longest answer that is not a stream.
+const ANSWER: usize = 64 << 20;
+/// How long the server may take to hear that we leave.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The conversation as far as the transport has to remember it.
+struct Proxy {
+    remote: Remote,
+    output: Mutex<Stdout>,
+    session: Mutex<Session>,
+}
+
+#[derive(Clone, Default)]
+struct Session {
+    id: Option<String>,
+    version: Option<String>,
+    /// What the client began with, to begin again when the server has forgotten us.
+    beginning: Option<Value>,
+}
+
+/// Passes messages on until standard input is closed.
+pub(super) async fn run(remote: Remote) -> io::Result<()> {
+    let proxy = Arc::new(Proxy {
+        remote,
+        output: Mutex::new(tokio::io::stdout()),
+        session: Mutex::default(),
+    });
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut waiting: HashMap<String, JoinHandle<()>> = HashMap::new();
+    while let Some(line) = lines.next_line().await? {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let Ok(message) = serde_json::from_str::<Value>(&line) else {
+            proxy.refuse(&Value::Null, -32700, "this line is not JSON").await;
+            continue;
+        };
+        waiting.retain(|_, task| !task.is_finished());
+        proxy.take(message, &mut waiting).await;
+    }
+    waiting.values().for_each(JoinHandle::abort);
+    let _ = tokio::time::timeout(FAREWELL, proxy.leave()).await;
+    Ok(())
+}
+
+impl Proxy {
+    async fn take(self: &Arc<Self>, message: Value, waiting: &mut HashMap<String, JoinHandle<()>>) {
+        let in_session = self.session.lock().await.id.is_some();
+        // Over HTTP, who no longer wants an answer of the newer versions hangs up.
+        if !in_session && message["method"] == "notifications/cancelled" {
+            if let Some(task) = waiting.remove(&message["params"]["requestId"].to_string()) {
+                task.abort();
+            }
+            return;
+        }
+        let id = message["id"].clone();
+        let proxy = Arc::clone(self);
+        if message["method"] == "initialize" {
+            // Whatever comes next needs the session.
+            proxy.exchange(message).await;
+        } else if in_session {
+            // In order until the server has it; the answer may come when it likes.
+            match proxy.deliver(&message).await {
+                Ok(answer) => {
+                    let task = tokio::spawn(async move { proxy.relay(&message, answer).await });
+                    waiting.insert(id.to_string(), task);
+                }
+                Err(error) => proxy.unreachable(&message, &error).await,
+            }
+        } else {
+            let task = tokio::spawn(async move { proxy.exchange(message).await });
+            waiting.insert(id.to_string(), task);
+        }
+    }
+
+    async fn exchange(&self, message: Value) {
+        match self.deliver(&message).await {
+            Ok(answer) => self.relay(&message, answer).await,
+            Err(error) => self.unreachable(&message, &error).await,
+        }
+    }
+
+    /// Sends a message; begins anew if the server has forgotten the session.
+    async fn deliver(&self, message: &Value) -> io::Result<Response<Incoming>> {
+        let session = self.session.lock().await.clone();
+        let answer = self.post(message, &session).await?;
+        if answer.status() != StatusCode::NOT_FOUND || session.id.is_none() {
+            return Ok(answer);
+        }
+        let Some(beginning) = session.beginning else { return Ok(answer) };
+        let again = Session { beginning: Some(beginning.clone()), ..Session::default() };
+        let begun = self.post(&beginning, &again).await?;
+        let renewed = Session { id: text(&begun, SESSION), version: session.version, ..again };
+        let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        self.post(&initialized, &renewed).await?;
+        *self.session.lock().await = renewed.clone();
+        self.post(message, &renewed).await
+    }
+
+    async fn post(&self, message: &Value, session: &Session) -> io::Result<Response<Incoming>> {
+        let own = message["params"]["_meta"][OWN_VERSION].as_str();
+        let mut request = self.remote.request(Method::POST);
+        if let Some(version) = own.or(session.version.as_deref()) {
+            request = request.header(VERSION, version);
+        }
+        if own.is_some() {
+            let params = &message["params"];
+            let name = params["name"].as_str().or(params["uri"].as_str());
+            request = request.header("mcp-method", message["method"].as_str().unwrap_or_default());
+            if let Some(name) = name {
+                request = request.header("mcp-name", name);
+            }
+        } else if let Some(id) = &session.id {
+            request = request.header(SESSION, id);
+        }
+        let body = Full::from(Bytes::from(message.to_string()));
+        self.remote.send(request.body(body).map_err(io::Error::other)?).await
+    }
+
+    /// Writes what the server answers, and an error of our own where it answers nothing.
+    async fn relay(&self, message: &Value, answer: Response<Incoming>) {
+        let id = &message["id"];
+        let answered = match text(&answer, header::CONTENT_TYPE.as_str()) {
+            Some(kind) if kind.starts_with("text/event-stream") => {
+                self.stream(message, answer).await
+            }
+            _ => self.single(message, answer).await,
+        };
+        match answered {
+            Ok(true) => {}
+            Ok(false) if id.is_null() => {}
+            Ok(false) => self.refuse(id, -32603, "the server gave no answer").await,
+            Err(error) => self.unreachable(message, &error).await,
+        }
+    }
+
+    async fn stream(&self, message: &Value, mut answer: Response<Incoming>) -> io::Result<bool> {
+        let session = text(&answer, SESSION);
+        let (mut events, mut answered) = (Events::default(), false);
+        while let Some(frame) = answer.frame().await {
+            let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
+            for event in events.push(&data).map_err(io::Error::other)? {
+                let value: Value = serde_json::from_slice(&event).map_err(io::Error::other)?;
+                if value["id"] == message["id"] && value["method"].is_null() {
+                    answered = true;
+                    self.remember(message, &value, session.clone()).await;
+                }
+                self.write(&value).await;
+            }
+        }
+        Ok(answered)
+    }
+
+    async fn single(&self, message: &Value, answer: Response<Incoming>) -> io::Result<bool> {
+        let (status, session) = (answer.status(), text(&answer, SESSION));
+        let body = Limited::new(answer.into_body(), ANSWER).collect().await;
+        let body = body.map_err(io::Error::other)?.to_bytes();
+        if body.is_empty() && status.is_success() {
+            return Ok(false);
+        }
+        let value: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if value["jsonrpc"] == "2.0" {
+            self.remember(message, &value, session).await;
+            self.write(&value).await;
+            return Ok(true);
+        }
+        let said = value["message"].as_str().map_or_else(|| status.to_string(), ToOwned::to_owned);
+        if message["id"].is_null() {
+            tracing::warn!(said, "the server refused a notification");
+        } else {
+            self.refuse(&message["id"], -32603, &format!("the server refused: {said}")).await;
+        }
+        Ok(true)
+    }
+
+    /// What a handshake settled.
+    async fn remember(&self, message: &Value, answer: &Value, id: Option<String>) {
+        if message["method"] == "initialize" && !answer["result"].is_null() {
+            let version = answer["result"]["protocolVersion"].as_str().map(ToOwned::to_owned);
+            let beginning = Some(message.clone());
+            *self.session.lock().await = Session { id, version, beginning };
+        }
+    }
+
+    async fn unreachable(&self, message: &Value, error: &io::Error) {
+        tracing::warn!(%error, "the exchange with the server broke off");
+        if !message["id"].is_null() {
+            let said = format!("no answer from the server at {}: {error}", self.remote.address());
+            self.refuse(&message["id"], -32603, &said).await;
+        }
+    }
+
+    async fn refuse(&self, id: &Value, code: i32, message: &str) {
+        let error = json!({"code": code, "message": message});
+        self.write(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await;
+    }
+
+    async fn write(&self, message: &Value) {
+        let mut output = self.output.lock().await;
+        let written = output.write_all(format!("{message}\n").as_bytes()).await;
+        if let Err(error) = written.and(output.flush().await) {
+            tracing::warn!(%error, "the client does not read any more");
+        }
+    }
+
+    /// Ends the session, if there is one.
+    async fn leave(&self) -> io::Result<()> {
+        let session = self.session.lock().await.clone();
+        let Some(id) = session.id else { return Ok(()) };
+        let request: Result<Request<_>, _> =
+            self.remote.request(Method::DELETE).header(SESSION, id).body(Full::default());
+        self.remote.send(request.map_err(io::Error::other)?).await.map(|_| ())
+    }
+}
+
+fn text(answer: &Response<Incoming>, name: &str) -> Option<String> {
+    answer.headers().get(name)?.to_str().ok().map(ToOwned::to_owned)
+}

@@ -1,0 +1,268 @@
+//! Homes of threads on the real executor: what one run leaves is what the next one finds.
+#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
+
+use std::{
+    collections::BTreeSet,
+    io::Write,
+    os::unix::fs::chown,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use cloche_executor::{Config, Executor, PoolSettings, RunError, RunIo};
+use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
+use cloche_model::{
+    ByteSize, Ending, FileName, HomeRoom, InputFile, Language, LayerDigest, Limits, Outcome,
+    RunSpec, SandboxShape, ThreadHome,
+};
+use proptest::{collection::vec, prelude::*};
+use serde::Serialize;
+use tempfile::TempDir;
+
+#[path = "support/cloche.rs"]
+mod support;
+
+use support::{binary, skip};
+
+/// An executor that keeps homes in a directory of its own.
+struct Host {
+    executor: Executor,
+    layers: Layers,
+    _dir: TempDir,
+}
+
+impl Host {
+    async fn start(cache: ByteSize, pool: Option<PoolSettings>) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let config = LayersConfig {
+            dir: dir.path().join("layers"),
+            store: StoreConfig::Local,
+            cache_bytes: cache,
+            bounds: Bounds::default(),
+        };
+        let layers = Layers::open(config).await.unwrap();
+        let mut config = Config { pool, ..Config::with_program(binary()) };
+        let unpacked = layers.cache_dir().display().to_string();
+        config.spawner_args.extend(["--layers".to_owned(), unpacked]);
+        config.layers = Some(layers.clone());
+        match Executor::start(config).await {
+            Ok(executor) => Some(Self { executor, layers, _dir: dir }),
+            Err(error) => {
+                skip(&error.to_string());
+                None
+            }
+        }
+    }
+
+    async fn run(&self, spec: RunSpec) -> Outcome {
+        self.executor.run(spec, RunIo::default()).await.unwrap()
+    }
+}
+
+/// A thread: its layers so far.
+#[derive(Default)]
+struct Thread {
+    layers: Vec<LayerDigest>,
+}
+
+impl Thread {
+    async fn run(&mut self, host: &Host, spec: RunSpec) -> Outcome {
+        let room = HomeRoom { bytes: ByteSize::mib(64), inodes: 10_000 };
+        let home = Some(ThreadHome { layers: self.layers.clone(), room });
+        let outcome = host.run(RunSpec { home, ..spec }).await;
+        self.layers.extend(outcome.written.layer.clone().map(|layer| layer.digest));
+        outcome
+    }
+
+    async fn bash(&mut self, host: &Host, code: &str) -> String {
+        let outcome = self.run(host, RunSpec::new(Language::Bash, code)).await;
+        assert_eq!(outcome.ending, Ending::Exited(0), "{code}: {}", outcome.stderr.text());
+        outcome.stdout.text()
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Step {
+    act: &'static str,
+    on: u16,
+    into: u16,
+    name: &'static str,
+    seed: u16,
+    at: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Call {
+    steps: Vec<Step>,
+    dies: bool,
+    #[serde(skip)]
+    squash: bool,
+}
+
+const NAMES: [&str; 7] = ["a", "b", "c d", "\u{e9}", ".wh.a", ".wh..wh..opq", "new\nline"];
+/// Without hard links: an overlay makes two files of one that is changed under one of its names.
+const ACTS: [&str; 11] = [
+    "write",
+    "write",
+    "directory",
+    "directory",
+    "append",
+    "sparse",
+    "remove",
+    "rename",
+    "rename",
+    "symlink",
+    "mode",
+];
+
+fn call() -> impl Strategy<Value = Call> {
+    let step = (0..=ACTS.len(), any::<u16>(), any::<u16>(), 0..NAMES.len(), any::<u16>());
+    let steps = vec(step, 1..10).prop_map(|steps| {
+        let number = |(at, (act, on, into, name, seed)): (usize, _)| {
+            let act = ACTS.get::<usize>(act).copied().unwrap_or("attribute");
+            let name: usize = name;
+            Step { act, on, into, name: NAMES[name], seed, at: 1_000_000_000_000 + at as u64 * 7 }
+        };
+        steps.into_iter().enumerate().map(number).collect()
+    });
+    (steps, prop::bool::weighted(0.15), prop::bool::weighted(0.2))
+        .prop_map(|(steps, dies, squash)| Call { steps, dies, squash })
+}
+
+const WORK: &str = include_str!("homes/work.py");
+const DUMP: &str = include_str!("homes/dump.py");
+
+/// Runs a program in a plain directory, as an ordinary user.
+fn bare(directory: &Path, code: &str, input: &[u8]) -> String {
+    let mut child = Command::new("setpriv")
+        .args(["--reuid=12345", "--regid=12345", "--clear-groups", "/usr/bin/python3", "-c", code])
+        .current_dir(directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+}
+
+fn lines(text: &str) -> BTreeSet<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// A thread and a plain directory in which the same is done.
+async fn live(host: &Host, calls: &[Call]) {
+    let plain = tempfile::tempdir().unwrap();
+    chown(plain.path(), Some(12345), Some(12345)).unwrap();
+    let mut thread = Thread::default();
+    for call in calls {
+        let input = serde_json::to_vec(call).unwrap();
+        let spec = RunSpec { stdin: input.clone(), ..RunSpec::new(Language::Python, WORK) };
+        let outcome = thread.run(host, spec).await;
+        let wanted = if call.dies { Ending::Signalled(9) } else { Ending::Exited(0) };
+        assert_eq!(outcome.ending, wanted, "{}", outcome.stderr.text());
+        bare(plain.path(), WORK, &input);
+        let found = thread.run(host, RunSpec::new(Language::Python, DUMP)).await;
+        assert_eq!(found.written.layer, None, "looking writes nothing");
+        let (found, wanted) = (lines(&found.stdout.text()), lines(&bare(plain.path(), DUMP, b"")));
+        let differs: Vec<_> = found.symmetric_difference(&wanted).collect();
+        assert!(differs.is_empty(), "{differs:#?} after {call:?}");
+        if call.squash {
+            let squashed = host.layers.squash(&thread.layers).await.unwrap();
+            thread.layers = squashed.map(|stored| stored.layer.digest).into_iter().collect();
+        }
+    }
+}
+
+#[test]
+fn a_home_is_like_a_plain_directory_over_many_runs() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    // Hardly any layer stays unpacked that is not in use.
+    let pool = Some(PoolSettings::default());
+    let Some(host) = runtime.block_on(Host::start(ByteSize::kib(16), pool)) else { return };
+    host.executor.prepare(Language::Python, &Limits::default(), &SandboxShape::default());
+    let config = ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(calls in vec(call(), 1..7))| {
+        runtime.block_on(live(&host, &calls));
+    });
+    runtime.block_on(host.executor.stop());
+}
+
+#[tokio::test]
+async fn what_is_in_the_home_survives_and_nothing_else_does() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    thread
+        .bash(
+            &host,
+            "mkdir -p p/q; echo one > p/q/f; ln p/q/f hard; touch -d @77 hard /tmp/gone; mkdir e",
+        )
+        .await;
+    thread.bash(&host, "mv p moved; rmdir e; chmod 500 moved/q").await;
+    let seen = thread
+        .bash(&host, "ls -A; cat moved/q/f; stat -c %a moved/q; stat -c '%Y %h' hard; ls /tmp")
+        .await;
+    assert_eq!(seen, "hard\nmain.sh\nmoved\none\n500\n77 2\n");
+    let unchanged = thread.run(&host, RunSpec::new(Language::Bash, "cat hard")).await;
+    assert_eq!(unchanged.written.layer, None, "nothing written, nothing stored");
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_run_wrote_is_named_also_without_a_thread() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let input = |name: &str| InputFile {
+        name: FileName::try_from(name.to_owned()).unwrap(),
+        content: b"input".to_vec(),
+    };
+    let code =
+        "mkdir d; head -c 3000 /dev/zero > d/out.bin; echo more >> changed; chmod 000 d/out.bin";
+    let spec = RunSpec {
+        files: vec![input("left"), input("changed")],
+        ..RunSpec::new(Language::Bash, code)
+    };
+    let written = host.run(spec.clone()).await.written;
+    let files: Vec<_> = written.files.iter().map(|file| (file.name.as_str(), file.size)).collect();
+    assert_eq!(files, [("changed", 10), ("d/out.bin", 3000)]);
+    let mut thread = Thread::default();
+    let named = thread.run(&host, spec).await.written.files;
+    assert_eq!(named.len(), 2, "inputs that were left alone are not named: {named:?}");
+    assert_eq!(thread.bash(&host, "cat left").await, "input", "but they are the thread's now");
+    let quiet = host.run(RunSpec::new(Language::Python, "print(1)")).await;
+    assert_eq!(quiet.written, Default::default());
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn a_home_that_is_full_says_so_and_can_be_cleared() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let run = async |layers: &[LayerDigest], code: &str| {
+        let home = Some(ThreadHome { layers: layers.to_vec(), room });
+        host.run(RunSpec { home, ..RunSpec::new(Language::Bash, code) }).await
+    };
+    let full = run(&[], "head -c 5M /dev/zero > big").await;
+    assert!(full.stderr.text().contains("No space left"), "{}", full.stderr.text());
+    assert!(full.written.quota_exceeded);
+    let layer = full.written.layer.unwrap().digest;
+    let cleared = run(&[layer], "rm big && echo cleared").await;
+    assert_eq!(cleared.stdout.text(), "cleared\n");
+    assert!(!cleared.written.quota_exceeded);
+    let many = run(&[], "for i in $(seq 200); do : > f$i || exit 3; done").await;
+    assert!(many.written.quota_exceeded, "{:?}", many.written);
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn a_layer_that_is_not_there_is_an_error_and_no_run() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let layers = vec![LayerDigest::from_sha256([7; 32])];
+    let spec = RunSpec {
+        home: Some(ThreadHome { layers, room }),
+        ..RunSpec::new(Language::Bash, "echo ran")
+    };
+    let error = host.executor.run(spec, RunIo::default()).await.unwrap_err();
+    assert!(matches!(error, RunError::Home(_)), "{error:?}");
+    host.executor.settle().await;
+    host.executor.stop().await;
+}

@@ -1,0 +1,31 @@
+"""Prints everything that there is below the current directory, as one JSON line per path."""
+
+import hashlib
+import json
+import os
+import stat
+
+for top, directories, files in os.walk(b"."):
+    for name in directories + files:
+        path = os.path.join(top, name)
+        if path.startswith(b"./main."):
+            continue
+        is_link = os.path.islink(path)
+        info = os.lstat(path)
+        row = {
+            "path": path.decode("latin1"),
+            "kind": stat.S_IFMT(info.st_mode),
+            "mode": None if is_link else stat.S_IMODE(info.st_mode),
+            "mtime": info.st_mtime_ns,
+        }
+        if is_link:
+            row["target"] = os.readlink(path).decode("latin1")
+        else:
+            row["attributes"] = {key: os.getxattr(path, key).decode() for key in sorted(os.listxattr(path))}
+        if stat.S_ISREG(info.st_mode):
+            row["size"] = info.st_size
+            row["is_sparse"] = info.st_blocks * 512 < info.st_size // 2
+            if os.access(path, os.R_OK):
+                with open(path, "rb") as file:
+                    row["content"] = hashlib.sha256(file.read()).hexdigest()
+        print(json.dumps(row, sort_keys=True))

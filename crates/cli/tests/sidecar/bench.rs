@@ -1,0 +1,155 @@
+//! A dispatcher of either kind with the real binary behind it, and one run through it.
+
+use std::{sync::Arc, time::Duration};
+
+use cloche_engine::{
+    DispatchError, Dispatcher, JobRequest, Local, Remote, RemoteConfig, admit_job,
+    sidecar::{JobLimits, SidecarConfig},
+};
+use cloche_executor::{Config, Executor};
+use cloche_model::{Outcome, OutputChunk, Secret, StreamName};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    executor::{KEY, Sidecar},
+    host::PATIENCE,
+    support::{binary, can_sandbox},
+};
+
+/// A dispatcher, and what has to stay alive for it.
+pub(crate) struct Bench {
+    dispatcher: Arc<dyn Dispatcher>,
+    sidecars: Vec<Sidecar>,
+}
+
+/// A run under way.
+pub(crate) struct Run {
+    pub(crate) chunks: mpsc::Receiver<OutputChunk>,
+    pub(crate) cancel: CancellationToken,
+    result: JoinHandle<Result<Outcome, DispatchError>>,
+}
+
+impl Bench {
+    /// This host's executor, as `cloche serve` has it.
+    pub(crate) async fn local() -> Option<Self> {
+        if !can_sandbox() {
+            return None;
+        }
+        let executor = Executor::start(Config::with_program(binary())).await.unwrap();
+        Some(Self { dispatcher: Arc::new(Local::new(executor)), sidecars: Vec::new() })
+    }
+
+    /// One sidecar.
+    pub(crate) async fn remote() -> Option<Self> {
+        Some(Self::with(vec![Sidecar::start().await?]))
+    }
+
+    pub(crate) fn with(sidecars: Vec<Sidecar>) -> Self {
+        let urls = sidecars.iter().map(|sidecar| sidecar.url.clone()).collect();
+        Self { sidecars, ..Self::at(RemoteConfig { urls, ..settings() }) }
+    }
+
+    /// Whatever is at these addresses.
+    pub(crate) fn at(config: RemoteConfig) -> Self {
+        let dispatcher = Arc::new(Remote::new(config).unwrap());
+        Self { dispatcher, sidecars: Vec::new() }
+    }
+
+    pub(crate) fn sidecars(&self) -> &[Sidecar] {
+        &self.sidecars
+    }
+
+    /// Takes a sidecar away from us, not from the dispatcher.
+    pub(crate) fn remove(&mut self, index: usize) -> Sidecar {
+        self.sidecars.remove(index)
+    }
+
+    pub(crate) fn add(&mut self, sidecar: Sidecar) {
+        self.sidecars.push(sidecar);
+    }
+
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        self.dispatcher.ready()
+    }
+
+    /// Waits until the dispatcher says so.
+    pub(crate) async fn until_ready(&self) {
+        let wait = async {
+            while self.ready().is_err() {
+                crate::executor::pause().await;
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap();
+    }
+
+    pub(crate) fn start(&self, job: JobRequest) -> Run {
+        let run = admit_job(job, &SidecarConfig::default()).unwrap();
+        let (output, chunks) = mpsc::channel(4);
+        let cancel = CancellationToken::new();
+        let result = tokio::spawn(self.dispatcher.dispatch(run, output, cancel.clone()));
+        Run { chunks, cancel, result }
+    }
+
+    /// Runs it to its end.
+    pub(crate) async fn run(&self, job: JobRequest) -> (Outcome, Vec<OutputChunk>) {
+        let (result, chunks) = self.start(job).until_over().await;
+        (result.unwrap(), chunks)
+    }
+
+    /// Runs it, and demands that there is no outcome.
+    pub(crate) async fn fails(&self, job: JobRequest) -> DispatchError {
+        self.start(job).until_over().await.0.unwrap_err()
+    }
+}
+
+impl Run {
+    /// The next piece of output.
+    pub(crate) async fn chunk(&mut self) -> OutputChunk {
+        timeout(PATIENCE, self.chunks.recv()).await.expect("no output in time").expect("no output")
+    }
+
+    /// The rest of the output, and the outcome; never a wait without an end.
+    pub(crate) async fn until_over(mut self) -> (Result<Outcome, DispatchError>, Vec<OutputChunk>) {
+        let all = async {
+            let mut chunks = Vec::new();
+            while let Some(chunk) = self.chunks.recv().await {
+                chunks.push(chunk);
+            }
+            (self.result.await.unwrap(), chunks)
+        };
+        timeout(PATIENCE, all).await.expect("it hangs")
+    }
+
+    /// The outcome, whoever listens to the output.
+    pub(crate) async fn outcome(self) -> Result<Outcome, DispatchError> {
+        timeout(PATIENCE, self.result).await.expect("it hangs").unwrap()
+    }
+}
+
+/// How remote dispatchers are set up here.
+pub(crate) fn settings() -> RemoteConfig {
+    RemoteConfig {
+        key: Some(Secret::new(KEY)),
+        check_every: Duration::from_millis(50),
+        ..RemoteConfig::default()
+    }
+}
+
+pub(crate) fn job(language: &str, code: &str) -> JobRequest {
+    JobRequest {
+        code: code.to_owned(),
+        language: Some(language.to_owned()),
+        ..JobRequest::default()
+    }
+}
+
+pub(crate) fn limited(job: JobRequest, limits: JobLimits) -> JobRequest {
+    JobRequest { limits, ..job }
+}
+
+/// What the pieces of one stream are together.
+pub(crate) fn joined(chunks: &[OutputChunk], stream: StreamName) -> Vec<u8> {
+    let of_it = chunks.iter().filter(|chunk| chunk.stream == stream);
+    of_it.flat_map(|chunk| chunk.bytes.iter().copied()).collect()
+}

@@ -1,0 +1,187 @@
+//! A sidecar for one test: the real binary, its own port. Nothing is left of it.
+
+use std::{
+    fs::{self, File},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Instant,
+};
+
+use reqwest::{Client, RequestBuilder};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    host::PATIENCE,
+    processes::{below, wait_until_gone},
+    support::{binary, can_sandbox},
+};
+
+pub(crate) const KEY: &str = "correct horse";
+
+/// A running sidecar.
+pub(crate) struct Sidecar {
+    pub(crate) url: String,
+    client: Client,
+    process: Child,
+    directory: TempDir,
+}
+
+impl Sidecar {
+    /// With its usual settings; `None` where no sandbox can be built.
+    pub(crate) async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// With further arguments.
+    pub(crate) async fn start_with(arguments: &[&str]) -> Option<Self> {
+        if !can_sandbox() {
+            return None;
+        }
+        Some(Self::start_at("127.0.0.1:0", arguments).await)
+    }
+
+    /// One that anybody may use.
+    pub(crate) async fn start_without_key() -> Option<Self> {
+        if !can_sandbox() {
+            return None;
+        }
+        Some(Self::start_without_key_at("127.0.0.1:0").await)
+    }
+
+    pub(crate) async fn start_without_key_at(listen: &str) -> Self {
+        Self::begin(listen, &[], ("SANDBOX_EXECUTOR_ENVIRONMENT", "test")).await
+    }
+
+    /// On this address.
+    pub(crate) async fn start_at(listen: &str, arguments: &[&str]) -> Self {
+        Self::begin(listen, arguments, ("SANDBOX_EXECUTOR_SERVICE_API_KEY", KEY)).await
+    }
+
+    async fn begin(listen: &str, arguments: &[&str], variable: (&str, &str)) -> Self {
+        let directory = TempDir::new().unwrap();
+        let file = |name: &str| File::create(directory.path().join(name)).unwrap();
+        let mut process = command()
+            .env(variable.0, variable.1)
+            .args(["--listen", listen])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("log"))
+            .spawn()
+            .unwrap();
+        let said = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let url = loop {
+            let greeting = said("stdout");
+            if let Some((_, url)) = greeting.trim_end_matches('\n').split_once("listening on ")
+                && greeting.ends_with('\n')
+            {
+                break url.to_owned();
+            }
+            let ended = process.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?} {}", said("log"));
+            pause().await;
+        };
+        Self { url, client: Client::new(), process, directory }
+    }
+
+    /// Where it listens, without the scheme.
+    pub(crate) fn address(&self) -> String {
+        self.url.trim_start_matches("http://").to_owned()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
+    pub(crate) fn request(&self, method: reqwest::Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url))
+    }
+
+    /// `POST /execute` with the key.
+    pub(crate) fn post(&self, body: &Value) -> RequestBuilder {
+        let request = self.request(reqwest::Method::POST, "/execute");
+        request.header("X-Service-API-Key", KEY).json(body)
+    }
+
+    /// Runs it and gives back the status and the body.
+    pub(crate) async fn run(&self, body: Value) -> (u16, Value) {
+        let response = self.post(&body).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    pub(crate) async fn health(&self) -> Value {
+        let request = self.request(reqwest::Method::GET, "/healthz");
+        request.send().await.unwrap().json().await.unwrap()
+    }
+
+    pub(crate) async fn metrics(&self) -> String {
+        let request = self.request(reqwest::Method::GET, "/metrics");
+        request.send().await.unwrap().text().await.unwrap()
+    }
+
+    /// Waits until so many jobs run.
+    pub(crate) async fn until_running(&self, wanted: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.health().await["running"] != wanted {
+            assert!(Instant::now() < deadline, "{}", self.log());
+            pause().await;
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Ends it as a crash would, and waits until nothing of it is left.
+    pub(crate) fn crash(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let processes = below(self.process.id());
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if !std::thread::panicking() {
+            wait_until_gone(&processes);
+        }
+    }
+
+    /// Waits until the process has ended by itself.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end: {}", self.log());
+            pause().await;
+        }
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        if self.process.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.end();
+        }
+    }
+}
+
+/// `cloche executor`, with nothing of our own environment's settings.
+pub(crate) fn command() -> Command {
+    let mut command = Command::new(binary());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SANDBOX_EXECUTOR") {
+            command.env_remove(name);
+        }
+    }
+    command.arg("executor");
+    command
+}
+
+pub(crate) async fn pause() {
+    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+}

@@ -1,0 +1,178 @@
+//! `cloche serve` with sidecars, and with nothing to run code at all.
+
+use std::{
+    fs::{self, File},
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use reqwest::Client;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    executor::{KEY, Sidecar, pause},
+    host::{Host, PATIENCE, events},
+    processes::{mark, sleepers, wait_for},
+    support::{binary, ended},
+};
+
+/// A server whose code is run by this sidecar, which needs no key.
+async fn with_sidecar(sidecar: &Sidecar) -> Host {
+    Host::start_with(&["--executor-url", &sidecar.url]).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_execute_api_is_the_same_over_a_sidecar() {
+    let Some(sidecar) = Sidecar::start_without_key().await else { return };
+    let host = with_sidecar(&sidecar).await;
+    let (status, answer) = host
+        .run(json!({"code": "import os; print(os.environ['A'])", "env_vars": {"A": "b"}}))
+        .await;
+    assert_eq!((status, &answer["stdout"]), (200, &json!("b\n")), "{answer}");
+    let (status, answer) = host.run(json!({"code": "while True: pass", "timeout": 1})).await;
+    assert_eq!((status, &answer["error"]), (504, &json!("execution timed out after 1s")));
+    let stream = host.stream(json!({"code": "seq 1 500", "language": "bash"})).await;
+    let seen = events(&stream.text().await.unwrap());
+    assert_eq!(seen.last().unwrap()["result"]["success"], true);
+    assert_eq!(seen.iter().filter(|event| event["type"] == "output").count(), 500);
+    let mark = mark();
+    let id = host.background(json!({"code": sleepers(&mark), "language": "bash"})).await;
+    wait_for(&mark, 2);
+    host.cancel(&id).await;
+    assert_eq!(host.finished(&id).await["status"], "cancelled");
+    wait_for(&mark, 0);
+    let (_, answer) = host.run(json!({"code": "1", "timeout": 64})).await;
+    assert!(answer["error"].as_str().unwrap().contains("timeout_ms"), "{answer}");
+    let (_, answer) = host.run(json!({"code": "1", "timeout": 100})).await;
+    assert!(answer["error"].as_str().unwrap().contains("100s"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_that_dies_fails_the_execution_and_the_server_says_503_until_it_is_back() {
+    let Some(sidecar) = Sidecar::start_without_key().await else { return };
+    let host = with_sidecar(&sidecar).await;
+    let address = sidecar.address();
+    let mark = mark();
+    let id = host.background(json!({"code": sleepers(&mark), "language": "bash"})).await;
+    wait_for(&mark, 2);
+    sidecar.crash();
+    let record = host.finished(&id).await;
+    assert_eq!(
+        (&record["status"], &record["error"]),
+        (&json!("failed"), &json!("the sandbox failed to run the code"))
+    );
+    assert_eq!(record["stdout"], "up\n");
+    let (status, answer) = host.run(json!({"code": "1"})).await;
+    assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
+    assert_eq!(host.get("/readyz").await.0, 503);
+    let _back = Sidecar::start_without_key_at(&address).await;
+    let deadline = Instant::now() + PATIENCE;
+    while host.get("/readyz").await.0 != 200 {
+        assert!(Instant::now() < deadline);
+        pause().await;
+    }
+    assert_eq!(host.run(json!({"code": "1"})).await.0, 200);
+}
+
+/// With its key from the environment and its address, too, by the contract's names.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_contract_s_variables_wire_a_server_to_a_sidecar() {
+    let Some(sidecar) = Sidecar::start().await else { return };
+    let variables = [("SANDBOX_EXECUTOR_URL", &*sidecar.url), ("SANDBOX_EXECUTOR_API_KEY", KEY)];
+    let server = Bare::start(&[], &variables).await;
+    let (status, answer) = server.run(json!({"code": "print(6 * 7)"})).await;
+    assert_eq!((status, &answer["stdout"]), (200, &json!("42\n")), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_no_executor_at_all_every_run_is_refused_with_a_sentence() {
+    // An empty address is none.
+    let server = Bare::start(&["--no-local-executor"], &[("SANDBOX_EXECUTOR_URL", "")]).await;
+    let (status, answer) = server.run(json!({"code": "print(6 * 7)"})).await;
+    assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")));
+    assert!(
+        answer["message"].as_str().unwrap().contains("code execution is turned off"),
+        "{answer}"
+    );
+    assert_eq!(server.get("/healthz").await, 200);
+    assert_eq!(server.get("/readyz").await, 503);
+}
+
+#[test]
+fn an_address_that_is_none_is_named_at_the_start() {
+    let directory = TempDir::new().unwrap();
+    let mut command = Command::new(binary());
+    command.args([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--executor-url",
+        "sandbox-executor:9099",
+        "--data-dir",
+    ]);
+    let ended = ended(
+        {
+            command.arg(directory.path());
+            command
+        },
+        b"",
+    );
+    assert!(ended.code == 1 && ended.stderr.contains("http://sandbox-executor:9099"), "{ended:?}");
+}
+
+/// A server without an executor of its own: started, and asked as soon as it listens.
+struct Bare {
+    process: std::process::Child,
+    url: String,
+    key: String,
+    _directory: TempDir,
+}
+
+impl Bare {
+    async fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let directory = TempDir::new().unwrap();
+        let data = directory.path().join("data");
+        let out = directory.path().join("stdout");
+        let process = Command::new(binary())
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(&data)
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(File::create(&out).unwrap())
+            .stderr(File::create(directory.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut server =
+            Self { process, url: String::new(), key: String::new(), _directory: directory };
+        let deadline = Instant::now() + PATIENCE;
+        while !fs::read_to_string(&out).unwrap().contains("Try it") {
+            let ended = server.process.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}");
+            pause().await;
+        }
+        let text = fs::read(data.join("bootstrap.json")).unwrap();
+        let bootstrap: Value = serde_json::from_slice(&text).unwrap();
+        server.url = bootstrap["url"].as_str().unwrap().to_owned();
+        server.key = bootstrap["api_key"].as_str().unwrap().to_owned();
+        server
+    }
+
+    async fn run(&self, body: Value) -> (u16, Value) {
+        let request = Client::new().post(format!("{}/v1/sandbox/execute", self.url));
+        let response = request.bearer_auth(&self.key).json(&body).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    async fn get(&self, path: &str) -> u16 {
+        Client::new().get(format!("{}{path}", self.url)).send().await.unwrap().status().as_u16()
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,198 @@
+//! Answers to calls that wait, and the record of all decisions.
+
+use cloche_model::{
+    Approval, ApprovalId, ApprovalState, Decision, DecisionKind, ErrorCode, Invalid,
+};
+use cloche_store::{Answer, ApprovalFilter, DecisionFilter};
+
+use crate::{
+    Caller, Engine, Refusal, clock,
+    gates::{as_of_now, decision_about},
+};
+
+/// The most characters of a name or a reason that someone gives.
+const MAX_NAME_CHARS: usize = 63;
+const MAX_REASON_CHARS: usize = 500;
+
+/// Who answers.
+#[derive(Clone, Debug)]
+pub enum Approver {
+    /// Whoever holds the admin token, with the name they gave.
+    Admin(Option<String>),
+    /// The holder of a key of the same team that may approve, and that did not ask.
+    Key(Caller),
+}
+
+impl Approver {
+    fn name(&self) -> String {
+        match self {
+            Self::Admin(None) => "admin".to_owned(),
+            Self::Admin(Some(name)) => format!("admin ({name})"),
+            Self::Key(caller) => format!("{} ({})", caller.key.id, caller.key.name),
+        }
+    }
+}
+
+impl Engine {
+    /// Approvals, newest first, without their arguments.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>, Refusal> {
+        let found = self.inner.store.approvals(filter).await?;
+        let as_asked = |approval: &Approval| filter.state.is_none_or(|it| it == approval.state);
+        Ok(found.into_iter().map(as_of_now).filter(as_asked).collect())
+    }
+
+    /// One approval with its arguments, as whoever may answer it sees it.
+    ///
+    /// # Errors
+    /// When there is none that they may see.
+    pub async fn approval_for(&self, by: &Approver, id: &str) -> Result<Approval, Refusal> {
+        let missing = || Refusal::not_found("approval");
+        let id: ApprovalId = id.parse().map_err(|_| missing())?;
+        match by {
+            Approver::Key(caller) => self.approval(caller, &id).await,
+            Approver::Admin(_) => {
+                self.inner.store.approval(&id).await?.map(as_of_now).ok_or_else(missing)
+            }
+        }
+    }
+
+    /// Says yes: the call may be made once.
+    ///
+    /// # Errors
+    /// When there is no such approval, it is not theirs to give, or it does not wait any more.
+    pub async fn approve(&self, id: &str, by: &Approver) -> Result<Approval, Refusal> {
+        self.decide(id, by, true, None).await
+    }
+
+    /// Says no.
+    ///
+    /// # Errors
+    /// As for [`Engine::approve`].
+    pub async fn deny(
+        &self,
+        id: &str,
+        by: &Approver,
+        reason: Option<String>,
+    ) -> Result<Approval, Refusal> {
+        self.decide(id, by, false, reason).await
+    }
+
+    async fn decide(
+        &self,
+        id: &str,
+        by: &Approver,
+        approve: bool,
+        reason: Option<String>,
+    ) -> Result<Approval, Refusal> {
+        if let Approver::Admin(Some(name)) = by {
+            check_text("by", name, MAX_NAME_CHARS)?;
+        }
+        if let Some(reason) = &reason {
+            check_text("reason", reason, MAX_REASON_CHARS)?;
+        }
+        let approval = self.approval_for(by, id).await?;
+        if let Approver::Key(caller) = by {
+            check_right(caller, &approval)?;
+        }
+        self.answer(&approval, by.name(), approve, reason).await
+    }
+
+    /// What the person at the client said, to whom the door put the question itself. It is recorded
+    /// as theirs.
+    ///
+    /// # Errors
+    /// When the caller did not ask for this approval, the team does not take such answers, or it does
+    /// not wait any more.
+    pub async fn answer_by_elicitation(
+        &self,
+        caller: &Caller,
+        id: &ApprovalId,
+        approve: bool,
+    ) -> Result<Approval, Refusal> {
+        let approval = self.approval(caller, id).await?;
+        if approval.key != caller.key.id {
+            return Err(Refusal::not_found("approval"));
+        }
+        if !self.may_elicit(caller).await {
+            return Err(forbidden("this team does not take the answer of the client that asks"));
+        }
+        let by = format!("person at the client of {}", caller.key.id);
+        self.answer(&approval, by, approve, None).await
+    }
+
+    async fn answer(
+        &self,
+        approval: &Approval,
+        by: String,
+        approve: bool,
+        reason: Option<String>,
+    ) -> Result<Approval, Refusal> {
+        let kind = if approve { DecisionKind::Approved } else { DecisionKind::Denied };
+        let decision = decision_about(kind, by, approval)?;
+        let at = clock::now();
+        let answer = Answer {
+            id: approval.id.clone(),
+            approve,
+            at,
+            expires_at: at.plus(self.inner.config.gates.lifetime),
+            reason: reason.clone(),
+            decision: Decision { note: reason, ..decision },
+        };
+        if let Some(answered) = self.inner.store.answer(answer).await? {
+            self.inner.desk.tell(&answered.id);
+            self.inner.desk.nudge();
+            return Ok(answered);
+        }
+        let now = self.inner.store.approval(&approval.id).await?.map(as_of_now);
+        Err(now.map_or_else(|| Refusal::not_found("approval"), |now| too_late(&now)))
+    }
+
+    /// What was decided, newest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>, Refusal> {
+        Ok(self.inner.store.decisions(filter).await?)
+    }
+}
+
+fn check_right(caller: &Caller, approval: &Approval) -> Result<(), Refusal> {
+    if approval.key == caller.key.id {
+        return Err(forbidden("the key that asked cannot answer; another one has to"));
+    }
+    if !caller.key.may_approve {
+        return Err(forbidden(
+            "this key may not answer; an operator can give it the right with `cloche key set`",
+        ));
+    }
+    Ok(())
+}
+
+fn check_text(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
+    let chars = text.chars().count();
+    if chars == 0 || chars > most || text.chars().any(char::is_control) {
+        return Err(Invalid::new(format!(
+            "{field} must be 1 to {most} characters without control characters"
+        )));
+    }
+    Ok(())
+}
+
+fn forbidden(message: &'static str) -> Refusal {
+    Refusal::new(ErrorCode::Forbidden, message)
+}
+
+fn too_late(approval: &Approval) -> Refusal {
+    let by = approval.decided_by.as_deref().unwrap_or("someone");
+    let message = match approval.state {
+        ApprovalState::Denied => format!("it was denied already, by {by}"),
+        ApprovalState::Approved | ApprovalState::Used => {
+            format!("it was approved already, by {by}")
+        }
+        ApprovalState::Pending | ApprovalState::Expired => "it has expired".to_owned(),
+    };
+    Refusal::new(ErrorCode::Conflict, message)
+}

@@ -1,0 +1,222 @@
+//! Admission at the sidecar's door. Its caller is whoever holds the service key: no team, no plan, no
+//! ledger. What a job may use is what the sidecar's operator set, and never more.
+
+use std::time::Duration;
+
+use cloche_model::{
+    ByteSize, Cpus, EnvVars, ExecuteRequest, Invalid, Limits, RequestFile, RunSpec, SandboxShape,
+    TeamId, TraceId, env,
+};
+
+use super::Admitted;
+use crate::{
+    secrets,
+    sidecar::{JobLimits, SidecarConfig},
+};
+
+/// Whose the jobs of a sidecar are: it knows no teams.
+const TEAM: &str = "team_sidecar";
+/// The least that an interpreter starts with.
+const LEAST_MEMORY: u64 = 16 << 20;
+const LEAST_DISK: u64 = 1 << 20;
+const LEAST_PIDS: u64 = 8;
+const LEAST_CPU_MILLI: u64 = 10;
+
+/// A job as it was asked for: nothing in it is trusted.
+#[derive(Clone, Debug, Default)]
+pub struct JobRequest {
+    /// The program.
+    pub code: String,
+    /// Its language; Python if absent.
+    pub language: Option<String>,
+    /// What the program reads from its standard input.
+    pub stdin: Option<String>,
+    /// Milliseconds it may take; more than the maximum means the maximum.
+    pub timeout_ms: Option<i64>,
+    /// Files put beside the program.
+    pub files: Option<Vec<RequestFile>>,
+    /// Environment variables.
+    pub env: Option<EnvVars>,
+    /// What it may use, exactly; more than the maximum is refused.
+    pub limits: JobLimits,
+    /// Whether its interpreter may be forked from a shared template; yes if absent.
+    pub template: Option<bool>,
+}
+
+/// Why a job is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum JobRefusal {
+    /// A field breaks its own rule.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// It is well formed, and more than this executor gives.
+    #[error("{0}")]
+    Beyond(String),
+    /// Every place is taken.
+    #[error("this executor runs {0} jobs at once and all places are taken; try again in a moment")]
+    Busy(usize),
+    /// It is being stopped.
+    #[error("the executor is shutting down; try another one, or again in a moment")]
+    Draining,
+    /// We could not even begin.
+    #[error("something went wrong on our side; try again")]
+    Internal,
+}
+
+/// Decides by the sidecar's settings.
+///
+/// # Errors
+/// When a field breaks a rule, or asks for more than there is.
+pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, JobRefusal> {
+    if let Some(vars) = &job.env {
+        env::check_level("env", vars)?;
+    }
+    let limits = limits(&job, config)?;
+    let request = ExecuteRequest {
+        code: job.code,
+        language: job.language,
+        stdin: job.stdin,
+        files: job.files,
+        ..ExecuteRequest::default()
+    };
+    let request = request.check()?;
+    let spec = RunSpec {
+        env: job.env.unwrap_or_default(),
+        limits,
+        sandbox: SandboxShape { template: job.template.unwrap_or(true), ..SandboxShape::default() },
+        stdin: request.stdin,
+        files: request.files,
+        ..RunSpec::new(request.language, request.code)
+    };
+    let random = secrets::random().map_err(|_| JobRefusal::Internal)?;
+    let team: TeamId = TEAM.parse()?;
+    Ok(Admitted { spec, trace_id: TraceId::from_random(random), team })
+}
+
+fn limits(job: &JobRequest, config: &SidecarConfig) -> Result<Limits, JobRefusal> {
+    let (asked, most) = (&job.limits, &config.most);
+    let usual = Limits::default();
+    let bytes = |name, asked, least, usual: ByteSize, most: ByteSize| {
+        within(name, asked, least, usual.bytes().min(most.bytes()), most.bytes()).map(ByteSize)
+    };
+    let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    let cpus = within(
+        "cpu_milli",
+        asked.cpu_milli,
+        LEAST_CPU_MILLI,
+        u64::from(usual.cpus.milli().min(most.cpus.milli())),
+        u64::from(most.cpus.milli()),
+    )?;
+    let pids = within(
+        "pids",
+        asked.pids,
+        LEAST_PIDS,
+        u64::from(usual.pids.min(most.pids)),
+        u64::from(most.pids),
+    )?;
+    Ok(Limits {
+        timeout: timeout(job, config)?,
+        memory: bytes("memory_bytes", asked.memory_bytes, LEAST_MEMORY, usual.memory, most.memory)?,
+        cpus: Cpus::from_milli(small(cpus)),
+        pids: small(pids),
+        disk: bytes("disk_bytes", asked.disk_bytes, LEAST_DISK, usual.disk, most.disk)?,
+        output: bytes("output_bytes", asked.output_bytes, 0, usual.output, most.output)?,
+    })
+}
+
+fn within(
+    name: &str,
+    asked: Option<u64>,
+    least: u64,
+    usual: u64,
+    most: u64,
+) -> Result<u64, JobRefusal> {
+    let value = asked.unwrap_or(usual);
+    if value > most {
+        return Err(JobRefusal::Beyond(format!(
+            "limits.{name}: {value} exceeds this executor's maximum of {most}"
+        )));
+    }
+    if value < least.min(most) {
+        return Err(
+            Invalid::new(format!("limits.{name} must be at least {least}, got {value}")).into()
+        );
+    }
+    Ok(value)
+}
+
+/// `timeout_ms` is a wish and is cut to the maximum; `limits.timeout_ms` is meant exactly.
+fn timeout(job: &JobRequest, config: &SidecarConfig) -> Result<Duration, JobRefusal> {
+    let most = config.most.timeout;
+    if job.limits.timeout_ms.is_some() {
+        let millis = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        let exact = within("timeout_ms", job.limits.timeout_ms, 1, millis, millis)?;
+        return Ok(Duration::from_millis(exact));
+    }
+    let Some(asked) = job.timeout_ms else { return Ok(config.default_timeout.min(most)) };
+    match u64::try_from(asked) {
+        Ok(millis) if millis > 0 => Ok(Duration::from_millis(millis).min(most)),
+        _ => Err(Invalid::new(format!("timeout_ms must be at least 1, got {asked}")).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admitted(job: JobRequest) -> Result<RunSpec, JobRefusal> {
+        let job = JobRequest { code: "print(1)".to_owned(), ..job };
+        admit_job(job, &SidecarConfig::default()).map(Admitted::into_spec)
+    }
+
+    fn after(timeout_ms: Option<i64>) -> u128 {
+        let job = JobRequest { timeout_ms, ..JobRequest::default() };
+        admitted(job).unwrap().limits.timeout.as_millis()
+    }
+
+    #[test]
+    fn a_time_limit_is_cut_to_the_maximum() {
+        assert_eq!(after(None), 30_000);
+        assert_eq!(after(Some(1)), 1);
+        assert_eq!(after(Some(60_000)), 60_000);
+        assert_eq!(after(Some(60_001)), 60_000);
+        assert_eq!(after(Some(i64::MAX)), 60_000);
+        for wrong in [0, -1, i64::MIN] {
+            let job = JobRequest { timeout_ms: Some(wrong), ..JobRequest::default() };
+            assert!(matches!(admitted(job), Err(JobRefusal::Invalid(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_exact_limit_is_never_cut() {
+        let with = |limits| admitted(JobRequest { limits, ..JobRequest::default() });
+        let small = JobLimits { memory_bytes: Some(64 << 20), ..JobLimits::default() };
+        assert_eq!(with(small).unwrap().limits.memory, ByteSize::mib(64));
+        for beyond in [
+            JobLimits { memory_bytes: Some((1 << 30) + 1), ..JobLimits::default() },
+            JobLimits { timeout_ms: Some(60_001), ..JobLimits::default() },
+            JobLimits { pids: Some(u64::MAX), ..JobLimits::default() },
+            JobLimits { cpu_milli: Some(1001), ..JobLimits::default() },
+            JobLimits { disk_bytes: Some(u64::MAX), ..JobLimits::default() },
+            JobLimits { output_bytes: Some(u64::MAX), ..JobLimits::default() },
+        ] {
+            assert!(matches!(with(beyond), Err(JobRefusal::Beyond(_))), "{beyond:?}");
+        }
+        for too_little in [
+            JobLimits { memory_bytes: Some(0), ..JobLimits::default() },
+            JobLimits { pids: Some(1), ..JobLimits::default() },
+            JobLimits { timeout_ms: Some(0), ..JobLimits::default() },
+        ] {
+            assert!(matches!(with(too_little), Err(JobRefusal::Invalid(_))), "{too_little:?}");
+        }
+    }
+
+    #[test]
+    fn reserved_variables_are_refused() {
+        let env = Some(EnvVars::from([("LD_PRELOAD".to_owned(), "x".to_owned())]));
+        assert!(matches!(
+            admitted(JobRequest { env, ..JobRequest::default() }),
+            Err(JobRefusal::Invalid(_))
+        ));
+    }
+}

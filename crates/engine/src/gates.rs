@@ -1,0 +1,344 @@
+//! May an agent use this tool? Two gates, then the team's policy, then a person.
+//!
+//! The doors for agents ask here before they run anything: [`Engine::tool_offered`] says whether a
+//! tool is to be shown at all, [`Engine::gate`] decides about one call. Whatever cannot be looked up
+//! is a no. Settings are read from the store each time, so a caller that was looked up long ago is
+//! judged by what holds now.
+
+mod call;
+mod desk;
+mod expiry;
+mod waiting;
+
+use cloche_model::{
+    Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, GateSettings, Tool,
+    ToolPolicy, TraceId,
+};
+use cloche_store::{Asked, CallId};
+
+use crate::{Caller, Engine, Refusal, clock, secrets};
+
+pub use call::ToolCall;
+pub(crate) use desk::Desk;
+pub(crate) use expiry::expire;
+pub use waiting::Waited;
+pub(crate) use waiting::as_of_now;
+
+/// What is decided about a call.
+#[derive(Debug)]
+pub enum Gate {
+    /// It may run, once; the decision is in the ledger.
+    Open(Pass),
+    /// It may not.
+    Closed(Closed),
+    /// A person has to answer first. Wait with [`Engine::wait_for_approval`], then ask
+    /// [`Engine::gate`] again with the same call: that uses the approval.
+    Ask(Box<Approval>),
+}
+
+/// The right to make one call. Tell the engine what it became with [`Engine::ran`].
+#[derive(Debug)]
+#[must_use = "the decision should be told which execution it let run"]
+pub struct Pass {
+    /// The decision that let it run.
+    pub decision: DecisionId,
+    /// Who made it.
+    pub by: String,
+}
+
+/// Why a call may not run.
+#[derive(Debug)]
+pub struct Closed {
+    /// Which gate.
+    pub why: Shut,
+    /// A sentence for the caller, which says who can change it.
+    pub message: String,
+}
+
+/// What a call was stopped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shut {
+    /// Gate 1: nothing here can run code.
+    NotWired,
+    /// Gate 2: the team has not turned agents on.
+    TeamOff,
+    /// The policy says no.
+    Policy,
+    /// A person said no to this very call.
+    Denied,
+    /// Too many calls of the team wait for a person.
+    Crowded,
+    /// It could not be looked up, and that means no.
+    Unknown,
+}
+
+/// What holds for a caller now.
+struct Standing {
+    own: GateSettings,
+    effective: GateSettings,
+    team_name: String,
+}
+
+impl Engine {
+    /// Whether a tool is to be shown to this caller's agents at all. An error means no.
+    pub async fn tool_offered(&self, caller: &Caller, tool: Tool) -> bool {
+        if !self.inner.dispatcher.is_wired() {
+            return false;
+        }
+        match self.standing(caller).await {
+            Ok(Some(standing)) => shut(&standing, tool).is_none(),
+            Ok(None) => false,
+            Err(error) => {
+                tracing::error!(%error, "gates could not be looked up, so they are closed");
+                false
+            }
+        }
+    }
+
+    /// Why [`Engine::tool_offered`] says no, in a sentence that says who can change it; `None` where
+    /// it says yes. Nothing is recorded.
+    pub async fn why_not_offered(&self, caller: &Caller, tool: Tool) -> Option<Closed> {
+        self.closed(caller, tool).await.map_or_else(|_| Some(unknown()), |standing| standing.err())
+    }
+
+    /// Whether the person at the caller's client may answer for it. An error means no.
+    pub async fn may_elicit(&self, caller: &Caller) -> bool {
+        let standing = self.standing(caller).await;
+        matches!(standing, Ok(Some(standing)) if standing.effective.allows_elicitation())
+    }
+
+    /// Decides about one call and writes the decision down. An approval that was given for it is used
+    /// by this: a second call needs another.
+    pub async fn gate(&self, caller: &Caller, call: &ToolCall) -> Gate {
+        self.try_gate(caller, call).await.unwrap_or_else(|refusal| {
+            let cause = refusal.source.as_ref().map(ToString::to_string);
+            tracing::error!(error = %refusal, cause, "a gate could not be looked up, so it is closed");
+            Gate::Closed(unknown())
+        })
+    }
+
+    async fn try_gate(&self, caller: &Caller, call: &ToolCall) -> Result<Gate, Refusal> {
+        let standing = match self.closed(caller, call.tool).await? {
+            Ok(standing) => standing,
+            Err(closed) => {
+                let by = if closed.why == Shut::Policy { "policy" } else { "gate" };
+                return self.refuse(caller, call, by, closed).await;
+            }
+        };
+        if standing.effective.policy(call.tool) == ToolPolicy::Allow {
+            let whose = standing.own.execute_code.map_or("fleet policy", |_| "team policy");
+            let allowed = decision(DecisionKind::Allowed, whose.to_owned(), caller, call)?;
+            let pass = Pass { decision: allowed.id.clone(), by: allowed.by.clone() };
+            self.inner.store.note(allowed).await?;
+            return Ok(Gate::Open(pass));
+        }
+        self.ask(caller, call).await
+    }
+
+    /// Turns a call away, and writes that down.
+    async fn refuse(
+        &self,
+        caller: &Caller,
+        call: &ToolCall,
+        by: &str,
+        closed: Closed,
+    ) -> Result<Gate, Refusal> {
+        let note = Some(closed.message.clone());
+        let refused = decision(DecisionKind::Refused, by.to_owned(), caller, call)?;
+        self.inner.store.note(Decision { note, ..refused }).await?;
+        Ok(Gate::Closed(closed))
+    }
+
+    /// What holds for the caller, or why nothing does.
+    async fn closed(
+        &self,
+        caller: &Caller,
+        tool: Tool,
+    ) -> Result<Result<Standing, Closed>, Refusal> {
+        if !self.inner.dispatcher.is_wired() {
+            return Ok(Err(Closed {
+                why: Shut::NotWired,
+                message: format!(
+                    "{tool} is not available: this server has nothing that can run code; its \
+                     operator can start a local executor or set SANDBOX_EXECUTOR_URL"
+                ),
+            }));
+        }
+        let Some(standing) = self.standing(caller).await? else { return Ok(Err(unknown())) };
+        Ok(match shut(&standing, tool) {
+            Some(closed) => Err(closed),
+            None => Ok(standing),
+        })
+    }
+
+    /// `None` if the team is gone or the key was revoked since the caller was looked up.
+    async fn standing(&self, caller: &Caller) -> Result<Option<Standing>, Refusal> {
+        let store = &self.inner.store;
+        let Some(team) = store.team(caller.team.id.as_str()).await? else { return Ok(None) };
+        let key = store.key(&caller.key.id).await?;
+        if key.is_none_or(|key| key.revoked_at.is_some()) {
+            return Ok(None);
+        }
+        let effective = team.gates.or(store.fleet_gates().await?);
+        Ok(Some(Standing { own: team.gates, effective, team_name: team.name }))
+    }
+
+    /// Uses an approval for the call, or asks for one.
+    async fn ask(&self, caller: &Caller, call: &ToolCall) -> Result<Gate, Refusal> {
+        let id = CallId {
+            team: caller.team.id.clone(),
+            key: caller.key.id.clone(),
+            tool: call.tool,
+            digest: call.digest.clone(),
+        };
+        let store = &self.inner.store;
+        loop {
+            let now = clock::now();
+            let used = decision(DecisionKind::Used, String::new(), caller, call)?;
+            let pass = used.id.clone();
+            if let Some(approval) = store.consume(&id, now, used).await? {
+                self.inner.desk.tell(&approval.id);
+                let by = approval.decided_by.unwrap_or_default();
+                return Ok(Gate::Open(Pass { decision: pass, by }));
+            }
+            if let Some(denied) = store.denial(&id, now).await? {
+                let by = denied.decided_by.as_deref().unwrap_or("someone");
+                return self.refuse(caller, call, by, no(by, denied.reason.as_deref())).await;
+            }
+            let approval = self.question(caller, call)?;
+            let asked = decision(DecisionKind::Asked, caller.key.id.to_string(), caller, call)?;
+            let asked = Decision { approval: Some(approval.id.clone()), ..asked };
+            match store.ask(approval.clone(), self.inner.config.gates.pending, asked).await? {
+                Asked::New => {
+                    self.inner.desk.nudge();
+                    return Ok(Gate::Ask(Box::new(approval)));
+                }
+                // It was approved since we looked: it can be used.
+                Asked::Same(same) if same.state == ApprovalState::Approved => {}
+                Asked::Same(same) => return Ok(Gate::Ask(same)),
+                Asked::Crowded => return self.refuse(caller, call, "gate", crowded()).await,
+            }
+        }
+    }
+
+    fn question(&self, caller: &Caller, call: &ToolCall) -> Result<Approval, Refusal> {
+        let now = clock::now();
+        Ok(Approval {
+            id: ApprovalId::from_random(secrets::random()?),
+            team: caller.team.id.clone(),
+            key: caller.key.id.clone(),
+            tool: call.tool,
+            digest: call.digest.clone(),
+            arguments: Some(call.shown.clone()),
+            arguments_bytes: call.bytes,
+            state: ApprovalState::Pending,
+            created_at: now,
+            expires_at: now.plus(self.inner.config.gates.lifetime),
+            decided_at: None,
+            decided_by: None,
+            reason: None,
+        })
+    }
+
+    /// Writes down which execution a decision let run, for its record to show.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn ran(&self, pass: &Pass, execution: &TraceId) -> Result<(), Refusal> {
+        self.inner.store.note_execution(&pass.decision, execution).await?;
+        Ok(())
+    }
+
+    /// The decision that let an execution of the caller's team run, if an agent asked for it.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn decision_of(
+        &self,
+        caller: &Caller,
+        execution: &TraceId,
+    ) -> Result<Option<Decision>, Refusal> {
+        Ok(self.inner.store.decision_of(&caller.team.id, execution).await?)
+    }
+}
+
+/// Gate 2 and a policy that says no.
+fn shut(standing: &Standing, tool: Tool) -> Option<Closed> {
+    let team = &standing.team_name;
+    if !standing.effective.allows_agents() {
+        return Some(Closed {
+            why: Shut::TeamOff,
+            message: format!(
+                "{tool} is off for the team {team:?}: an operator of this server can turn it on \
+                 with `cloche team set {team} agent_sandbox=on`"
+            ),
+        });
+    }
+    (standing.effective.policy(tool) == ToolPolicy::Deny).then(|| Closed {
+        why: Shut::Policy,
+        message: format!(
+            "the policy of the team {team:?} denies {tool}: an operator of this server can change \
+             it with `cloche team set {team} {tool}=ask`"
+        ),
+    })
+}
+
+fn unknown() -> Closed {
+    let message = "whether this tool may be used could not be looked up, which means no; an \
+                   operator of this server finds the reason in its log";
+    Closed { why: Shut::Unknown, message: message.to_owned() }
+}
+
+fn crowded() -> Closed {
+    let message = "too many calls of this team wait for a person already; they are listed by \
+                   `cloche approval list`";
+    Closed { why: Shut::Crowded, message: message.to_owned() }
+}
+
+fn no(by: &str, reason: Option<&str>) -> Closed {
+    let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    Closed { why: Shut::Denied, message: format!("{by} denied this call{why}") }
+}
+
+/// A decision about a call, made now.
+fn decision(
+    kind: DecisionKind,
+    by: String,
+    caller: &Caller,
+    call: &ToolCall,
+) -> Result<Decision, Refusal> {
+    Ok(Decision {
+        id: DecisionId::from_random(secrets::random()?),
+        kind,
+        by,
+        at: clock::now(),
+        team: Some(caller.team.id.clone()),
+        key: Some(caller.key.id.clone()),
+        tool: Some(call.tool),
+        digest: Some(call.digest.clone()),
+        approval: None,
+        execution: None,
+        note: None,
+    })
+}
+
+/// A decision about an approval, made now.
+pub(crate) fn decision_about(
+    kind: DecisionKind,
+    by: String,
+    approval: &Approval,
+) -> Result<Decision, Refusal> {
+    Ok(Decision {
+        id: DecisionId::from_random(secrets::random()?),
+        kind,
+        by,
+        at: clock::now(),
+        team: Some(approval.team.clone()),
+        key: Some(approval.key.clone()),
+        tool: Some(approval.tool),
+        digest: Some(approval.digest.clone()),
+        approval: Some(approval.id.clone()),
+        execution: None,
+        note: None,
+    })
+}

@@ -1,0 +1,95 @@
+//! A call that waits for a person: what wakes it, and what it has come to.
+
+use std::time::Duration;
+
+use cloche_model::{Approval, ApprovalId, ApprovalState};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::{Caller, Engine, Refusal, clock};
+
+/// What a call that waited has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// Someone said yes: ask [`Engine::gate`] again.
+    Approved,
+    /// Someone said no.
+    Denied {
+        /// Who.
+        by: String,
+        /// Why, if they said.
+        reason: Option<String>,
+    },
+    /// Nobody answered in time, or the approval was not used in time.
+    Expired,
+    /// The approval was used by another call with the same arguments.
+    Spent,
+    /// Nobody has answered yet.
+    StillPending,
+}
+
+impl Engine {
+    /// An approval of the caller's team.
+    ///
+    /// # Errors
+    /// When there is none that the caller may see.
+    pub async fn approval(&self, caller: &Caller, id: &ApprovalId) -> Result<Approval, Refusal> {
+        let found = self.inner.store.approval(id).await?;
+        found
+            .filter(|approval| approval.team == caller.team.id)
+            .map(as_of_now)
+            .ok_or_else(|| Refusal::not_found("approval"))
+    }
+
+    /// Waits for an answer, at most so long. It is woken by the answer; nothing is polled.
+    ///
+    /// # Errors
+    /// When there is no such approval, too many calls of the team wait already, or the store fails.
+    pub async fn wait_for_approval(
+        &self,
+        caller: &Caller,
+        id: &ApprovalId,
+        up_to: Duration,
+    ) -> Result<Waited, Refusal> {
+        let deadline = Instant::now() + up_to;
+        let place = self.inner.desk.wait(&caller.team.id, id, self.inner.config.gates.waiting)?;
+        loop {
+            // Listening begins before looking, so an answer in between is heard.
+            let changed = place.changed();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let approval = self.approval(caller, id).await?;
+            let left = approval.expires_at.since(clock::now());
+            let come_to = waited(approval);
+            if come_to != Waited::StillPending || self.is_draining() {
+                return Ok(come_to);
+            }
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = sleep_until(deadline) => return Ok(Waited::StillPending),
+                () = sleep(left) => {}
+            }
+        }
+    }
+}
+
+fn waited(approval: Approval) -> Waited {
+    match approval.state {
+        ApprovalState::Pending => Waited::StillPending,
+        ApprovalState::Approved => Waited::Approved,
+        ApprovalState::Denied => {
+            Waited::Denied { by: approval.decided_by.unwrap_or_default(), reason: approval.reason }
+        }
+        ApprovalState::Expired => Waited::Expired,
+        ApprovalState::Used => Waited::Spent,
+    }
+}
+
+/// An open approval whose time is up has expired, whether or not that was written down yet.
+pub(crate) fn as_of_now(mut approval: Approval) -> Approval {
+    let open = matches!(approval.state, ApprovalState::Pending | ApprovalState::Approved);
+    if open && approval.expires_at <= clock::now() {
+        approval.state = ApprovalState::Expired;
+    }
+    approval
+}

@@ -1,0 +1,38 @@
+//! Runs nothing: for a server that was told to have no executor of its own and was given no other.
+
+use cloche_model::{Outcome, OutputChunk};
+use futures::future::BoxFuture;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Admitted, DispatchError, Dispatcher, Snapshot};
+
+/// What callers and operators are told.
+pub(crate) const SENTENCE: &str =
+    "code execution is turned off: this server has no executor and SANDBOX_EXECUTOR_URL is not set";
+
+/// No executor at all.
+pub struct Nowhere;
+
+impl Dispatcher for Nowhere {
+    fn dispatch(
+        &self,
+        _run: Admitted,
+        _output: mpsc::Sender<OutputChunk>,
+        _cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+        Box::pin(async { Err(DispatchError::Unavailable(SENTENCE.to_owned())) })
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Err(SENTENCE.to_owned())
+    }
+
+    fn is_wired(&self) -> bool {
+        false
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::default()
+    }
+}

@@ -1,0 +1,324 @@
+//! Runs on other hosts: sidecars over HTTP, behind the same seam as this host's executor.
+//!
+//! The least busy one is asked first; one that fails is left out until its health check is good
+//! again. A run that has begun is never begun again elsewhere.
+
+mod ask;
+mod book;
+mod events;
+mod follow;
+mod health;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use cloche_model::{Outcome, OutputChunk, Secret};
+use futures::future::BoxFuture;
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
+use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::{Admitted, DispatchError, Dispatcher, Snapshot};
+
+use book::{Book, Place};
+use follow::Follow;
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(3);
+/// The most of an error's body that is read.
+const MAX_ERROR: usize = 64 << 10;
+
+/// Settings of a remote dispatcher.
+#[derive(Clone, Debug)]
+pub struct RemoteConfig {
+    /// Where sidecars are, e.g. `http://sandbox-executor:9099`.
+    pub urls: Vec<String>,
+    /// What they want to see; none where they run without a key.
+    pub key: Option<Secret>,
+    /// The time one run may take in all, network included.
+    pub timeout: Duration,
+    /// How often each is asked whether it is well.
+    pub check_every: Duration,
+    /// How long a sidecar may say nothing while it runs something.
+    pub silence: Duration,
+}
+
+impl Default for RemoteConfig {
+    fn default() -> Self {
+        Self {
+            urls: Vec::new(),
+            key: None,
+            timeout: Duration::from_secs(65),
+            check_every: Duration::from_secs(2),
+            silence: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Why sidecars cannot be used with these settings.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// One of the addresses is none.
+    #[error("{url:?} is not an address of an executor such as http://sandbox-executor:9099: {why}")]
+    Url {
+        /// Which.
+        url: String,
+        /// Why.
+        why: String,
+    },
+    /// No address is left.
+    #[error("no address of an executor is given")]
+    Nothing,
+    /// The key cannot be sent.
+    #[error("the executors' key has characters that cannot be in a header")]
+    Key,
+    /// The client could not be made.
+    #[error("cannot prepare connections to executors")]
+    Client(#[from] reqwest::Error),
+}
+
+/// The executors at some addresses.
+pub struct Remote {
+    shared: Arc<Shared>,
+    checks: JoinHandle<()>,
+}
+
+struct Shared {
+    client: Client,
+    config: RemoteConfig,
+    book: Book,
+}
+
+impl Remote {
+    /// Takes the addresses and begins to look after them. To be called within a runtime.
+    ///
+    /// # Errors
+    /// When an address or the key cannot be used.
+    pub fn new(config: RemoteConfig) -> Result<Self, RemoteError> {
+        let urls = config.urls.iter().map(|url| base(url)).collect::<Result<Vec<_>, _>>()?;
+        if urls.is_empty() {
+            return Err(RemoteError::Nothing);
+        }
+        let client = Client::builder()
+            .default_headers(key_header(config.key.as_ref())?)
+            .connect_timeout(CONNECT)
+            // Code and key go where the operator said, and nowhere else.
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .http1_only()
+            // A connection that was kept may be dead already, and whether a run has begun on it could
+            // not be told.
+            .pool_max_idle_per_host(0)
+            .tcp_nodelay(true)
+            .build()?;
+        let shared = Arc::new(Shared { client, book: Book::new(urls), config });
+        let checks = tokio::spawn(health::look_after(Arc::clone(&shared)));
+        Ok(Self { shared, checks })
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.checks.abort();
+    }
+}
+
+/// The address with a slash at its end, so that paths are put behind it.
+fn base(text: &str) -> Result<Url, RemoteError> {
+    let wrong = |why: String| RemoteError::Url { url: text.to_owned(), why };
+    let mut url: Url = text.trim().parse().map_err(|why| wrong(format!("{why}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong("it must begin with http:// or https://".to_owned()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(RemoteError::Url {
+            url: format!("{}://…", url.scheme()),
+            why: "the key belongs into SANDBOX_EXECUTOR_API_KEY".to_owned(),
+        });
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong("it must end with its path".to_owned()));
+    }
+    if !url.path().ends_with('/') {
+        let path = format!("{}/", url.path());
+        url.set_path(&path);
+    }
+    Ok(url)
+}
+
+fn key_header(key: Option<&Secret>) -> Result<header::HeaderMap, RemoteError> {
+    let mut headers = header::HeaderMap::new();
+    if let Some(key) = key {
+        let value = format!("Bearer {}", key.reveal());
+        let mut value = header::HeaderValue::from_str(&value).map_err(|_| RemoteError::Key)?;
+        value.set_sensitive(true);
+        headers.insert("x-service-api-key", value);
+    }
+    Ok(headers)
+}
+
+impl Dispatcher for Remote {
+    fn dispatch(
+        &self,
+        run: Admitted,
+        output: mpsc::Sender<OutputChunk>,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let limits = run.limits();
+            let body = ask::body(&run.into_spec(), shared.config.timeout)?;
+            shared.run(body, Follow::new(output, cancel, limits.output)).await
+        })
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.shared.book.ready()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot { cells_running: self.shared.book.in_flight(), ..Snapshot::default() }
+    }
+}
+
+/// What came of asking one sidecar.
+enum Answer {
+    /// It took the run.
+    Taken(Response),
+    /// It did not, and another may.
+    Elsewhere(String),
+    /// It did not, and no other should be asked.
+    Refused(DispatchError),
+}
+
+impl Shared {
+    fn request(&self, method: Method, place: &Place, path: &str) -> RequestBuilder {
+        // The base ends with a slash and the path is ours, so joining cannot fail.
+        let url = place.url.join(path).unwrap_or_else(|_| place.url.clone());
+        self.client.request(method, url)
+    }
+
+    /// Asks one after the other until one takes it, then follows it there.
+    async fn run(
+        self: Arc<Self>,
+        body: Bytes,
+        mut follow: Follow,
+    ) -> Result<Outcome, DispatchError> {
+        let deadline = Instant::now() + self.config.timeout;
+        let mut reasons = Vec::new();
+        let mut tried = Vec::new();
+        while let Some(place) = self.book.take(&tried) {
+            tried.push(place.index);
+            let cancel = follow.cancel_token();
+            let asked = tokio::time::timeout_at(deadline, self.ask(&place, body.clone()));
+            let answer = tokio::select! {
+                biased;
+                // Letting go of the request closes its connection, and that stops the run.
+                () = cancel.cancelled() => return Ok(follow.cancelled()),
+                answer = asked => answer,
+            };
+            match answer {
+                Ok(Answer::Taken(response)) => {
+                    return follow.until_over(&self, &place, response, deadline).await;
+                }
+                Ok(Answer::Refused(error)) => return Err(error),
+                Ok(Answer::Elsewhere(why)) => reasons.push(format!("{}: {why}", place.url)),
+                Err(_) => {
+                    place.fail("it did not answer in time");
+                    return Err(DispatchError::Failed(format!("{}: no answer", place.url)));
+                }
+            }
+        }
+        reasons.extend(self.book.left_out(&tried));
+        Err(DispatchError::Unavailable(reasons.join("; ")))
+    }
+
+    async fn ask(&self, place: &Place, body: Bytes) -> Answer {
+        let request = self
+            .request(Method::POST, place, "execute")
+            .header(header::ACCEPT, "application/x-ndjson")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body);
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) if error.is_connect() => {
+                place.fail("it cannot be reached");
+                return Answer::Elsewhere("it cannot be reached".to_owned());
+            }
+            Err(error) => {
+                place.fail("it broke a connection");
+                let why = format!("{} broke the connection: {}", place.url, error.without_url());
+                return Answer::Refused(DispatchError::Failed(why));
+            }
+        };
+        match response.status() {
+            StatusCode::OK if streams(&response) => Answer::Taken(response),
+            status => refusal(place, status, &said(response).await),
+        }
+    }
+}
+
+fn streams(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-ndjson"))
+}
+
+/// What an answer that is no run means.
+fn refusal(place: &Place, status: StatusCode, message: &str) -> Answer {
+    match status {
+        StatusCode::BAD_REQUEST
+        | StatusCode::PAYLOAD_TOO_LARGE
+        | StatusCode::UNPROCESSABLE_ENTITY => {
+            Answer::Refused(DispatchError::Impossible(message.to_owned()))
+        }
+        // It is well, and has no place at present.
+        StatusCode::TOO_MANY_REQUESTS => Answer::Elsewhere("it is busy".to_owned()),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            place.fail("it refuses the key");
+            Answer::Elsewhere("it refuses the key".to_owned())
+        }
+        StatusCode::INTERNAL_SERVER_ERROR => {
+            Answer::Refused(DispatchError::Failed(format!("{}: {message}", place.url)))
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            place.fail("it takes nothing at present");
+            Answer::Elsewhere("it takes nothing at present".to_owned())
+        }
+        status => {
+            let why = format!("it answers {status}, which no executor does");
+            place.fail(&why);
+            Answer::Elsewhere(why)
+        }
+    }
+}
+
+/// The sentence of an error's body.
+async fn said(mut response: Response) -> String {
+    let mut bytes = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        bytes.extend_from_slice(&chunk);
+        if bytes.len() > MAX_ERROR {
+            break;
+        }
+    }
+    let body: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
+    let message = body.as_ref().and_then(|body| body.get("message")?.as_str());
+    message.unwrap_or("it gave no reason").chars().take(1000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_http_and_holds_no_secret() {
+        assert_eq!(base("http://a:9099").unwrap().join("execute").unwrap().path(), "/execute");
+        assert_eq!(base(" https://a/x ").unwrap().join("execute").unwrap().path(), "/x/execute");
+        for wrong in ["", "a:9099", "ftp://a", "unix:/x", "http://", "http://a?b=c"] {
+            assert!(base(wrong).is_err(), "{wrong:?}");
+        }
+        let error = base("http://user:hunter2@a:9099").unwrap_err().to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}

@@ -1,0 +1,257 @@
+//! The executor sidecar behind its door: takes a job when there is a place, follows it, and forgets it.
+//!
+//! It has no ledger, no teams and no queue. Whoever lets go of a [`Job`] stops it.
+
+mod metrics;
+mod wire;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use cloche_model::{ByteSize, Limits, Outcome, OutputChunk, Secret, TraceId};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+use crate::{Admitted, DispatchError, Dispatcher, JobRefusal, JobRequest, admit_job};
+
+use metrics::{Count, Metrics};
+pub use wire::{JobEvent, JobLimits, JobResult, JobTimings, JobUsage, exit_code};
+
+/// Chunks of output that may wait for the client.
+const CHUNKS: usize = 16;
+/// How long past its time limit a job may hold its place, e.g. because its client does not read.
+const STALL: Duration = Duration::from_secs(30);
+/// How long jobs may take to die once they are told to.
+const LAST_MOMENTS: Duration = Duration::from_secs(5);
+
+/// Settings of a sidecar.
+#[derive(Clone, Debug)]
+pub struct SidecarConfig {
+    /// What its callers have to know; without one, anybody may ask.
+    pub key: Option<Secret>,
+    /// The time limit of a job that named none.
+    pub default_timeout: Duration,
+    /// The most that a job may use, time included.
+    pub most: Limits,
+    /// Jobs at once.
+    pub jobs: usize,
+    /// How long jobs may go on after the sidecar was asked to stop.
+    pub grace: Duration,
+    /// How long a stream may be silent before it shows a sign of life.
+    pub keepalive: Duration,
+}
+
+impl Default for SidecarConfig {
+    fn default() -> Self {
+        Self {
+            key: None,
+            default_timeout: Duration::from_secs(30),
+            most: Limits { timeout: Duration::from_secs(60), ..Limits::default() },
+            jobs: 4,
+            grace: Duration::from_secs(30),
+            keepalive: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A sidecar. Cheap to clone.
+#[derive(Clone)]
+pub struct Sidecar {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: SidecarConfig,
+    dispatcher: Arc<dyn Dispatcher>,
+    places: Arc<Semaphore>,
+    /// How to stop each job that runs.
+    running: Mutex<HashMap<TraceId, CancellationToken>>,
+    metrics: Metrics,
+    jobs: TaskTracker,
+    draining: AtomicBool,
+    /// Stops every job.
+    stopping: CancellationToken,
+}
+
+impl Sidecar {
+    /// Runs jobs through this dispatcher.
+    #[must_use]
+    pub fn new(dispatcher: Arc<dyn Dispatcher>, config: SidecarConfig) -> Self {
+        let inner = Inner {
+            places: Arc::new(Semaphore::new(config.jobs)),
+            config,
+            dispatcher,
+            running: Mutex::default(),
+            metrics: Metrics::new(),
+            jobs: TaskTracker::new(),
+            draining: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether this is the key. How long it takes says nothing about the right one.
+    #[must_use]
+    pub fn is_opened_by(&self, key: Option<&str>) -> bool {
+        let Some(known) = &self.inner.config.key else { return true };
+        let digest = |text: &str| Sha256::digest(text.as_bytes());
+        let given = key.map(digest).unwrap_or_default();
+        digest(known.reveal()).ct_eq(&given).into()
+    }
+
+    /// Takes a job, if it may run and there is a place for it now.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn start(&self, request: JobRequest) -> Result<Job, JobRefusal> {
+        let started = self.begin(request);
+        if let Err(refusal) = &started {
+            self.inner.metrics.refused(refusal);
+        }
+        started
+    }
+
+    fn begin(&self, request: JobRequest) -> Result<Job, JobRefusal> {
+        let inner = &self.inner;
+        if self.is_draining() {
+            return Err(JobRefusal::Draining);
+        }
+        let run = admit_job(request, &inner.config)?;
+        let place = Arc::clone(&inner.places).try_acquire_owned();
+        let place = place.map_err(|_| JobRefusal::Busy(inner.config.jobs))?;
+        Ok(self.launch(run, place))
+    }
+
+    fn launch(&self, run: Admitted, place: OwnedSemaphorePermit) -> Job {
+        let (id, spec_limits, language) = (run.trace_id().clone(), run.limits(), run.language());
+        let cancel = self.inner.stopping.child_token();
+        self.inner.running.lock().insert(id.clone(), cancel.clone());
+        let (output, chunks) = mpsc::channel(CHUNKS);
+        let (done, over) = oneshot::channel();
+        let dispatched = self.inner.dispatcher.dispatch(run, output, cancel.clone());
+        let (inner, job) = (Arc::clone(&self.inner), id.clone());
+        self.inner.jobs.spawn(async move {
+            let dispatched = tokio::time::timeout(spec_limits.timeout + STALL, dispatched);
+            let result = dispatched.await.unwrap_or_else(|_| {
+                Err(DispatchError::Failed("nobody took the output in time".to_owned()))
+            });
+            inner.running.lock().remove(&job);
+            inner.metrics.over(Count { language, result: &result });
+            if let Err(error) = &result {
+                tracing::error!(%error, trace_id = %job, "a job had no outcome");
+            }
+            // The place is free before anyone hears of the end.
+            drop(place);
+            let _ = done.send(result);
+        });
+        let keepalive = self.inner.config.keepalive;
+        Job { id, output: spec_limits.output, keepalive, chunks, over, guard: cancel.drop_guard() }
+    }
+
+    /// Stops a job; whoever follows it hears how it ended. Whether there was one.
+    #[must_use]
+    pub fn cancel(&self, id: &TraceId) -> bool {
+        let found = self.inner.running.lock().get(id).cloned();
+        found.inspect(CancellationToken::cancel).is_some()
+    }
+
+    /// Jobs that run now, and how many could.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        (self.inner.running.lock().len(), self.inner.config.jobs)
+    }
+
+    /// Whether it takes no more jobs, as it is being stopped.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.inner.draining.load(Ordering::SeqCst)
+    }
+
+    /// Everything that is counted, in the text format of Prometheus.
+    #[must_use]
+    pub fn metrics_text(&self) -> String {
+        self.inner.metrics.text(self.load(), self.inner.dispatcher.snapshot())
+    }
+
+    /// Counts a request that was refused before it was a job: the key was wrong, the body was.
+    pub fn note_refused(&self, reason: &'static str) {
+        self.inner.metrics.refused_for(reason);
+    }
+
+    /// From now on nothing new is taken; jobs may end within the grace period, then they are ended.
+    pub async fn shutdown(&self) {
+        let inner = &self.inner;
+        inner.draining.store(true, Ordering::SeqCst);
+        inner.jobs.close();
+        if tokio::time::timeout(inner.config.grace, inner.jobs.wait()).await.is_ok() {
+            return;
+        }
+        tracing::warn!(left = inner.jobs.len(), "jobs are ended, the grace period is over");
+        inner.stopping.cancel();
+        if tokio::time::timeout(LAST_MOMENTS, inner.jobs.wait()).await.is_err() {
+            tracing::error!("some jobs did not end");
+        }
+    }
+}
+
+/// A job under way. Letting go of it stops it.
+pub struct Job {
+    /// Its id, by which it can be stopped.
+    pub id: TraceId,
+    /// Bytes of each output stream that its outcome keeps.
+    pub output: ByteSize,
+    keepalive: Duration,
+    chunks: mpsc::Receiver<OutputChunk>,
+    over: oneshot::Receiver<Result<Outcome, DispatchError>>,
+    #[expect(dead_code, reason = "it acts when it is dropped")]
+    guard: DropGuard,
+}
+
+/// What happens to a job.
+pub enum Step {
+    /// It printed something.
+    Output(OutputChunk),
+    /// Nothing, for a while.
+    Silence,
+    /// It is over; nothing follows.
+    Over(Box<Result<Outcome, DispatchError>>),
+}
+
+impl Job {
+    /// What happens next. Not to be asked again after the end.
+    pub async fn next(&mut self) -> Step {
+        tokio::select! {
+            chunk = self.chunks.recv() => match chunk {
+                Some(chunk) => Step::Output(chunk),
+                None => Step::Over(Box::new((&mut self.over).await.unwrap_or_else(|_| {
+                    Err(DispatchError::Failed("the job was lost".to_owned()))
+                }))),
+            },
+            () = tokio::time::sleep(self.keepalive) => Step::Silence,
+        }
+    }
+
+    /// Waits for the end; the outcome has the output.
+    ///
+    /// # Errors
+    /// When there is no outcome.
+    pub async fn outcome(mut self) -> Result<Outcome, DispatchError> {
+        loop {
+            if let Step::Over(result) = self.next().await {
+                return *result;
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a sidecar counts, for Prometheus. The names are listed in `docs/SIDECAR.md`.
+
+use cloche_model::{Ending, Language, Outcome};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use crate::{DispatchError, JobRefusal, Snapshot};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobLabels {
+    language: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolLabels {
+    pool: String,
+}
+
+/// The counters of one sidecar.
+pub(super) struct Metrics {
+    registry: Registry,
+    jobs: Family<JobLabels, Counter>,
+    refused: Family<ReasonLabels, Counter>,
+    seconds: Histogram,
+    running: Gauge,
+    capacity: Gauge,
+    cells: Gauge,
+    parked: Family<PoolLabels, Gauge>,
+}
+
+/// A job that is over.
+pub(super) struct Count<'a> {
+    pub(super) language: Language,
+    pub(super) result: &'a Result<Outcome, DispatchError>,
+}
+
+impl Metrics {
+    pub(super) fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("sandbox_executor"),
+            jobs: Family::default(),
+            refused: Family::default(),
+            // 1 ms to about 65 s.
+            seconds: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
+            running: Gauge::default(),
+            capacity: Gauge::default(),
+            cells: Gauge::default(),
+            parked: Family::default(),
+        };
+        let registry = &mut metrics.registry;
+        registry.register(
+            "jobs",
+            "Jobs that are over, by language and result",
+            metrics.jobs.clone(),
+        );
+        registry.register(
+            "jobs_refused",
+            "Requests that did not become a job, by reason",
+            metrics.refused.clone(),
+        );
+        registry.register("job_seconds", "How long programs ran", metrics.seconds.clone());
+        registry.register("jobs_running", "Jobs under way", metrics.running.clone());
+        registry.register("jobs_capacity", "Jobs that can be under way", metrics.capacity.clone());
+        registry.register("cells_running", "Cells that run guest code", metrics.cells.clone());
+        registry.register("pool_parked", "Cells parked in a pool", metrics.parked.clone());
+        metrics
+    }
+
+    pub(super) fn over(&self, Count { language, result }: Count<'_>) {
+        let name = match result {
+            Ok(outcome) => {
+                self.seconds.observe(outcome.usage.wall.as_secs_f64());
+                match outcome.ending {
+                    Ending::Exited(0) => "success",
+                    Ending::Exited(_) | Ending::Signalled(_) => "failed",
+                    Ending::TimedOut => "timeout",
+                    Ending::OutOfMemory => "oom",
+                    Ending::Cancelled => "cancelled",
+                }
+            }
+            Err(_) => "error",
+        };
+        self.jobs.get_or_create(&JobLabels { language: language.name(), result: name }).inc();
+    }
+
+    pub(super) fn refused(&self, refusal: &JobRefusal) {
+        self.refused_for(match refusal {
+            JobRefusal::Invalid(_) => "invalid",
+            JobRefusal::Beyond(_) => "beyond",
+            JobRefusal::Busy(_) => "busy",
+            JobRefusal::Draining => "draining",
+            JobRefusal::Internal => "internal",
+        });
+    }
+
+    pub(super) fn refused_for(&self, reason: &'static str) {
+        self.refused.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(super) fn text(&self, load: (usize, usize), snapshot: Snapshot) -> String {
+        let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.running.set(gauge(load.0 as u64));
+        self.capacity.set(gauge(load.1 as u64));
+        self.cells.set(gauge(snapshot.cells_running));
+        // A pool that is gone must not be shown as it was.
+        self.parked.clear();
+        for pool in snapshot.pools {
+            let labels = PoolLabels { pool: pool.name };
+            self.parked.get_or_create(&labels).set(gauge(pool.parked));
+        }
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}

@@ -1,0 +1,192 @@
+//! `/v1/admin/defaults`, `/v1/admin/approvals` and `/v1/admin/decisions`: the gates in front of agent
+//! tools, for operators.
+
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+};
+use cloche_engine::{ApprovalFilter, Approver, DecisionFilter, Engine, Refusal};
+use cloche_model::{Invalid, TeamId};
+use url::form_urlencoded;
+
+use super::{
+    approvals::{self, DEFAULT_LIMIT},
+    executions::limit,
+    sandboxes::team,
+};
+use crate::{
+    auth::{Admin, PathId},
+    body::JsonBody,
+    error::ApiError,
+    router::Doors,
+    wire::{
+        ApprovalList, ApprovalRecord, ApproveBody, DecisionList, DenyBody, Errors, GateRecord,
+        UpdateDefaults,
+    },
+};
+
+/// The gates of teams that have no setting of their own.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/defaults",
+    operation_id = "get_defaults",
+    tag = "admin",
+    responses((status = 200, description = "The fleet's gates", body = GateRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn defaults(
+    State(doors): State<Doors>,
+    _: Admin,
+) -> Result<Json<GateRecord>, ApiError> {
+    Ok(Json(doors.engine.fleet_gates().await?.into()))
+}
+
+/// Change the gates of teams that have no setting of their own.
+#[utoipa::path(
+    patch,
+    path = "/v1/admin/defaults",
+    operation_id = "update_defaults",
+    tag = "admin",
+    request_body = UpdateDefaults,
+    responses((status = 200, description = "As they are now", body = GateRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn update_defaults(
+    State(doors): State<Doors>,
+    _: Admin,
+    JsonBody(body): JsonBody<UpdateDefaults>,
+) -> Result<Json<GateRecord>, ApiError> {
+    Ok(Json(doors.engine.change_fleet_gates(body.into()).await?.into()))
+}
+
+/// List approvals.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/approvals",
+    operation_id = "list_approvals",
+    tag = "admin",
+    params(
+        ("team" = Option<String>, Query, description = "Only those of this team, by id or name"),
+        ("state" = Option<crate::wire::ApprovalStateName>, Query, description = "Only those that stand there"),
+        ("before" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
+    ),
+    responses((status = 200, description = "Newest first", body = ApprovalList), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn list(
+    State(doors): State<Doors>,
+    _: Admin,
+    RawQuery(query): RawQuery,
+) -> Result<Json<ApprovalList>, ApiError> {
+    let query = query.as_deref().unwrap_or_default();
+    let team = team_of(&doors.engine, query).await?;
+    let filter = ApprovalFilter { team, ..approvals::filter(query)? };
+    Ok(Json(doors.engine.approvals(&filter).await?.into()))
+}
+
+async fn team_of(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal> {
+    match team(query) {
+        Some(team) => Ok(Some(engine.team(&team).await?.id)),
+        None => Ok(None),
+    }
+}
+
+/// One approval, with the arguments of the call.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/approvals/{id}",
+    operation_id = "get_approval",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id")),
+    responses((status = 200, description = "The approval", body = ApprovalRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn get(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+) -> Result<Json<ApprovalRecord>, ApiError> {
+    Ok(Json(doors.engine.approval_for(&Approver::Admin(None), &id).await?.into()))
+}
+
+/// Say yes: the call may be made once.
+#[utoipa::path(
+    post,
+    path = "/v1/admin/approvals/{id}/approve",
+    operation_id = "approve",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id")),
+    request_body = ApproveBody,
+    responses((status = 200, description = "As it is now", body = ApprovalRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn approve(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<ApproveBody>,
+) -> Result<Json<ApprovalRecord>, ApiError> {
+    Ok(Json(doors.engine.approve(&id, &Approver::Admin(body.by)).await?.into()))
+}
+
+/// Say no.
+#[utoipa::path(
+    post,
+    path = "/v1/admin/approvals/{id}/deny",
+    operation_id = "deny",
+    tag = "admin",
+    params(("id" = String, Path, description = "Its id")),
+    request_body = DenyBody,
+    responses((status = 200, description = "As it is now", body = ApprovalRecord), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn deny(
+    State(doors): State<Doors>,
+    _: Admin,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<DenyBody>,
+) -> Result<Json<ApprovalRecord>, ApiError> {
+    let denied = doors.engine.deny(&id, &Approver::Admin(body.by), body.reason).await?;
+    Ok(Json(denied.into()))
+}
+
+/// List what was decided about agent tools, by whom and when.
+#[utoipa::path(
+    get,
+    path = "/v1/admin/decisions",
+    operation_id = "list_decisions",
+    tag = "admin",
+    params(
+        ("team" = Option<String>, Query, description = "Only those about this team, by id or name"),
+        ("approval" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$", description = "Only those about this approval"),
+        ("before" = Option<String>, Query, pattern = "^dec_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
+    ),
+    responses((status = 200, description = "Newest first", body = DecisionList), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn decisions(
+    State(doors): State<Doors>,
+    _: Admin,
+    RawQuery(query): RawQuery,
+) -> Result<Json<DecisionList>, ApiError> {
+    let query = query.as_deref().unwrap_or_default();
+    let team = team_of(&doors.engine, query).await?;
+    let filter = DecisionFilter { team, ..decision_filter(query)? };
+    let decisions = doors.engine.decisions(&filter).await?;
+    Ok(Json(DecisionList { decisions: decisions.into_iter().map(Into::into).collect() }))
+}
+
+fn decision_filter(query: &str) -> Result<DecisionFilter, Invalid> {
+    let mut filter = DecisionFilter { limit: DEFAULT_LIMIT, ..DecisionFilter::default() };
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "approval" => filter.approval = Some(value.parse()?),
+            "before" => filter.before = Some(value.parse()?),
+            "limit" => filter.limit = limit(&value)?,
+            _ => {}
+        }
+    }
+    Ok(filter)
+}

@@ -1,0 +1,81 @@
+//! Files as the protocol names them: `cloche://executions/ID/files/PATH` and
+//! `cloche://threads/ID/files/PATH`.
+
+use cloche_model::{HomePath, ThreadId, TraceId};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// The templates, for clients that make addresses themselves.
+pub(super) const OF_EXECUTION: &str = "cloche://executions/{trace_id}/files/{+path}";
+/// The same for threads.
+pub(super) const OF_THREAD: &str = "cloche://threads/{thread_id}/files/{+path}";
+
+/// A file, wherever it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    /// One that an execution wrote.
+    Execution(TraceId, HomePath),
+    /// One of a thread, as it is now.
+    Thread(ThreadId, HomePath),
+}
+
+impl Address {
+    /// Reads one; `None` if it is none of ours.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let (kind, rest) = text.strip_prefix("cloche://")?.split_once('/')?;
+        let (id, path) = rest.split_once("/files/")?;
+        let path = percent_decode_str(path).decode_utf8().ok()?;
+        let path: HomePath = path.parse().ok()?;
+        match kind {
+            "executions" => Some(Self::Execution(id.parse().ok()?, path)),
+            "threads" => Some(Self::Thread(id.parse().ok()?, path)),
+            _ => None,
+        }
+    }
+}
+
+/// The address of a file that an execution wrote.
+pub(super) fn of_execution(trace_id: &TraceId, path: &str) -> String {
+    format!("cloche://executions/{trace_id}/files/{}", escaped(path))
+}
+
+/// The address of a file of a thread.
+pub(super) fn of_thread(id: &ThreadId, path: &HomePath) -> String {
+    format!("cloche://threads/{id}/files/{}", escaped(path.as_str()))
+}
+
+fn escaped(path: &str) -> String {
+    let segments = path.split('/').map(|name| utf8_percent_encode(name, NON_ALPHANUMERIC));
+    segments.map(|name| name.to_string()).collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_back_whatever_the_name() {
+        let thread: ThreadId = "a-thread".parse().unwrap();
+        for name in ["plot.png", "dir/späte Daten #1?.csv", "100%/files/x", "a%2Fb"] {
+            let path: HomePath = name.parse().unwrap();
+            let address = Address::read(&of_thread(&thread, &path));
+            assert_eq!(address, Some(Address::Thread(thread.clone(), path)), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_names_nothing() {
+        for text in [
+            "",
+            "file:///etc/passwd",
+            "cloche://threads/a/files/",
+            "cloche://threads/a/files/../b",
+            "cloche://threads/a/files/%2e%2e/b",
+            "cloche://threads/a/files/%2fetc",
+            "cloche://threads/a/files/%ff",
+            "cloche://threads/../files/a",
+            "cloche://volumes/a/files/b",
+        ] {
+            assert_eq!(Address::read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What a model sends as arguments of `execute_code`, read with the name of the field that is wrong.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use cloche_model::{ExecuteRequest, RequestFile};
+use rmcp::model::JsonObject;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::wire::whole;
+
+/// How long code may take whose caller named no limit.
+const DEFAULT_TIMEOUT_MS: i64 = 5000;
+
+/// Why arguments cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unusable {
+    /// No such language.
+    Language(String),
+    /// Anything else.
+    Other(String),
+}
+
+/// The arguments of `execute_code`. Those that are not named here are ignored.
+#[derive(Debug, Deserialize)]
+pub(super) struct ExecuteArguments {
+    language: String,
+    code: String,
+    stdin_data: Option<String>,
+    #[serde(default, deserialize_with = "whole")]
+    timeout_ms: Option<i64>,
+    thread_id: Option<String>,
+    files: Option<Vec<FileArgument>>,
+    inert_output: Option<bool>,
+    sub_paths: Option<Value>,
+}
+
+/// A file as it is given: its text, or its bytes in base64.
+#[derive(Debug, Deserialize)]
+struct FileArgument {
+    name: String,
+    content: Option<String>,
+    content_base64: Option<String>,
+}
+
+/// What is to be run, and how its output is to be shown.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) request: ExecuteRequest,
+    pub(super) inert: bool,
+}
+
+/// Reads typed arguments; what is wrong is said with the path to it.
+pub(super) fn read<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, String> {
+    let value = Value::Object(arguments);
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        match path.as_str() {
+            "." => error.into_inner().to_string(),
+            _ => format!("{path}: {}", error.into_inner()),
+        }
+    })
+}
+
+/// Makes a request of the arguments of `execute_code`.
+pub(super) fn execute(arguments: JsonObject) -> Result<Asked, Unusable> {
+    let arguments: ExecuteArguments = read(arguments).map_err(Unusable::Other)?;
+    if arguments.sub_paths.is_some_and(|value| !value.is_null()) {
+        let message = "sub_paths is not available here: storage cannot be narrowed over MCP";
+        return Err(Unusable::Other(message.to_owned()));
+    }
+    let files = arguments.files.unwrap_or_default().into_iter().map(file);
+    let request = ExecuteRequest {
+        code: arguments.code,
+        language: Some(language(&arguments.language)?.to_owned()),
+        timeout_ms: Some(arguments.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS)),
+        thread_id: arguments.thread_id,
+        stdin: arguments.stdin_data,
+        files: Some(files.collect::<Result<_, _>>()?),
+        ..ExecuteRequest::default()
+    };
+    Ok(Asked { request, inert: arguments.inert_output.unwrap_or(false) })
+}
+
+/// The engine's name of a language; this door has two names for one of them.
+fn language(name: &str) -> Result<&'static str, Unusable> {
+    match name {
+        "python" => Ok("python"),
+        "javascript" | "node" => Ok("node"),
+        "bash" => Ok("bash"),
+        other => {
+            let shown: String = other.chars().take(32).collect();
+            Err(Unusable::Language(format!(
+                "language must be one of: python, javascript, node, bash; got {shown:?}"
+            )))
+        }
+    }
+}
+
+fn file(file: FileArgument) -> Result<RequestFile, Unusable> {
+    let FileArgument { name, content, content_base64 } = file;
+    let shown: String = name.chars().take(64).collect();
+    let unusable = |why: &str| Unusable::Other(format!("files: {shown:?} {why}"));
+    let content = bytes(content, content_base64).map_err(|why| unusable(&why))?;
+    Ok(RequestFile { name, content })
+}
+
+/// The bytes of a file that was given as text or in base64.
+pub(super) fn bytes(text: Option<String>, base64: Option<String>) -> Result<Vec<u8>, String> {
+    match (text, base64) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(text)) => {
+            STANDARD.decode(text).map_err(|error| format!("content_base64 is not base64: {error}"))
+        }
+        _ => Err("needs either content or content_base64".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(value: Value) -> Result<Asked, Unusable> {
+        let Value::Object(arguments) = value else { unreachable!("a test gives an object") };
+        execute(arguments)
+    }
+
+    fn refusal(value: Value) -> String {
+        match asked(value).unwrap_err() {
+            Unusable::Language(message) | Unusable::Other(message) => message,
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_has_its_default() {
+        let request = asked(json!({"language": "javascript", "code": "1"})).unwrap().request;
+        assert_eq!(request.timeout_ms, Some(5000));
+        assert_eq!(request.language.as_deref(), Some("node"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let with = |name: &str, value: Value| json!({"language": "bash", "code": ":", name: value});
+        assert_eq!(refusal(json!({"language": "python"})), "missing field `code`");
+        assert!(refusal(with("timeout_ms", json!("soon"))).starts_with("timeout_ms: "));
+        assert!(refusal(with("sub_paths", json!([]))).starts_with("sub_paths is not available"));
+        let both = json!([{"name": "a", "content": "", "content_base64": ""}]);
+        assert!(refusal(with("files", both)).contains("either content or content_base64"));
+        let odd = json!([{"name": "a", "content_base64": "*"}]);
+        assert!(refusal(with("files", odd)).contains("is not base64"));
+        let ruby = asked(json!({"language": "ruby", "code": "1"})).unwrap_err();
+        assert!(matches!(ruby, Unusable::Language(message) if message.contains("\"ruby\"")));
+    }
+
+    #[test]
+    fn files_come_as_text_or_as_bytes() {
+        let files = json!([
+            {"name": "a.txt", "content": "ä"}, {"name": "b.bin", "content_base64": "AP8="}
+        ]);
+        let files = asked(json!({"language": "python", "code": "1", "files": files}));
+        let files = files.unwrap().request.files.unwrap();
+        assert_eq!((&files[0].content[..], &files[1].content[..]), ("ä".as_bytes(), &[0, 255][..]));
+    }
+}

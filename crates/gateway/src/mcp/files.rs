@@ -1,0 +1,221 @@
+//! Files for agents: what a run wrote comes back with its result, a thread's can be listed, read and
+//! written, and every one can be read as a resource.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use cloche_engine::{Caller, FileFilter, HomeFile, Refusal};
+use cloche_model::{Execution, HomePath, Invalid, ThreadId};
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource, ResourceContents};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+
+use super::{
+    addresses::{self, Address},
+    arguments, media, result,
+    server::Door,
+};
+
+/// The most images that come with a result.
+const IMAGES: usize = 4;
+/// The most files that a result names.
+const LINKS: usize = 32;
+/// The most files that a list has.
+const LISTED: usize = 1000;
+
+#[derive(Deserialize)]
+struct ListArguments {
+    thread_id: String,
+    path: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ReadArguments {
+    thread_id: String,
+    path: String,
+}
+
+#[derive(Deserialize)]
+struct WriteArguments {
+    thread_id: String,
+    path: String,
+    content: Option<String>,
+    content_base64: Option<String>,
+}
+
+/// Adds to a result what the run wrote: images as images, the rest by name.
+pub(super) async fn attach(
+    door: &Door,
+    caller: &Caller,
+    execution: &Execution,
+    result: &mut CallToolResult,
+) {
+    let Some(end) = &execution.end else { return };
+    let trace_id = &execution.start.trace_id;
+    let limit = door.config.file_bytes();
+    let mut images = 0;
+    for file in end.written.files.iter().take(LINKS) {
+        let kind = media::of_name(&file.name);
+        let whole = !file.truncated && file.size <= limit;
+        if media::is_image(kind)
+            && whole
+            && images < IMAGES
+            && let Ok(path) = file.name.parse::<HomePath>()
+            && let Ok(found) = door.engine.execution_file(caller, trace_id, &path).await
+            && let Ok(bytes) = read(found, limit).await
+            && media::is_really(kind, &bytes)
+        {
+            images += 1;
+            result.content.push(ContentBlock::image(STANDARD.encode(&bytes), kind));
+        }
+        let address = addresses::of_execution(trace_id, &file.name);
+        let link = Resource::new(address, &file.name).with_mime_type(kind).with_size(file.size);
+        result.content.push(ContentBlock::resource_link(link));
+    }
+    let omitted = end.written.files.len().saturating_sub(LINKS) as u64 + end.written.files_omitted;
+    if omitted > 0 {
+        let note = format!("the code wrote {omitted} more files that are not listed here");
+        result.content.push(ContentBlock::text(note));
+    }
+}
+
+/// One of the tools for a thread's files.
+pub(super) async fn call(
+    door: &Door,
+    caller: &Caller,
+    tool: &str,
+    arguments: JsonObject,
+) -> CallToolResult {
+    let done = match tool {
+        super::tools::LIST => list(door, caller, arguments).await,
+        super::tools::READ => read_tool(door, caller, arguments).await,
+        _ => write(door, caller, arguments).await,
+    };
+    done.unwrap_or_else(|refusal| {
+        crate::error::log_if_ours(&refusal);
+        result::failed(format!("{}: {}", refusal.code.name(), refusal.message))
+    })
+}
+
+fn arguments<T: for<'de> Deserialize<'de>>(given: JsonObject) -> Result<T, Refusal> {
+    Ok(arguments::read(given).map_err(Invalid::new)?)
+}
+
+fn thread(id: &str) -> Result<ThreadId, Refusal> {
+    Ok(id.parse::<ThreadId>()?)
+}
+
+async fn list(door: &Door, caller: &Caller, given: JsonObject) -> Result<CallToolResult, Refusal> {
+    let ListArguments { thread_id, path } = arguments(given)?;
+    let below = path.as_deref().map(HomePath::directory).transpose()?.flatten();
+    let filter = FileFilter { below, after: None, limit: LISTED };
+    let page = door.engine.files(&caller.team, &thread(&thread_id)?, &filter).await?;
+    let files: Vec<_> = page
+        .files
+        .iter()
+        .map(|file| {
+            let modified = cloche_engine::rfc3339(file.modified);
+            json!({"path": file.path, "size": file.size, "modified": modified})
+        })
+        .collect();
+    let listed = json!({"files": files, "more": page.next.is_some()});
+    let mut result = CallToolResult::success(vec![ContentBlock::text(listed.to_string())]);
+    result.structured_content = Some(listed);
+    Ok(result)
+}
+
+async fn read_tool(
+    door: &Door,
+    caller: &Caller,
+    given: JsonObject,
+) -> Result<CallToolResult, Refusal> {
+    let ReadArguments { thread_id, path } = arguments(given)?;
+    let (id, path) = (thread(&thread_id)?, path.parse::<HomePath>()?);
+    let found = door.engine.file(&caller.team, &id, &path).await?;
+    let limit = door.config.file_bytes();
+    let too_large = found.size.saturating_sub(limit);
+    let bytes = read(found, limit).await?;
+    let kind = media::of_name(path.as_str());
+    let address = addresses::of_thread(&id, &path);
+    let mut content = vec![match contents(&bytes, address, kind) {
+        _ if media::is_image(kind) && too_large == 0 && media::is_really(kind, &bytes) => {
+            ContentBlock::image(STANDARD.encode(&bytes), kind)
+        }
+        ResourceContents::TextResourceContents { text, .. } => ContentBlock::text(text),
+        binary => ContentBlock::resource(binary),
+    }];
+    if too_large > 0 {
+        content.push(ContentBlock::text(format!("the last {too_large} bytes are not shown")));
+    }
+    Ok(CallToolResult::success(content))
+}
+
+async fn write(door: &Door, caller: &Caller, given: JsonObject) -> Result<CallToolResult, Refusal> {
+    let WriteArguments { thread_id, path, content, content_base64 } = arguments(given)?;
+    let bytes = arguments::bytes(content, content_base64)
+        .map_err(|why| Invalid::new(format!("the file {why}")))?;
+    let (id, path) = (thread(&thread_id)?, path.parse::<HomePath>()?);
+    let length = bytes.len() as u64;
+    let content = std::io::Cursor::new(bytes);
+    door.engine.upload(&caller.team, &id, &path, length, content).await?;
+    let said = format!("wrote {length} bytes to {path} of the thread {id}");
+    Ok(CallToolResult::success(vec![ContentBlock::text(said)]))
+}
+
+/// The file at an address, as far as it may be read at once.
+pub(super) async fn resource(
+    door: &Door,
+    caller: &Caller,
+    text: &str,
+) -> Result<ResourceContents, Refusal> {
+    let missing = || Refusal::not_found("resource");
+    let address = Address::read(text).ok_or_else(missing)?;
+    let found = match &address {
+        Address::Execution(id, path) => door.engine.execution_file(caller, id, path).await?,
+        Address::Thread(id, path) => door.engine.file(&caller.team, id, path).await?,
+    };
+    let limit = door.config.file_bytes();
+    if found.size > limit {
+        let message = format!("the file has {} bytes; at most {limit} are read here", found.size);
+        return Err(Invalid::new(message).into());
+    }
+    let kind = media::of_name(found.name());
+    Ok(contents(&read(found, limit).await?, text.to_owned(), kind))
+}
+
+/// Files of the newest executions, for clients that show what there is.
+pub(super) async fn recent(door: &Door, caller: &Caller) -> Result<Vec<Resource>, Refusal> {
+    const NEWEST: u32 = 10;
+    let filter = cloche_engine::ExecutionFilter { limit: NEWEST, ..Default::default() };
+    let page = door.engine.executions(caller, filter).await?;
+    let mut resources = Vec::new();
+    for execution in page.executions {
+        let trace_id = execution.start.trace_id;
+        let execution = door.engine.execution(caller, &trace_id).await?;
+        for file in execution.end.unwrap_or_default().written.files.into_iter().take(LINKS) {
+            let address = addresses::of_execution(&trace_id, &file.name);
+            let kind = media::of_name(&file.name);
+            resources
+                .push(Resource::new(address, file.name).with_mime_type(kind).with_size(file.size));
+        }
+    }
+    Ok(resources)
+}
+
+fn contents(bytes: &[u8], address: String, kind: &str) -> ResourceContents {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => ResourceContents::text(text, address).with_mime_type(kind),
+        Err(_) => ResourceContents::blob(STANDARD.encode(bytes), address).with_mime_type(kind),
+    }
+}
+
+/// The first bytes of a file.
+async fn read(file: HomeFile, limit: u64) -> Result<Vec<u8>, Refusal> {
+    let length = file.size.min(limit);
+    let mut bytes = Vec::new();
+    let reader = file.read(0..length).await?;
+    reader.take(length).read_to_end(&mut bytes).await.map_err(|error| Refusal {
+        source: Some(Box::new(error)),
+        ..Refusal::new(cloche_model::ErrorCode::Internal, "the file could not be read")
+    })?;
+    Ok(bytes)
+}

@@ -1,0 +1,116 @@
+//! Text that does nothing to the terminal that shows it, and is no longer than a model can read.
+
+use std::fmt::Write;
+
+/// Output as it is shown: at most so many bytes, and how many are not there.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) text: String,
+    pub(super) left_out: u64,
+}
+
+/// Shows output in at most `limit` bytes: the head and the tail of it, with a line between them that
+/// says how much is not there. `dropped` bytes more were never kept; then there is no tail to show.
+pub(super) fn shown(bytes: &[u8], dropped: u64, limit: usize, inert: bool) -> Shown {
+    let text = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        if inert { make_inert(&text) } else { text.into_owned() }
+    };
+    if bytes.len() <= limit && dropped == 0 {
+        return Shown { text: text(bytes), left_out: 0 };
+    }
+    let tail = if dropped == 0 { limit / 2 } else { 0 };
+    let head = backward(bytes, bytes.len().min(limit - tail));
+    let rest = forward(bytes, bytes.len() - tail.min(bytes.len()));
+    let left_out = (rest - head) as u64 + dropped;
+    let (head, rest) = (text(&bytes[..head]), text(&bytes[rest..]));
+    Shown { text: format!("{head}\n[... {left_out} bytes left out ...]\n{rest}"), left_out }
+}
+
+fn continues(byte: u8) -> bool {
+    byte & 0b1100_0000 == 0b1000_0000
+}
+
+/// The start of the character that this position is in; not far, where it is no text at all.
+fn backward(bytes: &[u8], at: usize) -> usize {
+    let start = (at.saturating_sub(3)..=at).rev();
+    start.into_iter().find(|&at| bytes.get(at).is_none_or(|byte| !continues(*byte))).unwrap_or(at)
+}
+
+/// The start of the character after it, likewise.
+fn forward(bytes: &[u8], at: usize) -> usize {
+    (at..at + 4).find(|&at| bytes.get(at).is_none_or(|byte| !continues(*byte))).unwrap_or(at)
+}
+
+/// Replaces what a terminal would obey, or what would reorder the text, by something to look at.
+pub(super) fn make_inert(text: &str) -> String {
+    let mut inert = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => inert.push(c),
+            '\0'..='\u{1f}' => {
+                // The block of control pictures has them in the same order.
+                inert.push(char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'));
+            }
+            '\u{7f}' => inert.push('\u{2421}'),
+            '\u{80}'..='\u{9f}'
+            | '\u{61c}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
+                // Writing to a string cannot fail.
+                let _ = write!(inert, "\\u{{{:x}}}", u32::from(c));
+            }
+            c => inert.push(c),
+        }
+    }
+    inert
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop_assert, proptest};
+
+    use super::*;
+
+    #[test]
+    fn escapes_are_shown_and_not_obeyed() {
+        let hostile = "\u{1b}]0;title\u{7}\u{1b}[2Ja\rb\u{9b}31m\u{202e}x\u{7f}\n\tend";
+        let inert = make_inert(hostile);
+        assert_eq!(inert, "␛]0;title␇␛[2Ja␍b\\u{9b}31m\\u{202e}x␡\n\tend");
+    }
+
+    #[test]
+    fn too_much_output_keeps_its_head_and_its_tail() {
+        let output = [b"begin".repeat(20), b"end".repeat(20)].concat();
+        let shown = shown(&output, 0, 20, false);
+        assert_eq!(shown.text, "beginbegin\n[... 140 bytes left out ...]\ndendendend");
+        assert_eq!(shown.left_out, 140);
+    }
+
+    #[test]
+    fn what_was_never_kept_is_counted() {
+        let shown = shown(b"abcdef", 10, 4, false);
+        assert_eq!((&shown.text[..], shown.left_out), ("abcd\n[... 12 bytes left out ...]\n", 12));
+    }
+
+    proptest! {
+        #[test]
+        fn no_character_is_cut_and_every_byte_is_accounted_for(
+            text in any::<String>(), limit in 8_usize..64, inert in any::<bool>(),
+        ) {
+            let shown = shown(text.as_bytes(), 0, limit, inert);
+            let replaced = |text: &str| text.contains(char::REPLACEMENT_CHARACTER);
+            prop_assert!(!replaced(&shown.text) || replaced(&text));
+            prop_assert!(shown.left_out > 0 || text.len() <= limit);
+            if inert {
+                prop_assert!(!shown.text.contains(|c: char| c.is_control() && c != '\n' && c != '\t'));
+            } else if shown.left_out > 0 {
+                let kept = shown.text.len() - "\n[...  bytes left out ...]\n".len()
+                    - shown.left_out.to_string().len();
+                prop_assert!(kept as u64 + shown.left_out == text.len() as u64 && kept <= limit);
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What happened, as a tool result: the contract's five fields, an error by name where there is one,
+//! and what was left out.
+
+use cloche_engine::Refusal;
+use cloche_model::{ErrorCode, Execution, Status, TraceId};
+use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
+use serde::Serialize;
+
+use super::{
+    arguments::Unusable,
+    inert::{Shown, shown},
+};
+
+/// The key under which a result names the execution it is of.
+const TRACE_ID: &str = "cloche/trace_id";
+
+/// The fields of the contract's output schema; those after them are there only when they say
+/// something.
+#[derive(Debug, Default, Serialize)]
+struct Output {
+    stdout: String,
+    stderr: String,
+    exit_code: i32,
+    status: &'static str,
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Problem>,
+    #[serde(skip_serializing_if = "is_zero")]
+    stdout_left_out_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    stderr_left_out_bytes: u64,
+}
+
+/// One of the contract's error names, and a sentence.
+#[derive(Debug, Serialize)]
+struct Problem {
+    code: &'static str,
+    message: String,
+    /// The name that the REST API has for it, where it was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+impl Problem {
+    fn new(code: &'static str, message: impl Into<String>) -> Option<Self> {
+        Some(Self { code, message: message.into(), reason: None })
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// An execution that is over.
+pub(super) fn of(execution: &Execution, limit: usize, inert: bool) -> CallToolResult {
+    let end = execution.end.clone().unwrap_or_default();
+    let Shown { text: stdout, left_out: stdout_left_out_bytes } =
+        shown(&end.stdout, end.stdout_dropped, limit, inert);
+    let Shown { text: stderr, left_out: stderr_left_out_bytes } =
+        shown(&end.stderr, end.stderr_dropped, limit, inert);
+    let message = end.error;
+    let (status, error) = match (execution.status, message) {
+        (Status::Success, _) => ("completed", None),
+        (Status::Timeout, message) => {
+            ("timeout", Problem::new("EXECUTION_TIMEOUT", message.unwrap_or_default()))
+        }
+        (Status::Failed | Status::Blocked, Some(message)) => {
+            ("error_setup", Problem::new("SANDBOX_SETUP_FAILED", message))
+        }
+        (_, Some(message)) => ("error_runtime", Problem::new("RUNTIME_ERROR", message)),
+        (_, None) => {
+            let message = format!("the code exited with {}", end.exit_code);
+            ("error_runtime", Problem::new("RUNTIME_ERROR", message))
+        }
+    };
+    let output = Output {
+        stdout,
+        stderr,
+        exit_code: end.exit_code,
+        status,
+        duration_ms: end.usage.wall_ms,
+        error,
+        stdout_left_out_bytes,
+        stderr_left_out_bytes,
+    };
+    finish(&output, Some(&execution.start.trace_id))
+}
+
+/// Arguments that say nothing that could be run.
+pub(super) fn unusable(unusable: Unusable) -> CallToolResult {
+    let error = match unusable {
+        Unusable::Language(message) => Problem::new("UNSUPPORTED_LANGUAGE", message),
+        Unusable::Other(message) => Some(Problem {
+            code: "SANDBOX_SETUP_FAILED",
+            message,
+            reason: Some(ErrorCode::Validation.name()),
+        }),
+    };
+    setup_failed(error, None)
+}
+
+/// A refusal of the engine.
+pub(super) fn refused(refusal: &Refusal) -> CallToolResult {
+    let error = Problem {
+        code: "SANDBOX_SETUP_FAILED",
+        message: refusal.message.to_string(),
+        reason: Some(refusal.code.name()),
+    };
+    setup_failed(Some(error), refusal.trace_id.as_ref())
+}
+
+/// A call that the gate stopped.
+pub(super) fn not_allowed(code: ErrorCode, message: String) -> CallToolResult {
+    let reason = Some(code.name());
+    setup_failed(Some(Problem { code: "SANDBOX_SETUP_FAILED", message, reason }), None)
+}
+
+fn setup_failed(error: Option<Problem>, trace_id: Option<&TraceId>) -> CallToolResult {
+    let output = Output { exit_code: -1, status: "error_setup", error, ..Output::default() };
+    finish(&output, trace_id)
+}
+
+/// The same twice: as structure, and as text for clients that know nothing else.
+fn finish(output: &Output, trace_id: Option<&TraceId>) -> CallToolResult {
+    // Strings and numbers can always be written.
+    let value = serde_json::to_value(output).unwrap_or_default();
+    let mut content = vec![ContentBlock::text(value.to_string())];
+    if let Some(error) = &output.error {
+        content.push(ContentBlock::text(format!("{}: {}", error.code, error.message)));
+    }
+    let left_out = output.stdout_left_out_bytes + output.stderr_left_out_bytes;
+    if left_out > 0 {
+        let note = format!("{left_out} bytes of output are not shown; print less to see it all");
+        content.push(ContentBlock::text(note));
+    }
+    let mut result = match output.error {
+        Some(_) => CallToolResult::error(content),
+        None => CallToolResult::success(content),
+    };
+    result.structured_content = Some(value);
+    if let Some(trace_id) = trace_id {
+        let mut meta = MetaObject::new();
+        meta.insert(TRACE_ID.to_owned(), trace_id.as_str().into());
+        result.meta = Some(meta);
+    }
+    result
+}
+
+/// The result of a tool that is not for running code: a sentence about what went wrong.
+pub(super) fn failed(message: impl Into<String>) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(message)])
+}

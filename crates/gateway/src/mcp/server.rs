@@ -1,0 +1,161 @@
+//! The protocol's requests, each handed to the file that answers it.
+
+use axum::http::request::Parts;
+use cloche_engine::{Caller, Engine, Refusal};
+use cloche_model::ErrorCode;
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams,
+        CompleteResult, Implementation, ListPromptsRequestMethod, ListPromptsResult,
+        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ResourceTemplate,
+        ServerCapabilities, ServerConfig, Tool,
+    },
+    service::RequestContext,
+};
+
+use super::{addresses, files, gate, run, tools};
+use crate::McpConfig;
+
+/// Who is asking.
+#[derive(Clone)]
+pub(super) enum Who {
+    /// Each request was let in by its own key.
+    OfRequest,
+    /// Everyone at this end of a pipe.
+    Always(Caller),
+}
+
+/// The server of one connection or request.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) engine: Engine,
+    pub(super) config: McpConfig,
+    pub(super) who: Who,
+}
+
+const INSTRUCTIONS: &str = "Runs code in a sandbox without network access. Use execute_code; pass \
+    the same thread_id to keep files between calls.";
+
+impl Door {
+    /// Who asks this; a request that nobody let in is not answered.
+    fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
+        let known = match &self.who {
+            Who::Always(caller) => Some(caller.clone()),
+            Who::OfRequest => {
+                let parts = context.extensions.get::<Parts>();
+                parts.and_then(|parts| parts.extensions.get::<Caller>().cloned())
+            }
+        };
+        known.ok_or_else(|| ErrorData::internal_error("the request has no key", None))
+    }
+}
+
+/// A file that cannot be had, as the protocol says it.
+fn unread(refusal: &Refusal) -> ErrorData {
+    crate::error::log_if_ours(refusal);
+    let message = refusal.message.to_string();
+    match refusal.code {
+        ErrorCode::NotFound => ErrorData::resource_not_found(message, None),
+        ErrorCode::Internal | ErrorCode::Unavailable => ErrorData::internal_error(message, None),
+        _ => ErrorData::invalid_params(message, None),
+    }
+}
+
+impl ServerHandler for Door {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let server = Implementation::new(tools::SERVER, env!("CARGO_PKG_VERSION"))
+            .with_title("Code execution sandbox");
+        ServerConfig::new(capabilities).with_server_info(server).with_instructions(INSTRUCTIONS)
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let name = tools::canonical(name);
+        tools::all().into_iter().find(|tool| tool.name == name)
+    }
+
+    // The library would answer these with empty lists, as if there could be some.
+    async fn list_prompts(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+
+    async fn list_tools(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let caller = self.caller(&context)?;
+        // What is not to be used is not to be seen.
+        let open = gate::is_open(self, &caller).await;
+        let list = if open { tools::all().to_vec() } else { Vec::new() };
+        Ok(ListToolsResult::with_all_items(list))
+    }
+
+    async fn list_resources(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let caller = self.caller(&context)?;
+        let recent = files::recent(self, &caller).await.map_err(|refusal| unread(&refusal))?;
+        Ok(ListResourcesResult::with_all_items(recent))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(vec![
+            ResourceTemplate::new(addresses::OF_EXECUTION, "a file that an execution wrote"),
+            ResourceTemplate::new(addresses::OF_THREAD, "a file of a thread"),
+        ]))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let caller = self.caller(&context)?;
+        let read = files::resource(self, &caller, &request.uri).await;
+        let contents = read.map_err(|refusal| unread(&refusal))?;
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let caller = self.caller(&context)?;
+        match tools::canonical(&request.name) {
+            tools::EXECUTE => Ok(run::execute(self, &caller, request, &context).await),
+            tool @ (tools::LIST | tools::READ | tools::WRITE) => {
+                if let Some(closed) = gate::why_closed(self, &caller).await {
+                    return Ok(closed.into());
+                }
+                let arguments = request.arguments.clone().unwrap_or_default();
+                Ok(files::call(self, &caller, tool, arguments).await.into())
+            }
+            unknown => {
+                let shown: String = unknown.chars().take(64).collect();
+                Err(ErrorData::invalid_params(format!("there is no tool {shown:?}"), None))
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Sessions of older protocol versions, kept apart by key: the id of another's session is the id of
+//! none.
+
+use std::{collections::HashMap, sync::Arc};
+
+use cloche_model::{ErrorCode, KeyId};
+use parking_lot::Mutex;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ApiError;
+
+/// The most sessions of a key. Those that nobody uses end after five minutes.
+const MOST: usize = 256;
+
+/// The sessions of every key.
+#[derive(Clone, Default)]
+pub(crate) struct Sessions {
+    by_key: Arc<Mutex<HashMap<KeyId, Arc<LocalSessionManager>>>>,
+    /// Ends every stream that is still open.
+    pub(crate) closing: CancellationToken,
+}
+
+impl Sessions {
+    pub(crate) fn new(closing: CancellationToken) -> Self {
+        Self { closing, ..Self::default() }
+    }
+
+    /// The sessions of one key.
+    pub(super) fn of(&self, key: &KeyId) -> Arc<LocalSessionManager> {
+        Arc::clone(self.by_key.lock().entry(key.clone()).or_default())
+    }
+
+    /// The same, with room for one more.
+    pub(super) async fn with_room(
+        &self,
+        key: &KeyId,
+    ) -> Result<Arc<LocalSessionManager>, ApiError> {
+        self.forget_idle(key);
+        let own = self.of(key);
+        if own.sessions.read().await.len() >= MOST {
+            let message = format!("this key has {MOST} MCP sessions; end one, or wait");
+            return Err(cloche_engine::Refusal::new(ErrorCode::RateLimited, message).into());
+        }
+        Ok(own)
+    }
+
+    /// Drops what is kept for keys that have no session and no request under way.
+    fn forget_idle(&self, key: &KeyId) {
+        self.by_key.lock().retain(|other, manager| {
+            let idle = || manager.sessions.try_read().is_ok_and(|sessions| sessions.is_empty());
+            other == key || Arc::strong_count(manager) > 1 || !idle()
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! The executor sidecar's door: `POST /execute`, `GET /healthz`, `GET /metrics`, and nothing else.
+//!
+//! One service key opens it. It keeps nothing; what a job may use, the engine decides.
+
+mod body;
+mod execute;
+mod health;
+mod key;
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use axum::{
+    Router,
+    extract::FromRef,
+    routing::{get, post},
+};
+use cloche_engine::{
+    Dispatcher,
+    sidecar::{Sidecar, SidecarConfig},
+};
+use cloche_model::ByteSize;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    GatewayConfig, OpenError,
+    router::{no_method, no_route},
+    server::accept,
+};
+
+/// The largest body: a megabyte each of code and input can need six in JSON escapes, and eight of files
+/// eleven in base64.
+const BODY: ByteSize = ByteSize::mib(24);
+/// Connections at once. Few clients use a sidecar, and each connection may hold a body in memory.
+const CONNECTIONS: usize = 256;
+
+/// What a sidecar needs to know.
+#[derive(Clone, Debug)]
+pub struct SidecarOptions {
+    /// Where it listens, e.g. `127.0.0.1:9099`; port 0 takes any.
+    pub listen: String,
+    /// Key, limits and places.
+    pub sidecar: SidecarConfig,
+}
+
+/// A sidecar that listens and does not answer yet.
+pub struct SidecarServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    sidecar: Sidecar,
+}
+
+/// What every handler can reach.
+#[derive(Clone)]
+struct SidecarDoors {
+    sidecar: Sidecar,
+    config: GatewayConfig,
+}
+
+impl FromRef<SidecarDoors> for GatewayConfig {
+    fn from_ref(doors: &SidecarDoors) -> Self {
+        doors.config.clone()
+    }
+}
+
+impl SidecarServer {
+    /// Listens.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub async fn open(
+        options: SidecarOptions,
+        dispatcher: Arc<dyn Dispatcher>,
+    ) -> Result<Self, OpenError> {
+        let cannot = |source| OpenError::Listen { address: options.listen.clone(), source };
+        let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        Ok(Self { listener, address, sidecar: Sidecar::new(dispatcher, options.sidecar) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `shutdown` fires and every job has ended.
+    ///
+    /// # Errors
+    /// When the listener is lost.
+    pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
+        let config =
+            GatewayConfig { body: BODY, connections: CONNECTIONS, ..GatewayConfig::default() };
+        let app = table(SidecarDoors { sidecar: self.sidecar.clone(), config: config.clone() });
+        let ending = async { self.sidecar.shutdown().await };
+        accept(self.listener, app, config, shutdown, ending).await
+    }
+}
+
+fn table(doors: SidecarDoors) -> Router {
+    Router::new()
+        .route("/execute", post(execute::execute))
+        .route("/execute/{id}/cancel", post(execute::cancel))
+        .route("/healthz", get(health::live))
+        .route("/metrics", get(health::metrics))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .with_state(doors)
+}

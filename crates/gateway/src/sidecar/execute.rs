@@ -1,0 +1,147 @@
+//! `POST /execute`: one job, answered at its end, or followed line by line.
+//!
+//! The client's connection holds the job: where it goes away, the handler or the body is dropped, the
+//! job with it, and that stops the program.
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use cloche_engine::{
+    DispatchError, JobRefusal, Refusal,
+    sidecar::{Job, JobEvent, JobResult, Step},
+};
+use cloche_model::{Ending, ErrorCode, TraceId};
+use futures::stream;
+use serde_json::json;
+
+use super::{SidecarDoors, body::JobBody, key::ServiceKey};
+use crate::{body::JsonBody, error::ApiError};
+
+/// Run code once.
+pub(super) async fn execute(
+    State(doors): State<SidecarDoors>,
+    _: ServiceKey,
+    headers: HeaderMap,
+    body: Result<JsonBody<JobBody>, ApiError>,
+) -> Result<Response, ApiError> {
+    let JsonBody(body) = body.inspect_err(|_| doors.sidecar.note_refused("body"))?;
+    let request = body.try_into().inspect_err(|_| doors.sidecar.note_refused("invalid"))?;
+    let job = doors.sidecar.start(request).map_err(refuse)?;
+    if wants_stream(&headers) {
+        return Ok(streamed(job));
+    }
+    let outcome = job.outcome().await.map_err(failed)?;
+    if outcome.ending == Ending::Cancelled {
+        return Err(Refusal::new(ErrorCode::Unavailable, STOPPED).into());
+    }
+    Ok(Json(JobResult::whole(&outcome)).into_response())
+}
+
+/// What is said of a job that someone else stopped.
+const STOPPED: &str = "the job was stopped before it ended";
+
+/// Stop a job that is streamed: its stream then ends with how it ended.
+pub(super) async fn cancel(
+    State(doors): State<SidecarDoors>,
+    _: ServiceKey,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    let id: TraceId = id.parse().map_err(|_| ApiError::not_found())?;
+    if !doors.sidecar.cancel(&id) {
+        return Err(ApiError::not_found());
+    }
+    Ok((StatusCode::ACCEPTED, Json(json!({"id": id, "status": "cancelling"}))).into_response())
+}
+
+fn wants_stream(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values
+        .flat_map(|value| value.split([',', ';']))
+        .any(|kind| kind.trim() == "application/x-ndjson")
+}
+
+fn refuse(refusal: JobRefusal) -> ApiError {
+    let message = refusal.to_string();
+    match refusal {
+        JobRefusal::Invalid(invalid) => invalid.into(),
+        JobRefusal::Beyond(_) => unprocessable(message),
+        JobRefusal::Busy(_) => Refusal::new(ErrorCode::RateLimited, message).into(),
+        JobRefusal::Draining => Refusal::new(ErrorCode::Unavailable, message).into(),
+        JobRefusal::Internal => Refusal::new(ErrorCode::Internal, message).into(),
+    }
+}
+
+fn unprocessable(message: String) -> ApiError {
+    ApiError::Http(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", message)
+}
+
+/// The engine has logged the cause; the caller is told what to do.
+fn failed(error: DispatchError) -> ApiError {
+    match error {
+        DispatchError::Impossible(why) => unprocessable(why),
+        DispatchError::Unavailable(_) => Refusal::new(ErrorCode::Unavailable, NO_SANDBOX).into(),
+        DispatchError::Failed(_) => Refusal::new(ErrorCode::Internal, SANDBOX_FAILED).into(),
+    }
+}
+
+const NO_SANDBOX: &str = "no sandbox can be started at present; try again in a moment";
+const SANDBOX_FAILED: &str = "the sandbox failed to run the code";
+
+/// Events as they come, one JSON object on each line.
+fn streamed(job: Job) -> Response {
+    let first = JobEvent::Started { id: job.id.to_string() };
+    let lines = stream::unfold(Some((Some(first), job)), next);
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-ndjson"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // Asks proxies not to gather lines before they pass them on.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(lines)).into_response()
+}
+
+/// What is left of a stream: an event to say at once, and the job; nothing after the last.
+type Rest = Option<(Option<JobEvent>, Job)>;
+
+async fn next(rest: Rest) -> Option<(Result<Bytes, std::convert::Infallible>, Rest)> {
+    let (event, mut job) = rest?;
+    if let Some(event) = event {
+        return Some((Ok(line(&event)), Some((None, job))));
+    }
+    Some(match job.next().await {
+        Step::Output(chunk) => {
+            let data = STANDARD.encode(&chunk.bytes);
+            let event = JobEvent::Output { stream: chunk.stream, data };
+            (Ok(line(&event)), Some((None, job)))
+        }
+        Step::Silence => (Ok(line(&JobEvent::Keepalive)), Some((None, job))),
+        Step::Over(result) => {
+            let last = match *result {
+                Ok(outcome) => JobEvent::Result(Box::new(JobResult::brief(&outcome))),
+                Err(error) => said(error),
+            };
+            (Ok(line(&last)), None)
+        }
+    })
+}
+
+fn said(error: DispatchError) -> JobEvent {
+    let (error, message) = match error {
+        DispatchError::Impossible(why) => ("unprocessable", why),
+        DispatchError::Unavailable(_) => (ErrorCode::Unavailable.name(), NO_SANDBOX.to_owned()),
+        DispatchError::Failed(_) => (ErrorCode::Internal.name(), SANDBOX_FAILED.to_owned()),
+    };
+    JobEvent::Error { error: error.to_owned(), message }
+}
+
+fn line(event: &JobEvent) -> Bytes {
+    // Writing strings and numbers to memory cannot fail.
+    let mut bytes = serde_json::to_vec(event).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes.into()
+}

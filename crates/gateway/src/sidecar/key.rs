@@ -1,0 +1,93 @@
+//! Authority at the sidecar's door: one service key, in one of three spellings.
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, header, request::Parts},
+};
+use cloche_engine::Refusal;
+use cloche_model::ErrorCode;
+
+use super::SidecarDoors;
+use crate::error::ApiError;
+
+const SERVICE_KEY: &str = "x-service-api-key";
+
+/// Whoever holds the service key.
+pub(super) struct ServiceKey;
+
+/// Whoever holds it, or shows none at all.
+pub(super) struct NoWrongKey;
+
+impl FromRequestParts<SidecarDoors> for ServiceKey {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, doors: &SidecarDoors) -> Result<Self, ApiError> {
+        if doors.sidecar.is_opened_by(shown(&parts.headers)) {
+            return Ok(Self);
+        }
+        Err(refuse(doors))
+    }
+}
+
+impl FromRequestParts<SidecarDoors> for NoWrongKey {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, doors: &SidecarDoors) -> Result<Self, ApiError> {
+        let key = shown(&parts.headers);
+        if key.is_none() || doors.sidecar.is_opened_by(key) {
+            return Ok(Self);
+        }
+        Err(refuse(doors))
+    }
+}
+
+fn refuse(doors: &SidecarDoors) -> ApiError {
+    doors.sidecar.note_refused("unauthorized");
+    let message = "missing or invalid service key; send it as: X-Service-API-Key: KEY";
+    Refusal::new(ErrorCode::Unauthorized, message).into()
+}
+
+/// The key of `X-Service-API-Key: KEY`, `X-Service-API-Key: Bearer KEY` or `Authorization: Bearer KEY`;
+/// the first header wins where both are there.
+fn shown(headers: &HeaderMap) -> Option<&str> {
+    if let Some(value) = headers.get(SERVICE_KEY) {
+        let value = value.to_str().unwrap_or_default().trim();
+        return Some(bearer(value).unwrap_or(value));
+    }
+    let value = headers.get(header::AUTHORIZATION)?;
+    // Another scheme is no key of ours, and is as good as a wrong one.
+    Some(bearer(value.to_str().unwrap_or_default()).unwrap_or_default())
+}
+
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, key) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_spellings_of_one_key() {
+        let with = |name: &'static str, value: &'static str| {
+            let headers = HeaderMap::from_iter([(
+                header::HeaderName::from_static(name),
+                header::HeaderValue::from_static(value),
+            )]);
+            shown(&headers).map(ToOwned::to_owned)
+        };
+        for (name, value) in [
+            (SERVICE_KEY, "hunter2"),
+            (SERVICE_KEY, "Bearer hunter2"),
+            (SERVICE_KEY, "bearer  hunter2"),
+            ("authorization", "Bearer hunter2"),
+        ] {
+            assert_eq!(with(name, value).as_deref(), Some("hunter2"), "{name}: {value}");
+        }
+        for value in ["hunter2", "Basic hunter2", "Bearer"] {
+            assert_eq!(with("authorization", value).as_deref(), Some(""), "{value}");
+        }
+        assert_eq!(shown(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! The gates in front of agent tools on the wire.
+
+use cloche_engine::GateChange;
+use cloche_model::{GateSettings, ToolPolicy};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::present;
+
+/// What happens when an agent asks to use a tool.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PolicyName {
+    Allow,
+    Ask,
+    Deny,
+}
+
+impl From<PolicyName> for ToolPolicy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::Allow => Self::Allow,
+            PolicyName::Ask => Self::Ask,
+            PolicyName::Deny => Self::Deny,
+        }
+    }
+}
+
+impl From<ToolPolicy> for PolicyName {
+    fn from(policy: ToolPolicy) -> Self {
+        match policy {
+            ToolPolicy::Allow => Self::Allow,
+            ToolPolicy::Ask => Self::Ask,
+            ToolPolicy::Deny => Self::Deny,
+        }
+    }
+}
+
+/// What to change of the fleet's gates; null clears a setting.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpdateDefaults {
+    /// Whether agents of teams without a setting may run code; off if null.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<bool>)]
+    agent_sandbox: Option<Option<bool>>,
+    /// What happens when they ask to; `ask` if null.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    execute_code: Option<Option<PolicyName>>,
+    /// Whether the person at the client that asks may answer; on if null.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<bool>)]
+    elicitation: Option<Option<bool>>,
+}
+
+impl From<UpdateDefaults> for GateChange {
+    fn from(body: UpdateDefaults) -> Self {
+        Self {
+            agent_sandbox: body.agent_sandbox,
+            execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
+            elicitation: body.elicitation,
+        }
+    }
+}
+
+/// The gates in front of agent tools; null is not set.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct GateRecord {
+    agent_sandbox: Option<bool>,
+    execute_code: Option<PolicyName>,
+    elicitation: Option<bool>,
+}
+
+impl From<GateSettings> for GateRecord {
+    fn from(gates: GateSettings) -> Self {
+        Self {
+            agent_sandbox: gates.agent_sandbox,
+            execute_code: gates.execute_code.map(Into::into),
+            elicitation: gates.elicitation,
+        }
+    }
+}

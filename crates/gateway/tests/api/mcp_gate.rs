@@ -1,0 +1,154 @@
+//! The gates in front of the tool, as a client of `/mcp` meets them.
+
+use std::time::Duration;
+
+use cloche_engine::EngineConfig;
+use cloche_gateway::{GatewayConfig, McpConfig};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    host::Host,
+    mcp_client::{call, messages, python, until},
+};
+
+/// A call that asks for progress.
+fn watched() -> Value {
+    let mut message = call(5, "execute_code", python("print('ran')"));
+    message["params"]["_meta"] = json!({"progressToken": "p"});
+    message
+}
+
+async fn pending(host: &Host) -> String {
+    let list = host.admin_request(Method::GET, "approvals").send().await.unwrap();
+    let list: Value = list.json().await.unwrap();
+    list["approvals"][0]["id"].as_str().unwrap_or_else(|| panic!("{list}")).to_owned()
+}
+
+async fn decide(host: &Host, verb: &str) {
+    let path = format!("approvals/{}/{verb}", pending(host).await);
+    let response = host.admin_request(Method::POST, &path).json(&json!({})).send().await.unwrap();
+    assert_eq!(response.status(), 200, "{}", response.text().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_team_that_has_not_turned_it_on_does_not_see_the_tool() {
+    let host = Host::start().await;
+    let names = |tools: Vec<Value>| tools.iter().any(|tool| tool["name"] == "execute_code");
+    assert!(!names(host.mcp_tools().await));
+    let result = host.execute_code(python("print(1)")).await;
+    let error = &result["structuredContent"]["error"];
+    assert_eq!(error["reason"], "forbidden");
+    assert!(
+        error["message"].as_str().unwrap().contains("cloche team set default agent_sandbox=on")
+    );
+    assert_eq!(result["structuredContent"]["stdout"], "");
+    for (policy, seen) in [("deny", false), ("ask", true), ("allow", true)] {
+        let settings = json!({"agent_sandbox": true, "execute_code": policy});
+        host.let_agents("default", settings).await;
+        assert_eq!(names(host.mcp_tools().await), seen, "{policy}");
+    }
+    let (_, page) = host.get("/v1/executions").await;
+    assert_eq!(page["executions"], json!([]), "nothing ran");
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_person_and_says_so() {
+    let host = Host::for_agents("ask").await;
+    let mut response = host.mcp(&watched()).send().await.unwrap();
+    let waiting = until(&mut response, |message| message["params"]["message"].is_string()).await;
+    let id = pending(&host).await;
+    assert!(waiting["params"]["message"].as_str().unwrap().contains(&id));
+    decide(&host, "approve").await;
+    let answer = until(&mut response, |message| message["id"] == 5).await;
+    assert_eq!(answer["result"]["structuredContent"]["stdout"], "ran\n");
+    // The next call needs the next yes.
+    let mut response = host.mcp(&watched()).send().await.unwrap();
+    until(&mut response, |message| message["params"]["message"].is_string()).await;
+    decide(&host, "deny").await;
+    let answer = until(&mut response, |message| message["id"] == 5).await;
+    let error = &answer["result"]["structuredContent"]["error"];
+    assert!(error["message"].as_str().unwrap().contains("denied this call"), "{answer}");
+}
+
+#[tokio::test]
+async fn nobody_waits_for_ever() {
+    let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
+    let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
+    let host = Host::start_with(EngineConfig::default(), gateway).await;
+    host.let_agents("default", json!({"agent_sandbox": true})).await;
+    let result = host.execute_code(python("print('ran')")).await;
+    let message = result["structuredContent"]["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("cloche approval approve"), "{message}");
+    // Once it is approved, the same call goes through.
+    decide(&host, "approve").await;
+    let result = host.execute_code(python("print('ran')")).await;
+    assert_eq!(result["structuredContent"]["stdout"], "ran\n");
+}
+
+#[tokio::test]
+async fn the_person_at_an_older_client_is_asked_while_the_call_waits() {
+    let host = Host::for_agents("ask").await;
+    let session = host.session(json!({"elicitation": {}})).await;
+    for (answer, runs) in [
+        (json!({"action": "accept", "content": {"approve": true}}), true),
+        (json!({"action": "decline"}), false),
+    ] {
+        let code = format!("print('ran {runs}')");
+        let mut response = session.send(&call(5, "execute_code", python(&code))).await;
+        let question =
+            until(&mut response, |message| message["method"] == "elicitation/create").await;
+        let said = question["params"]["message"].as_str().unwrap();
+        assert!(said.contains(&code), "{said}");
+        let reply = json!({"jsonrpc": "2.0", "id": question["id"], "result": answer});
+        assert_eq!(session.send(&reply).await.status(), 202);
+        let answer = until(&mut response, |message| message["id"] == 5).await;
+        let output = &answer["result"]["structuredContent"];
+        assert_eq!(output["stdout"] == "ran true\n", runs, "{output}");
+        assert_eq!(output["error"].is_null(), runs);
+    }
+}
+
+#[tokio::test]
+async fn a_newer_client_asks_its_person_and_calls_again() {
+    let host = Host::for_agents("ask").await;
+    let mut message = call(5, "execute_code", python("print('ran')"));
+    message["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    });
+    let send = async |message: &Value| {
+        let request = host.mcp(message).header("mcp-protocol-version", "2026-07-28");
+        let request = request.header("mcp-method", "tools/call").header("mcp-name", "execute_code");
+        let text = request.send().await.unwrap().text().await.unwrap();
+        messages(&text).pop().unwrap()["result"].clone()
+    };
+    let question = send(&message).await;
+    assert_eq!(question["resultType"], "input_required", "{question}");
+    let requests = question["inputRequests"].as_object().unwrap();
+    let (name, request) = requests.iter().next().unwrap();
+    assert_eq!((requests.len(), &request["method"]), (1, &json!("elicitation/create")));
+    // The answer to another question is none to this one.
+    let yes = json!({"action": "accept", "content": {"approve": true}});
+    message["params"]["inputResponses"] = json!({"apr_other": yes});
+    assert_eq!(send(&message).await["resultType"], "input_required");
+    message["params"]["inputResponses"] = json!({name: yes});
+    let result = send(&message).await;
+    assert_eq!(result["structuredContent"]["stdout"], "ran\n", "{result}");
+    // An answer is good for one call.
+    assert_eq!(send(&message).await["resultType"], "input_required");
+}
+
+#[tokio::test]
+async fn a_team_can_refuse_the_answers_of_its_clients() {
+    let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
+    let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
+    let host = Host::start_with(EngineConfig::default(), gateway).await;
+    host.let_agents("default", json!({"agent_sandbox": true, "elicitation": false})).await;
+    let session = host.session(json!({"elicitation": {}})).await;
+    let response = session.send(&call(5, "execute_code", python("1"))).await;
+    let seen = messages(&response.text().await.unwrap());
+    assert!(seen.iter().all(|message| message["method"] != "elicitation/create"), "{seen:?}");
+    assert_eq!(seen.last().unwrap()["result"]["structuredContent"]["status"], "error_setup");
+}

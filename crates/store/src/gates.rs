@@ -1,0 +1,130 @@
+//! Calls that wait for a person, and the record of what was decided.
+//!
+//! Each change of an approval is one atomic operation that also writes its decision, so that no
+//! approval changes unseen and none is used twice, however many try at once.
+
+use async_trait::async_trait;
+use cloche_model::{
+    Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, KeyId, Moment, TeamId,
+    Tool, TraceId,
+};
+
+use crate::Result;
+
+/// Which call an approval is good for: this key's, of this tool, with these very arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallId {
+    /// Whose agent.
+    pub team: TeamId,
+    /// Which key.
+    pub key: KeyId,
+    /// The tool.
+    pub tool: Tool,
+    /// SHA-256 of the arguments.
+    pub digest: String,
+}
+
+/// What became of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It waits now.
+    New,
+    /// The same question waits already, or has been approved and not been used.
+    Same(Box<Approval>),
+    /// Too many of the team's questions wait; nothing was written.
+    Crowded,
+}
+
+/// What a person said.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// About which question.
+    pub id: ApprovalId,
+    /// Yes or no.
+    pub approve: bool,
+    /// When.
+    pub at: Moment,
+    /// Until when the answer counts.
+    pub expires_at: Moment,
+    /// Why, if they said.
+    pub reason: Option<String>,
+    /// The record of it, which also says who.
+    pub decision: Decision,
+}
+
+/// Which approvals to list. Empty fields do not narrow.
+#[derive(Clone, Debug, Default)]
+pub struct ApprovalFilter {
+    /// Only those of this team.
+    pub team: Option<TeamId>,
+    /// Only those that stand there.
+    pub state: Option<ApprovalState>,
+    /// Only those older than this one.
+    pub before: Option<ApprovalId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Which decisions to list. Empty fields do not narrow.
+#[derive(Clone, Debug, Default)]
+pub struct DecisionFilter {
+    /// Only those about this team.
+    pub team: Option<TeamId>,
+    /// Only those about this approval.
+    pub approval: Option<ApprovalId>,
+    /// Only those older than this one.
+    pub before: Option<DecisionId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// The gates in front of agent tools.
+#[async_trait]
+pub trait Gates: Send + Sync {
+    /// What the fleet has set.
+    async fn fleet_gates(&self) -> Result<GateSettings>;
+    /// Sets the gates of a team, or of the fleet, and writes the decision. False if there is no
+    /// such team.
+    async fn change_gates(
+        &self,
+        team: Option<&TeamId>,
+        gates: GateSettings,
+        decision: Decision,
+    ) -> Result<bool>;
+
+    /// Writes a question, unless the same one is open or `most` of the team's wait.
+    async fn ask(&self, approval: Approval, most: u32, decision: Decision) -> Result<Asked>;
+    /// Writes an answer to a question that still waits; `None` if it does not.
+    async fn answer(&self, answer: Answer) -> Result<Option<Approval>>;
+    /// Uses an approval for this call, once and for all; `None` if none is good now. The decision is
+    /// completed with the approval's id and whoever gave it.
+    async fn consume(
+        &self,
+        call: &CallId,
+        now: Moment,
+        decision: Decision,
+    ) -> Result<Option<Approval>>;
+    /// The latest denial of this call that still counts.
+    async fn denial(&self, call: &CallId, now: Moment) -> Result<Option<Approval>>;
+    /// Open approvals whose time is up, oldest first.
+    async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<Approval>>;
+    /// Closes an open approval whose time is up; false if it is not open or not up.
+    async fn expire(&self, id: &ApprovalId, now: Moment, decision: Decision) -> Result<bool>;
+    /// When the next open approval's time is up.
+    async fn next_expiry(&self) -> Result<Option<Moment>>;
+    /// One approval.
+    async fn approval(&self, id: &ApprovalId) -> Result<Option<Approval>>;
+    /// Approvals, newest first, without their arguments.
+    async fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>>;
+
+    /// Writes a decision.
+    async fn note(&self, decision: Decision) -> Result<()>;
+    /// Fills in which execution a decision let run; false if it has one or does not exist.
+    async fn note_execution(&self, id: &DecisionId, execution: &TraceId) -> Result<bool>;
+    /// Decisions, newest first.
+    async fn decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>>;
+    /// The decision that let an execution of this team run.
+    async fn decision_of(&self, team: &TeamId, execution: &TraceId) -> Result<Option<Decision>>;
+    /// Deletes decisions and closed approvals from before then; gives back how many.
+    async fn prune_gates(&self, before: Moment) -> Result<u64>;
+}

@@ -1,0 +1,273 @@
+//! What every store must do for the gates in front of agent tools.
+#![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
+
+use cloche_model::{
+    Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, GateSettings, KeyId,
+    Moment, Plan, Team, TeamId, Tool, ToolPolicy, TraceId,
+};
+use cloche_store::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Store};
+use futures::future::join_all;
+
+const MOST: u32 = 3;
+const SOON: Moment = Moment(1000);
+
+fn id(n: u8) -> [u8; 20] {
+    let mut bytes = [7; 20];
+    (bytes[0], bytes[1]) = (n % 32, n / 32);
+    bytes
+}
+
+fn team(n: u8) -> TeamId {
+    TeamId::from_random(id(n))
+}
+
+fn approval(n: u8) -> Approval {
+    Approval {
+        id: ApprovalId::from_random(id(n)),
+        team: team(1),
+        key: KeyId::from_random(id(1)),
+        tool: Tool::ExecuteCode,
+        digest: format!("digest-{n}"),
+        arguments: Some("{}".to_owned()),
+        arguments_bytes: 2,
+        state: ApprovalState::Pending,
+        created_at: Moment(i64::from(n)),
+        expires_at: SOON,
+        decided_at: None,
+        decided_by: None,
+        reason: None,
+    }
+}
+
+fn call(n: u8) -> CallId {
+    let Approval { team, key, tool, digest, .. } = approval(n);
+    CallId { team, key, tool, digest }
+}
+
+fn decision(n: u8, kind: DecisionKind) -> Decision {
+    Decision {
+        id: DecisionId::from_random(id(n)),
+        kind,
+        by: format!("person-{n}"),
+        at: Moment(i64::from(n)),
+        team: Some(team(1)),
+        key: None,
+        tool: Some(Tool::ExecuteCode),
+        digest: None,
+        approval: None,
+        execution: None,
+        note: None,
+    }
+}
+
+fn answer(n: u8, of: u8, approve: bool, at: Moment) -> Answer {
+    let kind = if approve { DecisionKind::Approved } else { DecisionKind::Denied };
+    Answer {
+        id: approval(of).id,
+        approve,
+        at,
+        expires_at: SOON,
+        reason: None,
+        decision: decision(n, kind),
+    }
+}
+
+async fn ask(store: &dyn Store, n: u8) -> Asked {
+    store.ask(approval(n), MOST, decision(100 + n, DecisionKind::Asked)).await.unwrap()
+}
+
+async fn kinds(store: &dyn Store) -> Vec<DecisionKind> {
+    let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
+    store.decisions(&filter).await.unwrap().into_iter().map(|decision| decision.kind).collect()
+}
+
+pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
+    assert_eq!(store.fleet_gates().await.unwrap(), GateSettings::default());
+    let gates = GateSettings {
+        agent_sandbox: Some(true),
+        execute_code: Some(ToolPolicy::Deny),
+        elicitation: Some(false),
+    };
+    let changed = decision(1, DecisionKind::Changed);
+    assert!(store.change_gates(None, gates, changed.clone()).await.unwrap());
+    assert_eq!(store.fleet_gates().await.unwrap(), gates);
+    let made = decision(2, DecisionKind::Changed);
+    assert!(!store.change_gates(Some(&team(1)), gates, made.clone()).await.unwrap());
+    let row = Team {
+        id: team(1),
+        name: "t".to_owned(),
+        plan: Plan::Free,
+        max_concurrency: None,
+        max_timeout: None,
+        gates: GateSettings::default(),
+        created_at: Moment(1),
+    };
+    store.create_team(&row).await.unwrap();
+    assert!(store.change_gates(Some(&team(1)), gates, made.clone()).await.unwrap());
+    assert_eq!(store.team("t").await.unwrap().unwrap().gates, gates);
+    // A change of the plan leaves the gates alone.
+    store.update_team(&Team { plan: Plan::Pro, ..row }).await.unwrap();
+    assert_eq!(store.team("t").await.unwrap().unwrap().gates, gates);
+    let filter = DecisionFilter { limit: 9, ..DecisionFilter::default() };
+    assert_eq!(store.decisions(&filter).await.unwrap(), [made, changed]);
+}
+
+pub(crate) async fn a_question_is_asked_once_and_so_many_at_a_time(store: &dyn Store) {
+    assert_eq!(ask(store, 1).await, Asked::New);
+    let same = Approval { id: approval(9).id, ..approval(1) };
+    let again = store.ask(same, MOST, decision(1, DecisionKind::Asked)).await.unwrap();
+    assert_eq!(again, Asked::Same(Box::new(approval(1))));
+    assert_eq!(ask(store, 2).await, Asked::New);
+    assert_eq!(ask(store, 3).await, Asked::New);
+    assert_eq!(ask(store, 4).await, Asked::Crowded);
+    let elsewhere = Approval { team: team(2), ..approval(5) };
+    let other = store.ask(elsewhere, MOST, decision(5, DecisionKind::Asked)).await.unwrap();
+    assert_eq!(other, Asked::New);
+    store.answer(answer(6, 1, true, Moment(6))).await.unwrap().unwrap();
+    assert_eq!(ask(store, 4).await, Asked::New);
+    let filter = ApprovalFilter { team: Some(team(1)), limit: 2, ..ApprovalFilter::default() };
+    let page = store.approvals(&filter).await.unwrap();
+    assert_eq!(
+        page.iter().map(|row| &row.id).collect::<Vec<_>>(),
+        [&approval(4).id, &approval(3).id]
+    );
+    assert_eq!(page[0].arguments, None);
+    let filter = ApprovalFilter { before: Some(approval(3).id), ..filter };
+    let page = store.approvals(&filter).await.unwrap();
+    assert_eq!(
+        page.iter().map(|row| &row.id).collect::<Vec<_>>(),
+        [&approval(2).id, &approval(1).id]
+    );
+    let filter = ApprovalFilter { before: None, state: Some(ApprovalState::Approved), ..filter };
+    assert_eq!(store.approvals(&filter).await.unwrap().len(), 1);
+}
+
+pub(crate) async fn an_approval_is_used_once(store: &dyn Store) {
+    ask(store, 1).await;
+    let this = call(1);
+    let use_it = |n| store.consume(&this, Moment(9), decision(n, DecisionKind::Used));
+    assert_eq!(use_it(1).await.unwrap(), None);
+    store.answer(answer(2, 1, true, Moment(2))).await.unwrap().unwrap();
+    let used = join_all((10..40).map(use_it)).await;
+    let used: Vec<_> = used.into_iter().filter_map(|used| used.unwrap()).collect();
+    assert_eq!(used.len(), 1);
+    assert_eq!((used[0].state, used[0].arguments.as_deref()), (ApprovalState::Used, None));
+    let noted = kinds(store).await;
+    assert_eq!(noted.iter().filter(|kind| **kind == DecisionKind::Used).count(), 1);
+    let filter =
+        DecisionFilter { approval: Some(approval(1).id), limit: 9, ..DecisionFilter::default() };
+    let about = store.decisions(&filter).await.unwrap();
+    assert_eq!(about.len(), 1);
+    assert_eq!((about[0].kind, about[0].by.as_str()), (DecisionKind::Used, "person-2"));
+}
+
+pub(crate) async fn an_approval_is_for_one_call_only(store: &dyn Store) {
+    ask(store, 1).await;
+    store.answer(answer(2, 1, true, Moment(2))).await.unwrap().unwrap();
+    for other in [
+        CallId { team: team(2), ..call(1) },
+        CallId { key: KeyId::from_random(id(2)), ..call(1) },
+        CallId { digest: "else".to_owned(), ..call(1) },
+    ] {
+        let used = store.consume(&other, Moment(9), decision(3, DecisionKind::Used)).await.unwrap();
+        assert_eq!(used, None, "{other:?}");
+    }
+    assert!(
+        store
+            .consume(&call(1), Moment(9), decision(3, DecisionKind::Used))
+            .await
+            .unwrap()
+            .is_some()
+    );
+}
+
+pub(crate) async fn only_one_of_many_answers_counts(store: &dyn Store) {
+    ask(store, 1).await;
+    let answers = (10..40).map(|n| store.answer(answer(n, 1, n % 2 == 0, Moment(9))));
+    let counted: Vec<_> =
+        join_all(answers).await.into_iter().filter_map(|answer| answer.unwrap()).collect();
+    assert_eq!(counted.len(), 1);
+    let now = store.approval(&approval(1).id).await.unwrap().unwrap();
+    assert_eq!(now, counted[0]);
+    assert_eq!(kinds(store).await.len(), 2);
+    let denied = store.denial(&call(1), Moment(9)).await.unwrap();
+    assert_eq!(denied.is_some(), now.state == ApprovalState::Denied);
+}
+
+pub(crate) async fn what_is_late_does_not_count(store: &dyn Store) {
+    ask(store, 1).await;
+    ask(store, 2).await;
+    assert_eq!(store.answer(answer(3, 1, true, SOON)).await.unwrap(), None);
+    store.answer(answer(4, 2, true, Moment(999))).await.unwrap().unwrap();
+    let used = store.consume(&call(2), SOON, decision(5, DecisionKind::Used)).await.unwrap();
+    assert_eq!(used, None);
+    assert_eq!(store.next_expiry().await.unwrap(), Some(SOON));
+    assert_eq!(store.overdue(Moment(999), 9).await.unwrap(), []);
+    assert_eq!(store.overdue(SOON, 9).await.unwrap().len(), 2);
+    // What has run out makes room, and can be asked again.
+    let again =
+        Approval { id: approval(9).id, created_at: SOON, expires_at: Moment(2000), ..approval(1) };
+    let asked = store.ask(again, 1, decision(6, DecisionKind::Asked)).await.unwrap();
+    assert_eq!(asked, Asked::New);
+    for n in [1, 2] {
+        let expired = decision(10 + n, DecisionKind::Expired);
+        assert!(!store.expire(&approval(n).id, Moment(999), expired.clone()).await.unwrap());
+        assert!(store.expire(&approval(n).id, SOON, expired.clone()).await.unwrap());
+        assert!(!store.expire(&approval(n).id, SOON, expired).await.unwrap());
+    }
+    assert_eq!(store.overdue(SOON, 9).await.unwrap(), []);
+    assert_eq!(store.answer(answer(20, 1, true, Moment(5))).await.unwrap(), None);
+}
+
+pub(crate) async fn time_and_an_answer_do_not_both_win(store: &dyn Store) {
+    for n in 1..=20 {
+        let asked = decision(100 + n, DecisionKind::Asked);
+        store.ask(approval(n), 100, asked).await.unwrap();
+        let approval = approval(n).id;
+        // The clock of one is a moment before the end, the other's a moment after.
+        let (answered, expired) = tokio::join!(
+            store.answer(Answer { expires_at: Moment(2000), ..answer(n, n, true, Moment(999)) }),
+            store.expire(&approval, SOON, decision(50 + n, DecisionKind::Expired)),
+        );
+        assert_ne!(answered.unwrap().is_some(), expired.unwrap());
+    }
+    assert_eq!(kinds(store).await.len(), 40);
+}
+
+pub(crate) async fn decisions_are_listed_and_name_their_execution(store: &dyn Store) {
+    for n in 1..=3 {
+        store.note(decision(n, DecisionKind::Allowed)).await.unwrap();
+    }
+    let elsewhere = Decision { team: Some(team(2)), ..decision(4, DecisionKind::Refused) };
+    store.note(elsewhere.clone()).await.unwrap();
+    let filter = DecisionFilter { team: Some(team(1)), limit: 2, ..DecisionFilter::default() };
+    let page = store.decisions(&filter).await.unwrap();
+    assert_eq!(page, [decision(3, DecisionKind::Allowed), decision(2, DecisionKind::Allowed)]);
+    let filter = DecisionFilter { before: Some(page[1].id.clone()), ..filter };
+    assert_eq!(store.decisions(&filter).await.unwrap(), [decision(1, DecisionKind::Allowed)]);
+    let (trace, other) = (TraceId::from_random(id(1)), TraceId::from_random(id(2)));
+    assert!(store.note_execution(&page[0].id, &trace).await.unwrap());
+    assert!(!store.note_execution(&page[0].id, &other).await.unwrap());
+    let found = store.decision_of(&team(1), &trace).await.unwrap().unwrap();
+    assert_eq!((found.id, found.execution), (page[0].id.clone(), Some(trace.clone())));
+    assert_eq!(store.decision_of(&team(2), &trace).await.unwrap(), None);
+    assert_eq!(store.decision_of(&team(1), &other).await.unwrap(), None);
+}
+
+pub(crate) async fn old_decisions_go_and_open_approvals_stay(store: &dyn Store) {
+    ask(store, 1).await;
+    ask(store, 2).await;
+    store.answer(answer(3, 2, false, Moment(3))).await.unwrap().unwrap();
+    // Two questions and an answer were written down at 101, 102 and 3.
+    assert_eq!(store.prune_gates(Moment(50)).await.unwrap(), 2);
+    assert!(store.approval(&approval(1).id).await.unwrap().is_some());
+    assert!(store.approval(&approval(2).id).await.unwrap().is_none());
+    assert_eq!(kinds(store).await, [DecisionKind::Asked; 2]);
+}
+
+pub(crate) async fn a_removed_team_leaves_no_question(store: &dyn Store) {
+    ask(store, 1).await;
+    store.delete_team(&team(1)).await.unwrap();
+    assert!(store.approval(&approval(1).id).await.unwrap().is_none());
+    assert_eq!(kinds(store).await.len(), 1);
+}

@@ -1,0 +1,158 @@
+"""`cloche mcp` as a process: what it writes, how it ends, and the gate that `--ask` brings back."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import ElicitResult
+
+from conftest import BIN, PATIENCE, URL, stdio
+
+RUN = {"language": "python", "code": "print(6 * 7)"}
+README = Path(__file__).parents[2] / "README.md"
+
+
+def start(state, *arguments, **environment):
+    environment = {"XDG_STATE_HOME": str(state), "PATH": os.environ["PATH"], **environment}
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    return subprocess.Popen([BIN, "mcp", *arguments], env=environment, text=True, **pipes)
+
+
+def begin():
+    info = {"name": "test", "version": "1"}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+    first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    second = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    return [first, second]
+
+
+def lines(messages):
+    return "".join(json.dumps(message) + "\n" for message in messages)
+
+
+def call(arguments, **meta):
+    params = {"name": "execute_code", "arguments": arguments, "_meta": meta}
+    return {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+
+
+def test_it_ends_with_its_client_and_says_nothing_but_the_protocol(tmp_path):
+    process = start(tmp_path)
+    out, err = process.communicate(lines(begin()), timeout=PATIENCE)
+    assert process.returncode == 0, err
+    messages = [json.loads(line) for line in out.splitlines()]
+    assert [message["id"] for message in messages] == [1]
+    assert messages[0]["result"]["serverInfo"]["name"] == "code_execution_sandbox"
+    assert err == ""
+
+
+def test_what_runs_ends_with_its_client(tmp_path):
+    process = start(tmp_path)
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
+    arguments = {"language": "python", "code": code, "timeout_ms": 90_000}
+    process.stdin.write(lines([*begin(), call(arguments, progressToken=1)]))
+    process.stdin.flush()
+    while "begun" not in process.stdout.readline():
+        pass
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_two_at_once_do_not_disturb_each_other(tmp_path):
+    first, second = start(tmp_path), start(tmp_path)
+    for process in (first, second):
+        process.stdin.write(lines([*begin(), call(RUN)]))
+        process.stdin.flush()
+    for process in (first, second):
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert answers[1]["result"]["structuredContent"]["stdout"] == "42\n"
+    for process in (first, second):
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--url", URL], {}, "needs an API key in CLOCHE_API_KEY"),
+        (["--url", "nowhere"], {"CLOCHE_API_KEY": "k"}, "is not an address"),
+        (["--url", URL, "--ask"], {}, "cannot be used with"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(tmp_path, arguments, environment, said):
+    process = start(tmp_path, *arguments, **environment)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0 and out == ""
+    assert said in err
+
+
+def test_a_server_that_is_not_there_and_a_key_that_is_wrong(tmp_path):
+    for url, said in [("http://127.0.0.1:1", "no answer"), (URL, "the server refused")]:
+        process = start(tmp_path, "--url", url, CLOCHE_API_KEY="sk-us-wrong")
+        out, _ = process.communicate(lines(begin()[:1]), timeout=PATIENCE)
+        answer = json.loads(out)
+        assert answer["id"] == 1 and said in answer["error"]["message"]
+        assert "sk-us-wrong" not in out
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("approve", [True, False])
+def test_the_gate_that_ask_brings_back(tmp_path, mode, approve):
+    asked = []
+
+    async def answer(context, params):
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": approve})
+
+    async def main():
+        server = stdio("--ask", state=tmp_path)
+        async with Client(server, mode=mode, elicitation_callback=answer) as client:
+            return await client.call_tool("execute_code", RUN)
+
+    result = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert len(asked) == 1 and RUN["code"] in asked[0]
+    assert result.is_error is not approve
+    assert (result.structured_content["stdout"] == "42\n") is approve
+
+
+def snippets():
+    blocks = re.findall(r"```json\n(.*?)```", README.read_text(), re.S)
+    servers = [json.loads(block) for block in blocks if "mcpServers" in block]
+    return [server for block in servers for server in block["mcpServers"].items()]
+
+
+def test_the_readme_has_a_snippet_for_each_transport():
+    assert {"command" in server for _, server in snippets()} == {True, False}
+
+
+@pytest.mark.parametrize(("name", "server"), snippets())
+def test_the_snippets_of_the_readme_work_as_they_stand(tmp_path, name, server):
+    async def use(transport):
+        async with Client(transport) as client:
+            return await client.call_tool("execute_code", RUN)
+
+    async def main():
+        if "command" in server:
+            # As a client would: found on the path, with nothing but what the snippet says.
+            path = f"{Path(BIN).parent}:{os.environ['PATH']}"
+            environment = {"PATH": path, "XDG_STATE_HOME": str(tmp_path), **server.get("env", {})}
+            command = StdioServerParameters(
+                command=server["command"], args=server["args"], env=environment
+            )
+            return await use(command)
+        # The snippet's address and key are those of everybody's own server.
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        assert server["type"] == "http" and server["url"].endswith("/mcp")
+        scheme, _ = server["headers"]["Authorization"].split(" ")
+        headers = {"Authorization": f"{scheme} {os.environ['CLOCHE_API_KEY']}"}
+        http = httpx2.AsyncClient(headers=headers, timeout=PATIENCE)
+        return await use(streamable_http_client(f"{URL}/mcp", http_client=http))
+
+    result = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert result.structured_content["stdout"] == "42\n"

@@ -1,0 +1,94 @@
+"""What a client can do, whichever way it came and whichever version it speaks."""
+
+import asyncio
+import json
+
+import httpx2
+import pytest
+
+from conftest import KEY, URL
+
+LONG = "import time\nprint('begun', flush=True)\ntime.sleep(50)"
+
+
+def test_one_conversation(talk):
+    async def work(client):
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        tool = tools["execute_code"]
+        assert tool.input_schema["required"] == ["language", "code"]
+
+        lines = []
+
+        async def progress(progress, total, message):
+            lines.append(message)
+
+        # The client checks every result against the output schema itself.
+        result = await client.call_tool(
+            "execute_code",
+            {
+                "language": "python",
+                "code": "import sys\nfor line in sys.stdin: print(line.upper(), end='')",
+                "stdin_data": "a\nb\n",
+            },
+            progress_callback=progress,
+        )
+        output = result.structured_content
+        assert not result.is_error
+        assert (output["stdout"], output["exit_code"], output["status"]) == ("A\nB\n", 0, "completed")
+        assert json.loads(result.content[0].text) == output
+        assert lines == ["A", "B"]
+
+        result = await client.call_tool(
+            "sandbox.execute_code", {"language": "bash", "code": "sleep 20", "timeout_ms": 100}
+        )
+        assert result.is_error
+        assert result.structured_content["status"] == "timeout"
+        assert result.structured_content["error"]["code"] == "EXECUTION_TIMEOUT"
+
+        result = await client.call_tool("execute_code", {"language": "cobol", "code": "1"})
+        assert result.structured_content["error"]["code"] == "UNSUPPORTED_LANGUAGE"
+
+        # Several at once, and each gets its own answer.
+        calls = [
+            client.call_tool(
+                "execute_code", {"language": "javascript", "code": f"console.log({number})"}
+            )
+            for number in range(5)
+        ]
+        results = await asyncio.gather(*calls)
+        assert [r.structured_content["stdout"] for r in results] == [f"{n}\n" for n in range(5)]
+
+    talk(work)
+
+
+def status(trace_id):
+    headers = {"Authorization": f"Bearer {KEY}"}
+    answer = httpx2.get(f"{URL}/v1/executions/{trace_id}", headers=headers)
+    return answer.json()["status"]
+
+
+def running():
+    headers = {"Authorization": f"Bearer {KEY}"}
+    answer = httpx2.get(f"{URL}/v1/executions?status=running", headers=headers)
+    return [execution["trace_id"] for execution in answer.json()["executions"]]
+
+
+@pytest.mark.parametrize("way", ["http", "passed-on"])
+def test_a_call_that_is_given_up_is_killed(way, talk):
+    async def work(client):
+        begun = asyncio.Event()
+
+        async def progress(progress, total, message):
+            begun.set()
+
+        arguments = {"language": "python", "code": LONG, "timeout_ms": 60_000}
+        call = client.call_tool("execute_code", arguments, progress_callback=progress)
+        call = asyncio.create_task(call)
+        await begun.wait()
+        (trace_id,) = running()
+        call.cancel()
+        while status(trace_id) == "running":
+            await asyncio.sleep(0.05)
+        assert status(trace_id) == "cancelled"
+
+    talk(work)
