@@ -7,7 +7,7 @@ use cloche_model::{ErrorCode, HomePath, LayerDigest, Moment, PointKind, Team, Th
 use cloche_store::{Append, Moved};
 use tokio::io::AsyncRead;
 
-use super::{FileFilter, FileInfo, FilePage, failed, over_quota};
+use super::{FileFilter, FileInfo, FilePage, Grant, Purpose, failed, over_quota};
 use crate::{
     Engine, Refusal, clock,
     threads::{self, busy, key, settle},
@@ -67,7 +67,7 @@ impl Place {
         };
         let mut missing = 0;
         for (at, _) in text.match_indices('/') {
-            match tree.get(text[..at].as_bytes()).map(|node| &node.kind) {
+            match tree.get(&text.as_bytes()[..at]).map(|node| &node.kind) {
                 Some(NodeKind::Directory) => {}
                 Some(_) => return Err(in_the_way(&text[..at], "is not a directory")),
                 None => missing += 1,
@@ -103,19 +103,21 @@ impl Engine {
         Ok(thread)
     }
 
-    /// Puts a file of exactly `length` bytes into a thread, as a layer of its own. The thread is not
-    /// held while the bytes arrive; it must be free before they do and when they are there.
+    /// Puts a file into a thread as its grant says, as a layer of its own. The thread is not held
+    /// while the bytes arrive; it must be free before they do and when they are there.
     ///
     /// # Errors
     /// When somebody holds the thread, something is in the way, or the content is not as long.
     pub async fn upload(
         &self,
         team: &Team,
-        id: &ThreadId,
-        path: &HomePath,
-        length: u64,
+        grant: &Grant,
         content: impl AsyncRead + Send + Unpin,
     ) -> Result<(), Refusal> {
+        let (id, path) = (&grant.thread, &grant.path);
+        let Purpose::Put { length } = grant.purpose else {
+            return Err(Refusal::new(ErrorCode::Unauthorized, "this was not granted"));
+        };
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }

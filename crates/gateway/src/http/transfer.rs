@@ -78,7 +78,7 @@ pub(crate) async fn upload(
         return Err(Refusal::new(ErrorCode::Unauthorized, message).into());
     }
     let (incoming, fate) = Incoming::new(body, doors.config.body_timeout);
-    let put = doors.engine.upload(&team, &grant.thread, &grant.path, length, incoming).await;
+    let put = doors.engine.upload(&team, &grant, incoming).await;
     fate.judge(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))
 }
