@@ -7,7 +7,7 @@ use cloche_model::{ErrorCode, HomePath, LayerDigest, Moment, PointKind, Team, Th
 use cloche_store::{Append, Moved};
 use tokio::io::AsyncRead;
 
-use super::{FileFilter, FileInfo, FilePage, Grant, Purpose, failed, over_quota};
+use super::{FileFilter, FileInfo, FilePage, failed, over_quota};
 use crate::{
     Engine, Refusal, clock,
     threads::{self, busy, key, settle},
@@ -50,6 +50,17 @@ impl HomeFile {
         let opened = self.layers.open_node(&self.node, Some(range)).await;
         Ok(opened.map_err(failed)?.content)
     }
+}
+
+/// A file that is about to arrive.
+#[derive(Clone, Copy, Debug)]
+pub struct NewFile<'a> {
+    /// The thread that it goes to; made if it is not there.
+    pub thread: &'a ThreadId,
+    /// Where it goes.
+    pub path: &'a HomePath,
+    /// Its exact size.
+    pub length: u64,
 }
 
 /// Where a file goes: what is on the way, as far as it matters to the layer that brings it.
@@ -103,7 +114,7 @@ impl Engine {
         Ok(thread)
     }
 
-    /// Puts a file into a thread as its grant says, as a layer of its own. The thread is not held
+    /// Puts a file of exactly that length into a thread, as a layer of its own. The thread is not held
     /// while the bytes arrive; it must be free before they do and when they are there.
     ///
     /// # Errors
@@ -111,13 +122,10 @@ impl Engine {
     pub async fn upload(
         &self,
         team: &Team,
-        grant: &Grant,
+        file: NewFile<'_>,
         content: impl AsyncRead + Send + Unpin,
     ) -> Result<(), Refusal> {
-        let (id, path) = (&grant.thread, &grant.path);
-        let Purpose::Put { length } = grant.purpose else {
-            return Err(Refusal::new(ErrorCode::Unauthorized, "this was not granted"));
-        };
+        let NewFile { thread: id, path, length } = file;
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }

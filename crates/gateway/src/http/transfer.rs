@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::{HomeFile, Purpose, Refusal};
+use cloche_engine::{HomeFile, NewFile, Purpose, Refusal};
 use cloche_model::ErrorCode;
 use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
@@ -77,8 +77,9 @@ pub(crate) async fn upload(
         let message = format!("this URL was signed for exactly {length} bytes");
         return Err(Refusal::new(ErrorCode::Unauthorized, message).into());
     }
+    let file = NewFile { thread: &grant.thread, path: &grant.path, length };
     let (incoming, fate) = Incoming::new(body, doors.config.body_timeout);
-    let put = doors.engine.upload(&team, &grant, incoming).await;
+    let put = doors.engine.upload(&team, file, incoming).await;
     fate.judge(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))
 }
