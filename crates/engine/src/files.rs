@@ -8,7 +8,7 @@ use cloche_model::{ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
 use crate::{Caller, Engine, Refusal, clock, threads};
 
 pub use signing::{Grant, Purpose};
-pub use transfer::{FileReader, HomeFile};
+pub use transfer::{FileReader, HomeFile, NewFile};
 
 /// A file in a home.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -44,7 +44,7 @@ pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
 pub use engine::{Engine, OpenError};
 pub use executions::{Leash, Output, Page, Started};
 pub use files::{
-    FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, Purpose, Signed, Signer,
+    FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, NewFile, Purpose, Signed, Signer,
 };
 pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited};
 pub use live::{Event, EventKind, Reader};

@@ -52,6 +52,17 @@ impl HomeFile {
     }
 }
 
+/// A file that is about to arrive.
+#[derive(Clone, Copy, Debug)]
+pub struct NewFile<'a> {
+    /// The thread that it goes to; made if it is not there.
+    pub thread: &'a ThreadId,
+    /// Where it goes.
+    pub path: &'a HomePath,
+    /// Its exact size.
+    pub length: u64,
+}
+
 /// Where a file goes: what is on the way, as far as it matters to the layer that brings it.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
@@ -67,7 +78,7 @@ impl Place {
         };
         let mut missing = 0;
         for (at, _) in text.match_indices('/') {
-            match tree.get(text[..at].as_bytes()).map(|node| &node.kind) {
+            match tree.get(&text.as_bytes()[..at]).map(|node| &node.kind) {
                 Some(NodeKind::Directory) => {}
                 Some(_) => return Err(in_the_way(&text[..at], "is not a directory")),
                 None => missing += 1,
@@ -103,19 +114,18 @@ impl Engine {
         Ok(thread)
     }
 
-    /// Puts a file of exactly `length` bytes into a thread, as a layer of its own. The thread is not
-    /// held while the bytes arrive; it must be free before they do and when they are there.
+    /// Puts a file of exactly that length into a thread, as a layer of its own. The thread is not held
+    /// while the bytes arrive; it must be free before they do and when they are there.
     ///
     /// # Errors
     /// When somebody holds the thread, something is in the way, or the content is not as long.
     pub async fn upload(
         &self,
         team: &Team,
-        id: &ThreadId,
-        path: &HomePath,
-        length: u64,
+        file: NewFile<'_>,
         content: impl AsyncRead + Send + Unpin,
     ) -> Result<(), Refusal> {
+        let NewFile { thread: id, path, length } = file;
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }

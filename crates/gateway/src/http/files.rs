@@ -50,6 +50,9 @@ pub(crate) async fn list(
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(Invalid::new(format!("limit must be from 1 to {MAX_LIMIT}")).into());
     }
+    if body.after.as_ref().is_some_and(|after| after.chars().count() > HomePath::MAX_BYTES) {
+        return Err(Invalid::new("after is not a path that this API gave out").into());
+    }
     let filter = FileFilter { below, after: body.after, limit: limit as usize };
     Ok(Json(doors.engine.files(&member.team, &thread, &filter).await?.into()))
 }

@@ -7,8 +7,8 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::{HomeFile, Purpose, Refusal};
-use cloche_model::{ErrorCode, Invalid};
+use cloche_engine::{HomeFile, NewFile, Purpose, Refusal};
+use cloche_model::ErrorCode;
 use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
@@ -74,11 +74,12 @@ pub(crate) async fn upload(
     let Purpose::Put { length } = grant.purpose else { return Err(other_purpose()) };
     let said = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if said.is_some_and(|said| said.parse() != Ok(length)) {
-        let message = format!("this URL is for exactly {length} bytes");
-        return Err(Invalid::new(message).into());
+        let message = format!("this URL was signed for exactly {length} bytes");
+        return Err(Refusal::new(ErrorCode::Unauthorized, message).into());
     }
+    let file = NewFile { thread: &grant.thread, path: &grant.path, length };
     let (incoming, fate) = Incoming::new(body, doors.config.body_timeout);
-    let put = doors.engine.upload(&team, &grant.thread, &grant.path, length, incoming).await;
+    let put = doors.engine.upload(&team, file, incoming).await;
     fate.judge(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))
 }

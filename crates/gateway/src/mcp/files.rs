@@ -156,7 +156,8 @@ async fn write(door: &Door, caller: &Caller, given: JsonObject) -> Result<CallTo
     let (id, path) = (thread(&thread_id)?, path.parse::<HomePath>()?);
     let length = bytes.len() as u64;
     let content = std::io::Cursor::new(bytes);
-    door.engine.upload(&caller.team, &id, &path, length, content).await?;
+    let file = cloche_engine::NewFile { thread: &id, path: &path, length };
+    door.engine.upload(&caller.team, file, content).await?;
     let said = format!("wrote {length} bytes to {path} of the thread {id}");
     Ok(CallToolResult::success(vec![ContentBlock::text(said)]))
 }

@@ -50,21 +50,22 @@ impl TryFrom<InputFileBody> for RequestFile {
 
 /// Two kinds of entry, of which each is one.
 pub(in crate::wire) fn input_files_schema() -> Schema {
-    const NAME: &str = r"^([^/\\\x00-\x1f\x7f-\x9f.]|\.[^/\\\x00-\x1f\x7f-\x9f.]|\.\.[^/\\\x00-\x1f\x7f-\x9f])[^/\\\x00-\x1f\x7f-\x9f]{0,60}$";
+    const PLAIN: &str = r"^([^/\\\x00-\x1f\x7f-\x9f.]|\.[^/\\\x00-\x1f\x7f-\x9f.]|\.\.[^/\\\x00-\x1f\x7f-\x9f])[^/\\\x00-\x1f\x7f-\x9f]{0,60}$";
     const ENCODED: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$";
     let text = || ObjectBuilder::new().schema_type(Type::String);
-    let entry = |field: &str, content: ObjectBuilder| {
+    let entry = |field: &str, content: ObjectBuilder, other: &str| {
         ObjectBuilder::new()
             .schema_type(Type::Object)
-            .property("name", text().pattern(Some(NAME)))
+            .property("name", text().pattern(Some(PLAIN)))
             .property(field, content)
+            .property(other, ObjectBuilder::new().schema_type(Type::Null))
             .required("name")
             .required(field)
     };
     let entry = OneOfBuilder::new()
-        .item(entry("content", text().max_length(Some(8 << 20))))
-        .item(entry("content_base64", text().pattern(Some(ENCODED))));
-    let mut array = ArrayBuilder::new().items(entry).max_items(Some(32)).build();
+        .item(entry("content", text().max_length(Some(8 << 20)), "content_base64"))
+        .item(entry("content_base64", text().pattern(Some(ENCODED)), "content"));
+    let mut array = ArrayBuilder::new().items(entry).max_items(Some(32)).unique_items(true).build();
     array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
     Schema::Array(array)
 }
@@ -106,9 +107,11 @@ pub(crate) enum SourceName {
     Volume,
 }
 
-/// Names separated by `/`, none of them empty, `.` or `..`.
+/// A name that is neither empty nor `.` nor `..`.
+const NAME: &str = r"([^/\x00.]|\.[^/\x00.]|\.\.[^/\x00])[^/\x00]{0,60}";
+
+/// Names separated by `/`.
 fn path_schema() -> Schema {
-    const NAME: &str = r"([^/\x00.]|\.[^/\x00.]|\.\.[^/\x00])[^/\x00]{0,60}";
     ObjectBuilder::new()
         .schema_type(Type::String)
         .pattern(Some(format!("^{NAME}(/{NAME}){{0,15}}$")))
@@ -116,14 +119,13 @@ fn path_schema() -> Schema {
         .into()
 }
 
-fn optional_path_schema() -> Schema {
-    match path_schema() {
-        Schema::Object(mut object) => {
-            object.schema_type = SchemaType::from_iter([Type::String, Type::Null]);
-            Schema::Object(object)
-        }
-        other => other,
-    }
+/// The same, or the home itself.
+fn directory_schema() -> Schema {
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .pattern(Some(format!("^(|/|{NAME}(/{NAME}){{0,15}}/?)$")))
+        .examples(["results"])
+        .into()
 }
 
 fn content_type_schema() -> Schema {
@@ -143,7 +145,7 @@ pub(crate) struct ListFiles {
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) id: String,
     /// Only this file, or those below this directory.
-    #[schema(schema_with = optional_path_schema)]
+    #[schema(schema_with = directory_schema)]
     pub(crate) path: Option<String>,
     /// At most so many; 10,000 if absent.
     #[serde(default, deserialize_with = "whole")]
