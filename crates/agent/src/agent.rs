@@ -208,6 +208,10 @@ impl Agent {
         Ok(Some(self.stored(caller, id).await?.0.response.status))
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
     /// A response that is over and can be seen.
     pub(crate) async fn stored(
         &self,

@@ -1,7 +1,7 @@
 //! Files that the code of a response wrote.
 
-use cloche_engine::{Caller, Refusal};
-use cloche_model::{Moment, ResponseId};
+use cloche_engine::{Caller, HomeFile, Refusal};
+use cloche_model::{HomePath, Moment, ResponseId};
 
 use crate::{Agent, response::KeptFile};
 
@@ -32,7 +32,7 @@ impl Agent {
         Ok(kept.files.into_iter().map(ResponseFile::from).collect())
     }
 
-    /// What is in one of them.
+    /// One of them, as the code wrote it.
     ///
     /// # Errors
     /// When there is no such response or file that the caller may see.
@@ -41,10 +41,12 @@ impl Agent {
         caller: &Caller,
         id: &ResponseId,
         file_id: &str,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<HomeFile, Refusal> {
         let (kept, _) = self.stored(caller, id).await?;
-        let _file = kept.files.into_iter().find(|file| file.id == file_id);
-        Err(Refusal::not_found("file"))
+        let none = || Refusal::not_found("file");
+        let file = kept.files.into_iter().find(|file| file.id == file_id).ok_or_else(none)?;
+        let path: HomePath = file.path.parse().map_err(|_| none())?;
+        self.engine().execution_file(caller, &file.trace_id, &path).await
     }
 }
 

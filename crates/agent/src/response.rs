@@ -1,6 +1,6 @@
 //! A response as it is kept and shown: what was done, what came of it, what it cost.
 
-use cloche_model::{ErrorCode, Moment, ResponseId, ResponseStatus};
+use cloche_model::{ErrorCode, Moment, ResponseId, ResponseStatus, TraceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{Bill, Message, price::Container};
@@ -176,6 +176,8 @@ pub(crate) struct Kept {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeptFile {
     pub(crate) id: String,
+    /// The execution that wrote it.
+    pub(crate) trace_id: TraceId,
     /// Its path below the home.
     pub(crate) path: String,
     pub(crate) size: u64,

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cloche_engine::{Caller, Engine, Refusal};
 use cloche_model::{
-    Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionEnd, Language, Status, TraceId,
+    Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionEnd, Language, OutputFile, Status,
+    TraceId,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -21,6 +22,8 @@ const SHOWN: usize = 256 << 10;
 const TOLD_HEAD: usize = 24 << 10;
 /// Bytes of the end of a stream that a model is told.
 const TOLD_TAIL: usize = 8 << 10;
+/// Names of files that a model is told.
+const TOLD_FILES: usize = 50;
 /// The time a program may take where the model names none.
 const DEFAULT_TIMEOUT: u64 = 60;
 /// The longest time a model can ask for; the team's own limit may be shorter.
@@ -94,6 +97,8 @@ pub(crate) struct Ran {
     pub(crate) told: String,
     /// The execution, if it got as far.
     pub(crate) trace_id: Option<TraceId>,
+    /// The files that it wrote.
+    pub(crate) files: Vec<OutputFile>,
 }
 
 impl Ran {
@@ -107,7 +112,7 @@ impl Ran {
             status: RunStatus::Failed,
         };
         let told = json!({"status": "failed", "error": why}).to_string();
-        Self { result, told, trace_id: None }
+        Self { result, told, trace_id: None, files: Vec::new() }
     }
 
     fn of(execution: &Execution) -> Self {
@@ -122,12 +127,15 @@ impl Ran {
             }
             stderr.push_str(trouble);
         }
+        let files = end.written.files.clone();
+        let names: Vec<_> = files.iter().take(TOLD_FILES).map(|file| &file.name).collect();
         let told = json!({
             "status": status.name(),
             "exit_code": end.exit_code,
             "stdout": told(&end.stdout, end.stdout_dropped),
             "stderr": told(&end.stderr, end.stderr_dropped),
             "error": trouble,
+            "files": names,
         });
         let result = RunResult {
             stdout: shown(&end.stdout, end.stdout_dropped, trace_id),
@@ -136,7 +144,7 @@ impl Ran {
             duration_ms: end.usage.wall_ms,
             status,
         };
-        Self { result, told: told.to_string(), trace_id: Some(trace_id.clone()) }
+        Self { result, told: told.to_string(), trace_id: Some(trace_id.clone()), files }
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) use files::{
     DownloadUrl, FileList, ListFiles, OutputFiles, SignedUrl, SourceName, UploadUrl, Uploaded,
 };
 pub(crate) use number::whole;
+pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, sse};
 pub(crate) use threads::{
     DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
 };
-pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, sse};

@@ -140,6 +140,31 @@ def test_stream(perplexity):
     assert list(later) == events[6:]
 
 
+def test_files(perplexity):
+    first = perplexity.responses.create(
+        model=MODEL, input=script(runs(FIBONACCI), runs("mkdir a; echo hi > a/b", language="bash"), {"text": "."}),
+        tools=SANDBOX,
+    )
+    listed = perplexity.responses.files.list(first.id)
+    assert listed.object == "list"
+    assert [(file.filename, file.object) for file in listed.data] == [("a/b", "file"), ("fibonacci.csv", "file")]
+    _, table = listed.data
+    content = perplexity.responses.files.content(table.id, response_id=first.id).read()
+    assert content.decode() == first.output[0].results[0].stdout
+    assert table.bytes == len(content)
+    # The next response of the chain finds the files where they were, and lists only its own.
+    more = "open('more.txt', 'w').write(open('fibonacci.csv').read()[:4])"
+    second = perplexity.responses.create(
+        model=MODEL, input=script(runs(more), {"text": "."}), tools=SANDBOX, previous_response_id=first.id
+    )
+    assert second.output[0].results[0].exit_code == 0, second
+    (file,) = perplexity.responses.files.list(second.id).data
+    assert file.filename == "more.txt"
+    assert perplexity.responses.files.content(file.id, response_id=second.id).read() == b"0,0\n"
+    with pytest.raises(NotFoundError):
+        perplexity.responses.files.content(table.id, response_id=second.id)
+
+
 def test_conversation(perplexity):
     tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
     call = {"calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]}

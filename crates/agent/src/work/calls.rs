@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cloche_engine::Pass;
-use cloche_model::ResponseStatus;
+use cloche_engine::{Pass, now};
+use cloche_model::{OutputFile, ResponseStatus, TraceId};
 
 use super::{Work, interrupted};
 use crate::{
@@ -11,8 +11,12 @@ use crate::{
     agent::random_name,
     gate::{self, Verdict},
     price::Container,
+    response::KeptFile,
     sandbox::{self, Place, Program, Ran},
 };
+
+/// The most files of a response.
+const MAX_FILES: usize = 1000;
 
 impl Work {
     /// Runs what can be run here; true if the caller has to run something.
@@ -111,6 +115,9 @@ impl Work {
             if let Err(error) = self.engine.ran(&pass, trace_id).await {
                 tracing::error!(%error, %trace_id, "a decision was not told what it let run");
             }
+            for file in &ran.files {
+                note(&mut self.files, trace_id, file);
+            }
             let sessions = container.used(Duration::from_millis(ran.result.duration_ms));
             let price = self.session_price;
             self.live.change(|response| {
@@ -157,5 +164,22 @@ impl Work {
             }
             ((), vec![EventKind::ItemDone { index, item }])
         });
+    }
+}
+
+/// Notes a file that an execution wrote; the last one to write a path is the one that counts.
+fn note(files: &mut Vec<KeptFile>, trace_id: &TraceId, file: &OutputFile) {
+    let place = files.binary_search_by(|known| known.path.as_str().cmp(&file.name));
+    let kept = |id: String| KeptFile {
+        id,
+        trace_id: trace_id.clone(),
+        path: file.name.clone(),
+        size: file.size,
+        written_at: now(),
+    };
+    match place {
+        Ok(at) => files[at] = kept(std::mem::take(&mut files[at].id)),
+        Err(at) if files.len() < MAX_FILES => files.insert(at, kept(random_name("file_"))),
+        Err(_) => {}
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::{Body, Bytes},
     extract::{Path, RawQuery, State},
-    http::{HeaderName, header},
+    http::{HeaderMap, HeaderName, header},
     response::{IntoResponse, Response},
 };
 use cloche_agent::{EventReader, Follow, NewResponse};
@@ -15,12 +15,13 @@ use cloche_model::{Invalid, ResponseId};
 use futures::{StreamExt, stream};
 use url::form_urlencoded;
 
+use super::transfer::send;
 use crate::{
     auth::{Key, PathId},
     body::JsonBody,
     error::ApiError,
     router::Doors,
-    wire::{Cancelling, CreateResponse, Errors, ResponseFiles, ResponseRecord, sse},
+    wire::{Cancelling, CreateResponse, ErrorBody, Errors, ResponseFiles, ResponseRecord, sse},
 };
 
 /// How long a stream may be silent before a sign of life.
@@ -219,10 +220,13 @@ pub(crate) async fn files(
     tag = "agent",
     params(
         ("id" = String, Path, description = "The response's id"),
-        ("file_id" = String, Path, description = "The file's id")
+        ("file_id" = String, Path, description = "The file's id"),
+        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of it")
     ),
     responses(
         (status = 200, description = "The file", content((Vec<u8> = "application/octet-stream"))),
+        (status = 206, description = "A part of it", content((Vec<u8> = "application/octet-stream"))),
+        (status = 416, description = "It has no such part", body = ErrorBody),
         Errors
     ),
     security(("api_key" = []))
@@ -231,14 +235,9 @@ pub(crate) async fn content(
     State(doors): State<Doors>,
     Key(caller): Key,
     path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Ok(Path((name, file))) = path else { return Err(ApiError::not_found()) };
-    let bytes = doors.agent.file(&caller, &id(&name)?, &file).await?;
-    // A file of a guest is never shown as a page of ours.
-    let headers = [
-        (header::CONTENT_TYPE, "application/octet-stream"),
-        (header::CONTENT_DISPOSITION, "attachment"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    Ok((headers, bytes).into_response())
+    let file = doors.agent.file(&caller, &id(&name)?, &file).await?;
+    send(file, &headers).await
 }
