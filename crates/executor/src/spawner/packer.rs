@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use super::protocol::{PackRequest, Placed};
 
 /// The file system that guests write to.
-const TMPFS: i64 = 0x0102_1994;
+const TMPFS: u64 = 0x0102_1994;
 const BUFFER: usize = 256 << 10;
 
 /// Starts a packer; what it finds goes to the pipes.
@@ -55,7 +55,7 @@ fn check(directory: BorrowedFd<'_>, first_guest: Option<u32>) -> io::Result<()> 
     let kind = rustix::fs::fstatfs(directory)?.f_type;
     let owner = rustix::fs::fstat(directory)?.st_uid;
     let is_guest_s = first_guest.is_none_or(|first| owner >= first);
-    if i64::from(kind) != TMPFS || !is_guest_s {
+    if kind as u64 != TMPFS || !is_guest_s {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "no guest wrote there"));
     }
     Ok(())
