@@ -25,7 +25,7 @@ fn response(n: u8) -> ResponseRow {
 pub(crate) async fn a_response_changes_until_it_is_over(store: &dyn Store) {
     let queued = response(1);
     store.create_response(queued.clone()).await.unwrap();
-    assert_eq!(store.open_responses().await.unwrap(), [queued.clone()]);
+    assert_eq!(store.open_responses().await.unwrap(), std::slice::from_ref(&queued));
     let record = "{\"a\":1}".to_owned();
     let going =
         ResponseRow { status: ResponseStatus::InProgress, record, visible: false, ..queued };
