@@ -3,7 +3,9 @@
 CPython imports this from `site`, when it is ready but has not looked at its main file yet. What
 returns from here goes on exactly as `python3 main.py` does: same `__main__`, same tracebacks, same
 exit. It runs in two ways, told by CLOCHE_START: `single`, one interpreter that waits for one job;
-and `template`, which imports what most programs need and forks an interpreter per job.
+and `template`, which imports what most programs need and forks an interpreter per job. A template
+does so a moment later still, when the interpreter asks what kind of file its main file is: the less
+lies between a job and its program, the sooner that starts.
 
 Nothing of it may be left for the program to see: names, modules, paths and variables are removed.
 """
@@ -19,16 +21,39 @@ def _cloche_start():
     del os.environ["PYTHONPATH"]
     sys.path[:] = [entry for entry in sys.path if entry != home]
     sys.path_importer_cache.pop(home, None)
-    job_fd = 3
-
     if way == "single":
+        job_fd = 3
         for name in ("usercustomize.py", "__pycache__"):
             _remove(os, os.path.join(home, name))
         os.write(job_fd, b"R")
         _read_job(os, job_fd)
-        _as_if_now(os, sys)
-        return
+        if _as_if_now(os, sys):
+            del sys.modules["usercustomize"]
+            import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
+            return
+    else:
+        _ask_first(os, sys, home, preload)
+    # As the import of a module that is not there: `site` takes that as it is, and the import system
+    # forgets this one.
+    raise ImportError(name="usercustomize")
 
+
+def _ask_first(os, sys, home, preload):
+    """Has the first who is asked what the main file is be a template, and answer in a new cell."""
+    first = sys.path_hooks[0]
+
+    def asked(path):
+        if [path] == sys.argv[:1]:
+            sys.path_hooks[0] = first
+            _template(os, sys, home, preload)
+        return first(path)
+
+    sys.path_hooks[0] = asked
+
+
+def _template(os, sys, home, preload):
+    """Forks a cell for each request; returns in the cells, when they have their job."""
+    job_fd = 3
     places = set(sys.path_importer_cache)
     preloaded = _Preloaded(sys)
     preloaded.load(["ctypes", "gc", "weakref", "itertools", "select", "_operator", *preload])
@@ -42,7 +67,7 @@ def _cloche_start():
     for place in set(sys.path_importer_cache) - places:
         preloaded.finders[place] = sys.path_importer_cache.pop(place)
     _touch(os, sys, gc, rehearse)
-    hooks = _fork_hooks(os, gc)
+    hooks = _fork_hooks(os, gc, preloaded)
     given, buffers = _prepare(os, sys, ctypes)
     # The module of the program must not be frozen: it is collected like any other at the end.
     main = sys.modules["__main__"]
@@ -52,9 +77,8 @@ def _cloche_start():
     gc.freeze()
     # Nobody may take apart what is shared: it would be copied. And `site` is to be there at the end.
     shared = [
-        sys.modules["site"], sys.modules[__name__], sys._getframe(1).f_code, places, preloaded,
-        library, python, track, after_fork, serve, wait, seen, rehearse, leaving, hooks, given,
-        buffers, preload,
+        sys.modules["site"], places, preloaded, library, python, track, after_fork, serve, wait, seen,
+        rehearse, leaving, hooks, given, buffers, preload,
     ]
     for kept in (shared, *shared, *globals().values()):
         python.Py_IncRef(ctypes.py_object(kept))
@@ -81,10 +105,10 @@ def _cloche_start():
         # Nobody waits for it yet.
         _touch(os, sys, gc, rehearse)
     others = wait(given)
-    if not others:
-        raise ImportError(name="usercustomize")  # as below
-    _set_variables(os, _strings(ctypes.string_at(given[4], others - 1)))
-    _as_if_now(os, sys)
+    if others:
+        _set_variables(os, _strings(ctypes.string_at(given[4], others - 1)))
+        if _as_if_now(os, sys):
+            sys.modules["site"].execusercustomize()
 
 
 def _prepare(os, sys, ctypes):
@@ -100,14 +124,21 @@ def _prepare(os, sys, ctypes):
     return given, buffers
 
 
-def _fork_hooks(os, gc):
+def _fork_hooks(os, gc, preloaded):
     """Leaves out, until a cell has been forked, what modules have registered for forks and need not
     be done here; the lists of functions, and what is to be in them again.
 
     `threading` and `logging` only make their locks anew, all of them, lest another thread held one.
+    `random` seeds itself, which is done when a program imports it.
     """
     def end():
         pass
+
+    left_out = ["logging", "threading"]
+    if "random" in preloaded.waiting:
+        left_out.append("random")
+        seed = preloaded.waiting["random"].seed
+        preloaded.effects.setdefault("random", []).append((seed, (), {}))
 
     os.register_at_fork(before=end, after_in_child=end, after_in_parent=end)
     lists = [found for found in gc.get_referrers(end) if type(found) is list and found[-1:] == [end]]
@@ -117,7 +148,7 @@ def _fork_hooks(os, gc):
         hooks.append((functions, functions[:]))
         functions[:] = [
             function for function in functions
-            if getattr(function, "__module__", None) not in ("logging", "threading")
+            if getattr(function, "__module__", None) not in left_out
         ]
     return hooks
 
@@ -256,22 +287,20 @@ def _set_variables(os, pairs):
 def _as_if_now(os, sys):
     """Does again what the start-up has done before there was a job: time zone, and user site.
 
-    Ends as the import of a module that is not there: `site` takes that as it is, and the import
-    system forgets this one.
+    Whether there is a user site, so that its own `usercustomize` is still to be imported.
     """
     if "TZ" in os.environ:
         sys.modules["time"].tzset()
     site = sys.modules["site"]
     packages = site.getusersitepackages()
     if not os.path.isdir(packages):
-        raise ImportError(name="usercustomize")
+        return False
     later = [entry for entry in site.getsitepackages() if entry in sys.path]
     rest = sys.path[sys.path.index(later[0]):] if later else []
     del sys.path[len(sys.path) - len(rest):]
     site.addsitedir(packages)
     sys.path.extend(rest)
-    del sys.modules["usercustomize"]
-    import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
+    return True
 
 
 def _reseed(os, modules):
