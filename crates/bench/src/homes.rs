@@ -44,6 +44,8 @@ struct Hosts {
 }
 
 const QUIET: &str = "print(1)";
+/// Lists a directory that every layer has, and opens a file that none has.
+const LOOK: &str = "import os; os.listdir('shared'); os.path.exists('shared/none'); print(1)";
 const LINE: &str = "open('notes.txt', 'a').write('one line\\n'); print(1)";
 const ONE_MB: &str =
     "import os\nfor i in range(16): open(f'f{i}', 'wb').write(os.urandom(65536))\nprint(1)";
@@ -83,6 +85,10 @@ pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
         Job { name: "10 MB, no thread", code: TEN_MB, home: None },
         Job { name: "10 MB of new files", code: TEN_MB, home: Some(small_home) },
     ];
+    let deep = stack(&layers, place.path(), 48).await?;
+    for (name, depth) in [("8 layers", 8), ("16 layers", 16), ("48 layers", 48)] {
+        jobs.push(Job { name, code: LOOK, home: Some(deep[..depth].to_vec()) });
+    }
     if let Some(large) = &large {
         let home = Some(vec![large.layer.digest.clone()]);
         jobs.push(Job { name: "large home, unchanged", code: QUIET, home: home.clone() });
@@ -159,6 +165,20 @@ fn judge(times: &[Figures]) {
         at("large home, a line") / at("small home, a line"),
     );
     promise("large home : small home", 1.1, at("large home, unchanged") / at("unchanged home"));
+}
+
+/// A home in which every layer has its own files.
+async fn stack(layers: &Layers, place: &Path, depth: usize) -> Outcome<Vec<LayerDigest>> {
+    let mut stack = Vec::new();
+    for layer in 0..depth {
+        let tree = place.join(format!("layer{layer}"));
+        fs::create_dir_all(tree.join("shared"))?;
+        for file in 0..20 {
+            fs::write(tree.join(format!("shared/{layer}-{file}")), "content")?;
+        }
+        stack.push(store(layers, &tree).await?.layer.digest);
+    }
+    Ok(stack)
 }
 
 fn small_tree(place: &Path) -> Outcome<PathBuf> {

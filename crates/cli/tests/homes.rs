@@ -207,6 +207,40 @@ async fn what_is_in_the_home_survives_and_nothing_else_does() {
     host.executor.stop().await;
 }
 
+/// Makes a wheel by hand, so that nothing is needed from a network.
+const WHEEL: &str = r#"
+python3 - <<'END'
+import zipfile
+with zipfile.ZipFile("greet-1.0-py3-none-any.whl", "w") as wheel:
+    info = "greet-1.0.dist-info/"
+    wheel.writestr("greet.py", "def greet(): return 'hello from a wheel'\n")
+    wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: greet\nVersion: 1.0\n")
+    wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr(info + "RECORD", "")
+END
+pip install --user --no-index --quiet ./greet-1.0-py3-none-any.whl && rm greet-1.0-py3-none-any.whl
+"#;
+
+#[tokio::test]
+async fn what_pip_and_npm_install_is_there_in_the_next_call() {
+    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+        return;
+    };
+    let mut thread = Thread::default();
+    thread.bash(&host, WHEEL).await;
+    let code = "import greet; print(greet.greet())";
+    let imported = thread.run(&host, RunSpec::new(Language::Python, code)).await;
+    assert_eq!(imported.stdout.text(), "hello from a wheel\n", "{}", imported.stderr.text());
+    let package = "mkdir dep && cd dep && echo '{\"name\":\"dep\",\"version\":\"1.0.0\"}' > package.json \
+        && echo 'module.exports = 42' > index.js && npm pack --silent && cd .. \
+        && npm install --offline --silent --no-audit ./dep/dep-1.0.0.tgz && rm -r dep";
+    thread.bash(&host, package).await;
+    let required =
+        thread.run(&host, RunSpec::new(Language::Node, "console.log(require('dep'))")).await;
+    assert_eq!(required.stdout.text(), "42\n", "{}", required.stderr.text());
+    host.executor.stop().await;
+}
+
 #[tokio::test]
 async fn what_a_run_wrote_is_named_also_without_a_thread() {
     let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };

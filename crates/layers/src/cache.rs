@@ -318,7 +318,7 @@ fn lock(dir: &Path) -> Result<OwnedFd, LayerError> {
         .map_err(opening())?;
     let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
     rustix::fs::fcntl_lock(&file, operation).map_err(|_| {
-        LayerError::Config(format!("{} is in use by another process", dir.display()))
+        LayerError::Config(format!("{} is in use by another server", dir.display()))
     })?;
     Ok(file.into())
 }

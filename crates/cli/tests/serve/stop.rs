@@ -83,9 +83,11 @@ async fn a_second_server_cannot_have_the_port_or_the_directory_of_the_first() {
     let id = host.background(json!({"code": "sleep 60", "language": "bash"})).await;
     let data = host.data();
     let port = host.url.trim_start_matches("http://");
-    for (listen, reason) in
-        [(port, "cannot listen on"), ("127.0.0.1:0", "in use by another server")]
-    {
+    let other = tempfile::tempdir().unwrap();
+    for (listen, data, reason) in [
+        (port, other.path(), "cannot listen on"),
+        ("127.0.0.1:0", data.as_path(), "in use by another server"),
+    ] {
         let arguments = ["serve", "--listen", listen, "--data-dir", data.to_str().unwrap()];
         let ended = crate::support::cloche(arguments);
         assert_eq!(ended.code, 1, "{ended:?}");

@@ -6,7 +6,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use cloche_layers::ExportMeta;
+use cloche_layers::{ExportMeta, LayerError};
 use cloche_model::{
     ErrorCode, HomeUsage, LayerDigest, PointKind, PointName, Team, Thread, ThreadId,
 };
@@ -27,6 +27,18 @@ const DESCRIPTION: u64 = 64 << 20;
 
 /// A tar as it is made.
 pub type TarStream = DuplexStream;
+
+/// What the caller hears of an image that could not be taken: a blob of it that is damaged or cut
+/// off is the caller's.
+fn not_imported(error: LayerError) -> Refusal {
+    match error {
+        LayerError::Damaged { .. } | LayerError::Missing(_) | LayerError::Io { .. } => {
+            tracing::info!(%error, "an image was not imported");
+            Refusal::new(ErrorCode::Validation, "not an image that can be imported: it is damaged")
+        }
+        error => failed(error),
+    }
+}
 
 impl Engine {
     /// A thread at a point, or as it is now, as a tar of an OCI image layout.
@@ -87,7 +99,7 @@ impl Engine {
                 format!("not a tar of an OCI image layout: {error}"),
             )
         })?;
-        let stored = layers.import(directory.path()).await.map_err(failed)?;
+        let stored = layers.import(directory.path()).await.map_err(not_imported)?;
         let stack: Vec<LayerDigest> =
             stored.into_iter().map(|stored| stored.layer.digest).collect();
         let tree = self.tree(&stack).await?;

@@ -39,9 +39,9 @@ async fn a_change_is_seen_by_the_next_request() {
     let mut host = Host::start().await;
     host.with_key("pro").await;
     assert_eq!(host.run(json!({"code": "1", "timeout": 100})).await.0, 200);
-    ask(&host, Method::PATCH, "teams/team-pro", json!({"plan": "free"})).await;
+    ask(&host, Method::PATCH, "teams/team-pro-0", json!({"plan": "free"})).await;
     assert_eq!(host.run(json!({"code": "1", "timeout": 100})).await.0, 429);
-    let (_, list) = ask(&host, Method::GET, "sandboxes?team=team-pro", json!({})).await;
+    let (_, list) = ask(&host, Method::GET, "sandboxes?team=team-pro-0", json!({})).await;
     let sandbox = list["sandboxes"][0]["id"].as_str().unwrap();
     let change = json!({"env_vars": {"A": "1"}, "retain_code": false});
     let (status, changed) =

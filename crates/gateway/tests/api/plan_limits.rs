@@ -25,7 +25,7 @@ async fn timeout_limits_by_plan_tier() {
     host.with_key("enterprise").await;
     assert_eq!(host.run(json!({"code": "1", "timeout": 7200})).await.0, 200);
     let limit = json!({"max_timeout_seconds": 100});
-    host.admin_request(Method::PATCH, "teams/team-enterprise").json(&limit).send().await.unwrap();
+    host.admin_request(Method::PATCH, "teams/team-enterprise-2").json(&limit).send().await.unwrap();
     assert_eq!(host.run(json!({"code": "1", "timeout": 101})).await.0, 429);
 }
 
