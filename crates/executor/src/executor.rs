@@ -212,7 +212,6 @@ impl Executor {
         let placed = keep.is_some().then(|| Placed::of(&spec));
         let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
         let driven = drive(cell, spawner, work).await;
-        drop(done);
         self.watch_teardown(gone);
         let Driven { mut outcome, home } = driven?;
         outcome.timings.cell = waited;
@@ -221,6 +220,8 @@ impl Executor {
             let left = Left { home, placed, is_thread: house.is_some() };
             outcome.written = seal::seal(spawner, keep, &left).await?;
         }
+        // Only now: the spawner that refills the pool is the one that packs.
+        drop(done);
         outcome.timings.seal = ended.elapsed();
         metrics.attach.add(outcome.timings.attach);
         metrics.run.add(outcome.timings.run);

@@ -105,7 +105,7 @@ impl Worker<'_> {
             for template in woken.answered {
                 self.take_answer(template)?;
             }
-            self.collect(&woken.ended)?;
+            // Whoever asks waits; what has ended does not.
             if woken.request {
                 match protocol::receive::<Request>(self.socket) {
                     Ok((request, fds)) => self.answer(request, &fds)?,
@@ -114,6 +114,7 @@ impl Worker<'_> {
                     Err(error) => return Err(error),
                 }
             }
+            self.collect(&woken.ended)?;
         }
     }
 
