@@ -162,10 +162,12 @@ async fn live(host: &Host, calls: &[Call]) {
         assert_eq!(outcome.ending, wanted, "{}", outcome.stderr.text());
         bare(plain.path(), WORK, &input);
         let found = thread.run(host, RunSpec::new(Language::Python, DUMP)).await;
+        assert_eq!(found.ending, Ending::Exited(0), "{}", found.stderr.text());
         assert_eq!(found.written.layer, None, "looking writes nothing");
         let (found, wanted) = (lines(&found.stdout.text()), lines(&bare(plain.path(), DUMP, b"")));
-        let differs: Vec<_> = found.symmetric_difference(&wanted).collect();
-        assert!(differs.is_empty(), "{differs:#?} after {call:?}");
+        let more: Vec<_> = found.difference(&wanted).collect();
+        let less: Vec<_> = wanted.difference(&found).collect();
+        assert!(more.is_empty() && less.is_empty(), "more {more:#?}, less {less:#?}");
         if call.squash {
             let squashed = host.layers.squash(&thread.layers).await.unwrap();
             thread.layers = squashed.map(|stored| stored.layer.digest).into_iter().collect();
@@ -281,8 +283,41 @@ async fn a_home_that_is_full_says_so_and_can_be_cleared() {
     let cleared = run(&[layer], "rm big && echo cleared").await;
     assert_eq!(cleared.stdout.text(), "cleared\n");
     assert!(!cleared.written.quota_exceeded);
+    let deep = "mkdir d; cd d; echo kept > ~/kept; for i in $(seq 90); do \
+        n=$(printf 'x%.0s' $(seq 200)); mkdir $n && cd $n || exit 1; done";
+    let deep = host
+        .run(RunSpec {
+            home: Some(ThreadHome { layers: Vec::new(), room: HomeRoom { inodes: 1000, ..room } }),
+            ..RunSpec::new(Language::Bash, deep)
+        })
+        .await;
+    assert!(deep.written.files.iter().any(|file| file.name == "kept"), "{deep:?}");
     let many = run(&[], "for i in $(seq 200); do : > f$i || exit 3; done").await;
     assert!(many.written.quota_exceeded, "{:?}", many.written);
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn what_has_the_program_s_name_gives_way_unless_it_is_a_directory() {
+    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+        return;
+    };
+    for before in
+        ["ln -s /etc/passwd main.py", "echo > main.py; chmod 444 main.py", "ln -s gone main.py"]
+    {
+        let mut thread = Thread::default();
+        thread.bash(&host, before).await;
+        let ran = thread.run(&host, RunSpec::new(Language::Python, "print(1)")).await;
+        assert_eq!(ran.stdout.text(), "1\n", "{before}: {}", ran.stderr.text());
+    }
+    let mut thread = Thread::default();
+    thread.bash(&host, "mkdir main.py").await;
+    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let home = Some(ThreadHome { layers: thread.layers.clone(), room });
+    let spec = RunSpec { home, ..RunSpec::new(Language::Python, "print(1)") };
+    let error = host.executor.run(spec, RunIo::default()).await.unwrap_err();
+    let RunError::Home(why) = error else { panic!("{error:?}") };
+    assert!(why.to_string().starts_with("main.py in the thread's home is a directory"), "{why}");
     host.executor.stop().await;
 }
 

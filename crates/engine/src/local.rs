@@ -2,10 +2,11 @@
 
 use std::{
     collections::BTreeMap,
+    error::Error,
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use cloche_executor::{Executor, RunError, RunIo};
+use cloche_executor::{Executor, HomeError, RunError, RunIo, SpawnError};
 use cloche_model::{Outcome, OutputChunk};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -77,6 +78,9 @@ impl From<RunError> for DispatchError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::NoInterpreter(_) => Self::Impossible(error.to_string()),
+            RunError::Home(HomeError::Mount(SpawnError::Blocked(_))) => {
+                Self::Impossible(error.source().map_or_else(String::new, ToString::to_string))
+            }
             RunError::Spawn(_) => Self::Unavailable(chain(&error)),
             _ => Self::Failed(chain(&error)),
         }
@@ -84,7 +88,7 @@ impl From<RunError> for DispatchError {
 }
 
 /// The error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
+fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -30,8 +30,10 @@ pub enum HomeError {
 pub(crate) struct House {
     mountable: Mountable,
     room: HomeRoom,
-    /// Bytes and files that are put in before the run, which is not the thread's own use.
-    given: (u64, u64),
+    /// Bytes that are put in before the run, which is not the thread's own use.
+    given: u64,
+    /// The names of the files that are.
+    placed: Vec<String>,
 }
 
 impl House {
@@ -45,8 +47,12 @@ impl House {
         let mountable = layers.mountable(&home.layers).await;
         let mountable = mountable.map_err(|error| RunError::Home(error.into()))?;
         let bytes = spec.files.iter().map(|file| file.content.len()).sum::<usize>();
-        let given = ((bytes + spec.code.len()) as u64, spec.files.len() as u64 + 1);
-        Ok(Some(Self { mountable, room: home.room, given }))
+        let given = (bytes + spec.code.len()) as u64;
+        let inputs = spec.files.iter().map(|file| file.name.as_str());
+        let placed = inputs.chain([spec.language.main_file()]).map(str::to_owned).collect();
+        // A thread may have more room than one run: files are memory while it runs.
+        let room = HomeRoom { bytes: home.room.bytes.min(spec.limits.disk), ..home.room };
+        Ok(Some(Self { mountable, room, given, placed }))
     }
 
     /// Mounts it in a cell; gives the directory that will hold what is written.
@@ -58,8 +64,9 @@ impl House {
         warm::wait_for_walls(cell).await?;
         let request = HomeRequest {
             layers: self.mountable.names().iter().map(ToString::to_string).collect(),
-            bytes: self.room.bytes.bytes().saturating_add(self.given.0),
-            inodes: self.room.inodes.saturating_add(self.given.1),
+            bytes: self.room.bytes.bytes().saturating_add(self.given),
+            inodes: self.room.inodes.saturating_add(self.placed.len() as u64),
+            placed: self.placed.clone(),
         };
         match spawner.house(cell.id, request).await {
             Ok(diff) => Ok(diff),

@@ -48,11 +48,10 @@ pub struct PackRequest {
 
 /// Writes the tree below `dir` to `out` as a pax archive: sorted, the same bytes for the same tree.
 ///
-/// Sockets are left out. Set-user-id and set-group-id bits of files are too: a home has one user.
+/// Sockets are left out, and whatever has a path of more than 16 KiB. Set-user-id and set-group-id bits of files are too: a home has one user.
 ///
 /// # Errors
-/// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes
-/// and paths of more than 16 KiB.
+/// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes.
 pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::Result<()> {
     let mut packer = Packer {
         out: BufWriter::with_capacity(1 << 16, out),
@@ -107,7 +106,9 @@ impl<W: Write> Packer<W> {
         let parent = self.path.len();
         self.path = join(&self.path, name.as_bytes());
         if self.path.len() > PATH_BYTES {
-            return Err(self.error("the path is too long"));
+            // No layer can hold it. The rest of the home is kept all the same.
+            self.path.truncate(parent);
+            return Ok(here);
         }
         let stat = rustix::fs::statat(&here, name, AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {

@@ -2,6 +2,8 @@
 
 use std::{
     env,
+    fs::{DirBuilder, File},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -52,17 +54,18 @@ impl Drop for Place {
 
 /// Serves the client at standard input and output.
 pub(super) fn serve(arguments: McpArguments) -> Result<(), Failure> {
-    let pool = PoolSettings { floor: 1, ceiling: 4, ..PoolSettings::default() };
-    let config = Config {
-        allow_missing: arguments.allow_missing,
-        pool: Some(pool),
-        ..Config::with_program(env::current_exe()?)
-    };
+    let place = choose(arguments.data_dir)?;
+    let mut config = Config::with_program(env::current_exe()?);
+    let unpacked = std::path::absolute(place.path.join("layers/cache"))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(&unpacked)?;
+    config.spawner_args.extend(["--layers".to_owned(), unpacked.display().to_string()]);
+    config.allow_missing = arguments.allow_missing;
+    config.pool = Some(PoolSettings { floor: 1, ceiling: 4, ..PoolSettings::default() });
     let process = Process::start(&config.program, &config.spawner_args)?;
     cloche_jail::privileges::drop_all()?;
     let runtime = Runtime::new()?;
     let policy = if arguments.ask { ToolPolicy::Ask } else { ToolPolicy::Allow };
-    let ended = runtime.block_on(converse(process, config, (arguments.data_dir, policy)));
+    let ended = runtime.block_on(converse(process, config, (place, policy)));
     // A read of standard input may still wait for a line that never comes.
     runtime.shutdown_background();
     ended
@@ -71,10 +74,21 @@ pub(super) fn serve(arguments: McpArguments) -> Result<(), Failure> {
 async fn converse(
     process: Process,
     config: Config,
-    (data_dir, policy): (Option<PathBuf>, ToolPolicy),
+    (place, policy): (Place, ToolPolicy),
 ) -> Result<(), Failure> {
+    let layers = Layers::open(LayersConfig {
+        dir: place.path.join("layers"),
+        store: StoreConfig::Local,
+        cache_bytes: CACHE,
+        bounds: Bounds::default(),
+    })
+    .await?;
+    let config = Config { layers: Some(layers.clone()), ..config };
     let executor = Executor::attach(process, config).await?;
-    let (engine, place) = open(&executor, data_dir).await?;
+    let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
+    config.homes.layers = Some(layers);
+    let local = Arc::new(Local::new(executor.clone()));
+    let engine = Engine::open(&place.path, config, local).await?;
     let caller = caller(&engine, &place.path).await?;
     open_gates(&engine, &caller, policy).await?;
     warm_up(&engine, &executor).await?;
@@ -93,43 +107,31 @@ async fn converse(
     Ok(ended?)
 }
 
-/// Opens the directory that was named, else the user's own, else one that nobody else has: several
+/// The directory that was named, else the user's own, else one that nobody else has: several
 /// clients may each start a server, and only one can have the user's.
-async fn open(executor: &Executor, named: Option<PathBuf>) -> Result<(Engine, Place), Failure> {
+fn choose(named: Option<PathBuf>) -> Result<Place, LocalError> {
     if let Some(path) = named {
-        let engine = open_in(executor, &path).await?;
-        return Ok((engine, Place { path, temporary: false }));
+        return Ok(Place { path, temporary: false });
     }
-    if let Some(path) = state_directory() {
-        match open_in(executor, &path).await {
-            Ok(engine) => return Ok((engine, Place { path, temporary: false })),
-            // Most likely another client has it.
-            Err(error) => {
-                tracing::info!(%error, path = %path.display(), "threads are kept only until the client leaves");
-            }
-        }
+    if let Some(path) = state_directory()
+        && is_free(&path)
+    {
+        return Ok(Place { path, temporary: false });
     }
-    let place = temporary()?;
-    Ok((open_in(executor, &place.path).await?, place))
+    tracing::info!("threads are kept only until the client leaves");
+    temporary()
 }
 
-async fn open_in(executor: &Executor, path: &Path) -> Result<Engine, Failure> {
-    let layers = LayersConfig {
-        dir: path.join("layers"),
-        store: StoreConfig::Local,
-        cache_bytes: CACHE,
-        bounds: Bounds::default(),
-    };
-    let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
-    config.homes.layers = Some(Layers::open(layers).await?);
-    Ok(Engine::open(path, config, Arc::new(Local::new(executor.clone()))).await?)
+/// Whether the directory is there for us: nobody holds the lock that an engine takes.
+fn is_free(path: &Path) -> bool {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).is_ok()
+        && File::create(path.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
 }
 
 /// A directory that only we can read and that nobody could have made before us.
 fn temporary() -> Result<Place, LocalError> {
-    use std::os::unix::fs::DirBuilderExt;
     let path = env::temp_dir().join(format!("cloche-mcp-{}", std::process::id()));
-    let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+    let made = DirBuilder::new().mode(0o700).create(&path);
     made.map_err(|error| LocalError::Temporary(env::temp_dir(), error))?;
     Ok(Place { path, temporary: true })
 }

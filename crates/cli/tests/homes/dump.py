@@ -18,14 +18,15 @@ for top, directories, files in os.walk(b"."):
             "mode": None if is_link else stat.S_IMODE(info.st_mode),
             "mtime": info.st_mtime_ns,
         }
+        is_readable = os.access(path, os.R_OK, follow_symlinks=False)
         if is_link:
             row["target"] = os.readlink(path).decode("latin1")
-        else:
+        elif is_readable:
             row["attributes"] = {key: os.getxattr(path, key).decode() for key in sorted(os.listxattr(path))}
         if stat.S_ISREG(info.st_mode):
             row["size"] = info.st_size
             row["is_sparse"] = info.st_blocks * 512 < info.st_size // 2
-            if os.access(path, os.R_OK):
+            if is_readable:
                 with open(path, "rb") as file:
                     row["content"] = hashlib.sha256(file.read()).hexdigest()
         print(json.dumps(row, sort_keys=True))

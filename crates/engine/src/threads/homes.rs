@@ -59,6 +59,16 @@ fn room(quota: HomeRoom, usage: HomeUsage) -> HomeRoom {
     }
 }
 
+/// A deletion takes an entry of its own in the diff, so that a home which is full could never be
+/// cleared. The most entries that a home can have beyond its quota.
+const DELETIONS: u64 = 8192;
+
+/// Entries beyond the quota that a run may make, for what it removes.
+fn for_deletions(quota: HomeRoom, entries: u64) -> u64 {
+    let over = entries.saturating_sub(quota.inodes);
+    entries.min(DELETIONS.saturating_sub(over))
+}
+
 /// Whether the sum of the layers is so near the quota that counting is worth its time.
 fn is_tight(quota: HomeRoom, usage: HomeUsage) -> bool {
     let left = room(quota, usage);
@@ -115,7 +125,8 @@ impl Engine {
             self.squash(key).await?;
             thread = store.thread(key).await?.unwrap_or(thread);
         }
-        let room = self.room(&thread, team).await?;
+        let mut room = self.room(&thread, team).await?;
+        room.inodes += for_deletions(quota(team, &self.inner.config), thread.usage.entries);
         Ok(ThreadHome { layers: thread.layers, room })
     }
 
@@ -168,5 +179,13 @@ mod tests {
         assert!(!is_tight(quota, usage(50, 5)));
         assert!(is_tight(quota, usage(51, 0)) && is_tight(quota, usage(0, 6)));
         assert_eq!(room(quota, usage(120, 12)), HomeRoom { bytes: ByteSize(0), inodes: 0 });
+    }
+
+    #[test]
+    fn a_full_home_can_be_cleared_and_grows_no_further() {
+        let quota = HomeRoom { bytes: ByteSize(100), inodes: 10_000 };
+        assert_eq!(for_deletions(quota, 5), 5);
+        assert_eq!(for_deletions(quota, 10_000), DELETIONS);
+        assert_eq!(for_deletions(quota, 10_000 + DELETIONS), 0);
     }
 }

@@ -39,6 +39,9 @@ pub enum SpawnError {
     /// The spawner said no, and why.
     #[error("the cell could not be started: {0}")]
     Refused(String),
+    /// A directory of the home has the name of a file that the run needs.
+    #[error("{0} in the thread's home is a directory; the run needs a file of that name")]
+    Blocked(String),
     /// The spawner died; it is started again, what it held is lost.
     #[error("the spawner died")]
     SpawnerLost,
@@ -298,6 +301,11 @@ impl Shared {
             Event::Homeless { cell, reason } => {
                 if let Some(asked) = self.state().housed.remove(&cell) {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
+                }
+            }
+            Event::Blocked { cell, name } => {
+                if let Some(asked) = self.state().housed.remove(&cell) {
+                    let _ = asked.send(Err(SpawnError::Blocked(name)));
                 }
             }
             Event::Gone { cell, used } => {

@@ -33,6 +33,14 @@ const SLACK: (u64, u64) = (256 << 10, 64);
 const OPTION_LEN: usize = 255;
 const NEW_MOUNT: u64 = 0x0002_0000;
 
+/// What became of a home.
+pub(super) enum Housing {
+    /// It is mounted; this directory will hold what is written.
+    Mounted(OwnedFd),
+    /// A directory has the name of a file that the run needs.
+    Blocked(String),
+}
+
 /// Mounts homes.
 pub(super) struct Homes {
     /// Whether guests have host ids of their own.
@@ -57,7 +65,7 @@ impl Homes {
         slot: u32,
         cell: BorrowedFd<'_>,
         request: &HomeRequest,
-    ) -> io::Result<OwnedFd> {
+    ) -> io::Result<Housing> {
         request.layers.iter().try_for_each(|name| check_name(name))?;
         request.layers.iter().try_for_each(|name| apply_marks(name, self.privileged))?;
         let scratch = self.scratch(slot, request)?;
@@ -68,8 +76,13 @@ impl Homes {
             resemble_newest(&upper, &request.layers)?;
             self.overlay(slot, &scratch, &request.layers)?
         };
+        for name in &request.placed {
+            if !make_way(&home, name)? {
+                return Ok(Housing::Blocked(name.clone()));
+            }
+        }
         self.put_into(cell, &home)?;
-        Ok(upper)
+        Ok(Housing::Mounted(upper))
     }
 
     /// The layers, shown as the guest's in this slot.
@@ -185,6 +198,24 @@ fn overlay_at(
         .and_then(|()| made(&context));
     rustix::process::chdir("/")?;
     result
+}
+
+/// Takes away what a file of the run could not be written over: links, and files without leave to
+/// write. Not directories: whatever is in them is somebody's.
+fn make_way(home: &OwnedFd, name: &str) -> io::Result<bool> {
+    if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a file"));
+    }
+    let there = match rustix::fs::statat(home, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => there,
+        Err(rustix::io::Errno::NOENT) => return Ok(true),
+        Err(errno) => return Err(errno.into()),
+    };
+    match rustix::fs::FileType::from_raw_mode(there.st_mode) {
+        rustix::fs::FileType::Directory => Ok(false),
+        rustix::fs::FileType::RegularFile if there.st_mode & 0o200 != 0 => Ok(true),
+        _ => Ok(rustix::fs::unlinkat(home, name, AtFlags::empty()).map(|()| true)?),
+    }
 }
 
 /// Gives the top directory the mode and the time it has in the newest layer.

@@ -65,6 +65,8 @@ pub(crate) struct HomeRequest {
     pub(crate) bytes: u64,
     /// Files that may be made.
     pub(crate) inodes: u64,
+    /// Names at the top that the run needs for files of its own.
+    pub(crate) placed: Vec<String>,
 }
 
 /// What is to be packed.
@@ -112,6 +114,8 @@ pub(crate) enum Event {
     Housed { cell: CellId },
     /// A home could not be mounted.
     Homeless { cell: CellId, reason: String },
+    /// A directory of the home is where a file of the run belongs.
+    Blocked { cell: CellId, name: String },
     /// A cell is gone: processes, mounts and cgroups. What it had used, read before that.
     Gone { cell: CellId, used: Used },
 }

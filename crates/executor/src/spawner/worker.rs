@@ -25,7 +25,7 @@ use rustix::{
 use super::{
     ground,
     held::{Held, Life},
-    homes::Homes,
+    homes::{Homes, Housing},
     keeper::Options,
     packer,
     plans::{Plans, Shape},
@@ -178,7 +178,12 @@ impl Worker<'_> {
             None => Err(io::Error::other("the cell is gone")),
         };
         match mounted {
-            Ok(diff) => protocol::send(self.socket, &Event::Housed { cell }, &[diff.as_fd()]),
+            Ok(Housing::Mounted(diff)) => {
+                protocol::send(self.socket, &Event::Housed { cell }, &[diff.as_fd()])
+            }
+            Ok(Housing::Blocked(name)) => {
+                protocol::send(self.socket, &Event::Blocked { cell, name }, &[])
+            }
             Err(error) => {
                 let reason = error.to_string();
                 protocol::send(self.socket, &Event::Homeless { cell, reason }, &[])
