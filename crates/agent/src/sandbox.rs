@@ -211,7 +211,8 @@ pub(crate) async fn run(place: Place<'_>, program: &Program) -> Result<Ran, Fail
         code: program.code.clone(),
         language: Some(program.language.name().to_owned()),
         timeout: i64::try_from(program.timeout.as_secs()).ok(),
-        thread_id: Some(place.container.to_owned()),
+        // Executors that keep nothing run each program in a home of its own.
+        thread_id: place.engine.keeps_homes().then(|| place.container.to_owned()),
         metadata: Some(place.metadata),
         ..ExecuteRequest::default()
     };

@@ -31,6 +31,11 @@ pub trait Dispatcher: Send + Sync {
         true
     }
 
+    /// Whether homes outlive their runs here, so that threads can be used and files be read later.
+    fn keeps_homes(&self) -> bool {
+        true
+    }
+
     /// What is held ready and what is in use, for metrics.
     fn snapshot(&self) -> Snapshot;
 }

@@ -192,6 +192,12 @@ impl Engine {
         self.inner.dispatcher.is_wired()
     }
 
+    /// Whether runs can have a thread whose home outlives them.
+    #[must_use]
+    pub fn keeps_homes(&self) -> bool {
+        self.inner.config.homes.layers.is_some() && self.inner.dispatcher.keeps_homes()
+    }
+
     /// Everything that is counted, in the text format of Prometheus.
     #[must_use]
     pub fn metrics_text(&self) -> String {

@@ -32,6 +32,10 @@ impl Dispatcher for Nowhere {
         false
     }
 
+    fn keeps_homes(&self) -> bool {
+        false
+    }
+
     fn snapshot(&self) -> Snapshot {
         Snapshot::default()
     }

@@ -177,6 +177,10 @@ impl Dispatcher for Remote {
         self.shared.book.ready()
     }
 
+    fn keeps_homes(&self) -> bool {
+        false
+    }
+
     fn snapshot(&self) -> Snapshot {
         Snapshot { cells_running: self.shared.book.in_flight(), ..Snapshot::default() }
     }

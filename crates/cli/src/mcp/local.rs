@@ -40,6 +40,8 @@ enum LocalError {
 struct Place {
     path: PathBuf,
     temporary: bool,
+    /// Ours from before the engine opens until we end.
+    _claim: Option<File>,
 }
 
 impl Drop for Place {
@@ -111,21 +113,23 @@ async fn converse(
 /// clients may each start a server, and only one can have the user's.
 fn choose(named: Option<PathBuf>) -> Result<Place, LocalError> {
     if let Some(path) = named {
-        return Ok(Place { path, temporary: false });
+        return Ok(Place { path, temporary: false, _claim: None });
     }
     if let Some(path) = state_directory()
-        && is_free(&path)
+        && let Some(claim) = claim(&path)
     {
-        return Ok(Place { path, temporary: false });
+        return Ok(Place { path, temporary: false, _claim: Some(claim) });
     }
     tracing::info!("threads are kept only until the client leaves");
     temporary()
 }
 
-/// Whether the directory is there for us: nobody holds the lock that an engine takes.
-fn is_free(path: &Path) -> bool {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).is_ok()
-        && File::create(path.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
+/// Takes the user's directory, unless another client has it.
+fn claim(path: &Path) -> Option<File> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).ok()?;
+    let claim = File::create(path.join("client.lock")).ok()?;
+    claim.try_lock().ok()?;
+    Some(claim)
 }
 
 /// A directory that only we can read and that nobody could have made before us.
@@ -133,7 +137,7 @@ fn temporary() -> Result<Place, LocalError> {
     let path = env::temp_dir().join(format!("cloche-mcp-{}", std::process::id()));
     let made = DirBuilder::new().mode(0o700).create(&path);
     made.map_err(|error| LocalError::Temporary(env::temp_dir(), error))?;
-    Ok(Place { path, temporary: true })
+    Ok(Place { path, temporary: true, _claim: None })
 }
 
 /// Whoever started us is the owner of the directory.

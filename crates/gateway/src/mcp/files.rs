@@ -50,6 +50,10 @@ pub(super) async fn attach(
     result: &mut CallToolResult,
 ) {
     let Some(end) = &execution.end else { return };
+    if end.written.layer.is_none() {
+        // Files that were not kept cannot be read later.
+        return;
+    }
     let trace_id = &execution.start.trace_id;
     let limit = door.config.file_bytes();
     let mut images = 0;
