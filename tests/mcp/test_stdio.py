@@ -50,6 +50,32 @@ def test_it_ends_with_its_client_and_says_nothing_but_the_protocol(tmp_path):
     assert err == ""
 
 
+PICTURE = """
+import struct, zlib
+def part(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+with open("dot.png", "wb") as file:
+    file.write(b"\\x89PNG\\r\\n\\x1a\\n" + part(b"IHDR", head))
+    file.write(part(b"IDAT", zlib.compress(b"\\0\\xff\\0\\0")) + part(b"IEND", b""))
+"""
+
+
+def test_a_thread_is_kept_and_a_picture_is_seen(tmp_path):
+    def ask(arguments):
+        process = start(tmp_path)
+        process.stdin.write(lines([*begin(), call(arguments)]))
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.communicate(timeout=PATIENCE)
+        return answers[1]["result"]
+
+    drawn = ask({"language": "python", "code": PICTURE, "thread_id": "art"})
+    assert [part["type"] for part in drawn["content"]] == ["text", "image", "resource_link"]
+    again = ask({"language": "bash", "code": "ls", "thread_id": "art"})
+    assert again["structuredContent"]["stdout"] == "dot.png\nmain.sh\n"
+
+
 def test_what_runs_ends_with_its_client(tmp_path):
     process = start(tmp_path)
     code = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
