@@ -4,7 +4,8 @@ use std::{env, path::Path, process::Command};
 
 fn main() {
     let jail = Path::new("../jail/src");
-    for file in ["template.rs", "serve.rs", "init.rs", "apply.rs", "step.rs", "sys.rs"] {
+    for file in ["template.rs", "serve.rs", "init.rs", "apply.rs", "step.rs", "errno.rs", "sys.rs"]
+    {
         println!("cargo::rerun-if-changed={}", jail.join(file).display());
     }
     // Cargo sets all three.

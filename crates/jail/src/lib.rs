@@ -7,6 +7,7 @@
 pub(crate) mod apply;
 pub mod cgroup;
 mod encode;
+mod errno;
 pub mod init;
 pub mod job;
 mod landlock;

@@ -3,6 +3,7 @@
 #![no_std]
 
 mod apply;
+mod errno;
 mod init;
 mod serve;
 mod step;
