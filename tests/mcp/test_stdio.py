@@ -76,16 +76,43 @@ def test_a_thread_is_kept_and_a_picture_is_seen(tmp_path):
     assert again["structuredContent"]["stdout"] == "dot.png\nmain.sh\n"
 
 
-def test_what_runs_ends_with_its_client(tmp_path):
-    process = start(tmp_path)
-    code = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
-    arguments = {"language": "python", "code": code, "timeout_ms": 90_000}
+LONG = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
+
+
+def begun(process):
+    arguments = {"language": "python", "code": LONG, "timeout_ms": 90_000}
     process.stdin.write(lines([*begin(), call(arguments, progressToken=1)]))
     process.stdin.flush()
     while "begun" not in process.stdout.readline():
         pass
-    process.communicate(timeout=30)
-    assert process.returncode == 0
+
+
+def test_what_runs_ends_with_its_client(tmp_path):
+    """One that is gone reads nothing any more; one that is told to end, ends."""
+    gone, told = start(tmp_path / "a"), start(tmp_path / "b")
+    for process in (gone, told):
+        begun(process)
+    gone.stdin.close()
+    gone.stdout.close()
+    told.stdin.close()
+    told.terminate()
+    for process in (gone, told):
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_whoever_closes_their_end_still_gets_every_answer(tmp_path, passed_on):
+    way = (["--url", URL], {"CLOCHE_API_KEY": os.environ["CLOCHE_API_KEY"]})
+    process = start(tmp_path, *way[0], **way[1]) if passed_on else start(tmp_path)
+    slow = {"language": "python", "code": "import time\ntime.sleep(7)\nprint('done')"}
+    calls = [call(RUN), call({**slow, "timeout_ms": 20_000}), call(RUN)]
+    for number, message in enumerate(calls):
+        message["id"] = number + 10
+    out, err = process.communicate(lines([*begin(), *calls]), timeout=PATIENCE)
+    assert process.returncode == 0, err
+    answers = {message["id"]: message for message in map(json.loads, out.splitlines())}
+    outputs = [answers[10 + n]["result"]["structuredContent"]["stdout"] for n in range(3)]
+    assert outputs == ["42\n", "done\n", "42\n"]
 
 
 def test_two_at_once_do_not_disturb_each_other(tmp_path):
@@ -143,6 +170,31 @@ def test_the_gate_that_ask_brings_back(tmp_path, mode, approve):
     assert len(asked) == 1 and RUN["code"] in asked[0]
     assert result.is_error is not approve
     assert (result.structured_content["stdout"] == "42\n") is approve
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_client_that_cannot_ask_is_told_so_at_once(tmp_path, mode):
+    async def main():
+        async with Client(stdio("--ask", state=tmp_path), mode=mode) as client:
+            return await client.call_tool("execute_code", RUN)
+
+    # Far less than the five minutes that a person would have.
+    result = asyncio.run(asyncio.wait_for(main(), 30))
+    assert result.is_error
+    assert result.structured_content["status"] == "error_setup"
+    assert "cannot ask them" in result.structured_content["error"]["message"]
+
+
+def test_a_client_that_leaves_does_not_answer(tmp_path):
+    """A question that is open when the client closes its end is not waited for."""
+    process = start(tmp_path, "--ask")
+    first, second = begin()
+    first["params"]["capabilities"] = {"elicitation": {}}
+    out, err = process.communicate(lines([first, second, call(RUN)]), timeout=30)
+    assert process.returncode == 0, err
+    answer = [json.loads(line) for line in out.splitlines() if '"id":2' in line][-1]
+    assert answer["result"]["isError"]
+    assert "gave no answer" in answer["result"]["structuredContent"]["error"]["message"]
 
 
 def snippets():

@@ -7,7 +7,11 @@
 use std::{env, path::PathBuf, process::ExitCode};
 
 use clap::Args;
-use tokio::runtime::Runtime;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
+use tokio::{runtime::Runtime, sync::oneshot};
 
 use crate::{complain, serve::start_logs};
 
@@ -59,6 +63,24 @@ fn pass_on(url: &str, arguments: &McpArguments) -> Result<(), Failure> {
     // A read of standard input may still wait for a line that never comes.
     runtime.shutdown_background();
     Ok(())
+}
+
+/// Waits until nobody can read our standard output any more; for ever where that cannot be known.
+async fn nobody_reads() {
+    let (tell, told) = oneshot::channel();
+    // A thread, which may wait for ever: the runtime would have to own the descriptor.
+    std::thread::spawn(move || {
+        let output = std::io::stdout();
+        let mut watched = [PollFd::new(&output, PollFlags::empty())];
+        while let Err(Errno::INTR) = poll(&mut watched, None) {}
+        if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            // Whoever waited may be gone.
+            let _ = tell.send(());
+        }
+    });
+    if told.await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// Where state that is worth keeping goes, if the user has a home.

@@ -19,7 +19,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use super::{Failure, McpArguments, state_directory};
+use super::{Failure, McpArguments, nobody_reads, state_directory};
 use crate::serve::warm_up;
 
 /// How long running code may go on once the client has left.
@@ -102,6 +102,7 @@ async fn converse(
         ended = conversation => ended,
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
+        () = nobody_reads() => Ok(()),
     };
     engine.shutdown().await;
     executor.stop().await;

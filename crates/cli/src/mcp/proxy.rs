@@ -13,7 +13,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{events::Events, remote::Remote};
+use super::{events::Events, nobody_reads, remote::Remote};
 
 const SESSION: &str = "mcp-session-id";
 const VERSION: &str = "mcp-protocol-version";
@@ -29,6 +29,16 @@ struct Proxy {
     remote: Remote,
     output: Mutex<Stdout>,
     session: Mutex<Session>,
+    questions: Mutex<Questions>,
+}
+
+/// What the server has asked of the client.
+#[derive(Default)]
+struct Questions {
+    /// Ids that wait for an answer.
+    open: Vec<Value>,
+    /// The client has left, and answers nothing any more.
+    closed: bool,
 }
 
 #[derive(Clone, Default)]
@@ -39,32 +49,75 @@ struct Session {
     beginning: Option<Value>,
 }
 
-/// Passes messages on until standard input is closed.
+/// Passes messages on until standard input is closed and everything is answered.
 pub(super) async fn run(remote: Remote) -> io::Result<()> {
     let proxy = Arc::new(Proxy {
         remote,
         output: Mutex::new(tokio::io::stdout()),
         session: Mutex::default(),
+        questions: Mutex::default(),
     });
-    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    let mut lines = BufReader::new(tokio::io::stdin()).split(b'\n');
     let mut waiting: HashMap<String, JoinHandle<()>> = HashMap::new();
-    while let Some(line) = lines.next_line().await? {
-        if line.trim().is_empty() {
+    while let Some(line) = lines.next_segment().await? {
+        if line.trim_ascii().is_empty() {
             continue;
         }
-        let Ok(message) = serde_json::from_str::<Value>(&line) else {
+        let Ok(message) = serde_json::from_slice::<Value>(&line) else {
             proxy.refuse(&Value::Null, -32700, "this line is not JSON").await;
             continue;
         };
         waiting.retain(|_, task| !task.is_finished());
         proxy.take(message, &mut waiting).await;
     }
-    waiting.values().for_each(JoinHandle::abort);
+    tokio::select! {
+        () = proxy.answer_the_rest(waiting) => {}
+        () = nobody_reads() => {}
+    }
     let _ = tokio::time::timeout(FAREWELL, proxy.leave()).await;
     Ok(())
 }
 
 impl Proxy {
+    /// Waits for the answers to what the client asked before it closed its end. What the server asks
+    /// of it meanwhile cannot be answered any more, and the server is told.
+    async fn answer_the_rest(&self, waiting: HashMap<String, JoinHandle<()>>) {
+        let mut questions = self.questions.lock().await;
+        questions.closed = true;
+        let open = std::mem::take(&mut questions.open);
+        drop(questions);
+        for id in open {
+            self.has_left(id).await;
+        }
+        for task in waiting.into_values() {
+            // One that was given up has no answer.
+            let _ = task.await;
+        }
+    }
+
+    /// Whether the client can take this. A question to one that has left is answered for it.
+    async fn can_be_passed_on(&self, value: &Value) -> bool {
+        if value["method"].is_null() || value["id"].is_null() {
+            return true;
+        }
+        let mut questions = self.questions.lock().await;
+        if !questions.closed {
+            questions.open.push(value["id"].clone());
+            return true;
+        }
+        drop(questions);
+        self.has_left(value["id"].clone()).await;
+        false
+    }
+
+    async fn has_left(&self, id: Value) {
+        let error = json!({"code": -32603, "message": "the client has left"});
+        let answer = json!({"jsonrpc": "2.0", "id": id, "error": error});
+        if let Err(error) = self.deliver(&answer).await {
+            tracing::warn!(%error, "the server was not told that the client has left");
+        }
+    }
+
     async fn take(self: &Arc<Self>, message: Value, waiting: &mut HashMap<String, JoinHandle<()>>) {
         let in_session = self.session.lock().await.id.is_some();
         // Over HTTP, who no longer wants an answer of the newer versions hangs up.
@@ -75,6 +128,9 @@ impl Proxy {
             return;
         }
         let id = message["id"].clone();
+        if message["method"].is_null() {
+            self.questions.lock().await.open.retain(|open| *open != id);
+        }
         let proxy = Arc::clone(self);
         if message["method"] == "initialize" {
             // Whatever comes next needs the session.
@@ -166,7 +222,9 @@ impl Proxy {
                     answered = true;
                     self.remember(message, &value, session.clone()).await;
                 }
-                self.write(&value).await;
+                if self.can_be_passed_on(&value).await {
+                    self.write(&value).await;
+                }
             }
         }
         Ok(answered)

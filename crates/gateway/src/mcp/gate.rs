@@ -24,6 +24,10 @@ use super::{
 /// How often a client hears that its call still waits.
 const REMINDER: Duration = Duration::from_secs(10);
 
+/// What is said where a call has to be asked about and nobody can be.
+const NOBODY: &str = "every call here needs the word of the person at the client, and this client \
+    cannot ask them: use one that offers elicitation, or start `cloche mcp` without --ask";
+
 /// Where a call stands at the gate.
 pub(super) enum Way {
     /// It may run.
@@ -76,6 +80,7 @@ impl Visit<'_> {
                     }
                 },
                 Means::Request => self.ask_and_wait(&approval, &arguments, deadline).await,
+                Means::None if !self.door.has_operator() => return stopped(NOBODY.to_owned()),
                 Means::None => self.wait(&approval, deadline).await,
             };
             if let Some(message) = refusal(waited, &approval) {
@@ -116,7 +121,7 @@ impl Visit<'_> {
         tokio::select! {
             waited = &mut wait => waited,
             answer = elicit::ask(self.context, approval, arguments) => match answer {
-                Answer::Nothing => wait.await,
+                Answer::Nothing if self.door.has_operator() => wait.await,
                 answer => self.answer(approval, answer).await,
             },
         }

@@ -4,24 +4,23 @@
 //! Three kinds of request arrive here: those of a session that was begun with `initialize`, those of
 //! newer versions that say all they need each time, and those of clients that just call.
 
-use std::borrow::Cow;
-
 use axum::{
     Json,
-    body::Body,
+    body::{Body, Bytes},
     extract::{FromRequestParts, Request, State},
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use cloche_engine::Caller;
+use http_body_util::BodyExt;
 use rmcp::transport::streamable_http_server::{
     SessionManager, StreamableHttpServerConfig, StreamableHttpService,
     session::never::NeverSessionManager,
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
+    message::{self, Head, NoMessage},
     origin,
     server::{Door, Who},
 };
@@ -29,15 +28,6 @@ use crate::{auth::Key, body, error::ApiError, router::Doors};
 
 const SESSION: &str = "mcp-session-id";
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-
-/// What has to be known of a message to send it the right way.
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    jsonrpc: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-}
 
 /// Everything that is asked of `/mcp`.
 pub(crate) async fn door(State(doors): State<Doors>, request: Request) -> Response {
@@ -55,44 +45,38 @@ async fn serve(doors: Doors, request: Request) -> Result<Response, ApiError> {
         return Ok(session(&doors, caller, Request::from_parts(parts, Body::empty())).await);
     }
     let bytes = body::bounded(&parts.headers, body, &doors.config).await?;
-    let method = match envelope(&bytes) {
-        Ok(method) => method,
-        Err(response) => return Ok(*response),
+    let Head { method, id } = match message::read(&bytes) {
+        Ok(head) => head,
+        Err(why) => return Ok((StatusCode::BAD_REQUEST, Json(why.body())).into_response()),
     };
     accept_what_is_meant(&mut parts.headers);
     let begins = method.as_deref() == Some("initialize");
-    let request = Request::from_parts(parts, Body::from(bytes));
+    let request = Request::from_parts(parts, Body::from(bytes.clone()));
     if begins && !in_session {
         doors.mcp.with_room(&caller.key.id).await?;
     }
-    match in_session || begins {
-        true => Ok(session(&doors, caller, request).await),
-        false => Ok(alone(&doors, caller, request).await),
-    }
+    let answer = match in_session || begins {
+        true => session(&doors, caller, request).await,
+        false => alone(&doors, caller, request).await,
+    };
+    Ok(in_protocol(answer, (bytes, id)).await)
 }
 
-/// The name of the method; the protocol's own error for what is no message.
-fn envelope(bytes: &[u8]) -> Result<Option<String>, Box<Response>> {
-    let refuse = |code: i32, message: &str| {
-        let error: Value = json!({"code": code, "message": message});
-        let body = json!({"jsonrpc": "2.0", "id": null, "error": error});
-        Box::new((StatusCode::BAD_REQUEST, Json(body)).into_response())
-    };
-    if body::is_deep(bytes) {
-        return Err(refuse(-32700, "the message is nested too deeply"));
+/// What the library says in plain text, as the protocol says it: a client reads nothing else.
+async fn in_protocol(answer: Response, (bytes, id): (Bytes, Value)) -> Response {
+    let (mut parts, body) = answer.into_parts();
+    let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let plain = kind.is_none_or(|kind| kind.starts_with("text/plain"));
+    if !(parts.status.is_client_error() && plain) {
+        return Response::from_parts(parts, body);
     }
-    match bytes.trim_ascii_start().first() {
-        Some(b'{') => {}
-        Some(b'[') => return Err(refuse(-32600, "send messages one by one, not as a list")),
-        _ => return Err(refuse(-32700, "the body is not a JSON object")),
+    // A sentence of the library's own.
+    let text = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let said = NoMessage::unread(&bytes, id, &String::from_utf8_lossy(&text)).body();
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH] {
+        parts.headers.remove(name);
     }
-    match serde_json::from_slice::<Envelope<'_>>(bytes) {
-        Ok(Envelope { jsonrpc: Some(version), method }) if version == "2.0" => {
-            Ok(method.map(Cow::into_owned))
-        }
-        Ok(_) => Err(refuse(-32600, "this is no JSON-RPC 2.0 message")),
-        Err(error) => Err(refuse(-32700, &format!("the body is not JSON: {error}"))),
-    }
+    (parts.status, parts.headers, Json(said)).into_response()
 }
 
 /// Whoever takes anything takes both of the types that an answer can have.

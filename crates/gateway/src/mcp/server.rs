@@ -7,15 +7,15 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams,
-        CompleteResult, Implementation, ListPromptsRequestMethod, ListPromptsResult,
-        ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-        ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, ResourceTemplate,
-        ServerCapabilities, ServerConfig, Tool,
+        CompleteResult, CustomRequest, CustomResult, Implementation, ListPromptsRequestMethod,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ReadResourceResult, ResourceTemplate, ServerCapabilities, ServerConfig, Tool,
     },
     service::RequestContext,
 };
 
-use super::{addresses, files, gate, run, tools};
+use super::{addresses, files, gate, message, run, tools};
 use crate::McpConfig;
 
 /// Who is asking.
@@ -23,7 +23,7 @@ use crate::McpConfig;
 pub(super) enum Who {
     /// Each request was let in by its own key.
     OfRequest,
-    /// Everyone at this end of a pipe.
+    /// Everyone at this end of a pipe. There is no operator behind it.
     Always(Caller),
 }
 
@@ -39,6 +39,11 @@ const INSTRUCTIONS: &str = "Runs code in a sandbox without network access. Use e
     the same thread_id to keep files between calls.";
 
 impl Door {
+    /// Whether anybody but the person at the client could approve a call.
+    pub(super) fn has_operator(&self) -> bool {
+        matches!(self.who, Who::OfRequest)
+    }
+
     /// Who asks this; a request that nobody let in is not answered.
     fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
         let known = match &self.who {
@@ -91,6 +96,22 @@ impl ServerHandler for Door {
         _context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+
+    // What the library could not read as the request that its method says.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let CustomRequest { method, .. } = request;
+        if message::is_known(&method) {
+            let message = format!("the params are not what {method} takes");
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        let shown: String = method.chars().take(64).collect();
+        let message = format!("there is no method {shown:?}");
+        Err(ErrorData::new(rmcp::model::ErrorCode::METHOD_NOT_FOUND, message, None))
     }
 
     async fn list_tools(

@@ -4,7 +4,10 @@ use cloche_engine::{Caller, Engine};
 use rmcp::ServiceExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::server::{Door, Who};
+use super::{
+    pipe::Pipe,
+    server::{Door, Who},
+};
 use crate::McpConfig;
 
 /// Why a conversation over a pipe broke off.
@@ -18,7 +21,7 @@ pub enum McpError {
     Broken(#[source] tokio::task::JoinError),
 }
 
-/// Serves one client until it closes its end. Everything is run as `caller`.
+/// Serves one client until it closes its end and has its answers. Everything is run as `caller`.
 ///
 /// # Errors
 /// When the client does not speak the protocol.
@@ -29,7 +32,7 @@ pub async fn serve_mcp(
     pipe: (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static),
 ) -> Result<(), McpError> {
     let door = Door { engine, config, who: Who::Always(caller) };
-    let service = match door.serve(pipe).await {
+    let service = match door.serve(Pipe::new(pipe.0, pipe.1)).await {
         Ok(service) => service,
         // A client that leaves before it begins has done nothing wrong.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

@@ -100,7 +100,7 @@ async fn what_is_no_message_is_refused() {
     for (body, code) in [
         ("", -32700),
         ("{", -32700),
-        ("null", -32700),
+        ("null", -32600),
         ("[]", -32600),
         ("{}", -32600),
         ("{\"jsonrpc\": \"1.0\", \"id\": 1, \"method\": \"ping\"}", -32600),
