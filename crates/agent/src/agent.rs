@@ -115,8 +115,7 @@ impl Agent {
             let message = "the server was restarted while this response was being made";
             let failure = Failure::new("server_restarted", message);
             let mut kept: Kept = read("record", &row.record)?;
-            kept.response.status = ResponseStatus::Failed;
-            kept.response.error = Some(failure);
+            kept.response.break_off(failure);
             let events = vec![Event { seq: 0, kind: EventKind::Failed(kept.response.clone()) }];
             let over = ResponseRow {
                 status: ResponseStatus::Failed,

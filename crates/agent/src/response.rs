@@ -32,6 +32,22 @@ pub struct Response {
     pub bill: Bill,
 }
 
+impl Response {
+    /// Ends it where it stands: what was under way has failed with it.
+    pub(crate) fn break_off(&mut self, failure: Failure) {
+        self.status = ResponseStatus::Failed;
+        self.error = Some(failure);
+        self.action = None;
+        for item in &mut self.output {
+            if let Item::Sandbox(call) = item
+                && call.status == RunStatus::InProgress
+            {
+                call.status = RunStatus::Failed;
+            }
+        }
+    }
+}
+
 /// A call that waits for a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {

@@ -9,7 +9,7 @@ use cloche_model::{
     TraceId,
 };
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Failure, RunResult, RunStatus, Tool};
@@ -89,6 +89,15 @@ pub(crate) fn program(arguments: &str, caller: &Caller) -> Result<Program, Strin
     Ok(Program { language, code: read.code, timeout })
 }
 
+/// The language and the code of a call as the model gave them, also where they cannot be used. What
+/// cannot be read at all is shown whole.
+pub(crate) fn as_given(arguments: &str) -> (String, String) {
+    let given: Value = serde_json::from_str(arguments).unwrap_or_default();
+    let text = |name: &str| given[name].as_str().map(ToOwned::to_owned);
+    let language = text("language").unwrap_or_else(|| Language::Python.name().to_owned());
+    (language, text("code").unwrap_or_else(|| arguments.to_owned()))
+}
+
 /// What a call came to.
 pub(crate) struct Ran {
     /// For the response.
@@ -99,10 +108,13 @@ pub(crate) struct Ran {
     pub(crate) trace_id: Option<TraceId>,
     /// The files that it wrote.
     pub(crate) files: Vec<OutputFile>,
+    /// Whether the program ran at all: only then it is billed.
+    pub(crate) began: bool,
 }
 
 impl Ran {
-    /// A call that did not run, and why.
+    /// A call that did not run, and why. No program wrote to standard error, so that is where the
+    /// reason is.
     pub(crate) fn not(why: &str) -> Self {
         let result = RunResult {
             stdout: String::new(),
@@ -112,7 +124,7 @@ impl Ran {
             status: RunStatus::Failed,
         };
         let told = json!({"status": "failed", "error": why}).to_string();
-        Self { result, told, trace_id: None, files: Vec::new() }
+        Self { result, told, trace_id: None, files: Vec::new(), began: false }
     }
 
     fn of(execution: &Execution) -> Self {
@@ -120,12 +132,9 @@ impl Ran {
         let end = execution.end.as_ref().unwrap_or(&nothing);
         let trace_id = &execution.start.trace_id;
         let (status, trouble) = judge(execution.status, end);
-        let mut stderr = shown(&end.stderr, end.stderr_dropped, trace_id);
-        if let Some(trouble) = &trouble {
-            if !stderr.is_empty() && !stderr.ends_with('\n') {
-                stderr.push('\n');
-            }
-            stderr.push_str(trouble);
+        if !began(execution.status, end) {
+            let why = trouble.unwrap_or_default();
+            return Self { trace_id: Some(trace_id.clone()), ..Self::not(&why) };
         }
         let files = end.written.files.clone();
         let names: Vec<_> = files.iter().take(TOLD_FILES).map(|file| &file.name).collect();
@@ -139,13 +148,20 @@ impl Ran {
         });
         let result = RunResult {
             stdout: shown(&end.stdout, end.stdout_dropped, trace_id),
-            stderr,
+            stderr: shown(&end.stderr, end.stderr_dropped, trace_id),
             exit_code: end.exit_code,
             duration_ms: end.usage.wall_ms,
             status,
         };
-        Self { result, told: told.to_string(), trace_id: Some(trace_id.clone()), files }
+        let (told, trace_id) = (told.to_string(), Some(trace_id.clone()));
+        Self { result, told, trace_id, files, began: true }
     }
+}
+
+/// Whether there was a program: one that no sandbox could be had for has no outcome at all.
+fn began(status: Status, end: &ExecutionEnd) -> bool {
+    let nothing = end.exit_code == -1 && end.usage.wall_ms == 0 && end.stdout.is_empty();
+    !(matches!(status, Status::Failed | Status::Blocked) && nothing && end.stderr.is_empty())
 }
 
 /// How an execution ended, in the words of the tool, and what to say about it.
@@ -266,6 +282,17 @@ mod tests {
         let text = shown(&vec![b'a'; SHOWN + 3], 4, &trace_id);
         assert!(text.ends_with(&format!("[7 more bytes; see the execution {trace_id}]\n")));
         assert_eq!(shown(b"\xff", 0, &trace_id), "\u{fffd}");
+    }
+
+    #[test]
+    fn a_call_is_shown_as_it_was_given() {
+        let pair = |language: &str, code: &str| (language.to_owned(), code.to_owned());
+        let given = "{\"code\": \"1\", \"language\": \"cobol\"}";
+        assert_eq!(as_given(given), pair("cobol", "1"));
+        assert_eq!(as_given("{\"code\": \"1\"}"), pair("python", "1"));
+        for odd in ["{\"code\": ", "{\"code\": 5}", "[]"] {
+            assert_eq!(as_given(odd), pair("python", odd));
+        }
     }
 
     #[test]

@@ -58,14 +58,12 @@ impl Work {
     async fn run_code(&mut self, call: &Call) -> Result<String, Failure> {
         let program = sandbox::program(&call.arguments, &self.caller);
         let container = self.container.get_or_insert_with(|| Container::new(random_name("")));
+        let (language, code) = sandbox::as_given(&call.arguments);
         let shown = SandboxCall {
             call_id: call.id.clone(),
             container_id: container.id.clone(),
-            language: program
-                .as_ref()
-                .map_or("python", |program| program.language.name())
-                .to_owned(),
-            code: program.as_ref().map_or_else(|_| String::new(), |program| program.code.clone()),
+            language,
+            code,
             status: RunStatus::InProgress,
             results: Vec::new(),
         };
@@ -74,6 +72,8 @@ impl Work {
             response.output.push(item.clone());
             (index, vec![EventKind::ItemAdded { index, item }])
         });
+        // What was said, run and used so far outlives us, whatever the program does.
+        self.save(None).await?;
         let ran = match program {
             Ok(program) => self.run_program(call, &program).await,
             Err(why) => Ok(Ran::not(&why)),
@@ -118,6 +118,8 @@ impl Work {
             for file in &ran.files {
                 note(&mut self.files, trace_id, file);
             }
+        }
+        if ran.began {
             let sessions = container.used(Duration::from_millis(ran.result.duration_ms));
             let price = self.session_price;
             self.live.change(|response| {

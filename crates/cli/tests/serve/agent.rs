@@ -187,10 +187,14 @@ async fn errors_of_code_are_results_and_limits_are_failures() {
     assert_eq!(output[0]["results"][0]["stderr"], "no such column\n");
     assert_eq!(stands(1), ("timed_out", -1));
     assert_eq!(output[1]["results"][0]["stdout"], "so far\n");
+    // Standard error is the program's own, and this one wrote nothing there.
+    assert_eq!(output[1]["results"][0]["stderr"], "");
     assert_eq!((stands(2), &output[2]["language"]), (("completed", 0), &json!("bash")));
     assert_eq!(stands(3), ("failed", -1));
     assert_eq!(output[3]["results"][0]["stderr"], "language must be one of: python, bash");
+    assert_eq!((&output[3]["language"], &output[3]["code"]), (&json!("cobol"), &json!("1")));
     assert_eq!(stands(4), ("failed", -1));
+    assert_eq!(output[4]["code"], "{\"code\": ");
     assert_eq!(text(&response), "there is no tool of that name");
     // One container, one session; only what ran was an invocation.
     assert!((0..5).all(|at| output[at]["container_id"] == output[0]["container_id"]));
@@ -326,6 +330,42 @@ async fn a_restart_leaves_no_response_hanging() {
         assert_eq!((&failed["status"], &failed["error"]["code"]), (&json!("failed"), &json!(code)));
         assert_eq!(agent.cancel(id).await["status"], "failed");
     }
+}
+
+#[tokio::test]
+async fn a_killed_server_has_lost_nothing_that_was_done() {
+    let Some(mut agent) = Agent::start().await else { return };
+    let background = json!({"background": true, "tools": sandbox()});
+    let calls = json!({"text": "Let me see.", "calls": [
+        {"name": "sandbox", "arguments": {"code": "open('a', 'w').write('1'); print(1)"}},
+        {"name": "sandbox", "arguments": {"code": "import time; time.sleep(60)"}},
+    ]});
+    let queued = agent.ask(background, json!([calls, {"text": "never"}])).await;
+    let id = &queued["id"];
+    agent.until(id, |response| response["output"][2]["status"] == "in_progress").await;
+    // The second program runs: everything before it was written down.
+    let deadline = Instant::now() + PATIENCE;
+    while agent.host.get("/v1/executions?status=running").await.1["executions"] == json!([]) {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    agent.host.signal(Signal::KILL);
+    agent.host.ended().await;
+    let Agent { host, models, _config } = agent;
+    agent = Agent { host: host.again().await, models, _config };
+    let failed = agent.get(id).await;
+    assert_eq!(failed["status"], "failed");
+    assert_eq!(failed["error"]["code"], "server_restarted");
+    let output = failed["output"].as_array().unwrap();
+    assert_eq!(output[0]["content"][0]["text"], "Let me see.");
+    assert_eq!(output[1]["results"][0]["stdout"], "1\n", "{failed}");
+    assert_eq!((&output[2]["status"], &output[2]["results"]), (&json!("failed"), &json!([])));
+    assert_eq!(output[2]["code"], "import time; time.sleep(60)");
+    let usage = &failed["usage"];
+    assert_eq!((&usage["input_tokens"], &usage["output_tokens"]), (&json!(100), &json!(20)));
+    assert_eq!(usage["tool_calls_details"]["sandbox"]["invocation"], 1);
+    let (_, files) = agent.host.get(&format!("{}/files", path(id))).await;
+    assert!(files.to_string().contains("\"a\""), "{files}");
 }
 
 #[tokio::test]
