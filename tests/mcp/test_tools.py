@@ -61,6 +61,53 @@ def test_one_conversation(talk):
     talk(work)
 
 
+MUCH = """
+import sys
+sys.stdout.write("the beginning\\n" + "x" * 40_000_000 + "\\nthe end\\n")
+sys.stderr.write("still fine\\n")
+"""
+
+
+def test_much_output_has_its_head_and_its_tail(talk):
+    async def work(client):
+        arguments = {"language": "python", "code": MUCH, "timeout_ms": 50_000}
+        output = (await client.call_tool("execute_code", arguments)).structured_content
+        assert output["stdout"].startswith("the beginning\nxxx")
+        assert output["stdout"].endswith("xxx\nthe end\n")
+        assert len(output["stdout"]) < 40_000 and output["stderr"] == "still fine\n"
+        shown = len(output["stdout"].replace(f"\n[... {output['stdout_left_out_bytes']} bytes left out ...]\n", ""))
+        assert shown + output["stdout_left_out_bytes"] == 40_000_000 + len("the beginning\n\nthe end\n")
+
+    talk(work)
+
+
+FILES = """
+open("fake.png", "w").write("not a picture")
+open("odd.svg", "wb").write(b"\\xff\\xfe")
+open("real.svg", "w").write("<svg xmlns='http://www.w3.org/2000/svg'/>")
+open("renamed.png", "wb").write(b"GIF89a\\1\\0\\1\\0\\0\\0\\0;")
+"""
+
+
+def test_what_is_called_a_picture_and_is_none_is_not_shown_as_one(talk):
+    async def work(client):
+        result = await client.call_tool("execute_code", {"language": "python", "code": FILES})
+        images = [part.mime_type for part in result.content if part.type == "image"]
+        assert images == ["image/svg+xml", "image/gif"]
+        links = {part.name: part for part in result.content if part.type == "resource_link"}
+        kinds = {name: link.mime_type for name, link in links.items()}
+        assert kinds == {
+            "fake.png": "text/plain",
+            "odd.svg": "application/octet-stream",
+            "real.svg": "image/svg+xml",
+            "renamed.png": "image/gif",
+        }
+        read = (await client.read_resource(links["fake.png"].uri)).contents[0]
+        assert (read.text, read.mime_type) == ("not a picture", "text/plain")
+
+    talk(work)
+
+
 def status(trace_id):
     headers = {"Authorization": f"Bearer {KEY}"}
     answer = httpx2.get(f"{URL}/v1/executions/{trace_id}", headers=headers)

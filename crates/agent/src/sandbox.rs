@@ -141,8 +141,8 @@ impl Ran {
         let told = json!({
             "status": status.name(),
             "exit_code": end.exit_code,
-            "stdout": told(&end.stdout, end.stdout_dropped),
-            "stderr": told(&end.stderr, end.stderr_dropped),
+            "stdout": told(&end.stdout, (end.stdout_dropped, &end.stdout_tail)),
+            "stderr": told(&end.stderr, (end.stderr_dropped, &end.stderr_tail)),
             "error": trouble,
             "files": names,
         });
@@ -193,19 +193,17 @@ fn shown(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
     text
 }
 
-/// The head and the tail of a stream.
-fn told(bytes: &[u8], dropped: u64) -> String {
-    if bytes.len() <= TOLD_HEAD + TOLD_TAIL {
-        let mut text = String::from_utf8_lossy(bytes).into_owned();
-        if dropped > 0 {
-            text.push_str(&format!("\n[{dropped} more bytes]\n"));
-        }
-        return text;
+/// The head and the tail of a stream, of which so many bytes were not kept but for their end.
+fn told(bytes: &[u8], (dropped, last): (u64, &[u8])) -> String {
+    if bytes.len() <= TOLD_HEAD + TOLD_TAIL && dropped == 0 {
+        return String::from_utf8_lossy(bytes).into_owned();
     }
-    let (head, rest) = bytes.split_at(TOLD_HEAD);
-    let (middle, tail) = rest.split_at(rest.len() - TOLD_TAIL);
+    let head = &bytes[..bytes.len().min(TOLD_HEAD)];
+    let end = if dropped == 0 { bytes } else { last };
+    let tail = &end[end.len().saturating_sub(TOLD_TAIL)..];
+    let left_out = bytes.len() as u64 + dropped - (head.len() + tail.len()) as u64;
     let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(tail));
-    format!("{head}\n[{} bytes left out]\n{tail}", middle.len() as u64 + dropped)
+    format!("{head}\n[{left_out} bytes left out]\n{tail}")
 }
 
 /// Where and for whom a program runs.
@@ -271,9 +269,13 @@ mod tests {
     fn a_model_is_told_both_ends_of_much_output() {
         let mut bytes = vec![b'a'; 100 << 10];
         bytes.extend_from_slice(b"the end");
-        let text = told(&bytes, 5);
+        let text = told(&bytes, (0, &[]));
         assert!(text.starts_with("aaa") && text.ends_with("the end"), "{text}");
-        assert!(text.contains(&format!("[{} bytes left out]", bytes.len() - (32 << 10) + 5)));
+        assert!(text.contains(&format!("[{} bytes left out]", bytes.len() - (32 << 10))));
+        let text = told(&bytes, (90, b"the very end"));
+        assert!(text.starts_with("aaa") && text.ends_with("]\nthe very end"), "{text}");
+        let left_out = bytes.len() + 90 - (24 << 10) - 12;
+        assert!(text.contains(&format!("[{left_out} bytes left out]")), "{text}");
     }
 
     #[test]

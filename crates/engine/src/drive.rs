@@ -133,8 +133,11 @@ impl Engine {
     /// Writes the end to the ledger; the caller hears of it only after that.
     async fn record(&self, start: ExecutionStart, ended: Ended, limits: &Limits) -> Execution {
         let Ended { verdict, outcome, score } = ended;
+        let tail = |stream: &Captured| stream.tail().to_vec();
         let end = ExecutionEnd {
             exit_code: verdict.exit_code,
+            stdout_tail: tail(&outcome.stdout),
+            stderr_tail: tail(&outcome.stderr),
             stdout: outcome.stdout.bytes,
             stderr: outcome.stderr.bytes,
             stdout_dropped: outcome.stdout.dropped,
@@ -251,7 +254,7 @@ fn without_outcome(error: &DispatchError, live: &Live) -> Ended {
         DispatchError::Failed(_) => "the sandbox failed to run the code",
     };
     let score = Score { stdout_skipped: 0, stderr_skipped: 0, ..live.score() };
-    let held = |stream| Captured { bytes: live.held(stream), dropped: 0 };
+    let held = |stream| Captured::whole(live.held(stream));
     let outcome = Outcome {
         ending: Ending::Cancelled,
         stdout: held(StreamName::Stdout),

@@ -1,4 +1,4 @@
-//! Reading what a guest prints: live to whoever listens, and into a bounded head.
+//! Reading what a guest prints: live to whoever listens, and into a bounded head and tail.
 
 use std::io;
 
@@ -93,10 +93,7 @@ impl Capture {
     /// Keeps what was just read, and passes it on.
     fn keep(&mut self, len: usize, live: Option<mpsc::OwnedPermit<OutputChunk>>) {
         let bytes = &self.buffer[..len];
-        let room = self.cap.saturating_sub(self.kept.bytes.len() as u64);
-        let fits = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
-        self.kept.bytes.extend_from_slice(&bytes[..fits]);
-        self.kept.dropped += (bytes.len() - fits) as u64;
+        self.kept.keep(bytes, self.cap);
         if let Some(live) = live {
             live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec() });
         }

@@ -45,7 +45,7 @@ impl Dispatcher for Instantly {
             drop(run.into_spec());
             Ok(Outcome {
                 ending: Ending::Exited(0),
-                stdout: Captured { bytes: b"1\n".to_vec(), dropped: 0 },
+                stdout: Captured::whole(b"1\n".to_vec()),
                 stderr: Captured::default(),
                 usage: Usage::default(),
                 written: Written::default(),

@@ -98,6 +98,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let reason = error.into_inner();
+        if !reason.is_data() {
+            return invalid(format!("the body is not JSON: {reason}"));
+        }
         let place = if path == "." { "the body".to_owned() } else { path };
         invalid(format!("{place}: {reason}"))
     })?;

@@ -189,6 +189,10 @@ pub struct ExecutionEnd {
     pub stdout_dropped: u64,
     /// Bytes of standard error that did not fit.
     pub stderr_dropped: u64,
+    /// The end of standard output where not all of it fitted. Not kept in the record.
+    pub stdout_tail: Vec<u8>,
+    /// The same for standard error.
+    pub stderr_tail: Vec<u8>,
     /// What went wrong, where it was not the code.
     pub error: Option<String>,
     /// What it used.

@@ -53,16 +53,47 @@ pub enum Ending {
     Cancelled,
 }
 
-/// One output stream: its head, and how much did not fit.
+/// The most bytes of the end of a stream that are kept where all of it is too much.
+const TAIL: usize = 64 << 10;
+
+/// One output stream: its head, how much did not fit, and the last of that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
     /// The first bytes, up to the limit.
     pub bytes: Vec<u8>,
     /// How many more there were.
     pub dropped: u64,
+    /// The last of those, and a little more than are promised.
+    last: Vec<u8>,
 }
 
 impl Captured {
+    /// A stream of which this is all.
+    #[must_use]
+    pub fn whole(bytes: Vec<u8>) -> Self {
+        Self { bytes, ..Self::default() }
+    }
+
+    /// Adds what was read, within a limit for the head.
+    pub fn keep(&mut self, bytes: &[u8], limit: u64) {
+        let room = limit.saturating_sub(self.bytes.len() as u64);
+        let fits = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+        self.bytes.extend_from_slice(&bytes[..fits]);
+        let more = &bytes[fits..];
+        self.dropped += more.len() as u64;
+        self.last.extend_from_slice(&more[more.len().saturating_sub(TAIL)..]);
+        // Now and then, so that a byte is moved once and not with every piece that comes.
+        if self.last.len() > 4 * TAIL {
+            self.last.drain(..self.last.len() - TAIL);
+        }
+    }
+
+    /// The end of what did not fit.
+    #[must_use]
+    pub fn tail(&self) -> &[u8] {
+        &self.last[self.last.len().saturating_sub(TAIL)..]
+    }
+
     /// The bytes as text, with replacement characters where they are not UTF-8.
     #[must_use]
     pub fn text(&self) -> String {
@@ -111,4 +142,24 @@ pub enum StreamName {
     Stdout,
     /// Standard error.
     Stderr,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn much_output_has_a_head_a_count_and_a_tail() {
+        let all: Vec<u8> = (0..1_000_003_u32).map(|n| (n % 251) as u8).collect();
+        for (limit, piece) in [(10_u64, 1000), (100_000, 7777), (0, 300_000), (2_000_000, 65_536)] {
+            let mut captured = Captured::default();
+            all.chunks(piece).for_each(|piece| captured.keep(piece, limit));
+            let head = usize::try_from(limit).unwrap().min(all.len());
+            assert_eq!(captured.bytes, all[..head]);
+            assert_eq!(captured.dropped, (all.len() - head) as u64);
+            let tail = TAIL.min(all.len() - head);
+            assert_eq!(captured.tail(), &all[all.len() - tail..], "{limit} {piece}");
+            assert!(captured.last.len() <= 4 * TAIL);
+        }
+    }
 }

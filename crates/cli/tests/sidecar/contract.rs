@@ -35,6 +35,7 @@ async fn the_answer_has_the_contract_s_fields() {
     assert!(answer["output_files"].is_array());
     for (body, stdout) in [
         (json!({"code": "console.log(6 * 7)", "language": "node"}), "42\n"),
+        (json!({"code": "console.log(6 * 7)", "language": "javascript"}), "42\n"),
         (json!({"code": "echo $((6 * 7))", "language": "bash"}), "42\n"),
         (
             json!({"code": "print(open('a').read())", "files": [{"name": "a", "content_base64": "w6Q="}]}),
@@ -47,6 +48,19 @@ async fn the_answer_has_the_contract_s_fields() {
     ] {
         let (status, answer) = sidecar.run(body).await;
         assert_eq!((status, &answer["stdout"]), (200, &json!(stdout)), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_no_json_is_called_so() {
+    let Some(sidecar) = Sidecar::start().await else { return };
+    for body in ["{", "{\"code\": \"1\"", "{code: 1}"] {
+        let request = sidecar.post(&json!({})).body(body);
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 400, "{body}");
+        let answer: Value = answer.json().await.unwrap();
+        let message = answer["message"].as_str().unwrap();
+        assert!(message.starts_with("the body is not JSON: "), "{message}");
     }
 }
 

@@ -48,6 +48,47 @@ async fn the_execute_api_is_the_same_over_a_sidecar() {
     assert!(answer["error"].as_str().unwrap().contains("100s"), "{answer}");
 }
 
+/// One call of an MCP method without a session; the result.
+async fn mcp(host: &Host, method: &str, params: Value) -> Value {
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    let request = host.request(reqwest::Method::POST, "/mcp").json(&message);
+    let answer: Value = request.send().await.unwrap().json().await.unwrap();
+    assert!(answer["result"].is_object(), "{answer}");
+    answer["result"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_are_offered_nothing_that_sidecars_cannot_keep() {
+    let Some(sidecar) = Sidecar::start_without_key().await else { return };
+    let host = with_sidecar(&sidecar).await;
+    let gates = json!({"agent_sandbox": true, "execute_code": "allow"});
+    host.admin_json(reqwest::Method::PATCH, "defaults", gates).await;
+    let listed = mcp(&host, "tools/list", json!({})).await;
+    let tools = listed["tools"].as_array().unwrap();
+    let names: Vec<_> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["execute_code"]);
+    let properties = tools[0]["inputSchema"]["properties"].as_object().unwrap();
+    assert!(properties.contains_key("files") && !properties.contains_key("thread_id"));
+    assert!(!tools[0].to_string().contains("thread"), "{}", tools[0]);
+    let templates = mcp(&host, "resources/templates/list", json!({})).await;
+    assert_eq!(templates["resourceTemplates"], json!([]));
+
+    let call = |tool: &str, arguments: Value| {
+        mcp(&host, "tools/call", json!({"name": tool, "arguments": arguments}))
+    };
+    let code = json!({"language": "javascript", "code": "console.log(6 * 7)"});
+    let ran = call("execute_code", code.clone()).await;
+    assert_eq!(ran["structuredContent"]["stdout"], "42\n", "{ran}");
+    let mut threaded = code;
+    threaded["thread_id"] = "plots".into();
+    let refused = call("execute_code", threaded).await["structuredContent"].clone();
+    assert_eq!(refused["status"], "error_setup");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("thread_id is not available here: "), "{message}");
+    let refused = call("list_files", json!({"thread_id": "plots"})).await;
+    assert!(refused["content"][0]["text"].as_str().unwrap().contains("keep nothing"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sidecar_that_dies_fails_the_execution_and_the_server_says_503_until_it_is_back() {
     let Some(sidecar) = Sidecar::start_without_key().await else { return };

@@ -36,7 +36,7 @@ suite! {
     exit_codes_and_signals_are_told_apart,
     input_files_and_variables_arrive,
     memory_that_is_used_up_is_said,
-    too_much_output_is_counted_and_its_head_kept,
+    too_much_output_is_counted_and_both_its_ends_are_kept,
     a_listener_that_goes_away_stops_nothing,
     several_run_at_once_and_each_has_its_own_output,
     what_was_used_is_measured,
@@ -132,13 +132,15 @@ async fn memory_that_is_used_up_is_said(bench: Bench) {
     assert_eq!(outcome.stdout.bytes, b"before\n");
 }
 
-async fn too_much_output_is_counted_and_its_head_kept(bench: Bench) {
+async fn too_much_output_is_counted_and_both_its_ends_are_kept(bench: Bench) {
     let limits = JobLimits { output_bytes: Some(10_000), ..JobLimits::default() };
     let code = "import sys\nfor n in range(100000): print(n)\nsys.stderr.write('x' * 10000)";
     let (outcome, chunks) = bench.run(limited(job("python", code), limits)).await;
     let all: String = (0..100_000).map(|n| format!("{n}\n")).collect();
     assert!(outcome.stdout.bytes == all.as_bytes()[..10_000]);
     assert_eq!(outcome.stdout.dropped, all.len() as u64 - 10_000);
+    let tail = outcome.stdout.tail();
+    assert!(tail.len() >= 10_000 && all.as_bytes().ends_with(tail));
     assert_eq!((outcome.stderr.bytes.len(), outcome.stderr.dropped), (10_000, 0));
     assert!(joined(&chunks, Stdout) == all.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! Follows a run at a sidecar to its end: passes output on, keeps its head, stops it when asked.
+//! Follows a run at a sidecar to its end: passes output on, keeps both ends of it, stops it when asked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ const DEATH: Duration = Duration::from_secs(5);
 pub(super) struct Follow {
     output: mpsc::Sender<OutputChunk>,
     cancel: CancellationToken,
-    cap: usize,
+    cap: u64,
     stdout: Captured,
     stderr: Captured,
     /// A chunk that its reader has no room for yet.
@@ -44,7 +44,7 @@ impl Follow {
         Self {
             output,
             cancel,
-            cap: usize::try_from(cap.bytes()).unwrap_or(usize::MAX),
+            cap: cap.bytes(),
             stdout: Captured::default(),
             stderr: Captured::default(),
             pending: None,
@@ -162,9 +162,7 @@ impl Follow {
             StreamName::Stdout => &mut self.stdout,
             StreamName::Stderr => &mut self.stderr,
         };
-        let fits = self.cap.saturating_sub(kept.bytes.len()).min(bytes.len());
-        kept.bytes.extend_from_slice(&bytes[..fits]);
-        kept.dropped += (bytes.len() - fits) as u64;
+        kept.keep(bytes, self.cap);
     }
 
     fn outcome(&mut self, result: JobResult) -> Result<Outcome, DispatchError> {

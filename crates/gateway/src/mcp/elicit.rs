@@ -13,7 +13,7 @@ use rmcp::{
 };
 use serde_json::Value;
 
-use super::inert::shown;
+use super::inert::{Stream, shown};
 
 /// The most of the code that a person is shown.
 const CODE: usize = 8 << 10;
@@ -110,8 +110,8 @@ fn form(approval: &Approval, arguments: &Value) -> ElicitRequestParams {
 /// The call for a person to read. What would hide something is made visible.
 fn message(approval: &Approval, arguments: &Value) -> String {
     let text = |name: &str| arguments[name].as_str().unwrap_or_default();
-    let code = shown(text("code").as_bytes(), 0, CODE, true).text;
-    let language = shown(text("language").as_bytes(), 0, 32, true).text;
+    let code = shown(Stream::whole(text("code").as_bytes()), CODE, true).text;
+    let language = shown(Stream::whole(text("language").as_bytes()), 32, true).text;
     let mut besides: Vec<&str> = arguments
         .as_object()
         .map(|fields| fields.keys().map(String::as_str).collect())
@@ -121,7 +121,7 @@ fn message(approval: &Approval, arguments: &Value) -> String {
         0 => String::new(),
         _ => format!(
             "\n\nIt also gives: {}",
-            shown(besides.join(", ").as_bytes(), 0, 256, true).text
+            shown(Stream::whole(besides.join(", ").as_bytes()), 256, true).text
         ),
     };
     format!("An agent wants to run this {language} code ({}):\n\n{code}{besides}", approval.id)

@@ -3,7 +3,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_engine::{Caller, FileFilter, HomeFile, Refusal};
-use cloche_model::{Execution, HomePath, Invalid, ThreadId};
+use cloche_model::{Execution, HomePath, Invalid, ThreadId, TraceId};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource, ResourceContents};
 use serde::Deserialize;
 use serde_json::json;
@@ -58,16 +58,11 @@ pub(super) async fn attach(
     let limit = door.config.file_bytes();
     let mut images = 0;
     for file in end.written.files.iter().take(LINKS) {
-        let kind = media::of_name(&file.name);
-        let whole = !file.truncated && file.size <= limit;
-        if media::is_image(kind)
-            && whole
-            && images < IMAGES
-            && let Ok(path) = file.name.parse::<HomePath>()
-            && let Ok(found) = door.engine.execution_file(caller, trace_id, &path).await
-            && let Ok(bytes) = read(found, limit).await
-            && media::is_really(kind, &bytes)
-        {
+        let whole = !file.truncated && file.size <= limit && images < IMAGES;
+        let most = if whole { limit } else { media::BEGINNING };
+        let bytes = beginning(door, caller, (trace_id, &file.name), most).await;
+        let kind = media::of(&file.name, &bytes);
+        if media::is_image(kind) && whole {
             images += 1;
             result.content.push(ContentBlock::image(STANDARD.encode(&bytes), kind));
         }
@@ -79,6 +74,24 @@ pub(super) async fn attach(
     if omitted > 0 {
         let note = format!("the code wrote {omitted} more files that are not listed here");
         result.content.push(ContentBlock::text(note));
+    }
+}
+
+/// The first bytes of a file that an execution wrote, where they are needed to say what it is;
+/// nothing where they cannot be had.
+async fn beginning(
+    door: &Door,
+    caller: &Caller,
+    (trace_id, name): (&TraceId, &str),
+    most: u64,
+) -> Vec<u8> {
+    if !media::must_be_seen(name) {
+        return Vec::new();
+    }
+    let Ok(path) = name.parse::<HomePath>() else { return Vec::new() };
+    match door.engine.execution_file(caller, trace_id, &path).await {
+        Ok(found) => read(found, most).await.unwrap_or_default(),
+        Err(_) => Vec::new(),
     }
 }
 
@@ -138,10 +151,10 @@ async fn read_tool(
     let limit = door.config.file_bytes();
     let too_large = found.size.saturating_sub(limit);
     let bytes = read(found, limit).await?;
-    let kind = media::of_name(path.as_str());
+    let kind = media::of(path.as_str(), &bytes);
     let address = addresses::of_thread(&id, &path);
     let mut content = vec![match contents(&bytes, address, kind) {
-        _ if media::is_image(kind) && too_large == 0 && media::is_really(kind, &bytes) => {
+        _ if media::is_image(kind) && too_large == 0 => {
             ContentBlock::image(STANDARD.encode(&bytes), kind)
         }
         ResourceContents::TextResourceContents { text, .. } => ContentBlock::text(text),
@@ -183,8 +196,9 @@ pub(super) async fn resource(
         let message = format!("the file has {} bytes; at most {limit} are read here", found.size);
         return Err(Invalid::new(message).into());
     }
-    let kind = media::of_name(found.name());
-    Ok(contents(&read(found, limit).await?, text.to_owned(), kind))
+    let name = found.name().to_owned();
+    let bytes = read(found, limit).await?;
+    Ok(contents(&bytes, text.to_owned(), media::of(&name, &bytes)))
 }
 
 /// Files of the newest executions, for clients that show what there is.
@@ -198,7 +212,9 @@ pub(super) async fn recent(door: &Door, caller: &Caller) -> Result<Vec<Resource>
         let execution = door.engine.execution(caller, &trace_id).await?;
         for file in execution.end.unwrap_or_default().written.files.into_iter().take(LINKS) {
             let address = addresses::of_execution(&trace_id, &file.name);
-            let kind = media::of_name(&file.name);
+            let file_of = (&trace_id, file.name.as_str());
+            let bytes = beginning(door, caller, file_of, media::BEGINNING).await;
+            let kind = media::of(&file.name, &bytes);
             resources
                 .push(Resource::new(address, file.name).with_mime_type(kind).with_size(file.size));
         }

@@ -9,22 +9,42 @@ pub(super) struct Shown {
     pub(super) left_out: u64,
 }
 
+/// A stream as it was captured: its head, and where that is not all, its tail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream<'a> {
+    pub(super) head: &'a [u8],
+    /// How many more bytes there were.
+    pub(super) dropped: u64,
+    /// The last of those.
+    pub(super) tail: &'a [u8],
+}
+
+impl<'a> Stream<'a> {
+    /// One of which this is all.
+    pub(super) fn whole(head: &'a [u8]) -> Self {
+        Self { head, dropped: 0, tail: &[] }
+    }
+}
+
 /// Shows output in at most `limit` bytes: the head and the tail of it, with a line between them that
-/// says how much is not there. `dropped` bytes more were never kept; then there is no tail to show.
-pub(super) fn shown(bytes: &[u8], dropped: u64, limit: usize, inert: bool) -> Shown {
+/// says how much is not there.
+pub(super) fn shown(stream: Stream<'_>, limit: usize, inert: bool) -> Shown {
     let text = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         if inert { make_inert(&text) } else { text.into_owned() }
     };
-    if bytes.len() <= limit && dropped == 0 {
-        return Shown { text: text(bytes), left_out: 0 };
+    let Stream { head, dropped, tail } = stream;
+    if head.len() <= limit && dropped == 0 {
+        return Shown { text: text(head), left_out: 0 };
     }
-    let tail = if dropped == 0 { limit / 2 } else { 0 };
-    let head = backward(bytes, bytes.len().min(limit - tail));
-    let rest = forward(bytes, bytes.len() - tail.min(bytes.len()));
-    let left_out = (rest - head) as u64 + dropped;
-    let (head, rest) = (text(&bytes[..head]), text(&bytes[rest..]));
-    Shown { text: format!("{head}\n[... {left_out} bytes left out ...]\n{rest}"), left_out }
+    // The end of a stream is in what did not fit, if anything did not.
+    let end = if dropped == 0 { head } else { tail };
+    let room = (limit / 2).min(end.len());
+    let end = &end[forward(end, end.len() - room)..];
+    let begin = &head[..backward(head, head.len().min(limit - room))];
+    let left_out = head.len() as u64 + dropped - (begin.len() + end.len()) as u64;
+    let (begin, end) = (text(begin), text(end));
+    Shown { text: format!("{begin}\n[... {left_out} bytes left out ...]\n{end}"), left_out }
 }
 
 fn continues(byte: u8) -> bool {
@@ -84,15 +104,16 @@ mod tests {
     #[test]
     fn too_much_output_keeps_its_head_and_its_tail() {
         let output = [b"begin".repeat(20), b"end".repeat(20)].concat();
-        let shown = shown(&output, 0, 20, false);
+        let shown = shown(Stream::whole(&output), 20, false);
         assert_eq!(shown.text, "beginbegin\n[... 140 bytes left out ...]\ndendendend");
         assert_eq!(shown.left_out, 140);
     }
 
     #[test]
-    fn what_was_never_kept_is_counted() {
-        let shown = shown(b"abcdef", 10, 4, false);
-        assert_eq!((&shown.text[..], shown.left_out), ("abcd\n[... 12 bytes left out ...]\n", 12));
+    fn what_was_never_kept_is_counted_and_its_end_is_shown() {
+        let stream = Stream { head: b"abcdef", dropped: 10, tail: b"wxyz" };
+        let shown = shown(stream, 4, false);
+        assert_eq!((&shown.text[..], shown.left_out), ("ab\n[... 12 bytes left out ...]\nyz", 12));
     }
 
     proptest! {
@@ -100,7 +121,7 @@ mod tests {
         fn no_character_is_cut_and_every_byte_is_accounted_for(
             text in any::<String>(), limit in 8_usize..64, inert in any::<bool>(),
         ) {
-            let shown = shown(text.as_bytes(), 0, limit, inert);
+            let shown = shown(Stream::whole(text.as_bytes()), limit, inert);
             let replaced = |text: &str| text.contains(char::REPLACEMENT_CHARACTER);
             prop_assert!(!replaced(&shown.text) || replaced(&text));
             prop_assert!(shown.left_out > 0 || text.len() <= limit);

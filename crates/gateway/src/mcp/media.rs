@@ -1,7 +1,7 @@
-//! What kind of file it is, by its name; and for what a client will draw, by its first bytes, too.
+//! What kind of file it is: by its name, and for what a client will draw, by its first bytes.
 
 /// The type that goes with a name.
-pub(super) fn of_name(name: &str) -> &'static str {
+fn of_name(name: &str) -> &'static str {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     match extension.as_deref() {
         Some("png") => "image/png",
@@ -19,21 +19,57 @@ pub(super) fn of_name(name: &str) -> &'static str {
     }
 }
 
-/// Whether the name says that it is an image.
+/// Whether only the first bytes can tell.
+pub(super) fn must_be_seen(name: &str) -> bool {
+    is_image(of_name(name))
+}
+
+/// Whether a client would draw it.
 pub(super) fn is_image(kind: &str) -> bool {
     kind.starts_with("image/")
 }
 
-/// Whether the bytes are what the name says. A model's provider refuses a whole conversation for an
-/// image that is none.
-pub(super) fn is_really(kind: &str, bytes: &[u8]) -> bool {
-    match kind {
-        "image/png" => bytes.starts_with(b"\x89PNG\r\n\x1a\n"),
-        "image/jpeg" => bytes.starts_with(b"\xff\xd8\xff"),
-        "image/gif" => bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a"),
-        "image/webp" => bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"),
-        "image/svg+xml" => std::str::from_utf8(bytes).is_ok_and(|text| text.contains("<svg")),
-        _ => true,
+/// How much of the beginning of a file shows what it is.
+pub(super) const BEGINNING: u64 = 4096;
+
+/// The type of a file by its name and its beginning. What is called an image and is none is called by
+/// what it is: a model's provider refuses a whole conversation for an image that is none.
+pub(super) fn of(name: &str, beginning: &[u8]) -> &'static str {
+    match of_name(name) {
+        kind if is_image(kind) => image(beginning).unwrap_or_else(|| plain(beginning)),
+        kind => kind,
+    }
+}
+
+/// The kind of image that these are the first bytes of.
+fn image(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ if is_svg(bytes) => Some("image/svg+xml"),
+        _ => None,
+    }
+}
+
+/// A drawing begins with its element, or with what may stand before one.
+fn is_svg(bytes: &[u8]) -> bool {
+    let beginning = &bytes[..bytes.len().min(usize::try_from(BEGINNING).unwrap_or(usize::MAX))];
+    let text = String::from_utf8_lossy(beginning);
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let element = |text: &str| {
+        let after = text.strip_prefix("<svg").and_then(|rest| rest.chars().next());
+        after.is_some_and(|c| c.is_whitespace() || matches!(c, '>' | '/'))
+    };
+    let before = ["<?xml", "<!--", "<!DOCTYPE svg"].iter().any(|start| text.starts_with(start));
+    element(text) || before && text.match_indices("<svg").any(|(at, _)| element(&text[at..]))
+}
+
+fn plain(bytes: &[u8]) -> &'static str {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => "text/plain",
+        Err(_) => "application/octet-stream",
     }
 }
 
@@ -43,10 +79,18 @@ mod tests {
 
     #[test]
     fn an_image_is_one_by_name_and_by_content() {
-        assert_eq!(of_name("a/plot.PNG"), "image/png");
-        assert_eq!(of_name("png"), "application/octet-stream");
-        assert!(is_really("image/png", b"\x89PNG\r\n\x1a\nrest"));
-        assert!(!is_really("image/png", b"<html>") && !is_really("image/webp", b"RIFF"));
-        assert!(is_really("image/svg+xml", b"<?xml?><svg/>"));
+        let png = b"\x89PNG\r\n\x1a\nrest";
+        assert_eq!(of("a/plot.PNG", png), "image/png");
+        assert_eq!(of("plot.jpg", png), "image/png");
+        assert_eq!(of("png", png), "application/octet-stream");
+        assert_eq!(of("fake.png", b"<html>"), "text/plain");
+        assert_eq!(of("fake.webp", b"RIFF\xff"), "application/octet-stream");
+        assert_eq!(
+            of("a.svg", b"\xef\xbb\xbf <?xml version='1.0'?><!-- a --><svg\nx=''/>"),
+            "image/svg+xml"
+        );
+        assert_eq!(of("a.svg", b"<svg>"), "image/svg+xml");
+        assert_eq!(of("a.svg", b"an <svg> is no drawing"), "text/plain");
+        assert_eq!(of("a.csv", b"<svg>"), "text/csv");
     }
 }

@@ -8,7 +8,7 @@ use rmcp::{
     service::RequestContext,
 };
 
-use super::inert::shown;
+use super::inert::{Stream, shown};
 
 /// The most lines that are sent while the code runs.
 const LINES: u32 = 1000;
@@ -49,7 +49,7 @@ impl Progress {
                 self.say("more output is in the result".to_owned()).await;
                 false
             }
-            _ => self.say(shown(line, 0, LINE, self.inert).text).await,
+            _ => self.say(shown(Stream::whole(line), LINE, self.inert).text).await,
         }
     }
 

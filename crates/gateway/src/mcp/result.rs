@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{
     arguments::Unusable,
-    inert::{Shown, shown},
+    inert::{Shown, Stream, shown},
 };
 
 /// The key under which a result names the execution it is of.
@@ -55,10 +55,10 @@ fn is_zero(number: &u64) -> bool {
 /// An execution that is over.
 pub(super) fn of(execution: &Execution, limit: usize, inert: bool) -> CallToolResult {
     let end = execution.end.clone().unwrap_or_default();
-    let Shown { text: stdout, left_out: stdout_left_out_bytes } =
-        shown(&end.stdout, end.stdout_dropped, limit, inert);
-    let Shown { text: stderr, left_out: stderr_left_out_bytes } =
-        shown(&end.stderr, end.stderr_dropped, limit, inert);
+    let stdout = Stream { head: &end.stdout, dropped: end.stdout_dropped, tail: &end.stdout_tail };
+    let stderr = Stream { head: &end.stderr, dropped: end.stderr_dropped, tail: &end.stderr_tail };
+    let Shown { text: stdout, left_out: stdout_left_out_bytes } = shown(stdout, limit, inert);
+    let Shown { text: stderr, left_out: stderr_left_out_bytes } = shown(stderr, limit, inert);
     let message = end.error;
     let (status, error) = match (execution.status, message) {
         (Status::Success, _) => ("completed", None),

@@ -12,12 +12,12 @@ use rmcp::{
 };
 
 use super::{
-    arguments::{self, Asked},
+    arguments::{self, Asked, Unusable},
     files,
     gate::{Visit, Way},
     progress::Progress,
     result,
-    server::Door,
+    server::{Door, NOTHING_KEPT},
 };
 
 /// Runs what the arguments say, if they say something that may run.
@@ -33,6 +33,10 @@ pub(super) async fn execute(
         Ok(asked) => asked,
         Err(unusable) => return result::unusable(unusable).into(),
     };
+    if asked.request.thread_id.is_some() && !door.engine.keeps_homes() {
+        let message = format!("thread_id is not available here: {NOTHING_KEPT}");
+        return result::unusable(Unusable::Other(message)).into();
+    }
     let visit = Visit { door, caller, context, answers: call.input_responses };
     match visit.pass(&given).await {
         Way::Through(pass) => run(door, caller, (asked, pass), context).await.into(),

@@ -15,7 +15,7 @@ use rmcp::{
     service::RequestContext,
 };
 
-use super::{addresses, files, gate, message, run, tools};
+use super::{addresses, files, gate, message, result, run, tools};
 use crate::McpConfig;
 
 /// Who is asking.
@@ -37,6 +37,11 @@ pub(super) struct Door {
 
 const INSTRUCTIONS: &str = "Runs code in a sandbox without network access. Use execute_code; pass \
     the same thread_id to keep files between calls.";
+const INSTRUCTIONS_WITHOUT_HOMES: &str = "Runs code in a sandbox without network access. Use \
+    execute_code; nothing is kept between calls.";
+/// What is said of files where none are kept.
+pub(super) const NOTHING_KEPT: &str =
+    "the executors of this server keep nothing between calls, so there are no threads and no files";
 
 impl Door {
     /// Whether anybody but the person at the client could approve a call.
@@ -70,15 +75,20 @@ fn unread(refusal: &Refusal) -> ErrorData {
 
 impl ServerHandler for Door {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        let (capabilities, instructions) = if self.engine.keeps_homes() {
+            let both = ServerCapabilities::builder().enable_tools().enable_resources();
+            (both.build(), INSTRUCTIONS)
+        } else {
+            (ServerCapabilities::builder().enable_tools().build(), INSTRUCTIONS_WITHOUT_HOMES)
+        };
         let server = Implementation::new(tools::SERVER, env!("CARGO_PKG_VERSION"))
             .with_title("Code execution sandbox");
-        ServerConfig::new(capabilities).with_server_info(server).with_instructions(INSTRUCTIONS)
+        ServerConfig::new(capabilities).with_server_info(server).with_instructions(instructions)
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let name = tools::canonical(name);
-        tools::all().into_iter().find(|tool| tool.name == name)
+        tools::all(self.engine.keeps_homes()).into_iter().find(|tool| tool.name == name)
     }
 
     // The library would answer these with empty lists, as if there could be some.
@@ -122,7 +132,7 @@ impl ServerHandler for Door {
         let caller = self.caller(&context)?;
         // What is not to be used is not to be seen.
         let open = gate::is_open(self, &caller).await;
-        let list = if open { tools::all().to_vec() } else { Vec::new() };
+        let list = if open { tools::all(self.engine.keeps_homes()) } else { Vec::new() };
         Ok(ListToolsResult::with_all_items(list))
     }
 
@@ -132,7 +142,10 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let caller = self.caller(&context)?;
-        let recent = files::recent(self, &caller).await.map_err(|refusal| unread(&refusal))?;
+        let recent = match self.engine.keeps_homes() {
+            true => files::recent(self, &caller).await.map_err(|refusal| unread(&refusal))?,
+            false => Vec::new(),
+        };
         Ok(ListResourcesResult::with_all_items(recent))
     }
 
@@ -141,10 +154,13 @@ impl ServerHandler for Door {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(vec![
-            ResourceTemplate::new(addresses::OF_EXECUTION, "a file that an execution wrote"),
-            ResourceTemplate::new(addresses::OF_THREAD, "a file of a thread"),
-        ]))
+        let mut templates = Vec::new();
+        if self.engine.keeps_homes() {
+            let wrote = "a file that an execution wrote";
+            templates.push(ResourceTemplate::new(addresses::OF_EXECUTION, wrote));
+            templates.push(ResourceTemplate::new(addresses::OF_THREAD, "a file of a thread"));
+        }
+        Ok(ListResourceTemplatesResult::with_all_items(templates))
     }
 
     async fn read_resource(
@@ -169,6 +185,9 @@ impl ServerHandler for Door {
             tool @ (tools::LIST | tools::READ | tools::WRITE) => {
                 if let Some(closed) = gate::why_closed(self, &caller).await {
                     return Ok(closed.into());
+                }
+                if !self.engine.keeps_homes() {
+                    return Ok(result::failed(NOTHING_KEPT).into());
                 }
                 let arguments = request.arguments.clone().unwrap_or_default();
                 Ok(files::call(self, &caller, tool, arguments).await.into())

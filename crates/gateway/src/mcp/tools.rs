@@ -27,23 +27,29 @@ pub(super) fn canonical(name: &str) -> &str {
     }
 }
 
-/// The tool that runs code.
-pub(super) fn execute() -> Tool {
+/// The tool that runs code; without homes that are kept, there is no thread to name.
+fn execute(keeps_homes: bool) -> Tool {
     let annotations = ToolAnnotations::with_title("Execute code")
         .read_only(false)
         .destructive(false)
         .idempotent(false)
         .open_world(false);
-    Tool::new(EXECUTE, DESCRIPTION, object(input()))
+    let (mut input, description) = (input(), [WHAT, HOMES].concat());
+    let description = if keeps_homes { description } else { [WHAT, NO_HOMES].concat() };
+    if !keeps_homes && let Some(properties) = input["properties"].as_object_mut() {
+        properties.remove("thread_id");
+    }
+    Tool::new(EXECUTE, description, object(input))
         .with_title("Execute code")
         .with_raw_output_schema(object(output()))
         .with_annotations(annotations)
 }
 
-const DESCRIPTION: &str = "Runs a program in an isolated sandbox and returns what it printed, its \
-    exit code and how it ended. Each call starts with an empty home, unless thread_id names one that \
-    is kept. There is no network. Images that the program writes to its home come back with the \
-    result.";
+const WHAT: &str = "Runs a program in an isolated sandbox and returns what it printed, its exit code \
+    and how it ended. There is no network. ";
+const HOMES: &str = "Each call starts with an empty home, unless thread_id names one that is kept. \
+    Images that the program writes to its home come back with the result.";
+const NO_HOMES: &str = "Each call starts with an empty home, and nothing is kept.";
 
 /// The contract's four parameters, as it has them, and ours after them.
 fn input() -> Value {
@@ -115,12 +121,15 @@ fn output() -> Value {
     })
 }
 
-/// Every tool.
-pub(super) fn all() -> [Tool; 4] {
+/// Every tool that there can be: without homes that are kept, only the one.
+pub(super) fn all(keeps_homes: bool) -> Vec<Tool> {
+    if !keeps_homes {
+        return vec![execute(false)];
+    }
     let reads = |title| ToolAnnotations::with_title(title).read_only(true).open_world(false);
     let writes = ToolAnnotations::with_title("Write a file").read_only(false).destructive(true);
-    [
-        execute(),
+    vec![
+        execute(true),
         Tool::new(LIST, "Lists the files of a thread's home.", object(of_thread(json!({}), &[])))
             .with_annotations(reads("List files")),
         Tool::new(

@@ -3,7 +3,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_engine::{JobRequest, sidecar::JobLimits};
-use cloche_model::{EnvVars, Invalid, RequestFile};
+use cloche_model::{EnvVars, Invalid, Language, RequestFile};
 use serde::Deserialize;
 
 use crate::wire::number::whole;
@@ -39,7 +39,7 @@ impl TryFrom<JobBody> for JobRequest {
         let files = body.files.map(|files| files.into_iter().enumerate().map(file).collect());
         Ok(Self {
             code: body.code,
-            language: body.language,
+            language: body.language.map(own_name),
             stdin: body.stdin,
             timeout_ms: body.timeout_ms,
             files: files.transpose()?,
@@ -48,6 +48,11 @@ impl TryFrom<JobBody> for JobRequest {
             template: body.template,
         })
     }
+}
+
+/// The engine's name of a language. The tool's contract calls one of them `javascript`.
+fn own_name(name: String) -> String {
+    if name == "javascript" { Language::Node.name().to_owned() } else { name }
 }
 
 fn file((index, body): (usize, FileBody)) -> Result<RequestFile, Invalid> {

@@ -78,7 +78,7 @@ async fn drive(
         // A program that does not read it may be gone already.
         let _ = stdin.write_all(&spec.stdin).await;
     }
-    let cap = usize::try_from(spec.limits.output.bytes()).unwrap();
+    let cap = spec.limits.output.bytes();
     let stdout = capture(StreamName::Stdout, child.stdout.take(), output.clone(), cap);
     let stderr = capture(StreamName::Stderr, child.stderr.take(), output, cap);
     let deadline = tokio::time::sleep(spec.limits.timeout);
@@ -115,17 +115,14 @@ fn capture<R: AsyncRead + Unpin + Send + 'static>(
     stream: StreamName,
     pipe: Option<R>,
     output: mpsc::Sender<OutputChunk>,
-    cap: usize,
+    cap: u64,
 ) -> tokio::task::JoinHandle<Captured> {
     tokio::spawn(async move {
         let mut captured = Captured::default();
         let Some(mut pipe) = pipe else { return captured };
         let mut buffer = vec![0; 64 << 10];
         while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
-            let room = cap - captured.bytes.len();
-            let kept = length.min(room);
-            captured.bytes.extend_from_slice(&buffer[..kept]);
-            captured.dropped += (length - kept) as u64;
+            captured.keep(&buffer[..length], cap);
             let _ = output.send(OutputChunk { stream, bytes: buffer[..length].to_vec() }).await;
         }
         captured

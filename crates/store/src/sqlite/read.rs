@@ -188,6 +188,8 @@ fn execution_end(row: &SqliteRow, completed_at: Moment, whole: bool) -> Result<E
         Ok(bytes.unwrap_or_default())
     };
     Ok(ExecutionEnd {
+        stdout_tail: Vec::new(),
+        stderr_tail: Vec::new(),
         exit_code: number_or_null(row, "exit_code")?.unwrap_or(-1),
         stdout: bytes("stdout")?,
         stderr: bytes("stderr")?,

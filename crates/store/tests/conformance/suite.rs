@@ -111,6 +111,7 @@ pub(crate) fn end() -> ExecutionEnd {
             layer: None,
         },
         completed_at: Moment(2000),
+        ..ExecutionEnd::default()
     }
 }
 
