@@ -125,6 +125,7 @@ impl Agent {
                 ..row.clone()
             };
             self.inner.engine.update_response(over).await?;
+            self.inner.engine.agent_metrics().response_over(ResponseStatus::Failed);
         }
         if !open.is_empty() {
             tracing::warn!(ended = open.len(), "responses that a restart cut short have failed");

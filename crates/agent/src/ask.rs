@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use cloche_engine::Engine;
+
 use crate::{Listener, ModelProvider, Prices, ProviderError, Reply, Turn};
 
 /// The longest that anyone waits to ask again; a provider that wants more time is given up.
@@ -24,11 +26,13 @@ pub(crate) struct Route {
 pub(crate) struct Chain {
     routes: Vec<Route>,
     at: usize,
+    /// Where calls are counted.
+    engine: Engine,
 }
 
 impl Chain {
-    pub(crate) fn new(routes: Vec<Route>) -> Self {
-        Self { routes, at: 0 }
+    pub(crate) fn new(routes: Vec<Route>, engine: Engine) -> Self {
+        Self { routes, at: 0, engine }
     }
 
     /// Asks until somebody answers; the reply, and who gave it.
@@ -39,7 +43,7 @@ impl Chain {
     ) -> Result<(Reply, &Route), ProviderError> {
         let mut last = None;
         for at in self.at..self.routes.len() {
-            match patiently(&self.routes[at], turn, listener).await {
+            match patiently((&self.routes[at], &self.engine), turn, listener).await {
                 Ok(reply) => {
                     self.at = at;
                     return Ok((reply, &self.routes[at]));
@@ -61,14 +65,14 @@ impl Chain {
 }
 
 async fn patiently(
-    route: &Route,
+    (route, engine): (&Route, &Engine),
     turn: Turn<'_>,
     listener: &dyn Listener,
 ) -> Result<Reply, ProviderError> {
     let turn = Turn { model: &route.model, ..turn };
     let mut wait = route.backoff;
     for _ in 0..route.retries {
-        let error = match route.provider.answer(&turn, listener).await {
+        let error = match once((route, engine), &turn, listener).await {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
@@ -79,5 +83,24 @@ async fn patiently(
         tokio::time::sleep(pause).await;
         wait *= 2;
     }
-    route.provider.answer(&turn, listener).await
+    once((route, engine), &turn, listener).await
+}
+
+/// Asks, and counts it.
+async fn once(
+    (route, engine): (&Route, &Engine),
+    turn: &Turn<'_>,
+    listener: &dyn Listener,
+) -> Result<Reply, ProviderError> {
+    let answer = route.provider.answer(turn, listener).await;
+    let provider = route.name.split('/').next().unwrap_or_default();
+    let metrics = engine.agent_metrics();
+    match &answer {
+        Ok(reply) => {
+            metrics.model_called(provider, "ok");
+            metrics.tokens_used(provider, reply.tokens.input, reply.tokens.output);
+        }
+        Err(error) => metrics.model_called(provider, error.trouble.name()),
+    }
+    answer
 }

@@ -61,6 +61,21 @@ pub enum Trouble {
     Malformed,
 }
 
+impl Trouble {
+    /// A name for machines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RateLimited => "rate_limited",
+            Self::Overloaded => "overloaded",
+            Self::Unreachable => "unreachable",
+            Self::TimedOut => "timeout",
+            Self::Refused => "refused",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
 /// Why a provider did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]

@@ -184,6 +184,7 @@ impl Work {
         if let Err(failure) = self.write_end(&kept, kind.clone()).await {
             tracing::error!(id = %self.live.id, error = failure.message, "the end of a response was not written");
         }
+        self.engine.agent_metrics().response_over(status);
         self.live.change(|shown| {
             *shown = kept.response;
             ((), vec![kind])

@@ -20,11 +20,11 @@ use tokio::sync::{Notify, OnceCell};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Caller, Dispatcher, EngineConfig, Metrics, Refusal,
+    AgentMetrics, Caller, Dispatcher, EngineConfig, Metrics, Refusal,
     access::{Roster, unauthorized},
     admit::Slots,
     clock,
-    gates::{Desk, expire},
+    gates::Desk,
     live::{Live, Stop},
     secrets,
     webhook::{Courier, CourierError},
@@ -148,8 +148,7 @@ impl Engine {
         let inner = &self.inner;
         let courier = Arc::clone(&inner.courier);
         inner.background.spawn(courier.run(inner.closing.clone()));
-        let (store, desk) = (Arc::clone(&inner.store), Arc::clone(&inner.desk));
-        inner.background.spawn(expire(store, desk, inner.closing.clone()));
+        inner.background.spawn(self.clone().expire());
         inner.background.spawn(self.clone().keep_house(inner.config.homes.sweep_every));
     }
 
@@ -198,9 +197,18 @@ impl Engine {
         self.inner.config.homes.layers.is_some() && self.inner.dispatcher.keeps_homes()
     }
 
-    /// Everything that is counted, in the text format of Prometheus.
+    /// Where what agents do is counted.
     #[must_use]
-    pub fn metrics_text(&self) -> String {
+    pub fn agent_metrics(&self) -> &AgentMetrics {
+        &self.inner.metrics.agents
+    }
+
+    /// Everything that is counted, in the text format of Prometheus.
+    pub async fn metrics_text(&self) -> String {
+        match self.inner.store.pending_approvals(clock::now()).await {
+            Ok(count) => self.agent_metrics().set_pending(count),
+            Err(error) => tracing::error!(%error, "pending approvals could not be counted"),
+        }
         let running = self.inner.live.read().len();
         self.inner.metrics.text(running, self.inner.dispatcher.snapshot())
     }

@@ -20,7 +20,6 @@ use crate::{Caller, Engine, Refusal, clock, secrets};
 
 pub use call::ToolCall;
 pub(crate) use desk::Desk;
-pub(crate) use expiry::expire;
 pub use waiting::Waited;
 pub(crate) use waiting::as_of_now;
 
@@ -130,6 +129,7 @@ impl Engine {
             let allowed = decision(DecisionKind::Allowed, whose.to_owned(), caller, call)?;
             let pass = Pass { decision: allowed.id.clone(), by: allowed.by.clone() };
             self.inner.store.note(allowed).await?;
+            self.agent_metrics().decided(DecisionKind::Allowed);
             return Ok(Gate::Open(pass));
         }
         self.ask(caller, call).await
@@ -146,6 +146,7 @@ impl Engine {
         let note = Some(closed.message.clone());
         let refused = decision(DecisionKind::Refused, by.to_owned(), caller, call)?;
         self.inner.store.note(Decision { note, ..refused }).await?;
+        self.agent_metrics().decided(DecisionKind::Refused);
         Ok(Gate::Closed(closed))
     }
 
@@ -197,6 +198,7 @@ impl Engine {
             let used = decision(DecisionKind::Used, String::new(), caller, call)?;
             let pass = used.id.clone();
             if let Some(approval) = store.consume(&id, now, used).await? {
+                self.agent_metrics().decided(DecisionKind::Used);
                 self.inner.desk.tell(&approval.id);
                 let by = approval.decided_by.unwrap_or_default();
                 return Ok(Gate::Open(Pass { decision: pass, by }));
@@ -210,6 +212,7 @@ impl Engine {
             let asked = Decision { approval: Some(approval.id.clone()), ..asked };
             match store.ask(approval.clone(), self.inner.config.gates.pending, asked).await? {
                 Asked::New => {
+                    self.agent_metrics().decided(DecisionKind::Asked);
                     self.inner.desk.nudge();
                     return Ok(Gate::Ask(Box::new(approval)));
                 }

@@ -49,7 +49,7 @@ pub use files::{
 pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
-pub use metrics::Metrics;
+pub use metrics::{AgentMetrics, Metrics};
 pub use nowhere::Nowhere;
 pub use refusal::Refusal;
 pub use remote::{Remote, RemoteConfig, RemoteError};

@@ -1,5 +1,7 @@
 //! What is counted, for Prometheus. Whoever counts does not know how it is shown.
 
+mod agents;
+
 use std::time::Duration;
 
 use cloche_model::{Language, Status, Timings};
@@ -15,6 +17,8 @@ use prometheus_client::{
 };
 
 use crate::Snapshot;
+
+pub use agents::AgentMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ExecutionLabels {
@@ -47,6 +51,7 @@ pub struct Metrics {
     parked: Family<PoolLabels, Gauge>,
     target: Family<PoolLabels, Gauge>,
     webhooks: Family<ResultLabels, Counter>,
+    pub(crate) agents: AgentMetrics,
 }
 
 impl Metrics {
@@ -62,6 +67,7 @@ impl Metrics {
             parked: Family::default(),
             target: Family::default(),
             webhooks: Family::default(),
+            agents: AgentMetrics::default(),
         };
         metrics.register();
         metrics
@@ -88,6 +94,7 @@ impl Metrics {
             "Attempts to deliver a webhook, by result",
             self.webhooks.clone(),
         );
+        self.agents.register(registry);
     }
 
     pub(crate) fn execution_over(&self, status: Status, language: Option<Language>) {

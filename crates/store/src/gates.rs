@@ -110,6 +110,8 @@ pub trait Gates: Send + Sync {
     async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<Approval>>;
     /// Closes an open approval whose time is up; false if it is not open or not up.
     async fn expire(&self, id: &ApprovalId, now: Moment, decision: Decision) -> Result<bool>;
+    /// How many questions are open.
+    async fn pending_approvals(&self, now: Moment) -> Result<u64>;
     /// When the next open approval's time is up.
     async fn next_expiry(&self) -> Result<Option<Moment>>;
     /// One approval.

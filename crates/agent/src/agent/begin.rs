@@ -99,7 +99,8 @@ impl Agent {
                 backoff: config.backoff,
             })
         };
-        Ok(Chain::new(models.iter().map(route).collect::<Result<_, _>>()?))
+        let routes = models.iter().map(route).collect::<Result<_, _>>()?;
+        Ok(Chain::new(routes, self.inner.engine.clone()))
     }
 
     fn no_provider(&self, name: &str) -> Refusal {

@@ -20,12 +20,12 @@ pub(crate) struct Agent {
 }
 
 /// The tool, for requests.
-fn sandbox() -> Value {
+pub(crate) fn sandbox() -> Value {
     json!([{"type": "sandbox"}])
 }
 
 /// A turn of the model in which it runs code.
-fn runs(code: &str) -> Value {
+pub(crate) fn runs(code: &str) -> Value {
     json!({"calls": [{"name": "sandbox", "arguments": {"code": code, "timeout_seconds": 20}}]})
 }
 
@@ -57,7 +57,7 @@ impl Agent {
         Some(Self { host, models, _config: config })
     }
 
-    async fn gates(&self, gates: Value) {
+    pub(crate) async fn gates(&self, gates: Value) {
         self.host.admin_json(Method::PATCH, "defaults", gates).await;
     }
 
@@ -69,7 +69,7 @@ impl Agent {
         self.host.request(Method::POST, "/v1/responses").json(&body).send().await.unwrap()
     }
 
-    async fn ask(&self, body: Value, script: Value) -> Value {
+    pub(crate) async fn ask(&self, body: Value, script: Value) -> Value {
         let response = self.post(body, script).await;
         let status = response.status();
         let body: Value = response.json().await.unwrap();

@@ -1,15 +1,16 @@
 //! `cloche approval` and the gates in `cloche team set`, against a running server.
 
-use std::process::Command;
-
-use cloche_model::{
-    Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, Moment, Tool,
+use std::{
+    process::Command,
+    time::{Duration, Instant},
 };
-use cloche_store::{Asked, Gates, Sqlite, Store};
+
+use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::{
-    host::Host,
+    host::{Host, PATIENCE},
     support::{Ended, binary, ended},
 };
 
@@ -25,50 +26,39 @@ fn admin_json(host: &Host, words: &[&str]) -> Value {
     ended.json()
 }
 
-/// A call that waits, as an agent's door writes it.
-async fn asked(host: &Host, n: u8) -> String {
-    let key = admin_json(host, &["key", "list"])["keys"][0].clone();
-    let word = |name: &str| key[name].as_str().unwrap().to_owned();
-    let arguments = json!({"code": "import os\nprint('\u{1b}[2J')", "language": "python"});
-    let approval = Approval {
-        id: ApprovalId::from_random([n; 20]),
-        team: word("team_id").parse().unwrap(),
-        key: word("id").parse().unwrap(),
-        tool: Tool::ExecuteCode,
-        digest: n.to_string(),
-        arguments_bytes: arguments.to_string().len() as u64,
-        arguments: Some(arguments.to_string()),
-        state: ApprovalState::Pending,
-        created_at: Moment(i64::from(n)),
-        expires_at: Moment(i64::MAX),
-        decided_at: None,
-        decided_by: None,
-        reason: None,
-    };
-    let decision = Decision {
-        id: DecisionId::from_random([n; 20]),
-        kind: DecisionKind::Asked,
-        by: word("id"),
-        at: Moment(i64::from(n)),
-        team: Some(approval.team.clone()),
-        key: None,
-        tool: Some(Tool::ExecuteCode),
-        digest: None,
-        approval: Some(approval.id.clone()),
-        execution: None,
-        note: None,
-    };
-    let store = Sqlite::open(&host.data().join("cloche.db")).await.unwrap();
-    let id = approval.id.to_string();
-    assert_eq!(store.ask(approval, 9, decision).await.unwrap(), Asked::New);
-    store.close().await;
-    id
+/// A call of an agent that waits for a person: the id of its approval, and what it will come to.
+async fn asked(host: &Host, code: &str) -> (String, JoinHandle<Value>) {
+    let known = pending(host);
+    let arguments = json!({"language": "python", "code": code});
+    let params = json!({"name": "execute_code", "arguments": arguments});
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let request = host.request(Method::POST, "/mcp").json(&message);
+    let call = tokio::spawn(async move {
+        let answer: Value = request.send().await.unwrap().json().await.unwrap();
+        answer["result"]["structuredContent"].clone()
+    });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(new) = pending(host).into_iter().find(|id| !known.contains(id)) {
+            return (new, call);
+        }
+        assert!(Instant::now() < deadline && !call.is_finished(), "{:?}", call.await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
-#[tokio::test]
+fn pending(host: &Host) -> Vec<String> {
+    let list = admin_json(host, &["approval", "list"]);
+    let list = list["approvals"].as_array().unwrap();
+    list.iter().map(|approval| approval["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_person_reads_a_call_and_answers() {
     let Some(host) = Host::start().await else { return };
-    let (one, two) = (asked(&host, 1).await, asked(&host, 2).await);
+    admin(&host, &["team", "set", "default", "agent_sandbox=on"]).printed();
+    let (one, first) = asked(&host, "import os\nprint('\u{1b}[2J')").await;
+    let (two, second) = asked(&host, "print('two')").await;
     let list = admin(&host, &["approval", "list", "--team", "default"]).printed();
     assert!(list.contains(&one) && list.contains(&two), "{list}");
     let shown = admin(&host, &["approval", "show", &one]).printed();
@@ -77,9 +67,13 @@ async fn a_person_reads_a_call_and_answers() {
 
     let said = admin(&host, &["approval", "approve", &one, "--as", "ada", "--always"]).printed();
     assert_eq!(said, format!("approved {one}\n"));
+    assert_eq!(first.await.unwrap()["stdout"], "\u{1b}[2J\n");
     assert_eq!(admin_json(&host, &["team", "show", "default"])["execute_code"], "allow");
     let said = admin(&host, &["approval", "deny", &two, "--reason", "not today"]).printed();
     assert_eq!(said, format!("denied {two}\n"));
+    let denied = second.await.unwrap();
+    assert_eq!(denied["status"], "error_setup");
+    assert_eq!(denied["error"]["message"], "admin denied this call: not today");
     let again = admin(&host, &["approval", "approve", &two]);
     assert_eq!(again.code, 1, "{again:?}");
     assert_eq!(again.stderr, "cloche: it was denied already, by admin\n");
@@ -90,11 +84,44 @@ async fn a_person_reads_a_call_and_answers() {
     let all = admin_json(&host, &["approval", "list", "--state", "all"]);
     assert_eq!(all["approvals"].as_array().unwrap().len(), 2);
     let history = admin_json(&host, &["approval", "history", "--approval", &one]);
-    assert_eq!(history["decisions"][0]["by"], "admin (ada)");
-    assert_eq!(history["decisions"][1]["kind"], "asked");
+    let decisions = history["decisions"].as_array().unwrap();
+    let kinds: Vec<_> = decisions.iter().map(|it| it["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["used", "approved", "asked"]);
+    assert_eq!(decisions[1]["by"], "admin (ada)");
+    let ran = decisions[0]["trace_id"].as_str().unwrap();
+    assert_eq!(host.record(ran).await["stdout"], "\u{1b}[2J\n");
     let history = admin(&host, &["approval", "history", "--team", "default"]).printed();
     assert!(history.contains("denied") && history.contains("not today"), "{history}");
     assert!(history.contains("execute_code=allow"), "{history}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_whose_time_is_up_is_called_so() {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(config.path(), "[gates]\napproval_seconds = 2\n").unwrap();
+    let arguments = ["--config", config.path().to_str().unwrap()];
+    let Some(host) = Host::start_with(&arguments).await else { return };
+    admin(&host, &["team", "set", "default", "agent_sandbox=on"]).printed();
+    let (unanswered, call) = asked(&host, "print(1)").await;
+    let message = call.await.unwrap()["error"]["message"].clone();
+    assert!(message.as_str().unwrap().starts_with("nobody answered in time"), "{message}");
+    let late = admin(&host, &["approval", "approve", &unanswered]);
+    assert_eq!(late.stderr, "cloche: it has expired: nobody answered in time\n", "{late:?}");
+
+    // Whoever asked has left, so nobody uses the yes.
+    let (unused, call) = asked(&host, "print(2)").await;
+    call.abort();
+    let _ = call.await;
+    admin(&host, &["approval", "approve", &unused]).printed();
+    let deadline = Instant::now() + PATIENCE;
+    let state = |id: &str| admin_json(&host, &["approval", "show", id])["state"].clone();
+    while state(&unused) != "expired" {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let late = admin(&host, &["approval", "approve", &unused]);
+    let said = "cloche: it has expired: admin approved it, and it was not used in time\n";
+    assert_eq!(late.stderr, said, "{late:?}");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@
 mod admin_commands;
 mod agent;
 mod agent_client;
+mod agent_metrics;
 mod approvals;
 mod cancel;
 mod crashes;

@@ -142,6 +142,7 @@ impl Engine {
             decision: Decision { note: reason, ..decision },
         };
         if let Some(answered) = self.inner.store.answer(answer).await? {
+            self.agent_metrics().decided(kind);
             self.inner.desk.tell(&answered.id);
             self.inner.desk.nudge();
             return Ok(answered);
@@ -192,7 +193,12 @@ fn too_late(approval: &Approval) -> Refusal {
         ApprovalState::Approved | ApprovalState::Used => {
             format!("it was approved already, by {by}")
         }
-        ApprovalState::Pending | ApprovalState::Expired => "it has expired".to_owned(),
+        ApprovalState::Pending | ApprovalState::Expired if approval.decided_by.is_some() => {
+            format!("it has expired: {by} approved it, and it was not used in time")
+        }
+        ApprovalState::Pending | ApprovalState::Expired => {
+            "it has expired: nobody answered in time".to_owned()
+        }
     };
     Refusal::new(ErrorCode::Conflict, message)
 }

@@ -78,7 +78,10 @@ impl Engine {
             note: Some(describe(after)),
         };
         match self.inner.store.change_gates(team, after, decision).await? {
-            true => Ok(after),
+            true => {
+                self.agent_metrics().decided(DecisionKind::Changed);
+                Ok(after)
+            }
             false => Err(Refusal::not_found("team")),
         }
     }

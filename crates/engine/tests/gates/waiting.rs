@@ -96,7 +96,10 @@ async fn what_nobody_answers_expires_and_cannot_be_answered_later() {
     let waited = house.engine.wait_for_approval(&acme, &asked.id, PATIENCE).await.unwrap();
     assert_eq!(waited, Waited::Expired);
     let late = house.engine.approve(asked.id.as_str(), &operator()).await.unwrap_err();
-    assert_eq!((late.code, late.to_string().as_str()), (ErrorCode::Conflict, "it has expired"));
+    assert_eq!(
+        (late.code, late.to_string().as_str()),
+        (ErrorCode::Conflict, "it has expired: nobody answered in time")
+    );
     expired(&house, "nobody answered in time").await;
     assert_ne!(house.asked(&acme, "1").await.id, asked.id);
 }

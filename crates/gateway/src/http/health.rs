@@ -42,5 +42,5 @@ pub(crate) async fn ready(State(doors): State<Doors>) -> Result<Json<Health>, Ap
         content((String = "application/openmetrics-text")))))]
 pub(crate) async fn metrics(State(doors): State<Doors>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], doors.engine.metrics_text()).into_response()
+    ([(header::CONTENT_TYPE, kind)], doors.engine.metrics_text().await).into_response()
 }

@@ -3,7 +3,7 @@
 
 use cloche_engine::Refusal;
 use cloche_model::{ErrorCode, Execution, Status, TraceId};
-use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 
 use super::{
@@ -150,4 +150,18 @@ fn finish(output: &Output, trace_id: Option<&TraceId>) -> CallToolResult {
 /// The result of a tool that is not for running code: a sentence about what went wrong.
 pub(super) fn failed(message: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
+}
+
+/// How a call ended, for counting.
+pub(super) fn status(answer: &CallToolResponse) -> &'static str {
+    let CallToolResponse::Complete(result) = answer else { return "asked" };
+    let said = result.structured_content.as_ref().and_then(|output| output["status"].as_str());
+    match said {
+        Some("completed") => "completed",
+        Some("timeout") => "timeout",
+        Some("error_runtime") => "error_runtime",
+        Some("error_setup") => "error_setup",
+        _ if result.is_error == Some(true) => "error",
+        _ => "completed",
+    }
 }

@@ -6,11 +6,12 @@ use cloche_model::ErrorCode;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams,
-        CompleteResult, CustomRequest, CustomResult, Implementation, ListPromptsRequestMethod,
-        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-        PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
-        ReadResourceResult, ResourceTemplate, ServerCapabilities, ServerConfig, Tool,
+        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
+        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, Implementation,
+        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
+        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+        ReadResourceResponse, ReadResourceResult, ResourceTemplate, ServerCapabilities,
+        ServerConfig, Tool,
     },
     service::RequestContext,
 };
@@ -47,6 +48,22 @@ impl Door {
     /// Whether anybody but the person at the client could approve a call.
     pub(super) fn has_operator(&self) -> bool {
         matches!(self.who, Who::OfRequest)
+    }
+
+    /// A call of one of the tools for files.
+    async fn call_for_files(
+        &self,
+        caller: &Caller,
+        tool: &'static str,
+        request: CallToolRequestParams,
+    ) -> CallToolResult {
+        if let Some(closed) = gate::why_closed(self, caller).await {
+            return closed;
+        }
+        if !self.engine.keeps_homes() {
+            return result::failed(NOTHING_KEPT);
+        }
+        files::call(self, caller, tool, request.arguments.unwrap_or_default()).await
     }
 
     /// Who asks this; a request that nobody let in is not answered.
@@ -87,7 +104,7 @@ impl ServerHandler for Door {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let name = tools::canonical(name);
+        let name = tools::named(name)?;
         tools::all(self.engine.keeps_homes()).into_iter().find(|tool| tool.name == name)
     }
 
@@ -180,22 +197,15 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let caller = self.caller(&context)?;
-        match tools::canonical(&request.name) {
-            tools::EXECUTE => Ok(run::execute(self, &caller, request, &context).await),
-            tool @ (tools::LIST | tools::READ | tools::WRITE) => {
-                if let Some(closed) = gate::why_closed(self, &caller).await {
-                    return Ok(closed.into());
-                }
-                if !self.engine.keeps_homes() {
-                    return Ok(result::failed(NOTHING_KEPT).into());
-                }
-                let arguments = request.arguments.clone().unwrap_or_default();
-                Ok(files::call(self, &caller, tool, arguments).await.into())
-            }
-            unknown => {
-                let shown: String = unknown.chars().take(64).collect();
-                Err(ErrorData::invalid_params(format!("there is no tool {shown:?}"), None))
-            }
-        }
+        let Some(tool) = tools::named(&request.name) else {
+            let shown: String = request.name.chars().take(64).collect();
+            return Err(ErrorData::invalid_params(format!("there is no tool {shown:?}"), None));
+        };
+        let answer = match tool {
+            tools::EXECUTE => run::execute(self, &caller, request, &context).await,
+            tool => self.call_for_files(&caller, tool, request).await.into(),
+        };
+        self.engine.agent_metrics().tool_called(tool, result::status(&answer));
+        Ok(answer)
     }
 }

@@ -18,12 +18,15 @@ pub(super) const READ: &str = "read_file";
 pub(super) const WRITE: &str = "write_file";
 
 /// The tool that a name means. The contract writes the first one with either of two prefixes.
-pub(super) fn canonical(name: &str) -> &str {
+pub(super) fn named(name: &str) -> Option<&'static str> {
     let short =
         name.strip_prefix("sandbox.").or_else(|| name.strip_prefix("code_execution_sandbox."));
-    match short {
-        Some(EXECUTE) => EXECUTE,
-        _ => name,
+    match (short, name) {
+        (Some(EXECUTE), _) | (None, EXECUTE) => Some(EXECUTE),
+        (None, LIST) => Some(LIST),
+        (None, READ) => Some(READ),
+        (None, WRITE) => Some(WRITE),
+        _ => None,
     }
 }
 

@@ -190,6 +190,16 @@ impl Gates for Sqlite {
             .await
     }
 
+    async fn pending_approvals(&self, now: Moment) -> Result<u64> {
+        let row = sqlx::query(
+            "SELECT count(*) AS n FROM approvals WHERE state = 'pending' AND expires_at > ?",
+        )
+        .bind(now.0)
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(u64::try_from(row.try_get::<i64, _>("n")?).unwrap_or_default())
+    }
+
     async fn next_expiry(&self) -> Result<Option<Moment>> {
         let row = sqlx::query(
             "SELECT min(expires_at) AS at FROM approvals WHERE state IN ('pending', 'approved')",
