@@ -108,6 +108,18 @@ def test_what_is_called_a_picture_and_is_none_is_not_shown_as_one(talk):
     talk(work)
 
 
+def test_a_prompt_has_the_model_run_code(talk):
+    async def work(client):
+        (prompt,) = (await client.list_prompts()).prompts
+        assert [argument.name for argument in prompt.arguments] == ["task"]
+        filled = await client.get_prompt(prompt.name, {"task": "Factor 2**67 - 1."})
+        (message,) = filled.messages
+        assert message.role == "user" and message.content.text.endswith("Factor 2**67 - 1.")
+        assert "execute_code" in message.content.text
+
+    talk(work)
+
+
 def status(trace_id):
     headers = {"Authorization": f"Bearer {KEY}"}
     answer = httpx2.get(f"{URL}/v1/executions/{trace_id}", headers=headers)

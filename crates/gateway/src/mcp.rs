@@ -16,6 +16,7 @@ mod message;
 mod origin;
 mod pipe;
 mod progress;
+mod prompts;
 mod result;
 mod run;
 mod server;

@@ -59,6 +59,9 @@ async fn the_conformance_suite_finds_nothing_new() {
     let Some((node, conformance)) = suite() else { return };
     let Some(host) = for_agents().await else { return };
     let url = with_key(&host).await;
+    // The suite reads the first resource that there is; a run that wrote a file makes one.
+    let wrote = host.run(json!({"code": "open('a.txt', 'w').write('a')"})).await;
+    assert_eq!(wrote.1["success"], true, "{wrote:?}");
     let output = tokio::process::Command::new(node)
         .arg(conformance)
         .args(["server", "--suite", "all", "--url", &format!("{url}/mcp"), "--expected-failures"])

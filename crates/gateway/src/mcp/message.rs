@@ -109,11 +109,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Head, NoMessage> {
 pub(super) fn is_known(method: &str) -> bool {
     matches!(
         method,
-        "initialize"
-            | "ping"
-            | "server/discover"
+        "server/discover"
             | "tools/list"
             | "tools/call"
+            | "prompts/list"
+            | "prompts/get"
             | "resources/list"
             | "resources/read"
             | "resources/templates/list"

@@ -7,16 +7,17 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
-        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, Implementation,
-        ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
+        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, GetPromptRequestParams,
+        GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult,
         ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
         ReadResourceResponse, ReadResourceResult, ResourceTemplate, ServerCapabilities,
         ServerConfig, Tool,
     },
     service::RequestContext,
 };
+use serde_json::json;
 
-use super::{addresses, files, gate, message, result, run, tools};
+use super::{addresses, files, gate, message, prompts, result, run, tools};
 use crate::McpConfig;
 
 /// Who is asking.
@@ -93,10 +94,11 @@ fn unread(refusal: &Refusal) -> ErrorData {
 impl ServerHandler for Door {
     fn get_info(&self) -> ServerConfig {
         let (capabilities, instructions) = if self.engine.keeps_homes() {
-            let both = ServerCapabilities::builder().enable_tools().enable_resources();
-            (both.build(), INSTRUCTIONS)
+            let all = ServerCapabilities::builder().enable_tools().enable_prompts();
+            (all.enable_resources().build(), INSTRUCTIONS)
         } else {
-            (ServerCapabilities::builder().enable_tools().build(), INSTRUCTIONS_WITHOUT_HOMES)
+            let all = ServerCapabilities::builder().enable_tools().enable_prompts();
+            (all.build(), INSTRUCTIONS_WITHOUT_HOMES)
         };
         let server = Implementation::new(tools::SERVER, env!("CARGO_PKG_VERSION"))
             .with_title("Code execution sandbox");
@@ -108,15 +110,27 @@ impl ServerHandler for Door {
         tools::all(self.engine.keeps_homes()).into_iter().find(|tool| tool.name == name)
     }
 
-    // The library would answer these with empty lists, as if there could be some.
     async fn list_prompts(
         &self,
         _page: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+        let caller = self.caller(&context)?;
+        // They are about the tool.
+        let list = if gate::is_open(self, &caller).await { prompts::all() } else { Vec::new() };
+        Ok(ListPromptsResult::with_all_items(list))
     }
 
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        self.caller(&context)?;
+        prompts::get(&request).map(Into::into)
+    }
+
+    // The library would answer this with an empty list, as if there could be some.
     async fn complete(
         &self,
         _request: CompleteRequestParams,
@@ -187,7 +201,10 @@ impl ServerHandler for Door {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let caller = self.caller(&context)?;
         let read = files::resource(self, &caller, &request.uri).await;
-        let contents = read.map_err(|refusal| unread(&refusal))?;
+        let contents = read.map_err(|refusal| ErrorData {
+            data: Some(json!({"uri": request.uri})),
+            ..unread(&refusal)
+        })?;
         Ok(ReadResourceResult::new(vec![contents]).into())
     }
 
