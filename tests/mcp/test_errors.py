@@ -70,3 +70,14 @@ def test_over_a_pipe(tmp_path, passed_on):
     key = lambda pair: (pair[0], str(pair[1]))
     assert sorted(errors, key=key) == sorted(((code, id) for _, code, id in wrong), key=key)
     assert [answer["result"] for answer in answers if answer.get("id") == "last"] == [{}]
+
+
+def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_read(tmp_path):
+    process = start(tmp_path)
+    ping = {"jsonrpc": "2.0", "id": "last", "method": "ping"}
+    said = [*(json.dumps(message) for message in begin()), "x" * (33 << 20), json.dumps(ping), ""]
+    out, err = process.communicate("\n".join(said), timeout=PATIENCE)
+    assert process.returncode == 0, err
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [answer["error"]["code"] for answer in answers if "error" in answer] == [-32600]
+    assert answers[-1] == {"jsonrpc": "2.0", "id": "last", "result": {}}

@@ -298,6 +298,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_program_that_there_was_is_billed() {
+        let error = Some("no executor is available to run the code".to_owned());
+        let nothing = ExecutionEnd { exit_code: -1, error, ..ExecutionEnd::default() };
+        assert!(!began(Status::Failed, &nothing) && !began(Status::Blocked, &nothing));
+        // Its time or its owner's patience was up, it failed, or it was lost after it had spoken.
+        assert!(began(Status::Timeout, &nothing) && began(Status::Cancelled, &nothing));
+        assert!(began(Status::Failed, &ExecutionEnd { exit_code: 1, ..nothing.clone() }));
+        assert!(began(Status::Failed, &ExecutionEnd { stdout: b"up".to_vec(), ..nothing }));
+    }
+
+    #[test]
     fn a_program_that_failed_has_completed_and_one_that_we_lost_has_not() {
         let end = ExecutionEnd { exit_code: 1, ..ExecutionEnd::default() };
         assert_eq!(judge(Status::Failed, &end), (RunStatus::Completed, None));

@@ -142,6 +142,17 @@ async fn trouble_is_told_apart(protocol: Protocol) {
     assert_eq!(refused.message, "the model provider refused the request (HTTP 400): not now");
 }
 
+/// Only silence is too long, not the time that all of it takes.
+async fn a_slow_answer_is_waited_for(protocol: Protocol) {
+    let fixture = Fixture::start(protocol, SECRET).await;
+    let begun = std::time::Instant::now();
+    let reply = fixture.say(json!({"text": "well, well", "slow": 40})).await.unwrap();
+    assert_eq!(reply.text, "well, well");
+    assert!(begun.elapsed() > Duration::from_millis(600), "it was not slow");
+    let error = fixture.say(json!({"text": "well", "slow": 2000})).await.unwrap_err();
+    assert_eq!(error.trouble, Trouble::TimedOut);
+}
+
 async fn an_answer_without_tokens_is_cut(protocol: Protocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     assert!(fixture.say(json!({"text": "well", "cut": true})).await.unwrap().cut);
@@ -187,6 +198,7 @@ macro_rules! conformance_of {
             calls_are_put_together,
             a_conversation_arrives_as_it_was,
             trouble_is_told_apart,
+            a_slow_answer_is_waited_for,
             an_answer_without_tokens_is_cut,
             a_wrong_key_is_not_talked_about,
             nobody_there_is_said_so,

@@ -10,7 +10,8 @@
 //!   the rest of the entry;
 //! - `{"cut": true}` stops for want of tokens, `{"break": true}` ends the stream before its end,
 //!   `{"garbage": true}` sends what is no JSON, `{"page": true}` sends no stream at all,
-//!   `{"error": "…"}` fails inside the stream, `{"silent": true}` says nothing more, ever.
+//!   `{"error": "…"}` fails inside the stream, `{"silent": true}` says nothing more, ever,
+//!   `{"slow": 20}` pauses so many milliseconds before each chunk.
 //!
 //! `models` in an entry limits it to models of these names; others answer 404.
 
@@ -18,6 +19,7 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::{
@@ -122,7 +124,8 @@ fn answer(state: &Shared, protocol: Protocol, good: bool, body: Value) -> Respon
     if entry["page"] == true {
         return "<html>hello</html>".into_response();
     }
-    streamed(events(protocol, entry, &told), entry["silent"] == true)
+    let pause = Duration::from_millis(entry["slow"].as_u64().unwrap_or_default());
+    streamed(events(protocol, entry, &told), pause, entry["silent"] == true)
 }
 
 /// The script, the number of the turn, and what the last tool gave back.
@@ -156,9 +159,14 @@ fn refusal(status: u16, message: &str, retry_after: Option<&str>) -> Response {
 }
 
 /// The events in chunks that are cut anywhere.
-fn streamed(events: String, silent: bool) -> Response {
+fn streamed(events: String, pause: Duration, silent: bool) -> Response {
     let chunks: Vec<_> = events.into_bytes().chunks(37).map(<[u8]>::to_vec).collect();
-    let chunks = stream::iter(chunks).map(Ok::<_, std::io::Error>);
+    let chunks = stream::iter(chunks).then(move |chunk| async move {
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        Ok::<_, std::io::Error>(chunk)
+    });
     let body = if silent {
         Body::from_stream(chunks.chain(stream::pending()))
     } else {

@@ -256,6 +256,7 @@ async fn a_signal_to_stop_lets_jobs_end_within_the_grace_period_and_ends_the_oth
     assert_eq!(short["stdout"], "done\n");
     let long = long.await.unwrap().unwrap();
     assert_eq!(long.status(), 503);
+    assert_eq!(long.headers()["retry-after"], "1");
     let body: Value = long.json().await.unwrap();
     assert!(body["message"].as_str().unwrap().contains("stopped"), "{body}");
     assert!(sidecar.ended().await.success());
