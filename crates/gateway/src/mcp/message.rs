@@ -117,7 +117,6 @@ pub(super) fn is_known(method: &str) -> bool {
             | "resources/list"
             | "resources/read"
             | "resources/templates/list"
-            | "subscriptions/listen"
     )
 }
 
