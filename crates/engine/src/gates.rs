@@ -67,6 +67,8 @@ pub enum Shut {
     Denied,
     /// Too many calls of the team wait for a person.
     Crowded,
+    /// A person would have to be asked, and there is nobody.
+    Nobody,
     /// It could not be looked up, and that means no.
     Unknown,
 }
@@ -109,14 +111,28 @@ impl Engine {
     /// Decides about one call and writes the decision down. An approval that was given for it is used
     /// by this: a second call needs another.
     pub async fn gate(&self, caller: &Caller, call: &ToolCall) -> Gate {
-        self.try_gate(caller, call).await.unwrap_or_else(|refusal| {
+        self.gate_for(caller, call, true).await
+    }
+
+    /// The same where there is nobody who could be asked: a call that needs a person's word is refused.
+    pub async fn gate_without_people(&self, caller: &Caller, call: &ToolCall) -> Gate {
+        self.gate_for(caller, call, false).await
+    }
+
+    async fn gate_for(&self, caller: &Caller, call: &ToolCall, people: bool) -> Gate {
+        self.try_gate(caller, call, people).await.unwrap_or_else(|refusal| {
             let cause = refusal.source.as_ref().map(ToString::to_string);
             tracing::error!(error = %refusal, cause, "a gate could not be looked up, so it is closed");
             Gate::Closed(unknown())
         })
     }
 
-    async fn try_gate(&self, caller: &Caller, call: &ToolCall) -> Result<Gate, Refusal> {
+    async fn try_gate(
+        &self,
+        caller: &Caller,
+        call: &ToolCall,
+        people: bool,
+    ) -> Result<Gate, Refusal> {
         let standing = match self.closed(caller, call.tool).await? {
             Ok(standing) => standing,
             Err(closed) => {
@@ -131,6 +147,9 @@ impl Engine {
             self.inner.store.note(allowed).await?;
             self.agent_metrics().decided(DecisionKind::Allowed);
             return Ok(Gate::Open(pass));
+        }
+        if !people {
+            return self.refuse(caller, call, "gate", nobody()).await;
         }
         self.ask(caller, call).await
     }
@@ -290,6 +309,13 @@ fn unknown() -> Closed {
     let message = "whether this tool may be used could not be looked up, which means no; an \
                    operator of this server finds the reason in its log";
     Closed { why: Shut::Unknown, message: message.to_owned() }
+}
+
+fn nobody() -> Closed {
+    let message = "every call here needs the word of the person at the client, and this client \
+                   cannot ask them: use one that offers elicitation, or start `cloche mcp` without \
+                   --ask";
+    Closed { why: Shut::Nobody, message: message.to_owned() }
 }
 
 fn crowded() -> Closed {

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use cloche_engine::{GateChange, Shut, TeamChange};
+use cloche_engine::{Gate, GateChange, Shut, TeamChange};
 use cloche_model::{DecisionKind, Tool, ToolPolicy};
 
-use crate::house::House;
+use crate::house::{House, call};
 
 const ON: GateChange =
     GateChange { agent_sandbox: Some(Some(true)), execute_code: None, elicitation: None };
@@ -48,6 +48,20 @@ async fn the_fleet_s_setting_is_for_teams_without_one() {
     assert!(house.offered(&acme).await && !house.offered(&other).await);
     house.set("acme", UNSET).await;
     assert!(!house.offered(&acme).await);
+}
+
+#[tokio::test]
+async fn where_nobody_can_be_asked_only_a_policy_lets_a_call_through() {
+    let house = House::open().await;
+    let acme = house.open_team("acme").await;
+    let gate = house.engine.gate_without_people(&acme, &call("1")).await;
+    assert!(matches!(gate, Gate::Closed(closed) if closed.why == Shut::Nobody));
+    // Nobody was asked, so no question is open.
+    let refused = (DecisionKind::Refused, "gate".to_owned());
+    assert_eq!(house.history().await, [refused]);
+    house.policy("acme", Some(ToolPolicy::Allow)).await;
+    let gate = house.engine.gate_without_people(&acme, &call("1")).await;
+    assert!(matches!(gate, Gate::Open(_)), "{gate:?}");
 }
 
 #[tokio::test]

@@ -24,10 +24,6 @@ use super::{
 /// How often a client hears that its call still waits.
 const REMINDER: Duration = Duration::from_secs(10);
 
-/// What is said where a call has to be asked about and nobody can be.
-const NOBODY: &str = "every call here needs the word of the person at the client, and this client \
-    cannot ask them: use one that offers elicitation, or start `cloche mcp` without --ask";
-
 /// Where a call stands at the gate.
 pub(super) enum Way {
     /// It may run.
@@ -65,14 +61,17 @@ impl Visit<'_> {
         let call = ToolCall::new(Tool::ExecuteCode, &arguments);
         let deadline = Instant::now() + self.door.config.approval_wait;
         loop {
-            let approval = match self.door.engine.gate(self.caller, &call).await {
+            let anybody = self.door.has_operator() || elicit::means(self.context) != Means::None;
+            let gate = match anybody {
+                true => self.door.engine.gate(self.caller, &call).await,
+                false => self.door.engine.gate_without_people(self.caller, &call).await,
+            };
+            let approval = match gate {
                 Gate::Open(pass) => return Way::Through(pass),
                 Gate::Closed(Closed { message, .. }) => return stopped(message),
                 Gate::Ask(approval) => approval,
             };
-            let may = self.door.engine.may_elicit(self.caller).await;
-            let means = if may { elicit::means(self.context) } else { Means::None };
-            let waited = match means {
+            let waited = match self.means().await {
                 Means::Return => match self.answered(&approval) {
                     Some(answer) => self.answer(&approval, answer).await,
                     None => {
@@ -80,13 +79,18 @@ impl Visit<'_> {
                     }
                 },
                 Means::Request => self.ask_and_wait(&approval, &arguments, deadline).await,
-                Means::None if !self.door.has_operator() => return stopped(NOBODY.to_owned()),
                 Means::None => self.wait(&approval, deadline).await,
             };
             if let Some(message) = refusal(waited, &approval) {
                 return stopped(message);
             }
         }
+    }
+
+    /// How the person at the client can be asked, if they may.
+    async fn means(&self) -> Means {
+        let may = self.door.engine.may_elicit(self.caller).await;
+        if may { elicit::means(self.context) } else { Means::None }
     }
 
     /// What the person said when the client was told to ask them.
