@@ -100,13 +100,16 @@ struct Call {
 }
 
 const NAMES: [&str; 7] = ["a", "b", "c d", "\u{e9}", ".wh.a", ".wh..wh..opq", "new\nline"];
-/// Without hard links: an overlay makes two files of one that is changed under one of its names.
-const ACTS: [&str; 11] = [
+const ACTS: [&str; 15] = [
     "write",
     "write",
     "directory",
     "directory",
     "append",
+    "append",
+    "link",
+    "link",
+    "link",
     "sparse",
     "remove",
     "rename",
@@ -206,6 +209,50 @@ async fn what_is_in_the_home_survives_and_nothing_else_does() {
     assert_eq!(seen, "hard\nmain.sh\nmoved\none\n500\n77 2\n");
     let unchanged = thread.run(&host, RunSpec::new(Language::Bash, "cat hard")).await;
     assert_eq!(unchanged.written.layer, None, "nothing written, nothing stored");
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn a_file_with_several_names_stays_one_file() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let make = "mkdir d e; echo one > a; for n in b d/c e/x; do ln a $n; done; ln -s a s; ln s d/s";
+    thread.bash(&host, make).await;
+    let changed = "echo two >> b; chmod 640 a; mv e f; touch -hd @77 s; cat a d/c f/x; rm b";
+    assert_eq!(thread.bash(&host, changed).await, "one\ntwo\n".repeat(3));
+    let look = "cat a d/c f/x; stat -c '%a %h' a; stat -c %Y s d/s; \
+        [ a -ef d/c ] && [ a -ef f/x ] && echo one file";
+    let seen = format!("{}640 3\n77\n77\none file\n", "one\ntwo\n".repeat(3));
+    assert_eq!(thread.bash(&host, look).await, seen);
+    // Under the one name that is removed in the same call.
+    thread.bash(&host, "echo three >> a; rm a").await;
+    assert_eq!(thread.bash(&host, "cat d/c").await, "one\ntwo\nthree\n");
+    thread.bash(&host, "chmod 600 f/x; rm f/x").await;
+    assert_eq!(thread.bash(&host, "stat -c %a d/c").await, "600\n");
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn losing_one_of_several_names_or_a_mode_copies_no_content() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let make = "head -c 3M /dev/urandom > big; ln big other; cp big single; sha256sum big";
+    let sum = thread.bash(&host, make).await;
+    // In a home that has no room for another copy.
+    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let run = async |layers: &[LayerDigest], code: &str| {
+        let home = Some(ThreadHome { layers: layers.to_vec(), room });
+        let outcome = host.run(RunSpec { home, ..RunSpec::new(Language::Bash, code) }).await;
+        assert_eq!(outcome.ending, Ending::Exited(0), "{}", outcome.stderr.text());
+        outcome.written.layer.unwrap()
+    };
+    let removed = run(&thread.layers, "rm other").await;
+    assert!(removed.bytes.bytes() < 10_000, "{removed:?}");
+    let moded = run(&thread.layers, "chmod 600 big; mv single moved").await;
+    thread.layers.push(moded.digest);
+    let seen = thread.bash(&host, "sha256sum < other; sha256sum < moved; stat -c %a other").await;
+    let sum = sum.split(' ').next().unwrap();
+    assert_eq!(seen, format!("{sum}  -\n{sum}  -\n600\n"));
     host.executor.stop().await;
 }
 

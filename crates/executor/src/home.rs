@@ -1,7 +1,5 @@
 //! Bringing the home of a thread into a cell that waits for its job.
 
-use std::os::fd::OwnedFd;
-
 use cloche_layers::{LayerError, Layers, Mountable};
 use cloche_model::{HomeRoom, RunSpec};
 
@@ -9,7 +7,7 @@ use crate::{
     cell::Cell,
     executor::RunError,
     spawner::{
-        client::{SpawnError, Spawner},
+        client::{Diff, SpawnError, Spawner},
         protocol::HomeRequest,
     },
     warm,
@@ -55,12 +53,12 @@ impl House {
         Ok(Some(Self { mountable, room, given, placed }))
     }
 
-    /// Mounts it in a cell; gives the directory that will hold what is written.
+    /// Mounts it in a cell; gives what will hold what is written.
     pub(crate) async fn move_in(
         &self,
         cell: &mut Cell,
         spawner: &Spawner,
-    ) -> Result<OwnedFd, RunError> {
+    ) -> Result<Diff, RunError> {
         warm::wait_for_walls(cell).await?;
         let request = HomeRequest {
             layers: self.mountable.names().iter().map(ToString::to_string).collect(),

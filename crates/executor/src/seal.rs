@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     executor::RunError,
     spawner::{
-        client::{SpawnError, Spawner},
+        client::{Diff, SpawnError, Spawner},
         protocol::{self, PackRequest},
     },
 };
@@ -78,8 +78,8 @@ impl Placed {
 
 /// What is left of a run.
 pub(crate) struct Left {
-    /// The directory it wrote to; nobody writes there any more.
-    pub(crate) home: OwnedFd,
+    /// Where it wrote to; nobody writes there any more.
+    pub(crate) diff: Diff,
     pub(crate) placed: Vec<Placed>,
     /// Whether it is the diff of a thread's home.
     pub(crate) is_thread: bool,
@@ -93,8 +93,8 @@ impl Left {
 
     /// Whether there is surely nothing to keep.
     fn is_nothing(&self) -> io::Result<bool> {
-        rustix::fs::seek(&self.home, SeekFrom::Start(0))?;
-        for entry in Dir::new(self.home.try_clone()?)? {
+        rustix::fs::seek(&self.diff.upper, SeekFrom::Start(0))?;
+        for entry in Dir::new(self.diff.upper.try_clone()?)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if matches!(name, b"." | b"..") {
@@ -112,7 +112,8 @@ impl Left {
     /// Whether a file is what was put there, as far as we may see.
     fn is_unchanged(&self, placed: &Placed) -> bool {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&self.home, placed.name.as_str(), flags, Mode::empty());
+        let opened =
+            rustix::fs::openat(&self.diff.upper, placed.name.as_str(), flags, Mode::empty());
         let Ok(file) = opened else { return false };
         let Ok(stat) = rustix::fs::fstat(&file) else { return false };
         let size = placed.content.len();
@@ -125,7 +126,7 @@ impl Left {
 
     /// Whether there is no room left for another page or another file.
     fn is_full(&self) -> io::Result<bool> {
-        let room = rustix::fs::fstatfs(&self.home)?;
+        let room = rustix::fs::fstatfs(&self.diff.upper)?;
         Ok(room.f_bavail == 0 || room.f_ffree == 0)
     }
 
@@ -209,8 +210,9 @@ impl Archive {
         let (verdict, verdict_theirs) = io::pipe()?;
         // Only to be woken less often.
         let _ = rustix::pipe::fcntl_setpipe_size(&bytes, PIPE);
-        let fds = [left.home.as_fd(), bytes_theirs.as_fd(), verdict_theirs.as_fd()];
-        spawner.pack(left.request(), fds).await?;
+        let three = [&left.diff.upper, &bytes_theirs.into(), &verdict_theirs.into()];
+        let fds: Vec<_> = three.into_iter().chain(&left.diff.merged).map(AsFd::as_fd).collect();
+        spawner.pack(left.request(), &fds).await?;
         let unchanged = Unchanged::default();
         let archive = Self {
             bytes: pipe::Receiver::from_owned_fd(OwnedFd::from(bytes))?,

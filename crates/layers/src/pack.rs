@@ -6,6 +6,7 @@
 
 mod file;
 mod links;
+mod relink;
 
 use std::{
     ffi::{CString, OsString},
@@ -18,14 +19,17 @@ use std::{
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 
+pub use self::relink::relink;
+
 use self::{
     file::{Scratch, copy, extents},
     links::Links,
 };
 use crate::{
+    beneath,
     entry::{Entry, Kind, Mtime},
     error::PATH_BYTES,
-    wire::{join, write},
+    wire::{join, split, write},
 };
 
 /// Which attributes the overlay marked its directories with.
@@ -46,14 +50,25 @@ pub struct PackRequest {
     pub markers: Markers,
 }
 
-/// Writes the tree below `dir` to `out` as a pax archive: sorted, the same bytes for the same tree.
+/// A directory that a guest has written to.
+#[derive(Clone, Copy, Debug)]
+pub struct Upper<'a> {
+    /// The directory itself.
+    pub dir: BorrowedFd<'a>,
+    /// The overlay that it is the upper directory of. Of files that a guest gave another mode,
+    /// time or name, the content is found there.
+    pub merged: Option<BorrowedFd<'a>>,
+}
+
+/// Writes the tree below a directory to `out` as a pax archive: sorted, the same bytes for the same tree.
 ///
 /// Sockets are left out, and whatever has a path of more than 16 KiB. Set-user-id and set-group-id bits of files are too: a home has one user.
 ///
 /// # Errors
 /// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes.
-pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::Result<()> {
+pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Result<()> {
     let mut packer = Packer {
+        merged: upper.merged,
         out: BufWriter::with_capacity(1 << 16, out),
         markers: request.markers,
         path: Vec::new(),
@@ -61,7 +76,7 @@ pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::
         links: Links::default(),
         scratch: Scratch::default(),
     };
-    let top = rustix::fs::openat(dir, ".", DIRECTORY, Mode::empty())?;
+    let top = rustix::fs::openat(upper.dir, ".", DIRECTORY, Mode::empty())?;
     let skipped = |name: &[u8]| request.skip.iter().any(|skip| skip.as_bytes() == name);
     let mut here = packer.enter(top, None)?;
     if let Some(level) = packer.levels.last_mut() {
@@ -79,6 +94,10 @@ pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::
 const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// Not to wait, should it be a pipe by now.
+const FILE: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
 /// A directory that is being walked.
 struct Level {
     /// The length of its path.
@@ -91,7 +110,8 @@ struct Level {
     names: Vec<CString>,
 }
 
-struct Packer<W: Write> {
+struct Packer<'a, W: Write> {
+    merged: Option<BorrowedFd<'a>>,
     out: BufWriter<W>,
     markers: Markers,
     path: Vec<u8>,
@@ -100,7 +120,7 @@ struct Packer<W: Write> {
     scratch: Scratch,
 }
 
-impl<W: Write> Packer<W> {
+impl<W: Write> Packer<'_, W> {
     /// Packs one name in the directory `here`, and gives back where to go on.
     fn entry(&mut self, here: OwnedFd, name: &CString) -> io::Result<OwnedFd> {
         let parent = self.path.len();
@@ -228,9 +248,7 @@ impl<W: Write> Packer<W> {
     }
 
     fn file(&mut self, here: &OwnedFd, name: &CString) -> io::Result<()> {
-        // Not to wait, should it be a pipe by now.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = self.open(here, name, flags)?;
+        let file = self.open(here, name, FILE)?;
         let stat = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(self.error("the file was replaced while it was packed"));
@@ -242,17 +260,32 @@ impl<W: Write> Packer<W> {
             return write::head(&mut self.out, &entry);
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let kind = Kind::File { size, extents: extents(&file, &stat)?, data_at: 0, hash: [0; 16] };
+        let found = self.scratch.attributes(file.as_fd(), self.markers)?;
+        let data = if found.is_only_about { self.content()? } else { file };
+        let extents = extents(&data, &rustix::fs::fstat(&data)?)?;
+        let kind = Kind::File { size, extents, data_at: 0, hash: [0; 16] };
         let entry = Entry {
             path: self.path.clone(),
             kind,
             mode: stat.st_mode & 0o1777,
             mtime: mtime(&stat),
-            xattrs: self.scratch.attributes(file.as_fd(), self.markers)?.xattrs,
+            xattrs: found.xattrs,
         };
         write::head(&mut self.out, &entry)?;
-        copy(&file, &entry.kind, self.scratch.buffer(), &mut self.out)?;
+        copy(&data, &entry.kind, self.scratch.buffer(), &mut self.out)?;
         write::pad(&mut self.out, entry.kind.data_bytes())
+    }
+
+    /// The content of a file that the upper directory holds only the mode, time and name of.
+    fn content(&self) -> io::Result<OwnedFd> {
+        let merged = self.merged.ok_or_else(|| self.error("its content is not here"))?;
+        let (directory, name) = split(&self.path);
+        let file =
+            beneath::open(beneath::directory(merged, directory)?, name, FILE, Mode::empty())?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+            FileType::RegularFile => Ok(file),
+            _ => Err(self.error("its content is no file")),
+        }
     }
 
     fn error(&self, what: &str) -> io::Error {

@@ -31,12 +31,18 @@ pub(super) const BENCH: [&str; 2] = ["/bench/view", "/bench/scratch"];
 const SLACK: (u64, u64) = (256 << 10, 64);
 /// The most bytes of one mount option.
 const OPTION_LEN: usize = 255;
+/// What makes an overlay more like one file system: directories that earlier layers hold can be renamed;
+/// a file with several names stays one when it is changed; and a change of mode or name, or the loss
+/// of one of several names, does not copy the content. Numbers of files are those of their layers.
+const AS_ONE_TREE: [(&str, &str); 4] =
+    [("redirect_dir", "on"), ("index", "on"), ("metacopy", "on"), ("xino", "off")];
 const NEW_MOUNT: u64 = 0x0002_0000;
 
 /// What became of a home.
 pub(super) enum Housing {
-    /// It is mounted; this directory will hold what is written.
-    Mounted(OwnedFd),
+    /// It is mounted; the first directory will hold what is written, the second is the home if that
+    /// is another.
+    Mounted(OwnedFd, Option<OwnedFd>),
     /// A directory has the name of a file that the run needs.
     Blocked(String),
 }
@@ -81,8 +87,9 @@ impl Homes {
                 return Ok(Housing::Blocked(name.clone()));
             }
         }
+        let merged = (!request.layers.is_empty()).then(|| open_dir(&home, ".")).transpose()?;
         self.put_into(cell, &home)?;
-        Ok(Housing::Mounted(upper))
+        Ok(Housing::Mounted(upper, merged))
     }
 
     /// The layers, shown as the guest's in this slot.
@@ -191,7 +198,7 @@ fn overlay_at(
         .and_then(|()| set("upperdir", &format!("{scratch}/upper")))
         .and_then(|()| set("workdir", &format!("{scratch}/work")))
         .and_then(|()| match privileged {
-            true => set("redirect_dir", "on"),
+            true => AS_ONE_TREE.iter().try_for_each(|(key, value)| set(key, value)),
             false => rustix::mount::fsconfig_set_flag(&context, "userxattr"),
         })
         .map_err(io::Error::from)

@@ -52,7 +52,7 @@ pub(crate) enum Request {
     /// Mount a home in a cell that has run nothing yet.
     Home { cell: CellId, home: HomeRequest },
     /// Pack what is in a directory that guests have written to. Carries the directory, where the
-    /// archive goes, and where it is told how that went.
+    /// archive goes, where it is told how that went, and the overlay if it is the upper part of one.
     Pack { request: PackRequest },
 }
 
@@ -110,7 +110,8 @@ pub(crate) enum Event {
     Spawned { cell: CellId, gauges: [bool; 3] },
     /// A cell could not be started.
     Refused { cell: CellId, reason: String },
-    /// A home was mounted. Carries the directory that holds what will be written.
+    /// A home was mounted. Carries the directory that holds what will be written, and the home if
+    /// that is another.
     Housed { cell: CellId },
     /// A home could not be mounted.
     Homeless { cell: CellId, reason: String },

@@ -37,6 +37,8 @@ impl Default for Scratch {
 pub(super) struct Attributes {
     pub(super) opaque: bool,
     pub(super) redirect: Option<Vec<u8>>,
+    /// Whether a file's content is elsewhere: only what is about it was changed.
+    pub(super) is_only_about: bool,
     pub(super) xattrs: Vec<Xattr>,
 }
 
@@ -57,15 +59,15 @@ impl Scratch {
             Err(Errno::NOTSUP | Errno::TOOBIG | Errno::RANGE) => return Ok(found),
             Err(errno) => return Err(errno.into()),
         };
-        let (opaque, redirect): (&[u8], &[u8]) = match markers {
-            Markers::Trusted => (b"trusted.overlay.opaque", b"trusted.overlay.redirect"),
-            Markers::User => (b"user.overlay.opaque", b"user.overlay.redirect"),
+        let prefix = match markers {
+            Markers::Trusted => &b"trusted.overlay."[..],
+            Markers::User => USER_OVERLAY,
         };
         let mut bytes = 0;
         for name in self.list[..listed].split(|&byte| byte == 0) {
-            let marker = name == opaque || name == redirect;
+            let marker = name.strip_prefix(prefix);
             let guests = name.starts_with(USER) && !name.starts_with(USER_OVERLAY);
-            if !marker && !guests {
+            if !guests && !matches!(marker, Some(b"opaque" | b"redirect" | b"metacopy")) {
                 continue;
             }
             let value = match rustix::fs::fgetxattr(file, name, &mut self.buffer[..]) {
@@ -73,13 +75,16 @@ impl Scratch {
                 Err(Errno::NODATA | Errno::TOOBIG) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            if name == opaque {
-                found.opaque = value == b"y";
-            } else if name == redirect {
-                found.redirect = Some(value.to_vec());
-            } else if bytes + name.len() + value.len() <= XATTR_BYTES {
-                bytes += name.len() + value.len();
-                found.xattrs.push((name.to_vec(), value.to_vec()));
+            match marker {
+                Some(b"opaque") => found.opaque = value == b"y",
+                Some(b"redirect") => found.redirect = Some(value.to_vec()),
+                // An overlay in a user namespace has none, and there it would be a guest's word.
+                Some(_) => found.is_only_about = markers == Markers::Trusted,
+                None if bytes + name.len() + value.len() <= XATTR_BYTES => {
+                    bytes += name.len() + value.len();
+                    found.xattrs.push((name.to_vec(), value.to_vec()));
+                }
+                None => {}
             }
         }
         found.xattrs.sort();

@@ -14,7 +14,7 @@ use std::{
     path::Path,
 };
 
-use cloche_layers::{Kind, Markers, PackRequest, pack};
+use cloche_layers::{Kind, Markers, PackRequest, Upper, pack};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 
 use crate::{
@@ -218,7 +218,8 @@ fn an_overlay_of_an_ordinary_user_has_markers_of_its_own() {
     for (markers, opaque) in [(Markers::User, true), (Markers::Trusted, false)] {
         let mut out = Vec::new();
         let request = PackRequest { skip: Vec::new(), markers };
-        pack(File::open(dir.path()).unwrap().as_fd(), &request, &mut out).unwrap();
+        let top = File::open(dir.path()).unwrap();
+        pack(Upper { dir: top.as_fd(), merged: None }, &request, &mut out).unwrap();
         let text = String::from_utf8_lossy(&out);
         assert_eq!(text.contains("opaque/.wh..wh..opq"), opaque);
         assert!(text.contains("SCHILY.xattr.user.mine=kept") && !text.contains("user.overlay"));
@@ -232,7 +233,9 @@ fn what_cannot_be_in_a_home_is_refused_or_left_out() {
     }
     let dir = tempfile::tempdir().unwrap();
     let request = PackRequest { skip: vec!["skipped".into()], markers: Markers::Trusted };
-    let packed = |out: &mut Vec<u8>| pack(File::open(dir.path()).unwrap().as_fd(), &request, out);
+    let top = File::open(dir.path()).unwrap();
+    let upper = Upper { dir: top.as_fd(), merged: None };
+    let packed = |out: &mut Vec<u8>| pack(upper, &request, out);
     let _socket = UnixListener::bind(dir.path().join("socket")).unwrap();
     fs::create_dir(dir.path().join("skipped")).unwrap();
     fs::create_dir_all(dir.path().join("kept/skipped")).unwrap();
