@@ -256,6 +256,61 @@ async fn losing_one_of_several_names_or_a_mode_copies_no_content() {
     host.executor.stop().await;
 }
 
+#[tokio::test]
+async fn the_home_itself_keeps_its_mode_time_and_attributes() {
+    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+        return;
+    };
+    let mut thread = Thread::default();
+    let mark = "import os; os.setxattr('.', 'user.mark', b'home')";
+    let marked = thread.run(&host, RunSpec::new(Language::Python, mark)).await;
+    assert!(marked.written.layer.is_some(), "an attribute of the home is worth a layer");
+    thread.bash(&host, "echo kept > file; touch -d @77 .").await;
+    let look = "import os; s = os.stat('.'); \
+        print(os.getxattr('.', 'user.mark').decode(), oct(s.st_mode), int(s.st_mtime))";
+    let seen = thread.run(&host, RunSpec::new(Language::Python, look)).await;
+    assert_eq!(seen.stdout.text(), "home 0o40755 77\n", "{}", seen.stderr.text());
+    assert_eq!(seen.written.layer, None);
+    for (mode, in_the_run) in [("500", "500"), ("000", "100"), ("1700", "1700")] {
+        let changed =
+            thread.run(&host, RunSpec::new(Language::Bash, format!("chmod {mode} ."))).await;
+        assert!(changed.written.layer.is_some(), "{mode}");
+        let seen = thread.bash(&host, "stat -c %a .; cat file").await;
+        assert_eq!(seen, format!("{in_the_run}\nkept\n"));
+        let squashed = host.layers.squash(&thread.layers).await.unwrap().unwrap();
+        let kept = squashed.index.get(b"").unwrap();
+        assert_eq!(format!("{:03o}", kept.mode), mode, "what the thread keeps");
+        thread.layers = vec![squashed.layer.digest];
+        // Through a run that changes something else.
+        thread.bash(&host, "[ ! -w . ] || echo more >> other; echo kept > file").await;
+        let kept = host.layers.index(thread.layers.last().unwrap()).await.unwrap();
+        assert_eq!(format!("{:03o}", kept.get(b"").unwrap().mode), mode, "after another run");
+    }
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn attributes_that_a_home_cannot_keep_are_not_lost_in_silence() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let most = "import os; open('f', 'w'); os.setxattr('f', 'user.a', b'a' * 3500); os.mkdir('d')
+for i in range(60): os.setxattr('d', f'user.{i}', b'b' * 30)";
+    let kept = thread.run(&host, RunSpec::new(Language::Python, most)).await;
+    assert!(!kept.written.quota_exceeded, "{kept:?}");
+    let look = "import os; os.rename('d', 'e'); print(len(os.getxattr('f', 'user.a')), len(os.listxattr('e')))";
+    let seen = thread.run(&host, RunSpec::new(Language::Python, look)).await;
+    assert_eq!(seen.stdout.text(), "3500 60\n", "{}", seen.stderr.text());
+    let seen = thread
+        .run(&host, RunSpec::new(Language::Python, "import os; print(len(os.listxattr('e')))"))
+        .await;
+    assert_eq!(seen.stdout.text(), "60\n", "{}", seen.stderr.text());
+    let more = "import os; os.setxattr('f', 'user.b', b'b' * 200)";
+    let lost = thread.run(&host, RunSpec::new(Language::Python, more)).await;
+    assert_eq!(lost.ending, Ending::Exited(0));
+    assert!(lost.written.quota_exceeded, "{lost:?}");
+    host.executor.stop().await;
+}
+
 /// Makes a wheel by hand, so that nothing is needed from a network.
 const WHEEL: &str = r#"
 python3 - <<'END'

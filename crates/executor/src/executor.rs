@@ -200,7 +200,7 @@ impl Executor {
         let mut cell = self.cell(&key, found).await?;
         let waited = asked.elapsed();
         metrics.cell.add(waited);
-        let diff = match &house {
+        let moved = match &house {
             Some(house) => Some(house.move_in(&mut cell, spawner).await?),
             None => None,
         };
@@ -216,9 +216,10 @@ impl Executor {
         let Driven { mut outcome, home } = driven?;
         outcome.timings.cell = waited;
         let ended = Instant::now();
+        let (diff, before) = moved.unzip();
         let diff = diff.or(home.map(|upper| Diff { upper, merged: None }));
         if let (Some(keep), Some(placed), Some(diff)) = (keep, placed, diff) {
-            let left = Left { diff, placed, is_thread: house.is_some() };
+            let left = Left { diff, placed, before };
             let written = seal::seal(spawner, keep, &left).await;
             // The last to let go of a home unmounts it, which may take its time.
             tokio::task::spawn_blocking(move || drop(left));

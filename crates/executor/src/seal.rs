@@ -4,7 +4,6 @@
 //! reads the files, which may have any mode, and the archive is stored as a layer.
 
 use std::{
-    collections::BTreeSet,
     fs::File,
     io::{self, Read},
     os::fd::{AsFd, OwnedFd},
@@ -14,7 +13,7 @@ use std::{
 };
 
 use cloche_layers::{Bounds, LayerError, Layers, survey};
-use cloche_model::{OutputFile, RunSpec, Written};
+use cloche_model::{LayerDigest, OutputFile, RunSpec, Written};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -26,7 +25,7 @@ use crate::{
     executor::RunError,
     spawner::{
         client::{Diff, SpawnError, Spawner},
-        protocol::{self, PackRequest},
+        protocol::{self, PackRequest, Verdict},
     },
 };
 
@@ -81,18 +80,45 @@ pub(crate) struct Left {
     /// Where it wrote to; nobody writes there any more.
     pub(crate) diff: Diff,
     pub(crate) placed: Vec<Placed>,
-    /// Whether it is the diff of a thread's home.
-    pub(crate) is_thread: bool,
+    /// What the thread's home was before, if there is a thread.
+    pub(crate) before: Option<Before>,
+}
+
+/// What a thread's home was before the run.
+pub(crate) struct Before {
+    stack: Vec<LayerDigest>,
+    /// The mode of the home itself, if the stack says.
+    mode: Option<u32>,
+    /// When the home itself was last changed.
+    changed: (i64, i64),
+}
+
+impl Before {
+    /// Before anything of the run has begun.
+    pub(crate) fn of(stack: Vec<LayerDigest>, mode: Option<u32>, diff: &Diff) -> io::Result<Self> {
+        Ok(Self { stack, mode, changed: changed(&diff.upper)? })
+    }
+}
+
+/// When a directory was last changed, in its names or itself.
+fn changed(directory: &OwnedFd) -> io::Result<(i64, i64)> {
+    let stat = rustix::fs::fstat(directory)?;
+    Ok((stat.st_ctime, stat.st_ctime_nsec as i64))
 }
 
 impl Left {
     /// Whether a file is left out of the layer as long as it is what was put there.
     fn is_left_out(&self, placed: &Placed) -> bool {
-        placed.is_program || !self.is_thread
+        placed.is_program || self.before.is_none()
     }
 
     /// Whether there is surely nothing to keep.
     fn is_nothing(&self) -> io::Result<bool> {
+        if let Some(before) = &self.before
+            && before.changed != changed(&self.diff.upper)?
+        {
+            return Ok(false);
+        }
         rustix::fs::seek(&self.diff.upper, SeekFrom::Start(0))?;
         for entry in Dir::new(self.diff.upper.try_clone()?)? {
             let entry = entry?;
@@ -136,7 +162,8 @@ impl Left {
             digest: Sha256::digest(&placed.content).into(),
             leave_out: self.is_left_out(placed),
         });
-        PackRequest { placed: placed.collect() }
+        let home_mode = self.before.as_ref().and_then(|before| before.mode);
+        PackRequest { placed: placed.collect(), home_mode }
     }
 }
 
@@ -156,7 +183,7 @@ pub(crate) async fn seal(
     left: &Left,
 ) -> Result<Written, RunError> {
     match try_seal(spawner, keep, left).await {
-        Err(error) if left.is_thread => Err(RunError::Seal(error)),
+        Err(error) if left.before.is_some() => Err(RunError::Seal(error)),
         Err(error) => {
             tracing::error!(%error, "the files of a run were not kept");
             Ok(Written::default())
@@ -169,43 +196,50 @@ async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Writ
     if left.is_nothing()? {
         return Ok(Written::default());
     }
-    let quota_exceeded = left.is_thread && left.is_full()?;
-    let (archive, unchanged) = Archive::of(left, spawner).await?;
-    let (layer, index) = match keep {
-        Keep::In(layers) => layers.store(archive).await?.map(|it| (Some(it.layer), it.index)),
-        Keep::NamesOnly => {
+    let is_full = left.before.is_some() && left.is_full()?;
+    let (archive, verdict) = Archive::of(left, spawner).await?;
+    let (layer, index) = match (keep, &left.before) {
+        (Keep::In(layers), Some(before)) => {
+            let stored = layers.store_on(&before.stack, archive).await?;
+            stored.map(|it| (Some(it.layer), it.index))
+        }
+        (Keep::In(layers), None) => {
+            layers.store(archive).await?.map(|it| (Some(it.layer), it.index))
+        }
+        (Keep::NamesOnly, _) => {
             survey(archive, Bounds::default()).await?.map(|index| (None, Arc::new(index)))
         }
     }
     .unzip();
+    let verdict = verdict.get().cloned().unwrap_or_default();
+    let quota_exceeded = is_full || left.before.is_some() && verdict.lost_attributes;
     let Some(index) = index else {
         return Ok(Written { quota_exceeded, ..Written::default() });
     };
-    let unchanged = unchanged.get().cloned().unwrap_or_default();
     let files = index.files().map(|(path, size)| OutputFile {
         name: String::from_utf8_lossy(path).into_owned(),
         size,
         truncated: false,
     });
-    let mut files: Vec<_> = files.filter(|file| !unchanged.contains(&file.name)).collect();
+    let mut files: Vec<_> = files.filter(|file| !verdict.unchanged.contains(&file.name)).collect();
     let files_omitted = files.len().saturating_sub(MOST_FILES) as u64;
     files.truncate(MOST_FILES);
     Ok(Written { layer: layer.flatten(), files, files_omitted, quota_exceeded })
 }
 
-/// The names of files that are what was put there, once the packer has said so.
-type Unchanged = Arc<OnceLock<BTreeSet<String>>>;
+/// What the packer has said, once it has.
+type Said = Arc<OnceLock<Verdict>>;
 
 /// An archive that is being packed. It ends well only if its packer said so.
 struct Archive {
     bytes: pipe::Receiver,
     verdict: pipe::Receiver,
-    said: Vec<u8>,
-    unchanged: Unchanged,
+    words: Vec<u8>,
+    said: Said,
 }
 
 impl Archive {
-    async fn of(left: &Left, spawner: &Spawner) -> Result<(Self, Unchanged), SealError> {
+    async fn of(left: &Left, spawner: &Spawner) -> Result<(Self, Said), SealError> {
         let (bytes, bytes_theirs) = io::pipe()?;
         let (verdict, verdict_theirs) = io::pipe()?;
         // Only to be woken less often.
@@ -213,20 +247,20 @@ impl Archive {
         let three = [&left.diff.upper, &bytes_theirs.into(), &verdict_theirs.into()];
         let fds: Vec<_> = three.into_iter().chain(&left.diff.merged).map(AsFd::as_fd).collect();
         spawner.pack(left.request(), &fds).await?;
-        let unchanged = Unchanged::default();
+        let said = Said::default();
         let archive = Self {
             bytes: pipe::Receiver::from_owned_fd(OwnedFd::from(bytes))?,
             verdict: pipe::Receiver::from_owned_fd(OwnedFd::from(verdict))?,
-            said: Vec::new(),
-            unchanged: Arc::clone(&unchanged),
+            words: Vec::new(),
+            said: Arc::clone(&said),
         };
-        Ok((archive, unchanged))
+        Ok((archive, said))
     }
 
     fn end(&self) -> io::Result<()> {
         let unfinished = io::Error::new(io::ErrorKind::UnexpectedEof, "the packer did not finish");
-        let names = serde_json::from_slice(&self.said).map_err(|_| unfinished)?;
-        self.unchanged.get_or_init(|| names);
+        let verdict = serde_json::from_slice(&self.words).map_err(|_| unfinished)?;
+        self.said.get_or_init(|| verdict);
         Ok(())
     }
 
@@ -235,10 +269,10 @@ impl Archive {
             let mut part = [0; 4096];
             let mut buffer = ReadBuf::new(&mut part);
             ready!(Pin::new(&mut self.verdict).poll_read(context, &mut buffer))?;
-            if buffer.filled().is_empty() || self.said.len() > MOST_VERDICT {
+            if buffer.filled().is_empty() || self.words.len() > MOST_VERDICT {
                 return Poll::Ready(self.end());
             }
-            self.said.extend_from_slice(buffer.filled());
+            self.words.extend_from_slice(buffer.filled());
         }
     }
 }

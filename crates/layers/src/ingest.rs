@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     Bounds, Index, LayerError,
+    entry::{Entry, Xattr},
     index::{Builder, Frame},
     wire::read::Archive,
 };
@@ -25,17 +26,39 @@ pub(crate) struct Ingested {
     pub(crate) index: Index,
 }
 
-/// Reads an archive and writes the blob. None if the archive holds nothing but the home itself.
+/// What a home without files is worth.
+#[derive(Clone, Debug)]
+pub(crate) enum Bare {
+    /// Nothing.
+    Nothing,
+    /// A layer, unless it has the mode and attributes that it had before.
+    Unless(u32, Vec<Xattr>),
+}
+
+impl Bare {
+    fn is_nothing(&self, home: Option<&Entry>) -> bool {
+        match (self, home) {
+            (Self::Unless(mode, xattrs), Some(home)) => {
+                (*mode, xattrs) == (home.mode, &home.xattrs)
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Reads an archive and writes the blob. None if the archive holds nothing but the home itself, and
+/// that is nothing.
 pub(crate) fn ingest(
     archive: impl Read,
     blob: &File,
     bounds: Bounds,
+    bare: &Bare,
 ) -> Result<Option<Ingested>, LayerError> {
     let tee = Tee { from: archive, to: Frames::new(blob)? };
     let mut archive = Archive::new(tee);
     let builder = Builder::read(&mut archive, bounds)?;
     let (frames, digest, stored) = archive.into_inner().to.finish()?;
-    if builder.len() == 1 {
+    if builder.len() == 1 && bare.is_nothing(builder.at(b"")) {
         return Ok(None);
     }
     let index = builder.finish(frames, stored)?;

@@ -48,7 +48,19 @@ pub struct PackRequest {
     pub skip: Vec<OsString>,
     /// Which attributes mark directories.
     pub markers: Markers,
+    /// The mode that the home had before the run, which opened it for its owner to enter.
+    pub home_mode: Option<u32>,
 }
+
+/// What was left out of an archive without being a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Attributes of files that have more than a home keeps.
+    pub attributes_left_out: u64,
+}
+
+/// What the owner of a home needs to enter it.
+pub const ENTER: u32 = 0o100;
 
 /// A directory that a guest has written to.
 #[derive(Clone, Copy, Debug)]
@@ -62,12 +74,14 @@ pub struct Upper<'a> {
 
 /// Writes the tree below a directory to `out` as a pax archive: sorted, the same bytes for the same tree.
 ///
-/// Sockets are left out, and whatever has a path of more than 16 KiB. Set-user-id and set-group-id bits of files are too: a home has one user.
+/// Sockets are left out, whatever has a path of more than 16 KiB, and attributes beyond what a home
+/// keeps. Set-user-id and set-group-id bits of files are too: a home has one user.
 ///
 /// # Errors
 /// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes.
-pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Result<()> {
+pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Result<Packed> {
     let mut packer = Packer {
+        home_mode: request.home_mode,
         merged: upper.merged,
         out: BufWriter::with_capacity(1 << 16, out),
         markers: request.markers,
@@ -88,7 +102,8 @@ pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Res
             None => here = packer.leave(here)?,
         }
     }
-    write::end(&mut packer.out)
+    write::end(&mut packer.out)?;
+    Ok(Packed { attributes_left_out: packer.scratch.left_out })
 }
 
 const DIRECTORY: OFlags =
@@ -112,6 +127,7 @@ struct Level {
 
 struct Packer<'a, W: Write> {
     merged: Option<BorrowedFd<'a>>,
+    home_mode: Option<u32>,
     out: BufWriter<W>,
     markers: Markers,
     path: Vec<u8>,
@@ -176,10 +192,12 @@ impl<W: Write> Packer<'_, W> {
             _ => None,
         };
         let kind = Kind::Directory { opaque: found.opaque, redirect: redirect.clone() };
+        let mode = stat.st_mode & 0o7777;
+        let closed = self.home_mode.filter(|before| parent.is_none() && before | ENTER == mode);
         let entry = Entry {
             path: self.path.clone(),
             kind,
-            mode: stat.st_mode & 0o7777,
+            mode: closed.unwrap_or(mode),
             mtime: mtime(&stat),
             xattrs: found.xattrs,
         };

@@ -89,10 +89,11 @@ fn is_same(
 }
 
 /// The guest's own attributes, in order.
-fn attributes(file: &OwnedFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+pub(super) fn attributes(file: &OwnedFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let (mut list, mut value) = (vec![0; MOST_XATTRS], vec![0; MOST_XATTRS]);
     let length = rustix::fs::flistxattr(file, &mut list[..])?;
-    let names = list[..length].split(|byte| *byte == 0).filter(|name| name.starts_with(b"user."));
+    let guests = |name: &&[u8]| name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
+    let names = list[..length].split(|byte| *byte == 0).filter(guests);
     let mut found = Vec::new();
     for name in names {
         let length = rustix::fs::fgetxattr(file, name, &mut value[..])?;

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     linked,
-    protocol::{PackRequest, Placed},
+    protocol::{PackRequest, Placed, Verdict},
 };
 
 /// The file system that guests write to.
@@ -93,14 +93,17 @@ fn work(
     let options = cloche_layers::PackRequest {
         skip: skip.map(|placed| OsString::from(&placed.name)).collect(),
         markers: if privileged { Markers::Trusted } else { Markers::User },
+        home_mode: request.home_mode,
     };
     let mut out = BufWriter::with_capacity(BUFFER, File::from(archive.try_clone()?));
-    pack(upper, &options, &mut out)?;
+    let packed = pack(upper, &options, &mut out)?;
     out.flush()?;
     drop(out);
-    let names: Vec<&str> = same.iter().map(|placed| placed.name.as_str()).collect();
-    let said = serde_json::to_vec(&names)?;
-    File::from(verdict.try_clone()?).write_all(&said)
+    let said = Verdict {
+        unchanged: same.iter().map(|placed| placed.name.clone()).collect(),
+        lost_attributes: packed.attributes_left_out > 0,
+    };
+    File::from(verdict.try_clone()?).write_all(&serde_json::to_vec(&said)?)
 }
 
 /// Drops all capabilities but these. To read files of any mode and the marks of an overlay takes

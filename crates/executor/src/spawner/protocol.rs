@@ -4,6 +4,7 @@
 //! and the name of an image, and builds the rest itself.
 
 use std::{
+    collections::BTreeSet,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
@@ -74,6 +75,17 @@ pub(crate) struct HomeRequest {
 pub(crate) struct PackRequest {
     /// Files that were put there before the run.
     pub(crate) placed: Vec<Placed>,
+    /// The mode that the home had before the run.
+    pub(crate) home_mode: Option<u32>,
+}
+
+/// What a packer says when it has finished.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// Files that are what was put there before the run.
+    pub(crate) unchanged: BTreeSet<String>,
+    /// Whether files have more attributes than a home keeps.
+    pub(crate) lost_attributes: bool,
 }
 
 /// A file that was put there before the run.

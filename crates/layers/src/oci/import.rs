@@ -19,7 +19,7 @@ use crate::{
     Bounds, Index, LayerError, Layers, Stored, beneath,
     blobs::blocking,
     index::Builder,
-    ingest::{Ingested, ingest},
+    ingest::{Bare, Ingested, ingest},
     verified,
 };
 
@@ -108,7 +108,7 @@ impl Image {
             }
             LAYER_PLAIN => {
                 let mut hash = Hash { from: BufReader::new(blob), hash: Sha256::new() };
-                let ingested = ingest(&mut hash, file.as_file(), bounds)?;
+                let ingested = ingest(&mut hash, file.as_file(), bounds, &Bare::Nothing)?;
                 let ingested = ingested.ok_or_else(|| bad("a layer is empty"))?;
                 let found = LayerDigest::from_sha256(hash.hash.finalize().into());
                 if found != layer.digest {

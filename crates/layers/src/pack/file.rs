@@ -13,7 +13,7 @@ use rustix::{
 use super::Markers;
 use crate::{
     entry::{Extent, Kind, Xattr},
-    error::{EXTENTS, XATTR_BYTES},
+    error::{EXTENTS, KEPT_XATTR_BYTES, XATTR_PLACE},
     wire::{USER, USER_OVERLAY},
 };
 
@@ -24,11 +24,13 @@ const XATTR_MOST: usize = 1 << 16;
 pub(super) struct Scratch {
     buffer: Vec<u8>,
     list: Vec<u8>,
+    /// How many attributes found no place.
+    pub(super) left_out: u64,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self { buffer: vec![0; 1 << 17], list: vec![0; XATTR_MOST] }
+        Self { buffer: vec![0; 1 << 17], list: vec![0; XATTR_MOST], left_out: 0 }
     }
 }
 
@@ -56,7 +58,11 @@ impl Scratch {
         let mut found = Attributes::default();
         let listed = match rustix::fs::flistxattr(file, &mut self.list[..]) {
             Ok(length) => length,
-            Err(Errno::NOTSUP | Errno::TOOBIG | Errno::RANGE) => return Ok(found),
+            Err(Errno::NOTSUP) => return Ok(found),
+            Err(Errno::TOOBIG | Errno::RANGE) => {
+                self.left_out += 1;
+                return Ok(found);
+            }
             Err(errno) => return Err(errno.into()),
         };
         let prefix = match markers {
@@ -72,7 +78,11 @@ impl Scratch {
             }
             let value = match rustix::fs::fgetxattr(file, name, &mut self.buffer[..]) {
                 Ok(length) => &self.buffer[..length],
-                Err(Errno::NODATA | Errno::TOOBIG) => continue,
+                Err(Errno::NODATA) => continue,
+                Err(Errno::TOOBIG) => {
+                    self.left_out += 1;
+                    continue;
+                }
                 Err(errno) => return Err(errno.into()),
             };
             match marker {
@@ -80,11 +90,15 @@ impl Scratch {
                 Some(b"redirect") => found.redirect = Some(value.to_vec()),
                 // An overlay in a user namespace has none, and there it would be a guest's word.
                 Some(_) => found.is_only_about = markers == Markers::Trusted,
-                None if bytes + name.len() + value.len() <= XATTR_BYTES => {
-                    bytes += name.len() + value.len();
+                None => {
+                    let more = name.len() + value.len() + XATTR_PLACE;
+                    if bytes + more > KEPT_XATTR_BYTES {
+                        self.left_out += 1;
+                        continue;
+                    }
+                    bytes += more;
                     found.xattrs.push((name.to_vec(), value.to_vec()));
                 }
-                None => {}
             }
         }
         found.xattrs.sort();
