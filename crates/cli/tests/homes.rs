@@ -290,6 +290,23 @@ async fn the_home_itself_keeps_its_mode_time_and_attributes() {
 }
 
 #[tokio::test]
+async fn a_directory_can_be_renamed_however_deep_it_lies() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let down = "n=$(printf 'x%.0s' $(seq 200)); for i in $(seq 25); do mkdir -p $n; cd $n; done";
+    thread
+        .bash(&host, &format!("{down}; mkdir -p before/inner; echo deep > before/inner/file"))
+        .await;
+    thread.bash(&host, &format!("{down}; mv before after; mv after/inner after/again")).await;
+    thread.bash(&host, &format!("{down}; mv after/again after/last")).await;
+    assert_eq!(
+        thread.bash(&host, &format!("{down}; ls; cat after/last/file")).await,
+        "after\ndeep\n"
+    );
+    host.executor.stop().await;
+}
+
+#[tokio::test]
 async fn attributes_that_a_home_cannot_keep_are_not_lost_in_silence() {
     let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
     let mut thread = Thread::default();

@@ -23,6 +23,7 @@ mod verified;
 mod wire;
 mod writer;
 
+pub use beneath::directory as directory_beneath;
 pub use config::{LayersConfig, S3Config, StoreConfig};
 pub use content::OpenFile;
 pub use entry::{ContentHash, Entry, Extent, Kind, Mtime, Xattr};

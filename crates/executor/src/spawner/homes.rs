@@ -15,9 +15,7 @@ use std::{
 use cloche_jail::sys::{self, Errno};
 use cloche_layers::ENTER;
 use rustix::{
-    fs::{
-        AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
-    },
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     },
@@ -323,10 +321,7 @@ fn apply_marks(name: &str, privileged: bool) -> io::Result<()> {
             b'r' => ("redirect", value),
             _ => return Err(malformed()),
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let path = if path.is_empty() { &b"."[..] } else { path };
-        let at = rustix::fs::openat2(&layer, path, flags, Mode::empty(), beneath)?;
+        let at = cloche_layers::directory_beneath(&layer, path)?;
         let attribute = format!("{prefix}.overlay.{what}");
         rustix::fs::fsetxattr(&at, attribute, value, XattrFlags::empty())?;
         rest = after;

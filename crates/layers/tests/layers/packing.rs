@@ -202,8 +202,8 @@ async fn markers_become_records_and_marks() {
     let text = String::from_utf8(marks).unwrap();
     assert_eq!(
         text,
-        "rbeside\0/other\0rmoved\0/a/b\0rmoved/inner\0/a/b/was\0\
-         rmoved/plain/again\0/a/b/plain/older\0oopaque\0\0"
+        "rbeside\0other\0rmoved\0/a/b\0rmoved/inner\0was\0\
+         rmoved/plain/again\0older\0oopaque\0\0"
     );
 }
 
