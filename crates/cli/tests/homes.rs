@@ -388,6 +388,35 @@ async fn what_a_run_wrote_is_named_also_without_a_thread() {
 }
 
 #[tokio::test]
+async fn of_what_a_run_without_a_thread_wrote_a_part_is_kept_and_said_to_be_one() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let code = "head -c 33M /dev/zero > big; ln big z-link; echo small > small; echo x > $'odd\\xff'; \
+        for i in 1 2 3 4; do head -c 30M /dev/zero > d$i; done; \
+        truncate -s 1G hole; echo end >> hole";
+    let limits = Limits { disk: ByteSize::mib(400), memory: ByteSize::gib(1), ..Limits::default() };
+    let written = host.run(RunSpec { limits, ..RunSpec::new(Language::Bash, code) }).await.written;
+    let files = written.files.iter().map(|it| (it.name.as_str(), it.size >> 20, it.truncated));
+    let expected = [
+        ("big", 33, true),
+        ("d1", 30, false),
+        ("d2", 30, false),
+        ("d3", 30, false),
+        ("d4", 30, true),
+        ("hole", 1024, true),
+        (r"odd\xFF", 0, true),
+        ("small", 0, true),
+        ("z-link", 33, true),
+    ];
+    assert_eq!(files.collect::<Vec<_>>(), expected);
+    let layer = written.layer.unwrap();
+    assert_eq!(layer.bytes, ByteSize::mib(128));
+    let index = host.layers.index(&layer.digest).await.unwrap();
+    let kept: Vec<u64> = index.files().map(|(_, size)| size >> 20).collect();
+    assert_eq!(kept, [32, 30, 30, 30, 6, 0, 0, 0, 32]);
+    host.executor.stop().await;
+}
+
+#[tokio::test]
 async fn a_home_that_is_full_says_so_and_can_be_cleared() {
     let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
     let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };

@@ -12,8 +12,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use cloche_layers::{Bounds, LayerError, Layers, survey};
-use cloche_model::{LayerDigest, OutputFile, RunSpec, Written};
+use cloche_layers::{Bounds, Index, LayerError, Layers, survey};
+use cloche_model::{HomePath, LayerDigest, OutputFile, RunSpec, Written};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
 use tokio::{
@@ -33,8 +33,10 @@ use crate::{
 const MOST_FILES: usize = 1000;
 /// How much of an archive may wait in its pipe.
 const PIPE: usize = 1 << 20;
-/// The longest verdict of a packer.
-const MOST_VERDICT: usize = 64 << 10;
+/// The longest verdict of a packer: names of files.
+const MOST_VERDICT: usize = 16 << 20;
+/// How much is kept of a file that belongs to no thread, and of all that a run wrote.
+const MOST_OUTPUT: (u64, u64) = (32 << 20, 128 << 20);
 
 /// Why what was written could not be kept.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +165,8 @@ impl Left {
             leave_out: self.is_left_out(placed),
         });
         let home_mode = self.before.as_ref().and_then(|before| before.mode);
-        PackRequest { placed: placed.collect(), home_mode }
+        let most = self.before.is_none().then_some(MOST_OUTPUT);
+        PackRequest { placed: placed.collect(), home_mode, most }
     }
 }
 
@@ -216,15 +219,28 @@ async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Writ
     let Some(index) = index else {
         return Ok(Written { quota_exceeded, ..Written::default() });
     };
-    let files = index.files().map(|(path, size)| OutputFile {
-        name: String::from_utf8_lossy(path).into_owned(),
-        size,
-        truncated: false,
-    });
-    let mut files: Vec<_> = files.filter(|file| !verdict.unchanged.contains(&file.name)).collect();
-    let files_omitted = files.len().saturating_sub(MOST_FILES) as u64;
-    files.truncate(MOST_FILES);
+    let (files, files_omitted) = named(&index, &verdict);
     Ok(Written { layer: layer.flatten(), files, files_omitted, quota_exceeded })
+}
+
+/// The files that a run wrote, and how many there are beside.
+fn named(index: &Index, verdict: &Verdict) -> (Vec<OutputFile>, u64) {
+    let (mut files, mut omitted) = (Vec::new(), 0);
+    for (path, kept) in index.files() {
+        let name = HomePath::text_of(path);
+        if verdict.unchanged.contains(&name) {
+            continue;
+        }
+        // A longer name could not be asked for.
+        if files.len() == MOST_FILES || name.len() > HomePath::MAX_BYTES {
+            omitted += 1;
+            continue;
+        }
+        let cut = verdict.cut.get(&name);
+        let (size, truncated) = (cut.copied().unwrap_or(kept), cut.is_some());
+        files.push(OutputFile { name, size, truncated });
+    }
+    (files, omitted)
 }
 
 /// What the packer has said, once it has.

@@ -32,7 +32,7 @@ pub use index::Index;
 pub use layers::{Layers, Stored, Usage, survey};
 pub use mount::Mountable;
 pub use oci::ExportMeta;
-pub use pack::{ENTER, Markers, PackRequest, Packed, Upper, pack, relink};
+pub use pack::{ENTER, Markers, Most, PackRequest, Packed, Upper, pack, relink};
 pub use sweep::Swept;
 pub use tree::{Diff, Node, NodeKind, Tree};
 pub use writer::LayerWriter;

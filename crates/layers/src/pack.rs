@@ -9,6 +9,7 @@ mod links;
 mod relink;
 
 use std::{
+    collections::HashMap,
     ffi::{CString, OsString},
     io::{self, BufWriter, Write},
     os::{
@@ -22,12 +23,12 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 pub use self::relink::relink;
 
 use self::{
-    file::{Scratch, copy, extents},
+    file::{Scratch, copy, cut, extents},
     links::Links,
 };
 use crate::{
     beneath,
-    entry::{Entry, Kind, Mtime},
+    entry::{Entry, Extent, Kind, Mtime},
     error::PATH_BYTES,
     wire::{join, split, write},
 };
@@ -50,14 +51,30 @@ pub struct PackRequest {
     pub markers: Markers,
     /// The mode that the home had before the run, which opened it for its owner to enter.
     pub home_mode: Option<u32>,
+    /// How much of files is kept; all of it if this is absent.
+    pub most: Option<Most>,
+}
+
+/// How much of files is kept, holes not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// Of each file.
+    pub file: u64,
+    /// Of all together, in the order of their paths.
+    pub total: u64,
 }
 
 /// What was left out of an archive without being a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     /// Attributes of files that have more than a home keeps.
     pub attributes_left_out: u64,
+    /// Files that are shorter in the archive, and their true sizes; not all if there are many.
+    pub cut: HashMap<Vec<u8>, u64>,
 }
+
+/// How many files that were cut are named.
+const MOST_CUT: usize = 2000;
 
 /// What the owner of a home needs to enter it.
 pub const ENTER: u32 = 0o100;
@@ -82,6 +99,8 @@ pub struct Upper<'a> {
 pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Result<Packed> {
     let mut packer = Packer {
         home_mode: request.home_mode,
+        most: request.most,
+        cut: HashMap::new(),
         merged: upper.merged,
         out: BufWriter::with_capacity(1 << 16, out),
         markers: request.markers,
@@ -103,7 +122,7 @@ pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Res
         }
     }
     write::end(&mut packer.out)?;
-    Ok(Packed { attributes_left_out: packer.scratch.left_out })
+    Ok(Packed { attributes_left_out: packer.scratch.left_out, cut: packer.cut })
 }
 
 const DIRECTORY: OFlags =
@@ -128,6 +147,8 @@ struct Level {
 struct Packer<'a, W: Write> {
     merged: Option<BorrowedFd<'a>>,
     home_mode: Option<u32>,
+    most: Option<Most>,
+    cut: HashMap<Vec<u8>, u64>,
     out: BufWriter<W>,
     markers: Markers,
     path: Vec<u8>,
@@ -272,6 +293,9 @@ impl<W: Write> Packer<'_, W> {
             return Err(self.error("the file was replaced while it was packed"));
         }
         if let Some(target) = self.links.earlier_name(&stat, &self.path) {
+            if let Some(size) = self.cut.get(&target).copied() {
+                self.note_cut(size);
+            }
             let kind = Kind::HardLink { target };
             let (path, mode) = (self.path.clone(), stat.st_mode & 0o1777);
             let entry = Entry { path, kind, mode, mtime: mtime(&stat), xattrs: Vec::new() };
@@ -281,7 +305,7 @@ impl<W: Write> Packer<'_, W> {
         let found = self.scratch.attributes(file.as_fd(), self.markers)?;
         let data = if found.is_only_about { self.content()? } else { file };
         let extents = extents(&data, &rustix::fs::fstat(&data)?)?;
-        let kind = Kind::File { size, extents, data_at: 0, hash: [0; 16] };
+        let kind = self.shorten(size, extents);
         let entry = Entry {
             path: self.path.clone(),
             kind,
@@ -292,6 +316,25 @@ impl<W: Write> Packer<'_, W> {
         write::head(&mut self.out, &entry)?;
         copy(&data, &entry.kind, self.scratch.buffer(), &mut self.out)?;
         write::pad(&mut self.out, entry.kind.data_bytes())
+    }
+
+    /// What is kept of a file.
+    fn shorten(&mut self, size: u64, extents: Option<Vec<Extent>>) -> Kind {
+        let whole = Kind::File { size, extents, data_at: 0, hash: [0; 16] };
+        let Some(most) = &mut self.most else { return whole };
+        let room = most.file.min(most.total);
+        let kept = if whole.data_bytes() > room { cut(whole, room) } else { whole };
+        most.total -= kept.data_bytes();
+        if !matches!(kept, Kind::File { size: kept, .. } if kept == size) {
+            self.note_cut(size);
+        }
+        kept
+    }
+
+    fn note_cut(&mut self, size: u64) {
+        if self.cut.len() < MOST_CUT {
+            self.cut.insert(self.path.clone(), size);
+        }
     }
 
     /// The content of a file that the upper directory holds only the mode, time and name of.

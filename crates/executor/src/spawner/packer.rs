@@ -12,7 +12,8 @@ use std::{
 };
 
 use cloche_jail::sys::{self, CloneRequest, Cloned, Prctl};
-use cloche_layers::{Markers, Upper, pack};
+use cloche_layers::{Markers, Most, Upper, pack};
+use cloche_model::HomePath;
 use rustix::{
     fs::{Mode, OFlags},
     thread::{CapabilitySet, CapabilitySets},
@@ -94,6 +95,7 @@ fn work(
         skip: skip.map(|placed| OsString::from(&placed.name)).collect(),
         markers: if privileged { Markers::Trusted } else { Markers::User },
         home_mode: request.home_mode,
+        most: request.most.map(|(file, total)| Most { file, total }),
     };
     let mut out = BufWriter::with_capacity(BUFFER, File::from(archive.try_clone()?));
     let packed = pack(upper, &options, &mut out)?;
@@ -102,6 +104,7 @@ fn work(
     let said = Verdict {
         unchanged: same.iter().map(|placed| placed.name.clone()).collect(),
         lost_attributes: packed.attributes_left_out > 0,
+        cut: packed.cut.iter().map(|(path, size)| (HomePath::text_of(path), *size)).collect(),
     };
     File::from(verdict.try_clone()?).write_all(&serde_json::to_vec(&said)?)
 }

@@ -4,7 +4,7 @@
 //! and the name of an image, and builds the rest itself.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
@@ -77,6 +77,8 @@ pub(crate) struct PackRequest {
     pub(crate) placed: Vec<Placed>,
     /// The mode that the home had before the run.
     pub(crate) home_mode: Option<u32>,
+    /// How much is kept of each file, and of all; everything if this is absent.
+    pub(crate) most: Option<(u64, u64)>,
 }
 
 /// What a packer says when it has finished.
@@ -86,6 +88,8 @@ pub(crate) struct Verdict {
     pub(crate) unchanged: BTreeSet<String>,
     /// Whether files have more attributes than a home keeps.
     pub(crate) lost_attributes: bool,
+    /// Files of which not all was packed, and their sizes.
+    pub(crate) cut: BTreeMap<String, u64>,
 }
 
 /// A file that was put there before the run.

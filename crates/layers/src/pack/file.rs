@@ -131,6 +131,22 @@ pub(super) fn extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec<Exte
     Ok((!whole).then_some(extents))
 }
 
+/// The beginning of a file, with so much data.
+pub(super) fn cut(file: Kind, room: u64) -> Kind {
+    let Kind::File { size, extents, data_at, hash } = file else { return file };
+    let sparse = extents.is_some();
+    let (mut left, mut kept) = (room, Vec::new());
+    for Extent { offset, length } in extents.unwrap_or(vec![Extent { offset: 0, length: size }]) {
+        let length = length.min(left);
+        if length > 0 {
+            kept.push(Extent { offset, length });
+        }
+        left -= length;
+    }
+    let size = kept.last().map_or(0, |last| last.offset + last.length);
+    Kind::File { size, extents: sparse.then_some(kept), data_at, hash }
+}
+
 /// Writes the data of a file.
 pub(super) fn copy(
     file: &OwnedFd,

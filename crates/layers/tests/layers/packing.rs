@@ -217,7 +217,7 @@ fn an_overlay_of_an_ordinary_user_has_markers_of_its_own() {
     }
     for (markers, opaque) in [(Markers::User, true), (Markers::Trusted, false)] {
         let mut out = Vec::new();
-        let request = PackRequest { skip: Vec::new(), markers, home_mode: None };
+        let request = PackRequest { skip: Vec::new(), markers, home_mode: None, most: None };
         let top = File::open(dir.path()).unwrap();
         pack(Upper { dir: top.as_fd(), merged: None }, &request, &mut out).unwrap();
         let text = String::from_utf8_lossy(&out);
@@ -232,8 +232,12 @@ fn what_cannot_be_in_a_home_is_refused_or_left_out() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let request =
-        PackRequest { skip: vec!["skipped".into()], markers: Markers::Trusted, home_mode: None };
+    let request = PackRequest {
+        skip: vec!["skipped".into()],
+        markers: Markers::Trusted,
+        home_mode: None,
+        most: None,
+    };
     let top = File::open(dir.path()).unwrap();
     let upper = Upper { dir: top.as_fd(), merged: None };
     let packed = |out: &mut Vec<u8>| pack(upper, &request, out);

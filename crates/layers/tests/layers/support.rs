@@ -106,7 +106,8 @@ pub(crate) fn pack_tree(tree: &Path) -> Vec<u8> {
 }
 
 pub(crate) fn pack_upper(upper: Upper<'_>) -> Vec<u8> {
-    let request = PackRequest { skip: Vec::new(), markers: Markers::Trusted, home_mode: None };
+    let request =
+        PackRequest { skip: Vec::new(), markers: Markers::Trusted, home_mode: None, most: None };
     let mut archive = Vec::new();
     pack(upper, &request, &mut archive).unwrap();
     archive
