@@ -12,6 +12,7 @@ mod admin_commands;
 mod agent;
 mod agent_client;
 mod approvals;
+mod bucket;
 mod cancel;
 mod crashes;
 mod execute;
@@ -20,6 +21,8 @@ mod host;
 mod mcp;
 #[path = "../../../agent/tests/support/models.rs"]
 mod models;
+#[path = "../../../layers/tests/layers/moto.rs"]
+mod moto;
 mod operations;
 mod processes;
 mod python_client;
