@@ -22,6 +22,8 @@ use super::{
 use crate::{
     Bounds, Index, LayerError, Layers, Stored, beneath,
     blobs::blocking,
+    entry::{Entry, Xattr},
+    error::{KEPT_XATTR_BYTES, XATTR_PLACE},
     index::Builder,
     ingest::Ingested,
     verified::{self, Blob},
@@ -116,6 +118,11 @@ impl Image {
         };
         if found != *diff_id {
             return Err(bad(&format!("the archive of layer {} is not {diff_id}", layer.digest)));
+        }
+        let place = |(name, value): &Xattr| name.len() + value.len() + XATTR_PLACE;
+        let bytes = |entry: &Entry| entry.xattrs.iter().map(place).sum::<usize>();
+        if ingested.index.entries().iter().any(|entry| bytes(entry) > KEPT_XATTR_BYTES) {
+            return Err(LayerError::TooMuch("attributes that are too large"));
         }
         Ok(ingested)
     }

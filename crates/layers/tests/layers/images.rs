@@ -159,6 +159,16 @@ async fn layers_from_elsewhere_are_checked_like_our_own() {
     assert_eq!(import(&fine, GZIP).await.unwrap(), 1);
     let error = import(&fine, "application/vnd.oci.image.layer.v1.tar+xz").await.unwrap_err();
     assert!(error.to_string().contains("tar+xz"), "{error}");
+    let attribute = |length| {
+        let value = vec![b'a'; length];
+        let records = [(&b"SCHILY.xattr.user.a"[..], &value[..])];
+        Forged::new().records(&records).entry(b"file", b'0', b"", b"data").end()
+    };
+    assert_eq!(import(&attribute(3500), ZSTD).await.unwrap(), 1);
+    for kind in [ZSTD, GZIP] {
+        let error = import(&attribute(4000), kind).await.unwrap_err();
+        assert!(matches!(error, LayerError::TooMuch(_)), "no home could keep it: {error:?}");
+    }
     for evil in [
         Forged::new().entry(b"../x", b'0', b"", b"data").end(),
         Forged::new().entry(b"x", b'1', b"/etc/passwd", b"").end(),
