@@ -1,4 +1,5 @@
 //! As an ordinary user: everything works that the kernel allows, and what it does not is named.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use std::{
     fs,

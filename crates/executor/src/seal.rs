@@ -7,19 +7,13 @@ use std::{
     fs::File,
     io::{self, Read},
     os::fd::{AsFd, OwnedFd},
-    pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll, ready},
 };
 
 use cloche_layers::{Bounds, Index, LayerError, Layers, survey};
 use cloche_model::{HomePath, LayerDigest, OutputFile, RunSpec, Written};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
-use tokio::{
-    io::{AsyncRead, ReadBuf},
-    net::unix::pipe,
-};
 
 use crate::{
     executor::RunError,
@@ -34,7 +28,7 @@ const MOST_FILES: usize = 1000;
 /// How much of an archive may wait in its pipe.
 const PIPE: usize = 1 << 20;
 /// The longest verdict of a packer: names of files.
-const MOST_VERDICT: usize = 16 << 20;
+const MOST_VERDICT: u64 = 16 << 20;
 /// How much is kept of a file that belongs to no thread, and of all that a run wrote.
 const MOST_OUTPUT: (u64, u64) = (32 << 20, 128 << 20);
 
@@ -207,7 +201,7 @@ async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Writ
             stored.map(|it| (Some(it.layer), it.index))
         }
         (Keep::In(layers), None) => {
-            layers.store(archive).await?.map(|it| (Some(it.layer), it.index))
+            layers.store_read(archive).await?.map(|it| (Some(it.layer), it.index))
         }
         (Keep::NamesOnly, _) => {
             survey(archive, Bounds::default()).await?.map(|index| (None, Arc::new(index)))
@@ -248,9 +242,8 @@ type Said = Arc<OnceLock<Verdict>>;
 
 /// An archive that is being packed. It ends well only if its packer said so.
 struct Archive {
-    bytes: pipe::Receiver,
-    verdict: pipe::Receiver,
-    words: Vec<u8>,
+    bytes: io::PipeReader,
+    verdict: io::PipeReader,
     said: Said,
 }
 
@@ -264,46 +257,21 @@ impl Archive {
         let fds: Vec<_> = three.into_iter().chain(&left.diff.merged).map(AsFd::as_fd).collect();
         spawner.pack(left.request(), &fds).await?;
         let said = Said::default();
-        let archive = Self {
-            bytes: pipe::Receiver::from_owned_fd(OwnedFd::from(bytes))?,
-            verdict: pipe::Receiver::from_owned_fd(OwnedFd::from(verdict))?,
-            words: Vec::new(),
-            said: Arc::clone(&said),
-        };
-        Ok((archive, said))
-    }
-
-    fn end(&self) -> io::Result<()> {
-        let unfinished = io::Error::new(io::ErrorKind::UnexpectedEof, "the packer did not finish");
-        let verdict = serde_json::from_slice(&self.words).map_err(|_| unfinished)?;
-        self.said.get_or_init(|| verdict);
-        Ok(())
-    }
-
-    fn poll_verdict(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            let mut part = [0; 4096];
-            let mut buffer = ReadBuf::new(&mut part);
-            ready!(Pin::new(&mut self.verdict).poll_read(context, &mut buffer))?;
-            if buffer.filled().is_empty() || self.words.len() > MOST_VERDICT {
-                return Poll::Ready(self.end());
-            }
-            self.words.extend_from_slice(buffer.filled());
-        }
+        Ok((Self { bytes, verdict, said: Arc::clone(&said) }, said))
     }
 }
 
-impl AsyncRead for Archive {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.bytes).poll_read(context, buffer))?;
-        if buffer.filled().len() > before {
-            return Poll::Ready(Ok(()));
+impl Read for Archive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.bytes.read(buffer)?;
+        if count > 0 || self.said.get().is_some() {
+            return Ok(count);
         }
-        self.poll_verdict(context)
+        let mut words = Vec::new();
+        (&mut self.verdict).take(MOST_VERDICT).read_to_end(&mut words)?;
+        let unfinished = io::Error::new(io::ErrorKind::UnexpectedEof, "the packer did not finish");
+        let verdict = serde_json::from_slice(&words).map_err(|_| unfinished)?;
+        self.said.get_or_init(|| verdict);
+        Ok(0)
     }
 }

@@ -7,8 +7,8 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, BufWriter, Read, Write},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    io::{self, Read, Write},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use cloche_jail::sys::{self, CloneRequest, Cloned, Prctl};
@@ -29,7 +29,6 @@ use super::{
 const TMPFS: u64 = 0x0102_1994;
 /// The one that shows their homes.
 const OVERLAY: u64 = 0x794c_7630;
-const BUFFER: usize = 256 << 10;
 
 /// Starts a packer; what it finds goes to the pipes.
 pub(super) fn start(
@@ -97,16 +96,17 @@ fn work(
         home_mode: request.home_mode,
         most: request.most.map(|(file, total)| Most { file, total }),
     };
-    let mut out = BufWriter::with_capacity(BUFFER, File::from(archive.try_clone()?));
-    let packed = pack(upper, &options, &mut out)?;
-    out.flush()?;
-    drop(out);
+    let packed = pack(upper, &options, File::from(archive.try_clone()?))?;
+    // Whoever reads need not wait until this process has ended. It is a copy: nobody else has these.
+    sys::close(archive.as_raw_fd());
     let said = Verdict {
         unchanged: same.iter().map(|placed| placed.name.clone()).collect(),
         lost_attributes: packed.attributes_left_out > 0,
         cut: packed.cut.iter().map(|(path, size)| (HomePath::text_of(path), *size)).collect(),
     };
-    File::from(verdict.try_clone()?).write_all(&serde_json::to_vec(&said)?)
+    File::from(verdict.try_clone()?).write_all(&serde_json::to_vec(&said)?)?;
+    sys::close(verdict.as_raw_fd());
+    Ok(())
 }
 
 /// Drops all capabilities but these. To read files of any mode and the marks of an overlay takes
