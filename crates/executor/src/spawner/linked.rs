@@ -90,12 +90,20 @@ fn is_same(
 
 /// The guest's own attributes, in order.
 pub(super) fn attributes(file: &OwnedFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let (mut list, mut value) = (vec![0; MOST_XATTRS], vec![0; MOST_XATTRS]);
-    let length = rustix::fs::flistxattr(file, &mut list[..])?;
+    // Most files have next to none.
+    let mut list = vec![0; 1 << 10];
+    let length = match rustix::fs::flistxattr(file, &mut list[..]) {
+        Err(Errno::RANGE) => {
+            list.resize(MOST_XATTRS, 0);
+            rustix::fs::flistxattr(file, &mut list[..])?
+        }
+        length => length?,
+    };
     let guests = |name: &&[u8]| name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
     let names = list[..length].split(|byte| *byte == 0).filter(guests);
     let mut found = Vec::new();
     for name in names {
+        let mut value = vec![0; MOST_XATTRS];
         let length = rustix::fs::fgetxattr(file, name, &mut value[..])?;
         found.push((name.to_vec(), value[..length].to_vec()));
     }
