@@ -12,7 +12,7 @@ use std::{
 
 use cloche_executor::{Config, Executor, PoolSettings, RunIo};
 use cloche_layers::{
-    Bounds, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, pack,
+    Bounds, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, Upper, pack,
 };
 use cloche_model::{
     ByteSize, Ending, HomeRoom, Language, LayerDigest, Limits, RunSpec, ThreadHome,
@@ -202,9 +202,11 @@ fn pandas_tree(place: &Path) -> Option<PathBuf> {
 }
 
 async fn store(layers: &Layers, tree: &Path) -> Outcome<Stored> {
-    let request = PackRequest { skip: Vec::new(), markers: Markers::Trusted };
+    let request =
+        PackRequest { skip: Vec::new(), markers: Markers::Trusted, home_mode: None, most: None };
     let mut archive = tempfile::tempfile()?;
-    pack(File::open(tree)?.as_fd(), &request, &mut archive)?;
+    let tree = File::open(tree)?;
+    pack(Upper { dir: tree.as_fd(), merged: None }, &request, &mut archive)?;
     archive.seek(SeekFrom::Start(0))?;
     let stored = layers.store(tokio::fs::File::from_std(archive)).await?;
     stored.ok_or_else(|| "an empty home".into())

@@ -100,13 +100,16 @@ struct Call {
 }
 
 const NAMES: [&str; 7] = ["a", "b", "c d", "\u{e9}", ".wh.a", ".wh..wh..opq", "new\nline"];
-/// Without hard links: an overlay makes two files of one that is changed under one of its names.
-const ACTS: [&str; 11] = [
+const ACTS: [&str; 15] = [
     "write",
     "write",
     "directory",
     "directory",
     "append",
+    "append",
+    "link",
+    "link",
+    "link",
     "sparse",
     "remove",
     "rename",
@@ -209,6 +212,122 @@ async fn what_is_in_the_home_survives_and_nothing_else_does() {
     host.executor.stop().await;
 }
 
+#[tokio::test]
+async fn a_file_with_several_names_stays_one_file() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let make = "mkdir d e; echo one > a; for n in b d/c e/x; do ln a $n; done; ln -s a s; ln s d/s";
+    thread.bash(&host, make).await;
+    let changed = "echo two >> b; chmod 640 a; mv e f; touch -hd @77 s; cat a d/c f/x; rm b";
+    assert_eq!(thread.bash(&host, changed).await, "one\ntwo\n".repeat(3));
+    let look = "cat a d/c f/x; stat -c '%a %h' a; stat -c %Y s d/s; \
+        [ a -ef d/c ] && [ a -ef f/x ] && echo one file";
+    let seen = format!("{}640 3\n77\n77\none file\n", "one\ntwo\n".repeat(3));
+    assert_eq!(thread.bash(&host, look).await, seen);
+    // Under the one name that is removed in the same call.
+    thread.bash(&host, "echo three >> a; rm a").await;
+    assert_eq!(thread.bash(&host, "cat d/c").await, "one\ntwo\nthree\n");
+    thread.bash(&host, "chmod 600 f/x; rm f/x").await;
+    assert_eq!(thread.bash(&host, "stat -c %a d/c").await, "600\n");
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn losing_one_of_several_names_or_a_mode_copies_no_content() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let make = "head -c 3M /dev/urandom > big; ln big other; cp big single; sha256sum big";
+    let sum = thread.bash(&host, make).await;
+    // In a home that has no room for another copy.
+    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let run = async |layers: &[LayerDigest], code: &str| {
+        let home = Some(ThreadHome { layers: layers.to_vec(), room });
+        let outcome = host.run(RunSpec { home, ..RunSpec::new(Language::Bash, code) }).await;
+        assert_eq!(outcome.ending, Ending::Exited(0), "{}", outcome.stderr.text());
+        outcome.written.layer.unwrap()
+    };
+    let removed = run(&thread.layers, "rm other").await;
+    assert!(removed.bytes.bytes() < 10_000, "{removed:?}");
+    let moded = run(&thread.layers, "chmod 600 big; mv single moved").await;
+    thread.layers.push(moded.digest);
+    let seen = thread.bash(&host, "sha256sum < other; sha256sum < moved; stat -c %a other").await;
+    let sum = sum.split(' ').next().unwrap();
+    assert_eq!(seen, format!("{sum}  -\n{sum}  -\n600\n"));
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn the_home_itself_keeps_its_mode_time_and_attributes() {
+    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+        return;
+    };
+    let mut thread = Thread::default();
+    let mark = "import os; os.setxattr('.', 'user.mark', b'home')";
+    let marked = thread.run(&host, RunSpec::new(Language::Python, mark)).await;
+    assert!(marked.written.layer.is_some(), "an attribute of the home is worth a layer");
+    thread.bash(&host, "echo kept > file; touch -d @77 .").await;
+    let look = "import os; s = os.stat('.'); \
+        print(os.getxattr('.', 'user.mark').decode(), oct(s.st_mode), int(s.st_mtime))";
+    let seen = thread.run(&host, RunSpec::new(Language::Python, look)).await;
+    assert_eq!(seen.stdout.text(), "home 0o40755 77\n", "{}", seen.stderr.text());
+    assert_eq!(seen.written.layer, None);
+    for (mode, in_the_run) in [("500", "500"), ("000", "100"), ("1700", "1700")] {
+        let changed =
+            thread.run(&host, RunSpec::new(Language::Bash, format!("chmod {mode} ."))).await;
+        assert!(changed.written.layer.is_some(), "{mode}");
+        let seen = thread.bash(&host, "stat -c %a .; cat file").await;
+        assert_eq!(seen, format!("{in_the_run}\nkept\n"));
+        let squashed = host.layers.squash(&thread.layers).await.unwrap().unwrap();
+        let kept = squashed.index.get(b"").unwrap();
+        assert_eq!(format!("{:03o}", kept.mode), mode, "what the thread keeps");
+        thread.layers = vec![squashed.layer.digest];
+        // Through a run that changes something else.
+        thread.bash(&host, "[ ! -w . ] || echo more >> other; echo kept > file").await;
+        let kept = host.layers.index(thread.layers.last().unwrap()).await.unwrap();
+        assert_eq!(format!("{:03o}", kept.get(b"").unwrap().mode), mode, "after another run");
+    }
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_can_be_renamed_however_deep_it_lies() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let down = "n=$(printf 'x%.0s' $(seq 200)); for i in $(seq 25); do mkdir -p $n; cd $n; done";
+    thread
+        .bash(&host, &format!("{down}; mkdir -p before/inner; echo deep > before/inner/file"))
+        .await;
+    thread.bash(&host, &format!("{down}; mv before after; mv after/inner after/again")).await;
+    thread.bash(&host, &format!("{down}; mv after/again after/last")).await;
+    assert_eq!(
+        thread.bash(&host, &format!("{down}; ls; cat after/last/file")).await,
+        "after\ndeep\n"
+    );
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn attributes_that_a_home_cannot_keep_are_not_lost_in_silence() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let mut thread = Thread::default();
+    let most = "import os; open('f', 'w'); os.setxattr('f', 'user.a', b'a' * 3500); os.mkdir('d')
+for i in range(60): os.setxattr('d', f'user.{i}', b'b' * 30)";
+    let kept = thread.run(&host, RunSpec::new(Language::Python, most)).await;
+    assert!(!kept.written.quota_exceeded, "{kept:?}");
+    let look = "import os; os.rename('d', 'e'); print(len(os.getxattr('f', 'user.a')), len(os.listxattr('e')))";
+    let seen = thread.run(&host, RunSpec::new(Language::Python, look)).await;
+    assert_eq!(seen.stdout.text(), "3500 60\n", "{}", seen.stderr.text());
+    let seen = thread
+        .run(&host, RunSpec::new(Language::Python, "import os; print(len(os.listxattr('e')))"))
+        .await;
+    assert_eq!(seen.stdout.text(), "60\n", "{}", seen.stderr.text());
+    let more = "import os; os.setxattr('f', 'user.b', b'b' * 200)";
+    let lost = thread.run(&host, RunSpec::new(Language::Python, more)).await;
+    assert_eq!(lost.ending, Ending::Exited(0));
+    assert!(lost.written.quota_exceeded, "{lost:?}");
+    host.executor.stop().await;
+}
+
 /// Makes a wheel by hand, so that nothing is needed from a network.
 const WHEEL: &str = r#"
 python3 - <<'END'
@@ -265,6 +384,35 @@ async fn what_a_run_wrote_is_named_also_without_a_thread() {
     assert_eq!(thread.bash(&host, "cat left").await, "input", "but they are the thread's now");
     let quiet = host.run(RunSpec::new(Language::Python, "print(1)")).await;
     assert_eq!(quiet.written, Default::default());
+    host.executor.stop().await;
+}
+
+#[tokio::test]
+async fn of_what_a_run_without_a_thread_wrote_a_part_is_kept_and_said_to_be_one() {
+    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+    let code = "head -c 33M /dev/zero > big; ln big z-link; echo small > small; echo x > $'odd\\xff'; \
+        for i in 1 2 3 4; do head -c 30M /dev/zero > d$i; done; \
+        truncate -s 1G hole; echo end >> hole";
+    let limits = Limits { disk: ByteSize::mib(400), memory: ByteSize::gib(1), ..Limits::default() };
+    let written = host.run(RunSpec { limits, ..RunSpec::new(Language::Bash, code) }).await.written;
+    let files = written.files.iter().map(|it| (it.name.as_str(), it.size >> 20, it.truncated));
+    let expected = [
+        ("big", 33, true),
+        ("d1", 30, false),
+        ("d2", 30, false),
+        ("d3", 30, false),
+        ("d4", 30, true),
+        ("hole", 1024, true),
+        (r"odd\xFF", 0, true),
+        ("small", 0, true),
+        ("z-link", 33, true),
+    ];
+    assert_eq!(files.collect::<Vec<_>>(), expected);
+    let layer = written.layer.unwrap();
+    assert_eq!(layer.bytes, ByteSize::mib(128));
+    let index = host.layers.index(&layer.digest).await.unwrap();
+    let kept: Vec<u64> = index.files().map(|(_, size)| size >> 20).collect();
+    assert_eq!(kept, [32, 30, 30, 30, 6, 0, 0, 0, 32]);
     host.executor.stop().await;
 }
 

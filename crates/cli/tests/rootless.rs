@@ -1,6 +1,14 @@
 //! As an ordinary user: everything works that the kernel allows, and what it does not is named.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-use std::process::Command;
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
 
 #[path = "support/cloche.rs"]
 mod support;
@@ -13,15 +21,79 @@ fn cloche(arguments: &[&str]) -> Ended {
 }
 
 fn cloche_fed(arguments: &[&str], stdin: &[u8]) -> Ended {
+    ended(command(arguments), stdin)
+}
+
+const NOBODY: u32 = 65534;
+
+fn command(arguments: &[&str]) -> Command {
     if !rustix::process::geteuid().is_root() {
-        return support::cloche_fed(arguments, stdin);
+        let mut command = Command::new(binary());
+        command.args(arguments);
+        return command;
     }
     // By a descriptor: the build directory may be one that others cannot enter.
     let script = "exec 9<\"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups \
         /proc/self/fd/9 \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, binary()]).args(arguments).current_dir("/").env_clear();
-    ended(command, stdin)
+    command
+}
+
+/// A server of an ordinary user; it ends with the test.
+struct Server {
+    child: Child,
+    url: String,
+    key: String,
+}
+
+impl Server {
+    async fn start(directory: &Path) -> Self {
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let data = directory.join("data");
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--allow-missing", DISPENSABLE];
+        let mut command =
+            command(&[&arguments[..], &["--data-dir", data.to_str().unwrap()]].concat());
+        let log = fs::File::create(directory.join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().unwrap();
+        let mut server = Self { child, url: String::new(), key: String::new() };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let said = fs::read_to_string(directory.join("log")).unwrap();
+            assert!(
+                server.child.try_wait().unwrap().is_none() && Instant::now() < deadline,
+                "{said}"
+            );
+            let bootstrap = fs::read(data.join("bootstrap.json")).unwrap_or_default();
+            if let Ok(bootstrap) = serde_json::from_slice::<Value>(&bootstrap) {
+                let text = |name: &str| bootstrap[name].as_str().unwrap().to_owned();
+                (server.url, server.key) = (text("url"), text("api_key"));
+                let ready = reqwest::get(format!("{}/readyz", server.url)).await;
+                if ready.is_ok_and(|answer| answer.status() == 200) {
+                    return server;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Runs Bash on a thread.
+    async fn bash(&self, code: &str) -> Value {
+        let body = json!({"code": code, "language": "bash", "thread_id": "t"});
+        let url = format!("{}/v1/sandbox/execute", self.url);
+        let request = reqwest::Client::new().post(url).bearer_auth(&self.key).json(&body);
+        request.send().await.unwrap().json().await.unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// What an ordinary user cannot have on this host, as `run` and `doctor` name it.
@@ -135,4 +207,32 @@ fn input_reaches_the_program() {
     }
     let arguments = ["run", "--allow-missing", DISPENSABLE, "-c", "print(input())"];
     assert_eq!(cloche_fed(&arguments, b"hello\n").printed(), "hello\n");
+}
+
+#[tokio::test]
+async fn a_thread_keeps_its_home() {
+    if !can_sandbox() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(directory.path()).await;
+    let made = server
+        .bash("mkdir d e; echo one >d/f; ln d/f hard; ln -s d/f soft; chmod 750 d/f; echo 1 >gone; echo 2 >e/x; chmod 700 .")
+        .await;
+    assert_eq!(made["success"], true, "{made}");
+    let changed = server.bash("rm gone e/x; rmdir e; mkdir e; echo two >new; mv new moved").await;
+    assert_eq!(changed["success"], true, "{changed}");
+    let code = "ls -A . e; cat soft moved; stat -c '%a %h' d/f; stat -c %a .; [ d/f -ef hard ] && echo same";
+    let seen = server.bash(code).await;
+    let expected = ".:\nd\ne\nhard\nmain.sh\nmoved\nsoft\n\ne:\none\ntwo\n750 2\n700\nsame\n";
+    assert_eq!(seen["stdout"], expected, "{seen}");
+    // What an overlay cannot do without root is said by the system call, and nothing is lost.
+    let renamed = server
+        .bash("python3 -c 'import os; os.rename(\"d\", \"r\")' 2>&1 | tail -1; mv d s && cat s/f")
+        .await;
+    assert_eq!(
+        renamed["stdout"], "OSError: [Errno 18] Invalid cross-device link: 'd' -> 'r'\none\n",
+        "{renamed}"
+    );
+    assert_eq!(server.bash("cat s/f hard; ls -d d; true").await["stdout"], "one\none\n");
 }

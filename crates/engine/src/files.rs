@@ -3,6 +3,8 @@
 mod signing;
 mod transfer;
 
+use std::time::Duration;
+
 use cloche_model::{ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
 
 use crate::{Caller, Engine, Refusal, clock, threads};
@@ -10,10 +12,14 @@ use crate::{Caller, Engine, Refusal, clock, threads};
 pub use signing::{Grant, Purpose};
 pub use transfer::{FileReader, HomeFile, NewFile};
 
+/// The longest that a URL is good, whatever the configuration says. It is known for longer which
+/// threads were deleted.
+const LONGEST_URL: Duration = Duration::from_secs(7 * 86_400);
+
 /// A file in a home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Its path below the home.
+    /// Its path below the home, as `HomePath` writes it.
     pub path: String,
     /// Its size.
     pub size: u64,
@@ -27,7 +33,7 @@ pub struct FilePage {
     pub files: Vec<FileInfo>,
     /// The last of them, if there are more.
     pub next: Option<String>,
-    /// How many were left out because their names are not UTF-8.
+    /// How many were left out because their paths are longer than one that can be asked for.
     pub unnamed: u64,
 }
 
@@ -115,13 +121,15 @@ impl Engine {
         id: &ThreadId,
         path: HomePath,
     ) -> Result<Signed, Refusal> {
-        let expires_at = clock::now().plus(self.inner.config.homes.url_expiry);
+        let signed_at = clock::now();
+        let expires_at = signed_at.plus(self.inner.config.homes.url_expiry.min(LONGEST_URL));
         let grant = Grant {
             purpose,
             team: signer.team.id.clone(),
             key: signer.key.cloned(),
             thread: id.clone(),
             path,
+            signed_at,
             expires_at,
         };
         let token = grant.token(self.signing_key().await?);
@@ -183,7 +191,7 @@ impl Engine {
 pub(crate) fn over_quota(team: &Team, limit: cloche_model::HomeRoom) -> Refusal {
     let (plan, bytes, inodes) = (team.plan.title(), limit.bytes, limit.inodes);
     Refusal::new(
-        ErrorCode::RateLimited,
+        ErrorCode::QuotaExceeded,
         format!(
             "disk quota exceeded: a home may hold {bytes} in {inodes} files and directories on the \
              {plan} plan"

@@ -17,7 +17,7 @@ use crate::{
     pool::{Found, Key, Pool, PoolSettings},
     seal::{self, Keep, Left, Placed, SealError},
     spawner::{
-        client::{Process, Source, SpawnError, Spawner},
+        client::{Diff, Process, Source, SpawnError, Spawner},
         gone::Gone,
         protocol::{CellConfig, Kind},
     },
@@ -200,7 +200,7 @@ impl Executor {
         let mut cell = self.cell(&key, found).await?;
         let waited = asked.elapsed();
         metrics.cell.add(waited);
-        let diff = match &house {
+        let moved = match &house {
             Some(house) => Some(house.move_in(&mut cell, spawner).await?),
             None => None,
         };
@@ -216,9 +216,14 @@ impl Executor {
         let Driven { mut outcome, home } = driven?;
         outcome.timings.cell = waited;
         let ended = Instant::now();
-        if let (Some(keep), Some(placed), Some(home)) = (keep, placed, diff.or(home)) {
-            let left = Left { home, placed, is_thread: house.is_some() };
-            outcome.written = seal::seal(spawner, keep, &left).await?;
+        let (diff, before) = moved.unzip();
+        let diff = diff.or(home.map(|upper| Diff { upper, merged: None }));
+        if let (Some(keep), Some(placed), Some(diff)) = (keep, placed, diff) {
+            let left = Left { diff, placed, before };
+            let written = seal::seal(spawner, keep, &left).await;
+            // The last to let go of a home unmounts it, which may take its time.
+            tokio::task::spawn_blocking(move || drop(left));
+            outcome.written = written?;
         }
         // Only now: the spawner that refills the pool is the one that packs.
         drop(done);

@@ -1,15 +1,14 @@
 //! Bringing the home of a thread into a cell that waits for its job.
 
-use std::os::fd::OwnedFd;
-
 use cloche_layers::{LayerError, Layers, Mountable};
-use cloche_model::{HomeRoom, RunSpec};
+use cloche_model::{HomeRoom, LayerDigest, RunSpec};
 
 use crate::{
     cell::Cell,
     executor::RunError,
+    seal::Before,
     spawner::{
-        client::{SpawnError, Spawner},
+        client::{Diff, SpawnError, Spawner},
         protocol::HomeRequest,
     },
     warm,
@@ -28,6 +27,7 @@ pub enum HomeError {
 
 /// A home that lies ready on this host, and stays as long as this is held.
 pub(crate) struct House {
+    stack: Vec<LayerDigest>,
     mountable: Mountable,
     room: HomeRoom,
     /// Bytes that are put in before the run, which is not the thread's own use.
@@ -52,15 +52,15 @@ impl House {
         let placed = inputs.chain([spec.language.main_file()]).map(str::to_owned).collect();
         // A thread may have more room than one run: files are memory while it runs.
         let room = HomeRoom { bytes: home.room.bytes.min(spec.limits.disk), ..home.room };
-        Ok(Some(Self { mountable, room, given, placed }))
+        Ok(Some(Self { stack: home.layers.clone(), mountable, room, given, placed }))
     }
 
-    /// Mounts it in a cell; gives the directory that will hold what is written.
+    /// Mounts it in a cell; gives what will hold what is written, and what there was before.
     pub(crate) async fn move_in(
         &self,
         cell: &mut Cell,
         spawner: &Spawner,
-    ) -> Result<OwnedFd, RunError> {
+    ) -> Result<(Diff, Before), RunError> {
         warm::wait_for_walls(cell).await?;
         let request = HomeRequest {
             layers: self.mountable.names().iter().map(ToString::to_string).collect(),
@@ -69,7 +69,11 @@ impl House {
             placed: self.placed.clone(),
         };
         match spawner.house(cell.id, request).await {
-            Ok(diff) => Ok(diff),
+            Ok(diff) => {
+                let mode = self.mountable.root().map(|(mode, _)| mode);
+                let before = Before::of(self.stack.clone(), mode, &diff);
+                Ok((diff, before.map_err(|error| RunError::Seal(error.into()))?))
+            }
             Err(error) => {
                 // Half moved in is no state to run anything in.
                 spawner.kill(cell.id).await;

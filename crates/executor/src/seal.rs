@@ -4,29 +4,22 @@
 //! reads the files, which may have any mode, and the archive is stored as a layer.
 
 use std::{
-    collections::BTreeSet,
     fs::File,
     io::{self, Read},
     os::fd::{AsFd, OwnedFd},
-    pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll, ready},
 };
 
-use cloche_layers::{Bounds, LayerError, Layers, survey};
-use cloche_model::{OutputFile, RunSpec, Written};
+use cloche_layers::{Bounds, Index, LayerError, Layers, survey};
+use cloche_model::{HomePath, LayerDigest, OutputFile, RunSpec, Written};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
-use tokio::{
-    io::{AsyncRead, ReadBuf},
-    net::unix::pipe,
-};
 
 use crate::{
     executor::RunError,
     spawner::{
-        client::{SpawnError, Spawner},
-        protocol::{self, PackRequest},
+        client::{Diff, SpawnError, Spawner},
+        protocol::{self, PackRequest, Verdict},
     },
 };
 
@@ -34,8 +27,10 @@ use crate::{
 const MOST_FILES: usize = 1000;
 /// How much of an archive may wait in its pipe.
 const PIPE: usize = 1 << 20;
-/// The longest verdict of a packer.
-const MOST_VERDICT: usize = 64 << 10;
+/// The longest verdict of a packer: names of files.
+const MOST_VERDICT: u64 = 16 << 20;
+/// How much is kept of a file that belongs to no thread, and of all that a run wrote.
+const MOST_OUTPUT: (u64, u64) = (32 << 20, 128 << 20);
 
 /// Why what was written could not be kept.
 #[derive(Debug, thiserror::Error)]
@@ -78,23 +73,50 @@ impl Placed {
 
 /// What is left of a run.
 pub(crate) struct Left {
-    /// The directory it wrote to; nobody writes there any more.
-    pub(crate) home: OwnedFd,
+    /// Where it wrote to; nobody writes there any more.
+    pub(crate) diff: Diff,
     pub(crate) placed: Vec<Placed>,
-    /// Whether it is the diff of a thread's home.
-    pub(crate) is_thread: bool,
+    /// What the thread's home was before, if there is a thread.
+    pub(crate) before: Option<Before>,
+}
+
+/// What a thread's home was before the run.
+pub(crate) struct Before {
+    stack: Vec<LayerDigest>,
+    /// The mode of the home itself, if the stack says.
+    mode: Option<u32>,
+    /// When the home itself was last changed.
+    changed: (i64, i64),
+}
+
+impl Before {
+    /// Before anything of the run has begun.
+    pub(crate) fn of(stack: Vec<LayerDigest>, mode: Option<u32>, diff: &Diff) -> io::Result<Self> {
+        Ok(Self { stack, mode, changed: changed(&diff.upper)? })
+    }
+}
+
+/// When a directory was last changed, in its names or itself.
+fn changed(directory: &OwnedFd) -> io::Result<(i64, i64)> {
+    let stat = rustix::fs::fstat(directory)?;
+    Ok((stat.st_ctime, stat.st_ctime_nsec as i64))
 }
 
 impl Left {
     /// Whether a file is left out of the layer as long as it is what was put there.
     fn is_left_out(&self, placed: &Placed) -> bool {
-        placed.is_program || !self.is_thread
+        placed.is_program || self.before.is_none()
     }
 
     /// Whether there is surely nothing to keep.
     fn is_nothing(&self) -> io::Result<bool> {
-        rustix::fs::seek(&self.home, SeekFrom::Start(0))?;
-        for entry in Dir::new(self.home.try_clone()?)? {
+        if let Some(before) = &self.before
+            && before.changed != changed(&self.diff.upper)?
+        {
+            return Ok(false);
+        }
+        rustix::fs::seek(&self.diff.upper, SeekFrom::Start(0))?;
+        for entry in Dir::new(self.diff.upper.try_clone()?)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if matches!(name, b"." | b"..") {
@@ -112,7 +134,8 @@ impl Left {
     /// Whether a file is what was put there, as far as we may see.
     fn is_unchanged(&self, placed: &Placed) -> bool {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat(&self.home, placed.name.as_str(), flags, Mode::empty());
+        let opened =
+            rustix::fs::openat(&self.diff.upper, placed.name.as_str(), flags, Mode::empty());
         let Ok(file) = opened else { return false };
         let Ok(stat) = rustix::fs::fstat(&file) else { return false };
         let size = placed.content.len();
@@ -125,7 +148,7 @@ impl Left {
 
     /// Whether there is no room left for another page or another file.
     fn is_full(&self) -> io::Result<bool> {
-        let room = rustix::fs::fstatfs(&self.home)?;
+        let room = rustix::fs::fstatfs(&self.diff.upper)?;
         Ok(room.f_bavail == 0 || room.f_ffree == 0)
     }
 
@@ -135,7 +158,9 @@ impl Left {
             digest: Sha256::digest(&placed.content).into(),
             leave_out: self.is_left_out(placed),
         });
-        PackRequest { placed: placed.collect() }
+        let home_mode = self.before.as_ref().and_then(|before| before.mode);
+        let most = self.before.is_none().then_some(MOST_OUTPUT);
+        PackRequest { placed: placed.collect(), home_mode, most }
     }
 }
 
@@ -155,7 +180,7 @@ pub(crate) async fn seal(
     left: &Left,
 ) -> Result<Written, RunError> {
     match try_seal(spawner, keep, left).await {
-        Err(error) if left.is_thread => Err(RunError::Seal(error)),
+        Err(error) if left.before.is_some() => Err(RunError::Seal(error)),
         Err(error) => {
             tracing::error!(%error, "the files of a run were not kept");
             Ok(Written::default())
@@ -168,90 +193,85 @@ async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Writ
     if left.is_nothing()? {
         return Ok(Written::default());
     }
-    let quota_exceeded = left.is_thread && left.is_full()?;
-    let (archive, unchanged) = Archive::of(left, spawner).await?;
-    let (layer, index) = match keep {
-        Keep::In(layers) => layers.store(archive).await?.map(|it| (Some(it.layer), it.index)),
-        Keep::NamesOnly => {
+    let is_full = left.before.is_some() && left.is_full()?;
+    let (archive, verdict) = Archive::of(left, spawner).await?;
+    let (layer, index) = match (keep, &left.before) {
+        (Keep::In(layers), Some(before)) => {
+            let stored = layers.store_on(&before.stack, archive).await?;
+            stored.map(|it| (Some(it.layer), it.index))
+        }
+        (Keep::In(layers), None) => {
+            layers.store_read(archive).await?.map(|it| (Some(it.layer), it.index))
+        }
+        (Keep::NamesOnly, _) => {
             survey(archive, Bounds::default()).await?.map(|index| (None, Arc::new(index)))
         }
     }
     .unzip();
+    let verdict = verdict.get().cloned().unwrap_or_default();
+    let quota_exceeded = is_full || left.before.is_some() && verdict.lost_attributes;
     let Some(index) = index else {
         return Ok(Written { quota_exceeded, ..Written::default() });
     };
-    let unchanged = unchanged.get().cloned().unwrap_or_default();
-    let files = index.files().map(|(path, size)| OutputFile {
-        name: String::from_utf8_lossy(path).into_owned(),
-        size,
-        truncated: false,
-    });
-    let mut files: Vec<_> = files.filter(|file| !unchanged.contains(&file.name)).collect();
-    let files_omitted = files.len().saturating_sub(MOST_FILES) as u64;
-    files.truncate(MOST_FILES);
+    let (files, files_omitted) = named(&index, &verdict);
     Ok(Written { layer: layer.flatten(), files, files_omitted, quota_exceeded })
 }
 
-/// The names of files that are what was put there, once the packer has said so.
-type Unchanged = Arc<OnceLock<BTreeSet<String>>>;
+/// The files that a run wrote, and how many there are beside.
+fn named(index: &Index, verdict: &Verdict) -> (Vec<OutputFile>, u64) {
+    let (mut files, mut omitted) = (Vec::new(), 0);
+    for (path, kept) in index.files() {
+        let name = HomePath::text_of(path);
+        if verdict.unchanged.contains(&name) {
+            continue;
+        }
+        // A longer name could not be asked for.
+        if files.len() == MOST_FILES || name.len() > HomePath::MAX_BYTES {
+            omitted += 1;
+            continue;
+        }
+        let cut = verdict.cut.get(&name);
+        let (size, truncated) = (cut.copied().unwrap_or(kept), cut.is_some());
+        files.push(OutputFile { name, size, truncated });
+    }
+    (files, omitted)
+}
+
+/// What the packer has said, once it has.
+type Said = Arc<OnceLock<Verdict>>;
 
 /// An archive that is being packed. It ends well only if its packer said so.
 struct Archive {
-    bytes: pipe::Receiver,
-    verdict: pipe::Receiver,
-    said: Vec<u8>,
-    unchanged: Unchanged,
+    bytes: io::PipeReader,
+    verdict: io::PipeReader,
+    said: Said,
 }
 
 impl Archive {
-    async fn of(left: &Left, spawner: &Spawner) -> Result<(Self, Unchanged), SealError> {
+    async fn of(left: &Left, spawner: &Spawner) -> Result<(Self, Said), SealError> {
         let (bytes, bytes_theirs) = io::pipe()?;
         let (verdict, verdict_theirs) = io::pipe()?;
         // Only to be woken less often.
         let _ = rustix::pipe::fcntl_setpipe_size(&bytes, PIPE);
-        let fds = [left.home.as_fd(), bytes_theirs.as_fd(), verdict_theirs.as_fd()];
-        spawner.pack(left.request(), fds).await?;
-        let unchanged = Unchanged::default();
-        let archive = Self {
-            bytes: pipe::Receiver::from_owned_fd(OwnedFd::from(bytes))?,
-            verdict: pipe::Receiver::from_owned_fd(OwnedFd::from(verdict))?,
-            said: Vec::new(),
-            unchanged: Arc::clone(&unchanged),
-        };
-        Ok((archive, unchanged))
-    }
-
-    fn end(&self) -> io::Result<()> {
-        let unfinished = io::Error::new(io::ErrorKind::UnexpectedEof, "the packer did not finish");
-        let names = serde_json::from_slice(&self.said).map_err(|_| unfinished)?;
-        self.unchanged.get_or_init(|| names);
-        Ok(())
-    }
-
-    fn poll_verdict(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            let mut part = [0; 4096];
-            let mut buffer = ReadBuf::new(&mut part);
-            ready!(Pin::new(&mut self.verdict).poll_read(context, &mut buffer))?;
-            if buffer.filled().is_empty() || self.said.len() > MOST_VERDICT {
-                return Poll::Ready(self.end());
-            }
-            self.said.extend_from_slice(buffer.filled());
-        }
+        let three = [&left.diff.upper, &bytes_theirs.into(), &verdict_theirs.into()];
+        let fds: Vec<_> = three.into_iter().chain(&left.diff.merged).map(AsFd::as_fd).collect();
+        spawner.pack(left.request(), &fds).await?;
+        let said = Said::default();
+        Ok((Self { bytes, verdict, said: Arc::clone(&said) }, said))
     }
 }
 
-impl AsyncRead for Archive {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.bytes).poll_read(context, buffer))?;
-        if buffer.filled().len() > before {
-            return Poll::Ready(Ok(()));
+impl Read for Archive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.bytes.read(buffer)?;
+        if count > 0 || self.said.get().is_some() {
+            return Ok(count);
         }
-        self.poll_verdict(context)
+        let mut words = Vec::new();
+        (&mut self.verdict).take(MOST_VERDICT).read_to_end(&mut words)?;
+        let unfinished = io::Error::new(io::ErrorKind::UnexpectedEof, "the packer did not finish");
+        let verdict = serde_json::from_slice(&words).map_err(|_| unfinished)?;
+        self.said.get_or_init(|| verdict);
+        Ok(0)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! `client` is how the rest of the executor speaks to it, `keeper` restarts it, `worker` is its
 //! loop, `ground` is the bare mount namespace it works in, `homes` mounts the homes of threads,
-//! `packer` reads what a run has written, `protocol` is what is said.
+//! `packer` reads what a run has written, `linked` finds the other names of what it changed,
+//! `protocol` is what is said.
 
 pub(crate) mod client;
 pub(crate) mod gone;
@@ -10,6 +11,7 @@ mod ground;
 mod held;
 mod homes;
 mod keeper;
+mod linked;
 mod packer;
 mod plans;
 pub(crate) mod protocol;

@@ -14,18 +14,18 @@ pub type RawFd = i32;
 
 #[cfg(target_arch = "x86_64")]
 mod nr {
-    pub(super) const CALLS: [usize; 49] = [
+    pub(super) const CALLS: [usize; 50] = [
         0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444,
         445, 446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112,
-        293, 268, 72, 428, 429, 442, 259, 56, 13, 144, 28,
+        293, 268, 72, 428, 429, 442, 259, 56, 13, 144, 28, 304,
     ];
 }
 #[cfg(target_arch = "aarch64")]
 mod nr {
-    pub(super) const CALLS: [usize; 49] = [
+    pub(super) const CALLS: [usize; 50] = [
         63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445,
         446, 277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59,
-        53, 25, 428, 429, 442, 33, 220, 134, 119, 233,
+        53, 25, 428, 429, 442, 33, 220, 134, 119, 233, 265,
     ];
 }
 
@@ -81,6 +81,7 @@ enum Call {
     RtSigaction,
     SchedSetscheduler,
     Madvise,
+    OpenByHandleAt,
 }
 
 /// Makes a system call.
@@ -131,11 +132,11 @@ fn with_path(call: Call, at: usize, path: &CStr, mut args: [usize; 6]) -> Result
 }
 
 const AT_FDCWD: usize = -100_isize as usize;
+const O_CLOEXEC: usize = 0o2_000_000;
 
 /// Opens a path; always close-on-exec.
 pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<RawFd> {
-    const O_CLOEXEC: i32 = 0o2_000_000;
-    let flags = (flags | O_CLOEXEC) as usize;
+    let flags = flags as usize | O_CLOEXEC;
     with_path(Call::Openat, 1, path, [AT_FDCWD, 0, flags, mode as usize, 0, 0]).map(|fd| fd as i32)
 }
 
@@ -181,7 +182,6 @@ pub fn dup_above(fd: RawFd, least: RawFd) -> Result<RawFd> {
 
 /// A pipe, both ends close-on-exec: (read, write).
 pub fn pipe() -> Result<(RawFd, RawFd)> {
-    const O_CLOEXEC: usize = 0o2_000_000;
     let mut ends = [0_i32; 2];
     // SAFETY: the kernel writes two ints into `ends`, which is that long.
     unsafe { syscall(Call::Pipe2, [ends.as_mut_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0])? };
@@ -257,6 +257,13 @@ pub fn attach_mount(mount: RawFd, path: &CStr) -> Result<()> {
     // SAFETY: both strings are NUL-terminated, outlive the call and are only read.
     unsafe { syscall(Call::MoveMount, [mount as usize, empty, AT_FDCWD, path, FROM_EMPTY_PATH, 0]) }
         .map(drop)
+}
+
+/// Opens a file of a mount by its handle: its length, its kind, and room for the longest.
+pub fn open_by_handle(mount: RawFd, handle: &[u32; 34], flags: i32) -> Result<RawFd> {
+    let args = [mount as usize, handle.as_ptr() as usize, flags as usize, 0, 0, 0];
+    // SAFETY: the kernel takes no handle of more than 128 bytes, and so reads within `handle`.
+    unsafe { syscall(Call::OpenByHandleAt, args) }.map(|fd| fd as RawFd)
 }
 
 /// Makes a device node.
@@ -728,7 +735,7 @@ impl HotPages {
 #[must_use]
 pub fn owned(fd: RawFd) -> std::os::fd::OwnedFd {
     use std::os::fd::FromRawFd;
-    // SAFETY: used on descriptors fresh from `clone` or `receive`, which nobody else owns or closes.
+    // SAFETY: used on descriptors fresh from a call above, which nobody else owns or closes.
     unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
 }
 

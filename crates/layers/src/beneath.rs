@@ -23,8 +23,12 @@ pub(crate) fn open(top: impl AsFd, path: &[u8], flags: OFlags, mode: Mode) -> io
     Ok(rustix::fs::openat2(top, path, flags | OFlags::CLOEXEC, mode, resolve)?)
 }
 
-/// Opens a directory below `top`, however long its path is.
-pub(crate) fn directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
+/// Opens a directory below `top`, however long its path is (empty: `top` itself). No link is
+/// followed.
+///
+/// # Errors
+/// If there is no such directory, or it may not be opened.
+pub fn directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
     let mut here = open(&top, b".", DIRECTORY, Mode::empty())?;
     let mut rest = path;
     while !rest.is_empty() {

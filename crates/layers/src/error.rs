@@ -103,6 +103,11 @@ pub(crate) const NAMES_BYTES: u64 = 256 << 20;
 pub(crate) const FILE_BYTES: u64 = 8 << 40;
 /// The extended attributes of one file.
 pub(crate) const XATTR_BYTES: usize = 256 << 10;
+/// The attributes of one file that a home keeps, each with some for its place: what every disk of
+/// a cache can hold. ext4 has one block for all of them and the overlay's marks.
+pub(crate) const KEPT_XATTR_BYTES: usize = 3600;
+/// What one attribute takes beside its name and value.
+pub(crate) const XATTR_PLACE: usize = 20;
 /// The records before one entry.
 pub(crate) const PAX_BYTES: u64 = 1 << 20;
 /// The map of one sparse file.

@@ -200,7 +200,7 @@ impl Builder {
         self.entries.get_mut(at)
     }
 
-    fn at(&self, path: &[u8]) -> Option<&Entry> {
+    pub(crate) fn at(&self, path: &[u8]) -> Option<&Entry> {
         self.entries.get(*self.places.get(path)?)
     }
 

@@ -1,8 +1,12 @@
-//! Turns an archive into a blob while it passes: checked, compressed and hashed in one go.
+//! Turns an archive into a blob while it passes: checked, compressed and hashed in one go. A large
+//! one is compressed by a thread beside the one that reads it.
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Read, Write},
+    io::{self, BufReader, BufWriter, Read, Write},
+    mem,
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    thread::{self, JoinHandle},
 };
 
 use cloche_model::LayerDigest;
@@ -10,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     Bounds, Index, LayerError,
+    entry::{Entry, Xattr},
     index::{Builder, Frame},
     wire::read::Archive,
 };
@@ -25,17 +30,50 @@ pub(crate) struct Ingested {
     pub(crate) index: Index,
 }
 
-/// Reads an archive and writes the blob. None if the archive holds nothing but the home itself.
+/// What a home without files is worth.
+#[derive(Clone, Debug)]
+pub(crate) enum Bare {
+    /// Nothing.
+    Nothing,
+    /// A layer, unless it has the mode and attributes that it had before.
+    Unless(u32, Vec<Xattr>),
+}
+
+impl Bare {
+    fn is_nothing(&self, home: Option<&Entry>) -> bool {
+        match (self, home) {
+            (Self::Unless(mode, xattrs), Some(home)) => {
+                (*mode, xattrs) == (home.mode, &home.xattrs)
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Reads an archive and writes the blob. None if the archive holds nothing but the home itself, and
+/// that is nothing.
 pub(crate) fn ingest(
     archive: impl Read,
     blob: &File,
     bounds: Bounds,
+    bare: &Bare,
 ) -> Result<Option<Ingested>, LayerError> {
-    let tee = Tee { from: archive, to: Frames::new(blob)? };
-    let mut archive = Archive::new(tee);
-    let builder = Builder::read(&mut archive, bounds)?;
-    let (frames, digest, stored) = archive.into_inner().to.finish()?;
-    if builder.len() == 1 {
+    let blob = blob.try_clone().map_err(LayerError::io("writing a layer"))?;
+    let tee = Tee { from: archive, to: Compressor::Small(Vec::new(), blob) };
+    let mut archive = Archive::new(BufReader::with_capacity(PIECE, tee));
+    let read = Builder::read(&mut archive, bounds);
+    let compressed = archive.into_inner().into_inner().to.finish();
+    let builder = match (read, &compressed) {
+        // The reader only sees that nobody takes what it reads.
+        (Err(LayerError::Io { source, .. }), Err(_))
+            if source.kind() == io::ErrorKind::BrokenPipe =>
+        {
+            return compressed.map(|_| None);
+        }
+        (read, _) => read?,
+    };
+    let (frames, digest, stored) = compressed?;
+    if builder.len() == 1 && bare.is_nothing(builder.at(b"")) {
         return Ok(None);
     }
     let index = builder.finish(frames, stored)?;
@@ -51,18 +89,80 @@ pub(crate) fn survey(archive: impl Read, bounds: Bounds) -> Result<Option<Index>
     builder.finish(Vec::new(), 0).map(Some)
 }
 
-/// Gives on what it reads, and keeps a copy.
-struct Tee<R, W> {
+/// How much of an archive is read at once.
+const PIECE: usize = 1 << 17;
+/// An archive that is no larger is not worth a thread.
+const SMALL: usize = 1 << 18;
+/// How many pieces may wait to be compressed.
+const WAITING: usize = 16;
+
+/// The frames of a blob, its digest and its size.
+type Compressed = (Vec<Frame>, LayerDigest, u64);
+
+/// Gives on what it reads, and has a copy compressed.
+struct Tee<R> {
     from: R,
-    to: W,
+    to: Compressor,
 }
 
-impl<R: Read, W: Write> Read for Tee<R, W> {
+impl<R: Read> Read for Tee<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
-        self.to.write_all(&buffer[..count])?;
+        self.to.take(&buffer[..count])?;
         Ok(count)
     }
+}
+
+/// Compresses what it is given into a file: at the end, or as it comes once it is much.
+enum Compressor {
+    Small(Vec<u8>, File),
+    Large(SyncSender<Vec<u8>>, JoinHandle<Result<Compressed, LayerError>>),
+}
+
+impl Compressor {
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Small(held, file) => {
+                held.extend_from_slice(bytes);
+                if held.len() > SMALL {
+                    let (pieces, inbox) = sync_channel(WAITING);
+                    let (held, file) = (mem::take(held), file.try_clone()?);
+                    let work = move || compress(&file, &held, Some(&inbox));
+                    let worker = thread::Builder::new().name("compress".to_owned()).spawn(work)?;
+                    *self = Self::Large(pieces, worker);
+                }
+                Ok(())
+            }
+            Self::Large(pieces, _) if !bytes.is_empty() => {
+                pieces.send(bytes.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe.into())
+            }
+            Self::Large(..) => Ok(()),
+        }
+    }
+
+    fn finish(self) -> Result<Compressed, LayerError> {
+        match self {
+            Self::Small(held, file) => compress(&file, &held, None),
+            Self::Large(pieces, worker) => {
+                drop(pieces);
+                let stopped = |_| io::Error::other("compressing stopped");
+                worker.join().map_err(stopped).map_err(LayerError::io("compressing"))?
+            }
+        }
+    }
+}
+
+fn compress(
+    blob: &File,
+    first: &[u8],
+    rest: Option<&Receiver<Vec<u8>>>,
+) -> Result<Compressed, LayerError> {
+    let mut frames = Frames::new(blob)?;
+    frames.write_all(first).map_err(LayerError::io("writing a layer"))?;
+    for piece in rest.into_iter().flatten() {
+        frames.write_all(&piece).map_err(LayerError::io("writing a layer"))?;
+    }
+    frames.finish()
 }
 
 /// Compresses into frames that can each be read by itself.
@@ -89,7 +189,7 @@ impl<'a> Frames<'a> {
         Ok(())
     }
 
-    fn finish(self) -> Result<(Vec<Frame>, LayerDigest, u64), LayerError> {
+    fn finish(self) -> Result<Compressed, LayerError> {
         let missing = || io::Error::other("no frame");
         let encoder = self.encoder.ok_or_else(missing).map_err(LayerError::io("compressing"))?;
         let mut hashed = encoder.finish().map_err(LayerError::io("compressing"))?;

@@ -1,6 +1,6 @@
 //! All layers of this host: what their operations share, and the shortest of them.
 
-use std::{collections::HashMap, path::Path, sync::Arc, time::Instant};
+use std::{collections::HashMap, io::Read, path::Path, sync::Arc, time::Instant};
 
 use cloche_model::{Layer, LayerDigest};
 use futures::TryStreamExt;
@@ -16,9 +16,12 @@ use crate::{
     crash,
     index::Builder,
     indexes::Indexes,
-    ingest::{self, ingest},
+    ingest::{self, Bare, ingest},
     verified,
 };
+
+/// The mode of a home that nobody has changed.
+pub(crate) const NEW_HOME: u32 = 0o755;
 
 /// All layers of this host: where they are kept and what of them is unpacked.
 #[derive(Clone)]
@@ -60,15 +63,15 @@ pub struct Usage {
 }
 
 /// Says what is in an archive, and keeps none of it; none if it holds nothing but the home itself.
+/// It is read where it may block.
 ///
 /// # Errors
 /// If the archive is not one that `pack` could have made, or is too large.
 pub async fn survey(
-    archive: impl AsyncRead + Send + Unpin + 'static,
+    archive: impl Read + Send + 'static,
     bounds: Bounds,
 ) -> Result<Option<Index>, LayerError> {
-    let bridge = SyncIoBridge::new(archive);
-    let work = move || ingest::survey(std::io::BufReader::with_capacity(1 << 17, bridge), bounds);
+    let work = move || ingest::survey(std::io::BufReader::with_capacity(1 << 17, archive), bounds);
     blocking(work).await
 }
 
@@ -110,12 +113,57 @@ impl Layers {
         &self,
         archive: impl AsyncRead + Send + Unpin + 'static,
     ) -> Result<Option<Stored>, LayerError> {
+        self.store_unless(archive, Bare::Nothing).await
+    }
+
+    /// The same for an archive that is read where it may block.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn store_read(
+        &self,
+        archive: impl Read + Send + 'static,
+    ) -> Result<Option<Stored>, LayerError> {
+        self.store_read_unless(archive, Bare::Nothing).await
+    }
+
+    /// The same for what a run wrote to a home of this stack: it is also a layer if all that it did
+    /// was to give the home itself another mode or other attributes.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn store_on(
+        &self,
+        stack: &[LayerDigest],
+        archive: impl Read + Send + 'static,
+    ) -> Result<Option<Stored>, LayerError> {
+        let bare = match stack.last() {
+            Some(newest) => match self.index(newest).await?.get(b"") {
+                Some(home) => Bare::Unless(home.mode, home.xattrs.clone()),
+                None => Bare::Nothing,
+            },
+            None => Bare::Unless(NEW_HOME, Vec::new()),
+        };
+        self.store_read_unless(archive, bare).await
+    }
+
+    pub(crate) async fn store_unless(
+        &self,
+        archive: impl AsyncRead + Send + Unpin + 'static,
+        bare: Bare,
+    ) -> Result<Option<Stored>, LayerError> {
+        self.store_read_unless(SyncIoBridge::new(archive), bare).await
+    }
+
+    async fn store_read_unless(
+        &self,
+        archive: impl Read + Send + 'static,
+        bare: Bare,
+    ) -> Result<Option<Stored>, LayerError> {
         let file = self.0.blobs.new_file()?;
         let bounds = self.0.config.bounds;
-        let bridge = SyncIoBridge::new(archive);
         let work = move || {
-            let archive = std::io::BufReader::with_capacity(1 << 17, bridge);
-            let ingested = ingest(archive, file.as_file(), bounds)?;
+            let ingested = ingest(archive, file.as_file(), bounds, &bare)?;
             Ok(ingested.map(|ingested| (ingested, file)))
         };
         let Some((ingested, file)) = blocking(work).await? else { return Ok(None) };

@@ -23,6 +23,7 @@ mod verified;
 mod wire;
 mod writer;
 
+pub use beneath::directory as directory_beneath;
 pub use config::{LayersConfig, S3Config, StoreConfig};
 pub use content::OpenFile;
 pub use entry::{ContentHash, Entry, Extent, Kind, Mtime, Xattr};
@@ -31,7 +32,7 @@ pub use index::Index;
 pub use layers::{Layers, Stored, Usage, survey};
 pub use mount::Mountable;
 pub use oci::ExportMeta;
-pub use pack::{Markers, PackRequest, pack};
+pub use pack::{ENTER, Markers, Most, PackRequest, Packed, Upper, pack, relink};
 pub use sweep::Swept;
 pub use tree::{Diff, Node, NodeKind, Tree};
 pub use writer::LayerWriter;

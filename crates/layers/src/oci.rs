@@ -1,6 +1,7 @@
 //! Stacks as OCI image layouts, which other tools read: the documents and what they have in common.
 
 mod export;
+mod foreign;
 mod import;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const LAYER_PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
 /// The annotation by which tools tell the images of a layout apart.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";

@@ -6,8 +6,10 @@
 
 mod file;
 mod links;
+mod relink;
 
 use std::{
+    collections::HashMap,
     ffi::{CString, OsString},
     io::{self, BufWriter, Write},
     os::{
@@ -18,14 +20,17 @@ use std::{
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 
+pub use self::relink::relink;
+
 use self::{
-    file::{Scratch, copy, extents},
+    file::{Scratch, copy, cut, extents},
     links::Links,
 };
 use crate::{
-    entry::{Entry, Kind, Mtime},
+    beneath,
+    entry::{Entry, Extent, Kind, Mtime},
     error::PATH_BYTES,
-    wire::{join, write},
+    wire::{join, split, write},
 };
 
 /// Which attributes the overlay marked its directories with.
@@ -44,16 +49,59 @@ pub struct PackRequest {
     pub skip: Vec<OsString>,
     /// Which attributes mark directories.
     pub markers: Markers,
+    /// The mode that the home had before the run, which opened it for its owner to enter.
+    pub home_mode: Option<u32>,
+    /// How much of files is kept; all of it if this is absent.
+    pub most: Option<Most>,
 }
 
-/// Writes the tree below `dir` to `out` as a pax archive: sorted, the same bytes for the same tree.
+/// How much of files is kept, holes not counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// Of each file.
+    pub file: u64,
+    /// Of all together, in the order of their paths.
+    pub total: u64,
+}
+
+/// What was left out of an archive without being a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Attributes of files that have more than a home keeps.
+    pub attributes_left_out: u64,
+    /// Files that are shorter in the archive, and their true sizes; not all if there are many.
+    pub cut: HashMap<Vec<u8>, u64>,
+}
+
+/// How many files that were cut are named.
+const MOST_CUT: usize = 2000;
+
+/// What the owner of a home needs to enter it.
+pub const ENTER: u32 = 0o100;
+
+/// A directory that a guest has written to.
+#[derive(Clone, Copy, Debug)]
+pub struct Upper<'a> {
+    /// The directory itself.
+    pub dir: BorrowedFd<'a>,
+    /// The overlay that it is the upper directory of. Of files that a guest gave another mode,
+    /// time or name, the content is found there.
+    pub merged: Option<BorrowedFd<'a>>,
+}
+
+/// Writes the tree below a directory to `out` as a pax archive: sorted, the same bytes for the same tree.
 ///
-/// Sockets are left out, and whatever has a path of more than 16 KiB. Set-user-id and set-group-id bits of files are too: a home has one user.
+/// Sockets are left out, whatever has a path of more than 16 KiB, and attributes beyond what a home
+/// keeps. Set-user-id and set-group-id bits of files are too: a home has one user.
 ///
 /// # Errors
 /// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes.
-pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::Result<()> {
+pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Result<Packed> {
     let mut packer = Packer {
+        home_mode: request.home_mode,
+        most: request.most,
+        cut: HashMap::new(),
+        merged: upper.merged,
         out: BufWriter::with_capacity(1 << 16, out),
         markers: request.markers,
         path: Vec::new(),
@@ -61,7 +109,7 @@ pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::
         links: Links::default(),
         scratch: Scratch::default(),
     };
-    let top = rustix::fs::openat(dir, ".", DIRECTORY, Mode::empty())?;
+    let top = rustix::fs::openat(upper.dir, ".", DIRECTORY, Mode::empty())?;
     let skipped = |name: &[u8]| request.skip.iter().any(|skip| skip.as_bytes() == name);
     let mut here = packer.enter(top, None)?;
     if let Some(level) = packer.levels.last_mut() {
@@ -73,11 +121,16 @@ pub fn pack(dir: BorrowedFd<'_>, request: &PackRequest, out: impl Write) -> io::
             None => here = packer.leave(here)?,
         }
     }
-    write::end(&mut packer.out)
+    write::end(&mut packer.out)?;
+    Ok(Packed { attributes_left_out: packer.scratch.left_out, cut: packer.cut })
 }
 
 const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Not to wait, should it be a pipe by now.
+const FILE: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// A directory that is being walked.
 struct Level {
@@ -91,7 +144,11 @@ struct Level {
     names: Vec<CString>,
 }
 
-struct Packer<W: Write> {
+struct Packer<'a, W: Write> {
+    merged: Option<BorrowedFd<'a>>,
+    home_mode: Option<u32>,
+    most: Option<Most>,
+    cut: HashMap<Vec<u8>, u64>,
     out: BufWriter<W>,
     markers: Markers,
     path: Vec<u8>,
@@ -100,7 +157,7 @@ struct Packer<W: Write> {
     scratch: Scratch,
 }
 
-impl<W: Write> Packer<W> {
+impl<W: Write> Packer<'_, W> {
     /// Packs one name in the directory `here`, and gives back where to go on.
     fn entry(&mut self, here: OwnedFd, name: &CString) -> io::Result<OwnedFd> {
         let parent = self.path.len();
@@ -156,10 +213,12 @@ impl<W: Write> Packer<W> {
             _ => None,
         };
         let kind = Kind::Directory { opaque: found.opaque, redirect: redirect.clone() };
+        let mode = stat.st_mode & 0o7777;
+        let closed = self.home_mode.filter(|before| parent.is_none() && before | ENTER == mode);
         let entry = Entry {
             path: self.path.clone(),
             kind,
-            mode: stat.st_mode & 0o7777,
+            mode: closed.unwrap_or(mode),
             mtime: mtime(&stat),
             xattrs: found.xattrs,
         };
@@ -228,31 +287,66 @@ impl<W: Write> Packer<W> {
     }
 
     fn file(&mut self, here: &OwnedFd, name: &CString) -> io::Result<()> {
-        // Not to wait, should it be a pipe by now.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = self.open(here, name, flags)?;
+        let file = self.open(here, name, FILE)?;
         let stat = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(self.error("the file was replaced while it was packed"));
         }
         if let Some(target) = self.links.earlier_name(&stat, &self.path) {
+            if let Some(size) = self.cut.get(&target).copied() {
+                self.note_cut(size);
+            }
             let kind = Kind::HardLink { target };
             let (path, mode) = (self.path.clone(), stat.st_mode & 0o1777);
             let entry = Entry { path, kind, mode, mtime: mtime(&stat), xattrs: Vec::new() };
             return write::head(&mut self.out, &entry);
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let kind = Kind::File { size, extents: extents(&file, &stat)?, data_at: 0, hash: [0; 16] };
+        let found = self.scratch.attributes(file.as_fd(), self.markers)?;
+        let data = if found.is_only_about { self.content()? } else { file };
+        let extents = extents(&data, &rustix::fs::fstat(&data)?)?;
+        let kind = self.shorten(size, extents);
         let entry = Entry {
             path: self.path.clone(),
             kind,
             mode: stat.st_mode & 0o1777,
             mtime: mtime(&stat),
-            xattrs: self.scratch.attributes(file.as_fd(), self.markers)?.xattrs,
+            xattrs: found.xattrs,
         };
         write::head(&mut self.out, &entry)?;
-        copy(&file, &entry.kind, self.scratch.buffer(), &mut self.out)?;
+        copy(&data, &entry.kind, self.scratch.buffer(), &mut self.out)?;
         write::pad(&mut self.out, entry.kind.data_bytes())
+    }
+
+    /// What is kept of a file.
+    fn shorten(&mut self, size: u64, extents: Option<Vec<Extent>>) -> Kind {
+        let whole = Kind::File { size, extents, data_at: 0, hash: [0; 16] };
+        let Some(most) = &mut self.most else { return whole };
+        let room = most.file.min(most.total);
+        let kept = if whole.data_bytes() > room { cut(whole, room) } else { whole };
+        most.total -= kept.data_bytes();
+        if !matches!(kept, Kind::File { size: kept, .. } if kept == size) {
+            self.note_cut(size);
+        }
+        kept
+    }
+
+    fn note_cut(&mut self, size: u64) {
+        if self.cut.len() < MOST_CUT {
+            self.cut.insert(self.path.clone(), size);
+        }
+    }
+
+    /// The content of a file that the upper directory holds only the mode, time and name of.
+    fn content(&self) -> io::Result<OwnedFd> {
+        let merged = self.merged.ok_or_else(|| self.error("its content is not here"))?;
+        let (directory, name) = split(&self.path);
+        let file =
+            beneath::open(beneath::directory(merged, directory)?, name, FILE, Mode::empty())?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+            FileType::RegularFile => Ok(file),
+            _ => Err(self.error("its content is no file")),
+        }
     }
 
     fn error(&self, what: &str) -> io::Error {

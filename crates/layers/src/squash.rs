@@ -13,6 +13,8 @@ use crate::{
     LayerError, Layers, Node, Stored, Tree,
     blobs::blocking,
     entry::{Entry, Kind},
+    ingest::Bare,
+    layers::NEW_HOME,
     tree::NodeKind,
     verified,
     wire::{
@@ -32,15 +34,17 @@ impl Layers {
     /// If a layer is missing or damaged, or the result cannot be stored.
     pub async fn squash(&self, stack: &[LayerDigest]) -> Result<Option<Stored>, LayerError> {
         let tree = self.tree(stack).await?;
-        if tree.entries() == 0 {
+        let is_new = |home: &Node| home.mode == NEW_HOME && home.xattrs.is_empty();
+        if tree.entries() == 0 && tree.get(b"").is_none_or(is_new) {
             return Ok(None);
         }
+        let bare = Bare::Unless(NEW_HOME, Vec::new());
         let (out, archive) = tokio::io::duplex(PIPE);
         let out = BufWriter::with_capacity(1 << 16, SyncIoBridge::new(out));
         let (layers, stack) = (self.clone(), stack.to_vec());
         // All of it where blocking is no harm: dropping `out` writes, too.
         let write = blocking(move || layers.write_survivors(&stack, &tree, out));
-        let (written, stored) = tokio::join!(write, self.store(archive));
+        let (written, stored) = tokio::join!(write, self.store_unless(archive, bare));
         // If the first half fails, the second says only that the archive ended early.
         match written {
             Err(LayerError::Io { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {

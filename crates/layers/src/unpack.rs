@@ -44,6 +44,7 @@ pub(crate) fn unpack<R: Read>(
         top,
         directories: Vec::new(),
         marks: Vec::new(),
+        redirects: Vec::new(),
         buffer: vec![0; 1 << 17],
         attributes_lost: 0,
     };
@@ -67,6 +68,8 @@ struct Unpacker {
     /// Directories get their modes and times last, when nothing is put into them any more.
     directories: Vec<(Vec<u8>, u32, Mtime)>,
     marks: Vec<u8>,
+    /// The renamed directories on the way to the last one, and where older layers hold them.
+    redirects: Vec<(Vec<u8>, Vec<u8>)>,
     buffer: Vec<u8>,
     attributes_lost: u64,
 }
@@ -84,7 +87,9 @@ impl Unpacker {
         match &entry.kind {
             Kind::Directory { redirect, .. } => {
                 if let Some(redirect) = redirect {
-                    self.mark(b'r', &entry.path, &[b"/", &redirect[..]].concat());
+                    let value = self.redirect(&entry.path, redirect);
+                    self.mark(b'r', &entry.path, &value);
+                    self.redirects.push((entry.path.clone(), redirect.clone()));
                 }
                 if !entry.path.is_empty() {
                     rustix::fs::mkdirat(self.parent(&entry.path)?, &name[..], Mode::RWXU)?;
@@ -200,6 +205,25 @@ impl Unpacker {
             self.parent = (wanted.to_vec(), directory);
         }
         Ok(&self.parent.1)
+    }
+
+    /// What the mark of a renamed directory says: its old name if it was renamed in place, else all
+    /// of its old path, which in deep trees no disk would hold as an attribute.
+    fn redirect(&mut self, path: &[u8], from: &[u8]) -> Vec<u8> {
+        let (parent, _) = split(path);
+        let beneath = |to: &[u8]| {
+            let rest = parent.strip_prefix(to)?;
+            (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
+        };
+        // An archive of ours names a directory right before all that is in it.
+        while self.redirects.pop_if(|(to, _)| beneath(to).is_none()).is_some() {}
+        let moved =
+            self.redirects.last().and_then(|(to, from)| Some([&from[..], beneath(to)?].concat()));
+        let held = moved.unwrap_or_else(|| parent.to_vec());
+        match split(from) {
+            (beside, name) if beside == held => name.to_vec(),
+            _ => [b"/", from].concat(),
+        }
     }
 
     fn mark(&mut self, kind: u8, path: &[u8], value: &[u8]) {

@@ -29,6 +29,8 @@ pub enum ErrorCode {
     Conflict,
     /// The plan does not allow it, or not now.
     RateLimited,
+    /// The home cannot hold it.
+    QuotaExceeded,
     /// Nothing can run it at present.
     Unavailable,
     /// Our fault.
@@ -46,6 +48,7 @@ impl ErrorCode {
             Self::NotFound => "not_found",
             Self::Conflict => "conflict",
             Self::RateLimited => "rate_limited",
+            Self::QuotaExceeded => "quota_exceeded",
             Self::Unavailable => "service_unavailable",
             Self::Internal => "internal_error",
         }

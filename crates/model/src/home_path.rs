@@ -1,4 +1,8 @@
 //! The path of a file below a home, as a caller may write it.
+//!
+//! Paths are bytes, and what callers write is text: a byte that is not part of UTF-8 is written
+//! `\xFF`, with two capital digits. Where a name has these four characters itself, its backslash is
+//! written `\x5C`. All other names are written as they are.
 
 use std::{fmt, str::FromStr};
 
@@ -9,16 +13,69 @@ const MOUNTED: &str = "/home/baponi";
 
 /// A path below a home: names separated by `/`, none of them empty, `.` or `..`, and no NUL.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HomePath(String);
+pub struct HomePath {
+    bytes: Vec<u8>,
+    text: String,
+}
 
 impl HomePath {
     /// The most bytes one may have.
     pub const MAX_BYTES: usize = 4095;
 
-    /// Without a slash at the beginning or the end.
+    /// As it is written, without a slash at the beginning or the end.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// As it is in the home.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How the path of a file is written.
+    #[must_use]
+    pub fn text_of(path: &[u8]) -> String {
+        let mut text = String::with_capacity(path.len());
+        for chunk in path.utf8_chunks() {
+            for (at, letter) in chunk.valid().char_indices() {
+                match escaped(&chunk.valid().as_bytes()[at..]) {
+                    Some(_) => text.push_str("\\x5C"),
+                    None => text.push(letter),
+                }
+            }
+            text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02X}")));
+        }
+        text
+    }
+
+    /// The path of a file that is written so.
+    #[must_use]
+    pub fn bytes_of(text: &str) -> Vec<u8> {
+        let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+        while let Some((first, after)) = rest.split_first() {
+            let (byte, left) = match escaped(rest) {
+                Some(byte) => (byte, &rest[ESCAPE..]),
+                None => (*first, after),
+            };
+            bytes.push(byte);
+            rest = left;
+        }
+        bytes
+    }
+
+    /// A path from a URL, where each byte can also be written for itself.
+    ///
+    /// # Errors
+    /// When it is not a path.
+    pub fn from_url(decoded: &[u8]) -> Result<Self, Invalid> {
+        let mut text = String::new();
+        for chunk in decoded.utf8_chunks() {
+            text.push_str(chunk.valid());
+            text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02X}")));
+        }
+        text.parse()
     }
 
     /// The directory of everything: the home itself, or a path below it.
@@ -35,6 +92,21 @@ impl HomePath {
     }
 }
 
+/// How long a byte is that is written by its number.
+const ESCAPE: usize = 4;
+
+/// The byte that is written by its number at the beginning of a text, if one is.
+fn escaped(text: &[u8]) -> Option<u8> {
+    let digits = text.get(..ESCAPE)?.strip_prefix(b"\\x")?;
+    let digit = |at: usize| match digits[at] {
+        digit @ b'0'..=b'9' => Some(digit - b'0'),
+        digit @ b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    };
+    let byte = digit(0)? << 4 | digit(1)?;
+    (byte >= 0x80 || byte == b'\\').then_some(byte)
+}
+
 /// `/home/baponi` and `/home/baponi/a`, but not `/home/baponito`.
 fn is_rest(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('/')
@@ -46,6 +118,7 @@ impl FromStr for HomePath {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let mounted = text.strip_prefix(MOUNTED).and_then(|rest| rest.strip_prefix('/'));
         let path = mounted.or_else(|| text.strip_prefix("./")).unwrap_or(text);
+        let bytes = Self::bytes_of(path);
         if path.is_empty() || path.len() > Self::MAX_BYTES {
             let (most, got) = (Self::MAX_BYTES, path.len());
             return Err(Invalid::new(format!("path must be 1 to {most} bytes, got {got}")));
@@ -55,20 +128,20 @@ impl FromStr for HomePath {
                 "path must be relative to the home, or begin with /home/baponi/",
             ));
         }
-        let odd = |name: &str| matches!(name, "" | "." | "..") || name.len() > 255;
-        if path.contains('\0') || path.split('/').any(odd) {
+        let odd = |name: &[u8]| matches!(name, b"" | b"." | b"..") || name.len() > 255;
+        if bytes.contains(&0) || bytes.split(|byte| *byte == b'/').any(odd) {
             return Err(Invalid::new(
                 "path must be names separated by /: none empty, . or .., none above 255 bytes, and \
                  no NUL",
             ));
         }
-        Ok(Self(path.to_owned()))
+        Ok(Self { text: Self::text_of(&bytes), bytes })
     }
 }
 
 impl fmt::Display for HomePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -124,7 +197,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn bytes_that_are_not_text_have_a_form_of_their_own() {
+        for (bytes, text) in [
+            (&b"a\xff\xfeb"[..], r"a\xFF\xFEb"),
+            (b"caf\xc3\xa9", "caf\u{e9}"),
+            (br"\xFF", r"\x5CxFF"),
+            (br"\x5C", r"\x5Cx5C"),
+            (br"C:\x41\xff\", r"C:\x41\xff\"),
+        ] {
+            assert_eq!(HomePath::text_of(bytes), text);
+            let path: HomePath = text.parse().unwrap();
+            assert_eq!((path.as_bytes(), path.as_str()), (bytes, text));
+        }
+        assert_eq!(HomePath::from_url(b"d/\xff").unwrap().as_bytes(), b"d/\xff");
+        assert_eq!(HomePath::from_url(br"d/\xFF").unwrap().as_bytes(), b"d/\xff");
+        assert!(HomePath::from_url(b"../\xff").is_err());
+    }
+
     proptest! {
+        #[test]
+        fn every_name_can_be_written_and_read_back(
+            name in proptest::collection::vec(1_u8.., 1..30),
+            odd in r"(\\|x|5|C|F|\xff){1,20}",
+        ) {
+            for bytes in [&name, odd.as_bytes()] {
+                prop_assert_eq!(HomePath::bytes_of(&HomePath::text_of(bytes)), bytes);
+            }
+        }
+
         #[test]
         fn what_was_accepted_is_accepted_again_unchanged(text in ".{0,40}") {
             if let Ok(path) = text.parse::<HomePath>() {

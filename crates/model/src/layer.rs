@@ -101,9 +101,9 @@ pub struct HomeRoom {
 /// A file that a run wrote, as far as its caller is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputFile {
-    /// Its path below the home, with replacement characters where it is not UTF-8.
+    /// Its path below the home, as `HomePath` writes it.
     pub name: String,
-    /// Its size.
+    /// Its size when the run ended.
     pub size: u64,
     /// Whether less than all of it was kept.
     pub truncated: bool,

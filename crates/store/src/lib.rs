@@ -23,7 +23,7 @@ pub use filter::{Cursor, ExecutionFilter};
 pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates};
 pub use responses::{ResponseRow, Responses};
 pub use sqlite::Sqlite;
-pub use threads::{Append, Founding, Moved, Squash, ThreadKey, Threads};
+pub use threads::{Append, DELETED_KEPT, Founding, Moved, Squash, ThreadKey, Threads};
 
 /// Why the store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]

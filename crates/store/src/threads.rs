@@ -1,6 +1,6 @@
 //! Threads as rows: heads, points in time, and who may move them.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use cloche_model::{
@@ -47,7 +47,12 @@ pub struct Append {
     pub kind: PointKind,
     /// When.
     pub at: Moment,
+    /// When it was allowed. [`Moved::Missing`] if a thread of this name was deleted since.
+    pub allowed_at: Option<Moment>,
 }
+
+/// How long it is known that a thread was deleted: longer than anything can be allowed ahead.
+pub const DELETED_KEPT: Duration = Duration::from_secs(8 * 86_400);
 
 /// A thread to be made from layers.
 #[derive(Clone, Debug)]
@@ -116,6 +121,8 @@ pub trait Threads: Send + Sync {
     async fn squash(&self, squash: Squash) -> Result<Moved>;
     /// Writes down what was counted, unless the head has moved since.
     async fn count(&self, key: &ThreadKey, head: u64, usage: HomeUsage) -> Result<()>;
+    /// Whether a thread of this name was deleted at this moment or later.
+    async fn was_deleted_since(&self, key: &ThreadKey, moment: Moment) -> Result<bool>;
     /// Removes a thread with all its points; gives back what it was.
     async fn delete_thread(&self, key: &ThreadKey, at: Moment) -> Result<Moved>;
     /// Every layer that a thread, a point or an execution needs.

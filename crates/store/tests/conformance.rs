@@ -72,6 +72,7 @@ macro_rules! conformance_of {
                 a_fork_has_a_life_of_its_own,
                 a_squash_keeps_what_came_after_and_every_point,
                 a_thread_is_seen_by_its_team_only,
+                a_deletion_outlives_what_was_allowed_before,
                 a_thread_that_is_held_is_not_deleted,
                 every_layer_that_is_needed_is_listed,
                 what_was_counted_is_kept_until_the_head_moves,

@@ -1,10 +1,13 @@
 """Prints everything that there is below the current directory, as one JSON line per path."""
 
+import collections
 import hashlib
 import json
 import os
 import stat
 
+rows = []
+names = collections.defaultdict(list)
 for top, directories, files in os.walk(b"."):
     for name in directories + files:
         path = os.path.join(top, name)
@@ -29,4 +32,7 @@ for top, directories, files in os.walk(b"."):
             if is_readable:
                 with open(path, "rb") as file:
                     row["content"] = hashlib.sha256(file.read()).hexdigest()
-        print(json.dumps(row, sort_keys=True))
+        rows.append((row, (info.st_dev, info.st_ino)))
+        names[info.st_dev, info.st_ino].append(row["path"])
+for row, identity in rows:
+    print(json.dumps({**row, "names": sorted(names[identity])}, sort_keys=True))

@@ -51,6 +51,8 @@ def act(step):
         os.remove(old)
     elif kind == "rename":
         os.rename(old, new)
+    elif kind == "link":
+        os.link(old, new, follow_symlinks=False)
     elif kind == "symlink":
         os.symlink(os.path.basename(old), new)
     elif kind == "mode" and not os.path.islink(old):

@@ -13,6 +13,7 @@ mod agent;
 mod agent_client;
 mod agent_metrics;
 mod approvals;
+mod bucket;
 mod cancel;
 mod crashes;
 mod execute;
@@ -21,6 +22,8 @@ mod host;
 mod mcp;
 #[path = "../../../agent/tests/support/models.rs"]
 mod models;
+#[path = "../../../layers/tests/layers/moto.rs"]
+mod moto;
 mod operations;
 mod processes;
 mod python_client;

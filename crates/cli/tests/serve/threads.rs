@@ -77,6 +77,28 @@ async fn a_link_in_a_home_leads_nobody_out_of_it() {
 }
 
 #[tokio::test]
+async fn a_thread_that_runs_takes_no_upload_and_no_second_run() {
+    let Some(host) = Host::start().await else { return };
+    bash(&host, "t", "echo before >f").await;
+    let body = json!({"source": "thread", "id": "t", "path": "f", "content_length": 5});
+    let signed = host.request(Method::POST, "/v1/files/upload_url").json(&body);
+    let signed: Value = signed.send().await.unwrap().json().await.unwrap();
+    let long = json!({"code": "echo during >f; sleep 60", "language": "bash", "thread_id": "t"});
+    let running = host.background(long.clone()).await;
+    let upload = || reqwest::Client::new().put(signed["url"].as_str().unwrap()).body("after");
+    let refused = upload().send().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 409);
+    assert_eq!(refused.json::<Value>().await.unwrap()["error"], "conflict");
+    assert_eq!(host.run(long).await.0, 409);
+    assert_eq!(put(&host, "other", "f", "x").await, Some(200), "other threads are free");
+    host.cancel(&running).await;
+    host.finished(&running).await;
+    assert_eq!(bash(&host, "t", "cat f").await, "during\n", "what a cancelled run wrote is kept");
+    assert_eq!(upload().send().await.unwrap().status().as_u16(), 200);
+    assert_eq!(bash(&host, "t", "cat f").await, "after");
+}
+
+#[tokio::test]
 async fn the_commands_tell_the_history_and_change_it() {
     let Some(host) = Host::start().await else { return };
     bash(&host, "t", "echo old >f; echo x >g").await;

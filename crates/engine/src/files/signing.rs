@@ -39,6 +39,8 @@ pub struct Grant {
     pub thread: ThreadId,
     /// The file.
     pub path: HomePath,
+    /// Since when.
+    pub signed_at: Moment,
     /// Until when.
     pub expires_at: Moment,
 }
@@ -52,10 +54,11 @@ struct Text {
     key: Option<KeyId>,
     thread: ThreadId,
     path: String,
+    signed_at: Moment,
     expires_at: Moment,
 }
 
-const KIND: &str = "file-1";
+const KIND: &str = "file-2";
 
 impl Grant {
     pub(crate) fn token(&self, key: &[u8]) -> String {
@@ -66,6 +69,7 @@ impl Grant {
             key: self.key.clone(),
             thread: self.thread.clone(),
             path: self.path.to_string(),
+            signed_at: self.signed_at,
             expires_at: self.expires_at,
         };
         // Strings and numbers always have a JSON form.
@@ -89,6 +93,7 @@ impl Grant {
             key: text.key,
             thread: text.thread,
             path,
+            signed_at: text.signed_at,
             expires_at: text.expires_at,
         })
     }
@@ -132,6 +137,7 @@ mod tests {
             key: None,
             thread: "t".parse().unwrap(),
             path: "a/ü\n".parse().unwrap(),
+            signed_at: Moment(6),
             expires_at: Moment(7),
         }
     }

@@ -38,8 +38,8 @@ pub struct HomeFile {
 impl HomeFile {
     /// Its name, without the directories.
     #[must_use]
-    pub fn name(&self) -> &str {
-        self.path.as_str().rsplit('/').next().unwrap_or_default()
+    pub fn name(&self) -> &[u8] {
+        self.path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
     /// Reads a part of it.
@@ -61,6 +61,8 @@ pub struct NewFile<'a> {
     pub path: &'a HomePath,
     /// Its exact size.
     pub length: u64,
+    /// When it was allowed, if that was before now: not for a thread that was deleted since.
+    pub allowed_at: Option<Moment>,
 }
 
 /// Where a file goes: what is on the way, as far as it matters to the layer that brings it.
@@ -72,20 +74,21 @@ struct Place {
 
 impl Place {
     fn find(tree: &Tree, path: &HomePath) -> Result<Self, Refusal> {
-        let text = path.as_str();
-        let in_the_way = |what: &str, why: &str| {
+        let path = path.as_bytes();
+        let in_the_way = |what: &[u8], why: &str| {
+            let what = HomePath::text_of(what);
             Refusal::new(ErrorCode::Validation, format!("path: {what:?} {why}"))
         };
         let mut missing = 0;
-        for (at, _) in text.match_indices('/') {
-            match tree.get(&text.as_bytes()[..at]).map(|node| &node.kind) {
+        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            match tree.get(&path[..at]).map(|node| &node.kind) {
                 Some(NodeKind::Directory) => {}
-                Some(_) => return Err(in_the_way(&text[..at], "is not a directory")),
+                Some(_) => return Err(in_the_way(&path[..at], "is not a directory")),
                 None => missing += 1,
             }
         }
-        match tree.get(text.as_bytes()).map(|node| &node.kind) {
-            Some(NodeKind::Directory) => Err(in_the_way(text, "is a directory")),
+        match tree.get(path).map(|node| &node.kind) {
+            Some(NodeKind::Directory) => Err(in_the_way(path, "is a directory")),
             found => Ok(Self { missing, replaces: found.is_some() }),
         }
     }
@@ -125,7 +128,7 @@ impl Engine {
         file: NewFile<'_>,
         content: impl AsyncRead + Send + Unpin,
     ) -> Result<(), Refusal> {
-        let NewFile { thread: id, path, length } = file;
+        let NewFile { thread: id, path, length, allowed_at } = file;
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }
@@ -133,16 +136,21 @@ impl Engine {
         if self.inner.store.is_held(&key, clock::now()).await? {
             return Err(busy());
         }
+        if let Some(moment) = allowed_at
+            && self.inner.store.was_deleted_since(&key, moment).await?
+        {
+            return Err(Refusal::not_found("thread"));
+        }
         let thread = self.place(team, id, path, length).await?;
         let stack = thread.as_ref().map_or(&[][..], |thread| &thread.layers);
         let mut writer = self.layers()?.writer(stack).await.map_err(failed)?;
-        writer.put(path.as_str().as_bytes(), MODE, length, content).await.map_err(failed)?;
+        writer.put(path.as_bytes(), MODE, length, content).await.map_err(failed)?;
         let stored = writer.finish().await.map_err(failed)?;
         let Some(stored) = stored else { return Ok(()) };
         crash::point("layer-durable");
         let head = thread.as_ref().map_or(0, |thread| thread.head);
         let (kind, at) = (PointKind::Upload, clock::now());
-        let append = Append { thread: key, head, layer: stored.layer, kind, at };
+        let append = Append { thread: key, head, layer: stored.layer, kind, at, allowed_at };
         self.put_on_top(append, stack, path).await?;
         crash::point("head-moved");
         Ok(())
@@ -188,7 +196,7 @@ impl Engine {
     ) -> Result<HomeFile, Refusal> {
         let layers = self.layers()?.clone();
         let tree = self.tree(&stack).await?;
-        let node = tree.get(path.as_str().as_bytes()).filter(|node| node.kind == NodeKind::File);
+        let node = tree.get(path.as_bytes()).filter(|node| node.kind == NodeKind::File);
         let node = node.ok_or_else(|| Refusal::not_found("file"))?;
         Ok(HomeFile {
             size: node.size,
@@ -206,32 +214,33 @@ impl Engine {
         filter: &FileFilter,
     ) -> Result<FilePage, Refusal> {
         let tree = self.tree(stack).await?;
+        let after = filter.after.as_deref().map(HomePath::bytes_of);
         let mut page = FilePage { files: Vec::new(), next: None, unnamed: 0 };
         for (path, node) in tree.walk().filter(|(_, node)| node.kind == NodeKind::File) {
-            if !is_wanted(path, filter) {
+            if !is_wanted(path, filter.below.as_ref(), after.as_deref()) {
                 continue;
             }
-            let Ok(path) = std::str::from_utf8(path) else {
+            let path = HomePath::text_of(path);
+            if path.len() > HomePath::MAX_BYTES {
                 page.unnamed += 1;
                 continue;
-            };
+            }
             if page.files.len() == filter.limit {
                 page.next = page.files.last().map(|file| file.path.clone());
                 break;
             }
-            let (path, modified) = (path.to_owned(), modified(node));
-            page.files.push(FileInfo { path, size: node.size, modified });
+            page.files.push(FileInfo { path, size: node.size, modified: modified(node) });
         }
         Ok(page)
     }
 }
 
-fn is_wanted(path: &[u8], filter: &FileFilter) -> bool {
-    let below = filter.below.as_ref().is_none_or(|below| {
-        let rest = path.strip_prefix(below.as_str().as_bytes());
+fn is_wanted(path: &[u8], below: Option<&HomePath>, after: Option<&[u8]>) -> bool {
+    let below = below.is_none_or(|below| {
+        let rest = path.strip_prefix(below.as_bytes());
         rest.is_some_and(|rest| rest.first().is_none_or(|next| *next == b'/'))
     });
-    below && filter.after.as_ref().is_none_or(|after| path > after.as_bytes())
+    below && after.is_none_or(|after| path > after)
 }
 
 fn modified(node: &Node) -> Moment {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use cloche_layers::{LayerError, Layers, Tree};
 use cloche_model::{
-    ByteSize, ErrorCode, HomeRoom, HomeUsage, LayerDigest, PointName, Team, Thread, ThreadHome,
-    ThreadId,
+    ByteSize, ErrorCode, HomePath, HomeRoom, HomeUsage, LayerDigest, PointName, Team, Thread,
+    ThreadHome, ThreadId,
 };
 use cloche_store::ThreadKey;
 
@@ -163,8 +163,7 @@ impl Engine {
 fn names(paths: Vec<Vec<u8>>) -> (Vec<String>, u64) {
     let named: Vec<_> = paths.into_iter().filter(|path| !path.is_empty()).collect();
     let omitted = named.len().saturating_sub(MOST_PATHS) as u64;
-    let shown =
-        named.iter().take(MOST_PATHS).map(|path| String::from_utf8_lossy(path).into_owned());
+    let shown = named.iter().take(MOST_PATHS).map(|path| HomePath::text_of(path));
     (shown.collect::<BTreeSet<_>>().into_iter().collect(), omitted)
 }
 

@@ -95,7 +95,7 @@ struct Shared {
 struct State {
     asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
     /// Homes that are being mounted.
-    housed: HashMap<CellId, oneshot::Sender<Result<OwnedFd, SpawnError>>>,
+    housed: HashMap<CellId, oneshot::Sender<Result<Diff, SpawnError>>>,
     /// Told when the cell is gone or lost.
     alive: HashMap<CellId, Gone>,
 }
@@ -110,6 +110,14 @@ pub(crate) enum Source {
     Nothing(Kind),
     /// By a template's fork.
     Template(CellId),
+}
+
+/// What a run writes to its home.
+pub(crate) struct Diff {
+    /// The directory that holds it.
+    pub(crate) upper: OwnedFd,
+    /// The home, where that is not the same.
+    pub(crate) merged: Option<OwnedFd>,
 }
 
 /// A cell the spawner has started.
@@ -172,11 +180,7 @@ impl Spawner {
     }
 
     /// Mounts a home in a cell that waits for its job; gives the directory of what it will write.
-    pub(crate) async fn house(
-        &self,
-        cell: CellId,
-        home: HomeRequest,
-    ) -> Result<OwnedFd, SpawnError> {
+    pub(crate) async fn house(&self, cell: CellId, home: HomeRequest) -> Result<Diff, SpawnError> {
         let (answer, answered) = oneshot::channel();
         self.shared.state().housed.insert(cell, answer);
         if self.shared.send(&Request::Home { cell, home }, &[]).await.is_err() {
@@ -186,13 +190,14 @@ impl Spawner {
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
     }
 
-    /// Has a directory packed; `fds` are the directory, where the archive goes, and the verdict.
+    /// Has a directory packed; `fds` are the directory, where the archive goes, the verdict, and the
+    /// overlay if there is one.
     pub(crate) async fn pack(
         &self,
         request: PackRequest,
-        fds: [BorrowedFd<'_>; 3],
+        fds: &[BorrowedFd<'_>],
     ) -> Result<(), SpawnError> {
-        let sent = self.shared.send(&Request::Pack { request }, &fds).await;
+        let sent = self.shared.send(&Request::Pack { request }, fds).await;
         sent.map_err(|_| SpawnError::SpawnerLost)
     }
 
@@ -293,9 +298,10 @@ impl Shared {
                 }
             }
             Event::Housed { cell } => {
-                let (asked, diff) = (self.state().housed.remove(&cell), fds.into_iter().next());
-                if let (Some(asked), Some(diff)) = (asked, diff) {
-                    let _ = asked.send(Ok(diff));
+                let mut fds = fds.into_iter();
+                let (asked, upper) = (self.state().housed.remove(&cell), fds.next());
+                if let (Some(asked), Some(upper)) = (asked, upper) {
+                    let _ = asked.send(Ok(Diff { upper, merged: fds.next() }));
                 }
             }
             Event::Homeless { cell, reason } => {

@@ -72,9 +72,14 @@ pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
     for (name, _) in ["memory", "pids", "cpu"].into_iter().zip(can).filter(|(_, can)| !can) {
         missing.push((format!("cgroup:{name}"), "this host has no such controller".to_owned()));
     }
-    let privileged = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
+    let is_inside = std::env::var_os(INSIDE).is_some();
+    let is_root = !is_inside && rustix::process::geteuid().is_root();
+    let privileged = is_root && sys::unshare(NEW_MOUNT).is_ok();
     if !privileged {
-        enter_user_namespace()?;
+        match is_inside {
+            true => sys::unshare(NEW_MOUNT).map_err(os)?,
+            false => enter_user_namespace(NEW_MOUNT)?,
+        }
         missing
             .push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
     }
@@ -116,9 +121,29 @@ fn hold(hierarchy: Hierarchy) -> io::Result<(Hierarchy, Vec<OwnedFd>)> {
     Ok((hierarchy, held))
 }
 
-fn enter_user_namespace() -> io::Result<()> {
+/// Set where the spawner has a user namespace of its own already.
+const INSIDE: &str = "CLOCHE_SPAWNER_INSIDE";
+
+/// As an ordinary user, enters a user namespace and executes this program again. The memory of a
+/// process belongs to the namespace in which it was executed, also that of its copies; and to enter
+/// the mounts of a cell that lets nobody look into its memory, one must be privileged there.
+pub(super) fn start_anew_in_user_namespace() {
+    use std::os::unix::process::CommandExt;
+    let is_inside = std::env::var_os(INSIDE).is_some();
+    if is_inside || rustix::process::geteuid().is_root() || enter_user_namespace(0).is_err() {
+        return;
+    }
+    let again = std::process::Command::new("/proc/self/exe")
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .exec();
+    tracing::warn!(error = %again, "the spawner goes on without homes for threads");
+}
+
+/// Enters a user namespace of our own, and these others with it.
+fn enter_user_namespace(others: u64) -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::unshare(NEW_USER | NEW_MOUNT).map_err(os)?;
+    sys::unshare(NEW_USER | others).map_err(os)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))

@@ -13,14 +13,15 @@ use std::{
 };
 
 use cloche_jail::sys::{self, Errno};
+use cloche_layers::ENTER;
 use rustix::{
-    fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags},
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     },
 };
 
-use super::{ground, protocol::HomeRequest};
+use super::{ground, linked, protocol::HomeRequest};
 use crate::image::HOME;
 
 /// Where the unpacked layers are on the spawner's ground.
@@ -31,12 +32,18 @@ pub(super) const BENCH: [&str; 2] = ["/bench/view", "/bench/scratch"];
 const SLACK: (u64, u64) = (256 << 10, 64);
 /// The most bytes of one mount option.
 const OPTION_LEN: usize = 255;
+/// What makes an overlay more like one file system: directories that earlier layers hold can be renamed;
+/// a file with several names stays one when it is changed; and a change of mode or name, or the loss
+/// of one of several names, does not copy the content. Numbers of files are those of their layers.
+const AS_ONE_TREE: [(&str, &str); 4] =
+    [("redirect_dir", "on"), ("index", "on"), ("metacopy", "on"), ("xino", "off")];
 const NEW_MOUNT: u64 = 0x0002_0000;
 
 /// What became of a home.
 pub(super) enum Housing {
-    /// It is mounted; this directory will hold what is written.
-    Mounted(OwnedFd),
+    /// It is mounted; the first directory will hold what is written, the second is the home if that
+    /// is another.
+    Mounted(OwnedFd, Option<OwnedFd>),
     /// A directory has the name of a file that the run needs.
     Blocked(String),
 }
@@ -76,13 +83,33 @@ impl Homes {
             resemble_newest(&upper, &request.layers)?;
             self.overlay(slot, &scratch, &request.layers)?
         };
+        let top = open_dir(&home, ".")?;
+        let found = rustix::fs::fstat(&top)?;
         for name in &request.placed {
-            if !make_way(&home, name)? {
+            if !make_way(&top, name)? {
                 return Ok(Housing::Blocked(name.clone()));
             }
+            self.make_place(slot, &top, name)?;
         }
+        rustix::fs::futimens(&top, &times(&found))?;
         self.put_into(cell, &home)?;
-        Ok(Housing::Mounted(upper))
+        Ok(Housing::Mounted(upper, (!request.layers.is_empty()).then_some(top)))
+    }
+
+    /// Makes an empty file of the guest's where there is none. The guest will write it, but it need
+    /// not be allowed to make files in its home, and the home does not count as changed.
+    fn make_place(&self, slot: u32, top: &OwnedFd, name: &str) -> io::Result<()> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(top, name, flags, Mode::from_raw_mode(0o644)) {
+            Err(rustix::io::Errno::EXIST) => return Ok(()),
+            file => file?,
+        };
+        if self.privileged {
+            let guest = ground::guest_id(slot);
+            let (uid, gid) = (Uid::from_raw(guest), Gid::from_raw(guest));
+            rustix::fs::fchown(&file, Some(uid), Some(gid))?;
+        }
+        Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?)
     }
 
     /// The layers, shown as the guest's in this slot.
@@ -191,7 +218,7 @@ fn overlay_at(
         .and_then(|()| set("upperdir", &format!("{scratch}/upper")))
         .and_then(|()| set("workdir", &format!("{scratch}/work")))
         .and_then(|()| match privileged {
-            true => set("redirect_dir", "on"),
+            true => AS_ONE_TREE.iter().try_for_each(|(key, value)| set(key, value)),
             false => rustix::mount::fsconfig_set_flag(&context, "userxattr"),
         })
         .map_err(io::Error::from)
@@ -200,8 +227,8 @@ fn overlay_at(
     result
 }
 
-/// Takes away what a file of the run could not be written over: links, and files without leave to
-/// write. Not directories: whatever is in them is somebody's.
+/// Takes away what a file of the run could not be written over: links, files with other names and
+/// files without leave to write. Not directories: whatever is in them is somebody's.
 fn make_way(home: &OwnedFd, name: &str) -> io::Result<bool> {
     if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a file"));
@@ -213,22 +240,32 @@ fn make_way(home: &OwnedFd, name: &str) -> io::Result<bool> {
     };
     match rustix::fs::FileType::from_raw_mode(there.st_mode) {
         rustix::fs::FileType::Directory => Ok(false),
-        rustix::fs::FileType::RegularFile if there.st_mode & 0o200 != 0 => Ok(true),
+        rustix::fs::FileType::RegularFile if there.st_mode & 0o200 != 0 && there.st_nlink == 1 => {
+            Ok(true)
+        }
         _ => Ok(rustix::fs::unlinkat(home, name, AtFlags::empty()).map(|()| true)?),
     }
 }
 
-/// Gives the top directory the mode and the time it has in the newest layer.
+/// Gives the top directory the mode, the attributes and the time it has in the newest layer. Its
+/// owner can always enter it, or no program could be reached there.
 fn resemble_newest(upper: &OwnedFd, layers: &[String]) -> io::Result<()> {
     let Some(newest) = layers.last() else { return Ok(()) };
-    let like = rustix::fs::statat(CWD, format!("{LAYERS}/{newest}"), AtFlags::empty())?;
-    rustix::fs::fchmod(upper, Mode::from_raw_mode(like.st_mode & 0o7777))?;
+    let like = open_dir(CWD, &format!("{LAYERS}/{newest}"))?;
+    let stat = rustix::fs::fstat(&like)?;
+    rustix::fs::fchmod(upper, Mode::from_raw_mode(stat.st_mode & 0o7777 | ENTER))?;
+    for (name, value) in linked::attributes(&like)? {
+        rustix::fs::fsetxattr(upper, &name[..], &value, XattrFlags::empty())?;
+    }
+    Ok(rustix::fs::futimens(upper, &times(&stat))?)
+}
+
+fn times(like: &Stat) -> Timestamps {
     let time = |seconds, nanos| Timespec { tv_sec: seconds, tv_nsec: nanos };
-    let times = Timestamps {
+    Timestamps {
         last_access: time(like.st_atime, like.st_atime_nsec as _),
         last_modification: time(like.st_mtime, like.st_mtime_nsec as _),
-    };
-    Ok(rustix::fs::futimens(upper, &times)?)
+    }
 }
 
 /// The file system that was described, not yet anywhere.
@@ -284,10 +321,7 @@ fn apply_marks(name: &str, privileged: bool) -> io::Result<()> {
             b'r' => ("redirect", value),
             _ => return Err(malformed()),
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let path = if path.is_empty() { &b"."[..] } else { path };
-        let at = rustix::fs::openat2(&layer, path, flags, Mode::empty(), beneath)?;
+        let at = cloche_layers::directory_beneath(&layer, path)?;
         let attribute = format!("{prefix}.overlay.{what}");
         rustix::fs::fsetxattr(&at, attribute, value, XattrFlags::empty())?;
         rest = after;

@@ -17,7 +17,7 @@ use cloche_jail::{
     sys::{self, CloneRequest, Cloned, Prctl},
 };
 
-use super::worker;
+use super::{ground, worker};
 
 /// Started by hand: standard input is not the socket of an executor.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,7 @@ pub fn run(options: &Options) -> Result<ExitCode, NotASpawner> {
 pub fn run_with(options: &Options, change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
     rustix::net::sockopt::socket_type(&socket).map_err(|_| NotASpawner)?;
+    ground::start_anew_in_user_namespace();
     // The worker's cells come to us if it dies, to be reaped.
     let _ = sys::prctl(Prctl::ChildSubreaper, 1);
     loop {

@@ -7,23 +7,28 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, BufWriter, Read, Write},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    io::{self, Read, Write},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use cloche_jail::sys::{self, CloneRequest, Cloned, Prctl};
-use cloche_layers::{Markers, pack};
+use cloche_layers::{Markers, Most, Upper, pack};
+use cloche_model::HomePath;
 use rustix::{
     fs::{Mode, OFlags},
     thread::{CapabilitySet, CapabilitySets},
 };
 use sha2::{Digest, Sha256};
 
-use super::protocol::{PackRequest, Placed};
+use super::{
+    linked,
+    protocol::{PackRequest, Placed, Verdict},
+};
 
 /// The file system that guests write to.
 const TMPFS: u64 = 0x0102_1994;
-const BUFFER: usize = 256 << 10;
+/// The one that shows their homes.
+const OVERLAY: u64 = 0x794c_7630;
 
 /// Starts a packer; what it finds goes to the pipes.
 pub(super) fn start(
@@ -32,10 +37,11 @@ pub(super) fn start(
     privileged: bool,
     first_guest: u32,
 ) -> io::Result<()> {
-    let [directory, archive, verdict] = fds else {
-        return Err(io::Error::other("a packer needs three descriptors"));
-    };
-    check(directory.as_fd(), privileged.then_some(first_guest))?;
+    let ([directory, archive, verdict], rest) = fds.split_first_chunk().ok_or_else(too_few)?;
+    let upper = Upper { dir: directory.as_fd(), merged: rest.first().map(AsFd::as_fd) };
+    let first_guest = privileged.then_some(first_guest);
+    check(upper.dir, TMPFS, first_guest)?;
+    upper.merged.map_or(Ok(()), |merged| check(merged, OVERLAY, first_guest))?;
     let cloned = sys::clone(CloneRequest::default());
     match cloned.map_err(|errno| io::Error::from_raw_os_error(errno.0))? {
         Cloned::Parent(_, pidfd) => {
@@ -44,18 +50,23 @@ pub(super) fn start(
         }
         Cloned::Child => {
             let _ = sys::prctl(Prctl::ParentDeathSignal, 9);
-            let told = work(request, directory, archive, verdict, privileged);
+            let told = work(request, upper, [archive, verdict], privileged);
             sys::exit(i32::from(told.is_err()))
         }
     }
 }
 
-/// Only what a guest owns on a tmpfs is packed: the server could name any directory that it can open.
-fn check(directory: BorrowedFd<'_>, first_guest: Option<u32>) -> io::Result<()> {
+fn too_few() -> io::Error {
+    io::Error::other("a packer needs three descriptors")
+}
+
+/// Only what a guest owns on the file systems of homes is packed: the server could name any
+/// directory that it can open.
+fn check(directory: BorrowedFd<'_>, wanted: u64, first_guest: Option<u32>) -> io::Result<()> {
     let kind = rustix::fs::fstatfs(directory)?.f_type;
     let owner = rustix::fs::fstat(directory)?.st_uid;
     let is_guest_s = first_guest.is_none_or(|first| owner >= first);
-    if kind as u64 != TMPFS || !is_guest_s {
+    if kind as u64 != wanted || !is_guest_s {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "no guest wrote there"));
     }
     Ok(())
@@ -63,40 +74,51 @@ fn check(directory: BorrowedFd<'_>, first_guest: Option<u32>) -> io::Result<()> 
 
 fn work(
     request: &PackRequest,
-    directory: &OwnedFd,
-    archive: &OwnedFd,
-    verdict: &OwnedFd,
+    upper: Upper<'_>,
+    [archive, verdict]: [&OwnedFd; 2],
     privileged: bool,
 ) -> io::Result<()> {
     if privileged {
-        drop_all_but_reading()?;
+        let reading = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::SYS_ADMIN;
+        if let Some(merged) = upper.merged {
+            keep_only(reading | CapabilitySet::FOWNER)?;
+            linked::complete(upper.dir, merged)?;
+        }
+        keep_only(reading)?;
     }
+    let directory = upper.dir;
     let same: Vec<&Placed> =
         request.placed.iter().filter(|placed| is_unchanged(directory, placed)).collect();
     let skip = same.iter().filter(|placed| placed.leave_out);
     let options = cloche_layers::PackRequest {
         skip: skip.map(|placed| OsString::from(&placed.name)).collect(),
         markers: if privileged { Markers::Trusted } else { Markers::User },
+        home_mode: request.home_mode,
+        most: request.most.map(|(file, total)| Most { file, total }),
     };
-    let mut out = BufWriter::with_capacity(BUFFER, File::from(archive.try_clone()?));
-    pack(directory.as_fd(), &options, &mut out)?;
-    out.flush()?;
-    drop(out);
-    let names: Vec<&str> = same.iter().map(|placed| placed.name.as_str()).collect();
-    let said = serde_json::to_vec(&names)?;
-    File::from(verdict.try_clone()?).write_all(&said)
+    let packed = pack(upper, &options, File::from(archive.try_clone()?))?;
+    // Whoever reads need not wait until this process has ended. It is a copy: nobody else has these.
+    sys::close(archive.as_raw_fd());
+    let said = Verdict {
+        unchanged: same.iter().map(|placed| placed.name.clone()).collect(),
+        lost_attributes: packed.attributes_left_out > 0,
+        cut: packed.cut.iter().map(|(path, size)| (HomePath::text_of(path), *size)).collect(),
+    };
+    File::from(verdict.try_clone()?).write_all(&serde_json::to_vec(&said)?)?;
+    sys::close(verdict.as_raw_fd());
+    Ok(())
 }
 
-/// What is needed to read files of any mode and the marks of an overlay.
-fn drop_all_but_reading() -> io::Result<()> {
-    let keep = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::SYS_ADMIN;
+/// Drops all capabilities but these. To read files of any mode and the marks of an overlay takes
+/// two; to have the overlay copy up what is a guest's takes one more.
+fn keep_only(keep: CapabilitySet) -> io::Result<()> {
     let sets =
         CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
 /// Whether a file is still what was put there.
-fn is_unchanged(directory: &OwnedFd, placed: &Placed) -> bool {
+fn is_unchanged(directory: BorrowedFd<'_>, placed: &Placed) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(directory, placed.name.as_str(), flags, Mode::empty());
     let Ok(file) = opened else { return false };

@@ -4,6 +4,7 @@
 //! and the name of an image, and builds the rest itself.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
@@ -52,7 +53,7 @@ pub(crate) enum Request {
     /// Mount a home in a cell that has run nothing yet.
     Home { cell: CellId, home: HomeRequest },
     /// Pack what is in a directory that guests have written to. Carries the directory, where the
-    /// archive goes, and where it is told how that went.
+    /// archive goes, where it is told how that went, and the overlay if it is the upper part of one.
     Pack { request: PackRequest },
 }
 
@@ -74,6 +75,21 @@ pub(crate) struct HomeRequest {
 pub(crate) struct PackRequest {
     /// Files that were put there before the run.
     pub(crate) placed: Vec<Placed>,
+    /// The mode that the home had before the run.
+    pub(crate) home_mode: Option<u32>,
+    /// How much is kept of each file, and of all; everything if this is absent.
+    pub(crate) most: Option<(u64, u64)>,
+}
+
+/// What a packer says when it has finished.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Verdict {
+    /// Files that are what was put there before the run.
+    pub(crate) unchanged: BTreeSet<String>,
+    /// Whether files have more attributes than a home keeps.
+    pub(crate) lost_attributes: bool,
+    /// Files of which not all was packed, and their sizes.
+    pub(crate) cut: BTreeMap<String, u64>,
 }
 
 /// A file that was put there before the run.
@@ -110,7 +126,8 @@ pub(crate) enum Event {
     Spawned { cell: CellId, gauges: [bool; 3] },
     /// A cell could not be started.
     Refused { cell: CellId, reason: String },
-    /// A home was mounted. Carries the directory that holds what will be written.
+    /// A home was mounted. Carries the directory that holds what will be written, and the home if
+    /// that is another.
     Housed { cell: CellId },
     /// A home could not be mounted.
     Homeless { cell: CellId, reason: String },

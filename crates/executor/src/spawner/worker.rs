@@ -178,8 +178,10 @@ impl Worker<'_> {
             None => Err(io::Error::other("the cell is gone")),
         };
         match mounted {
-            Ok(Housing::Mounted(diff)) => {
-                protocol::send(self.socket, &Event::Housed { cell }, &[diff.as_fd()])
+            Ok(Housing::Mounted(upper, merged)) => {
+                let fds: Vec<_> = [Some(&upper), merged.as_ref()].into_iter().flatten().collect();
+                let fds: Vec<_> = fds.into_iter().map(AsFd::as_fd).collect();
+                protocol::send(self.socket, &Event::Housed { cell }, &fds)
             }
             Ok(Housing::Blocked(name)) => {
                 protocol::send(self.socket, &Event::Blocked { cell, name }, &[])

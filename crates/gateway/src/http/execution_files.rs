@@ -2,12 +2,13 @@
 
 use axum::{
     Json,
-    extract::{Path, State},
-    http::HeaderMap,
+    extract::State,
+    http::{HeaderMap, Uri},
     response::Response,
 };
 use cloche_engine::Refusal;
 use cloche_model::{HomePath, TraceId};
+use percent_encoding::percent_decode_str;
 
 use super::{execute::traced, transfer::send};
 use crate::{
@@ -46,7 +47,7 @@ pub(crate) async fn list(
     tag = "executions",
     params(
         ("trace_id" = String, Path, description = "Its id"),
-        ("path" = String, Path, description = "The file's path below the home; slashes are part of it"),
+        ("path" = String, Path, description = "The file's path below the home, as it is listed; slashes are part of it"),
         ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of it")
     ),
     responses(
@@ -60,13 +61,18 @@ pub(crate) async fn list(
 pub(crate) async fn read(
     State(doors): State<Doors>,
     Key(caller): Key,
-    path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+    uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let Ok(Path((id, path))) = path else { return Err(Refusal::not_found("file").into()) };
+    let missing = || Refusal::not_found("file");
+    // Not as the router would give it: a name need not be text.
+    let rest = uri.path().strip_prefix("/v1/executions/").ok_or_else(missing)?;
+    let (id, path) = rest.split_once("/files/").ok_or_else(missing)?;
+    let id = percent_decode_str(id).decode_utf8().map_err(|_| missing())?;
     let trace_id = trace_id(&id)?;
     // A path of the wrong form names nothing, like any other that does not exist.
-    let path = path.parse::<HomePath>().map_err(|_| Refusal::not_found("file"))?;
+    let path: Vec<u8> = percent_decode_str(path).collect();
+    let path = HomePath::from_url(&path).map_err(|_| missing())?;
     let file = doors.engine.execution_file(&caller, &trace_id, &path).await?;
     Ok(traced(send(file, &headers).await?, &trace_id))
 }

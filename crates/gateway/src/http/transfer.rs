@@ -77,7 +77,12 @@ pub(crate) async fn upload(
         let message = format!("this URL was signed for exactly {length} bytes");
         return Err(Refusal::new(ErrorCode::Unauthorized, message).into());
     }
-    let file = NewFile { thread: &grant.thread, path: &grant.path, length };
+    let file = NewFile {
+        thread: &grant.thread,
+        path: &grant.path,
+        length,
+        allowed_at: Some(grant.signed_at),
+    };
     let (incoming, fate) = Incoming::new(body, doors.config.body_timeout);
     let put = doors.engine.upload(&team, file, incoming).await;
     fate.judge(put)?;
@@ -133,11 +138,11 @@ fn nothing(size: u64) -> Response {
 }
 
 /// The name for whoever saves it, in the form that takes any character.
-fn disposition(name: &str) -> HeaderValue {
+fn disposition(name: &[u8]) -> HeaderValue {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     let name: String = name
-        .bytes()
-        .map(|byte| match plain(&byte) {
+        .iter()
+        .map(|&byte| match plain(&byte) {
             true => char::from(byte).to_string(),
             false => format!("%{byte:02X}"),
         })

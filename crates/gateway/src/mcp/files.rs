@@ -173,7 +173,7 @@ async fn write(door: &Door, caller: &Caller, given: JsonObject) -> Result<CallTo
     let (id, path) = (thread(&thread_id)?, path.parse::<HomePath>()?);
     let length = bytes.len() as u64;
     let content = std::io::Cursor::new(bytes);
-    let file = cloche_engine::NewFile { thread: &id, path: &path, length };
+    let file = cloche_engine::NewFile { thread: &id, path: &path, length, allowed_at: None };
     door.engine.upload(&caller.team, file, content).await?;
     let said = format!("wrote {length} bytes to {path} of the thread {id}");
     Ok(CallToolResult::success(vec![ContentBlock::text(said)]))
@@ -196,7 +196,7 @@ pub(super) async fn resource(
         let message = format!("the file has {} bytes; at most {limit} are read here", found.size);
         return Err(Invalid::new(message).into());
     }
-    let name = found.name().to_owned();
+    let name = String::from_utf8_lossy(found.name()).into_owned();
     let bytes = read(found, limit).await?;
     Ok(contents(&bytes, text.to_owned(), media::of(&name, &bytes)))
 }

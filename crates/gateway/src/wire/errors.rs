@@ -36,7 +36,7 @@ pub(crate) enum Errors {
     /// `conflict`: the thread or the name is in use.
     #[response(status = 409)]
     Conflict(ErrorBody),
-    /// `payload_too_large`: the body is too large to be read.
+    /// `payload_too_large`: the body is too large to be read. `quota_exceeded`: the home cannot hold it.
     #[response(status = 413)]
     TooLarge(ErrorBody),
     /// `unsupported_media_type`: the body is not JSON.

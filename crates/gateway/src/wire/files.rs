@@ -73,7 +73,8 @@ pub(in crate::wire) fn input_files_schema() -> Schema {
 /// A file that an execution wrote.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OutputFileRecord {
-    /// Its path below the home; what is not UTF-8 is shown as U+FFFD.
+    /// Its path below the home, as it can be given to the call that reads it. A byte that is not part of
+    /// UTF-8 is written `\xFF`.
     name: String,
     /// Its size.
     size: u64,
@@ -233,7 +234,8 @@ impl SignedUrl {
 /// A file of a thread.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FileRecord {
-    /// Its path below the home, as it can be given to `download_url`.
+    /// Its path below the home, as it can be given to `download_url`. A byte that is not part of UTF-8
+    /// is written `\xFF`.
     path: String,
     /// Its size.
     size: u64,
@@ -255,7 +257,7 @@ pub(crate) struct FileList {
     files: Vec<FileRecord>,
     /// Give this as `after` for the next page; null on the last.
     next: Option<String>,
-    /// How many were left out because their names are not UTF-8.
+    /// How many were left out because their paths are longer than one that can be asked for.
     unnamed: u64,
 }
 

@@ -80,6 +80,44 @@ async fn what_is_put_is_seen_by_the_next_run_and_what_it_writes_is_listed() {
 }
 
 #[tokio::test]
+async fn names_that_are_not_text_are_listed_and_work_as_they_are_listed() {
+    let host = Host::start().await;
+    let code =
+        r"mkdir $'d\xff'; printf one >$'d\xff/\xfe\xc3\xa9'; printf two >'\xFF'; printf 3 >$'\xff'";
+    let body = json!({"code": code, "language": "bash", "thread_id": "t"});
+    let response = host.post(body).await;
+    let trace = crate::host::trace_id(&response);
+    let answer: Value = response.json().await.unwrap();
+    let written = answer["output_files"].as_array().unwrap();
+    let written: Vec<_> = written.iter().map(|file| file["name"].as_str().unwrap()).collect();
+    let names = [r"\x5CxFF", "d\\xFF/\\xFE\u{e9}", r"\xFF"];
+    assert_eq!(written, names);
+    assert_eq!(list(&host, json!({"id": "t"})).await, names);
+    for (name, content) in names.into_iter().zip(["two", "one", "3"]) {
+        let (status, signed) = download_url(&host, "t", name).await;
+        assert_eq!(status, 200, "{name} {signed}");
+        assert_eq!(get(&signed, None).await.text().await.unwrap(), content, "{name}");
+        let url = reqwest::Url::parse("http://x").unwrap();
+        let mut url = url.join(&format!("/v1/executions/{trace}/files")).unwrap();
+        url.path_segments_mut().unwrap().extend(name.split('/'));
+        // A backslash in a URL would be taken for a slash.
+        let path = url.path().replace('\\', "%5C");
+        let file = host.request(Method::GET, &path).send().await.unwrap();
+        assert_eq!(file.text().await.unwrap(), content, "{path}");
+    }
+    let page = json!({"id": "t", "limit": 1, "after": names[0]});
+    assert_eq!(list(&host, page).await, [names[1]]);
+    assert_eq!(list(&host, json!({"id": "t", "path": r"d\xFF"})).await, [names[1]]);
+    // Or byte by byte.
+    let path = format!("/v1/executions/{trace}/files/d%FF/%FE%C3%A9");
+    assert_eq!(host.request(Method::GET, &path).send().await.unwrap().text().await.unwrap(), "one");
+    upload(&host, "t", r"d\xFF/new", "up").await;
+    assert_eq!(host.bash("t", r"cat $'d\xff/new'").await["stdout"], "up");
+    let (_, diff) = host.get("/v1/threads/t/diff?from=1&to=2").await;
+    assert_eq!(diff["added"], json!([r"d\xFF/new"]), "{diff}");
+}
+
+#[tokio::test]
 async fn a_download_comes_in_parts() {
     let host = Host::start().await;
     upload(&host, "t", "digits", "0123456789").await;
@@ -140,6 +178,31 @@ async fn a_url_is_good_for_one_method_one_path_and_one_length() {
     }
     assert_eq!(put(&up, "fivee").await.status(), 200);
     assert_eq!(get(&down, None).await.text().await.unwrap(), "fivee");
+}
+
+#[tokio::test]
+async fn a_url_does_not_bring_back_a_thread_that_was_deleted() {
+    let host = Host::start().await;
+    // For a thread that is not there yet, and for one that is.
+    let (_, before) = upload_url(&host, "t", "f", 5).await;
+    assert_eq!(put(&before, "first").await.status(), 200);
+    // Whoever had no answer asks again.
+    assert_eq!(put(&before, "first").await.status(), 200);
+    let (_, later) = upload_url(&host, "t", "g", 5).await;
+    assert_eq!(host.send(Method::DELETE, "/v1/threads/t", Value::Null).await.0, 204);
+    for signed in [&before, &later] {
+        let answer = put(signed, "again").await;
+        assert_eq!(answer.status(), 404, "{}", answer.text().await.unwrap());
+    }
+    assert_eq!(host.get("/v1/threads/t").await.0, 404);
+    let host = host.restart().await;
+    let old = before["url"].as_str().unwrap().rsplit('/').next().unwrap();
+    let old = json!({"url": format!("http://{}/v1/files/transfer/{old}", host.address)});
+    assert_eq!(put(&old, "again").await.status(), 404);
+    // A new URL may make it anew, and the old ones still may not touch it.
+    upload(&host, "t", "f", "fresh").await;
+    assert_eq!(put(&old, "again").await.status(), 404);
+    assert_eq!(host.bash("t", "cat f").await["stdout"], "fresh");
 }
 
 #[tokio::test]

@@ -3,12 +3,14 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
 use cloche_layers::{Layers, NodeKind};
-use cloche_model::{LayerDigest, OutputFile, ThreadHome, Written};
+use cloche_model::{HomePath, LayerDigest, OutputFile, ThreadHome, Written};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
@@ -27,7 +29,7 @@ impl Home {
         let room = home.map_or(u64::MAX, |home| home.room.bytes.bytes());
         let tree = layers.tree(&stack).await.unwrap();
         for (path, node) in tree.walk().filter(|(path, _)| !path.is_empty()) {
-            let place = directory.path().join(std::str::from_utf8(path).unwrap());
+            let place = directory.path().join(OsStr::from_bytes(path));
             match node.kind {
                 NodeKind::Directory => fs::create_dir(place).unwrap(),
                 NodeKind::File => {
@@ -75,9 +77,9 @@ impl Home {
         let below = layers.tree(&self.stack).await.unwrap();
         let (mut written, mut room) = (Written::default(), self.room);
         for (path, content) in &after {
-            let name = path.to_str().unwrap();
-            let is_new = below.get(name.as_bytes()).is_none() && before.contains_key(path);
-            if name == main || (before.get(path) == Some(content) && !is_new) {
+            let name = path.as_os_str().as_bytes();
+            let is_new = below.get(name).is_none() && before.contains_key(path);
+            if name == main.as_bytes() || (before.get(path) == Some(content) && !is_new) {
                 continue;
             }
             let size = content.len() as u64;
@@ -86,14 +88,18 @@ impl Home {
                 continue;
             }
             room -= size;
-            writer.put(name.as_bytes(), 0o644, size, &content[..]).await.unwrap();
+            writer.put(name, 0o644, size, &content[..]).await.unwrap();
             if before.get(path) != Some(content) {
-                written.files.push(OutputFile { name: name.to_owned(), size, truncated: false });
+                written.files.push(OutputFile {
+                    name: HomePath::text_of(name),
+                    size,
+                    truncated: false,
+                });
             }
         }
         let gone = before.keys().filter(|path| !after.contains_key(*path));
         for path in gone.filter(|path| *path != Path::new(main)) {
-            let name = path.to_str().unwrap().as_bytes();
+            let name = path.as_os_str().as_bytes();
             if below.get(name).is_some() {
                 writer.remove(name).await.unwrap();
             }

@@ -149,7 +149,7 @@ async fn a_home_that_is_full_says_so_and_keeps_the_outcome() {
     assert_eq!((&answer["stdout"], &answer["exit_code"]), (&json!("out\n"), &json!(4)));
     let upload = json!({"source": "thread", "id": "t", "path": "x", "content_length": 601});
     let (status, answer) = host.send(Method::POST, "/v1/files/upload_url", upload).await;
-    assert_eq!(status, 429, "{answer}");
+    assert_eq!((status, &answer["error"]), (413, &json!("quota_exceeded")), "{answer}");
     assert!(answer["message"].as_str().unwrap().starts_with("disk quota exceeded"), "{answer}");
     let (_, thread) = host.get("/v1/threads/t").await;
     assert_eq!((&thread["bytes"], &thread["entries"]), (&json!(400), &json!(1)));

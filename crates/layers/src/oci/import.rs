@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, Read, Write},
+    io::{self, Read, Seek, Write},
     os::fd::OwnedFd,
     path::Path,
 };
@@ -14,13 +14,20 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
-use super::{Config, Descriptor, ImageIndex, LAYER_PLAIN, LAYER_ZSTD, Layout, MANIFEST, Manifest};
+use super::{
+    Config, Descriptor, ImageIndex, LAYER_GZIP, LAYER_PLAIN, LAYER_ZSTD, Layout, MANIFEST,
+    Manifest,
+    foreign::{Packing, take_in},
+};
 use crate::{
     Bounds, Index, LayerError, Layers, Stored, beneath,
     blobs::blocking,
+    entry::{Entry, Xattr},
+    error::{KEPT_XATTR_BYTES, XATTR_PLACE},
     index::Builder,
-    ingest::{Ingested, ingest},
-    verified,
+    ingest::Ingested,
+    verified::{self, Blob},
+    wire::read::Archive,
 };
 
 /// The largest document.
@@ -94,39 +101,65 @@ impl Image {
         file: &NamedTempFile,
         bounds: Bounds,
     ) -> Result<Ingested, LayerError> {
-        let blob = self.open(&blob_path(&layer.digest), layer.size)?;
-        let (ingested, found) = match &layer.media_type[..] {
-            LAYER_ZSTD => {
-                let ratio = Some(bounds.ratio);
-                let tee = Tee { from: blob, to: file.as_file() };
-                let (builder, plain) =
-                    verified::read_and_hash(tee, &layer.digest, ratio, |archive| {
-                        Builder::read(archive, bounds)
-                    })?;
-                let index: Index = builder.finish(Vec::new(), layer.size)?;
-                (Ingested { digest: layer.digest.clone(), index }, plain)
-            }
-            LAYER_PLAIN => {
-                let mut hash = Hash { from: BufReader::new(blob), hash: Sha256::new() };
-                let ingested = ingest(&mut hash, file.as_file(), bounds)?;
-                let ingested = ingested.ok_or_else(|| bad("a layer is empty"))?;
-                let found = LayerDigest::from_sha256(hash.hash.finalize().into());
-                if found != layer.digest {
-                    return Err(bad(&format!("layer {} has the digest {found}", layer.digest)));
-                }
-                (ingested, found)
-            }
-            other => {
-                return Err(bad(&format!(
-                    "a layer of the kind {other:?}; convert it with \
-                     `skopeo copy --dest-compress-format zstd`"
-                )));
-            }
+        let packing = match &layer.media_type[..] {
+            LAYER_ZSTD => Packing::Zstd,
+            LAYER_GZIP => Packing::Gzip,
+            LAYER_PLAIN => Packing::Plain,
+            other => return Err(bad(&format!("a layer of the kind {other:?}"))),
+        };
+        let taken = match packing {
+            Packing::Zstd => self.as_it_is(layer, file, bounds),
+            _ => Err(LayerError::Refused("a layer that is packed in another way".to_owned())),
+        };
+        let (ingested, found) = match taken {
+            // Not as we would have packed it, which is not to say that it is wrong.
+            Err(LayerError::Refused(_)) => self.as_ours(layer, packing, file, bounds)?,
+            taken => taken?,
         };
         if found != *diff_id {
             return Err(bad(&format!("the archive of layer {} is not {diff_id}", layer.digest)));
         }
+        let place = |(name, value): &Xattr| name.len() + value.len() + XATTR_PLACE;
+        let bytes = |entry: &Entry| entry.xattrs.iter().map(place).sum::<usize>();
+        if ingested.index.entries().iter().any(|entry| bytes(entry) > KEPT_XATTR_BYTES) {
+            return Err(LayerError::TooMuch("attributes that are too large"));
+        }
         Ok(ingested)
+    }
+
+    /// A layer that could have been packed here, which keeps its digest.
+    fn as_it_is(
+        &self,
+        layer: &Descriptor,
+        file: &NamedTempFile,
+        bounds: Bounds,
+    ) -> Result<(Ingested, LayerDigest), LayerError> {
+        let blob = self.open(&blob_path(&layer.digest), layer.size)?;
+        let tee = Tee { from: blob, to: file.as_file() };
+        let ratio = Some(bounds.ratio);
+        let read = |archive: &mut Archive<Blob<'_>>| Builder::read(archive, bounds);
+        let (builder, archive) = verified::read_and_hash(tee, &layer.digest, ratio, read)?;
+        let index: Index = builder.finish(Vec::new(), layer.size)?;
+        Ok((Ingested { digest: layer.digest.clone(), index }, archive))
+    }
+
+    /// Any other, packed again.
+    fn as_ours(
+        &self,
+        layer: &Descriptor,
+        packing: Packing,
+        file: &NamedTempFile,
+        bounds: Bounds,
+    ) -> Result<(Ingested, LayerDigest), LayerError> {
+        let emptied = file.as_file().set_len(0).and_then(|()| file.as_file().rewind());
+        emptied.map_err(LayerError::io("writing a layer"))?;
+        let blob = self.open(&blob_path(&layer.digest), layer.size)?;
+        let taken = take_in(blob, packing, file.as_file(), bounds)?;
+        if taken.blob != layer.digest {
+            return Err(bad(&format!("layer {} has the digest {}", layer.digest, taken.blob)));
+        }
+        let ingested = taken.ingested.ok_or_else(|| bad("a layer is empty"))?;
+        Ok((ingested, taken.archive))
     }
 
     fn blob_document(&self, described: &Descriptor) -> Result<Vec<u8>, LayerError> {
@@ -198,19 +231,6 @@ impl Read for Tee<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
         self.to.write_all(&buffer[..count])?;
-        Ok(count)
-    }
-}
-
-struct Hash<R> {
-    from: R,
-    hash: Sha256,
-}
-
-impl<R: Read> Read for &mut Hash<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.from.read(buffer)?;
-        self.hash.update(&buffer[..count]);
         Ok(count)
     }
 }

@@ -13,7 +13,7 @@ use rustix::{
 use super::Markers;
 use crate::{
     entry::{Extent, Kind, Xattr},
-    error::{EXTENTS, XATTR_BYTES},
+    error::{EXTENTS, KEPT_XATTR_BYTES, XATTR_PLACE},
     wire::{USER, USER_OVERLAY},
 };
 
@@ -24,11 +24,13 @@ const XATTR_MOST: usize = 1 << 16;
 pub(super) struct Scratch {
     buffer: Vec<u8>,
     list: Vec<u8>,
+    /// How many attributes found no place.
+    pub(super) left_out: u64,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self { buffer: vec![0; 1 << 17], list: vec![0; XATTR_MOST] }
+        Self { buffer: vec![0; 1 << 17], list: vec![0; XATTR_MOST], left_out: 0 }
     }
 }
 
@@ -37,6 +39,8 @@ impl Default for Scratch {
 pub(super) struct Attributes {
     pub(super) opaque: bool,
     pub(super) redirect: Option<Vec<u8>>,
+    /// Whether a file's content is elsewhere: only what is about it was changed.
+    pub(super) is_only_about: bool,
     pub(super) xattrs: Vec<Xattr>,
 }
 
@@ -54,32 +58,47 @@ impl Scratch {
         let mut found = Attributes::default();
         let listed = match rustix::fs::flistxattr(file, &mut self.list[..]) {
             Ok(length) => length,
-            Err(Errno::NOTSUP | Errno::TOOBIG | Errno::RANGE) => return Ok(found),
+            Err(Errno::NOTSUP) => return Ok(found),
+            Err(Errno::TOOBIG | Errno::RANGE) => {
+                self.left_out += 1;
+                return Ok(found);
+            }
             Err(errno) => return Err(errno.into()),
         };
-        let (opaque, redirect): (&[u8], &[u8]) = match markers {
-            Markers::Trusted => (b"trusted.overlay.opaque", b"trusted.overlay.redirect"),
-            Markers::User => (b"user.overlay.opaque", b"user.overlay.redirect"),
+        let prefix = match markers {
+            Markers::Trusted => &b"trusted.overlay."[..],
+            Markers::User => USER_OVERLAY,
         };
         let mut bytes = 0;
         for name in self.list[..listed].split(|&byte| byte == 0) {
-            let marker = name == opaque || name == redirect;
+            let marker = name.strip_prefix(prefix);
             let guests = name.starts_with(USER) && !name.starts_with(USER_OVERLAY);
-            if !marker && !guests {
+            if !guests && !matches!(marker, Some(b"opaque" | b"redirect" | b"metacopy")) {
                 continue;
             }
             let value = match rustix::fs::fgetxattr(file, name, &mut self.buffer[..]) {
                 Ok(length) => &self.buffer[..length],
-                Err(Errno::NODATA | Errno::TOOBIG) => continue,
+                Err(Errno::NODATA) => continue,
+                Err(Errno::TOOBIG) => {
+                    self.left_out += 1;
+                    continue;
+                }
                 Err(errno) => return Err(errno.into()),
             };
-            if name == opaque {
-                found.opaque = value == b"y";
-            } else if name == redirect {
-                found.redirect = Some(value.to_vec());
-            } else if bytes + name.len() + value.len() <= XATTR_BYTES {
-                bytes += name.len() + value.len();
-                found.xattrs.push((name.to_vec(), value.to_vec()));
+            match marker {
+                Some(b"opaque") => found.opaque = value == b"y",
+                Some(b"redirect") => found.redirect = Some(value.to_vec()),
+                // An overlay in a user namespace has none, and there it would be a guest's word.
+                Some(_) => found.is_only_about = markers == Markers::Trusted,
+                None => {
+                    let more = name.len() + value.len() + XATTR_PLACE;
+                    if bytes + more > KEPT_XATTR_BYTES {
+                        self.left_out += 1;
+                        continue;
+                    }
+                    bytes += more;
+                    found.xattrs.push((name.to_vec(), value.to_vec()));
+                }
             }
         }
         found.xattrs.sort();
@@ -110,6 +129,22 @@ pub(super) fn extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec<Exte
     }
     let whole = matches!(extents[..], [Extent { offset: 0, length }] if length == size);
     Ok((!whole).then_some(extents))
+}
+
+/// The beginning of a file, with so much data.
+pub(super) fn cut(file: Kind, room: u64) -> Kind {
+    let Kind::File { size, extents, data_at, hash } = file else { return file };
+    let sparse = extents.is_some();
+    let (mut left, mut kept) = (room, Vec::new());
+    for Extent { offset, length } in extents.unwrap_or(vec![Extent { offset: 0, length: size }]) {
+        let length = length.min(left);
+        if length > 0 {
+            kept.push(Extent { offset, length });
+        }
+        left -= length;
+    }
+    let size = kept.last().map_or(0, |last| last.offset + last.length);
+    Kind::File { size, extents: sparse.then_some(kept), data_at, hash }
 }
 
 /// Writes the data of a file.

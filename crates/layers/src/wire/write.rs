@@ -38,7 +38,7 @@ pub(crate) fn head(out: &mut impl Write, entry: &Entry) -> io::Result<()> {
     head.write(out)?;
     out.write_all(&map)?;
     if let Kind::Directory { opaque: true, .. } = entry.kind {
-        write_opaque(out, &entry.path)?;
+        opaque(out, &entry.path)?;
     }
     Ok(())
 }
@@ -56,7 +56,7 @@ pub(crate) fn end(out: &mut impl Write) -> io::Result<()> {
 }
 
 /// The file inside a directory that makes it opaque.
-fn write_opaque(out: &mut impl Write, directory: &[u8]) -> io::Result<()> {
+pub(crate) fn opaque(out: &mut impl Write, directory: &[u8]) -> io::Result<()> {
     let mut head = Head::new();
     head.header.set_mode(0o600);
     head.header.set_mtime(0);

@@ -1,103 +1,47 @@
 //! The same in a bucket of a real S3 server, which the test starts.
 
 use std::slice::from_ref;
-use std::{
-    collections::HashSet,
-    fs,
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{collections::HashSet, fs, path::Path, time::Duration};
 
 use cloche_layers::{Bounds, LayerError, Layers, LayersConfig, S3Config, StoreConfig};
 use cloche_model::ByteSize;
 
 use crate::{
     keeping::{noise, read},
+    moto::Moto,
     snapshot::{assert_same, snapshot},
-    support::{pack_tree, skip, store},
+    support::{pack_tree, store},
 };
 
-/// A server with a bucket. Killed when it is dropped.
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start() -> Option<Self> {
-        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/moto_server");
-        if !Path::new(program).exists() {
-            skip("there is no moto_server in .venv: run scripts/setup-tests");
-            return None;
-        }
-        let mut child = Command::new(program)
-            .args(["-H", "127.0.0.1", "-p", "0"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let address = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned()))
-            .expect("moto did not start");
-        // It must not wait for somebody to read what it says.
-        std::thread::spawn(move || lines.for_each(drop));
-        let server = Self { child, address };
-        let request = format!(
-            "PUT /layers HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
-            server.address
-        );
-        let mut stream = TcpStream::connect(&server.address).unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        Some(server)
-    }
-
-    fn config(&self, dir: &Path, bucket: &str) -> LayersConfig {
-        // Any key will do, so one that the test has anyway.
-        let key = "CARGO_PKG_NAME".to_owned();
-        let s3 = S3Config {
-            bucket: bucket.to_owned(),
-            endpoint: Some(format!("http://{}", self.address)),
-            region: "us-east-1".to_owned(),
-            prefix: "some/where".to_owned(),
-            access_key_env: key.clone(),
-            secret_key_env: key,
-        };
-        LayersConfig {
-            dir: dir.to_owned(),
-            store: StoreConfig::S3(s3),
-            cache_bytes: ByteSize::gib(1),
-            bounds: Bounds::default(),
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+fn configured(moto: &Moto, dir: &Path, bucket: &str) -> LayersConfig {
+    // Any key will do, so one that the test has anyway.
+    let key = "CARGO_PKG_NAME".to_owned();
+    let s3 = S3Config {
+        bucket: bucket.to_owned(),
+        endpoint: Some(format!("http://{}", moto.address)),
+        region: "us-east-1".to_owned(),
+        prefix: "some/where".to_owned(),
+        access_key_env: key.clone(),
+        secret_key_env: key,
+    };
+    LayersConfig {
+        dir: dir.to_owned(),
+        store: StoreConfig::S3(s3),
+        cache_bytes: ByteSize::gib(1),
+        bounds: Bounds::default(),
     }
 }
 
 #[tokio::test]
 async fn layers_live_in_a_bucket() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = Moto::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
     let large = noise(24 << 20, 5);
     fs::write(tree.join("large"), &large).unwrap();
     fs::write(tree.join("small"), "small").unwrap();
-    let config = server.config(&dir.path().join("one"), "layers");
+    let config = configured(&server, &dir.path().join("one"), "layers");
     let layers = Layers::open(config.clone()).await.unwrap();
     // Large enough for an upload in parts, and one that is not.
     let first = store(&layers, pack_tree(&tree)).await.unwrap().unwrap().layer;
@@ -109,7 +53,7 @@ async fn layers_live_in_a_bucket() {
     assert_eq!(usage.blob_bytes, first.stored.bytes() + second.stored.bytes());
 
     // Another host knows only the bucket.
-    let other = Layers::open(server.config(&dir.path().join("two"), "layers")).await.unwrap();
+    let other = Layers::open(configured(&server, &dir.path().join("two"), "layers")).await.unwrap();
     let stack = [first.digest.clone()];
     let range = Some(13 << 20..14 << 20);
     assert!(read(&other, &stack, b"large", range).await.unwrap() == large[13 << 20..14 << 20]);
@@ -130,9 +74,9 @@ async fn layers_live_in_a_bucket() {
 
 #[tokio::test]
 async fn a_bucket_that_fails_is_an_error_and_no_layer() {
-    let Some(server) = Server::start() else { return };
+    let Some(server) = Moto::start() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let mut config = server.config(&dir.path().join("one"), "no-such-bucket");
+    let mut config = configured(&server, &dir.path().join("one"), "no-such-bucket");
     let layers = Layers::open(config.clone()).await.unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();

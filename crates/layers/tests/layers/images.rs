@@ -1,16 +1,16 @@
 //! Export to other tools, and back.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, io::Write, path::Path, process::Command};
 
-use cloche_layers::{ExportMeta, LayerError};
-use cloche_model::LayerDigest;
+use cloche_layers::{Bounds, ExportMeta, LayerError};
+use cloche_model::{ByteSize, LayerDigest};
 use rustix::fs::XattrFlags;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    keeping::noise,
-    support::{Forged, Place, privileged},
+    keeping::{noise, read},
+    support::{Forged, Place, pack_tree, privileged},
 };
 
 /// Two layers with a deletion between them.
@@ -126,12 +126,20 @@ fn layout(dir: &Path, layer: &[u8], kind: &str, diff_id: &[u8]) {
 
 const ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 const PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
+const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
 
 async fn import(archive: &[u8], kind: &str) -> Result<usize, LayerError> {
     let place = Place::new().await;
     let dir = place.tree("image");
     let layer = match kind {
         ZSTD => zstd::encode_all(archive, 1).unwrap(),
+        GZIP => gzip(archive),
         _ => archive.to_vec(),
     };
     layout(&dir, &layer, kind, archive);
@@ -148,18 +156,88 @@ async fn layers_from_elsewhere_are_checked_like_our_own() {
     let fine = Forged::new().entry(b"file", b'0', b"", b"data").end();
     assert_eq!(import(&fine, ZSTD).await.unwrap(), 1);
     assert_eq!(import(&fine, PLAIN).await.unwrap(), 1);
-    let error = import(&fine, "application/vnd.oci.image.layer.v1.tar+gzip").await.unwrap_err();
-    assert!(error.to_string().contains("skopeo copy"), "{error}");
+    assert_eq!(import(&fine, GZIP).await.unwrap(), 1);
+    let error = import(&fine, "application/vnd.oci.image.layer.v1.tar+xz").await.unwrap_err();
+    assert!(error.to_string().contains("tar+xz"), "{error}");
+    let attribute = |length| {
+        let value = vec![b'a'; length];
+        let records = [(&b"SCHILY.xattr.user.a"[..], &value[..])];
+        Forged::new().records(&records).entry(b"file", b'0', b"", b"data").end()
+    };
+    assert_eq!(import(&attribute(3500), ZSTD).await.unwrap(), 1);
+    for kind in [ZSTD, GZIP] {
+        let error = import(&attribute(4000), kind).await.unwrap_err();
+        assert!(matches!(error, LayerError::TooMuch(_)), "no home could keep it: {error:?}");
+    }
     for evil in [
         Forged::new().entry(b"../x", b'0', b"", b"data").end(),
         Forged::new().entry(b"x", b'1', b"/etc/passwd", b"").end(),
         Forged::new().entry(b"x", b'3', b"", b"").end(),
         Forged::new().entry(b"p", b'2', b"/proc", b"").entry(b"p/x", b'0', b"", b"").end(),
     ] {
-        for kind in [ZSTD, PLAIN] {
+        for kind in [ZSTD, PLAIN, GZIP] {
             assert!(matches!(import(&evil, kind).await, Err(LayerError::Refused(_))));
         }
     }
+}
+
+/// What other tools write: no entry for the home, directories left out, long names, hard links.
+#[tokio::test]
+async fn layers_that_other_tools_packed_are_completed() {
+    let place = Place::new().await;
+    let tree = place.tree("tree");
+    fs::create_dir_all(tree.join("a/b")).unwrap();
+    fs::write(tree.join("a/b/file"), noise(200_000, 3)).unwrap();
+    fs::hard_link(tree.join("a/b/file"), tree.join("link")).unwrap();
+    let long = "n".repeat(150);
+    fs::write(tree.join("a").join(&long), "long").unwrap();
+    for format in ["gnu", "pax"] {
+        let tar = Command::new("tar")
+            .args(["--format", format, "-cf", "-", "a/b/file", "link"])
+            .arg(format!("a/{long}"))
+            .current_dir(&tree)
+            .output()
+            .unwrap();
+        assert!(tar.status.success());
+        for kind in [GZIP, ZSTD, PLAIN] {
+            let there = Place::new().await;
+            let dir = there.tree("image");
+            let layer = match kind {
+                GZIP => gzip(&tar.stdout),
+                ZSTD => zstd::encode_all(&tar.stdout[..], 1).unwrap(),
+                _ => tar.stdout.clone(),
+            };
+            layout(&dir, &layer, kind, &tar.stdout);
+            let imported = there.layers.import(&dir).await.unwrap();
+            let stack = [imported[0].layer.digest.clone()];
+            let content = read(&there.layers, &stack, b"link", None).await.unwrap();
+            assert!(content == noise(200_000, 3), "{format} {kind}");
+            drop(there.layers.mountable(&stack).await.unwrap());
+            let tree = there.layers.tree(&stack).await.unwrap();
+            assert_eq!(tree.get(b"a/b").unwrap().mode, 0o755);
+            assert!(tree.get(format!("a/{long}").as_bytes()).is_some());
+        }
+    }
+}
+
+/// What skopeo compresses is gzip, unless it is told otherwise; and so is what most registries hold.
+#[tokio::test]
+async fn what_skopeo_compressed_with_gzip_comes_in() {
+    let place = Place::new().await;
+    let tree = place.tree("tree");
+    fs::create_dir(tree.join("dir")).unwrap();
+    fs::write(tree.join("dir/file"), noise(50_000, 1)).unwrap();
+    let archive = pack_tree(&tree);
+    let (dir, copy) = (place.tree("image"), place.dir.path().join("copy"));
+    layout(&dir, &archive, PLAIN, &archive);
+    let (from, to) = (format!("oci:{}", dir.display()), format!("oci:{}:latest", copy.display()));
+    skopeo(&["--insecure-policy", "copy", &from, &to]);
+    let manifest: Value = serde_json::from_slice(&skopeo(&["inspect", "--raw", &to])).unwrap();
+    assert_eq!(manifest["layers"][0]["mediaType"], GZIP);
+    let imported = place.layers.import(&copy).await.unwrap();
+    let stack = [imported[0].layer.digest.clone()];
+    let content = read(&place.layers, &stack, b"dir/file", None).await.unwrap();
+    assert!(content == noise(50_000, 1));
 }
 
 #[tokio::test]
@@ -167,6 +245,14 @@ async fn a_bomb_is_not_unpacked() {
     let bomb = Forged::new().entry(b"zeros", b'0', b"", &vec![0; 80 << 20]).end();
     let error = import(&bomb, ZSTD).await.unwrap_err();
     assert!(matches!(error, LayerError::TooMuch("been compressed too well")), "{error:?}");
+    // Deflate cannot be as bad as that; what it unpacks to is counted all the same.
+    let bounds = Bounds { ratio: 100, ..Bounds::default() };
+    let place = Place::with(ByteSize::gib(1), bounds).await;
+    let dir = place.tree("image");
+    layout(&dir, &gzip(&bomb), GZIP, &bomb);
+    let error = place.layers.import(&dir).await.unwrap_err();
+    assert!(matches!(error, LayerError::TooMuch("been compressed too well")), "{error:?}");
+    assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod hostile;
 mod images;
 mod keeping;
 mod model;
+mod moto;
 mod packing;
 mod snapshot;
 mod stack;

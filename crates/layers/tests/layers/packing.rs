@@ -14,7 +14,7 @@ use std::{
     path::Path,
 };
 
-use cloche_layers::{Kind, Markers, PackRequest, pack};
+use cloche_layers::{Kind, Markers, PackRequest, Upper, pack};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 
 use crate::{
@@ -202,8 +202,8 @@ async fn markers_become_records_and_marks() {
     let text = String::from_utf8(marks).unwrap();
     assert_eq!(
         text,
-        "rbeside\0/other\0rmoved\0/a/b\0rmoved/inner\0/a/b/was\0\
-         rmoved/plain/again\0/a/b/plain/older\0oopaque\0\0"
+        "rbeside\0other\0rmoved\0/a/b\0rmoved/inner\0was\0\
+         rmoved/plain/again\0older\0oopaque\0\0"
     );
 }
 
@@ -217,8 +217,9 @@ fn an_overlay_of_an_ordinary_user_has_markers_of_its_own() {
     }
     for (markers, opaque) in [(Markers::User, true), (Markers::Trusted, false)] {
         let mut out = Vec::new();
-        let request = PackRequest { skip: Vec::new(), markers };
-        pack(File::open(dir.path()).unwrap().as_fd(), &request, &mut out).unwrap();
+        let request = PackRequest { skip: Vec::new(), markers, home_mode: None, most: None };
+        let top = File::open(dir.path()).unwrap();
+        pack(Upper { dir: top.as_fd(), merged: None }, &request, &mut out).unwrap();
         let text = String::from_utf8_lossy(&out);
         assert_eq!(text.contains("opaque/.wh..wh..opq"), opaque);
         assert!(text.contains("SCHILY.xattr.user.mine=kept") && !text.contains("user.overlay"));
@@ -231,8 +232,15 @@ fn what_cannot_be_in_a_home_is_refused_or_left_out() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let request = PackRequest { skip: vec!["skipped".into()], markers: Markers::Trusted };
-    let packed = |out: &mut Vec<u8>| pack(File::open(dir.path()).unwrap().as_fd(), &request, out);
+    let request = PackRequest {
+        skip: vec!["skipped".into()],
+        markers: Markers::Trusted,
+        home_mode: None,
+        most: None,
+    };
+    let top = File::open(dir.path()).unwrap();
+    let upper = Upper { dir: top.as_fd(), merged: None };
+    let packed = |out: &mut Vec<u8>| pack(upper, &request, out);
     let _socket = UnixListener::bind(dir.path().join("socket")).unwrap();
     fs::create_dir(dir.path().join("skipped")).unwrap();
     fs::create_dir_all(dir.path().join("kept/skipped")).unwrap();

@@ -1,13 +1,20 @@
 //! Real overlays over unpacked layers, mounted the way the sandbox does it.
 
 use std::{
+    collections::HashSet,
     fs::{self, Permissions},
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    os::{
+        fd::AsFd,
+        unix::{
+            ffi::OsStrExt,
+            fs::{MetadataExt, PermissionsExt},
+        },
+    },
     path::{Path, PathBuf},
 };
 
-use crate::support::skip;
-use cloche_layers::{Layers, Mountable};
+use crate::support::{pack_upper, skip};
+use cloche_layers::{Layers, Mountable, Upper, relink};
 use rustix::{
     fs::{Timespec, Timestamps, UTIME_OMIT, XattrFlags},
     mount::{MountFlags, UnmountFlags, mount, unmount},
@@ -16,6 +23,7 @@ use rustix::{
 /// An overlay with an empty upper directory on a tmpfs. Unmounted when it is dropped.
 pub(crate) struct Overlay {
     room: PathBuf,
+    lowers: Vec<PathBuf>,
 }
 
 impl Overlay {
@@ -26,15 +34,15 @@ impl Overlay {
             skip(&format!("this test needs to mount a tmpfs and an overlay: {error}"));
             return None;
         }
-        let overlay = Self { room: room.to_owned() };
+        let at = |name: &&str| layers.cache_dir().join(name);
+        let overlay =
+            Self { room: room.to_owned(), lowers: stack.names().iter().rev().map(at).collect() };
         for name in ["upper", "work", "merged", "nothing"] {
             fs::create_dir(room.join(name)).unwrap();
         }
-        let mut lowers: Vec<String> = Vec::new();
-        for name in stack.names() {
-            apply_marks(&layers.cache_dir().join(name));
-            lowers.insert(0, layers.cache_dir().join(name).display().to_string());
-        }
+        overlay.lowers.iter().for_each(|lower| apply_marks(lower));
+        let mut lowers: Vec<_> =
+            overlay.lowers.iter().map(|lower| lower.display().to_string()).collect();
         lowers.push(room.join("nothing").display().to_string());
         if let Some((mode, mtime)) = stack.root() {
             let times = Timestamps {
@@ -49,7 +57,7 @@ impl Overlay {
             rustix::fs::futimens(&upper, &times).unwrap();
         }
         let options = format!(
-            "lowerdir={},upperdir={},workdir={},redirect_dir=on,index=off,metacopy=off,xino=off",
+            "lowerdir={},upperdir={},workdir={},redirect_dir=on,index=on,metacopy=on,xino=off",
             lowers.join(":"),
             room.join("upper").display(),
             room.join("work").display()
@@ -64,9 +72,31 @@ impl Overlay {
         self.room.join("merged")
     }
 
-    /// What was written.
-    pub(crate) fn upper(&self) -> PathBuf {
-        self.room.join("upper")
+    /// What was written, with all names of files that were changed under one of them.
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let merged = fs::File::open(self.merged()).unwrap();
+        if fs::read_dir(self.room.join("work/index")).unwrap().next().is_some() {
+            relink(merged.as_fd(), &self.several()).unwrap();
+        }
+        let upper = fs::File::open(self.room.join("upper")).unwrap();
+        pack_upper(Upper { dir: upper.as_fd(), merged: Some(merged.as_fd()) })
+    }
+
+    /// The files that have several names in a layer, which an overlay shows by the same numbers.
+    fn several(&self) -> HashSet<u64> {
+        let (mut found, mut waiting) = (HashSet::new(), self.lowers.clone());
+        while let Some(directory) = waiting.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let meta = fs::symlink_metadata(&path).unwrap();
+                if meta.is_dir() {
+                    waiting.push(path);
+                } else if meta.nlink() > 1 {
+                    found.insert(meta.ino());
+                }
+            }
+        }
+        found
     }
 }
 

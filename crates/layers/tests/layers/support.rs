@@ -8,7 +8,8 @@ use std::{
 };
 
 use cloche_layers::{
-    Bounds, LayerError, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, pack,
+    Bounds, LayerError, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, Upper,
+    pack,
 };
 use cloche_model::{ByteSize, LayerDigest};
 use proptest::prelude::ProptestConfig;
@@ -100,9 +101,15 @@ pub(crate) async fn store(layers: &Layers, archive: Vec<u8>) -> Result<Option<St
 }
 
 pub(crate) fn pack_tree(tree: &Path) -> Vec<u8> {
-    let request = PackRequest { skip: Vec::new(), markers: Markers::Trusted };
+    let tree = File::open(tree).unwrap();
+    pack_upper(Upper { dir: tree.as_fd(), merged: None })
+}
+
+pub(crate) fn pack_upper(upper: Upper<'_>) -> Vec<u8> {
+    let request =
+        PackRequest { skip: Vec::new(), markers: Markers::Trusted, home_mode: None, most: None };
     let mut archive = Vec::new();
-    pack(File::open(tree).unwrap().as_fd(), &request, &mut archive).unwrap();
+    pack(upper, &request, &mut archive).unwrap();
     archive
 }
 

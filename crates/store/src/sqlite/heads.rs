@@ -7,7 +7,7 @@ use cloche_model::{
 use sqlx::SqliteConnection;
 
 use super::read::{integer, point, thread, to_json};
-use crate::{Result, ThreadKey};
+use crate::{DELETED_KEPT, Result, ThreadKey};
 
 /// From one point to the next.
 pub(super) struct Step {
@@ -189,7 +189,42 @@ async fn write_thread(connection: &mut SqliteConnection, thread: &Thread) -> Res
     Ok(())
 }
 
-pub(super) async fn remove(connection: &mut SqliteConnection, key: &ThreadKey) -> Result<()> {
+/// Whether a thread of this name was deleted at this moment or later.
+pub(super) async fn was_deleted_since(
+    connection: &mut SqliteConnection,
+    key: &ThreadKey,
+    moment: Moment,
+) -> Result<bool> {
+    let row = sqlx::query(
+        "SELECT 1 FROM deleted_threads WHERE team_id = ? AND thread_id = ? AND deleted_at >= ?",
+    )
+    .bind(key.team.as_str())
+    .bind(key.id.as_str())
+    .bind(moment.0)
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.is_some())
+}
+
+pub(super) async fn remove(
+    connection: &mut SqliteConnection,
+    key: &ThreadKey,
+    at: Moment,
+) -> Result<()> {
+    let kept = i64::try_from(DELETED_KEPT.as_micros()).unwrap_or(i64::MAX);
+    sqlx::query("DELETE FROM deleted_threads WHERE deleted_at < ?")
+        .bind(at.0.saturating_sub(kept))
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query(
+        "INSERT INTO deleted_threads (team_id, thread_id, deleted_at) VALUES (?, ?, ?) ON CONFLICT \
+         DO UPDATE SET deleted_at = excluded.deleted_at",
+    )
+    .bind(key.team.to_string())
+    .bind(key.id.to_string())
+    .bind(at.0)
+    .execute(&mut *connection)
+    .await?;
     for statement in [
         "DELETE FROM points WHERE team_id = ? AND thread_id = ?",
         "DELETE FROM threads WHERE team_id = ? AND thread_id = ?",

@@ -95,6 +95,7 @@ impl Tenancy for Sqlite {
                         "DELETE FROM approvals WHERE team_id = ?",
                         "DELETE FROM points WHERE team_id = ?",
                         "DELETE FROM threads WHERE team_id = ?",
+                        "DELETE FROM deleted_threads WHERE team_id = ?",
                     ] {
                         sqlx::query(statement).bind(id.clone()).execute(&mut *connection).await?;
                     }

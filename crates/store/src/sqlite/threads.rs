@@ -106,10 +106,15 @@ impl Threads for Sqlite {
     }
 
     async fn append(&self, append: Append) -> Result<Moved> {
-        let Append { thread: key, head, layer, kind, at } = append;
+        let Append { thread: key, head, layer, kind, at, allowed_at } = append;
         self.writer
             .durable(move |connection| {
                 Box::pin(async move {
+                    if let Some(moment) = allowed_at
+                        && heads::was_deleted_since(connection, &key, moment).await?
+                    {
+                        return Ok(Moved::Missing);
+                    }
                     if heads::is_held(connection, &key, at).await? {
                         return Ok(Moved::Busy);
                     }
@@ -227,6 +232,11 @@ impl Threads for Sqlite {
             .await
     }
 
+    async fn was_deleted_since(&self, key: &ThreadKey, moment: Moment) -> Result<bool> {
+        let mut connection = self.readers.acquire().await?;
+        heads::was_deleted_since(&mut connection, key, moment).await
+    }
+
     async fn delete_thread(&self, key: &ThreadKey, at: Moment) -> Result<Moved> {
         let key = key.clone();
         self.writer
@@ -238,7 +248,7 @@ impl Threads for Sqlite {
                     if heads::is_held(connection, &key, at).await? {
                         return Ok(Moved::Busy);
                     }
-                    heads::remove(connection, &key).await?;
+                    heads::remove(connection, &key, at).await?;
                     Ok(Moved::Done(thread))
                 })
             })

@@ -6,7 +6,9 @@ use cloche_model::{
     ByteSize, ExecutionEnd, HomeUsage, Layer, LayerDigest, Moment, PointKind, PointName, Thread,
     Written,
 };
-use cloche_store::{Append, Begun, Finish, Finished, Founding, Moved, Squash, Store, ThreadKey};
+use cloche_store::{
+    Append, Begun, DELETED_KEPT, Finish, Finished, Founding, Moved, Squash, Store, ThreadKey,
+};
 
 use crate::suite::{LATER, end, finish, key, on_thread, start, team, tenants, thread_key, trace};
 
@@ -38,7 +40,14 @@ async fn thread(store: &dyn Store, name: &str) -> Thread {
 
 fn upload(n: u8, thread: &str, head: u64) -> Append {
     let kind = PointKind::Upload;
-    Append { thread: thread_key(thread), head, layer: layer(n), kind, at: Moment(3000) }
+    Append {
+        thread: thread_key(thread),
+        head,
+        layer: layer(n),
+        kind,
+        at: Moment(3000),
+        allowed_at: None,
+    }
 }
 
 fn done(moved: Moved) -> Thread {
@@ -181,6 +190,27 @@ pub(crate) async fn a_thread_is_seen_by_its_team_only(store: &dyn Store) {
     let forked = store.fork(&theirs, 1, &"f".parse().unwrap(), LATER).await.unwrap();
     assert_eq!(forked, Moved::Missing);
     assert_eq!(thread(store, "t").await.head, 1);
+}
+
+/// What was allowed before a deletion does not undo it, also if the thread went in between.
+pub(crate) async fn a_deletion_outlives_what_was_allowed_before(store: &dyn Store) {
+    let allowed = |moment, head| {
+        let append = upload(1, "t", head);
+        store.append(Append { allowed_at: Some(Moment(moment)), at: Moment(moment + 10), ..append })
+    };
+    done(allowed(3000, 0).await.unwrap());
+    done(store.delete_thread(&thread_key("t"), Moment(4000)).await.unwrap());
+    assert!(store.was_deleted_since(&thread_key("t"), Moment(4000)).await.unwrap());
+    assert!(!store.was_deleted_since(&thread_key("t"), Moment(4001)).await.unwrap());
+    assert!(!store.was_deleted_since(&thread_key("other"), Moment(0)).await.unwrap());
+    assert_eq!(allowed(3000, 0).await.unwrap(), Moved::Missing);
+    done(allowed(5000, 0).await.unwrap());
+    assert_eq!(allowed(3000, 1).await.unwrap(), Moved::Missing);
+    // It is forgotten one day.
+    let long = i64::try_from(DELETED_KEPT.as_micros()).unwrap();
+    done(store.append(upload(1, "other", 0)).await.unwrap());
+    done(store.delete_thread(&thread_key("other"), Moment(4001 + long)).await.unwrap());
+    assert!(!store.was_deleted_since(&thread_key("t"), Moment(0)).await.unwrap());
 }
 
 pub(crate) async fn a_thread_that_is_held_is_not_deleted(store: &dyn Store) {
