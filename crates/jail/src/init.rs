@@ -192,7 +192,8 @@ pub fn supervise(main: i32) -> ! {
 /// after its end is reported. Whoever is killed can no longer fork, so once is enough.
 fn end_everyone_else() {
     const KILL: i32 = 9;
-    if sys::kill(-1, KILL).is_ok() {
+    // Everyone is everyone on the host, for whoever is not the first of a namespace of its own.
+    if sys::getpid() == 1 && sys::kill(-1, KILL).is_ok() {
         while matches!(sys::wait_any(), Ok(_) | Err(Errno::INTR)) {}
     }
 }
@@ -239,27 +240,52 @@ pub const EXEC_BYTES: usize = 160 << 10;
 pub const EXEC_STRINGS: usize = 128;
 
 fn take_job() -> Result<()> {
-    take_files()?;
+    take_files().map(drop)?;
     exec()
 }
 
 /// Everything of a job up to its end, which says what to exec.
-fn take_files() -> Result<()> {
+fn take_files() -> Result<Mark> {
+    let mut mark = Mark::default();
     loop {
         match read_word()? {
-            JOB_FILE => write_file()?,
-            JOB_EXEC => return Ok(()),
+            JOB_FILE => write_file(&mut mark)?,
+            JOB_EXEC => return Ok(mark),
             JOB_GO => go()?,
             _ => return Err(Errno::INVAL),
         }
     }
 }
 
+/// Whether a zip archive's mark has been among the bytes of files. Python runs a main file that
+/// is an archive in another way.
+#[derive(Default)]
+struct Mark {
+    matched: usize,
+    found: bool,
+}
+
+impl Mark {
+    fn look(&mut self, bytes: &[u8]) {
+        const MARK: [u8; 4] = *b"PK\x05\x06";
+        for byte in bytes {
+            self.matched = match self.matched {
+                at if MARK[at] == *byte => at + 1,
+                _ => usize::from(MARK[0] == *byte),
+            };
+            if self.matched == MARK.len() {
+                *self = Self { matched: 0, found: true };
+            }
+        }
+    }
+}
+
 /// For an interpreter that waits: says that it is ready, takes its job, and executes nothing. What
 /// it puts at the start of the buffer are the variables to have, each after its length, with its NUL.
-pub fn wait_for_variables(buffer: &mut [u8]) -> Result<&[u8]> {
+/// Also tells whether a file may be an archive.
+pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
     let _ = sys::write(JOB_FD, b"R");
-    take_files()?;
+    let mark = take_files()?;
     let (_, args, _, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
     let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
     read_exact(strings)?;
@@ -269,7 +295,7 @@ pub fn wait_for_variables(buffer: &mut [u8]) -> Result<&[u8]> {
     let before = strings.len() - rest.rest().len();
     strings.copy_within(before.., 0);
     let variables = strings.len() - before;
-    Ok(&strings[..variables])
+    Ok((&strings[..variables], mark.found))
 }
 
 fn read_exact(mut buffer: &mut [u8]) -> Result<()> {
@@ -306,17 +332,18 @@ fn go() -> Result<()> {
 }
 
 /// A file record: mode, name, length of the content, content.
-fn write_file() -> Result<()> {
+fn write_file(mark: &mut Mark) -> Result<()> {
     const CREATE_TRUNCATE_WRITE_NOFOLLOW: i32 = 0o100 | 0o1000 | 0o1 | 0o400_000;
     let mode = read_word()?;
     let mut name = [0; PATH_LEN];
     let name = read_path(&mut name)?;
     let file = sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)?;
     let mut left = read_word()? as usize;
-    let mut buffer = [0; 16 << 10];
+    let mut buffer = [0; 4 << 10];
     while left > 0 {
         let part = left.min(buffer.len());
         read_exact(&mut buffer[..part])?;
+        mark.look(&buffer[..part]);
         let mut bytes = &buffer[..part];
         while !bytes.is_empty() {
             let written = sys::write(file, bytes)?;

@@ -765,7 +765,8 @@ mod exported {
     }
 
     /// Takes a job. Zero where the interpreter can go on as it is; one more than the length of the
-    /// variables in the buffer where they are others, or where it has to look for packages.
+    /// variables in the buffer where they are others, or where it has to look for packages. The
+    /// highest bit tells that a file may be an archive.
     // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
     #[unsafe(no_mangle)]
     extern "C" fn cloche_wait(given: *const Given) -> usize {
@@ -780,14 +781,15 @@ mod exported {
                 CStr::from_ptr(given.packages),
             )
         };
-        let taken = match init::wait_for_variables(buffer) {
-            Ok(variables) => variables,
+        let (taken, archive) = match init::wait_for_variables(buffer) {
+            Ok(taken) => taken,
             Err(Errno::PIPE) => super::exit(0),
             Err(_) => super::exit(126),
         };
+        let archive = usize::from(archive) << (usize::BITS - 1);
         if *taken == *had && super::open(packages, 0, 0).map(super::close) == Err(Errno::NOENT) {
-            return 0;
+            return archive;
         }
-        taken.len() + 1
+        (taken.len() + 1) | archive
     }
 }
