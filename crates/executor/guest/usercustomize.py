@@ -72,9 +72,9 @@ def _template(os, sys, home, preload):
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
     python = ctypes.PyDLL(None)
     track, after_fork = python.PyObject_GC_Track, python.PyOS_AfterFork_Child
-    serve, wait = library.cloche_serve, library.cloche_wait
+    serve, wait, leave = library.cloche_serve, library.cloche_wait, library.cloche_leave
     wait.restype = ctypes.c_size_t
-    seen, rehearse, leaving = _leave_fast(sys, os, python, preloaded)
+    seen, rehearse, leaving = _leave_fast(sys, os, python, preloaded, leave)
     for place in set(sys.path_importer_cache) - places:
         preloaded.finders[place] = sys.path_importer_cache.pop(place)
     _touch(os, sys, gc, rehearse)
@@ -88,8 +88,8 @@ def _template(os, sys, home, preload):
     gc.freeze()
     # Nobody may take apart what is shared: it would be copied. And `site` is to be there at the end.
     shared = [
-        sys.modules["site"], places, preloaded, library, python, track, after_fork, serve, wait, seen,
-        rehearse, leaving, hooks, given, buffers, preload,
+        sys.modules["site"], places, preloaded, library, python, track, after_fork, serve, wait, leave,
+        seen, rehearse, leaving, hooks, given, buffers, preload,
     ]
     for kept in (shared, *shared, *globals().values()):
         python.Py_IncRef(ctypes.py_object(kept))
@@ -134,7 +134,15 @@ def _prepare(os, sys, ctypes):
     packages = os.fsencode(sys.modules["site"].getusersitepackages())
     buffers = [ctypes.create_string_buffer(size) for size in (variables, 160 << 10, packages)]
     here, others, there = map(ctypes.addressof, buffers)
-    given = (ctypes.c_size_t * 7)(0, 0, here, len(variables), others, 160 << 10, there)
+    rseq = [0, 0]
+    try:
+        library = ctypes.PyDLL(None)
+        offset = ctypes.c_ssize_t.in_dll(library, "__rseq_offset").value
+        if ctypes.c_uint.in_dll(library, "__rseq_size").value:
+            rseq = [offset % 2**64, 32]
+    except ValueError:
+        pass  # a libc without it
+    given = (ctypes.c_size_t * 9)(0, 0, here, len(variables), others, 160 << 10, there, *rseq)
     return given, buffers
 
 
@@ -600,7 +608,7 @@ _QUIET = frozenset("""
 """.split())
 
 
-def _leave_fast(sys, os, python, preloaded):
+def _leave_fast(sys, os, python, preloaded, leave_now):
     """Ends forked interpreters without taking apart what they share with their template.
 
     A full finalisation writes to every object, and so copies every page. So an interpreter leaves
@@ -612,7 +620,7 @@ def _leave_fast(sys, os, python, preloaded):
     modules, used = preloaded.modules, preloaded.used
     gc, weakref, itertools, operator = (
         modules[name] for name in ("gc", "weakref", "itertools", "_operator"))
-    frame, finalizing, leave_now = sys._getframe, sys.is_finalizing, os._exit
+    frame, finalizing = sys._getframe, sys.is_finalizing
     objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
     stdout, stderr = sys.stdout, sys.stderr
     kinds = len(SystemExit.__subclasses__())

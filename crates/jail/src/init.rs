@@ -2,15 +2,15 @@
 //!
 //! Pid 1 takes the steps, forks the guest's process, reaps everything, reports how the main
 //! process ended, and ends: the kernel then kills whatever is left in the pid namespace. The
-//! guest's process reads its job under all walls: files to write, then what to exec. Neither
-//! knows what language or whose code it is.
+//! guest's process reads its job under all walls. Neither knows what language or whose code it is.
 
 use core::ffi::CStr;
 
 use crate::{
     apply,
-    step::Reader,
-    sys::{self, Errno, Prctl, RawFd, Result, StringList, ThreadIdPlace},
+    sys::{self, Changed, Errno, Prctl, RawFd, Result},
+    take,
+    text::Text,
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
@@ -107,7 +107,10 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
     enter(program, fds);
     match sys::fork() {
         Ok(None) => guest(),
-        Ok(Some(pid)) => supervise(pid),
+        Ok(Some(pid)) => {
+            report_ready();
+            supervise(pid)
+        }
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));
             sys::exit(1)
@@ -116,7 +119,7 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
 }
 
 /// Takes every step into the box; ends with a report where one fails.
-pub fn enter(program: &[u8], fds: CellFds) {
+fn enter(program: &[u8], fds: CellFds) {
     if sys::read(fds.go, &mut [0]) != Ok(1) {
         sys::exit(1);
     }
@@ -167,25 +170,30 @@ fn report_ready() {
 }
 
 /// Reaps until the main process has ended; then ends, and everything in the cell with it.
-pub fn supervise(main: i32) -> ! {
-    report_ready();
+fn supervise(main: i32) -> ! {
     (0..=JOB_FD).for_each(sys::close);
     loop {
-        match sys::wait_any() {
-            Ok(reaped) if reaped.pid == main => {
-                end_everyone_else();
-                let ended = if reaped.signalled {
-                    Report::Signalled(reaped.status)
-                } else {
-                    Report::Exited(reaped.status)
-                };
-                report(CONTROL_FD, ended);
-                sys::exit(0);
-            }
-            Ok(_) | Err(Errno::INTR) => {}
+        let ended = match sys::wait_for_change() {
+            Ok(Changed::Exited { pid, code }) if pid == main => Some(Report::Exited(code)),
+            Ok(Changed::Killed { pid, signal }) if pid == main => Some(Report::Signalled(signal)),
+            Ok(Changed::Stopped { pid }) if pid == main => match last_word(main) {
+                // It does nothing any more, and nobody is there who could make it go on.
+                Some(code) => end(Report::Exited(code)),
+                None => None,
+            },
+            Ok(_) | Err(Errno::INTR) => None,
             Err(_) => sys::exit(1),
+        };
+        if let Some(ended) = ended {
+            end_everyone_else();
+            end(ended);
         }
     }
+}
+
+fn end(ended: Report) -> ! {
+    report(CONTROL_FD, ended);
+    sys::exit(0)
 }
 
 /// Kills and reaps whatever the main process has left behind, so that nothing changes in the box
@@ -194,8 +202,68 @@ fn end_everyone_else() {
     const KILL: i32 = 9;
     // Everyone is everyone on the host, for whoever is not the first of a namespace of its own.
     if sys::getpid() == 1 && sys::kill(-1, KILL).is_ok() {
-        while matches!(sys::wait_any(), Ok(_) | Err(Errno::INTR)) {}
+        while !matches!(sys::wait_any(), Err(errno) if errno != Errno::INTR) {}
     }
+}
+
+/// What a main process calls itself when it has nothing left to do but to end, before its code.
+/// The kernel takes its memory apart before it says that a process has ended. So an interpreter
+/// that knows its exit code only stops, and has its memory taken apart when the answer is out.
+const LAST_WORD: &[u8] = b"cloche end ";
+
+/// Says with which code this process would end, and stops; returns if that was of no use.
+pub fn stop_instead_of_ending(code: u8) {
+    const STOP: i32 = 19;
+    let mut name = Text::default();
+    name.text(LAST_WORD).number(u32::from(code)).text(b"\0");
+    let (main, mut buffer) = (sys::getpid(), [0; 512]);
+    // Only where pid 1 will find it there as well: it would be stopped for good.
+    if sys::set_name(name.bytes()).is_ok() && word_of(main, &mut buffer).is_some() {
+        let _ = sys::kill(main, STOP);
+    }
+}
+
+/// What a process has said, its code first, and the rest of what the kernel tells about it.
+fn word_of(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
+    let (mut place, mut begins) = (Text::default(), Text::default());
+    let stat = read_file(place.text(b"/proc/").pid(pid).text(b"/stat\0"), buffer)?;
+    stat.strip_prefix(begins.pid(pid).text(b" (").text(LAST_WORD).bytes())
+}
+
+/// The code that a stopped main process would end with. If it has not said one it was stopped by
+/// someone else, and stays so; if it has, and is not alone, it goes on and ends as usual.
+fn last_word(main: i32) -> Option<i32> {
+    const CONTINUE: i32 = 18;
+    let mut buffer = [0; 512];
+    let rest = word_of(main, &mut buffer)?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let code = rest[..digits].iter().fold(0, |code, digit| code * 10 + i32::from(digit - b'0'));
+    // After the name, the state and the parent come 15 numbers, then that of threads.
+    let fields = rest[digits..].strip_prefix(b") T 1 ").unwrap_or_default();
+    let threads = fields.split(|byte| *byte == b' ').nth(15);
+    if digits <= 3 && threads == Some(b"1") && is_alone(main) {
+        return Some(code & 0xff);
+    }
+    let _ = sys::kill(main, CONTINUE);
+    None
+}
+
+/// Whether this process and its child are the only two here.
+fn is_alone(main: i32) -> bool {
+    let (mut ours, mut only, mut theirs) = ([0; 32], Text::default(), Text::default());
+    only.pid(main).text(b" ");
+    theirs.text(b"/proc/").pid(main).text(b"/task/").pid(main).text(b"/children\0");
+    let mut place = Text::default();
+    read_file(place.text(b"/proc/1/task/1/children\0"), &mut ours) == Some(only.bytes())
+        && read_file(&theirs, &mut [0; 32]) == Some(b"")
+}
+
+/// The beginning of a file; the path has its NUL.
+fn read_file<'a>(path: &Text, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    let file = sys::open(CStr::from_bytes_with_nul(path.bytes()).ok()?, 0, 0).ok()?;
+    let read = sys::read(file, buffer);
+    sys::close(file);
+    buffer.get(..read.ok()?)
 }
 
 /// The process that becomes the guest: waits for its job, then does it.
@@ -204,177 +272,39 @@ fn guest() -> ! {
     // Not inspectable until exec: it is still a copy of the spawner's memory.
     let _ = sys::prctl(Prctl::Dumpable, 0);
     let _ = sys::setsid();
-    let errno = take_job().err().unwrap_or(Errno::INVAL);
+    let errno = take::take_job().err().unwrap_or(Errno::INVAL);
     // A shell's codes: 127 when the program is not there, 126 when it cannot be run.
     sys::exit(if errno == Errno::NOENT { 127 } else { 126 })
 }
 
-/// From pid 1 that is a copied interpreter: stays behind as pid 1, and returns as the guest. It may
-/// be looked into by itself from here on, and leads its own session.
-pub fn become_guest_of_this_cell(libc: ThreadIdPlace) {
-    match sys::fork_under_libc(libc) {
-        Ok(None) => {
-            sys::close(CONTROL_FD);
-            let _ = sys::prctl(Prctl::Dumpable, 1);
-            let _ = sys::setsid();
-        }
+/// The guest of a cell that was copied from an interpreter: takes every step, and returns when all
+/// walls are up and the job can be sent. It may be looked into by itself from then on, and leads its
+/// own session.
+pub fn become_guest(program: &[u8], fds: CellFds) {
+    enter(program, fds);
+    report_ready();
+    sys::close(CONTROL_FD);
+    let _ = sys::prctl(Prctl::Dumpable, 1);
+    let _ = sys::setsid();
+}
+
+/// Pid 1 of such a cell, beside its guest: gives up its rights, and does nothing but wait.
+pub fn become_pid_one(fds: CellFds, user: u32, guest: Result<Option<i32>>) -> ! {
+    if sys::read(fds.go, &mut [0]) != Ok(1) {
+        sys::exit(1);
+    }
+    if fds.control != CONTROL_FD && sys::dup_onto(fds.control, CONTROL_FD).is_err() {
+        sys::exit(1);
+    }
+    let given_up = sys::close_range(FIRST_FOREIGN_FD, u32::MAX)
+        .and_then(|()| sys::become_user(user, user, false))
+        .and_then(|()| sys::capset_none());
+    match given_up.and(guest) {
         Ok(Some(pid)) => supervise(pid),
+        Ok(None) => sys::exit(1),
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));
             sys::exit(1)
         }
     }
-}
-
-/// Marks a file in a job: mode, name, content.
-pub const JOB_FILE: u32 = 1;
-/// Marks the end of a job: what to exec.
-pub const JOB_EXEC: u32 = 2;
-/// Marks a directory to go to, since what is mounted there has changed.
-pub const JOB_GO: u32 = 3;
-/// In an exec record: leave the job socket open as [`JOB_FD`].
-pub const EXEC_KEEPS_JOB: u32 = 1;
-/// The most bytes of arguments and environment together.
-pub const EXEC_BYTES: usize = 160 << 10;
-/// The most arguments, and the most environment variables.
-pub const EXEC_STRINGS: usize = 128;
-
-fn take_job() -> Result<()> {
-    take_files().map(drop)?;
-    exec()
-}
-
-/// Everything of a job up to its end, which says what to exec.
-fn take_files() -> Result<Mark> {
-    let mut mark = Mark::default();
-    loop {
-        match read_word()? {
-            JOB_FILE => write_file(&mut mark)?,
-            JOB_EXEC => return Ok(mark),
-            JOB_GO => go()?,
-            _ => return Err(Errno::INVAL),
-        }
-    }
-}
-
-/// Whether a zip archive's mark has been among the bytes of files. Python runs a main file that
-/// is an archive in another way.
-#[derive(Default)]
-struct Mark {
-    matched: usize,
-    found: bool,
-}
-
-impl Mark {
-    fn look(&mut self, bytes: &[u8]) {
-        const MARK: [u8; 4] = *b"PK\x05\x06";
-        for byte in bytes {
-            self.matched = match self.matched {
-                at if MARK[at] == *byte => at + 1,
-                _ => usize::from(MARK[0] == *byte),
-            };
-            if self.matched == MARK.len() {
-                *self = Self { matched: 0, found: true };
-            }
-        }
-    }
-}
-
-/// For an interpreter that waits: says that it is ready, takes its job, and executes nothing. What
-/// it puts at the start of the buffer are the variables to have, each after its length, with its NUL.
-/// Also tells whether a file may be an archive.
-pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
-    let _ = sys::write(JOB_FD, b"R");
-    let mark = take_files()?;
-    let (_, args, _, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
-    let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
-    read_exact(strings)?;
-    sys::close(JOB_FD);
-    let mut rest = Reader::new(strings);
-    (0..=args).try_for_each(|_| rest.text().map(drop)).ok_or(Errno::INVAL)?;
-    let before = strings.len() - rest.rest().len();
-    strings.copy_within(before.., 0);
-    let variables = strings.len() - before;
-    Ok((&strings[..variables], mark.found))
-}
-
-fn read_exact(mut buffer: &mut [u8]) -> Result<()> {
-    while !buffer.is_empty() {
-        match sys::read(JOB_FD, buffer) {
-            Ok(0) => return Err(Errno::PIPE),
-            Ok(len) => buffer = &mut buffer[len..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-fn read_word() -> Result<u32> {
-    let mut word = [0; 4];
-    read_exact(&mut word)?;
-    Ok(u32::from_le_bytes(word))
-}
-
-/// The most bytes of a path in a job.
-const PATH_LEN: usize = 4096;
-
-/// A path: its length, and the bytes with their NUL.
-fn read_path(buffer: &mut [u8; PATH_LEN]) -> Result<&CStr> {
-    let len = read_word()? as usize;
-    let path = buffer.get_mut(..len).ok_or(Errno::INVAL)?;
-    read_exact(path)?;
-    CStr::from_bytes_with_nul(path).map_err(|_| Errno::INVAL)
-}
-
-fn go() -> Result<()> {
-    sys::chdir(read_path(&mut [0; PATH_LEN])?)
-}
-
-/// A file record: mode, name, length of the content, content.
-fn write_file(mark: &mut Mark) -> Result<()> {
-    const CREATE_TRUNCATE_WRITE_NOFOLLOW: i32 = 0o100 | 0o1000 | 0o1 | 0o400_000;
-    let mode = read_word()?;
-    let mut name = [0; PATH_LEN];
-    let name = read_path(&mut name)?;
-    let file = sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)?;
-    let mut left = read_word()? as usize;
-    let mut buffer = [0; 4 << 10];
-    while left > 0 {
-        let part = left.min(buffer.len());
-        read_exact(&mut buffer[..part])?;
-        mark.look(&buffer[..part]);
-        let mut bytes = &buffer[..part];
-        while !bytes.is_empty() {
-            let written = sys::write(file, bytes)?;
-            bytes = &bytes[written..];
-        }
-        left -= part;
-    }
-    sys::close(file);
-    Ok(())
-}
-
-/// An exec record: flags, counts of arguments and variables, length, then the program's path, the
-/// arguments and the variables, each after its length and with its NUL.
-fn exec() -> Result<()> {
-    let (flags, args, vars, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
-    let mut strings = [0; EXEC_BYTES];
-    let strings = strings.get_mut(..len as usize).ok_or(Errno::INVAL)?;
-    read_exact(strings)?;
-    let mut rest = Reader::new(strings);
-    let mut next = || rest.text().ok_or(Errno::INVAL);
-    let program = next()?;
-    let mut argv = StringList::<EXEC_STRINGS>::new();
-    for _ in 0..args {
-        argv.push(next()?)?;
-    }
-    let mut env = StringList::<EXEC_STRINGS>::new();
-    for _ in 0..vars {
-        env.push(next()?)?;
-    }
-    if flags & EXEC_KEEPS_JOB == 0 {
-        sys::close_range(JOB_FD as u32, u32::MAX)?;
-    }
-    Err(sys::exec(program, &argv, &env))
 }
