@@ -5,8 +5,8 @@ use std::{env, path::Path, process::Command};
 fn main() {
     let jail = Path::new("../jail/src");
     for file in [
-        "template", "serve", "init", "take", "apply", "step", "text", "calls", "plain", "errno",
-        "sys",
+        "template", "serve", "init", "pid_one", "take", "apply", "step", "text", "calls", "plain",
+        "errno", "sys",
     ] {
         println!("cargo::rerun-if-changed={}", jail.join(file).with_extension("rs").display());
     }

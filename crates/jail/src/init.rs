@@ -1,16 +1,14 @@
-//! Pid 1 of a cell, and the process that becomes the guest. Core only; runs in the new process.
+//! The way into a cell, and the process that becomes the guest. Core only; runs in the new process.
 //!
-//! Pid 1 takes the steps, forks the guest's process, reaps everything, reports how the main
-//! process ended, and ends: the kernel then kills whatever is left in the pid namespace. The
-//! guest's process reads its job under all walls. Neither knows what language or whose code it is.
+//! Takes the steps, reports, and has the guest's process read its job under all walls. It does not
+//! know what language or whose code that is.
 
 use core::ffi::CStr;
 
 use crate::{
-    apply,
-    sys::{self, Changed, Errno, Prctl, RawFd, Result},
+    apply, pid_one,
+    sys::{self, Errno, Prctl, RawFd, Result},
     take,
-    text::Text,
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
@@ -76,7 +74,7 @@ impl Report {
     }
 }
 
-fn failed(wall: &CStr, errno: Errno) -> Report {
+pub(crate) fn failed(wall: &CStr, errno: Errno) -> Report {
     let mut name = [0; 56];
     name.iter_mut().zip(wall.to_bytes()).for_each(|(to, from)| *to = *from);
     Report::Failed(name, errno)
@@ -85,7 +83,7 @@ fn failed(wall: &CStr, errno: Errno) -> Report {
 /// The descriptors a new cell is given; none is where another of them is to go.
 #[derive(Clone, Copy)]
 pub struct CellFds {
-    /// Pid 1 reads one byte here once its ids are mapped; closed means: give up.
+    /// One byte comes here once its ids are mapped; closed means: give up.
     pub go: RawFd,
     /// The guest's standard input, output and error.
     pub stdio: [RawFd; 3],
@@ -109,7 +107,7 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
         Ok(None) => guest(),
         Ok(Some(pid)) => {
             report_ready();
-            supervise(pid)
+            pid_one::supervise(pid)
         }
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));
@@ -120,11 +118,11 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
 
 /// Takes every step into the box; ends with a report where one fails.
 fn enter(program: &[u8], fds: CellFds) {
-    if sys::read(fds.go, &mut [0]) != Ok(1) {
-        sys::exit(1);
-    }
     if let Err(errno) = join(fds.cgroups).and_then(|()| arrange(fds)) {
         report(fds.control, failed(c"cgroups and descriptors", errno));
+        sys::exit(1);
+    }
+    if sys::read(fds.go, &mut [0]) != Ok(1) {
         sys::exit(1);
     }
     if let Err(failure) = apply::apply(program) {
@@ -151,7 +149,7 @@ fn arrange(fds: CellFds) -> Result<()> {
     fds.fork.map_or(Ok(()), |fork| sys::dup_onto(fork, FORK_FD))
 }
 
-fn report(control: RawFd, report: Report) {
+pub(crate) fn report(control: RawFd, report: Report) {
     // If nobody listens any more, nobody needs to know; pid 1 goes on to its end either way.
     let _ = sys::send(control, &report.encode(), &[]);
 }
@@ -167,103 +165,6 @@ fn report_ready() {
         }
         Err(_) => report(CONTROL_FD, Report::Ready),
     }
-}
-
-/// Reaps until the main process has ended; then ends, and everything in the cell with it.
-fn supervise(main: i32) -> ! {
-    (0..=JOB_FD).for_each(sys::close);
-    loop {
-        let ended = match sys::wait_for_change() {
-            Ok(Changed::Exited { pid, code }) if pid == main => Some(Report::Exited(code)),
-            Ok(Changed::Killed { pid, signal }) if pid == main => Some(Report::Signalled(signal)),
-            Ok(Changed::Stopped { pid }) if pid == main => match last_word(main) {
-                // It does nothing any more, and nobody is there who could make it go on.
-                Some(code) => end(Report::Exited(code)),
-                None => None,
-            },
-            Ok(_) | Err(Errno::INTR) => None,
-            Err(_) => sys::exit(1),
-        };
-        if let Some(ended) = ended {
-            end_everyone_else();
-            end(ended);
-        }
-    }
-}
-
-fn end(ended: Report) -> ! {
-    report(CONTROL_FD, ended);
-    sys::exit(0)
-}
-
-/// Kills and reaps whatever the main process has left behind, so that nothing changes in the box
-/// after its end is reported. Whoever is killed can no longer fork, so once is enough.
-fn end_everyone_else() {
-    const KILL: i32 = 9;
-    // Everyone is everyone on the host, for whoever is not the first of a namespace of its own.
-    if sys::getpid() == 1 && sys::kill(-1, KILL).is_ok() {
-        while !matches!(sys::wait_any(), Err(errno) if errno != Errno::INTR) {}
-    }
-}
-
-/// What a main process calls itself when it has nothing left to do but to end, before its code.
-/// The kernel takes its memory apart before it says that a process has ended. So an interpreter
-/// that knows its exit code only stops, and has its memory taken apart when the answer is out.
-const LAST_WORD: &[u8] = b"cloche end ";
-
-/// Says with which code this process would end, and stops; returns if that was of no use.
-pub fn stop_instead_of_ending(code: u8) {
-    const STOP: i32 = 19;
-    let mut name = Text::default();
-    name.text(LAST_WORD).number(u32::from(code)).text(b"\0");
-    let (main, mut buffer) = (sys::getpid(), [0; 512]);
-    // Only where pid 1 will find it there as well: it would be stopped for good.
-    if sys::set_name(name.bytes()).is_ok() && word_of(main, &mut buffer).is_some() {
-        let _ = sys::kill(main, STOP);
-    }
-}
-
-/// What a process has said, its code first, and the rest of what the kernel tells about it.
-fn word_of(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
-    let (mut place, mut begins) = (Text::default(), Text::default());
-    let stat = read_file(place.text(b"/proc/").pid(pid).text(b"/stat\0"), buffer)?;
-    stat.strip_prefix(begins.pid(pid).text(b" (").text(LAST_WORD).bytes())
-}
-
-/// The code that a stopped main process would end with. If it has not said one it was stopped by
-/// someone else, and stays so; if it has, and is not alone, it goes on and ends as usual.
-fn last_word(main: i32) -> Option<i32> {
-    const CONTINUE: i32 = 18;
-    let mut buffer = [0; 512];
-    let rest = word_of(main, &mut buffer)?;
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let code = rest[..digits].iter().fold(0, |code, digit| code * 10 + i32::from(digit - b'0'));
-    // After the name, the state and the parent come 15 numbers, then that of threads.
-    let fields = rest[digits..].strip_prefix(b") T 1 ").unwrap_or_default();
-    let threads = fields.split(|byte| *byte == b' ').nth(15);
-    if digits <= 3 && threads == Some(b"1") && is_alone(main) {
-        return Some(code & 0xff);
-    }
-    let _ = sys::kill(main, CONTINUE);
-    None
-}
-
-/// Whether this process and its child are the only two here.
-fn is_alone(main: i32) -> bool {
-    let (mut ours, mut only, mut theirs) = ([0; 32], Text::default(), Text::default());
-    only.pid(main).text(b" ");
-    theirs.text(b"/proc/").pid(main).text(b"/task/").pid(main).text(b"/children\0");
-    let mut place = Text::default();
-    read_file(place.text(b"/proc/1/task/1/children\0"), &mut ours) == Some(only.bytes())
-        && read_file(&theirs, &mut [0; 32]) == Some(b"")
-}
-
-/// The beginning of a file; the path has its NUL.
-fn read_file<'a>(path: &Text, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
-    let file = sys::open(CStr::from_bytes_with_nul(path.bytes()).ok()?, 0, 0).ok()?;
-    let read = sys::read(file, buffer);
-    sys::close(file);
-    buffer.get(..read.ok()?)
 }
 
 /// The process that becomes the guest: waits for its job, then does it.
@@ -286,25 +187,4 @@ pub fn become_guest(program: &[u8], fds: CellFds) {
     sys::close(CONTROL_FD);
     let _ = sys::prctl(Prctl::Dumpable, 1);
     let _ = sys::setsid();
-}
-
-/// Pid 1 of such a cell, beside its guest: gives up its rights, and does nothing but wait.
-pub fn become_pid_one(fds: CellFds, user: u32, guest: Result<Option<i32>>) -> ! {
-    if sys::read(fds.go, &mut [0]) != Ok(1) {
-        sys::exit(1);
-    }
-    if fds.control != CONTROL_FD && sys::dup_onto(fds.control, CONTROL_FD).is_err() {
-        sys::exit(1);
-    }
-    let given_up = sys::close_range(FIRST_FOREIGN_FD, u32::MAX)
-        .and_then(|()| sys::become_user(user, user, false))
-        .and_then(|()| sys::capset_none());
-    match given_up.and(guest) {
-        Ok(Some(pid)) => supervise(pid),
-        Ok(None) => sys::exit(1),
-        Err(errno) => {
-            report(CONTROL_FD, failed(c"start of the guest", errno));
-            sys::exit(1)
-        }
-    }
 }

@@ -13,6 +13,7 @@ pub mod init;
 pub mod job;
 mod landlock;
 pub mod launch;
+pub(crate) mod pid_one;
 mod plain;
 pub mod plan;
 pub mod privileges;

@@ -8,6 +8,7 @@
 
 use crate::{
     init::{self, CellFds, MAX_CGROUPS},
+    pid_one,
     sys::{self, Errno, Place, Prctl, RawFd, Result, Room, ThreadIdPlace},
     text::Text,
 };
@@ -169,9 +170,8 @@ impl Template {
                 0 => Ok(()),
                 _ => map_ids(pid, id(0), id(4), id(8)),
             };
-            // One byte for each of its two processes. If ids could not be mapped they see the pipe
-            // close, and end.
-            let told = mapped.and_then(|()| sys::write(ready, b"!!"));
+            // If ids could not be mapped it sees the pipe close, and ends.
+            let told = mapped.and_then(|()| sys::write(ready, b"!"));
             told.map(|_| (pid, pidfd)).inspect_err(|_| sys::close(pidfd))
         });
         sys::close(ready);
@@ -179,16 +179,18 @@ impl Template {
     }
 }
 
-/// Pid 1 of a new cell, and its guest.
+/// Pid 1 of a new cell, and its guest, which waits until pid 1 has no rights any more.
 fn begin(cell: NewCell, program: &[u8]) -> ! {
     sys::close(cell.ready);
     let _ = sys::ignore_children(false);
+    let Ok((guest, go)) = sys::pipe() else { sys::exit(1) };
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {
-            init::become_guest(program, cell.fds);
+            sys::close(go);
+            init::become_guest(program, CellFds { go: guest, ..cell.fds });
             cell.guest.go()
         }
-        parent => init::become_pid_one(cell.fds, cell.user, parent),
+        parent => pid_one::stay_behind(cell.fds, cell.user, parent, go),
     }
 }
 

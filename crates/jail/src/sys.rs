@@ -706,7 +706,7 @@ mod exported {
     };
 
     use super::{Errno, HotPages};
-    use crate::{init, serve, take};
+    use crate::{pid_one, serve, take};
 
     /// What the interpreter prepares, once, for all that are copied from it.
     #[repr(C)]
@@ -746,7 +746,7 @@ mod exported {
     #[unsafe(no_mangle)]
     extern "C" fn cloche_leave(code: i32) {
         if super::getpid() == MAIN.load(Ordering::Relaxed) {
-            init::stop_instead_of_ending(code.to_le_bytes()[0]);
+            pid_one::stop_instead_of_ending(code.to_le_bytes()[0]);
         }
         super::exit(code);
     }

@@ -6,6 +6,7 @@ mod apply;
 mod calls;
 mod errno;
 mod init;
+mod pid_one;
 mod plain;
 mod serve;
 mod step;

@@ -163,7 +163,7 @@ impl<'a> Builder<'a> {
         let mut steps = vec![("proc".into(), mount("proc", &proc, "proc", flags, ""))];
         let null = self.inside(Path::new("/dev/null"));
         // One empty directory of the box's own serves for all.
-        let mut empty = None;
+        let mut empty: Option<PathBuf> = None;
         for (path, is_directory) in masks {
             let target = proc.join(path);
             let name = format!("mask:/proc/{path}");
