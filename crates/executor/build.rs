@@ -4,9 +4,11 @@ use std::{env, path::Path, process::Command};
 
 fn main() {
     let jail = Path::new("../jail/src");
-    for file in ["template.rs", "serve.rs", "init.rs", "apply.rs", "step.rs", "errno.rs", "sys.rs"]
-    {
-        println!("cargo::rerun-if-changed={}", jail.join(file).display());
+    for file in [
+        "template", "serve", "init", "pid_one", "take", "apply", "step", "text", "calls", "plain",
+        "errno", "sys",
+    ] {
+        println!("cargo::rerun-if-changed={}", jail.join(file).with_extension("rs").display());
     }
     // Cargo sets all three.
     let [rustc, out, target] =

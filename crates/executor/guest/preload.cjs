@@ -85,7 +85,20 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
   // `process.emit` then, and only then without a line of JavaScript below.
   const leaveEarly = () => {
     const { emit } = process;
-    const { reallyExit } = process;
+    const { reallyExit, _kill, pid, ppid } = process;
+    const { readFileSync } = fs;
+    // Pid 1 is told the code, and has all of this taken apart when the answer is out. If that is of no
+    // use it lets us go on, to the usual end.
+    const leave = (code) => {
+      const title = Object.getOwnPropertyDescriptor(process, 'title');
+      if (ppid === 1 && Number.isInteger(code) && title?.writable) {
+        process.title = `cloche end ${code & 0xff}`;
+        if (readFileSync(`/proc/${pid}/stat`, 'latin1').startsWith(`${pid} (cloche end `)) {
+          _kill.call(process, pid, 19);
+        }
+      }
+      reallyExit.call(process, code);
+    };
     const isCalledByNode = () => {
       const { prepareStackTrace, stackTraceLimit } = Error;
       const limit = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit');
@@ -108,7 +121,7 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
       get() {
         if (this === process && process.listenerCount('exit') === 0
           && process.listenerCount('beforeExit') === 0 && isCalledByNode()) {
-          reallyExit.call(process, Number(process.exitCode ?? 0));
+          leave(Number(process.exitCode ?? 0));
         }
         return emit;
       },

@@ -32,27 +32,38 @@ def _cloche_start():
             import usercustomize  # noqa: F401  (the home's own; if it has none, we end like that)
             return
     else:
-        _ask_first(os, sys, home, preload)
+        _ask_last(os, sys, home, preload)
     # As the import of a module that is not there: `site` takes that as it is, and the import system
     # forgets this one.
     raise ImportError(name="usercustomize")
 
 
-def _ask_first(os, sys, home, preload):
-    """Has the first who is asked what the main file is be a template, and answer in a new cell."""
-    first = sys.path_hooks[0]
+def _ask_last(os, sys, home, preload):
+    """Has the last who is asked what the main file is be a template, and answer in a new cell.
+
+    Those before have said that it is none of theirs when it was not there yet. They are asked again if
+    they might say something else now.
+    """
+    *others, last = sys.path_hooks
 
     def asked(path):
         if [path] == sys.argv[:1]:
-            sys.path_hooks[0] = first
-            _template(os, sys, home, preload)
-        return first(path)
+            sys.path_hooks[-1] = last
+            if _template(os, sys, home, preload):
+                for hook in others:
+                    try:
+                        return hook(path)
+                    except ImportError:
+                        pass
+        return last(path)
 
-    sys.path_hooks[0] = asked
+    sys.path_hooks[-1] = asked
 
 
 def _template(os, sys, home, preload):
-    """Forks a cell for each request; returns in the cells, when they have their job."""
+    """Forks a cell for each request; returns in the cells, when they have their job: whether a file
+    of it may be an archive.
+    """
     job_fd = 3
     places = set(sys.path_importer_cache)
     preloaded = _Preloaded(sys)
@@ -61,9 +72,9 @@ def _template(os, sys, home, preload):
     library = ctypes.PyDLL(os.path.join(home, "template.so"))
     python = ctypes.PyDLL(None)
     track, after_fork = python.PyObject_GC_Track, python.PyOS_AfterFork_Child
-    serve, wait = library.cloche_serve, library.cloche_wait
+    serve, wait, leave = library.cloche_serve, library.cloche_wait, library.cloche_leave
     wait.restype = ctypes.c_size_t
-    seen, rehearse, leaving = _leave_fast(sys, os, python, preloaded)
+    seen, rehearse, leaving = _leave_fast(sys, os, python, preloaded, leave)
     for place in set(sys.path_importer_cache) - places:
         preloaded.finders[place] = sys.path_importer_cache.pop(place)
     _touch(os, sys, gc, rehearse)
@@ -77,8 +88,8 @@ def _template(os, sys, home, preload):
     gc.freeze()
     # Nobody may take apart what is shared: it would be copied. And `site` is to be there at the end.
     shared = [
-        sys.modules["site"], places, preloaded, library, python, track, after_fork, serve, wait, seen,
-        rehearse, leaving, hooks, given, buffers, preload,
+        sys.modules["site"], places, preloaded, library, python, track, after_fork, serve, wait, leave,
+        seen, rehearse, leaving, hooks, given, buffers, preload,
     ]
     for kept in (shared, *shared, *globals().values()):
         python.Py_IncRef(ctypes.py_object(kept))
@@ -90,6 +101,7 @@ def _template(os, sys, home, preload):
         hot = (ctypes.c_size_t * len(pages))(*pages)
         given[:2] = ctypes.addressof(hot), len(hot) // 2
         shared.append(hot)
+        gc.freeze()
         os.write(job_fd, b"R")
         python.PyOS_BeforeFork()
         serve(5, given)
@@ -104,11 +116,13 @@ def _template(os, sys, home, preload):
     if pages == [] and not preloaded.modules["select"].select([job_fd], [], [], 0)[0]:
         # Nobody waits for it yet.
         _touch(os, sys, gc, rehearse)
-    others = wait(given)
+    answer = wait(given)
+    others = answer & (1 << 63) - 1
     if others:
         _set_variables(os, _strings(ctypes.string_at(given[4], others - 1)))
         if _as_if_now(os, sys):
             sys.modules["site"].execusercustomize()
+    return answer != others
 
 
 def _prepare(os, sys, ctypes):
@@ -120,7 +134,15 @@ def _prepare(os, sys, ctypes):
     packages = os.fsencode(sys.modules["site"].getusersitepackages())
     buffers = [ctypes.create_string_buffer(size) for size in (variables, 160 << 10, packages)]
     here, others, there = map(ctypes.addressof, buffers)
-    given = (ctypes.c_size_t * 7)(0, 0, here, len(variables), others, 160 << 10, there)
+    rseq = [0, 0]
+    try:
+        library = ctypes.PyDLL(None)
+        offset = ctypes.c_ssize_t.in_dll(library, "__rseq_offset").value
+        if ctypes.c_uint.in_dll(library, "__rseq_size").value:
+            rseq = [offset % 2**64, 32]
+    except ValueError:
+        pass  # a libc without it
+    given = (ctypes.c_size_t * 9)(0, 0, here, len(variables), others, 160 << 10, there, *rseq)
     return given, buffers
 
 
@@ -576,22 +598,35 @@ class _Preloaded:
             function(*arguments, **keywords)
 
 
-def _leave_fast(sys, os, python, preloaded):
+# Modules in C whose objects end without anyone noticing.
+_QUIET = frozenset("""
+    _abc _ast _bisect _blake2 _codecs _collections _collections_abc _csv _datetime _decimal _functools
+    _hashlib _heapq _io _json _locale _md5 _opcode _operator _posixsubprocess _random _sha1 _sha256
+    _sha3 _sha512 _signal _sre _stat _statistics _string _struct _symtable _thread _tokenize
+    _tracemalloc _typing _uuid _warnings _weakref array atexit binascii builtins cmath errno fcntl gc
+    itertools marshal math posix pwd resource select sys time unicodedata zlib
+""".split())
+
+
+def _leave_fast(sys, os, python, preloaded, leave_now):
     """Ends forked interpreters without taking apart what they share with their template.
 
-    A full finalisation writes to every object, and so copies every page. The interpreter ends in
-    its own way (threads, exit functions, streams, the program's modules) up to where it would take
-    apart the modules it had before the program; there it stops, if nothing is left that a program
-    could notice and the exit code is known for certain. Else it goes on.
+    A full finalisation writes to every object, and so copies every page. So an interpreter leaves
+    after its last exit function, if all that the program has left are things whose end nobody can
+    notice and the exit code is known for certain. Otherwise it ends in its own way (streams,
+    the program's modules) up to where it would take apart the modules it had before the program;
+    there it stops, on the same conditions. Else it goes on.
     """
     modules, used = preloaded.modules, preloaded.used
     gc, weakref, itertools, operator = (
         modules[name] for name in ("gc", "weakref", "itertools", "_operator"))
-    frame, finalizing, leave_now = sys._getframe, sys.is_finalizing, os._exit
+    frame, finalizing = sys._getframe, sys.is_finalizing
     objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
     stdout, stderr = sys.stdout, sys.stderr
     kinds = len(SystemExit.__subclasses__())
     asked, seen, leaving = [], [], []
+    filters, bare = sys.modules["_warnings"].filters, frozenset(sys.modules)
+    filtered, plain, is_new = len(filters), set(), lambda name: name not in bare
     # `site` is the last module that was there before the program, so the first of them to go; and
     # what begins with one underscore goes first.
     site = vars(sys.modules["site"])
@@ -631,13 +666,17 @@ def _leave_fast(sys, os, python, preloaded):
 
         All of it runs without a frame of its own, which a trace function would notice.
         """
-        system, trace, value = (sys,), "last_traceback", get((sys,), "last_value")
+        system = (sys,)
         yield map(operator.contains, call(sys._current_frames), (sys.modules["_thread"].get_ident(),))
         yield map(id, itertools.chain(get(system, "stdout"), get(system, "stderr")))
-        yield map(len, map(type.__subclasses__, (SystemExit,)))
         yield map(hasattr, system, ("last_type",))
         names = ("__name__", "__file__", "__cached__")
         yield map(operator.contains, itertools.repeat(vars(main())), names)
+
+    def look_closer():
+        """The same, of what is only needed where it is not over by then."""
+        system, trace, value = (sys,), "last_traceback", get((sys,), "last_value")
+        yield map(len, map(type.__subclasses__, (SystemExit,)))
         yield map(isinstance, value, (KeyboardInterrupt,))
         yield get(get(system, trace), "tb_lasti")
         yield get(get(get(system, trace), "tb_frame"), "f_lasti")
@@ -652,8 +691,12 @@ def _leave_fast(sys, os, python, preloaded):
 
     def exit_code():
         """As far as it is certain."""
-        in_program, out, err, subclasses, failed, named, *left, interrupted = seen[:9]
-        if in_program or (out, err, subclasses) != (id(stdout), id(stderr), kinds):
+        in_program, out, err, failed, named, *left = seen[:7]
+        if in_program or (out, err) != (id(stdout), id(stderr)):
+            return None
+        # Nothing, before there was a closer look.
+        subclasses, interrupted, *where = seen[7:13] or (kinds, True)
+        if subclasses != kinds:
             return None
         if asked:
             code = asked[0]
@@ -668,7 +711,7 @@ def _leave_fast(sys, os, python, preloaded):
             return 0
         # The interpreter forgets the name of the main file when that is through, however it ended;
         # an exception ended it if the program's frame is where its traceback begins.
-        begins, ended, below, name = seen[9:13]
+        begins, ended, below, name = where or (None,) * 4
         fell = begins is not None and begins == ended and below == id(None) and name == "<module>"
         return 1 if fell and not interrupted else None
 
@@ -679,10 +722,58 @@ def _leave_fast(sys, os, python, preloaded):
                 if name != "__builtins__" and (name[:1] == "_" and name[1:2] != "_" or not private):
                     names[name] = None
 
+    def has_end(kind):
+        return any("__del__" in vars(base) for base in kind.__mro__)
+
     def is_noticeable():
         """Whether an object is left whose end a program could see."""
-        kinds = {type(thing) for thing in objects()}
-        return any("__del__" in vars(base) for kind in kinds for base in kind.__mro__)
+        return any(map(has_end, {type(thing) for thing in objects()}))
+
+    def leave(code):
+        try:
+            if all(stream.closed or stream.write_through for stream in (stdout, stderr)):
+                if leaving:
+                    # A scout: it has seen everything.
+                    os.write(leaving[0], b".")
+                    os.kill(os.getpid(), 19)
+                leave_now(code)
+        except BaseException:
+            return
+
+    def is_quiet(module):
+        """Whether what a module has made ends unnoticed, but for what is written in Python."""
+        spec = vars(module).get("__spec__") if type(module) is type(sys) else None
+        if spec is None:
+            return False
+        return (spec.origin or "")[-3:] == ".py" or spec.name in _QUIET
+
+    def is_plain(thing):
+        """Whether nobody notices the end of a thing or, if it is a kind of thing, of one of those."""
+        kind = type(thing)
+        if kind in plain:
+            return True
+        if issubclass(kind, type):
+            return not has_end(thing) and SystemExit not in thing.__mro__
+        if kind is weakref.ref:
+            return type(thing.__callback__) in (type(None), type(len))
+        if has_end(kind) or issubclass(kind, weakref.ProxyTypes + (weakref.ref,)):
+            return False
+        plain.add(kind)
+        return True
+
+    def end_early(_):
+        """After the last exit function, while all that the program has made is still there."""
+        code = exit_code()
+        if code is None or len(sys._current_frames()) > 1 or gc.callbacks or gc.get_debug():
+            return
+        # What the program has imported comes last; the rest is not looked at, and so not copied.
+        new = list(itertools.takewhile(is_new, reversed(sys.modules)))
+        if len(filters) != filtered or len(sys.modules) != len(new) + len(bare):
+            return
+        if all(map(is_quiet, map(sys.modules.get, new))):
+            things = objects()
+            if plain.issuperset(map(type, things)) or all(map(is_plain, things)):
+                leave(code)
 
     def end(_):
         code = exit_code() if finalizing() else None
@@ -697,25 +788,26 @@ def _leave_fast(sys, os, python, preloaded):
                 clear(vars(modules[name]))
             if is_noticeable():
                 return
-        try:
-            if all(stream.closed or stream.write_through for stream in (stdout, stderr)):
-                if leaving:
-                    # A scout: it has seen everything.
-                    os.write(leaving[0], b".")
-                    os.kill(os.getpid(), 19)
-                leave_now(code)
-        except BaseException:
-            return
+        # What a library in C has printed, which knows nothing of Python's streams.
+        python.fflush(None)
+        leave(code)
 
     attributes["code"] = Code()
     python.PyType_Modified(modules["ctypes"].py_object(SystemExit))
+    # After all others, and the last of these first.
+    untraced = (None,)
+    for tracer in (sys.gettrace, sys.getprofile):
+        untraced = itertools.compress(untraced, map(operator.is_, call(tracer), (None,)))
+    modules["atexit"].register(seen.extend, itertools.chain.from_iterable(list(look_closer())))
+    modules["atexit"].register(any, map(end_early, untraced))
     modules["atexit"].register(seen.extend, itertools.chain.from_iterable(list(look())))
 
     def rehearse():
         """Goes through the end without ending."""
-        seen.extend(itertools.chain.from_iterable(list(look())))
+        seen.extend(itertools.chain.from_iterable([*look(), *look_closer()]))
         exit_code()
         is_noticeable()
+        list(map(is_plain, objects()))
         seen.clear()
 
     return seen, rehearse, leaving

@@ -13,6 +13,8 @@ impl Errno {
     pub const INTR: Self = Self(4);
     /// No child processes.
     pub const CHILD: Self = Self(10);
+    /// Not now.
+    pub const AGAIN: Self = Self(11);
     /// File exists.
     pub const EXIST: Self = Self(17);
     /// Invalid argument; also what a malformed message is answered with.

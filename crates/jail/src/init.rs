@@ -1,16 +1,14 @@
-//! Pid 1 of a cell, and the process that becomes the guest. Core only; runs in the new process.
+//! The way into a cell, and the process that becomes the guest. Core only; runs in the new process.
 //!
-//! Pid 1 takes the steps, forks the guest's process, reaps everything, reports how the main
-//! process ended, and ends: the kernel then kills whatever is left in the pid namespace. The
-//! guest's process reads its job under all walls: files to write, then what to exec. Neither
-//! knows what language or whose code it is.
+//! Takes the steps, reports, and has the guest's process read its job under all walls. It does not
+//! know what language or whose code that is.
 
 use core::ffi::CStr;
 
 use crate::{
-    apply,
-    step::Reader,
-    sys::{self, Errno, Prctl, RawFd, Result, StringList, ThreadIdPlace},
+    apply, pid_one,
+    sys::{self, Errno, Prctl, RawFd, Result},
+    take,
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
@@ -76,7 +74,7 @@ impl Report {
     }
 }
 
-fn failed(wall: &CStr, errno: Errno) -> Report {
+pub(crate) fn failed(wall: &CStr, errno: Errno) -> Report {
     let mut name = [0; 56];
     name.iter_mut().zip(wall.to_bytes()).for_each(|(to, from)| *to = *from);
     Report::Failed(name, errno)
@@ -85,7 +83,7 @@ fn failed(wall: &CStr, errno: Errno) -> Report {
 /// The descriptors a new cell is given; none is where another of them is to go.
 #[derive(Clone, Copy)]
 pub struct CellFds {
-    /// Pid 1 reads one byte here once its ids are mapped; closed means: give up.
+    /// One byte comes here once its ids are mapped; closed means: give up.
     pub go: RawFd,
     /// The guest's standard input, output and error.
     pub stdio: [RawFd; 3],
@@ -107,7 +105,10 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
     enter(program, fds);
     match sys::fork() {
         Ok(None) => guest(),
-        Ok(Some(pid)) => supervise(pid),
+        Ok(Some(pid)) => {
+            report_ready();
+            pid_one::supervise(pid)
+        }
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));
             sys::exit(1)
@@ -116,12 +117,12 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
 }
 
 /// Takes every step into the box; ends with a report where one fails.
-pub fn enter(program: &[u8], fds: CellFds) {
-    if sys::read(fds.go, &mut [0]) != Ok(1) {
-        sys::exit(1);
-    }
+fn enter(program: &[u8], fds: CellFds) {
     if let Err(errno) = join(fds.cgroups).and_then(|()| arrange(fds)) {
         report(fds.control, failed(c"cgroups and descriptors", errno));
+        sys::exit(1);
+    }
+    if sys::read(fds.go, &mut [0]) != Ok(1) {
         sys::exit(1);
     }
     if let Err(failure) = apply::apply(program) {
@@ -148,7 +149,7 @@ fn arrange(fds: CellFds) -> Result<()> {
     fds.fork.map_or(Ok(()), |fork| sys::dup_onto(fork, FORK_FD))
 }
 
-fn report(control: RawFd, report: Report) {
+pub(crate) fn report(control: RawFd, report: Report) {
     // If nobody listens any more, nobody needs to know; pid 1 goes on to its end either way.
     let _ = sys::send(control, &report.encode(), &[]);
 }
@@ -166,188 +167,24 @@ fn report_ready() {
     }
 }
 
-/// Reaps until the main process has ended; then ends, and everything in the cell with it.
-pub fn supervise(main: i32) -> ! {
-    report_ready();
-    (0..=JOB_FD).for_each(sys::close);
-    loop {
-        match sys::wait_any() {
-            Ok(reaped) if reaped.pid == main => {
-                end_everyone_else();
-                let ended = if reaped.signalled {
-                    Report::Signalled(reaped.status)
-                } else {
-                    Report::Exited(reaped.status)
-                };
-                report(CONTROL_FD, ended);
-                sys::exit(0);
-            }
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => sys::exit(1),
-        }
-    }
-}
-
-/// Kills and reaps whatever the main process has left behind, so that nothing changes in the box
-/// after its end is reported. Whoever is killed can no longer fork, so once is enough.
-fn end_everyone_else() {
-    const KILL: i32 = 9;
-    if sys::kill(-1, KILL).is_ok() {
-        while matches!(sys::wait_any(), Ok(_) | Err(Errno::INTR)) {}
-    }
-}
-
 /// The process that becomes the guest: waits for its job, then does it.
 fn guest() -> ! {
     sys::close(CONTROL_FD);
     // Not inspectable until exec: it is still a copy of the spawner's memory.
     let _ = sys::prctl(Prctl::Dumpable, 0);
     let _ = sys::setsid();
-    let errno = take_job().err().unwrap_or(Errno::INVAL);
+    let errno = take::take_job().err().unwrap_or(Errno::INVAL);
     // A shell's codes: 127 when the program is not there, 126 when it cannot be run.
     sys::exit(if errno == Errno::NOENT { 127 } else { 126 })
 }
 
-/// From pid 1 that is a copied interpreter: stays behind as pid 1, and returns as the guest. It may
-/// be looked into by itself from here on, and leads its own session.
-pub fn become_guest_of_this_cell(libc: ThreadIdPlace) {
-    match sys::fork_under_libc(libc) {
-        Ok(None) => {
-            sys::close(CONTROL_FD);
-            let _ = sys::prctl(Prctl::Dumpable, 1);
-            let _ = sys::setsid();
-        }
-        Ok(Some(pid)) => supervise(pid),
-        Err(errno) => {
-            report(CONTROL_FD, failed(c"start of the guest", errno));
-            sys::exit(1)
-        }
-    }
-}
-
-/// Marks a file in a job: mode, name, content.
-pub const JOB_FILE: u32 = 1;
-/// Marks the end of a job: what to exec.
-pub const JOB_EXEC: u32 = 2;
-/// Marks a directory to go to, since what is mounted there has changed.
-pub const JOB_GO: u32 = 3;
-/// In an exec record: leave the job socket open as [`JOB_FD`].
-pub const EXEC_KEEPS_JOB: u32 = 1;
-/// The most bytes of arguments and environment together.
-pub const EXEC_BYTES: usize = 160 << 10;
-/// The most arguments, and the most environment variables.
-pub const EXEC_STRINGS: usize = 128;
-
-fn take_job() -> Result<()> {
-    take_files()?;
-    exec()
-}
-
-/// Everything of a job up to its end, which says what to exec.
-fn take_files() -> Result<()> {
-    loop {
-        match read_word()? {
-            JOB_FILE => write_file()?,
-            JOB_EXEC => return Ok(()),
-            JOB_GO => go()?,
-            _ => return Err(Errno::INVAL),
-        }
-    }
-}
-
-/// For an interpreter that waits: says that it is ready, takes its job, and executes nothing. What
-/// it puts at the start of the buffer are the variables to have, each after its length, with its NUL.
-pub fn wait_for_variables(buffer: &mut [u8]) -> Result<&[u8]> {
-    let _ = sys::write(JOB_FD, b"R");
-    take_files()?;
-    let (_, args, _, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
-    let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
-    read_exact(strings)?;
-    sys::close(JOB_FD);
-    let mut rest = Reader::new(strings);
-    (0..=args).try_for_each(|_| rest.text().map(drop)).ok_or(Errno::INVAL)?;
-    let before = strings.len() - rest.rest().len();
-    strings.copy_within(before.., 0);
-    let variables = strings.len() - before;
-    Ok(&strings[..variables])
-}
-
-fn read_exact(mut buffer: &mut [u8]) -> Result<()> {
-    while !buffer.is_empty() {
-        match sys::read(JOB_FD, buffer) {
-            Ok(0) => return Err(Errno::PIPE),
-            Ok(len) => buffer = &mut buffer[len..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-fn read_word() -> Result<u32> {
-    let mut word = [0; 4];
-    read_exact(&mut word)?;
-    Ok(u32::from_le_bytes(word))
-}
-
-/// The most bytes of a path in a job.
-const PATH_LEN: usize = 4096;
-
-/// A path: its length, and the bytes with their NUL.
-fn read_path(buffer: &mut [u8; PATH_LEN]) -> Result<&CStr> {
-    let len = read_word()? as usize;
-    let path = buffer.get_mut(..len).ok_or(Errno::INVAL)?;
-    read_exact(path)?;
-    CStr::from_bytes_with_nul(path).map_err(|_| Errno::INVAL)
-}
-
-fn go() -> Result<()> {
-    sys::chdir(read_path(&mut [0; PATH_LEN])?)
-}
-
-/// A file record: mode, name, length of the content, content.
-fn write_file() -> Result<()> {
-    const CREATE_TRUNCATE_WRITE_NOFOLLOW: i32 = 0o100 | 0o1000 | 0o1 | 0o400_000;
-    let mode = read_word()?;
-    let mut name = [0; PATH_LEN];
-    let name = read_path(&mut name)?;
-    let file = sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)?;
-    let mut left = read_word()? as usize;
-    let mut buffer = [0; 16 << 10];
-    while left > 0 {
-        let part = left.min(buffer.len());
-        read_exact(&mut buffer[..part])?;
-        let mut bytes = &buffer[..part];
-        while !bytes.is_empty() {
-            let written = sys::write(file, bytes)?;
-            bytes = &bytes[written..];
-        }
-        left -= part;
-    }
-    sys::close(file);
-    Ok(())
-}
-
-/// An exec record: flags, counts of arguments and variables, length, then the program's path, the
-/// arguments and the variables, each after its length and with its NUL.
-fn exec() -> Result<()> {
-    let (flags, args, vars, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
-    let mut strings = [0; EXEC_BYTES];
-    let strings = strings.get_mut(..len as usize).ok_or(Errno::INVAL)?;
-    read_exact(strings)?;
-    let mut rest = Reader::new(strings);
-    let mut next = || rest.text().ok_or(Errno::INVAL);
-    let program = next()?;
-    let mut argv = StringList::<EXEC_STRINGS>::new();
-    for _ in 0..args {
-        argv.push(next()?)?;
-    }
-    let mut env = StringList::<EXEC_STRINGS>::new();
-    for _ in 0..vars {
-        env.push(next()?)?;
-    }
-    if flags & EXEC_KEEPS_JOB == 0 {
-        sys::close_range(JOB_FD as u32, u32::MAX)?;
-    }
-    Err(sys::exec(program, &argv, &env))
+/// The guest of a cell that was copied from an interpreter: takes every step, and returns when all
+/// walls are up and the job can be sent. It may be looked into by itself from then on, and leads its
+/// own session.
+pub fn become_guest(program: &[u8], fds: CellFds) {
+    enter(program, fds);
+    report_ready();
+    sys::close(CONTROL_FD);
+    let _ = sys::prctl(Prctl::Dumpable, 1);
+    let _ = sys::setsid();
 }

@@ -1,10 +1,10 @@
-//! Writing the job that a cell's guest process reads; the mirror of the reader in `init`.
+//! Writing the job that a cell's guest process reads; the mirror of the reader in `take`.
 
 use std::ffi::{CStr, CString};
 
 use crate::{
     encode,
-    init::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_EXEC, JOB_FILE, JOB_GO},
+    take::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_EXEC, JOB_FILE, JOB_GO},
 };
 
 /// A program to exec at the end of a job.

@@ -5,6 +5,7 @@
 //! code, in `sys`. It cannot name a tenant, a request or a language.
 
 pub(crate) mod apply;
+mod calls;
 pub mod cgroup;
 mod encode;
 mod errno;
@@ -12,6 +13,8 @@ pub mod init;
 pub mod job;
 mod landlock;
 pub mod launch;
+pub(crate) mod pid_one;
+mod plain;
 pub mod plan;
 pub mod privileges;
 pub mod proc_masks;
@@ -20,4 +23,6 @@ pub mod seccomp;
 pub mod serve;
 pub(crate) mod step;
 pub mod sys;
+pub mod take;
+mod text;
 pub mod walls;

@@ -1,12 +1,16 @@
 //! A template's loop: asked for a cell, it copies itself into new namespaces. Core only.
 //!
-//! Runs inside the interpreter that is the template. The copy takes its steps, stays as pid 1 of the
-//! new box, and copies itself once more: that one goes back to the interpreter, to be the guest.
-//! The template answers with a pidfd and waits for the next request. It never sees a job.
+//! Runs inside the interpreter that is the template. Pid 1 of the new box shares the template's
+//! memory, on a stack of its own: it only waits, and copying that memory for it would cost as much as
+//! for the guest. It may not be looked into, so nor may the template, whose memory the guest's is a
+//! copy of. That copy takes the steps, and goes back to the interpreter. The template answers with a
+//! pidfd and waits for the next request. It never sees a job.
 
 use crate::{
     init::{self, CellFds, MAX_CGROUPS},
-    sys::{self, CloneRequest, Cloned, Errno, HotPages, RawFd, Result, ThreadIdPlace},
+    pid_one,
+    sys::{self, Errno, Place, Prctl, RawFd, Result, Room, ThreadIdPlace},
+    text::Text,
 };
 
 const NEW_USER: u64 = 0x1000_0000;
@@ -14,44 +18,65 @@ const NEW_NET: u64 = 0x4000_0000;
 /// Among the namespaces of a request: the new network is to have its loopback up.
 pub const WITH_LOOPBACK: u64 = 1 << 63;
 /// The longest request: the encoded plan of a box.
-pub const REQUEST_LEN: usize = 64 << 10;
+pub const REQUEST_LEN: usize = Room::BYTES;
 /// In a request: no such id.
 pub const NO_ID: u32 = u32::MAX;
 /// A request begins with the ids, as the template's own namespace counts: image owner, guest,
 /// guest as it sees itself; then the namespaces to be born into.
 pub const REQUEST_HEAD: usize = 20;
+/// The most cells of one template at a time.
+const MAX_CELLS: usize = 2048;
 
-/// Answers requests until the socket closes; returns only in a new cell, as its guest, which has
-/// the pages mapped that every program needs.
-pub fn serve(socket: RawFd, hot: HotPages) {
+/// Answers requests until the socket closes; returns only in a new cell, as its guest.
+pub fn serve(socket: RawFd) {
+    Place::call(&mut { socket }, |socket, guest| answer_requests(*socket, guest));
+}
+
+fn answer_requests(socket: RawFd, guest: Place) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
     let _ = sys::ignore_children(true);
-    let Ok(libc) = sys::thread_id_place() else { sys::exit(1) };
+    // Or a guest could look into its pid 1, and from there at everyone.
+    let hidden = sys::prctl(Prctl::Dumpable, 0);
+    let (Ok(()), Ok(libc)) = (hidden, sys::thread_id_place()) else { sys::exit(1) };
     let mut request = [0; REQUEST_LEN];
-    let mut network = Network { kind: None };
+    let mut template =
+        Template { libc, guest, network: Network { kind: None }, rooms: Rooms::new() };
     loop {
         match sys::receive(socket, &mut request) {
             Err(Errno::INTR) => {}
             Err(_) | Ok((0, _)) => sys::exit(0),
             Ok((len, fds)) => {
-                let forked = fork(&request[..len], &fds, libc, &mut network);
-                if forked == Ok(None) {
-                    // Their numbers are other descriptors by now, in the new cell.
-                    hot.map();
-                    return;
-                }
+                let forked = template.fork(&request[..len], &fds);
                 fds.into_iter().flatten().for_each(sys::close);
                 match forked {
-                    Ok(None) => {}
-                    Ok(Some((pid, pidfd))) => {
+                    Ok((pid, pidfd)) => {
                         answer(socket, pid, &[pidfd]);
                         sys::close(pidfd);
-                        network.leave();
+                        template.network.leave();
                     }
                     Err(errno) => answer(socket, -errno.0, &[]),
                 }
             }
         }
+    }
+}
+
+/// Room for the first processes of cells; what is free is used again.
+struct Rooms {
+    rooms: [Option<Room>; MAX_CELLS],
+}
+
+impl Rooms {
+    const fn new() -> Self {
+        Self { rooms: [None; MAX_CELLS] }
+    }
+
+    fn free(&mut self) -> Result<Room> {
+        let is_free = |room: &&mut Option<Room>| room.is_none_or(Room::is_free);
+        let place = self.rooms.iter_mut().find(is_free).ok_or(Errno::AGAIN)?;
+        let room = place.map_or_else(Room::new, Ok)?;
+        *place = Some(room);
+        Ok(room)
     }
 }
 
@@ -91,58 +116,81 @@ impl Network {
     }
 }
 
-/// Nothing in the new cell, its pid and pidfd in the template.
-fn fork(
-    request: &[u8],
-    fds: &[Option<RawFd>; sys::MAX_FDS],
+/// What a new cell is told.
+#[derive(Clone, Copy)]
+struct NewCell {
+    fds: CellFds,
+    /// The other end of `go`, which it must not have.
+    ready: RawFd,
+    /// The guest's user and group, as it sees them.
+    user: u32,
     libc: ThreadIdPlace,
-    network: &mut Network,
-) -> Result<Option<(i32, RawFd)>> {
-    let (head, program) = request.split_at_checked(REQUEST_HEAD).ok_or(Errno::INVAL)?;
-    let id = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let [Some(stdin), Some(stdout), Some(stderr), Some(job), Some(control), doors @ ..] = fds
-    else {
-        return Err(Errno::INVAL);
-    };
-    let mut cgroups = [None; MAX_CGROUPS];
-    cgroups.iter_mut().zip(doors).for_each(|(to, from)| *to = *from);
-    let (go, ready) = sys::pipe()?;
-    let stdio = [*stdin, *stdout, *stderr];
-    let cell = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
-    let namespaces = u64::from(id(12)) | u64::from(id(16)) << 32;
-    let network_kind = namespaces & (NEW_NET | WITH_LOOPBACK);
-    let namespaces = namespaces & !network_kind;
-    if network_kind & NEW_NET != 0
-        && let Err(errno) = network.enter(network_kind)
-    {
-        sys::close(go);
-        sys::close(ready);
-        return Err(errno);
-    }
-    match sys::clone(CloneRequest { namespaces, cgroup: None }) {
-        Ok(Cloned::Child) => {
-            sys::close(ready);
-            let _ = sys::ignore_children(false);
-            init::enter(program, cell);
-            init::become_guest_of_this_cell(libc);
-            Ok(None)
+    guest: Place,
+}
+
+struct Template {
+    libc: ThreadIdPlace,
+    /// Where guests go on.
+    guest: Place,
+    network: Network,
+    rooms: Rooms,
+}
+
+impl Template {
+    /// The pid and pidfd of a new cell.
+    fn fork(
+        &mut self,
+        request: &[u8],
+        fds: &[Option<RawFd>; sys::MAX_FDS],
+    ) -> Result<(i32, RawFd)> {
+        let (head, program) = request.split_at_checked(REQUEST_HEAD).ok_or(Errno::INVAL)?;
+        let id =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let [Some(stdin), Some(stdout), Some(stderr), Some(job), Some(control), doors @ ..] = fds
+        else {
+            return Err(Errno::INVAL);
+        };
+        let mut cgroups = [None; MAX_CGROUPS];
+        cgroups.iter_mut().zip(doors).for_each(|(to, from)| *to = *from);
+        let namespaces = u64::from(id(12)) | u64::from(id(16)) << 32;
+        let network = namespaces & (NEW_NET | WITH_LOOPBACK);
+        if network & NEW_NET != 0 {
+            self.network.enter(network)?;
         }
-        Ok(Cloned::Parent(pid, pidfd)) => {
-            sys::close(go);
+        let room = self.rooms.free()?;
+        let stdio = [*stdin, *stdout, *stderr];
+        let (go, ready) = sys::pipe()?;
+        let fds = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
+        let cell = NewCell { fds, ready, user: id(8), libc: self.libc, guest: self.guest };
+        let namespaces = namespaces & !network;
+        let started = room.start(namespaces, cell, program, begin);
+        sys::close(go);
+        let mapped = started.and_then(|(pid, pidfd)| {
             let mapped = match namespaces & NEW_USER {
                 0 => Ok(()),
                 _ => map_ids(pid, id(0), id(4), id(8)),
             };
+            // If ids could not be mapped it sees the pipe close, and ends.
             let told = mapped.and_then(|()| sys::write(ready, b"!"));
-            sys::close(ready);
-            // A cell whose ids could not be mapped sees the pipe close, and ends.
-            told.map(|_| Some((pid, pidfd))).inspect_err(|_| sys::close(pidfd))
-        }
-        Err(errno) => {
+            told.map(|_| (pid, pidfd)).inspect_err(|_| sys::close(pidfd))
+        });
+        sys::close(ready);
+        mapped
+    }
+}
+
+/// Pid 1 of a new cell, and its guest, which waits until pid 1 has no rights any more.
+fn begin(cell: NewCell, program: &[u8]) -> ! {
+    sys::close(cell.ready);
+    let _ = sys::ignore_children(false);
+    let Ok((guest, go)) = sys::pipe() else { sys::exit(1) };
+    match sys::fork_under_libc(cell.libc) {
+        Ok(None) => {
             sys::close(go);
-            sys::close(ready);
-            Err(errno)
+            init::become_guest(program, CellFds { go: guest, ..cell.fds });
+            cell.guest.go()
         }
+        parent => pid_one::stay_behind(cell.fds, cell.user, parent, go),
     }
 }
 
@@ -155,7 +203,7 @@ fn map_ids(pid: i32, image_owner: u32, guest: u32, inside: u32) -> Result<()> {
     for file in [&b"/uid_map\0"[..], b"/gid_map\0"] {
         const WRITE_ONLY: i32 = 1;
         let mut path = Text::default();
-        path.text(b"/proc/").number(pid.unsigned_abs()).text(file);
+        path.text(b"/proc/").pid(pid).text(file);
         let path = core::ffi::CStr::from_bytes_with_nul(path.bytes()).map_err(|_| Errno::INVAL)?;
         let file = sys::open(path, WRITE_ONLY, 0)?;
         let written = sys::write(file, map.bytes());
@@ -163,59 +211,4 @@ fn map_ids(pid: i32, image_owner: u32, guest: u32, inside: u32) -> Result<()> {
         written?;
     }
     Ok(())
-}
-
-/// A short text put together without allocating; what does not fit is left out.
-struct Text {
-    bytes: [u8; 128],
-    len: usize,
-}
-
-impl Default for Text {
-    fn default() -> Self {
-        Self { bytes: [0; 128], len: 0 }
-    }
-}
-
-impl Text {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    fn text(&mut self, text: &[u8]) -> &mut Self {
-        let room = &mut self.bytes[self.len..];
-        let fits = text.len().min(room.len());
-        room[..fits].copy_from_slice(&text[..fits]);
-        self.len += fits;
-        self
-    }
-
-    fn number(&mut self, mut number: u32) -> &mut Self {
-        let mut digits = [0; 10];
-        let mut at = digits.len();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return self.text(&digits[at..]);
-            }
-        }
-    }
-}
-
-#[cfg(all(test, not(cloche_template)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_written_in_decimal_and_never_past_the_end() {
-        let mut text = Text::default();
-        text.number(0).text(b" ").number(u32::MAX);
-        assert_eq!(text.bytes(), b"0 4294967295");
-        (0..50).for_each(|_| {
-            text.text(b"abcdef");
-        });
-        assert_eq!(text.bytes().len(), 128);
-    }
 }

@@ -7,82 +7,14 @@
 
 use core::{arch::asm, ffi::CStr, mem::size_of, ptr};
 
-pub use crate::errno::{Errno, Result};
+use crate::calls::{Call, Plain, WithPath};
+pub use crate::{
+    errno::{Errno, Result},
+    plain::*,
+};
 
 /// A file descriptor by number; ownership is kept by the caller.
 pub type RawFd = i32;
-
-#[cfg(target_arch = "x86_64")]
-mod nr {
-    pub(super) const CALLS: [usize; 50] = [
-        0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444,
-        445, 446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112,
-        293, 268, 72, 428, 429, 442, 259, 56, 13, 144, 28, 304,
-    ];
-}
-#[cfg(target_arch = "aarch64")]
-mod nr {
-    pub(super) const CALLS: [usize; 50] = [
-        63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445,
-        446, 277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59,
-        53, 25, 428, 429, 442, 33, 220, 134, 119, 233, 265,
-    ];
-}
-
-/// The calls used here, as places in the architecture's table of numbers.
-#[derive(Clone, Copy)]
-enum Call {
-    Read,
-    Write,
-    Close,
-    Openat,
-    Mkdirat,
-    Symlinkat,
-    Fchownat,
-    Mount,
-    Umount2,
-    PivotRoot,
-    Chdir,
-    Sethostname,
-    Setresuid,
-    Setresgid,
-    Setgroups,
-    Prctl,
-    Capset,
-    Prlimit64,
-    LandlockCreateRuleset,
-    LandlockAddRule,
-    LandlockRestrictSelf,
-    Seccomp,
-    Clone3,
-    Waitid,
-    Kill,
-    ExitGroup,
-    CloseRange,
-    Dup3,
-    Sendmsg,
-    Recvmsg,
-    Socket,
-    Ioctl,
-    Setns,
-    Unshare,
-    Execve,
-    PidfdSendSignal,
-    Getpid,
-    Setsid,
-    Pipe2,
-    Fchmodat,
-    Fcntl,
-    OpenTree,
-    MoveMount,
-    MountSetattr,
-    Mknodat,
-    Clone,
-    RtSigaction,
-    SchedSetscheduler,
-    Madvise,
-    OpenByHandleAt,
-}
 
 /// Makes a system call.
 ///
@@ -91,7 +23,7 @@ enum Call {
 /// the call reads and writes there, for as long as the call lasts.
 #[inline]
 unsafe fn syscall(call: Call, args: [usize; 6]) -> Result<usize> {
-    let number = nr::CALLS[call as usize];
+    let number = call.number();
     let result: isize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction changes rax, rcx and r11, all declared; what the kernel does with the
@@ -116,29 +48,27 @@ unsafe fn syscall(call: Call, args: [usize; 6]) -> Result<usize> {
 
 /// A call whose arguments are all plain numbers.
 #[inline]
-fn numbers(call: Call, args: [usize; 6]) -> Result<usize> {
-    // SAFETY: used in this file only for calls that take no pointers, or take a null pointer
-    // where the kernel allows one, so there is no memory for the kernel to touch.
-    unsafe { syscall(call, args) }
+pub(crate) fn numbers(call: Plain, args: [usize; 6]) -> Result<usize> {
+    // SAFETY: these calls take no pointers, or only null pointers as they are used by us, so there
+    // is no memory for the kernel to touch.
+    unsafe { syscall(call.into(), args) }
 }
 
 /// A call with one path and otherwise plain numbers; the path is argument `at`.
 #[inline]
-fn with_path(call: Call, at: usize, path: &CStr, mut args: [usize; 6]) -> Result<usize> {
+pub(crate) fn with_path(
+    call: WithPath,
+    at: usize,
+    path: &CStr,
+    mut args: [usize; 6],
+) -> Result<usize> {
     args[at] = path.as_ptr() as usize;
-    // SAFETY: `path` is NUL-terminated and outlives the call, which only reads it; used in this
-    // file only for calls without another pointer.
-    unsafe { syscall(call, args) }
+    // SAFETY: `path` is NUL-terminated and outlives the call, which only reads it; these calls
+    // take no other pointer.
+    unsafe { syscall(call.into(), args) }
 }
 
-const AT_FDCWD: usize = -100_isize as usize;
-const O_CLOEXEC: usize = 0o2_000_000;
-
-/// Opens a path; always close-on-exec.
-pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<RawFd> {
-    let flags = flags as usize | O_CLOEXEC;
-    with_path(Call::Openat, 1, path, [AT_FDCWD, 0, flags, mode as usize, 0, 0]).map(|fd| fd as i32)
-}
+pub(crate) const AT_FDCWD: usize = -100_isize as usize;
 
 /// Reads once.
 pub fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize> {
@@ -154,48 +84,13 @@ pub fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     unsafe { syscall(Call::Write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }
 }
 
-/// Closes a descriptor by number.
-pub fn close(fd: RawFd) {
-    // An error here cannot be acted on: the descriptor is gone either way.
-    let _ = numbers(Call::Close, [fd as usize, 0, 0, 0, 0, 0]);
-}
-
-/// Closes every descriptor from `first` to `last`.
-pub fn close_range(first: u32, last: u32) -> Result<()> {
-    numbers(Call::CloseRange, [first as usize, last as usize, 0, 0, 0, 0]).map(drop)
-}
-
-/// Makes `to` a copy of `from` that survives `exec`.
-pub fn dup_onto(from: RawFd, to: RawFd) -> Result<()> {
-    if from == to {
-        return Err(Errno::INVAL);
-    }
-    numbers(Call::Dup3, [from as usize, to as usize, 0, 0, 0, 0]).map(drop)
-}
-
-/// A copy of `fd`, close-on-exec, at the first free number from `least` on.
-pub fn dup_above(fd: RawFd, least: RawFd) -> Result<RawFd> {
-    const F_DUPFD_CLOEXEC: usize = 1030;
-    numbers(Call::Fcntl, [fd as usize, F_DUPFD_CLOEXEC, least as usize, 0, 0, 0])
-        .map(|fd| fd as i32)
-}
-
 /// A pipe, both ends close-on-exec: (read, write).
 pub fn pipe() -> Result<(RawFd, RawFd)> {
+    const O_CLOEXEC: usize = 0o2_000_000;
     let mut ends = [0_i32; 2];
     // SAFETY: the kernel writes two ints into `ends`, which is that long.
     unsafe { syscall(Call::Pipe2, [ends.as_mut_ptr() as usize, O_CLOEXEC, 0, 0, 0, 0])? };
     Ok((ends[0], ends[1]))
-}
-
-/// Makes a directory.
-pub fn mkdir(path: &CStr, mode: u32) -> Result<()> {
-    with_path(Call::Mkdirat, 1, path, [AT_FDCWD, 0, mode as usize, 0, 0, 0]).map(drop)
-}
-
-/// Sets a path's mode, whatever the umask says.
-pub fn chmod(path: &CStr, mode: u32) -> Result<()> {
-    with_path(Call::Fchmodat, 1, path, [AT_FDCWD, 0, mode as usize, 0, 0, 0]).map(drop)
 }
 
 /// Makes a symbolic link at `path`.
@@ -206,13 +101,6 @@ pub fn symlink(target: &CStr, path: &CStr) -> Result<()> {
         syscall(Call::Symlinkat, [target, AT_FDCWD, path, 0, 0, 0])
     }
     .map(drop)
-}
-
-/// Gives a path to a user and group, without following a link.
-pub fn chown(path: &CStr, uid: u32, gid: u32) -> Result<()> {
-    const AT_SYMLINK_NOFOLLOW: usize = 0x100;
-    let args = [AT_FDCWD, 0, uid as usize, gid as usize, AT_SYMLINK_NOFOLLOW, 0];
-    with_path(Call::Fchownat, 1, path, args).map(drop)
 }
 
 /// mount(2) with all five arguments.
@@ -227,14 +115,7 @@ pub fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: u64, data: &CStr)
 }
 
 const AT_EMPTY_PATH: usize = 0x1000;
-const AT_RECURSIVE: usize = 0x8000;
-
-/// A detached copy of the mount at `path` and of all below it, not yet anywhere.
-pub fn open_tree(path: &CStr) -> Result<RawFd> {
-    const CLONE_CLOEXEC: usize = 1 | 0o2_000_000;
-    with_path(Call::OpenTree, 1, path, [AT_FDCWD, 0, CLONE_CLOEXEC | AT_RECURSIVE, 0, 0, 0])
-        .map(|fd| fd as i32)
-}
+pub(crate) const AT_RECURSIVE: usize = 0x8000;
 
 /// Shows a detached mount's files with their owners mapped by a user namespace.
 pub fn idmap(mount: RawFd, user_namespace: RawFd) -> Result<()> {
@@ -266,12 +147,6 @@ pub fn open_by_handle(mount: RawFd, handle: &[u32; 34], flags: i32) -> Result<Ra
     unsafe { syscall(Call::OpenByHandleAt, args) }.map(|fd| fd as RawFd)
 }
 
-/// Makes a device node.
-pub fn mknod(path: &CStr, mode: u32, major: u32, minor: u32) -> Result<()> {
-    let device = (major << 8 | minor) as usize;
-    with_path(Call::Mknodat, 1, path, [AT_FDCWD, 0, mode as usize, device, 0, 0]).map(drop)
-}
-
 /// Makes the current directory the root and lets go of the old one.
 pub fn pivot_here() -> Result<()> {
     const MNT_DETACH: usize = 2;
@@ -279,13 +154,8 @@ pub fn pivot_here() -> Result<()> {
     // SAFETY: "." is a static NUL-terminated string, only read. Old and new root may be the same
     // path: the old root is then stacked on top of the new one and unmounted next.
     unsafe { syscall(Call::PivotRoot, [here, here, 0, 0, 0, 0])? };
-    with_path(Call::Umount2, 0, c".", [0, MNT_DETACH, 0, 0, 0, 0])?;
+    with_path(WithPath::Umount2, 0, c".", [0, MNT_DETACH, 0, 0, 0, 0])?;
     chdir(c"/")
-}
-
-/// Changes the working directory.
-pub fn chdir(path: &CStr) -> Result<()> {
-    with_path(Call::Chdir, 0, path, [0; 6]).map(drop)
 }
 
 /// Sets the host name of this UTS namespace.
@@ -295,36 +165,14 @@ pub fn sethostname(name: &[u8]) -> Result<()> {
         .map(drop)
 }
 
-/// Becomes this user and group for good, with no other groups.
-pub fn become_user(uid: u32, gid: u32, clear_groups: bool) -> Result<()> {
-    let (uid, gid) = (uid as usize, gid as usize);
-    if clear_groups {
-        numbers(Call::Setgroups, [0; 6])?;
+/// Gives this thread a name, which ends with a NUL and is cut to 15 bytes.
+pub fn set_name(name: &[u8]) -> Result<()> {
+    const PR_SET_NAME: usize = 15;
+    if name.last() != Some(&0) {
+        return Err(Errno::INVAL);
     }
-    numbers(Call::Setresgid, [gid, gid, gid, 0, 0, 0])?;
-    numbers(Call::Setresuid, [uid, uid, uid, 0, 0, 0]).map(drop)
-}
-
-/// The prctl(2) options used here, all of which take plain numbers.
-#[derive(Clone, Copy)]
-pub enum Prctl {
-    /// The signal this process gets when its parent dies.
-    ParentDeathSignal = 1,
-    /// Whether others of the same user may look into this process.
-    Dumpable = 4,
-    /// Lets a capability go from the bounding set.
-    DropBounding = 24,
-    /// Orphans below come to this process.
-    ChildSubreaper = 36,
-    /// No exec can give privileges any more.
-    NoNewPrivs = 38,
-    /// The ambient set; 4 clears it.
-    Ambient = 47,
-}
-
-/// prctl(2) with one number.
-pub fn prctl(option: Prctl, value: usize) -> Result<()> {
-    numbers(Call::Prctl, [option as usize, value, 0, 0, 0, 0]).map(drop)
+    // SAFETY: the kernel reads up to the NUL, which there is.
+    unsafe { syscall(Call::Prctl, [PR_SET_NAME, name.as_ptr() as usize, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// Gives up every capability: effective, permitted, inheritable.
@@ -344,22 +192,6 @@ pub fn setrlimit(which: u32, soft: u64, hard: u64) -> Result<()> {
     // SAFETY: struct rlimit64 is two 64-bit words; the old value is not asked for (null).
     unsafe { syscall(Call::Prlimit64, [0, which as usize, limit.as_ptr() as usize, 0, 0, 0]) }
         .map(drop)
-}
-
-/// What a Landlock ruleset governs.
-#[repr(C)]
-pub struct LandlockRuleset {
-    /// File accesses that are denied unless a rule allows them.
-    pub files: u64,
-    /// Network accesses likewise.
-    pub network: u64,
-    /// Scopes: abstract sockets, signals.
-    pub scoped: u64,
-}
-
-/// The Landlock version of this kernel, or an error where there is none.
-pub fn landlock_version() -> Result<u32> {
-    numbers(Call::LandlockCreateRuleset, [0, 0, 1, 0, 0, 0]).map(|version| version as u32)
 }
 
 /// Makes a ruleset; `size` is how much of the struct this kernel's version knows.
@@ -386,11 +218,6 @@ pub fn landlock_allow(ruleset: RawFd, path: RawFd, access: u64) -> Result<()> {
     .map(drop)
 }
 
-/// Puts this process, and all that come from it, under the ruleset.
-pub fn landlock_restrict(ruleset: RawFd) -> Result<()> {
-    numbers(Call::LandlockRestrictSelf, [ruleset as usize, 0, 0, 0, 0, 0]).map(drop)
-}
-
 /// Installs a compiled filter: whole `sock_filter` instructions of eight bytes each.
 pub fn seccomp(program: &[u8]) -> Result<()> {
     #[repr(C)]
@@ -407,23 +234,6 @@ pub fn seccomp(program: &[u8]) -> Result<()> {
         syscall(Call::Seccomp, [1, 0, fprog as usize, 0, 0, 0])
     }
     .map(drop)
-}
-
-/// What `clone` is to make.
-#[derive(Clone, Copy, Default)]
-pub struct CloneRequest {
-    /// `CLONE_NEW*` flags.
-    pub namespaces: u64,
-    /// A cgroup v2 directory to be born in.
-    pub cgroup: Option<RawFd>,
-}
-
-/// Which side of `clone` this is.
-pub enum Cloned {
-    /// The new process.
-    Child,
-    /// The old one: the child's pid, and a pidfd to it that is now the caller's.
-    Parent(i32, RawFd),
 }
 
 /// Copies this process, like fork, into new namespaces.
@@ -450,15 +260,6 @@ pub fn clone(request: CloneRequest) -> Result<Cloned> {
     Ok(if pid == 0 { Cloned::Child } else { Cloned::Parent(pid as i32, pidfd) })
 }
 
-/// Copies this process; the child's pid, or nothing in the child. Unlike [`clone`], allowed under
-/// the guest's filter, which cannot look into the arguments of `clone3`.
-pub fn fork() -> Result<Option<i32>> {
-    const SIGCHLD: usize = 17;
-    // Without CLONE_VM and with no new stack the child runs on its own copy of this one.
-    let pid = numbers(Call::Clone, [SIGCHLD, 0, 0, 0, 0, 0])?;
-    Ok((pid != 0).then_some(pid as i32))
-}
-
 /// Where this thread's libc keeps its thread id; `NOSYS` where the kernel does not tell.
 pub fn thread_id_place() -> Result<ThreadIdPlace> {
     const PR_GET_TID_ADDRESS: usize = 40;
@@ -483,55 +284,215 @@ pub fn fork_under_libc(ThreadIdPlace(place): ThreadIdPlace) -> Result<Option<i32
     Ok((pid != 0).then_some(pid as i32))
 }
 
-/// How a waited-for child ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reaped {
-    /// Which one.
-    pub pid: i32,
-    /// Its exit code, or the signal that ended it.
-    pub status: i32,
-    /// Whether `status` is a signal.
-    pub signalled: bool,
+/// Room in this process's memory for one process that shares it: what that is told, some bytes
+/// for it to read, and its stack. The first word is zero when nobody is in it.
+#[derive(Clone, Copy)]
+pub struct Room(*mut u32);
+
+/// How a process that shares our memory begins.
+#[derive(Clone, Copy)]
+struct Beginning<T> {
+    what: T,
+    bytes: usize,
+    run: fn(T, &'static [u8]) -> !,
 }
 
+impl Room {
+    /// The most bytes for the newcomer to read.
+    pub const BYTES: usize = 64 << 10;
+    const TOLD: usize = 64;
+    const GIVEN: usize = 1024;
+    const SIZE: usize = 128 << 10;
+
+    /// Makes room.
+    pub fn new() -> Result<Self> {
+        const READ_WRITE: usize = 3;
+        const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
+        let how = [0, Self::SIZE, READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0];
+        // Without an address the kernel gives memory that nothing else is in.
+        numbers(Plain::Mmap, how).map(|at| Self(at as *mut u32))
+    }
+
+    /// Whether nobody is in it.
+    #[must_use]
+    pub fn is_free(self) -> bool {
+        // SAFETY: the room is ours for good; the kernel writes this word, hence volatile.
+        unsafe { self.0.read_volatile() == 0 }
+    }
+
+    /// Starts a process in new namespaces that shares this one's memory, on a stack of its own: its
+    /// pid, and a pidfd that is now the caller's. The room is its own until it is gone.
+    pub fn start<T: Copy>(
+        self,
+        namespaces: u64,
+        what: T,
+        bytes: &[u8],
+        run: fn(T, &'static [u8]) -> !,
+    ) -> Result<(i32, RawFd)> {
+        const VM_PIDFD_CLEARTID: u64 = 0x100 | 0x1000 | 0x20_0000;
+        const SIGCHLD: u64 = 17;
+        const { assert!(Self::TOLD + size_of::<Beginning<T>>() <= Self::GIVEN) };
+        if bytes.len() > Self::BYTES || !self.is_free() {
+            return Err(Errno::INVAL);
+        }
+        let (mut pidfd, room): (i32, *mut u8) = (-1, self.0.cast());
+        // SAFETY: nobody is in the room, so all of it is ours to write; both parts lie within it
+        // and do not overlap, and the first is aligned to 64.
+        unsafe {
+            let beginning = Beginning { what, bytes: bytes.len(), run };
+            room.add(Self::TOLD).cast::<Beginning<T>>().write(beginning);
+            room.add(Self::GIVEN).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.0.write_volatile(1);
+        }
+        let flags = namespaces | VM_PIDFD_CLEARTID;
+        let args: [u64; 8] = [
+            flags,
+            (&raw mut pidfd) as u64,
+            room as u64,
+            0,
+            SIGCHLD,
+            room as u64,
+            Self::SIZE as u64,
+            0,
+        ];
+        // SAFETY: `args` is the first published version of struct clone_args; `pidfd` outlives the
+        // call. The newcomer's stack is the upper part of the room, which is its own until the
+        // kernel clears the first word when it is gone.
+        let pid = unsafe { clone_onto_stack(&args, room as usize, begin::<T>) };
+        // SAFETY: as above; nobody got in.
+        pid.inspect_err(|_| unsafe { self.0.write_volatile(0) }).map(|pid| (pid as i32, pidfd))
+    }
+}
+
+/// The first of our code that a process runs in its room.
+extern "C" fn begin<T: Copy>(room: *mut u8) -> ! {
+    // SAFETY: `Room::start` has written both parts for this process alone, for as long as it lives.
+    let (Beginning { what, run, .. }, bytes) = unsafe {
+        let told = room.add(Room::TOLD).cast::<Beginning<T>>().read();
+        (told, core::slice::from_raw_parts(room.add(Room::GIVEN), told.bytes))
+    };
+    run(what, bytes)
+}
+
+/// clone3 with a stack for the child, which calls `run` with `with` and never returns.
+///
+/// # Safety
+/// `args` must be a struct clone_args whose pointers are valid and whose stack nobody else uses.
+unsafe fn clone_onto_stack(
+    args: &[u64; 8],
+    with: usize,
+    run: extern "C" fn(*mut u8) -> !,
+) -> Result<usize> {
+    let result: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: in the parent this is a system call like any other. The child has another stack, so
+    // nothing of this frame is its to touch; it calls `run`, which does not return.
+    unsafe {
+        asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "mov rdi, r12", "call r13", "ud2", "2:",
+            inlateout("rax") Call::Clone3.number() => result, in("rdi") args.as_ptr(), in("rsi") 64,
+            in("r12") with, in("r13") run, lateout("rcx") _, lateout("r11") _);
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!("svc 0", "cbnz x0, 2f", "mov x29, xzr", "mov x0, x20", "blr x21", "brk #1", "2:",
+            in("x8") Call::Clone3.number(), inlateout("x0") args.as_ptr() => result, in("x1") 64,
+            in("x20") with, in("x21") run);
+    }
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// A place on this process's own stack to go on at, for a copy of it that runs on another.
+#[derive(Clone, Copy)]
+pub struct Place(*const usize);
+
+// SAFETY: both are below, written for these arguments.
+unsafe extern "C" {
+    fn cloche_call(stack: *mut usize, run: extern "C" fn(*mut u8), with: *mut u8);
+    fn cloche_return(stack: usize) -> !;
+}
+
+impl Place {
+    /// Calls `run`; goes on after it when that returns, and in every copy of this process that
+    /// goes back to the place.
+    pub fn call<T>(what: &mut T, run: fn(&mut T, Self)) {
+        struct Call<'a, T>(&'a mut T, fn(&mut T, Place), *const usize);
+        extern "C" fn called<T>(call: *mut u8) {
+            // SAFETY: it is the `Call` below, which outlives this function.
+            let Call(what, run, stack) = unsafe { &mut *call.cast::<Call<'_, T>>() };
+            run(what, Place(*stack));
+        }
+        let mut stack = 0;
+        let stack_at = &raw mut stack;
+        let mut call = Call(what, run, stack_at);
+        // SAFETY: `cloche_call` is an ordinary function that keeps what a call must keep. `stack`
+        // and all above it on this stack stay as they are until it returns.
+        unsafe { cloche_call(stack_at, called::<T>, (&raw mut call).cast()) };
+    }
+
+    /// Goes on there. Only in a copy of the process whose place it is.
+    pub fn go(self) -> ! {
+        // SAFETY: the copy has its own copy of the stack, on which `cloche_call` has put what it
+        // needs, and nobody has returned from there: that process is in `run` until its end.
+        unsafe { cloche_return(*self.0) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".globl cloche_call, cloche_return",
+    ".hidden cloche_call, cloche_return",
+    "cloche_call: push rbp; push rbx; push r12; push r13; push r14; push r15",
+    "mov [rdi], rsp; mov rdi, rdx; sub rsp, 8; call rsi; add rsp, 8",
+    "2: pop r15; pop r14; pop r13; pop r12; pop rbx; pop rbp; ret",
+    "cloche_return: mov rsp, rdi; jmp 2b",
+);
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    ".globl cloche_call, cloche_return",
+    ".hidden cloche_call, cloche_return",
+    "cloche_call: stp x29, x30, [sp, #-160]!; stp x19, x20, [sp, #16]; stp x21, x22, [sp, #32]",
+    "stp x23, x24, [sp, #48]; stp x25, x26, [sp, #64]; stp x27, x28, [sp, #80]",
+    "stp d8, d9, [sp, #96]; stp d10, d11, [sp, #112]; stp d12, d13, [sp, #128]",
+    "stp d14, d15, [sp, #144]; mov x9, sp; str x9, [x0]; mov x0, x2; blr x1",
+    "2: ldp x19, x20, [sp, #16]; ldp x21, x22, [sp, #32]; ldp x23, x24, [sp, #48]",
+    "ldp x25, x26, [sp, #64]; ldp x27, x28, [sp, #80]; ldp d8, d9, [sp, #96]",
+    "ldp d10, d11, [sp, #112]; ldp d12, d13, [sp, #128]; ldp d14, d15, [sp, #144]",
+    "ldp x29, x30, [sp], #160; ret",
+    "cloche_return: mov sp, x0; b 2b",
+);
+
 /// Waits for any child to end.
-pub fn wait_any() -> Result<Reaped> {
+pub fn wait_any() -> Result<Changed> {
     wait(0)
 }
 
-/// Reaps a child that has ended, if there is one.
-pub fn reap() -> Result<Option<Reaped>> {
-    const WNOHANG: usize = 1;
-    wait(WNOHANG).map(|reaped| (reaped.pid != 0).then_some(reaped))
+/// Waits for any child to end or to be stopped.
+pub fn wait_for_change() -> Result<Changed> {
+    const WSTOPPED: usize = 2;
+    wait(WSTOPPED)
 }
 
-fn wait(options: usize) -> Result<Reaped> {
+/// Reaps a child that has ended, if there is one.
+pub fn reap() -> Result<bool> {
+    const WNOHANG: usize = 1;
+    wait(WNOHANG).map(|changed| changed.pid() != 0)
+}
+
+fn wait(options: usize) -> Result<Changed> {
     const WEXITED: usize = 4;
     const ALL_KINDS: usize = 0x4000_0000;
-    const CLD_EXITED: i32 = 1;
     let mut info = [0_i32; 32];
     let info_at = info.as_mut_ptr() as usize;
     // SAFETY: struct siginfo is 128 bytes, which `info` is; no rusage is asked for (null).
     unsafe { syscall(Call::Waitid, [0, 0, info_at, WEXITED | ALL_KINDS | options, 0, 0])? };
-    // signo, errno, code, padding, pid, uid, status.
-    Ok(Reaped { pid: info[4], status: info[6], signalled: info[2] != CLD_EXITED })
-}
-
-/// Sends a signal by pid; -1 is everybody who can be reached.
-pub fn kill(pid: i32, signal: i32) -> Result<()> {
-    numbers(Call::Kill, [pid as usize, signal as usize, 0, 0, 0, 0]).map(drop)
-}
-
-/// Sends a signal to the process behind a pidfd.
-pub fn pidfd_kill(pidfd: RawFd, signal: i32) -> Result<()> {
-    numbers(Call::PidfdSendSignal, [pidfd as usize, signal as usize, 0, 0, 0, 0]).map(drop)
-}
-
-/// Ends this process without running anything else.
-pub fn exit(code: i32) -> ! {
-    loop {
-        let _ = numbers(Call::ExitGroup, [code as usize, 0, 0, 0, 0, 0]);
-    }
+    // signo, errno, code, padding, pid, uid, status; the codes are those of CLD_EXITED and so on.
+    let (pid, status) = (info[4], info[6]);
+    Ok(match info[2] {
+        1 => Changed::Exited { pid, code: status },
+        5 => Changed::Stopped { pid },
+        _ => Changed::Killed { pid, signal: status },
+    })
 }
 
 /// Whether ended children are reaped by the kernel at once, unseen.
@@ -554,27 +515,6 @@ pub fn go_first() -> Result<()> {
     // SAFETY: struct sched_param is one int; it is only read.
     unsafe { syscall(Call::SchedSetscheduler, [0, RR_RESET_ON_FORK, priority_at, 0, 0, 0]) }
         .map(drop)
-}
-
-/// Starts a session of its own.
-pub fn setsid() -> Result<()> {
-    numbers(Call::Setsid, [0; 6]).map(drop)
-}
-
-/// Leaves for new namespaces.
-pub fn unshare(namespaces: u64) -> Result<()> {
-    numbers(Call::Unshare, [namespaces as usize, 0, 0, 0, 0, 0]).map(drop)
-}
-
-/// Enters the namespace behind a descriptor.
-pub fn setns(fd: RawFd, kind: u64) -> Result<()> {
-    numbers(Call::Setns, [fd as usize, kind as usize, 0, 0, 0, 0]).map(drop)
-}
-
-/// This process's pid, as its own namespace counts.
-#[must_use]
-pub fn getpid() -> i32 {
-    numbers(Call::Getpid, [0; 6]).map_or(0, |pid| pid as i32)
 }
 
 /// Pointers to strings, as `execve` takes them, ended by a null pointer.
@@ -627,7 +567,7 @@ pub fn loopback_up() -> Result<()> {
     const SOCK_DGRAM_CLOEXEC: usize = 2 | 0o2_000_000;
     const SIOCSIFFLAGS: usize = 0x8914;
     const UP_RUNNING: u8 = 0x41;
-    let socket = numbers(Call::Socket, [AF_INET, SOCK_DGRAM_CLOEXEC, 0, 0, 0, 0])?;
+    let socket = numbers(Plain::Socket, [AF_INET, SOCK_DGRAM_CLOEXEC, 0, 0, 0, 0])?;
     let mut request = [0_u8; 40];
     request[..2].copy_from_slice(b"lo");
     request[16] = UP_RUNNING;
@@ -730,6 +670,31 @@ impl HotPages {
     }
 }
 
+/// Has the kernel keep the number of the processor where a libc expects it, at an offset from where
+/// this thread's own data is: a process that came by way of another one's room has lost that.
+#[cfg(cloche_template)]
+fn register_rseq(offset: usize, len: usize) {
+    let data: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word there is its own address, in every libc.
+    let signature = unsafe {
+        asm!("mov {}, fs:0", out(reg) data, options(nostack, readonly));
+        0x5305_3053
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    let signature = unsafe {
+        asm!("mrs {}, tpidr_el0", out(reg) data, options(nostack, nomem));
+        0xd428_bc00
+    };
+    if len != 0 {
+        // SAFETY: the libc says that this much is there for the kernel to write to. Where the kernel
+        // does not want to, a libc asks it for that number in the usual way.
+        let _ =
+            unsafe { syscall(Call::Rseq, [data.wrapping_add(offset), len, 0, signature, 0, 0]) };
+    }
+}
+
 /// Takes ownership of a descriptor that one of the calls above has just given us.
 #[cfg(not(cloche_template))]
 #[must_use]
@@ -742,10 +707,14 @@ pub fn owned(fd: RawFd) -> std::os::fd::OwnedFd {
 /// What the template interpreter calls, by these names, through its foreign function interface.
 #[cfg(cloche_template)]
 mod exported {
-    use core::{ffi::CStr, slice};
+    use core::{
+        ffi::CStr,
+        slice,
+        sync::atomic::{AtomicI32, Ordering},
+    };
 
     use super::{Errno, HotPages};
-    use crate::{init, serve};
+    use crate::{pid_one, serve, take};
 
     /// What the interpreter prepares, once, for all that are copied from it.
     #[repr(C)]
@@ -761,6 +730,9 @@ mod exported {
         buffer_len: usize,
         /// A directory whose presence changes how it goes on.
         packages: *const core::ffi::c_char,
+        /// Where its libc has the kernel keep the number of the processor; no length: nowhere.
+        rseq_offset: usize,
+        rseq_len: usize,
     }
 
     // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
@@ -768,11 +740,28 @@ mod exported {
     extern "C" fn cloche_serve(socket: i32, given: *const Given) {
         // SAFETY: the interpreter gives a struct of this shape, which outlives the call.
         let given = unsafe { &*given };
-        serve::serve(socket, HotPages { ranges: given.ranges, count: given.count });
+        serve::serve(socket);
+        MAIN.store(super::getpid(), Ordering::Relaxed);
+        super::register_rseq(given.rseq_offset, given.rseq_len);
+        HotPages { ranges: given.ranges, count: given.count }.map();
+    }
+
+    /// The first process of the cell; other processes of the program's have other numbers.
+    static MAIN: AtomicI32 = AtomicI32::new(0);
+
+    /// Ends this process, with all that the program could see of its end behind it.
+    // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
+    #[unsafe(no_mangle)]
+    extern "C" fn cloche_leave(code: i32) {
+        if super::getpid() == MAIN.load(Ordering::Relaxed) {
+            pid_one::stop_instead_of_ending(code.to_le_bytes()[0]);
+        }
+        super::exit(code);
     }
 
     /// Takes a job. Zero where the interpreter can go on as it is; one more than the length of the
-    /// variables in the buffer where they are others, or where it has to look for packages.
+    /// variables in the buffer where they are others, or where it has to look for packages. The
+    /// highest bit tells that a file may be an archive.
     // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
     #[unsafe(no_mangle)]
     extern "C" fn cloche_wait(given: *const Given) -> usize {
@@ -787,14 +776,15 @@ mod exported {
                 CStr::from_ptr(given.packages),
             )
         };
-        let taken = match init::wait_for_variables(buffer) {
-            Ok(variables) => variables,
+        let (taken, archive) = match take::wait_for_variables(buffer) {
+            Ok(taken) => taken,
             Err(Errno::PIPE) => super::exit(0),
             Err(_) => super::exit(126),
         };
+        let archive = usize::from(archive) << (usize::BITS - 1);
         if *taken == *had && super::open(packages, 0, 0).map(super::close) == Err(Errno::NOENT) {
-            return 0;
+            return archive;
         }
-        taken.len() + 1
+        (taken.len() + 1) | archive
     }
 }

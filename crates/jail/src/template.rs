@@ -3,11 +3,16 @@
 #![no_std]
 
 mod apply;
+mod calls;
 mod errno;
 mod init;
+mod pid_one;
+mod plain;
 mod serve;
 mod step;
 mod sys;
+mod take;
+mod text;
 
 /// There is nobody to tell: a template or pid 1 that meets a bug ends, and is noticed.
 #[panic_handler]

@@ -29,7 +29,7 @@ fn enter(namespaces: u64) -> Result<()> {
 fn reap(pid: i32) -> Result<()> {
     loop {
         match sys::wait_any() {
-            Ok(reaped) if reaped.pid == pid => return Ok(()),
+            Ok(changed) if changed.pid() == pid => return Ok(()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }

@@ -14,7 +14,7 @@ use std::{
 
 use cloche_jail::{
     plan::Plan,
-    sys::{self, CloneRequest, Cloned, Prctl},
+    sys::{self, Changed, CloneRequest, Cloned, Prctl},
 };
 
 use super::{ground, worker};
@@ -72,7 +72,8 @@ pub fn run_with(options: &Options, change: &dyn Fn(Plan) -> Plan) -> Result<Exit
 fn wait_for(pid: i32) -> Option<i32> {
     loop {
         match sys::wait_any() {
-            Ok(reaped) if reaped.pid == pid => return (!reaped.signalled).then_some(reaped.status),
+            Ok(Changed::Exited { pid: ended, code }) if ended == pid => return Some(code),
+            Ok(changed) if changed.pid() == pid => return None,
             Ok(_) => {}
             Err(sys::Errno::INTR) => {}
             Err(_) => return None,

@@ -318,7 +318,7 @@ impl Worker<'_> {
                 held.used = used.map(Used::from).unwrap_or_default();
             }
         }
-        while let Ok(Some(_)) = sys::reap() {}
+        while let Ok(true) = sys::reap() {}
         let mut gone = Vec::new();
         for (cell, held) in &mut self.cells {
             if matches!(held.life, Life::Ended) && held.cgroup.as_mut().is_none_or(Cgroup::remove) {

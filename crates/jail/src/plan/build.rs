@@ -162,18 +162,23 @@ impl<'a> Builder<'a> {
         let flags = ms::NOSUID | ms::NODEV | ms::NOEXEC;
         let mut steps = vec![("proc".into(), mount("proc", &proc, "proc", flags, ""))];
         let null = self.inside(Path::new("/dev/null"));
+        // One empty directory of the box's own serves for all.
+        let mut empty: Option<PathBuf> = None;
         for (path, is_directory) in masks {
             let target = proc.join(path);
             let name = format!("mask:/proc/{path}");
-            if *is_directory {
-                let flags = flags | ms::RDONLY;
-                steps.push((
-                    name,
-                    mount("mask", &target, "tmpfs", flags, "size=0,nr_inodes=2,mode=555"),
-                ));
-            } else {
-                steps.push((name, bind(&null, &target)));
-            }
+            let step = match &empty {
+                _ if !is_directory => bind(&null, &target),
+                Some(empty) => bind(empty, &target),
+                None => {
+                    let options = "size=0,nr_inodes=2,mode=555";
+                    let flags = flags | ms::RDONLY;
+                    let step = mount("mask", &target, "tmpfs", flags, options);
+                    empty = Some(target);
+                    step
+                }
+            };
+            steps.push((name, step));
         }
         if masks.is_empty() {
             return steps;

@@ -1,0 +1,159 @@
+//! The system calls that the jail makes, by name, and their numbers on each architecture.
+
+#[cfg(target_arch = "x86_64")]
+const NUMBERS: [usize; 52] = [
+    0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444, 445,
+    446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112, 293, 268,
+    72, 428, 429, 442, 259, 56, 13, 144, 28, 9, 304, 334,
+];
+#[cfg(target_arch = "aarch64")]
+const NUMBERS: [usize; 52] = [
+    63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445, 446,
+    277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59, 53, 25,
+    428, 429, 442, 33, 220, 134, 119, 233, 222, 265, 293,
+];
+
+/// A call, as a place in the table of numbers.
+#[derive(Clone, Copy)]
+pub(crate) enum Call {
+    Read,
+    Write,
+    Close,
+    Openat,
+    Mkdirat,
+    Symlinkat,
+    Fchownat,
+    Mount,
+    Umount2,
+    PivotRoot,
+    Chdir,
+    Sethostname,
+    Setresuid,
+    Setresgid,
+    Setgroups,
+    Prctl,
+    Capset,
+    Prlimit64,
+    LandlockCreateRuleset,
+    LandlockAddRule,
+    LandlockRestrictSelf,
+    Seccomp,
+    Clone3,
+    Waitid,
+    Kill,
+    ExitGroup,
+    CloseRange,
+    Dup3,
+    Sendmsg,
+    Recvmsg,
+    Socket,
+    Ioctl,
+    Setns,
+    Unshare,
+    Execve,
+    PidfdSendSignal,
+    Getpid,
+    Setsid,
+    Pipe2,
+    Fchmodat,
+    Fcntl,
+    OpenTree,
+    MoveMount,
+    MountSetattr,
+    Mknodat,
+    Clone,
+    RtSigaction,
+    SchedSetscheduler,
+    Madvise,
+    Mmap,
+    OpenByHandleAt,
+    #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template's library"))]
+    Rseq,
+}
+
+impl Call {
+    /// Its number here.
+    pub(crate) const fn number(self) -> usize {
+        NUMBERS[self as usize]
+    }
+}
+
+/// Calls that take plain numbers only, or null pointers where the kernel allows them.
+#[derive(Clone, Copy)]
+pub(crate) enum Plain {
+    Clone,
+    Close,
+    CloseRange,
+    Dup3,
+    ExitGroup,
+    Fcntl,
+    Getpid,
+    Kill,
+    LandlockCreateRuleset,
+    LandlockRestrictSelf,
+    Mmap,
+    PidfdSendSignal,
+    Prctl,
+    Setgroups,
+    Setns,
+    Setresgid,
+    Setresuid,
+    Setsid,
+    Socket,
+    Unshare,
+}
+
+impl From<Plain> for Call {
+    fn from(call: Plain) -> Self {
+        match call {
+            Plain::Clone => Self::Clone,
+            Plain::Close => Self::Close,
+            Plain::CloseRange => Self::CloseRange,
+            Plain::Dup3 => Self::Dup3,
+            Plain::ExitGroup => Self::ExitGroup,
+            Plain::Fcntl => Self::Fcntl,
+            Plain::Getpid => Self::Getpid,
+            Plain::Kill => Self::Kill,
+            Plain::LandlockCreateRuleset => Self::LandlockCreateRuleset,
+            Plain::LandlockRestrictSelf => Self::LandlockRestrictSelf,
+            Plain::Mmap => Self::Mmap,
+            Plain::PidfdSendSignal => Self::PidfdSendSignal,
+            Plain::Prctl => Self::Prctl,
+            Plain::Setgroups => Self::Setgroups,
+            Plain::Setns => Self::Setns,
+            Plain::Setresgid => Self::Setresgid,
+            Plain::Setresuid => Self::Setresuid,
+            Plain::Setsid => Self::Setsid,
+            Plain::Socket => Self::Socket,
+            Plain::Unshare => Self::Unshare,
+        }
+    }
+}
+
+/// Calls that take one path, and otherwise plain numbers.
+#[derive(Clone, Copy)]
+pub(crate) enum WithPath {
+    Chdir,
+    Fchmodat,
+    Fchownat,
+    Mkdirat,
+    Mknodat,
+    OpenTree,
+    Openat,
+    Umount2,
+}
+
+impl From<WithPath> for Call {
+    fn from(call: WithPath) -> Self {
+        match call {
+            WithPath::Chdir => Self::Chdir,
+            WithPath::Fchmodat => Self::Fchmodat,
+            WithPath::Fchownat => Self::Fchownat,
+            WithPath::Mkdirat => Self::Mkdirat,
+            WithPath::Mknodat => Self::Mknodat,
+            WithPath::OpenTree => Self::OpenTree,
+            WithPath::Openat => Self::Openat,
+            WithPath::Umount2 => Self::Umount2,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The system calls that take nothing but numbers, or one path: nothing here is unsafe. Core only.
+
+use core::ffi::CStr;
+
+use crate::{
+    calls::{Plain, WithPath},
+    errno::{Errno, Result},
+    sys::{AT_FDCWD, AT_RECURSIVE, RawFd, numbers, with_path},
+};
+
+/// Opens a path; always close-on-exec.
+pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<RawFd> {
+    const O_CLOEXEC: i32 = 0o2_000_000;
+    let flags = (flags | O_CLOEXEC) as usize;
+    with_path(WithPath::Openat, 1, path, [AT_FDCWD, 0, flags, mode as usize, 0, 0])
+        .map(|fd| fd as i32)
+}
+
+/// Closes a descriptor by number.
+pub fn close(fd: RawFd) {
+    // An error here cannot be acted on: the descriptor is gone either way.
+    let _ = numbers(Plain::Close, [fd as usize, 0, 0, 0, 0, 0]);
+}
+
+/// Closes every descriptor from `first` to `last`.
+pub fn close_range(first: u32, last: u32) -> Result<()> {
+    numbers(Plain::CloseRange, [first as usize, last as usize, 0, 0, 0, 0]).map(drop)
+}
+
+/// Makes `to` a copy of `from` that survives `exec`.
+pub fn dup_onto(from: RawFd, to: RawFd) -> Result<()> {
+    if from == to {
+        return Err(Errno::INVAL);
+    }
+    numbers(Plain::Dup3, [from as usize, to as usize, 0, 0, 0, 0]).map(drop)
+}
+
+/// A copy of `fd`, close-on-exec, at the first free number from `least` on.
+pub fn dup_above(fd: RawFd, least: RawFd) -> Result<RawFd> {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    numbers(Plain::Fcntl, [fd as usize, F_DUPFD_CLOEXEC, least as usize, 0, 0, 0])
+        .map(|fd| fd as i32)
+}
+
+/// Makes a directory.
+pub fn mkdir(path: &CStr, mode: u32) -> Result<()> {
+    with_path(WithPath::Mkdirat, 1, path, [AT_FDCWD, 0, mode as usize, 0, 0, 0]).map(drop)
+}
+
+/// Sets a path's mode, whatever the umask says.
+pub fn chmod(path: &CStr, mode: u32) -> Result<()> {
+    with_path(WithPath::Fchmodat, 1, path, [AT_FDCWD, 0, mode as usize, 0, 0, 0]).map(drop)
+}
+
+/// Gives a path to a user and group, without following a link.
+pub fn chown(path: &CStr, uid: u32, gid: u32) -> Result<()> {
+    const AT_SYMLINK_NOFOLLOW: usize = 0x100;
+    let args = [AT_FDCWD, 0, uid as usize, gid as usize, AT_SYMLINK_NOFOLLOW, 0];
+    with_path(WithPath::Fchownat, 1, path, args).map(drop)
+}
+
+/// A detached copy of the mount at `path` and of all below it, not yet anywhere.
+pub fn open_tree(path: &CStr) -> Result<RawFd> {
+    const CLONE_CLOEXEC: usize = 1 | 0o2_000_000;
+    with_path(WithPath::OpenTree, 1, path, [AT_FDCWD, 0, CLONE_CLOEXEC | AT_RECURSIVE, 0, 0, 0])
+        .map(|fd| fd as i32)
+}
+
+/// Makes a device node.
+pub fn mknod(path: &CStr, mode: u32, major: u32, minor: u32) -> Result<()> {
+    let device = (major << 8 | minor) as usize;
+    with_path(WithPath::Mknodat, 1, path, [AT_FDCWD, 0, mode as usize, device, 0, 0]).map(drop)
+}
+
+/// Changes the working directory.
+pub fn chdir(path: &CStr) -> Result<()> {
+    with_path(WithPath::Chdir, 0, path, [0; 6]).map(drop)
+}
+
+/// Becomes this user and group for good, with no other groups.
+pub fn become_user(uid: u32, gid: u32, clear_groups: bool) -> Result<()> {
+    let (uid, gid) = (uid as usize, gid as usize);
+    if clear_groups {
+        numbers(Plain::Setgroups, [0; 6])?;
+    }
+    numbers(Plain::Setresgid, [gid, gid, gid, 0, 0, 0])?;
+    numbers(Plain::Setresuid, [uid, uid, uid, 0, 0, 0]).map(drop)
+}
+
+/// The prctl(2) options used here, all of which take plain numbers.
+#[derive(Clone, Copy)]
+pub enum Prctl {
+    /// The signal this process gets when its parent dies.
+    ParentDeathSignal = 1,
+    /// Whether others of the same user may look into this process.
+    Dumpable = 4,
+    /// Lets a capability go from the bounding set.
+    DropBounding = 24,
+    /// Orphans below come to this process.
+    ChildSubreaper = 36,
+    /// No exec can give privileges any more.
+    NoNewPrivs = 38,
+    /// The ambient set; 4 clears it.
+    Ambient = 47,
+}
+
+/// prctl(2) with one number.
+pub fn prctl(option: Prctl, value: usize) -> Result<()> {
+    numbers(Plain::Prctl, [option as usize, value, 0, 0, 0, 0]).map(drop)
+}
+
+/// The Landlock version of this kernel, or an error where there is none.
+pub fn landlock_version() -> Result<u32> {
+    numbers(Plain::LandlockCreateRuleset, [0, 0, 1, 0, 0, 0]).map(|version| version as u32)
+}
+
+/// Puts this process, and all that come from it, under the ruleset.
+pub fn landlock_restrict(ruleset: RawFd) -> Result<()> {
+    numbers(Plain::LandlockRestrictSelf, [ruleset as usize, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// Copies this process; the child's pid, or nothing in the child. Unlike [`clone`], allowed under
+/// the guest's filter, which cannot look into the arguments of `clone3`.
+pub fn fork() -> Result<Option<i32>> {
+    const SIGCHLD: usize = 17;
+    // Without CLONE_VM and with no new stack the child runs on its own copy of this one.
+    let pid = numbers(Plain::Clone, [SIGCHLD, 0, 0, 0, 0, 0])?;
+    Ok((pid != 0).then_some(pid as i32))
+}
+
+/// Sends a signal by pid; -1 is everybody who can be reached.
+pub fn kill(pid: i32, signal: i32) -> Result<()> {
+    numbers(Plain::Kill, [pid as usize, signal as usize, 0, 0, 0, 0]).map(drop)
+}
+
+/// Sends a signal to the process behind a pidfd.
+pub fn pidfd_kill(pidfd: RawFd, signal: i32) -> Result<()> {
+    numbers(Plain::PidfdSendSignal, [pidfd as usize, signal as usize, 0, 0, 0, 0]).map(drop)
+}
+
+/// Ends this process without running anything else.
+pub fn exit(code: i32) -> ! {
+    loop {
+        let _ = numbers(Plain::ExitGroup, [code as usize, 0, 0, 0, 0, 0]);
+    }
+}
+
+/// Starts a session of its own.
+pub fn setsid() -> Result<()> {
+    numbers(Plain::Setsid, [0; 6]).map(drop)
+}
+
+/// Leaves for new namespaces.
+pub fn unshare(namespaces: u64) -> Result<()> {
+    numbers(Plain::Unshare, [namespaces as usize, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// Enters the namespace behind a descriptor.
+pub fn setns(fd: RawFd, kind: u64) -> Result<()> {
+    numbers(Plain::Setns, [fd as usize, kind as usize, 0, 0, 0, 0]).map(drop)
+}
+
+/// This process's pid, as its own namespace counts.
+#[must_use]
+pub fn getpid() -> i32 {
+    numbers(Plain::Getpid, [0; 6]).map_or(0, |pid| pid as i32)
+}
+
+/// What a Landlock ruleset governs.
+#[repr(C)]
+pub struct LandlockRuleset {
+    /// File accesses that are denied unless a rule allows them.
+    pub files: u64,
+    /// Network accesses likewise.
+    pub network: u64,
+    /// Scopes: abstract sockets, signals.
+    pub scoped: u64,
+}
+
+/// What `clone` is to make.
+#[derive(Clone, Copy, Default)]
+pub struct CloneRequest {
+    /// `CLONE_NEW*` flags.
+    pub namespaces: u64,
+    /// A cgroup v2 directory to be born in.
+    pub cgroup: Option<RawFd>,
+}
+
+/// Which side of `clone` this is.
+pub enum Cloned {
+    /// The new process.
+    Child,
+    /// The old one: the child's pid, and a pidfd to it that is now the caller's.
+    Parent(i32, RawFd),
+}
+
+/// What has happened to a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// It ended with this code, and is reaped.
+    Exited {
+        /// Which one.
+        pid: i32,
+        /// Its code.
+        code: i32,
+    },
+    /// A signal ended it; it is reaped.
+    Killed {
+        /// Which one.
+        pid: i32,
+        /// That signal.
+        signal: i32,
+    },
+    /// It was stopped.
+    Stopped {
+        /// Which one.
+        pid: i32,
+    },
+}
+
+impl Changed {
+    /// Which child.
+    #[must_use]
+    pub const fn pid(self) -> i32 {
+        match self {
+            Self::Exited { pid, .. } | Self::Killed { pid, .. } | Self::Stopped { pid } => pid,
+        }
+    }
+}
