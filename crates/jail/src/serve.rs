@@ -24,6 +24,8 @@ pub const NO_ID: u32 = u32::MAX;
 /// A request begins with the ids, as the template's own namespace counts: image owner, guest,
 /// guest as it sees itself; then the namespaces to be born into.
 pub const REQUEST_HEAD: usize = 20;
+/// Milliseconds without a request after which a network is made for the next one.
+const QUIET: u32 = 2;
 /// The most cells of one template at a time.
 const MAX_CELLS: usize = 2048;
 
@@ -39,8 +41,8 @@ fn answer_requests(socket: RawFd, guest: Place) {
     let hidden = sys::prctl(Prctl::Dumpable, 0);
     let (Ok(()), Ok(libc)) = (hidden, sys::thread_id_place()) else { sys::exit(1) };
     let mut request = [0; REQUEST_LEN];
-    let mut template =
-        Template { libc, guest, network: Network { kind: None }, rooms: Rooms::new() };
+    let network = Network { made: None, wanted: None };
+    let mut template = Template { libc, guest, network, rooms: Rooms::new() };
     loop {
         match sys::receive(socket, &mut request) {
             Err(Errno::INTR) => {}
@@ -52,7 +54,10 @@ fn answer_requests(socket: RawFd, guest: Place) {
                     Ok((pid, pidfd)) => {
                         answer(socket, pid, &[pidfd]);
                         sys::close(pidfd);
-                        template.network.leave();
+                        // Not at once: the new cell has more use for the time.
+                        if sys::is_readable(socket, QUIET) != Ok(true) {
+                            let _ = template.network.make_ahead();
+                        }
                     }
                     Err(errno) => answer(socket, -errno.0, &[]),
                 }
@@ -86,33 +91,36 @@ fn answer(socket: RawFd, value: i32, fds: &[RawFd]) {
     }
 }
 
-/// The network this process is in: made ahead, for the next cell, which is born into it. Then we
-/// leave for another one; no two cells have the same.
+/// The networks this process goes through: each is for one cell, which is born into it. No two
+/// cells have the same.
 struct Network {
-    /// What was asked for; nothing before the first cell, and where we could not leave.
-    kind: Option<u64>,
+    /// The kind of the one we are in, if no cell has it.
+    made: Option<u64>,
+    /// The kind that was asked for last.
+    wanted: Option<u64>,
 }
 
 impl Network {
-    /// Be in a network of this kind that no cell has.
-    fn enter(&mut self, kind: u64) -> Result<()> {
-        if self.kind == Some(kind) {
-            return Ok(());
+    /// Be in a network of this kind that no cell has; the next one to be born has it.
+    fn enter_new(&mut self, kind: u64) -> Result<()> {
+        self.wanted = Some(kind);
+        if self.made != Some(kind) {
+            self.make_ahead()?;
         }
-        self.kind = None;
+        self.made = None;
+        Ok(())
+    }
+
+    /// Leaves for a network like the last one. What fails here is tried again when it is needed.
+    fn make_ahead(&mut self) -> Result<()> {
+        let Some(kind) = self.wanted else { return Ok(()) };
+        self.made = None;
         sys::unshare(NEW_NET)?;
         if kind & WITH_LOOPBACK != 0 {
             sys::loopback_up()?;
         }
-        self.kind = Some(kind);
+        self.made = Some(kind);
         Ok(())
-    }
-
-    /// A cell has this one now. What fails here is tried again when the next one is asked for.
-    fn leave(&mut self) {
-        if let Some(kind) = self.kind.take() {
-            let _ = self.enter(kind);
-        }
     }
 }
 
@@ -155,7 +163,7 @@ impl Template {
         let namespaces = u64::from(id(12)) | u64::from(id(16)) << 32;
         let network = namespaces & (NEW_NET | WITH_LOOPBACK);
         if network & NEW_NET != 0 {
-            self.network.enter(network)?;
+            self.network.enter_new(network)?;
         }
         let room = self.rooms.free()?;
         let stdio = [*stdin, *stdout, *stderr];

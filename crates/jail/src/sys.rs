@@ -78,6 +78,16 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize> {
     }
 }
 
+/// Whether there is something to read, within so many milliseconds.
+pub fn is_readable(fd: RawFd, within: u32) -> Result<bool> {
+    let mut ask = [fd, 1];
+    let time = [u64::from(within / 1000), u64::from(within % 1000) * 1_000_000];
+    let args = [ask.as_mut_ptr() as usize, 1, time.as_ptr() as usize, 0, 0, 0];
+    // SAFETY: struct pollfd is two words, the second for question and answer; struct timespec is
+    // two 64-bit words; there is no mask (null).
+    unsafe { syscall(Call::Ppoll, args) }.map(|ready| ready > 0)
+}
+
 /// Writes once.
 pub fn write(fd: RawFd, bytes: &[u8]) -> Result<usize> {
     // SAFETY: the kernel reads at most `len` bytes of `bytes`, which is borrowed for the call.

@@ -50,6 +50,13 @@ impl Stock {
         self.make_cgroup(all, limits)
     }
 
+    /// Whether something is missing that could be made ahead.
+    pub(super) fn is_short(&self, with_cgroups: bool) -> bool {
+        // If nobody has asked for a cell yet, what will be asked for is not known.
+        self.limits.is_some()
+            && (self.networks.len() < LEVEL || with_cgroups && self.cgroups.len() < LEVEL)
+    }
+
     /// Makes one thing that is missing; false when nothing is.
     pub(super) fn fill(&mut self, all: Option<&Hierarchy>) -> bool {
         if self.limits.is_none() {

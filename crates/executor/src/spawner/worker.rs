@@ -37,6 +37,8 @@ use super::{
 /// How long the dead may take before we look again whether their cgroups can go.
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// How long nothing must happen before something is made ahead.
+const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Serves one executor until it closes the socket; the exit code of the process.
 pub(super) fn run(socket: &OwnedFd, options: &Options, change: &dyn Fn(Plan) -> Plan) -> i32 {
@@ -98,8 +100,14 @@ impl Worker<'_> {
         let missing = self.plans.ground.missing.clone();
         protocol::send(self.socket, &Event::Hello { walls_missing: missing }, &[])?;
         loop {
-            let mut woken = self.wait(Some(&NOW))?;
-            if woken.is_nothing() && !self.stock.fill(self.plans.ground.cgroups.as_ref()) {
+            // What is made ahead is made when nobody has asked for a while: a cell that was just
+            // started has more use for the time.
+            let is_short = self.stock.is_short(self.plans.ground.cgroups.is_some());
+            let mut woken = self.wait(is_short.then_some(&QUIET))?;
+            if is_short && woken.is_nothing() {
+                if self.stock.fill(self.plans.ground.cgroups.as_ref()) {
+                    continue;
+                }
                 woken = self.wait(None)?;
             }
             for template in woken.answered {
