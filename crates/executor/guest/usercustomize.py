@@ -219,8 +219,10 @@ def _scout(os, sys, select, leaving):
                     # Present, mapped by nobody else, and not of a file.
                     pages += _ranges(start, flags, lambda flag: flag >> 56 & 0xa1 == 0x81)
                 else:
-                    found = _ranges(start, flags, lambda flag: flag >> 63)
-                    pages += [word | 1 - at % 2 for at, word in enumerate(found)]
+                    # One of each sixteen: the kernel maps those around it as well.
+                    there = {(start + at) >> 4: start + at for at, flag in enumerate(flags) if flag >> 63}
+                    for page in there.values():
+                        pages += [page << 12 | 1, 4096]
     for pid in (scout, other):
         os.kill(pid, 9)
         os.waitpid(pid, 0)
@@ -674,7 +676,7 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
         yield map(operator.contains, itertools.repeat(vars(main())), names)
 
     def look_closer():
-        """The same, of what is only needed where it is not over by then."""
+        """The same, of what is only needed where the program has failed, or it is not over by then."""
         system, trace, value = (sys,), "last_traceback", get((sys,), "last_value")
         yield map(len, map(type.__subclasses__, (SystemExit,)))
         yield map(isinstance, value, (KeyboardInterrupt,))
@@ -682,6 +684,9 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
         yield get(get(get(system, trace), "tb_frame"), "f_lasti")
         yield map(id, get(get(get(system, trace), "tb_frame"), "f_back"))
         yield get(get(get(get(system, trace), "tb_frame"), "f_code"), "co_name")
+
+    def go_on():
+        """What has to be done where it is not over by then."""
         end_of = (site[last],)
         for tracer in (sys.gettrace, sys.getprofile):
             end_of = itertools.compress(end_of, map(operator.is_, call(tracer), (None,)))
@@ -763,6 +768,8 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
 
     def end_early(_):
         """After the last exit function, while all that the program has made is still there."""
+        if seen[3]:
+            seen.extend(itertools.chain.from_iterable(look_closer()))
         code = exit_code()
         if code is None or len(sys._current_frames()) > 1 or gc.callbacks or gc.get_debug():
             return
@@ -798,13 +805,14 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
     untraced = (None,)
     for tracer in (sys.gettrace, sys.getprofile):
         untraced = itertools.compress(untraced, map(operator.is_, call(tracer), (None,)))
-    modules["atexit"].register(seen.extend, itertools.chain.from_iterable(list(look_closer())))
+    later = itertools.chain.from_iterable([*look_closer(), *go_on()])
+    modules["atexit"].register(seen.extend, later)
     modules["atexit"].register(any, map(end_early, untraced))
     modules["atexit"].register(seen.extend, itertools.chain.from_iterable(list(look())))
 
     def rehearse():
         """Goes through the end without ending."""
-        seen.extend(itertools.chain.from_iterable([*look(), *look_closer()]))
+        seen.extend(itertools.chain.from_iterable([*look(), *look_closer(), *go_on()]))
         exit_code()
         is_noticeable()
         list(map(is_plain, objects()))

@@ -16,14 +16,47 @@ pub(crate) struct Failure<'a> {
     pub(crate) errno: Errno,
 }
 
-/// Takes every step of an encoded plan, in order, and stops at the first that fails.
-pub(crate) fn apply(program: &[u8]) -> core::result::Result<(), Failure<'_>> {
+/// Which steps a process takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of them.
+    All,
+    /// Those that build the box, for everyone in it.
+    Box,
+    /// Those that change the process which takes them.
+    Process,
+}
+
+impl Part {
+    fn has(self, step: &StepRef<'_>) -> bool {
+        let is_of_the_box = matches!(
+            step,
+            Step::Hostname { .. }
+                | Step::Loopback
+                | Step::Mount { .. }
+                | Step::Directory { .. }
+                | Step::Pivot { .. }
+                | Step::Write { .. }
+        );
+        match self {
+            Self::All => true,
+            // Where each process works is its own, and none may stay where the box was built.
+            Self::Box => is_of_the_box || matches!(step, Step::Enter { .. }),
+            Self::Process => !is_of_the_box,
+        }
+    }
+}
+
+/// Takes the steps of an encoded plan, in order, and stops at the first that fails.
+pub(crate) fn apply(program: &[u8], part: Part) -> core::result::Result<(), Failure<'_>> {
     let mut reader = Reader::new(program);
     while !reader.is_empty() {
         let malformed = Failure { wall: c"malformed plan", errno: Errno::INVAL };
         let wall = reader.text().ok_or(malformed)?;
         let step = reader.step().ok_or(malformed)?;
-        take(step).map_err(|errno| Failure { wall, errno })?;
+        if part.has(&step) {
+            take(step).map_err(|errno| Failure { wall, errno })?;
+        }
     }
     Ok(())
 }

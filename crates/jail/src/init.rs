@@ -6,7 +6,8 @@
 use core::ffi::CStr;
 
 use crate::{
-    apply, pid_one,
+    apply::{self, Part},
+    pid_one,
     sys::{self, Errno, Prctl, RawFd, Result},
     take,
 };
@@ -102,7 +103,7 @@ pub const MAX_CGROUPS: usize = 4;
 
 /// The life of pid 1, from just after `clone` to its end.
 pub fn run(program: &[u8], fds: CellFds) -> ! {
-    enter(program, fds);
+    enter(program, Part::All, fds, || {});
     match sys::fork() {
         Ok(None) => guest(),
         Ok(Some(pid)) => {
@@ -116,20 +117,22 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
     }
 }
 
-/// Takes every step into the box; ends with a report where one fails.
-fn enter(program: &[u8], fds: CellFds) {
+/// Gets into its cgroups, does something else until the box is there, and takes its own steps; ends
+/// with a report where one fails.
+fn enter(program: &[u8], part: Part, fds: CellFds, meanwhile: impl FnOnce()) {
     if let Err(errno) = join(fds.cgroups).and_then(|()| arrange(fds)) {
         report(fds.control, failed(c"cgroups and descriptors", errno));
         sys::exit(1);
     }
+    meanwhile();
     if sys::read(fds.go, &mut [0]) != Ok(1) {
         sys::exit(1);
     }
-    if let Err(failure) = apply::apply(program) {
+    if let Err(failure) = apply::apply(program, part) {
         report(CONTROL_FD, failed(failure.wall, failure.errno));
         sys::exit(1);
     }
-    // Pid 1 is a copy of the spawner's memory or a template's: the guest may not look into it.
+    // It is a copy of the spawner's memory or a template's: nobody else may look into it.
     let _ = sys::prctl(Prctl::Dumpable, 0);
 }
 
@@ -178,11 +181,11 @@ fn guest() -> ! {
     sys::exit(if errno == Errno::NOENT { 127 } else { 126 })
 }
 
-/// The guest of a cell that was copied from an interpreter: takes every step, and returns when all
-/// walls are up and the job can be sent. It may be looked into by itself from then on, and leads its
-/// own session.
-pub fn become_guest(program: &[u8], fds: CellFds) {
-    enter(program, fds);
+/// The guest of a cell that was copied from an interpreter: takes its own steps when pid 1 has
+/// built the box, and returns when all walls are up and the job can be sent. It may be looked into
+/// by itself from then on, and leads its own session.
+pub(crate) fn become_guest(program: &[u8], fds: CellFds, meanwhile: impl FnOnce()) {
+    enter(program, Part::Process, fds, meanwhile);
     report_ready();
     sys::close(CONTROL_FD);
     let _ = sys::prctl(Prctl::Dumpable, 1);

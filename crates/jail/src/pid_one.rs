@@ -5,16 +5,26 @@
 use core::ffi::CStr;
 
 use crate::{
+    apply::{self, Part},
     calls::Call,
     init::{CONTROL_FD, CellFds, FIRST_FOREIGN_FD, JOB_FD, Report, failed, report},
     sys::{self, Changed, Errno, Prctl, RawFd, Result},
     text::Text,
 };
 
-/// Pid 1 that shares a template's memory, beside its guest: gives up every right, lets the guest
-/// go on, and does nothing but wait.
-pub(crate) fn stay_behind(fds: CellFds, user: u32, guest: Result<Option<i32>>, go: RawFd) -> ! {
+/// Pid 1 that shares a template's memory, beside its guest: builds the box, gives up every right,
+/// lets the guest go on, and does nothing but wait.
+pub(crate) fn stay_behind(
+    program: &[u8],
+    fds: CellFds,
+    user: u32,
+    (guest, go): (Result<Option<i32>>, RawFd),
+) -> ! {
     if sys::read(fds.go, &mut [0]) != Ok(1) {
+        sys::exit(1);
+    }
+    if let Err(failure) = apply::apply(program, Part::Box) {
+        report(fds.control, failed(failure.wall, failure.errno));
         sys::exit(1);
     }
     let given_up = give_up(user).and_then(|()| sys::write(go, b"!"));

@@ -1,15 +1,15 @@
 //! A template's loop: asked for a cell, it copies itself into new namespaces. Core only.
 //!
 //! Runs inside the interpreter that is the template. Pid 1 of the new box shares the template's
-//! memory, on a stack of its own: it only waits, and copying that memory for it would cost as much as
-//! for the guest. It may not be looked into, so nor may the template, whose memory the guest's is a
-//! copy of. That copy takes the steps, and goes back to the interpreter. The template answers with a
-//! pidfd and waits for the next request. It never sees a job.
+//! memory, on a stack of its own: it builds the box and waits, and copying that memory for it would
+//! cost as much as for the guest. It may not be looked into, so nor may the template, whose memory the
+//! guest's is a copy of. That copy goes back to the interpreter, in the box. The template answers with
+//! a pidfd and waits for the next request. It never sees a job.
 
 use crate::{
     init::{self, CellFds, MAX_CGROUPS},
     pid_one,
-    sys::{self, Errno, Place, Prctl, RawFd, Result, Room, ThreadIdPlace},
+    sys::{self, Errno, HotPages, Place, Prctl, RawFd, Result, Room, ThreadIdPlace},
     text::Text,
 };
 
@@ -29,12 +29,13 @@ const QUIET: u32 = 2;
 /// The most cells of one template at a time.
 const MAX_CELLS: usize = 2048;
 
-/// Answers requests until the socket closes; returns only in a new cell, as its guest.
-pub fn serve(socket: RawFd) {
-    Place::call(&mut { socket }, |socket, guest| answer_requests(*socket, guest));
+/// Answers requests until the socket closes; returns only in a new cell, as its guest, which has the
+/// pages mapped that every program needs.
+pub fn serve(socket: RawFd, hot: HotPages) {
+    Place::call(&mut (socket, hot), |(socket, hot), guest| answer_requests(*socket, *hot, guest));
 }
 
-fn answer_requests(socket: RawFd, guest: Place) {
+fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
     let _ = sys::ignore_children(true);
     // Or a guest could look into its pid 1, and from there at everyone.
@@ -42,7 +43,7 @@ fn answer_requests(socket: RawFd, guest: Place) {
     let (Ok(()), Ok(libc)) = (hidden, sys::thread_id_place()) else { sys::exit(1) };
     let mut request = [0; REQUEST_LEN];
     let network = Network { made: None, wanted: None };
-    let mut template = Template { libc, guest, network, rooms: Rooms::new() };
+    let mut template = Template { libc, guest, hot, network, rooms: Rooms::new() };
     loop {
         match sys::receive(socket, &mut request) {
             Err(Errno::INTR) => {}
@@ -134,12 +135,15 @@ struct NewCell {
     user: u32,
     libc: ThreadIdPlace,
     guest: Place,
+    hot: HotPages,
 }
 
 struct Template {
     libc: ThreadIdPlace,
     /// Where guests go on.
     guest: Place,
+    /// What guests will need of our memory.
+    hot: HotPages,
     network: Network,
     rooms: Rooms,
 }
@@ -169,7 +173,8 @@ impl Template {
         let stdio = [*stdin, *stdout, *stderr];
         let (go, ready) = sys::pipe()?;
         let fds = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
-        let cell = NewCell { fds, ready, user: id(8), libc: self.libc, guest: self.guest };
+        let Self { libc, guest, hot, .. } = *self;
+        let cell = NewCell { fds, ready, user: id(8), libc, guest, hot };
         let namespaces = namespaces & !network;
         let started = room.start(namespaces, cell, program, begin);
         sys::close(go);
@@ -187,7 +192,8 @@ impl Template {
     }
 }
 
-/// Pid 1 of a new cell, and its guest, which waits until pid 1 has no rights any more.
+/// Pid 1 of a new cell, which builds the box, and its guest, which has its memory made ready
+/// meanwhile, and goes on when pid 1 has no rights any more.
 fn begin(cell: NewCell, program: &[u8]) -> ! {
     sys::close(cell.ready);
     let _ = sys::ignore_children(false);
@@ -195,10 +201,11 @@ fn begin(cell: NewCell, program: &[u8]) -> ! {
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {
             sys::close(go);
-            init::become_guest(program, CellFds { go: guest, ..cell.fds });
+            let fds = CellFds { go: guest, ..cell.fds };
+            init::become_guest(program, fds, || cell.hot.map());
             cell.guest.go()
         }
-        parent => pid_one::stay_behind(cell.fds, cell.user, parent, go),
+        parent => pid_one::stay_behind(program, cell.fds, cell.user, (parent, go)),
     }
 }
 

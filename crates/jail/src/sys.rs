@@ -750,10 +750,9 @@ mod exported {
     extern "C" fn cloche_serve(socket: i32, given: *const Given) {
         // SAFETY: the interpreter gives a struct of this shape, which outlives the call.
         let given = unsafe { &*given };
-        serve::serve(socket);
+        serve::serve(socket, HotPages { ranges: given.ranges, count: given.count });
         MAIN.store(super::getpid(), Ordering::Relaxed);
         super::register_rseq(given.rseq_offset, given.rseq_len);
-        HotPages { ranges: given.ranges, count: given.count }.map();
     }
 
     /// The first process of the cell; other processes of the program's have other numbers.
