@@ -83,50 +83,68 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
   // When the event loop is empty and nobody listens for the end, nothing is left to be seen of the
   // program: it ends as by `process.exit`, without taking the whole heap apart. Node asks for
   // `process.emit` then, and only then without a line of JavaScript below.
+  // All that is used by then is taken now: the program may put others in its place.
   const leaveEarly = () => {
-    const { emit } = process;
-    const { reallyExit, _kill, pid, ppid } = process;
-    const { readFileSync } = fs;
+    const { emit, reallyExit, _kill, pid, ppid, listenerCount } = process;
+    const { openSync, readSync, closeSync } = fs;
+    const { apply } = Reflect;
+    const { isInteger } = Number;
+    const { defineProperty, getOwnPropertyDescriptor, isExtensible } = Object;
+    const [ToNumber, AnyError] = [Number, Error];
+    const begins = Buffer.from(`${pid} (cloche end `);
+    const stat = Buffer.alloc(begins.length);
+
+    const isCalledByNode = () => {
+      const { prepareStackTrace, stackTraceLimit } = AnyError;
+      const limit = getOwnPropertyDescriptor(AnyError, 'stackTraceLimit');
+      if (!limit?.writable || !isExtensible(AnyError)) return false;
+      try {
+        AnyError.stackTraceLimit = 3;
+        AnyError.prepareStackTrace = (error, frames) => frames.length;
+        return new AnyError().stack === 2;
+      } finally {
+        AnyError.stackTraceLimit = stackTraceLimit;
+        if (prepareStackTrace === undefined) delete AnyError.prepareStackTrace;
+        else AnyError.prepareStackTrace = prepareStackTrace;
+      }
+    };
+    const isNamed = () => {
+      const file = openSync(`/proc/${pid}/stat`);
+      readSync(file, stat, 0, stat.length, 0);
+      closeSync(file);
+      for (let at = 0; at < stat.length; at += 1) {
+        if (stat[at] !== begins[at]) return false;
+      }
+      return true;
+    };
     // Pid 1 is told the code, and has all of this taken apart when the answer is out. If that is of no
     // use it lets us go on, to the usual end.
-    const leave = (code) => {
-      const title = Object.getOwnPropertyDescriptor(process, 'title');
-      if (ppid === 1 && Number.isInteger(code) && title?.writable) {
+    const leave = () => {
+      if (apply(listenerCount, process, ['exit']) !== 0
+        || apply(listenerCount, process, ['beforeExit']) !== 0 || !isCalledByNode()) return;
+      const code = ToNumber(process.exitCode ?? 0);
+      if (!isInteger(code)) return;
+      if (ppid === 1 && getOwnPropertyDescriptor(process, 'title')?.writable) {
         process.title = `cloche end ${code & 0xff}`;
-        if (readFileSync(`/proc/${pid}/stat`, 'latin1').startsWith(`${pid} (cloche end `)) {
-          _kill.call(process, pid, 19);
-        }
+        if (isNamed()) apply(_kill, process, [pid, 19]);
       }
-      reallyExit.call(process, code);
+      apply(reallyExit, process, [code]);
     };
-    const isCalledByNode = () => {
-      const { prepareStackTrace, stackTraceLimit } = Error;
-      const limit = Object.getOwnPropertyDescriptor(Error, 'stackTraceLimit');
-      if (!limit?.writable || !Object.isExtensible(Error)) return false;
-      try {
-        Error.stackTraceLimit = 3;
-        Error.prepareStackTrace = (error, frames) => frames.length;
-        return new Error().stack === 2;
-      } catch {
-        return false;
-      } finally {
-        Error.stackTraceLimit = stackTraceLimit;
-        if (prepareStackTrace === undefined) delete Error.prepareStackTrace;
-        else Error.prepareStackTrace = prepareStackTrace;
-      }
-    };
-    Object.defineProperty(Object.getPrototypeOf(process), 'emit', {
+    defineProperty(Object.getPrototypeOf(process), 'emit', {
       configurable: true,
       enumerable: false,
       get() {
-        if (this === process && process.listenerCount('exit') === 0
-          && process.listenerCount('beforeExit') === 0 && isCalledByNode()) {
-          leave(Number(process.exitCode ?? 0));
+        if (this === process) {
+          try {
+            leave();
+          } catch {
+            // The program has changed what we look at: it ends in its own way.
+          }
         }
         return emit;
       },
       set(value) {
-        Object.defineProperty(this, 'emit', {
+        defineProperty(this, 'emit', {
           configurable: true, enumerable: true, writable: true, value,
         });
       },

@@ -11,6 +11,10 @@ Nothing of it may be left for the program to see: names, modules, paths and vari
 """
 
 
+# Of our own: the program may put others in their place, and these run after it.
+__builtins__ = dict(vars(__import__("builtins")))
+
+
 def _cloche_start():
     import os
     import sys
@@ -465,7 +469,7 @@ class _Preloaded:
         reduce, copyreg.pickle = copyreg.pickle, reducing
         for name in names:
             try:
-                __import__(name)
+                builtins.__import__(name)
             except ImportError:
                 pass
         atexit.register, copyreg.pickle, builtins.__import__ = register, reduce, importing
@@ -605,7 +609,7 @@ _QUIET = frozenset("""
     _abc _ast _bisect _blake2 _codecs _collections _collections_abc _csv _datetime _decimal _functools
     _hashlib _heapq _io _json _locale _md5 _opcode _operator _posixsubprocess _random _sha1 _sha256
     _sha3 _sha512 _signal _sre _stat _statistics _string _struct _symtable _thread _tokenize
-    _tracemalloc _typing _uuid _warnings _weakref array atexit binascii builtins cmath errno fcntl gc
+    _tracemalloc _typing _uuid _warnings _weakref array atexit binascii builtins cmath errno fcntl
     itertools marshal math posix pwd resource select sys time unicodedata zlib
 """.split())
 
@@ -626,9 +630,11 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
     objects, main = gc.get_objects, weakref.ref(sys.modules["__main__"])
     stdout, stderr = sys.stdout, sys.stderr
     kinds = len(SystemExit.__subclasses__())
-    asked, seen, leaving = [], [], []
+    asked, seen, leaving, quiet = [], [], [], []
     filters, bare = sys.modules["_warnings"].filters, frozenset(sys.modules)
     filtered, plain, is_new = len(filters), set(), lambda name: name not in bare
+    bases_of, names_of = (vars(type)[name].__get__ for name in ("__mro__", "__dict__"))
+    ModuleSpec = sys.modules["_frozen_importlib"].ModuleSpec
     # `site` is the last module that was there before the program, so the first of them to go; and
     # what begins with one underscore goes first.
     site = vars(sys.modules["site"])
@@ -648,7 +654,7 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
             try:
                 frame(1)
             except ValueError:
-                asked[:] = [value]
+                asked.append(value)
             return value
 
         def __set__(self, instance, value):
@@ -703,15 +709,16 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
         subclasses, interrupted, *where = seen[7:13] or (kinds, True)
         if subclasses != kinds:
             return None
-        if asked:
-            code = asked[0]
+        if not named:
+            return None
+        if any(left):
+            # It was ended by `sys.exit` or its like: nobody else may have asked for a code.
+            code = asked[0] if len(asked) == 1 else seen
             if code is None:
                 return 0
-            if not isinstance(code, int):
-                return 1
+            if type(code) is not int:
+                return 1 if type(code) is str else None
             return code & 0xFF if -2**63 <= code < 2**63 else 0xFF
-        if any(left) or not named:
-            return None  # `sys.exit` has been called, and nobody has seen with what
         if not failed:
             return 0
         # The interpreter forgets the name of the main file when that is through, however it ended;
@@ -728,7 +735,7 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
                     names[name] = None
 
     def has_end(kind):
-        return any("__del__" in vars(base) for base in kind.__mro__)
+        return any("__del__" in names_of(base) for base in bases_of(kind))
 
     def is_noticeable():
         """Whether an object is left whose end a program could see."""
@@ -741,6 +748,9 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
                     # A scout: it has seen everything.
                     os.write(leaving[0], b".")
                     os.kill(os.getpid(), 19)
+                if not quiet:
+                    # A library in C may have something to do or to print at the very end.
+                    python.exit(code)
                 leave_now(code)
         except BaseException:
             return
@@ -748,26 +758,38 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
     def is_quiet(module):
         """Whether what a module has made ends unnoticed, but for what is written in Python."""
         spec = vars(module).get("__spec__") if type(module) is type(sys) else None
-        if spec is None:
+        if type(spec) is not ModuleSpec:
             return False
         return (spec.origin or "")[-3:] == ".py" or spec.name in _QUIET
 
     def is_plain(thing):
         """Whether nobody notices the end of a thing or, if it is a kind of thing, of one of those."""
         kind = type(thing)
-        if kind in plain:
+        if id(kind) in plain:
             return True
         if issubclass(kind, type):
-            return not has_end(thing) and SystemExit not in thing.__mro__
+            return not has_end(thing) and not any(base is SystemExit for base in bases_of(thing))
         if kind is weakref.ref:
-            return type(thing.__callback__) in (type(None), type(len))
+            return is_harmless(thing.__callback__)
         if has_end(kind) or issubclass(kind, weakref.ProxyTypes + (weakref.ref,)):
             return False
-        plain.add(kind)
+        plain.add(id(kind))
         return True
+
+    def is_harmless(callback):
+        """None, or how abstract classes forget others."""
+        if type(callback) is not type(len):
+            return callback is None
+        return callback.__name__ == "_destroy" and type(callback.__self__) is weakref.ref
 
     def end_early(_):
         """After the last exit function, while all that the program has made is still there."""
+        try:
+            leave_if_quiet()
+        except BaseException:
+            return  # the program has changed what we look at
+
+    def leave_if_quiet():
         if seen[3]:
             seen.extend(itertools.chain.from_iterable(look_closer()))
         code = exit_code()
@@ -778,8 +800,9 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
         if len(filters) != filtered or len(sys.modules) != len(new) + len(bare):
             return
         if all(map(is_quiet, map(sys.modules.get, new))):
+            quiet.append(True)
             things = objects()
-            if plain.issuperset(map(type, things)) or all(map(is_plain, things)):
+            if plain.issuperset(map(id, map(type, things))) or all(map(is_plain, things)):
                 leave(code)
 
     def end(_):
@@ -795,8 +818,6 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
                 clear(vars(modules[name]))
             if is_noticeable():
                 return
-        # What a library in C has printed, which knows nothing of Python's streams.
-        python.fflush(None)
         leave(code)
 
     attributes["code"] = Code()

@@ -23,6 +23,10 @@ pub(crate) fn stay_behind(
     if sys::read(fds.go, &mut [0]) != Ok(1) {
         sys::exit(1);
     }
+    // The handlers are the interpreter's, and would run in the template's memory.
+    if sys::block_signals().is_err() {
+        sys::exit(1);
+    }
     if let Err(failure) = apply::apply(program, Part::Box) {
         report(fds.control, failed(failure.wall, failure.errno));
         sys::exit(1);
@@ -101,15 +105,18 @@ fn filter() -> [u8; (CALLS.len() + 6) * 8] {
 /// Reaps until the main process has ended; then ends, and everything in the cell with it.
 pub(crate) fn supervise(main: i32) -> ! {
     (0..=JOB_FD).for_each(sys::close);
+    let mut heeds = true;
     loop {
         let ended = match sys::wait_for_change() {
             Ok(Changed::Exited { pid, code }) if pid == main => Some(Report::Exited(code)),
             Ok(Changed::Killed { pid, signal }) if pid == main => Some(Report::Signalled(signal)),
-            Ok(Changed::Stopped { pid }) if pid == main => match last_word(main) {
-                // It does nothing any more, and nobody is there who could make it go on.
-                Some(code) => end(Report::Exited(code)),
-                None => None,
-            },
+            // Once: whoever says it again and again would keep us busy, at nobody's expense.
+            Ok(Changed::Stopped { pid }) if pid == main && heeds => {
+                if let Some(code) = last_word(main, &mut heeds) {
+                    end(Report::Exited(code));
+                }
+                None
+            }
             Ok(_) | Err(Errno::INTR) => None,
             Err(_) => sys::exit(1),
         };
@@ -162,17 +169,22 @@ fn word_of(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
 
 /// The code that a stopped main process would end with. If it has not said one it was stopped by
 /// someone else, and stays so; if it has, and is not alone, it goes on and ends as usual.
-fn last_word(main: i32) -> Option<i32> {
+fn last_word(main: i32, heeds: &mut bool) -> Option<i32> {
     const CONTINUE: i32 = 18;
+    const KILL: i32 = 9;
     let mut buffer = [0; 512];
     let rest = word_of(main, &mut buffer)?;
+    *heeds = false;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let code = rest[..digits].iter().fold(0, |code, digit| code * 10 + i32::from(digit - b'0'));
+    let code = number(&rest[..digits]).and_then(|code| i32::try_from(code).ok()).unwrap_or(0x100);
     // After the name, the state and the parent come 15 numbers, then that of threads.
     let fields = rest[digits..].strip_prefix(b") T 1 ").unwrap_or_default();
     let threads = fields.split(|byte| *byte == b' ').nth(15).and_then(number);
-    if digits <= 3 && threads.is_some() && threads == ever_started() {
-        return Some(code & 0xff);
+    if code <= 0xff && threads.is_some() && threads == ever_started() {
+        // It does nothing any more, and nobody is there who could make it go on; nor can itself,
+        // by a timer.
+        let _ = sys::kill(main, KILL);
+        return Some(code);
     }
     let _ = sys::kill(main, CONTINUE);
     None

@@ -1,6 +1,6 @@
 //! The system calls that take nothing but numbers, or one path: nothing here is unsafe. Core only.
 
-use core::ffi::CStr;
+use core::{ffi::CStr, marker::PhantomData, ptr};
 
 use crate::{
     calls::{Plain, WithPath},
@@ -166,6 +166,9 @@ pub fn getpid() -> i32 {
     numbers(Plain::Getpid, [0; 6]).map_or(0, |pid| pid as i32)
 }
 
+/// The signal that a child has ended.
+pub const SIGCHLD: usize = 17;
+
 /// What a Landlock ruleset governs.
 #[repr(C)]
 pub struct LandlockRuleset {
@@ -225,5 +228,36 @@ impl Changed {
         match self {
             Self::Exited { pid, .. } | Self::Killed { pid, .. } | Self::Stopped { pid } => pid,
         }
+    }
+}
+
+/// Pointers to strings, as `execve` takes them, ended by a null pointer.
+pub struct StringList<'a, const N: usize> {
+    pub(crate) pointers: [*const u8; N],
+    used: usize,
+    _strings: PhantomData<&'a CStr>,
+}
+
+impl<'a, const N: usize> StringList<'a, N> {
+    /// An empty list with room for `N - 1` strings.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { pointers: [ptr::null(); N], used: 0, _strings: PhantomData }
+    }
+
+    /// Adds a string; `INVAL` when there is no room.
+    pub fn push(&mut self, text: &'a CStr) -> Result<()> {
+        if self.used + 1 >= N {
+            return Err(Errno::INVAL);
+        }
+        self.pointers[self.used] = text.as_ptr().cast();
+        self.used += 1;
+        Ok(())
+    }
+}
+
+impl<const N: usize> Default for StringList<'_, N> {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -37,7 +37,7 @@ pub fn serve(socket: RawFd, hot: HotPages) {
 
 fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
-    let _ = sys::ignore_children(true);
+    let _ = sys::ignore_signal(sys::SIGCHLD, true);
     // Or a guest could look into its pid 1, and from there at everyone.
     let hidden = sys::prctl(Prctl::Dumpable, 0);
     let (Ok(()), Ok(libc)) = (hidden, sys::thread_id_place()) else { sys::exit(1) };
@@ -69,7 +69,8 @@ fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
 
 /// Room for the first processes of cells; what is free is used again.
 struct Rooms {
-    rooms: [Option<Room>; MAX_CELLS],
+    /// Each with whether something was in it since it was wiped.
+    rooms: [Option<(Room, bool)>; MAX_CELLS],
 }
 
 impl Rooms {
@@ -77,11 +78,20 @@ impl Rooms {
         Self { rooms: [None; MAX_CELLS] }
     }
 
+    /// A room for a new cell. All that have become free are wiped before that cell's guest gets its
+    /// copy of this memory: what is left there is about others.
     fn free(&mut self) -> Result<Room> {
-        let is_free = |room: &&mut Option<Room>| room.is_none_or(Room::is_free);
+        for (room, used) in self.rooms.iter_mut().map_while(Option::as_mut) {
+            if *used && room.is_free() {
+                room.wipe()?;
+                *used = false;
+            }
+        }
+        let is_free =
+            |place: &&mut Option<(Room, bool)>| place.is_none_or(|(room, _)| room.is_free());
         let place = self.rooms.iter_mut().find(is_free).ok_or(Errno::AGAIN)?;
-        let room = place.map_or_else(Room::new, Ok)?;
-        *place = Some(room);
+        let room = place.map_or_else(Room::new, |(room, _)| Ok(room))?;
+        *place = Some((room, true));
         Ok(room)
     }
 }
@@ -196,7 +206,7 @@ impl Template {
 /// meanwhile, and goes on when pid 1 has no rights any more.
 fn begin(cell: NewCell, program: &[u8]) -> ! {
     sys::close(cell.ready);
-    let _ = sys::ignore_children(false);
+    let _ = sys::ignore_signal(sys::SIGCHLD, false);
     let Ok((guest, go)) = sys::pipe() else { sys::exit(1) };
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {

@@ -5,7 +5,7 @@
 //! (any CPython, any libc). It knows system calls; it must not know what a sandbox is.
 #![allow(unsafe_code, reason = "this file is the one address of unsafe code; each block is argued")]
 
-use core::{arch::asm, ffi::CStr, mem::size_of, ptr};
+use core::{arch::asm, ffi::CStr, mem::size_of};
 
 use crate::calls::{Call, Plain, WithPath};
 pub use crate::{
@@ -323,6 +323,14 @@ impl Room {
         numbers(Plain::Mmap, how).map(|at| Self(at as *mut u32))
     }
 
+    /// Forgets all that was in it.
+    pub fn wipe(self) -> Result<()> {
+        const DONTNEED: usize = 4;
+        // SAFETY: the room is ours, and nobody is in it; what is read there next is zero.
+        unsafe { syscall(Call::Madvise, [self.0 as usize, Self::SIZE, DONTNEED, 0, 0, 0]) }
+            .map(drop)
+    }
+
     /// Whether nobody is in it.
     #[must_use]
     pub fn is_free(self) -> bool {
@@ -505,15 +513,23 @@ fn wait(options: usize) -> Result<Changed> {
     })
 }
 
-/// Whether ended children are reaped by the kernel at once, unseen.
-pub fn ignore_children(ignore: bool) -> Result<()> {
-    const SIGCHLD: usize = 17;
+/// Whether a signal is ignored, or does what it does by itself; for that of children: whether they
+/// are reaped by the kernel at once, unseen.
+pub fn ignore_signal(signal: usize, ignore: bool) -> Result<()> {
     // Handler (SIG_IGN is 1, SIG_DFL is 0), flags, restorer, mask: no handler of ours is run.
     let action = [usize::from(ignore), 0, 0, 0];
-    let action_at = action.as_ptr() as usize;
     // SAFETY: the kernel's struct sigaction is at most four words with a mask of eight bytes; it is
     // only read, and the old action is not asked for (null).
-    unsafe { syscall(Call::RtSigaction, [SIGCHLD, action_at, 0, 8, 0, 0]) }.map(drop)
+    unsafe { syscall(Call::RtSigaction, [signal, action.as_ptr() as usize, 0, 8, 0, 0]) }.map(drop)
+}
+
+/// Lets no signal reach this thread any more but those that cannot be held back.
+pub fn block_signals() -> Result<()> {
+    const SETMASK: usize = 2;
+    let all = u64::MAX;
+    // SAFETY: a mask is eight bytes, only read; the old one is not asked for (null).
+    unsafe { syscall(Call::RtSigprocmask, [SETMASK, (&raw const all) as usize, 0, 8, 0, 0]) }
+        .map(drop)
 }
 
 /// Has this thread go before all ordinary ones when it has something to do; what it starts is
@@ -525,37 +541,6 @@ pub fn go_first() -> Result<()> {
     // SAFETY: struct sched_param is one int; it is only read.
     unsafe { syscall(Call::SchedSetscheduler, [0, RR_RESET_ON_FORK, priority_at, 0, 0, 0]) }
         .map(drop)
-}
-
-/// Pointers to strings, as `execve` takes them, ended by a null pointer.
-pub struct StringList<'a, const N: usize> {
-    pointers: [*const u8; N],
-    used: usize,
-    _strings: core::marker::PhantomData<&'a CStr>,
-}
-
-impl<'a, const N: usize> StringList<'a, N> {
-    /// An empty list with room for `N - 1` strings.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { pointers: [ptr::null(); N], used: 0, _strings: core::marker::PhantomData }
-    }
-
-    /// Adds a string; `INVAL` when there is no room.
-    pub fn push(&mut self, text: &'a CStr) -> Result<()> {
-        if self.used + 1 >= N {
-            return Err(Errno::INVAL);
-        }
-        self.pointers[self.used] = text.as_ptr().cast();
-        self.used += 1;
-        Ok(())
-    }
-}
-
-impl<const N: usize> Default for StringList<'_, N> {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// Becomes another program; returns only with the reason why not.

@@ -276,3 +276,10 @@ fn text(path: &Path) -> CString {
 fn os(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
 }
+
+/// Whether this host lets a process be looked into after it has changed its user. Pid 1 of a cell
+/// that comes from a template shares the template's memory, and does just that.
+pub(super) fn shows_memory() -> bool {
+    let setting = fs::read_to_string("/proc/sys/fs/suid_dumpable");
+    setting.is_ok_and(|setting| setting.trim() == "1")
+}

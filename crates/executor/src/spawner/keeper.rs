@@ -44,6 +44,7 @@ pub fn run_with(options: &Options, change: &dyn Fn(Plan) -> Plan) -> Result<Exit
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
     rustix::net::sockopt::socket_type(&socket).map_err(|_| NotASpawner)?;
     ground::start_anew_in_user_namespace();
+    reset_signals();
     // The worker's cells come to us if it dies, to be reaped.
     let _ = sys::prctl(Prctl::ChildSubreaper, 1);
     loop {
@@ -65,6 +66,15 @@ pub fn run_with(options: &Options, change: &dyn Fn(Plan) -> Plan) -> Result<Exit
         if born.elapsed() < SHORT_LIFE {
             thread::sleep(Duration::from_millis(200));
         }
+    }
+}
+
+/// What whoever started us ignores is not for guests to inherit: Ctrl-C, hang-up and their like.
+fn reset_signals() {
+    const SIGPIPE: usize = 13;
+    // Those that cannot be changed stay as they are.
+    for signal in (1..=64).filter(|signal| ![SIGPIPE, sys::SIGCHLD].contains(signal)) {
+        let _ = sys::ignore_signal(signal, false);
     }
 }
 

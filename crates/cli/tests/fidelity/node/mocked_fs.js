@@ -1,0 +1,5 @@
+const fs = require('fs');
+for (const name of ['openSync', 'readSync', 'readFileSync', 'closeSync']) {
+  fs[name] = () => { throw new Error('mocked'); };
+}
+console.log(1);
