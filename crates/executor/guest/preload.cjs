@@ -99,9 +99,10 @@ if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
       const limit = getOwnPropertyDescriptor(AnyError, 'stackTraceLimit');
       if (!limit?.writable || !isExtensible(AnyError)) return false;
       try {
-        AnyError.stackTraceLimit = 3;
+        // This function, its caller, and the getter; a fourth would be the program's.
+        AnyError.stackTraceLimit = 4;
         AnyError.prepareStackTrace = (error, frames) => frames.length;
-        return new AnyError().stack === 2;
+        return new AnyError().stack === 3;
       } finally {
         AnyError.stackTraceLimit = stackTraceLimit;
         if (prepareStackTrace === undefined) delete AnyError.prepareStackTrace;

@@ -171,7 +171,6 @@ fn word_of(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
 /// someone else, and stays so; if it has, and is not alone, it goes on and ends as usual.
 fn last_word(main: i32, heeds: &mut bool) -> Option<i32> {
     const CONTINUE: i32 = 18;
-    const KILL: i32 = 9;
     let mut buffer = [0; 512];
     let rest = word_of(main, &mut buffer)?;
     *heeds = false;
@@ -181,9 +180,9 @@ fn last_word(main: i32, heeds: &mut bool) -> Option<i32> {
     let fields = rest[digits..].strip_prefix(b") T 1 ").unwrap_or_default();
     let threads = fields.split(|byte| *byte == b' ').nth(15).and_then(number);
     if code <= 0xff && threads.is_some() && threads == ever_started() {
-        // It does nothing any more, and nobody is there who could make it go on; nor can itself,
-        // by a timer.
-        let _ = sys::kill(main, KILL);
+        // It does nothing any more, and nobody else is there who could make it go on. One that has
+        // set a timer to do so is killed with the next thing we do; killed here, it would have its
+        // memory taken apart before the report.
         return Some(code);
     }
     let _ = sys::kill(main, CONTINUE);
