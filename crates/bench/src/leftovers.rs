@@ -54,13 +54,15 @@ impl Count {
 /// The proportional memory of every interpreter below this process, in KiB, templates left out:
 /// a template is the one whose pid namespace is the outermost but one.
 pub(crate) fn parked_memory() -> u64 {
-    let depth = |pid: u32| {
+    let status = |pid: u32, name: &str| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:").map(str::to_owned));
-        line.map_or(0, |line| line.split_whitespace().count())
+        status.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
     };
+    let depth = |pid| status(pid, "NSpid:").map_or(0, |line| line.split_whitespace().count());
+    let rollup = |pid: u32| fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok();
     let pss = |pid: u32| -> Option<u64> {
-        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let parent = status(pid, "PPid:").and_then(|parent| parent.trim().parse().ok());
+        let rollup = rollup(pid).filter(|own| Some(own) != parent.and_then(rollup).as_ref())?;
         let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
         line.split_whitespace().next()?.parse().ok()
     };

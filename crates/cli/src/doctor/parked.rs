@@ -60,13 +60,23 @@ fn proportional_memory() -> Option<u64> {
 
 /// In how many pid namespaces a process is.
 fn depth(pid: u32) -> usize {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    line.map_or(0, |line| line.split_whitespace().count())
+    status(pid, "NSpid:").map_or(0, |line| line.split_whitespace().count())
 }
 
+fn status(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
+}
+
+/// Nothing for a process that has its parent's memory, all of it and no copy: pid 1 of a cell that
+/// comes from a template.
 fn pss(pid: u32) -> Option<u64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let rollup = |pid: u32| fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok();
+    let parent = status(pid, "PPid:").and_then(|parent| parent.trim().parse().ok());
+    let rollup = match (rollup(pid)?, parent.and_then(rollup)) {
+        (own, Some(parents)) if own == parents => return Some(0),
+        (own, _) => own,
+    };
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     line.split_whitespace().next()?.parse().ok()
 }
