@@ -305,3 +305,49 @@ async fn settled(host: &Host) {
         }
     }
 }
+
+/// Looks for what the last run had in its code, its variables and its input, in all memory it can
+/// read. It finds a mark of its own, so it would find another's; it does not have the other itself.
+const LOOK: &str = r#"
+import re
+
+own = "".join(["kept-", "here"])
+marks = {name: re.compile(mark) for name, mark in
+         (("own", rb"kept-[h]ere"), ("other", rb"secret-[o]f-the-[l]ast"))}
+found = set()
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps:
+        addresses, access, *_, place = line.split()
+        if access[0] != "r" or place.startswith("[v"):
+            continue
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        memory.seek(begin)
+        try:
+            content = memory.read(end - begin)
+        except OSError:
+            continue
+        found.update(name for name, mark in marks.items() if mark.search(content))
+print(sorted(found))
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_run_is_in_the_memory_of_the_next() {
+    let settings = PoolSettings { floor: 1, ceiling: 1, ..PoolSettings::default() };
+    let Some(host) = Host::start(Some(settings)).await else { return };
+    let look = RunSpec::new(Language::Python, LOOK);
+    for _ in 0..4 {
+        let code = "print(['secret-of-the-last' + str(n) for n in range(9)], input())";
+        let mut spec = RunSpec::new(Language::Python, code);
+        spec.env.insert("MARK".to_owned(), "secret-of-the-last".to_owned());
+        spec.stdin = b"secret-of-the-last\n".to_vec();
+        let outcome = host.run(spec).await;
+        assert_eq!(outcome.ending, Ending::Exited(0), "{outcome:?}");
+        let outcome = host.run(look.clone()).await;
+        assert_eq!(outcome.stdout.text(), "['own']\n", "{outcome:?}");
+    }
+    // And where there is one, it is found.
+    let code = format!("other = 'secret-of-the-last'\n{LOOK}");
+    let outcome = host.run(RunSpec::new(Language::Python, code.as_str())).await;
+    assert_eq!(outcome.stdout.text(), "['other', 'own']\n", "{outcome:?}");
+    host.end().await;
+}
