@@ -30,6 +30,8 @@ mod host;
 #[path = "../src/verify/judge.rs"]
 #[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod judge;
+#[path = "support/own_main.rs"]
+mod own_main;
 #[path = "../src/verify/play.rs"]
 #[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod play;
@@ -119,16 +121,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["__spawner", mode, wall] => spawner(mode, wall),
-        // What runners of tests ask before they run any.
-        list if list.contains(&"--list") => {
-            if !list.contains(&"--ignored") {
-                println!("{NAME}: test");
-            }
-            ExitCode::SUCCESS
-        }
-        filters if filters.iter().any(|word| !word.starts_with("--") && !NAME.contains(word)) => {
-            ExitCode::SUCCESS
-        }
+        asked if !own_main::is_to_run(NAME, asked) => ExitCode::SUCCESS,
         words => suite(words.iter().find_map(|word| word.strip_prefix("--wall="))),
     }
 }

@@ -713,7 +713,9 @@ def _leave_fast(sys, os, python, preloaded, leave_now):
             return None
         if any(left):
             # It was ended by `sys.exit` or its like: nobody else may have asked for a code.
-            code = asked[0] if len(asked) == 1 else seen
+            if len(asked) != 1:
+                return None
+            code = asked[0]
             if code is None:
                 return 0
             if type(code) is not int:

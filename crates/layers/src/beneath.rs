@@ -89,10 +89,9 @@ fn enter(here: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
     }
 }
 
-/// Removes everything from a directory but other directories, whose names it gives back.
-fn clear(here: &OwnedFd) -> io::Result<Vec<CString>> {
-    let mut directories = Vec::new();
-    let mut others = Vec::new();
+/// The names in a directory: of directories, and of everything else.
+pub(crate) fn names(here: &OwnedFd) -> io::Result<(Vec<CString>, Vec<CString>)> {
+    let (mut directories, mut others) = (Vec::new(), Vec::new());
     for found in Dir::read_from(here)? {
         let found = found?;
         match (found.file_name().to_bytes(), found.file_type()) {
@@ -101,6 +100,12 @@ fn clear(here: &OwnedFd) -> io::Result<Vec<CString>> {
             _ => others.push(found.file_name().to_owned()),
         }
     }
+    Ok((directories, others))
+}
+
+/// Removes everything from a directory but other directories, whose names it gives back.
+fn clear(here: &OwnedFd) -> io::Result<Vec<CString>> {
+    let (mut directories, others) = names(here)?;
     for name in others {
         match rustix::fs::unlinkat(here, &name, rustix::fs::AtFlags::empty()) {
             Err(Errno::ISDIR) => directories.push(name),

@@ -8,9 +8,10 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{AtFlags, Mode, Stat, Timespec, Timestamps, UTIME_OMIT};
 
 use super::DIRECTORY;
+use crate::beneath::names;
 
 /// A directory that is being walked: what it is, and which directories in it are yet to come.
 struct Level {
@@ -43,15 +44,7 @@ pub fn relink(merged: BorrowedFd<'_>, inodes: &HashSet<u64>) -> io::Result<()> {
 }
 
 fn look(here: &OwnedFd, inodes: &HashSet<u64>) -> io::Result<Level> {
-    let (mut directories, mut others) = (Vec::new(), Vec::new());
-    for found in Dir::read_from(here)? {
-        let found = found?;
-        match (found.file_name().to_bytes(), found.file_type()) {
-            (b"." | b"..", _) => {}
-            (_, FileType::Directory) => directories.push(found.file_name().to_owned()),
-            _ => others.push(found.file_name().to_owned()),
-        }
-    }
+    let (directories, others) = names(here)?;
     for name in others {
         let stat = rustix::fs::statat(here, &name, AtFlags::SYMLINK_NOFOLLOW)?;
         if inodes.contains(&stat.st_ino) {
