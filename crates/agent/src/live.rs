@@ -65,6 +65,16 @@ pub enum EventKind {
     Failed(Response),
 }
 
+impl EventKind {
+    /// The last event of a response that has ended like this.
+    pub(crate) fn over(response: Response) -> Self {
+        match response.status {
+            ResponseStatus::Failed | ResponseStatus::Cancelled => Self::Failed(response),
+            _ => Self::Completed(response),
+        }
+    }
+}
+
 /// Why a response was told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -129,9 +139,14 @@ impl Live {
         value
     }
 
-    /// Nothing happens to it any more.
-    pub(crate) fn finish(&self) {
-        self.state.lock().over = true;
+    /// It has ended like this, and nothing happens to it any more.
+    pub(crate) fn finish(&self, response: Response) {
+        let mut state = self.state.lock();
+        let seq = state.events.len() as u64;
+        state.events.push(Event { seq, kind: EventKind::over(response.clone()) });
+        state.response = response;
+        state.over = true;
+        drop(state);
         self.bell.send_replace(());
     }
 

@@ -41,8 +41,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Makes the response, and writes down how it ended.
-    pub(crate) async fn run(mut self, longest: Duration) {
+    /// Makes the response, writes down how it ended, and gives back what is to be said then.
+    pub(crate) async fn run(mut self, longest: Duration) -> Response {
         let live = Arc::clone(&self.live);
         let ended = {
             let mut steps = std::pin::pin!(self.steps());
@@ -59,7 +59,7 @@ impl Work {
             (Some(stop), Err(_)) => stopped(stop),
             (None, Err(failure)) => (ResponseStatus::Failed, Some(failure)),
         };
-        self.end(status, error).await;
+        self.end(status, error).await
     }
 
     /// Rounds of asking and running; gives back how it ended well.
@@ -171,28 +171,20 @@ impl Work {
         Ok(())
     }
 
-    /// The end: said to whoever listens once it is durable.
-    async fn end(&mut self, status: ResponseStatus, error: Option<Failure>) {
+    /// The end, made durable before anyone hears of it.
+    async fn end(&mut self, status: ResponseStatus, error: Option<Failure>) -> Response {
         let response = Response { status, error, action: None, ..self.live.response() };
-        let kind = match status {
-            ResponseStatus::Failed | ResponseStatus::Cancelled => {
-                EventKind::Failed(response.clone())
-            }
-            _ => EventKind::Completed(response.clone()),
-        };
         let kept = Kept { response, container: self.container.clone(), files: self.files.clone() };
-        if let Err(failure) = self.write_end(&kept, kind.clone()).await {
+        if let Err(failure) = self.write_end(&kept).await {
             tracing::error!(id = %self.live.id, error = failure.message, "the end of a response was not written");
         }
         self.engine.agent_metrics().response_over(status);
-        self.live.change(|shown| {
-            *shown = kept.response;
-            ((), vec![kind])
-        });
+        kept.response
     }
 
-    async fn write_end(&self, kept: &Kept, kind: EventKind) -> Result<(), Failure> {
+    async fn write_end(&self, kept: &Kept) -> Result<(), Failure> {
         let mut events = self.live.events();
+        let kind = EventKind::over(kept.response.clone());
         events.push(crate::Event { seq: events.len() as u64, kind });
         let row = row(&self.caller, kept, &self.conversation, Some(json(&events)?))?;
         let saved = self.engine.update_response(row).await;

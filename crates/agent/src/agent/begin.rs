@@ -13,9 +13,10 @@ use futures::FutureExt;
 
 use super::{Agent, Begun, internal, random_name, read};
 use crate::{
-    Bill, EventKind, Failure, Message, NewResponse, Response,
+    Bill, Failure, Message, NewResponse, Response,
     ask::{Chain, Route},
     gate,
+    live::Live,
     price::Container,
     request::Order,
     response::{Conversation, Kept},
@@ -67,18 +68,12 @@ impl Agent {
         let (agent, live) = (self.clone(), Arc::clone(&work.live));
         let longest = self.inner.config.longest;
         self.inner.tasks.spawn(async move {
-            if AssertUnwindSafe(work.run(longest)).catch_unwind().await.is_err() {
-                // Its row is still open, so the next start ends it there, too.
-                tracing::error!(id = %live.id, "a response was lost to a panic");
-                live.change(|response| {
-                    response.status = ResponseStatus::Failed;
-                    let message = "something went wrong on our side; try again";
-                    response.error = Some(Failure::new("internal_error", message));
-                    ((), vec![EventKind::Failed(response.clone())])
-                });
-            }
-            live.finish();
+            let made = AssertUnwindSafe(work.run(longest)).catch_unwind().await;
+            let response = made.unwrap_or_else(|_| lost(&live));
+            // Its place is free before anyone hears of the end, so that whoever asks next finds it
+            // and is told of a response that is over.
             agent.leave(&live);
+            live.finish(response);
         });
     }
 
@@ -139,6 +134,14 @@ impl Agent {
         let kept: Kept = read("record", &row.record)?;
         Ok((read("conversation", &row.conversation)?, kept.container))
     }
+}
+
+/// A response whose work panicked. Its row is still open, so the next start ends it there, too.
+fn lost(live: &Live) -> Response {
+    tracing::error!(id = %live.id, "a response was lost to a panic");
+    let message = "something went wrong on our side; try again";
+    let error = Some(Failure::new("internal_error", message));
+    Response { status: ResponseStatus::Failed, error, action: None, ..live.response() }
 }
 
 /// A response as it begins.
