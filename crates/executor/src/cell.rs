@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use cloche_jail::cgroup::Gauges;
 use tokio::net::{UnixStream, unix::pipe};
 
 use crate::{
@@ -16,6 +15,7 @@ use crate::{
     spawner::{
         client::{Source, SpawnError, Spawned, Spawner},
         gone::Gone,
+        meter::Meter,
         protocol::{CellConfig, CellId},
     },
 };
@@ -23,7 +23,7 @@ use crate::{
 /// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
 pub(crate) struct Cell {
     pub(crate) id: CellId,
-    pub(crate) gauges: Gauges,
+    pub(crate) meter: Meter,
     pub(crate) gone: Gone,
     pub(crate) stdin: pipe::Sender,
     pub(crate) stdout: pipe::Receiver,
@@ -75,11 +75,11 @@ pub(crate) async fn start(
         job_theirs.as_fd(),
         control_theirs.as_fd(),
     ];
-    let Spawned { cell, gauges, gone } = spawner.spawn(config, source, theirs).await?;
+    let Spawned { cell, meter, gone } = spawner.spawn(config, source, theirs).await?;
     job.set_nonblocking(true)?;
     Ok(Cell {
         id: cell,
-        gauges,
+        meter,
         gone,
         stdin: pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?,
         stdout: pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?,

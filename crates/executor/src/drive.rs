@@ -56,7 +56,7 @@ pub(crate) struct Driven {
 
 /// Runs a cell to its end. Takes it: a cell that has run is never used again.
 pub(crate) async fn drive(cell: Cell, spawner: &Spawner, drive: Drive) -> Result<Driven, RunError> {
-    let Cell { id, mut gauges, gone, stdin, stdout, stderr, mut job, mut control } = cell;
+    let Cell { id, meter, gone, stdin, stdout, stderr, mut job, mut control } = cell;
     let Drive { job: bytes, stdin: input, limits, io } = drive;
     let RunIo { output: live, stdin: more_input, cancel } = io;
     let mut stdout = Capture::new(stdout, StreamName::Stdout, limits.output, live.clone());
@@ -92,7 +92,7 @@ pub(crate) async fn drive(cell: Cell, spawner: &Spawner, drive: Drive) -> Result
     }
     stdout.rest().await;
     stderr.rest().await;
-    let used = match gauges.read() {
+    let used = match meter.read() {
         Some(reading) => reading.into(),
         // The spawner was faster than we, and has read them before it removed the cgroup.
         None => timeout(DEATH, gone.wait()).await.unwrap_or_default(),

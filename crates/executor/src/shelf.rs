@@ -108,9 +108,9 @@ impl Shelf {
 
     pub(crate) fn put(&mut self, parked: Result<Cell, RunError>) {
         match parked {
-            Ok(mut cell) => {
+            Ok(cell) => {
                 self.failures = 0;
-                self.cell_memory = cell.gauges.read().unwrap_or_default().peak.max(1 << 20);
+                self.cell_memory = cell.meter.read().unwrap_or_default().peak.max(1 << 20);
                 self.cells.push(cell);
             }
             Err(error) => {

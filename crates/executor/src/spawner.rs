@@ -12,6 +12,7 @@ mod held;
 mod homes;
 mod keeper;
 mod linked;
+pub(crate) mod meter;
 mod packer;
 mod plans;
 pub(crate) mod protocol;

@@ -4,8 +4,11 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read, Seek},
-    os::fd::{AsRawFd, RawFd},
+    io::{self, Write},
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::fs::FileExt,
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -61,7 +64,58 @@ pub struct Cgroup {
     /// v2: the open directory, to be born in.
     born_in: Option<File>,
     gauges: Gauges,
+    /// What it takes to be used again, where that can be done.
+    renewal: Option<Renewal>,
 }
+
+/// The files that make a v1 cgroup as good as new. The members of a box that printed a line leave
+/// nothing in its cgroup but counters, and four directories take half a millisecond to be made and
+/// removed.
+#[derive(Debug)]
+struct Renewal {
+    /// How many processes are in it.
+    members: File,
+    /// The memory that is charged to it now.
+    memory: File,
+    /// The counters of time and of the most memory, which begin anew when they are written to. Not
+    /// the gauges, which others have, too.
+    counters: [File; 2],
+}
+
+impl Renewal {
+    fn of(controllers: &Controllers, name: &str) -> io::Result<Self> {
+        let file = |base: &Option<PathBuf>, file: &str| match base {
+            Some(base) => Ok(base.join(name).join(file)),
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
+        };
+        let write = |path: PathBuf| File::options().write(true).open(path);
+        Ok(Self {
+            members: File::open(file(&controllers.pids, "pids.current")?)?,
+            memory: File::open(file(&controllers.memory, "memory.usage_in_bytes")?)?,
+            counters: [
+                write(file(&controllers.cpuacct, "cpuacct.usage")?)?,
+                write(file(&controllers.memory, "memory.max_usage_in_bytes")?)?,
+            ],
+        })
+    }
+
+    /// Whether nobody is in it, and hardly any memory is charged to it.
+    fn is_empty(&self) -> bool {
+        number(&self.members) == Some(0)
+            && number(&self.memory).is_some_and(|bytes| bytes <= MOST_LEFT_OVER)
+    }
+
+    fn reset(&self) -> bool {
+        self.counters.iter().all(|mut counter| counter.write_all(b"0").is_ok())
+    }
+}
+
+/// What may be charged to a cgroup that is used again: the kernel keeps names of files, and pages
+/// for the next charge.
+const MOST_LEFT_OVER: u64 = 1 << 20;
+/// The processor time of members after which a cgroup is not used again: they may have spent what
+/// the next ones could use of the quota's period.
+const MOST_TIME: Duration = Duration::from_millis(10);
 
 /// How a new process gets in.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +169,7 @@ impl Cgroup {
         };
         let born_in = Some(File::open(dir)?);
         let doors = vec![File::options().write(true).open(dir.join("cgroup.procs"))?];
-        Ok(Self { dirs: vec![dir.to_owned()], doors, born_in, gauges })
+        Ok(Self { dirs: vec![dir.to_owned()], doors, born_in, gauges, renewal: None })
     }
 
     fn create_v1(controllers: &Controllers, name: &str, limits: CgroupLimits) -> io::Result<Self> {
@@ -148,7 +202,8 @@ impl Cgroup {
         }
         let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
         let doors = dirs.iter().map(open).collect::<io::Result<_>>()?;
-        Ok(Self { dirs, doors, born_in: None, gauges })
+        let renewal = Renewal::of(controllers, name).ok();
+        Ok(Self { dirs, doors, born_in: None, gauges, renewal })
     }
 
     /// How a new process gets in; valid as long as this value lives.
@@ -174,7 +229,8 @@ impl Cgroup {
     }
 
     /// Reads what it has used.
-    pub fn read(&mut self) -> Option<Reading> {
+    #[must_use]
+    pub fn read(&self) -> Option<Reading> {
         self.gauges.read()
     }
 
@@ -193,6 +249,22 @@ impl Cgroup {
             // Not there in the directories of other controllers.
             drop(fs::write(dir.join(file), value));
         }
+    }
+
+    /// Whether [`Cgroup::renew`] is worth trying here.
+    #[must_use]
+    pub const fn is_renewable(&self) -> bool {
+        self.renewal.is_some()
+    }
+
+    /// Makes it as good as new for the next box, if this one has left nothing there: no member, hardly
+    /// any memory or time, nobody killed for memory. Not after [`Cgroup::kill`], which changes the
+    /// limits. False is no harm: it can still be removed.
+    #[must_use]
+    pub fn renew(&self) -> bool {
+        let (Some(renewal), Some(used)) = (&self.renewal, self.gauges.read()) else { return false };
+        let hardly_used = used.oom_kills == 0 && used.cpu <= MOST_TIME;
+        hardly_used && renewal.is_empty() && renewal.reset()
     }
 
     /// Removes the directories that can go; true when none is left. Members that are still dying
@@ -227,9 +299,10 @@ pub struct Reading {
 impl Gauges {
     /// Reads them all; one that the host does not have is zero. Nothing once the cgroup has been
     /// removed: open files outlive it, but tell no more.
-    pub fn read(&mut self) -> Option<Reading> {
-        let text = |gauge: &mut Option<File>| gauge.as_mut().map_or(Some(String::new()), read_text);
-        let (oom, cpu, peak) = (text(&mut self.oom)?, text(&mut self.cpu)?, text(&mut self.peak)?);
+    #[must_use]
+    pub fn read(&self) -> Option<Reading> {
+        let text = |gauge: &Option<File>| gauge.as_ref().map_or(Some(String::new()), read_text);
+        let (oom, cpu, peak) = (text(&self.oom)?, text(&self.cpu)?, text(&self.peak)?);
         Some(Reading {
             oom_kills: field(&oom, "oom_kill").unwrap_or(0),
             cpu: field(&cpu, "usage_usec")
@@ -241,11 +314,15 @@ impl Gauges {
     }
 }
 
-fn read_text(file: &mut File) -> Option<String> {
-    let mut text = String::new();
-    file.rewind().ok()?;
-    file.read_to_string(&mut text).ok()?;
-    Some(text)
+/// Everything in a gauge. The kernel gives it at once, and it is never long.
+fn read_text(file: &File) -> Option<String> {
+    let mut text = [0; 1024];
+    let len = file.read_at(&mut text, 0).ok()?;
+    String::from_utf8(text[..len].to_vec()).ok()
+}
+
+fn number(file: &File) -> Option<u64> {
+    read_text(file)?.trim().parse().ok()
 }
 
 /// The number after a name, in a file of `name number` lines.

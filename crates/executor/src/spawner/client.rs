@@ -28,8 +28,10 @@ use tokio::{
 
 use super::{
     gone::Gone,
+    meter::{LetGo, Meter},
     protocol::{
-        self, CellConfig, CellId, Event, HomeRequest, Kind, PackRequest, ProtocolError, Request,
+        self, CellConfig, CellId, Event, HomeRequest, Inbox, Kind, PackRequest, Packet,
+        ProtocolError, Request,
     },
 };
 
@@ -86,6 +88,7 @@ struct Shared {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
     next: AtomicU64,
+    let_go: Arc<LetGo>,
     /// Told whenever a cell is gone.
     settled: Notify,
     missing: watch::Sender<Option<Vec<(String, String)>>>,
@@ -123,7 +126,7 @@ pub(crate) struct Diff {
 /// A cell the spawner has started.
 pub(crate) struct Spawned {
     pub(crate) cell: CellId,
-    pub(crate) gauges: Gauges,
+    pub(crate) meter: Meter,
     /// Told when the cell is gone or lost.
     pub(crate) gone: Gone,
 }
@@ -137,6 +140,7 @@ impl Spawner {
             socket,
             state: Mutex::default(),
             next: AtomicU64::new(1),
+            let_go: Arc::default(),
             settled: Notify::new(),
             missing: watch::Sender::new(None),
         });
@@ -171,19 +175,20 @@ impl Spawner {
             state.asked.insert(cell, answer);
             state.alive.insert(cell, gone.clone());
         }
-        if self.shared.send(&request, &fds).await.is_err() {
+        if self.shared.send(request, &fds).await.is_err() {
             self.shared.forget(cell);
             return Err(SpawnError::SpawnerLost);
         }
         let gauges = answered.await.map_err(|_| SpawnError::SpawnerLost)??;
-        Ok(Spawned { cell, gauges, gone })
+        let meter = Meter { cell, gauges, let_go: Arc::clone(&self.shared.let_go) };
+        Ok(Spawned { cell, meter, gone })
     }
 
     /// Mounts a home in a cell that waits for its job; gives the directory of what it will write.
     pub(crate) async fn house(&self, cell: CellId, home: HomeRequest) -> Result<Diff, SpawnError> {
         let (answer, answered) = oneshot::channel();
         self.shared.state().housed.insert(cell, answer);
-        if self.shared.send(&Request::Home { cell, home }, &[]).await.is_err() {
+        if self.shared.send(Request::Home { cell, home }, &[]).await.is_err() {
             self.shared.state().housed.remove(&cell);
             return Err(SpawnError::SpawnerLost);
         }
@@ -197,14 +202,14 @@ impl Spawner {
         request: PackRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), SpawnError> {
-        let sent = self.shared.send(&Request::Pack { request }, fds).await;
+        let sent = self.shared.send(Request::Pack { request }, fds).await;
         sent.map_err(|_| SpawnError::SpawnerLost)
     }
 
     /// Kills everything in a cell.
     pub(crate) async fn kill(&self, cell: CellId) {
         // If the spawner is gone, so are its cells.
-        let _ = self.shared.send(&Request::Kill { cell }, &[]).await;
+        let _ = self.shared.send(Request::Kill { cell }, &[]).await;
     }
 
     /// How many cells are alive or being cleaned up.
@@ -248,9 +253,10 @@ impl Shared {
         self.settled.notify_waiters();
     }
 
-    async fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ProtocolError> {
+    async fn send(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(), ProtocolError> {
+        let packet = Packet { request, let_go: self.let_go.take() };
         loop {
-            match protocol::send(self.socket.as_fd(), request, fds) {
+            match protocol::send(self.socket.as_fd(), &packet, fds) {
                 Err(ProtocolError::WouldBlock) => {
                     let ready = self.socket.writable().await;
                     ready.map_err(|_| ProtocolError::Closed)?.clear_ready();
@@ -261,8 +267,9 @@ impl Shared {
     }
 
     async fn read(self: Arc<Self>) {
+        let mut inbox = Inbox::new();
         loop {
-            match protocol::receive::<Event>(self.socket.as_fd()) {
+            match inbox.receive::<Event>(self.socket.as_fd()) {
                 Ok((event, fds)) => self.take(event, fds),
                 Err(ProtocolError::WouldBlock) => match self.socket.readable().await {
                     Ok(mut ready) => ready.clear_ready(),

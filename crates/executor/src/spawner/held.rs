@@ -2,7 +2,10 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use cloche_jail::{cgroup::Cgroup, sys};
+use cloche_jail::{
+    cgroup::{Cgroup, CgroupLimits},
+    sys,
+};
 
 use super::protocol::Used;
 
@@ -14,6 +17,10 @@ pub(super) struct Held {
     /// To be killed as soon as it exists.
     pub(super) doomed: bool,
     pub(super) cgroup: Option<Cgroup>,
+    /// What the cgroup holds its members to.
+    pub(super) limits: CgroupLimits,
+    /// Nobody reads its gauges any more.
+    pub(super) let_go: bool,
     /// Read when pid 1 has ended, and with it everything in the cell.
     pub(super) used: Used,
 }

@@ -43,6 +43,15 @@ pub(crate) enum Kind {
 
 /// From the executor.
 #[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Packet {
+    /// What it wants.
+    pub(crate) request: Request,
+    /// Cells whose gauges it will not read any more.
+    pub(crate) let_go: Vec<CellId>,
+}
+
+/// What an executor can want.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Start a cell. Carries stdin, stdout, stderr, job, control.
     Spawn { cell: CellId, config: CellConfig, kind: Kind },
@@ -133,7 +142,8 @@ pub(crate) enum Event {
     Homeless { cell: CellId, reason: String },
     /// A directory of the home is where a file of the run belongs.
     Blocked { cell: CellId, name: String },
-    /// A cell is gone: processes, mounts and cgroups. What it had used, read before that.
+    /// A cell is gone: its processes and mounts, and its cgroup, unless the next cell gets that one.
+    /// What it had used, read before that.
     Gone { cell: CellId, used: Used },
 }
 
@@ -175,16 +185,25 @@ pub(crate) fn send<T: Serialize>(
     Ok(sys::send(socket.as_raw_fd(), &bytes, &fds)?)
 }
 
-/// Receives one packet with its descriptors.
-pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
-    socket: impl AsFd,
-) -> Result<(T, Vec<OwnedFd>), ProtocolError> {
-    let mut buffer = vec![0; PACKET];
-    let (len, fds) = sys::receive(socket.as_fd().as_raw_fd(), &mut buffer)?;
-    let fds = fds.into_iter().flatten().map(sys::owned).collect();
-    if len == 0 {
-        return Err(ProtocolError::Closed);
+/// Room for one packet, used again and again.
+pub(crate) struct Inbox(Box<[u8]>);
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self(vec![0; PACKET].into())
     }
-    let packet = serde_json::from_slice(&buffer[..len]);
-    packet.map(|packet| (packet, fds)).map_err(|e| ProtocolError::Malformed(e.to_string()))
+
+    /// Receives one packet with its descriptors.
+    pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
+        &mut self,
+        socket: impl AsFd,
+    ) -> Result<(T, Vec<OwnedFd>), ProtocolError> {
+        let (len, fds) = sys::receive(socket.as_fd().as_raw_fd(), &mut self.0)?;
+        let fds = fds.into_iter().flatten().map(sys::owned).collect();
+        if len == 0 {
+            return Err(ProtocolError::Closed);
+        }
+        let packet = serde_json::from_slice(&self.0[..len]);
+        packet.map(|packet| (packet, fds)).map_err(|e| ProtocolError::Malformed(e.to_string()))
+    }
 }

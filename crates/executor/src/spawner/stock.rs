@@ -1,7 +1,10 @@
-//! What a cell needs and can be made before anyone asks: a cgroup, and a network with its loopback
-//! up. Each is used once. Making them takes longer than the rest of a cold start together.
+//! What a cell needs and can be there before anyone asks: a cgroup, and a network with its loopback
+//! up. Making them takes longer than the rest of a cold start together.
+//!
+//! A network is used once. A cgroup is used again after cells that have left nothing in it.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     os::fd::{AsRawFd, OwnedFd},
@@ -12,14 +15,23 @@ use cloche_jail::{
     sys,
 };
 
-const NEW_NET: u64 = 0x4000_0000;
-/// How many of each are kept.
-const LEVEL: usize = 4;
+use super::{held::Held, protocol::CellId};
 
-/// Made ahead, for the next cells.
+const NEW_NET: u64 = 0x4000_0000;
+/// How many of each are made ahead.
+const LEVEL: usize = 4;
+/// How many cgroups are kept for the next cells, and how many whose gauges may still be read.
+const MOST_CGROUPS: usize = 32;
+
+/// There for the next cells.
 pub(super) struct Stock {
     networks: Vec<OwnedFd>,
-    cgroups: Vec<Cgroup>,
+    /// Nobody is in them. The last one is taken first.
+    cgroups: Vec<(CgroupLimits, Cgroup)>,
+    /// Of cells that are gone and whose gauges may still be read.
+    read: BTreeMap<CellId, (CgroupLimits, Cgroup)>,
+    /// Not to be used again, and not removed yet.
+    leaving: Vec<Cgroup>,
     /// What the next cgroups will most likely be asked to hold to.
     limits: Option<CgroupLimits>,
     /// Our own network, to go back to.
@@ -29,8 +41,15 @@ pub(super) struct Stock {
 
 impl Stock {
     pub(super) fn new() -> Self {
-        let home = File::open("/proc/self/ns/net").ok().map(OwnedFd::from);
-        Self { networks: Vec::new(), cgroups: Vec::new(), limits: None, home, made: 0 }
+        Self {
+            networks: Vec::new(),
+            cgroups: Vec::new(),
+            read: BTreeMap::new(),
+            leaving: Vec::new(),
+            limits: None,
+            home: File::open("/proc/self/ns/net").ok().map(OwnedFd::from),
+            made: 0,
+        }
     }
 
     /// A network of its own for one cell; none where we cannot make them.
@@ -40,21 +59,69 @@ impl Stock {
 
     /// A cgroup with these limits.
     pub(super) fn cgroup(&mut self, all: &Hierarchy, limits: CgroupLimits) -> io::Result<Cgroup> {
-        if self.limits == Some(limits)
-            && let Some(cgroup) = self.cgroups.pop()
-        {
-            return Ok(cgroup);
-        }
-        self.clear_cgroups();
         self.limits = Some(limits);
-        self.make_cgroup(all, limits)
+        match self.cgroups.iter().rposition(|(have, _)| *have == limits) {
+            Some(at) => Ok(self.cgroups.remove(at).1),
+            None => self.make_cgroup(all, limits),
+        }
+    }
+
+    /// Takes the cgroup of a cell that has ended; false if it has one that cannot go yet.
+    pub(super) fn take_back(&mut self, cell: CellId, held: &mut Held) -> bool {
+        let Some(mut cgroup) = held.cgroup.take() else { return true };
+        // Killing has changed what it holds to.
+        if held.doomed || !cgroup.is_renewable() {
+            let is_removed = cgroup.remove();
+            held.cgroup = (!is_removed).then_some(cgroup);
+            return is_removed;
+        }
+        self.read.insert(cell, (held.limits, cgroup));
+        if held.let_go {
+            self.let_go(cell);
+        } else if self.read.len() > MOST_CGROUPS
+            && let Some((_, (_, cgroup))) = self.read.pop_first()
+        {
+            self.leaving.push(cgroup);
+        }
+        true
+    }
+
+    /// Nobody reads the gauges of a cell that is gone: its cgroup can be used again.
+    pub(super) fn let_go(&mut self, cell: CellId) {
+        let Some((limits, cgroup)) = self.read.remove(&cell) else { return };
+        if !cgroup.renew() {
+            self.leaving.push(cgroup);
+            return;
+        }
+        self.cgroups.push((limits, cgroup));
+        if self.cgroups.len() > MOST_CGROUPS {
+            // The one that was not used for the longest time.
+            self.leaving.push(self.cgroups.remove(0).1);
+        }
+    }
+
+    /// Whether something waits to be removed.
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Removes what can go.
+    pub(super) fn remove_leaving(&mut self) {
+        self.leaving.retain_mut(|cgroup| !cgroup.remove());
     }
 
     /// Whether something is missing that could be made ahead.
     pub(super) fn is_short(&self, with_cgroups: bool) -> bool {
         // If nobody has asked for a cell yet, what will be asked for is not known.
         self.limits.is_some()
-            && (self.networks.len() < LEVEL || with_cgroups && self.cgroups.len() < LEVEL)
+            && (self.networks.len() < LEVEL || with_cgroups && self.wants_cgroup().is_some())
+    }
+
+    /// The limits of a cgroup that should be made ahead.
+    fn wants_cgroup(&self) -> Option<CgroupLimits> {
+        let limits = self.limits?;
+        let there = self.cgroups.iter().filter(|(have, _)| *have == limits).count();
+        (there < LEVEL).then_some(limits)
     }
 
     /// Makes one thing that is missing; false when nothing is.
@@ -69,11 +136,10 @@ impl Stock {
             self.networks.push(network);
             return true;
         }
-        if let (Some(all), Some(limits)) = (all, self.limits)
-            && self.cgroups.len() < LEVEL
+        if let (Some(all), Some(limits)) = (all, self.wants_cgroup())
             && let Ok(cgroup) = self.make_cgroup(all, limits)
         {
-            self.cgroups.push(cgroup);
+            self.cgroups.push((limits, cgroup));
             return true;
         }
         false
@@ -92,17 +158,15 @@ impl Stock {
         sys::setns(home.as_raw_fd(), NEW_NET).map_err(os)?;
         made.map(OwnedFd::from)
     }
-
-    fn clear_cgroups(&mut self) {
-        for mut cgroup in self.cgroups.drain(..) {
-            // Nobody was ever in it, so it goes at once.
-            cgroup.remove();
-        }
-    }
 }
 
 impl Drop for Stock {
     fn drop(&mut self) {
-        self.clear_cgroups();
+        let idle = self.cgroups.drain(..).map(|(_, cgroup)| cgroup);
+        let read = std::mem::take(&mut self.read).into_values().map(|(_, cgroup)| cgroup);
+        for mut cgroup in idle.chain(read).chain(self.leaving.drain(..)) {
+            // Nobody is in it, so it goes at once.
+            cgroup.remove();
+        }
     }
 }

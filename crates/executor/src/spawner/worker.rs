@@ -29,7 +29,10 @@ use super::{
     keeper::Options,
     packer,
     plans::{Plans, Shape},
-    protocol::{self, CellConfig, CellId, Event, HomeRequest, Kind, ProtocolError, Request, Used},
+    protocol::{
+        self, CellConfig, CellId, Event, HomeRequest, Inbox, Kind, Packet, ProtocolError, Request,
+        Used,
+    },
     stock::Stock,
     templates::Template,
 };
@@ -99,6 +102,7 @@ impl Worker<'_> {
     fn serve(&mut self) -> Result<(), ProtocolError> {
         let missing = self.plans.ground.missing.clone();
         protocol::send(self.socket, &Event::Hello { walls_missing: missing }, &[])?;
+        let mut inbox = Inbox::new();
         loop {
             // What is made ahead is made when nobody has asked for a while: a cell that was just
             // started has more use for the time.
@@ -115,8 +119,11 @@ impl Worker<'_> {
             }
             // Whoever asks waits; what has ended does not.
             if woken.request {
-                match protocol::receive::<Request>(self.socket) {
-                    Ok((request, fds)) => self.answer(request, &fds)?,
+                match inbox.receive::<Packet>(self.socket) {
+                    Ok((Packet { request, let_go }, fds)) => {
+                        let_go.into_iter().for_each(|cell| self.let_go(cell));
+                        self.answer(request, &fds)?;
+                    }
                     Err(ProtocolError::Closed) => return Ok(()),
                     Err(ProtocolError::WouldBlock | ProtocolError::Malformed(_)) => {}
                     Err(error) => return Err(error),
@@ -134,6 +141,7 @@ impl Worker<'_> {
         let sockets = self.templates.values().map(|template| template.socket.as_fd());
         fds.extend(sockets.chain(pidfds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let dying = self.cells.values().any(|held| matches!(held.life, Life::Ended));
+        let dying = dying || self.stock.is_leaving();
         match poll(&mut fds, most.or(dying.then_some(&SOON))) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(ProtocolError::System(errno.raw_os_error())),
@@ -222,7 +230,8 @@ impl Worker<'_> {
         let slot = self.free_slot();
         let all = self.plans.ground.cgroups.as_ref();
         let cgroup = all.map(|all| self.stock.cgroup(all, limits)).transpose()?;
-        let held = Held { slot, life: Life::Pending, doomed: false, cgroup, used: Used::default() };
+        let (life, used) = (Life::Pending, Used::default());
+        let held = Held { slot, life, doomed: false, cgroup, limits, let_go: false, used };
         Ok(self.cells.entry(cell).or_insert(held))
     }
 
@@ -320,22 +329,31 @@ impl Worker<'_> {
         (0..ground::GUEST_IDS).find(|slot| !taken.contains(slot)).unwrap_or(0)
     }
 
+    /// Nobody reads the gauges of this cell any more.
+    fn let_go(&mut self, cell: CellId) {
+        match self.cells.get_mut(&cell) {
+            Some(held) => held.let_go = true,
+            None => self.stock.let_go(cell),
+        }
+    }
+
     /// Reaps what has ended and cleans up after it.
     fn collect(&mut self, ended: &[CellId]) -> Result<(), ProtocolError> {
         for cell in ended {
             if let Some(held) = self.cells.get_mut(cell) {
                 held.life = Life::Ended;
-                let used = held.cgroup.as_mut().and_then(Cgroup::read);
+                let used = held.cgroup.as_ref().and_then(Cgroup::read);
                 held.used = used.map(Used::from).unwrap_or_default();
             }
         }
         while let Ok(true) = sys::reap() {}
         let mut gone = Vec::new();
         for (cell, held) in &mut self.cells {
-            if matches!(held.life, Life::Ended) && held.cgroup.as_mut().is_none_or(Cgroup::remove) {
+            if matches!(held.life, Life::Ended) && self.stock.take_back(*cell, held) {
                 gone.push((*cell, held.used));
             }
         }
+        self.stock.remove_leaving();
         // All of them, although the first that cannot be told of means that nobody listens.
         let mut told = Ok(());
         for (cell, used) in gone {
@@ -359,7 +377,7 @@ impl Worker<'_> {
             let ended = self.wait(Some(&NOW)).map(|woken| woken.ended).unwrap_or_default();
             // The executor may be gone, and with it whoever would hear of it.
             let _ = self.collect(&ended);
-            if self.cells.is_empty() {
+            if self.cells.is_empty() && !self.stock.is_leaving() {
                 break;
             }
             thread::sleep(Duration::from_millis(2));
