@@ -1,16 +1,16 @@
 //! The system calls that the jail makes, by name, and their numbers on each architecture.
 
 #[cfg(target_arch = "x86_64")]
-const NUMBERS: [usize; 54] = [
+const NUMBERS: [usize; 56] = [
     0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444, 445,
     446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112, 293, 268,
-    72, 428, 429, 442, 259, 56, 13, 144, 28, 9, 304, 271, 14, 334,
+    72, 428, 429, 442, 259, 56, 13, 144, 28, 9, 304, 271, 14, 53, 289, 334,
 ];
 #[cfg(target_arch = "aarch64")]
-const NUMBERS: [usize; 54] = [
+const NUMBERS: [usize; 56] = [
     63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445, 446,
     277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59, 53, 25,
-    428, 429, 442, 33, 220, 134, 119, 233, 222, 265, 73, 135, 293,
+    428, 429, 442, 33, 220, 134, 119, 233, 222, 265, 73, 135, 199, 74, 293,
 ];
 
 /// A call, as a place in the table of numbers.
@@ -69,6 +69,8 @@ pub(crate) enum Call {
     OpenByHandleAt,
     Ppoll,
     RtSigprocmask,
+    Socketpair,
+    Signalfd4,
     #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template's library"))]
     Rseq,
 }
@@ -142,6 +144,8 @@ pub(crate) enum WithPath {
     Mknodat,
     OpenTree,
     Openat,
+    #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template's library"))]
+    Prctl,
     Umount2,
 }
 
@@ -155,7 +159,46 @@ impl From<WithPath> for Call {
             WithPath::Mknodat => Self::Mknodat,
             WithPath::OpenTree => Self::OpenTree,
             WithPath::Openat => Self::Openat,
+            WithPath::Prctl => Self::Prctl,
             WithPath::Umount2 => Self::Umount2,
+        }
+    }
+}
+
+/// Calls that read a few words of ours, and otherwise take plain numbers.
+#[derive(Clone, Copy)]
+pub(crate) enum WithWords {
+    Prlimit64,
+    RtSigaction,
+    RtSigprocmask,
+    SchedSetscheduler,
+    Signalfd4,
+}
+
+impl WithWords {
+    /// Which argument points at them, and the most words that the kernel reads there.
+    pub(crate) const fn reads(self) -> (usize, usize) {
+        match self {
+            // struct rlimit64: soft and hard.
+            Self::Prlimit64 => (2, 2),
+            // The kernel's struct sigaction: handler, flags, restorer, mask.
+            Self::RtSigaction => (1, 4),
+            // A mask of 64 signals.
+            Self::RtSigprocmask | Self::Signalfd4 => (1, 1),
+            // struct sched_param: one int.
+            Self::SchedSetscheduler => (2, 1),
+        }
+    }
+}
+
+impl From<WithWords> for Call {
+    fn from(call: WithWords) -> Self {
+        match call {
+            WithWords::Prlimit64 => Self::Prlimit64,
+            WithWords::RtSigaction => Self::RtSigaction,
+            WithWords::RtSigprocmask => Self::RtSigprocmask,
+            WithWords::SchedSetscheduler => Self::SchedSetscheduler,
+            WithWords::Signalfd4 => Self::Signalfd4,
         }
     }
 }

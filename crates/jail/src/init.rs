@@ -108,7 +108,7 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
         Ok(None) => guest(),
         Ok(Some(pid)) => {
             report_ready();
-            pid_one::supervise(pid)
+            pid_one::supervise(pid, None)
         }
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));

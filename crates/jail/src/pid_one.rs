@@ -8,16 +8,29 @@ use crate::{
     apply::{self, Part},
     calls::Call,
     init::{CONTROL_FD, CellFds, FIRST_FOREIGN_FD, JOB_FD, Report, failed, report},
-    sys::{self, Changed, Errno, Prctl, RawFd, Result},
+    small_filter::{SmallFilter, Verdict},
+    sys::{self, Changed, Errno, Prctl, RawFd, Result, Room},
     text::Text,
+    watch::{self, Watch},
 };
+
+/// What a pid 1 that shares a template's memory has of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Own {
+    /// Where it lives.
+    pub(crate) room: Room,
+    /// The user it becomes.
+    pub(crate) user: u32,
+    /// Where it hears of sockets, if its network is to be used again.
+    pub(crate) sockets: Option<RawFd>,
+}
 
 /// Pid 1 that shares a template's memory, beside its guest: builds the box, gives up every right,
 /// lets the guest go on, and does nothing but wait.
 pub(crate) fn stay_behind(
     program: &[u8],
     fds: CellFds,
-    user: u32,
+    own: Own,
     (guest, go): (Result<Option<i32>>, RawFd),
 ) -> ! {
     if sys::read(fds.go, &mut [0]) != Ok(1) {
@@ -31,14 +44,20 @@ pub(crate) fn stay_behind(
         report(fds.control, failed(failure.wall, failure.errno));
         sys::exit(1);
     }
-    let given_up = give_up(user).and_then(|()| sys::write(go, b"!"));
     if fds.control != CONTROL_FD && sys::dup_onto(fds.control, CONTROL_FD).is_err() {
         sys::exit(1);
     }
-    let closed = sys::close_range(FIRST_FOREIGN_FD, u32::MAX);
-    match given_up.and(closed).and(guest) {
-        Ok(Some(pid)) => supervise(pid),
-        Ok(None) => sys::exit(1),
+    // The other end of `go` may be where the watch's descriptors belong.
+    let ready = sys::dup_above(go, watch::FIRST_OTHER_FD as RawFd).and_then(|go| {
+        let watch = own.sockets.map(|sockets| Watch::begin(own.room, sockets)).transpose()?;
+        give_up(own.user)?;
+        sys::write(go, b"!")?;
+        let first = watch.as_ref().map_or(FIRST_FOREIGN_FD, |_| watch::FIRST_OTHER_FD);
+        sys::close_range(first, u32::MAX).map(|()| watch)
+    });
+    match ready.and_then(|watch| guest.map(|guest| (guest, watch))) {
+        Ok((Some(pid), watch)) => supervise(pid, watch),
+        Ok((None, _)) => sys::exit(1),
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));
             sys::exit(1)
@@ -52,7 +71,7 @@ fn give_up(user: u32) -> Result<()> {
     sys::become_user(user, user, false)?;
     sys::capset_none()?;
     sys::prctl(Prctl::NoNewPrivs, 1)?;
-    sys::seccomp(&filter())
+    sys::seccomp(SmallFilter::new(&CALLS, Verdict::Allow, Verdict::Kill).bytes())
 }
 
 fn while_ok(mut results: impl Iterator<Item = Result<()>>) {
@@ -60,8 +79,10 @@ fn while_ok(mut results: impl Iterator<Item = Result<()>>) {
 }
 
 /// What such a pid 1 still calls. Everything else is its end.
-const CALLS: [Call; 11] = [
+const CALLS: [Call; 13] = [
     Call::Waitid,
+    Call::Ppoll,
+    Call::Ioctl,
     Call::Read,
     Call::Write,
     Call::Close,
@@ -74,46 +95,22 @@ const CALLS: [Call; 11] = [
     Call::ExitGroup,
 ];
 
-/// As a filter: the architecture, then each call, then the verdict.
-fn filter() -> [u8; (CALLS.len() + 6) * 8] {
-    const LOAD: u16 = 0x20;
-    const IS: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
-    const KILL_PROCESS: u32 = 0x8000_0000;
-    const ALLOW: u32 = 0x7fff_0000;
-    let (mut out, last) = ([0; (CALLS.len() + 6) * 8], CALLS.len() as u8);
-    let mut at = 0;
-    let mut put = |code: u16, then: u8, or: u8, value: u32| {
-        let word = u64::from(code) | u64::from(then) << 16 | u64::from(or) << 24;
-        let word = word | u64::from(value) << 32;
-        out[at..at + 8].copy_from_slice(&word.to_le_bytes());
-        at += 8;
-    };
-    put(LOAD, 0, 0, 4);
-    put(IS, 1, 0, ARCHITECTURE);
-    put(RETURN, 0, 0, KILL_PROCESS);
-    put(LOAD, 0, 0, 0);
-    for (left, call) in (1..=last).rev().zip(CALLS) {
-        put(IS, left, 0, call.number() as u32);
-    }
-    put(RETURN, 0, 0, KILL_PROCESS);
-    put(RETURN, 0, 0, ALLOW);
-    out
-}
-
 /// Reaps until the main process has ended; then ends, and everything in the cell with it.
-pub(crate) fn supervise(main: i32) -> ! {
+pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
     (0..=JOB_FD).for_each(sys::close);
     let mut heeds = true;
     loop {
-        let ended = match sys::wait_for_change() {
+        let changed = match &mut watch {
+            Some(watch) => watch.wait_for_change(),
+            None => sys::wait_for_change(),
+        };
+        let ended = match changed {
             Ok(Changed::Exited { pid, code }) if pid == main => Some(Report::Exited(code)),
             Ok(Changed::Killed { pid, signal }) if pid == main => Some(Report::Signalled(signal)),
             // Once: whoever says it again and again would keep us busy, at nobody's expense.
             Ok(Changed::Stopped { pid }) if pid == main && heeds => {
                 if let Some(code) = last_word(main, &mut heeds) {
-                    end(Report::Exited(code));
+                    end(Report::Exited(code), watch.as_ref());
                 }
                 None
             }
@@ -122,13 +119,16 @@ pub(crate) fn supervise(main: i32) -> ! {
         };
         if let Some(ended) = ended {
             end_everyone_else();
-            end(ended);
+            end(ended, watch.as_ref());
         }
     }
 }
 
-fn end(ended: Report) -> ! {
+fn end(ended: Report, watch: Option<&Watch>) -> ! {
     report(CONTROL_FD, ended);
+    if let Some(watch) = watch {
+        watch.end();
+    }
     sys::exit(0)
 }
 
@@ -154,8 +154,9 @@ pub(crate) fn stop_instead_of_ending(code: u8) {
     let mut name = Text::default();
     name.text(LAST_WORD).number(u32::from(code)).text(b"\0");
     let (main, mut buffer) = (sys::getpid(), [0; 512]);
+    let named = CStr::from_bytes_with_nul(name.bytes()).map_err(|_| Errno::INVAL);
     // Only where pid 1 will find it there as well: it would be stopped for good.
-    if sys::set_name(name.bytes()).is_ok() && word_of(main, &mut buffer).is_some() {
+    if named.and_then(sys::set_name).is_ok() && word_of(main, &mut buffer).is_some() {
         let _ = sys::kill(main, STOP);
     }
 }

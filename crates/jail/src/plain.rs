@@ -1,11 +1,12 @@
-//! The system calls that take nothing but numbers, or one path: nothing here is unsafe. Core only.
+//! The system calls that take nothing but numbers, one path or a few words: nothing here is unsafe.
+//! Core only.
 
 use core::{ffi::CStr, marker::PhantomData, ptr};
 
 use crate::{
-    calls::{Plain, WithPath},
+    calls::{Plain, WithPath, WithWords},
     errno::{Errno, Result},
-    sys::{AT_FDCWD, AT_RECURSIVE, RawFd, numbers, with_path},
+    sys::{AT_FDCWD, AT_RECURSIVE, RawFd, numbers, with_path, with_words},
 };
 
 /// Opens a path; always close-on-exec.
@@ -107,6 +108,49 @@ pub enum Prctl {
 /// prctl(2) with one number.
 pub fn prctl(option: Prctl, value: usize) -> Result<()> {
     numbers(Plain::Prctl, [option as usize, value, 0, 0, 0, 0]).map(drop)
+}
+
+/// Gives this thread a name, which is cut to 15 bytes.
+#[cfg(cloche_template)]
+pub fn set_name(name: &CStr) -> Result<()> {
+    const PR_SET_NAME: usize = 15;
+    with_path(WithPath::Prctl, 1, name, [PR_SET_NAME, 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// Sets a resource limit of this process, soft and hard.
+pub fn setrlimit(which: u32, soft: u64, hard: u64) -> Result<()> {
+    with_words(WithWords::Prlimit64, &[soft, hard], [0, which as usize, 0, 0, 0, 0]).map(drop)
+}
+
+/// Whether a signal is ignored, or does what it does by itself; for that of children: whether they
+/// are reaped by the kernel at once, unseen.
+pub fn ignore_signal(signal: usize, ignore: bool) -> Result<()> {
+    // Handler (SIG_IGN is 1, SIG_DFL is 0), flags, restorer, mask: no handler of ours is run.
+    let action = [u64::from(ignore), 0, 0, 0];
+    with_words(WithWords::RtSigaction, &action, [signal, 0, 0, 8, 0, 0]).map(drop)
+}
+
+/// Lets no signal reach this thread any more but those that cannot be held back.
+pub fn block_signals() -> Result<()> {
+    const SETMASK: usize = 2;
+    with_words(WithWords::RtSigprocmask, &[u64::MAX], [SETMASK, 0, 0, 8, 0, 0]).map(drop)
+}
+
+/// A descriptor that is readable when a signal was held back.
+pub fn signal_descriptor(signal: usize) -> Result<RawFd> {
+    const NEW: usize = usize::MAX;
+    const CLOEXEC: usize = 0o2_000_000;
+    with_words(WithWords::Signalfd4, &[1 << (signal - 1)], [NEW, 0, 8, CLOEXEC, 0, 0])
+        .map(|fd| fd as RawFd)
+}
+
+/// Has this thread go before all ordinary ones when it has something to do; what it starts is
+/// ordinary again.
+pub fn go_first() -> Result<()> {
+    const RR_RESET_ON_FORK: usize = 2 | 0x4000_0000;
+    const PRIORITY: u64 = 1;
+    with_words(WithWords::SchedSetscheduler, &[PRIORITY], [0, RR_RESET_ON_FORK, 0, 0, 0, 0])
+        .map(drop)
 }
 
 /// The Landlock version of this kernel, or an error where there is none.

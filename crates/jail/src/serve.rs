@@ -8,9 +8,11 @@
 
 use crate::{
     init::{self, CellFds, MAX_CGROUPS},
-    pid_one,
+    networks::{Network, Networks},
+    pid_one::{self, Own},
     sys::{self, Errno, HotPages, Place, Prctl, RawFd, Result, Room, ThreadIdPlace},
     text::Text,
+    watch,
 };
 
 const NEW_USER: u64 = 0x1000_0000;
@@ -24,8 +26,8 @@ pub const NO_ID: u32 = u32::MAX;
 /// A request begins with the ids, as the template's own namespace counts: image owner, guest,
 /// guest as it sees itself; then the namespaces to be born into.
 pub const REQUEST_HEAD: usize = 20;
-/// Milliseconds without a request after which a network is made for the next one.
-const QUIET: u32 = 2;
+/// Nanoseconds without a request after which a network is made for the next one.
+const QUIET: u64 = 2_000_000;
 /// The most cells of one template at a time.
 const MAX_CELLS: usize = 2048;
 
@@ -42,8 +44,8 @@ fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
     let hidden = sys::prctl(Prctl::Dumpable, 0);
     let (Ok(()), Ok(libc)) = (hidden, sys::thread_id_place()) else { sys::exit(1) };
     let mut request = [0; REQUEST_LEN];
-    let network = Network { made: None, wanted: None };
-    let mut template = Template { libc, guest, hot, network, rooms: Rooms::new() };
+    let networks = Networks::new();
+    let mut template = Template { libc, guest, hot, networks, rooms: Rooms::new() };
     loop {
         match sys::receive(socket, &mut request) {
             Err(Errno::INTR) => {}
@@ -56,8 +58,8 @@ fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
                         answer(socket, pid, &[pidfd]);
                         sys::close(pidfd);
                         // Not at once: the new cell has more use for the time.
-                        if sys::is_readable(socket, QUIET) != Ok(true) {
-                            let _ = template.network.make_ahead();
+                        if sys::readable([socket], Some(QUIET)) != Ok([true]) {
+                            let _ = template.networks.make_ahead();
                         }
                     }
                     Err(errno) => answer(socket, -errno.0, &[]),
@@ -69,8 +71,16 @@ fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
 
 /// Room for the first processes of cells; what is free is used again.
 struct Rooms {
-    /// Each with whether something was in it since it was wiped.
-    rooms: [Option<(Room, bool)>; MAX_CELLS],
+    rooms: [Option<Lodging>; MAX_CELLS],
+}
+
+/// A room and what belongs to whoever is in it.
+#[derive(Clone, Copy)]
+struct Lodging {
+    room: Room,
+    /// Something was in it since it was wiped.
+    used: bool,
+    network: Option<Network>,
 }
 
 impl Rooms {
@@ -78,20 +88,29 @@ impl Rooms {
         Self { rooms: [None; MAX_CELLS] }
     }
 
-    /// A room for a new cell. All that have become free are wiped before that cell's guest gets its
-    /// copy of this memory: what is left there is about others.
-    fn free(&mut self) -> Result<Room> {
-        for (room, used) in self.rooms.iter_mut().map_while(Option::as_mut) {
-            if *used && room.is_free() {
-                room.wipe()?;
-                *used = false;
+    /// Wipes all that have become free, and so before the next cell's guest gets its copy of this
+    /// memory: what is left there is about others. Gives back the networks that are as they were.
+    fn tidy(&mut self, networks: &mut Networks) -> Result<()> {
+        for lodging in self.rooms.iter_mut().map_while(Option::as_mut) {
+            if lodging.used && lodging.room.is_free() {
+                match lodging.network.take() {
+                    Some(network) if lodging.room.was_left_clean() => networks.keep(network),
+                    Some(network) => network.forget(),
+                    None => {}
+                }
+                lodging.room.wipe()?;
+                lodging.used = false;
             }
         }
-        let is_free =
-            |place: &&mut Option<(Room, bool)>| place.is_none_or(|(room, _)| room.is_free());
+        Ok(())
+    }
+
+    /// A room for a new cell with this network.
+    fn take(&mut self, network: Option<Network>) -> Result<Room> {
+        let is_free = |place: &&mut Option<Lodging>| place.is_none_or(|lodging| !lodging.used);
         let place = self.rooms.iter_mut().find(is_free).ok_or(Errno::AGAIN)?;
-        let room = place.map_or_else(Room::new, |(room, _)| Ok(room))?;
-        *place = Some((room, true));
+        let room = place.map_or_else(Room::new, |lodging| Ok(lodging.room))?;
+        *place = Some(Lodging { room, used: true, network });
         Ok(room)
     }
 }
@@ -102,45 +121,15 @@ fn answer(socket: RawFd, value: i32, fds: &[RawFd]) {
     }
 }
 
-/// The networks this process goes through: each is for one cell, which is born into it. No two
-/// cells have the same.
-struct Network {
-    /// The kind of the one we are in, if no cell has it.
-    made: Option<u64>,
-    /// The kind that was asked for last.
-    wanted: Option<u64>,
-}
-
-impl Network {
-    /// Be in a network of this kind that no cell has; the next one to be born has it.
-    fn enter_new(&mut self, kind: u64) -> Result<()> {
-        self.wanted = Some(kind);
-        if self.made != Some(kind) {
-            self.make_ahead()?;
-        }
-        self.made = None;
-        Ok(())
-    }
-
-    /// Leaves for a network like the last one. What fails here is tried again when it is needed.
-    fn make_ahead(&mut self) -> Result<()> {
-        let Some(kind) = self.wanted else { return Ok(()) };
-        self.made = None;
-        sys::unshare(NEW_NET)?;
-        if kind & WITH_LOOPBACK != 0 {
-            sys::loopback_up()?;
-        }
-        self.made = Some(kind);
-        Ok(())
-    }
-}
-
 /// What a new cell is told.
 #[derive(Clone, Copy)]
 struct NewCell {
     fds: CellFds,
     /// The other end of `go`, which it must not have.
     ready: RawFd,
+    room: Room,
+    /// Its network is to be used again.
+    is_watched: bool,
     /// The guest's user and group, as it sees them.
     user: u32,
     libc: ThreadIdPlace,
@@ -154,7 +143,7 @@ struct Template {
     guest: Place,
     /// What guests will need of our memory.
     hot: HotPages,
-    network: Network,
+    networks: Networks,
     rooms: Rooms,
 }
 
@@ -175,17 +164,21 @@ impl Template {
         let mut cgroups = [None; MAX_CGROUPS];
         cgroups.iter_mut().zip(doors).for_each(|(to, from)| *to = *from);
         let namespaces = u64::from(id(12)) | u64::from(id(16)) << 32;
-        let network = namespaces & (NEW_NET | WITH_LOOPBACK);
-        if network & NEW_NET != 0 {
-            self.network.enter_new(network)?;
-        }
-        let room = self.rooms.free()?;
+        self.rooms.tidy(&mut self.networks)?;
+        let network = match namespaces & NEW_NET {
+            0 => None,
+            _ => Some(self.networks.enter(namespaces & WITH_LOOPBACK != 0)?),
+        };
+        let room = self.rooms.take(network).inspect_err(|_| {
+            network.map(Network::forget);
+        })?;
         let stdio = [*stdin, *stdout, *stderr];
         let (go, ready) = sys::pipe()?;
         let fds = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
         let Self { libc, guest, hot, .. } = *self;
-        let cell = NewCell { fds, ready, user: id(8), libc, guest, hot };
-        let namespaces = namespaces & !network;
+        let is_watched = network.is_some();
+        let cell = NewCell { fds, ready, room, is_watched, user: id(8), libc, guest, hot };
+        let namespaces = namespaces & !(NEW_NET | WITH_LOOPBACK);
         let started = room.start(namespaces, cell, program, begin);
         sys::close(go);
         let mapped = started.and_then(|(pid, pidfd)| {
@@ -208,14 +201,21 @@ fn begin(cell: NewCell, program: &[u8]) -> ! {
     sys::close(cell.ready);
     let _ = sys::ignore_signal(sys::SIGCHLD, false);
     let Ok((guest, go)) = sys::pipe() else { sys::exit(1) };
+    // Before there is a guest, so that it is watched from its first moment. Where that cannot be,
+    // the network is not used again.
+    let sockets = if cell.is_watched { watch::install().ok() } else { None };
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {
+            sockets.map(sys::close);
             sys::close(go);
             let fds = CellFds { go: guest, ..cell.fds };
             init::become_guest(program, fds, || cell.hot.map());
             cell.guest.go()
         }
-        parent => pid_one::stay_behind(program, cell.fds, cell.user, (parent, go)),
+        parent => {
+            let own = Own { room: cell.room, user: cell.user, sockets };
+            pid_one::stay_behind(program, cell.fds, own, (parent, go))
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use core::{arch::asm, ffi::CStr, mem::size_of};
 
-use crate::calls::{Call, Plain, WithPath};
+use crate::calls::{Call, Plain, WithPath, WithWords};
 pub use crate::{
     errno::{Errno, Result},
     plain::*,
@@ -68,6 +68,23 @@ pub(crate) fn with_path(
     unsafe { syscall(call.into(), args) }
 }
 
+/// A call that reads words of ours and otherwise takes plain numbers.
+#[inline]
+pub(crate) fn with_words<const N: usize>(
+    call: WithWords,
+    words: &[u64; N],
+    mut args: [usize; 6],
+) -> Result<usize> {
+    let (at, most) = call.reads();
+    if N < most {
+        return Err(Errno::INVAL);
+    }
+    args[at] = words.as_ptr() as usize;
+    // SAFETY: the kernel reads at most `most` words there, which are borrowed for the call; these
+    // calls are given no other pointer but null.
+    unsafe { syscall(call.into(), args) }
+}
+
 pub(crate) const AT_FDCWD: usize = -100_isize as usize;
 
 /// Reads once.
@@ -78,14 +95,15 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// Whether there is something to read, within so many milliseconds.
-pub fn is_readable(fd: RawFd, within: u32) -> Result<bool> {
-    let mut ask = [fd, 1];
-    let time = [u64::from(within / 1000), u64::from(within % 1000) * 1_000_000];
-    let args = [ask.as_mut_ptr() as usize, 1, time.as_ptr() as usize, 0, 0, 0];
+/// Which of them have something to read; waits for one that has, at most so many nanoseconds.
+pub fn readable<const N: usize>(fds: [RawFd; N], within: Option<u64>) -> Result<[bool; N]> {
+    let mut ask = fds.map(|fd| [fd, 1]);
+    let time = within.map(|within| [within / 1_000_000_000, within % 1_000_000_000]);
+    let time = time.as_ref().map_or(0, |time| time.as_ptr() as usize);
     // SAFETY: struct pollfd is two words, the second for question and answer; struct timespec is
-    // two 64-bit words; there is no mask (null).
-    unsafe { syscall(Call::Ppoll, args) }.map(|ready| ready > 0)
+    // two 64-bit words, or null: without end; there is no mask (null).
+    unsafe { syscall(Call::Ppoll, [ask.as_mut_ptr() as usize, N, time, 0, 0, 0])? };
+    Ok(ask.map(|[_, asked_and_answered]| asked_and_answered >> 16 != 0))
 }
 
 /// Writes once.
@@ -175,16 +193,6 @@ pub fn sethostname(name: &[u8]) -> Result<()> {
         .map(drop)
 }
 
-/// Gives this thread a name, which ends with a NUL and is cut to 15 bytes.
-pub fn set_name(name: &[u8]) -> Result<()> {
-    const PR_SET_NAME: usize = 15;
-    if name.last() != Some(&0) {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: the kernel reads up to the NUL, which there is.
-    unsafe { syscall(Call::Prctl, [PR_SET_NAME, name.as_ptr() as usize, 0, 0, 0, 0]) }.map(drop)
-}
-
 /// Gives up every capability: effective, permitted, inheritable.
 pub fn capset_none() -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
@@ -193,14 +201,6 @@ pub fn capset_none() -> Result<()> {
     // SAFETY: version 3 takes a header of two words and two data blocks of three words each;
     // both arrays are exactly that and outlive the call.
     unsafe { syscall(Call::Capset, [header.as_ptr() as usize, data.as_ptr() as usize, 0, 0, 0, 0]) }
-        .map(drop)
-}
-
-/// Sets a resource limit of this process, soft and hard.
-pub fn setrlimit(which: u32, soft: u64, hard: u64) -> Result<()> {
-    let limit = [soft, hard];
-    // SAFETY: struct rlimit64 is two 64-bit words; the old value is not asked for (null).
-    unsafe { syscall(Call::Prlimit64, [0, which as usize, limit.as_ptr() as usize, 0, 0, 0]) }
         .map(drop)
 }
 
@@ -230,6 +230,16 @@ pub fn landlock_allow(ruleset: RawFd, path: RawFd, access: u64) -> Result<()> {
 
 /// Installs a compiled filter: whole `sock_filter` instructions of eight bytes each.
 pub fn seccomp(program: &[u8]) -> Result<()> {
+    install_filter(program, 0).map(drop)
+}
+
+/// The same, for a filter that tells of calls; gives the descriptor that it tells them by.
+pub(crate) fn seccomp_listener(program: &[u8]) -> Result<RawFd> {
+    const NEW_LISTENER: usize = 8;
+    install_filter(program, NEW_LISTENER).map(|listener| listener as RawFd)
+}
+
+fn install_filter(program: &[u8], flags: usize) -> Result<usize> {
     #[repr(C)]
     struct Fprog(u16, *const u8);
     let (true, Ok(count)) = (program.len().is_multiple_of(8), u16::try_from(program.len() / 8))
@@ -241,9 +251,24 @@ pub fn seccomp(program: &[u8]) -> Result<()> {
     // copies them without asking for alignment, and `program` is borrowed for the call.
     unsafe {
         let fprog: *const Fprog = &raw const fprog;
-        syscall(Call::Seccomp, [1, 0, fprog as usize, 0, 0, 0])
+        syscall(Call::Seccomp, [1, flags, fprog as usize, 0, 0, 0])
     }
-    .map(drop)
+}
+
+/// Takes one call that a filter tells of, and has the kernel go on with it.
+pub(crate) fn let_call_pass(listener: RawFd) -> Result<()> {
+    const RECEIVE: usize = 0xc050_2100;
+    const ANSWER: usize = 0xc018_2101;
+    const CONTINUE: u64 = 1 << 32;
+    let mut told = [0_u64; 10];
+    // SAFETY: struct seccomp_notif is 80 bytes, all zero before; the kernel fills it in.
+    unsafe {
+        syscall(Call::Ioctl, [listener as usize, RECEIVE, told.as_mut_ptr() as usize, 0, 0, 0])?
+    };
+    let answer = [told[0], 0, CONTINUE];
+    // SAFETY: struct seccomp_notif_resp is 24 bytes: which call, a value, an error and flags.
+    unsafe { syscall(Call::Ioctl, [listener as usize, ANSWER, answer.as_ptr() as usize, 0, 0, 0]) }
+        .map(drop)
 }
 
 /// Copies this process, like fork, into new namespaces.
@@ -336,6 +361,18 @@ impl Room {
     pub fn is_free(self) -> bool {
         // SAFETY: the room is ours for good; the kernel writes this word, hence volatile.
         unsafe { self.0.read_volatile() == 0 }
+    }
+
+    /// Leaves word, from inside, that whoever is next finds all as it was.
+    pub(crate) fn leave_clean(self) {
+        // SAFETY: the second word is for this alone, and the room is the caller's until it is gone.
+        unsafe { self.0.add(1).write_volatile(1) };
+    }
+
+    /// Whether that was the last word of whoever was in it. Wiping it forgets that.
+    pub(crate) fn was_left_clean(self) -> bool {
+        // SAFETY: the room is ours for good; whoever was in it has written this word, if anyone.
+        unsafe { self.0.add(1).read_volatile() == 1 }
     }
 
     /// Starts a process in new namespaces that shares this one's memory, on a stack of its own: its
@@ -491,6 +528,12 @@ pub fn wait_for_change() -> Result<Changed> {
     wait(WSTOPPED)
 }
 
+/// What has happened to a child until now; one without a number if nothing has.
+pub(crate) fn change_until_now() -> Result<Changed> {
+    const NOHANG_STOPPED: usize = 1 | 2;
+    wait(NOHANG_STOPPED)
+}
+
 /// Reaps a child that has ended, if there is one.
 pub fn reap() -> Result<bool> {
     const WNOHANG: usize = 1;
@@ -511,36 +554,6 @@ fn wait(options: usize) -> Result<Changed> {
         5 => Changed::Stopped { pid },
         _ => Changed::Killed { pid, signal: status },
     })
-}
-
-/// Whether a signal is ignored, or does what it does by itself; for that of children: whether they
-/// are reaped by the kernel at once, unseen.
-pub fn ignore_signal(signal: usize, ignore: bool) -> Result<()> {
-    // Handler (SIG_IGN is 1, SIG_DFL is 0), flags, restorer, mask: no handler of ours is run.
-    let action = [usize::from(ignore), 0, 0, 0];
-    // SAFETY: the kernel's struct sigaction is at most four words with a mask of eight bytes; it is
-    // only read, and the old action is not asked for (null).
-    unsafe { syscall(Call::RtSigaction, [signal, action.as_ptr() as usize, 0, 8, 0, 0]) }.map(drop)
-}
-
-/// Lets no signal reach this thread any more but those that cannot be held back.
-pub fn block_signals() -> Result<()> {
-    const SETMASK: usize = 2;
-    let all = u64::MAX;
-    // SAFETY: a mask is eight bytes, only read; the old one is not asked for (null).
-    unsafe { syscall(Call::RtSigprocmask, [SETMASK, (&raw const all) as usize, 0, 8, 0, 0]) }
-        .map(drop)
-}
-
-/// Has this thread go before all ordinary ones when it has something to do; what it starts is
-/// ordinary again.
-pub fn go_first() -> Result<()> {
-    const RR_RESET_ON_FORK: usize = 2 | 0x4000_0000;
-    let priority = 1_i32;
-    let priority_at = (&raw const priority) as usize;
-    // SAFETY: struct sched_param is one int; it is only read.
-    unsafe { syscall(Call::SchedSetscheduler, [0, RR_RESET_ON_FORK, priority_at, 0, 0, 0]) }
-        .map(drop)
 }
 
 /// Becomes another program; returns only with the reason why not.

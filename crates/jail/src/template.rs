@@ -6,13 +6,16 @@ mod apply;
 mod calls;
 mod errno;
 mod init;
+mod networks;
 mod pid_one;
 mod plain;
 mod serve;
+mod small_filter;
 mod step;
 mod sys;
 mod take;
 mod text;
+mod watch;
 
 /// There is nobody to tell: a template or pid 1 that meets a bug ends, and is noticed.
 #[panic_handler]

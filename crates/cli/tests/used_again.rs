@@ -1,0 +1,159 @@
+//! What one cell has after another: networks and control groups, and only those in which nothing of
+//! an earlier cell is left.
+#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
+
+use std::{collections::BTreeSet, time::Duration};
+
+use cloche_executor::{Config, Executor, PoolSettings, RunIo};
+use cloche_model::{ByteSize, Cpus, Ending, Language, Limits, Outcome, RunSpec};
+
+#[path = "support/cloche.rs"]
+#[allow(dead_code, reason = "others use the rest")]
+mod support;
+
+use support::{binary, skip};
+
+/// An executor whose cells are all forked by one template, when they are needed.
+async fn start() -> Option<Executor> {
+    let pool = Some(PoolSettings { floor: 0, ceiling: 0, ..PoolSettings::default() });
+    match Executor::start(Config { pool, ..Config::with_program(binary()) }).await {
+        Ok(executor) => {
+            for _ in 0..100 {
+                run(&executor, "").await;
+                let shelves = executor.snapshot().shelves;
+                if shelves.iter().any(|shelf| shelf.templates > 0) {
+                    return Some(executor);
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            panic!("no template was started");
+        }
+        Err(error) => {
+            skip(&error.to_string());
+            None
+        }
+    }
+}
+
+async fn run_with(executor: &Executor, code: &str, limits: Limits) -> Outcome {
+    let spec = RunSpec { limits, ..RunSpec::new(Language::Python, code) };
+    executor.run(spec, RunIo::default()).await.unwrap()
+}
+
+async fn run(executor: &Executor, code: &str) -> String {
+    let outcome = run_with(executor, code, Limits::default()).await;
+    let said = String::from_utf8(outcome.stderr.bytes).unwrap();
+    assert_eq!((outcome.ending, said.as_str()), (Ending::Exited(0), ""), "{code}");
+    String::from_utf8(outcome.stdout.bytes).unwrap()
+}
+
+/// Says which network it is in, after all that anyone has ever done in it.
+const LOOK: &str = r#"
+import os
+found = []
+for line in open("/proc/net/dev"):
+    if line.strip().startswith("lo:") and any(map(int, line.split(":")[1].split())):
+        found.append(line)
+names = {}
+for line in open("/proc/net/snmp"):
+    kind, values = line.split(":")
+    if kind in names and kind in ("Udp", "Tcp"):
+        counts = dict(zip(names[kind].split(), map(int, values.split())))
+        done = {k: v for k, v in counts.items() if v and k not in ("RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn")}
+        found += done.items()
+    names[kind] = values
+found += open("/proc/net/unix").read().splitlines()[1:]
+assert not found, found
+print(os.readlink("/proc/self/ns/net"))
+"#;
+
+/// Programs that leave traces in their network, by every way to a socket.
+const TRACES: [&str; 5] = [
+    "import socket
+s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.sendto(b'me', s.getsockname())",
+    "import subprocess, sys
+subprocess.run([sys.executable, '-c', 'import socket; s = socket.create_server((\"\", 0)); socket.create_connection(s.getsockname())'], check=True)",
+    "import threading, socket
+def leave():
+    s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.sendto(b'me', s.getsockname())
+t = threading.Thread(target=leave); t.start(); t.join()",
+    "import os, socket
+if os.fork() == 0:
+    os.setsid()
+    s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0))
+    while True: s.sendto(b'still here', s.getsockname())
+import time; time.sleep(0.05)",
+    "import os, socket
+a, b = socket.socketpair(); a.send(b'x')
+s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.sendto(b'me', s.getsockname())
+os._exit(0)",
+];
+
+#[tokio::test]
+async fn a_network_is_used_again_only_if_nobody_made_a_socket_in_it() {
+    let Some(executor) = start().await else { return };
+    let mut seen = BTreeSet::new();
+    let mut again = 0;
+    for code in TRACES {
+        for _ in 0..4 {
+            again += usize::from(!seen.insert(run(&executor, LOOK).await));
+        }
+        run(&executor, code).await;
+    }
+    for _ in 0..8 {
+        again += usize::from(!seen.insert(run(&executor, LOOK).await));
+    }
+    assert!(again > 0, "no network was ever used again, so this has shown nothing");
+    executor.stop().await;
+}
+
+#[tokio::test]
+async fn cells_that_run_at_once_have_networks_of_their_own() {
+    let Some(executor) = start().await else { return };
+    for _ in 0..3 {
+        let code = "import os, time; print(os.readlink('/proc/self/ns/net')); time.sleep(0.2)";
+        let runs = (0..8).map(|_| run(&executor, code));
+        let seen: BTreeSet<String> = futures::future::join_all(runs).await.into_iter().collect();
+        assert_eq!(seen.len(), 8);
+    }
+    executor.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_may_make_many_sockets() {
+    let Some(executor) = start().await else { return };
+    let many = "import socket
+for _ in range(3000): socket.socket().close()
+pairs = [socket.socketpair() for _ in range(100)]
+print(len(pairs))";
+    assert_eq!(run(&executor, many).await, "100\n");
+    executor.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_cell_has_used_is_not_the_next_one_s() {
+    let Some(executor) = start().await else { return };
+    let limits = Limits {
+        memory: ByteSize::mib(96),
+        cpus: Cpus::from_milli(500),
+        timeout: Duration::from_millis(700),
+        ..Limits::default()
+    };
+    let wasteful = [
+        ("x = bytearray(60 << 20); print(len(x))", Ending::Exited(0)),
+        ("import time\nwhile time.process_time() < 0.2: pass", Ending::Exited(0)),
+        ("x = [bytearray(1 << 20) for _ in range(1000)]", Ending::OutOfMemory),
+        ("while True: pass", Ending::TimedOut),
+        ("open('/tmp/much', 'wb').write(bytes(30 << 20))", Ending::Exited(0)),
+    ];
+    for (code, ending) in wasteful {
+        assert_eq!(run_with(&executor, code, limits.clone()).await.ending, ending, "{code}");
+        for _ in 0..3 {
+            let outcome = run_with(&executor, "raise SystemExit(3)", limits.clone()).await;
+            assert_eq!(outcome.ending, Ending::Exited(3), "after {code}");
+            assert!(outcome.usage.cpu < Duration::from_millis(100), "{:?}", outcome.usage);
+            assert!(outcome.usage.peak_memory < ByteSize::mib(24), "{:?}", outcome.usage);
+        }
+    }
+    executor.stop().await;
+}

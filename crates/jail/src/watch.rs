@@ -1,0 +1,84 @@
+//! How pid 1 learns whether anybody in its cell has ever made a socket. Core only.
+//!
+//! A network in which that has not happened is as it was made, and can be another cell's next. The
+//! kernel holds whoever makes a socket until pid 1 has heard of it, and then goes on with the call:
+//! pid 1 decides nothing. What the guest's own filter refuses is refused all the same.
+
+use crate::{
+    calls::Call,
+    small_filter::{SmallFilter, Verdict},
+    sys::{self, Changed, RawFd, Result, Room},
+};
+
+/// Where pid 1 hears of sockets.
+const SOCKETS_FD: RawFd = 5;
+/// Where pid 1 hears of children.
+const CHILDREN_FD: RawFd = 6;
+/// The first descriptor that a watching pid 1 does not need.
+pub(crate) const FIRST_OTHER_FD: u32 = 7;
+/// All ways to a socket that begin without one.
+const WAYS: [Call; 2] = [Call::Socket, Call::Socketpair];
+/// As many sockets are made at once; then pid 1 rests after each one. It is not in the cell's cgroup,
+/// so what it does is at nobody's expense.
+const AT_ONCE: u32 = 256;
+const REST: u64 = 50_000;
+
+/// Has the kernel tell of every socket that this process or one that comes from it makes; gives
+/// what it tells it by.
+pub(crate) fn install() -> Result<RawFd> {
+    sys::seccomp_listener(SmallFilter::new(&WAYS, Verdict::Tell, Verdict::Allow).bytes())
+}
+
+/// A pid 1's watch.
+pub(crate) struct Watch {
+    room: Room,
+    sockets: u32,
+}
+
+impl Watch {
+    /// Puts both descriptors where they stay; all signals are held back already.
+    pub(crate) fn begin(room: Room, listener: RawFd) -> Result<Self> {
+        if listener != SOCKETS_FD {
+            sys::dup_onto(listener, SOCKETS_FD)?;
+        }
+        let children = sys::signal_descriptor(sys::SIGCHLD)?;
+        if children != CHILDREN_FD {
+            sys::dup_onto(children, CHILDREN_FD)?;
+        }
+        Ok(Self { room, sockets: 0 })
+    }
+
+    /// Waits for any child to end or to be stopped, and lets sockets be made meanwhile.
+    pub(crate) fn wait_for_change(&mut self) -> Result<Changed> {
+        loop {
+            let changed = sys::change_until_now()?;
+            if changed.pid() != 0 {
+                return Ok(changed);
+            }
+            let [ended, asked] = sys::readable([CHILDREN_FD, SOCKETS_FD], None)?;
+            if ended {
+                // Only that there was one: which, is asked above.
+                sys::read(CHILDREN_FD, &mut [0; 128])?;
+            }
+            if asked {
+                self.let_pass();
+            }
+        }
+    }
+
+    fn let_pass(&mut self) {
+        self.sockets = self.sockets.saturating_add(1);
+        // Whoever asked may be gone by now.
+        let _ = sys::let_call_pass(SOCKETS_FD);
+        if self.sockets > AT_ONCE {
+            let _ = sys::readable([CHILDREN_FD], Some(REST));
+        }
+    }
+
+    /// The last thing a pid 1 does: says in its room whether there was never a socket.
+    pub(crate) fn end(&self) {
+        if self.sockets == 0 {
+            self.room.leave_clean();
+        }
+    }
+}
