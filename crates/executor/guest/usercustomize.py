@@ -102,8 +102,9 @@ def _template(os, sys, home, preload):
     after_fork()
     pages = _scout(os, sys, preloaded.modules["select"], leaving)
     if pages is not None:
-        hot = (ctypes.c_size_t * len(pages))(*pages)
-        given[:2] = ctypes.addressof(hot), len(hot) // 2
+        written, read = pages
+        hot = (ctypes.c_size_t * len(written + read))(*written, *read)
+        given[:3] = ctypes.addressof(hot), len(written) // 2, len(hot) // 2
         shared.append(hot)
         gc.freeze()
         os.write(job_fd, b"R")
@@ -117,13 +118,13 @@ def _template(os, sys, home, preload):
         if not gc.is_tracked(thing.value):
             track(thing)
     _reseed(os, preloaded.modules)
-    if pages == [] and not preloaded.modules["select"].select([job_fd], [], [], 0)[0]:
+    if pages == ([], []) and not preloaded.modules["select"].select([job_fd], [], [], 0)[0]:
         # Nobody waits for it yet.
         _touch(os, sys, gc, rehearse)
     answer = wait(given)
     others = answer & (1 << 63) - 1
     if others:
-        _set_variables(os, _strings(ctypes.string_at(given[4], others - 1)))
+        _set_variables(os, _strings(ctypes.string_at(given[5], others - 1)))
         if _as_if_now(os, sys):
             sys.modules["site"].execusercustomize()
     return answer != others
@@ -146,7 +147,7 @@ def _prepare(os, sys, ctypes):
             rseq = [offset % 2**64, 32]
     except ValueError:
         pass  # a libc without it
-    given = (ctypes.c_size_t * 9)(0, 0, here, len(variables), others, 160 << 10, there, *rseq)
+    given = (ctypes.c_size_t * 10)(0, 0, 0, here, len(variables), others, 160 << 10, there, *rseq)
     return given, buffers
 
 
@@ -180,14 +181,16 @@ def _fork_hooks(os, gc, preloaded):
 
 
 def _scout(os, sys, select, leaving):
-    """The pages that a program needs between its fork and its end; nothing in the scout itself.
+    """The pages that a program needs between its fork and its end, those it writes to and those it
+    only reads; nothing in the scout itself.
 
     A scout is a copy of the template that goes the whole way of a cell, with a program of ours, and
     waits at its end. What it has by then for itself alone, it has written to, and so will everyone.
     Another copy does nothing: it shares what only the template itself has written to meanwhile.
     """
+    written, read = [], []
     if not os.path.exists("/proc/self/pagemap"):
-        return []
+        return written, read
     (there, job), (heard, told) = os.pipe(), os.pipe()
     other = os.fork()
     if other == 0:
@@ -209,7 +212,6 @@ def _scout(os, sys, select, leaving):
         *[_words(len(string) + 1, 0) + string + b"\0" for string in strings],
     ]
     os.write(job, b"".join(record))
-    pages = []
     if select.select([heard], [], [], 5)[0] and os.read(heard, 1):
         with open("/proc/self/maps") as maps, open("/proc/%d/pagemap" % scout, "rb", 0) as pagemap:
             for line in maps:
@@ -221,19 +223,19 @@ def _scout(os, sys, select, leaving):
                 flags = memoryview(pagemap.read((end - start) * 8)).cast("Q")
                 if access == "rw-p":
                     # Present, mapped by nobody else, and not of a file.
-                    pages += _ranges(start, flags, lambda flag: flag >> 56 & 0xa1 == 0x81)
+                    written += _ranges(start, flags, lambda flag: flag >> 56 & 0xa1 == 0x81)
                 else:
                     # One of each sixteen: the kernel maps those around it as well.
                     there = {(start + at) >> 4: start + at for at, flag in enumerate(flags) if flag >> 63}
                     for page in there.values():
-                        pages += [page << 12 | 1, 4096]
+                        read += [page << 12, 4096]
     for pid in (scout, other):
         os.kill(pid, 9)
         os.waitpid(pid, 0)
     os.close(job)
     os.close(heard)
     _remove(os, "main.py")
-    return pages
+    return written, read
 
 
 def _ranges(start, flags, is_wanted):

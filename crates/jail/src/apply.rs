@@ -37,6 +37,7 @@ impl Part {
                 | Step::Directory { .. }
                 | Step::Pivot { .. }
                 | Step::Write { .. }
+                | Step::BuildIn { .. }
         );
         match self {
             Self::All => true,
@@ -71,7 +72,7 @@ fn take(step: StepRef<'_>) -> Result<()> {
         }
         Step::Directory { path, mode, uid, gid } => directory(path, mode, uid, gid),
         Step::Pivot { root } => sys::chdir(root).and_then(|()| sys::pivot_here()),
-        Step::Enter { path } => sys::chdir(path),
+        Step::Enter { path } | Step::BuildIn { path } => sys::chdir(path),
         Step::Limit { which, soft, hard } => sys::setrlimit(which, soft, hard),
         Step::CloseFrom { first } => sys::close_range(first, u32::MAX),
         Step::NoNewPrivs => sys::prctl(Prctl::NoNewPrivs, 1),

@@ -87,6 +87,10 @@ pub(crate) fn step(out: &mut Vec<u8>, step: &OwnedStep) {
             text(out, path);
             bytes(out, content);
         }
+        Step::BuildIn { path } => {
+            number(out, 18);
+            text(out, path);
+        }
     }
 }
 
@@ -124,6 +128,7 @@ mod tests {
             Step::DieWithParent,
             Step::Unshare { kinds: 0x0200_0000 },
             Step::Write { path: path(), content: b"16".to_vec() },
+            Step::BuildIn { path: path() },
         ];
         for step in &steps {
             let bytes = borrowed(step);

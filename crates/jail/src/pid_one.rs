@@ -65,17 +65,12 @@ pub(crate) fn stay_behind(
     }
 }
 
+/// The bounding set stays: it only matters to whoever can exec.
 fn give_up(user: u32) -> Result<()> {
-    // Up to the last that the kernel knows.
-    while_ok((0..64).map(|capability| sys::prctl(Prctl::DropBounding, capability)));
     sys::become_user(user, user, false)?;
     sys::capset_none()?;
     sys::prctl(Prctl::NoNewPrivs, 1)?;
     sys::seccomp(SmallFilter::new(&CALLS, Verdict::Allow, Verdict::Kill).bytes())
-}
-
-fn while_ok(mut results: impl Iterator<Item = Result<()>>) {
-    let _ = results.try_for_each(core::convert::identity);
 }
 
 /// What such a pid 1 still calls. Everything else is its end.

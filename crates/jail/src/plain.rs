@@ -1,12 +1,12 @@
-//! The system calls that take nothing but numbers, one path or a few words: nothing here is unsafe.
+//! The system calls that take nothing but numbers, paths or a few words: nothing here is unsafe.
 //! Core only.
 
 use core::{ffi::CStr, marker::PhantomData, ptr};
 
 use crate::{
-    calls::{Plain, WithPath, WithWords},
+    calls::{Plain, WithPath, WithPaths, WithWords},
     errno::{Errno, Result},
-    sys::{AT_FDCWD, AT_RECURSIVE, RawFd, numbers, with_path, with_words},
+    sys::{AT_FDCWD, AT_RECURSIVE, RawFd, numbers, with_path, with_paths, with_words},
 };
 
 /// Opens a path; always close-on-exec.
@@ -65,6 +65,28 @@ pub fn open_tree(path: &CStr) -> Result<RawFd> {
     const CLONE_CLOEXEC: usize = 1 | 0o2_000_000;
     with_path(WithPath::OpenTree, 1, path, [AT_FDCWD, 0, CLONE_CLOEXEC | AT_RECURSIVE, 0, 0, 0])
         .map(|fd| fd as i32)
+}
+
+/// Puts a detached mount at `path`.
+pub fn attach_mount(mount: RawFd, path: &CStr) -> Result<()> {
+    const FROM_EMPTY_PATH: usize = 4;
+    let args = [mount as usize, 0, AT_FDCWD, 0, FROM_EMPTY_PATH, 0];
+    with_paths(WithPaths::MoveMount, [1, 3], [c"", path], args).map(drop)
+}
+
+/// Makes the current directory the root and lets go of the old one.
+pub fn pivot_here() -> Result<()> {
+    const MNT_DETACH: usize = 2;
+    // Old and new root may be the same path: the old root is then stacked on top of the new one and
+    // unmounted next.
+    with_paths(WithPaths::PivotRoot, [0, 1], [c".", c"."], [0; 6])?;
+    with_path(WithPath::Umount2, 0, c".", [0, MNT_DETACH, 0, 0, 0, 0])?;
+    chdir(c"/")
+}
+
+/// Makes a symbolic link at `path`.
+pub fn symlink(target: &CStr, path: &CStr) -> Result<()> {
+    with_paths(WithPaths::Symlinkat, [0, 2], [target, path], [0, AT_FDCWD, 0, 0, 0, 0]).map(drop)
 }
 
 /// Makes a device node.

@@ -43,6 +43,8 @@ pub(crate) enum Step<T, B> {
     Unshare { kinds: u64 },
     /// Write to a file that is there.
     Write { path: T, content: B },
+    /// Build from here on: paths that do not begin at the root begin here.
+    BuildIn { path: T },
 }
 
 /// A step as it is read by the process that takes it.
@@ -141,6 +143,7 @@ impl<'a> Reader<'a> {
             15 => Step::DieWithParent,
             16 => Step::Unshare { kinds: self.number()? },
             17 => Step::Write { path: self.text()?, content: self.bytes()? },
+            18 => Step::BuildIn { path: self.text()? },
             _ => return None,
         })
     }

@@ -7,7 +7,7 @@
 
 use core::{arch::asm, ffi::CStr, mem::size_of};
 
-use crate::calls::{Call, Plain, WithPath, WithWords};
+use crate::calls::{Call, Plain, WithPath, WithPaths, WithWords};
 pub use crate::{
     errno::{Errno, Result},
     plain::*,
@@ -68,6 +68,21 @@ pub(crate) fn with_path(
     unsafe { syscall(call.into(), args) }
 }
 
+/// A call with two paths and otherwise plain numbers; the paths are the arguments `at`.
+#[inline]
+pub(crate) fn with_paths(
+    call: WithPaths,
+    at: [usize; 2],
+    paths: [&CStr; 2],
+    mut args: [usize; 6],
+) -> Result<usize> {
+    args[at[0]] = paths[0].as_ptr() as usize;
+    args[at[1]] = paths[1].as_ptr() as usize;
+    // SAFETY: both are NUL-terminated and outlive the call, which only reads them; these calls take
+    // no other pointer.
+    unsafe { syscall(call.into(), args) }
+}
+
 /// A call that reads words of ours and otherwise takes plain numbers.
 #[inline]
 pub(crate) fn with_words<const N: usize>(
@@ -121,16 +136,6 @@ pub fn pipe() -> Result<(RawFd, RawFd)> {
     Ok((ends[0], ends[1]))
 }
 
-/// Makes a symbolic link at `path`.
-pub fn symlink(target: &CStr, path: &CStr) -> Result<()> {
-    // SAFETY: both strings are NUL-terminated, outlive the call and are only read.
-    unsafe {
-        let (target, path) = (target.as_ptr() as usize, path.as_ptr() as usize);
-        syscall(Call::Symlinkat, [target, AT_FDCWD, path, 0, 0, 0])
-    }
-    .map(drop)
-}
-
 /// mount(2) with all five arguments.
 pub fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: u64, data: &CStr) -> Result<()> {
     // SAFETY: all four strings are NUL-terminated, outlive the call and are only read.
@@ -159,31 +164,11 @@ pub fn idmap(mount: RawFd, user_namespace: RawFd) -> Result<()> {
     .map(drop)
 }
 
-/// Puts a detached mount at `path`.
-pub fn attach_mount(mount: RawFd, path: &CStr) -> Result<()> {
-    const FROM_EMPTY_PATH: usize = 4;
-    let (empty, path) = (c"".as_ptr() as usize, path.as_ptr() as usize);
-    // SAFETY: both strings are NUL-terminated, outlive the call and are only read.
-    unsafe { syscall(Call::MoveMount, [mount as usize, empty, AT_FDCWD, path, FROM_EMPTY_PATH, 0]) }
-        .map(drop)
-}
-
 /// Opens a file of a mount by its handle: its length, its kind, and room for the longest.
 pub fn open_by_handle(mount: RawFd, handle: &[u32; 34], flags: i32) -> Result<RawFd> {
     let args = [mount as usize, handle.as_ptr() as usize, flags as usize, 0, 0, 0];
     // SAFETY: the kernel takes no handle of more than 128 bytes, and so reads within `handle`.
     unsafe { syscall(Call::OpenByHandleAt, args) }.map(|fd| fd as RawFd)
-}
-
-/// Makes the current directory the root and lets go of the old one.
-pub fn pivot_here() -> Result<()> {
-    const MNT_DETACH: usize = 2;
-    let here = c".".as_ptr() as usize;
-    // SAFETY: "." is a static NUL-terminated string, only read. Old and new root may be the same
-    // path: the old root is then stacked on top of the new one and unmounted next.
-    unsafe { syscall(Call::PivotRoot, [here, here, 0, 0, 0, 0])? };
-    with_path(WithPath::Umount2, 0, c".", [0, MNT_DETACH, 0, 0, 0, 0])?;
-    chdir(c"/")
 }
 
 /// Sets the host name of this UTS namespace.
@@ -652,11 +637,12 @@ pub fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<(usize, [Option<RawFd
     Ok((len, fds))
 }
 
-/// Ranges of pages that every copy of this process will write to or, where their address is odd,
+/// Ranges of pages that every copy of this process will write to, and then those that it will only
 /// read. Only the template's own call makes them.
 #[derive(Clone, Copy)]
 pub struct HotPages {
     ranges: *const [usize; 2],
+    written: usize,
     count: usize,
 }
 
@@ -665,14 +651,27 @@ impl HotPages {
     pub fn map(self) {
         const POPULATE_READ: usize = 22;
         const POPULATE_WRITE: usize = 23;
-        for at in 0..self.count {
-            // SAFETY: the caller of the template's library gives an array of `count` ranges of
-            // memory of its own. What the kernel does there changes no byte.
+        self.advise(0, self.written, POPULATE_WRITE);
+        self.advise(self.written, self.count, POPULATE_READ);
+    }
+
+    fn advise(self, from: usize, to: usize, advice: usize) {
+        const MYSELF: usize = -10_000_isize as usize;
+        const AT_ONCE: usize = 1024;
+        // SAFETY: the caller of the template's library gives an array of `count` ranges of memory of
+        // its own, each an address and a length, as in struct iovec. What the kernel does there
+        // changes no byte. A page that is not mapped ahead is mapped when it is used.
+        for first in (from..to).step_by(AT_ONCE) {
+            let some = first..to.min(first + AT_ONCE);
             unsafe {
-                let [address, len] = *self.ranges.add(at);
-                let advice = if address & 1 == 0 { POPULATE_WRITE } else { POPULATE_READ };
-                // A page that is not mapped ahead is mapped when it is used.
-                let _ = syscall(Call::Madvise, [address & !1, len, advice, 0, 0, 0]);
+                let all = [MYSELF, self.ranges.add(first) as usize, some.len(), advice, 0, 0];
+                // Kernels before 6.14 are told one by one.
+                if syscall(Call::ProcessMadvise, all).is_err() {
+                    for at in some {
+                        let [address, len] = *self.ranges.add(at);
+                        let _ = syscall(Call::Madvise, [address, len, advice, 0, 0, 0]);
+                    }
+                }
             }
         }
     }
@@ -727,8 +726,10 @@ mod exported {
     /// What the interpreter prepares, once, for all that are copied from it.
     #[repr(C)]
     struct Given {
-        /// Ranges of pages that every program needs: address and length.
+        /// Ranges of pages that every program needs, address and length: first those that it writes
+        /// to, and how many there are of them.
         ranges: *const [usize; 2],
+        written: usize,
         count: usize,
         /// The variables it has, as a job would give them.
         variables: *const u8,
@@ -748,7 +749,8 @@ mod exported {
     extern "C" fn cloche_serve(socket: i32, given: *const Given) {
         // SAFETY: the interpreter gives a struct of this shape, which outlives the call.
         let given = unsafe { &*given };
-        serve::serve(socket, HotPages { ranges: given.ranges, count: given.count });
+        let Given { ranges, written, count, .. } = *given;
+        serve::serve(socket, HotPages { ranges, written, count });
         MAIN.store(super::getpid(), Ordering::Relaxed);
         super::register_rseq(given.rseq_offset, given.rseq_len);
     }

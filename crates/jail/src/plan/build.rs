@@ -161,37 +161,21 @@ impl<'a> Builder<'a> {
         let proc = self.inside(Path::new("/proc"));
         let flags = ms::NOSUID | ms::NODEV | ms::NOEXEC;
         let mut steps = vec![("proc".into(), mount("proc", &proc, "proc", flags, ""))];
-        let null = self.inside(Path::new("/dev/null"));
-        // One empty directory of the box's own serves for all.
-        let mut empty: Option<PathBuf> = None;
-        for (path, is_directory) in masks {
-            let target = proc.join(path);
-            let name = format!("mask:/proc/{path}");
-            let step = match &empty {
-                _ if !is_directory => bind(&null, &target),
-                Some(empty) => bind(empty, &target),
-                None => {
-                    let options = "size=0,nr_inodes=2,mode=555";
-                    let flags = flags | ms::RDONLY;
-                    let step = mount("mask", &target, "tmpfs", flags, options);
-                    empty = Some(target);
-                    step
-                }
-            };
-            steps.push((name, step));
-        }
         if masks.is_empty() {
             return steps;
         }
+        // From there, since the way to each of them would take as long as its mount.
+        steps.push(("proc:build-in".into(), Step::BuildIn { path: text(&proc) }));
+        steps.extend(proc_masked(masks));
         for (name, value) in proc_masks::NAMESPACE_LIMITS {
-            let path = text(&proc.join("sys/user").join(name));
+            let path = text(&Path::new("sys/user").join(name));
             let content = value.to_string().into_bytes();
             steps.push((format!("limit:{name}"), Step::Write { path, content }));
         }
         for path in proc_masks::READ_ONLY {
-            let target = proc.join(path);
-            steps.push((format!("bind:/proc/{path}"), bind(&target, &target)));
-            steps.push((format!("read-only:/proc/{path}"), remount(&target, flags | ms::RDONLY)));
+            let target = Path::new(path);
+            steps.push((format!("bind:/proc/{path}"), bind(target, target)));
+            steps.push((format!("read-only:/proc/{path}"), remount(target, flags | ms::RDONLY)));
         }
         steps
     }
@@ -267,6 +251,27 @@ impl<'a> Builder<'a> {
     fn inside(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
+}
+
+/// Covers files by the null device and directories by one that is empty, seen from the box's `/proc`.
+fn proc_masked(masks: &[(String, bool)]) -> Named {
+    let mut steps = Vec::new();
+    let mut empty: Option<&Path> = None;
+    for (path, is_directory) in masks {
+        let (name, target) = (format!("mask:/proc/{path}"), Path::new(path));
+        match empty {
+            _ if !is_directory => steps.push((name, bind(Path::new("../dev/null"), target))),
+            Some(empty) => steps.push((name, bind(empty, target))),
+            None => {
+                // Of the box's own, and read-only with all that are made from it.
+                let flags = ms::RDONLY | ms::NOSUID | ms::NODEV | ms::NOEXEC;
+                steps.push((name.clone(), bind(Path::new("../mnt"), target)));
+                steps.push((name, remount(target, flags)));
+                empty = Some(target);
+            }
+        }
+    }
+    steps
 }
 
 fn mount(source: &str, target: &Path, kind: &str, flags: u64, data: &str) -> OwnedStep {
