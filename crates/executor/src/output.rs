@@ -5,8 +5,10 @@ use std::io;
 use cloche_model::{ByteSize, Captured, OutputChunk, StreamName};
 use tokio::{net::unix::pipe, sync::mpsc};
 
-/// How much is read at once: the size of a pipe.
-const CHUNK: usize = 64 << 10;
+/// How much is read at once to begin with: most programs print little.
+const LITTLE: usize = 4 << 10;
+/// How much is read at once from a program that prints more: the size of a pipe.
+const MUCH: usize = 64 << 10;
 
 /// One output stream being read.
 pub(crate) struct Capture {
@@ -27,7 +29,7 @@ impl Capture {
         cap: ByteSize,
         live: Option<mpsc::Sender<OutputChunk>>,
     ) -> Self {
-        let buffer = vec![0; CHUNK].into();
+        let buffer = vec![0; LITTLE].into();
         let kept = Captured::default();
         Self { pipe, name, cap: cap.bytes(), kept, buffer, live, ended: false }
     }
@@ -96,6 +98,9 @@ impl Capture {
         self.kept.keep(bytes, self.cap);
         if let Some(live) = live {
             live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec() });
+        }
+        if len == LITTLE && self.buffer.len() == LITTLE {
+            self.buffer = vec![0; MUCH].into();
         }
     }
 

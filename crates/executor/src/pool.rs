@@ -50,7 +50,7 @@ impl Default for PoolSettings {
     fn default() -> Self {
         Self {
             floor: 2,
-            ceiling: 32,
+            ceiling: 128,
             memory: ByteSize::gib(2),
             template_forks: 20_000,
             template_age: Duration::from_secs(3600),
@@ -249,7 +249,7 @@ impl Inner {
             Work::Cell(key, template) => {
                 let parked = self.park(&key, template.as_deref()).await;
                 if let Some(shelf) = self.shelves().get_mut(&key) {
-                    shelf.put(parked);
+                    shelf.put(parked, &self.settings);
                 }
             }
         }

@@ -31,8 +31,12 @@ pub(crate) struct Shelf {
     buried: u64,
 }
 
-/// How long a level is kept before it falls by one.
-const PATIENCE_SECONDS: u64 = 5;
+/// How long a level is kept before it falls.
+const PATIENCE_SECONDS: u64 = 30;
+/// It falls by one part in so many.
+const FALL: usize = 4;
+/// Beyond the floor, a shelf takes at most one part in so many of the memory for parked cells.
+const SHARE: u64 = 4;
 
 impl Shelf {
     pub(crate) fn new() -> Self {
@@ -62,9 +66,16 @@ impl Shelf {
             self.buried += 1;
         }
         let more = (self.target * 2).max(1);
-        self.target = more.clamp(settings.floor, settings.ceiling.max(settings.floor));
+        self.target = more.clamp(settings.floor, self.most(settings));
         self.last_change = self.last_take;
         None
+    }
+
+    /// How many cells there may be.
+    fn most(&self, settings: &PoolSettings) -> usize {
+        let share = settings.memory.bytes() / SHARE / self.cell_memory.max(1);
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        settings.ceiling.min(share).max(settings.floor)
     }
 
     /// The least used living template.
@@ -106,11 +117,12 @@ impl Shelf {
         may && self.last_take.elapsed() < settings.idle && !self.templates.iter().any(fresh)
     }
 
-    pub(crate) fn put(&mut self, parked: Result<Cell, RunError>) {
+    pub(crate) fn put(&mut self, parked: Result<Cell, RunError>, settings: &PoolSettings) {
         match parked {
             Ok(cell) => {
                 self.failures = 0;
                 self.cell_memory = cell.meter.read().unwrap_or_default().peak.max(1 << 20);
+                self.target = self.target.min(self.most(settings));
                 self.cells.push(cell);
             }
             Err(error) => {
@@ -143,7 +155,7 @@ impl Shelf {
             && self.target > settings.floor
             && idle.as_secs() >= PATIENCE_SECONDS
         {
-            self.target -= 1;
+            self.target -= self.target.div_ceil(FALL).min(self.target - settings.floor);
             self.last_change = Instant::now();
         }
         let surplus = self.cells.split_off(self.target.min(self.cells.len()));

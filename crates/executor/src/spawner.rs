@@ -1,10 +1,11 @@
 //! The spawner: the one privileged process, single-threaded, which starts cells and nothing else.
 //!
 //! `client` is how the rest of the executor speaks to it, `keeper` restarts it, `worker` is its
-//! loop, `ground` is the bare mount namespace it works in, `homes` mounts the homes of threads,
+//! loop, `bells` is what wakes it, `ground` is the bare mount namespace it works in, `homes` mounts the homes of threads,
 //! `packer` reads what a run has written, `linked` finds the other names of what it changed,
 //! `protocol` is what is said.
 
+mod bells;
 pub(crate) mod client;
 pub(crate) mod gone;
 mod ground;

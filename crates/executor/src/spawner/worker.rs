@@ -1,6 +1,6 @@
 //! The spawner's loop: reads requests, starts and kills cells, notices ends, cleans up.
 //!
-//! Single-threaded and blocking only in `poll`. It never reads what a guest wrote and never
+//! Single-threaded and blocking only where it waits to be woken. It never reads what a guest wrote and never
 //! holds a program.
 
 use std::{
@@ -18,11 +18,12 @@ use cloche_jail::{
     sys,
 };
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
+    event::Timespec,
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
 };
 
 use super::{
+    bells::{Bell, Bells, Woken},
     ground,
     held::{Held, Life},
     homes::{Homes, Housing},
@@ -57,6 +58,8 @@ pub(super) fn run(socket: &OwnedFd, options: &Options, change: &dyn Fn(Plan) -> 
     // A request that waits for a time slice behind guests is answered late. Refused to an
     // ordinary user, who is served all the same.
     let _ = sys::go_first();
+    let bells = Bells::new().and_then(|bells| bells.add(Bell::Executor, socket).map(|()| bells));
+    let Ok(bells) = bells else { return 1 };
     let mut worker = Worker {
         socket: socket.as_fd(),
         cells: BTreeMap::new(),
@@ -64,6 +67,7 @@ pub(super) fn run(socket: &OwnedFd, options: &Options, change: &dyn Fn(Plan) -> 
         homes: Homes::new(ground.privileged),
         plans: Plans::new(ground, change),
         stock: Stock::new(),
+        bells,
     };
     let code = match worker.serve() {
         // Closed is also how a send notices that the executor has ended: no reason to start again.
@@ -82,20 +86,7 @@ struct Worker<'a> {
     homes: Homes,
     plans: Plans<'a>,
     stock: Stock,
-}
-
-/// What `poll` found.
-#[derive(Default)]
-struct Woken {
-    request: bool,
-    ended: Vec<CellId>,
-    answered: Vec<CellId>,
-}
-
-impl Woken {
-    fn is_nothing(&self) -> bool {
-        !self.request && self.ended.is_empty() && self.answered.is_empty()
-    }
+    bells: Bells,
 }
 
 impl Worker<'_> {
@@ -133,27 +124,12 @@ impl Worker<'_> {
         }
     }
 
-    /// Sleeps until a request, an answer of a template, or the end of a cell; at most this long.
-    fn wait(&self, most: Option<&Timespec>) -> Result<Woken, ProtocolError> {
-        let running = self.cells.iter().filter_map(|(id, held)| Some((*id, held.life.pidfd()?)));
-        let (ids, pidfds): (Vec<_>, Vec<_>) = running.unzip();
-        let mut fds = vec![PollFd::from_borrowed_fd(self.socket, PollFlags::IN)];
-        let sockets = self.templates.values().map(|template| template.socket.as_fd());
-        fds.extend(sockets.chain(pidfds).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    /// Sleeps until something is to be done, at most this long; not for long while some are dying.
+    fn wait(&mut self, most: Option<&Timespec>) -> Result<Woken, ProtocolError> {
         let dying = self.cells.values().any(|held| matches!(held.life, Life::Ended));
         let dying = dying || self.stock.is_leaving();
-        match poll(&mut fds, most.or(dying.then_some(&SOON))) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(ProtocolError::System(errno.raw_os_error())),
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let (templates, cells) = ready[1..].split_at(self.templates.len());
-        let pick = |(id, ready): (&CellId, &bool)| ready.then_some(*id);
-        Ok(Woken {
-            request: ready[0],
-            answered: self.templates.keys().zip(templates).filter_map(pick).collect(),
-            ended: ids.iter().zip(cells).filter_map(pick).collect(),
-        })
+        let woken = self.bells.wait(most.or(dying.then_some(&SOON)));
+        woken.map_err(|error| ProtocolError::System(error.raw_os_error().unwrap_or(0)))
     }
 
     fn answer(&mut self, request: Request, fds: &[OwnedFd]) -> Result<(), ProtocolError> {
@@ -273,12 +249,10 @@ impl Worker<'_> {
             fork: fork.as_ref().map(|(_, theirs)| theirs.as_fd()),
         })?;
         if let Some((ours, _)) = fork {
+            self.bells.add(Bell::Template(cell), &ours)?;
             self.templates.insert(cell, Template::new(ours));
         }
-        if let Some(held) = self.cells.get_mut(&cell) {
-            held.life = Life::Running(launched.pidfd);
-        }
-        Ok(())
+        self.runs(cell, launched.pidfd)
     }
 
     fn fork(
@@ -300,24 +274,36 @@ impl Worker<'_> {
         template.ask(cell, ids, self.plans.at(at).program(false), &fds)
     }
 
+    /// A cell has a pid 1, whose end will be heard.
+    fn runs(&mut self, cell: CellId, pidfd: OwnedFd) -> io::Result<()> {
+        let Some(held) = self.cells.get_mut(&cell) else { return Ok(()) };
+        if let Err(error) = self.bells.add(Bell::Cell(cell), &pidfd) {
+            // Nobody would hear of its end, so it ends now.
+            let _ = sys::pidfd_kill(pidfd.as_raw_fd(), 9);
+            return Err(error);
+        }
+        held.life = Life::Running(pidfd);
+        if held.doomed {
+            held.kill();
+        }
+        Ok(())
+    }
+
     /// A template has forked, or could not, or is gone.
     fn take_answer(&mut self, template: CellId) -> Result<(), ProtocolError> {
         let Some(asked) = self.templates.get_mut(&template) else { return Ok(()) };
         match asked.take_answer() {
-            Ok((cell, Ok(pidfd))) => {
-                if let Some(held) = self.cells.get_mut(&cell) {
-                    held.life = Life::Running(pidfd);
-                    if held.doomed {
-                        held.kill();
-                    }
-                }
-                self.tell_spawned(cell)
-            }
+            Ok((cell, Ok(pidfd))) => match self.runs(cell, pidfd) {
+                Ok(()) => self.tell_spawned(cell),
+                Err(error) => self.refuse(cell, error.to_string()),
+            },
             Ok((cell, Err(error))) => {
                 self.refuse(cell, format!("the template could not fork: {error}"))
             }
             Err(lost) => {
-                self.templates.remove(&template);
+                if let Some(gone) = self.templates.remove(&template) {
+                    self.bells.remove(gone.socket.as_fd());
+                }
                 lost.into_iter().try_for_each(|cell| self.refuse(cell, "the template died".into()))
             }
         }
@@ -341,6 +327,9 @@ impl Worker<'_> {
     fn collect(&mut self, ended: &[CellId]) -> Result<(), ProtocolError> {
         for cell in ended {
             if let Some(held) = self.cells.get_mut(cell) {
+                if let Some(pidfd) = held.life.pidfd() {
+                    self.bells.remove(pidfd);
+                }
                 held.life = Life::Ended;
                 let used = held.cgroup.as_ref().and_then(Cgroup::read);
                 held.used = used.map(Used::from).unwrap_or_default();
