@@ -110,7 +110,7 @@ impl Index {
     pub(crate) fn encode(&self) -> Result<Vec<u8>, LayerError> {
         let refused = |error| LayerError::Refused(format!("it cannot be indexed: {error}"));
         let plain = postcard::to_stdvec(self).map_err(|error| refused(error.to_string()))?;
-        let mut bytes = Sha256::digest(&plain).to_vec();
+        let mut bytes = seal(&plain).to_vec();
         let mut encoder = zstd::Encoder::new(&mut bytes, 1).map_err(LayerError::io("indexing"))?;
         encoder.write_all(&plain).map_err(LayerError::io("indexing"))?;
         encoder.finish().map_err(LayerError::io("indexing"))?;
@@ -123,11 +123,17 @@ impl Index {
         let mut plain = Vec::new();
         let decoder = zstd::Decoder::new(compressed).ok()?;
         decoder.take(4 * NAMES_BYTES).read_to_end(&mut plain).ok()?;
-        if Sha256::digest(&plain)[..] != *hash {
+        if seal(&plain) != *hash {
             return None;
         }
         postcard::from_bytes(&plain).ok()
     }
+}
+
+/// The hash of an index. Indexes of another version have another one, and are made anew.
+fn seal(plain: &[u8]) -> [u8; 32] {
+    const VERSION: &[u8] = b"content by BLAKE3";
+    Sha256::new().chain_update(VERSION).chain_update(plain).finalize().into()
 }
 
 /// Checks entries as they come, and keeps them.
@@ -151,14 +157,14 @@ impl Builder {
             builder.add(&item)?;
             let last = builder.entries.last_mut().map(|entry| &mut entry.kind);
             if let (Item::Entry(_), Some(Kind::File { hash, .. })) = (&item, last) {
-                let mut data = Sha256::new();
+                let mut data = blake3::Hasher::new();
                 loop {
                     match archive.read(&mut buffer).map_err(LayerError::io("reading a layer"))? {
                         0 => break,
                         count => data.update(&buffer[..count]),
-                    }
+                    };
                 }
-                hash.copy_from_slice(&data.finalize()[..16]);
+                hash.copy_from_slice(&data.finalize().as_bytes()[..16]);
             }
         }
         Ok(builder)

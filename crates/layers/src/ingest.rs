@@ -2,6 +2,7 @@
 //! one is compressed by a thread beside the one that reads it.
 
 use std::{
+    borrow::Cow,
     fs::File,
     io::{self, BufReader, BufWriter, Read, Write},
     mem,
@@ -10,7 +11,9 @@ use std::{
 };
 
 use cloche_model::LayerDigest;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use zstd::{stream::raw::CParameter, zstd_safe::CCtx};
 
 use crate::{
     Bounds, Index, LayerError,
@@ -90,11 +93,11 @@ pub(crate) fn survey(archive: impl Read, bounds: Bounds) -> Result<Option<Index>
 }
 
 /// How much of an archive is read at once.
-const PIECE: usize = 1 << 17;
+const PIECE: usize = 1 << 16;
 /// An archive that is no larger is not worth a thread.
-const SMALL: usize = 1 << 18;
+const SMALL: usize = 1 << 17;
 /// How many pieces may wait to be compressed.
-const WAITING: usize = 16;
+const WAITING: usize = 32;
 
 /// The frames of a blob, its digest and its size.
 type Compressed = (Vec<Frame>, LayerDigest, u64);
@@ -152,69 +155,62 @@ impl Compressor {
     }
 }
 
+/// Compresses into frames that can each be read by itself.
 fn compress(
     blob: &File,
     first: &[u8],
     rest: Option<&Receiver<Vec<u8>>>,
 ) -> Result<Compressed, LayerError> {
-    let mut frames = Frames::new(blob)?;
-    frames.write_all(first).map_err(LayerError::io("writing a layer"))?;
-    for piece in rest.into_iter().flatten() {
-        frames.write_all(&piece).map_err(LayerError::io("writing a layer"))?;
-    }
-    frames.finish()
-}
-
-/// Compresses into frames that can each be read by itself.
-struct Frames<'a> {
-    encoder: Option<zstd::Encoder<'static, Hashed<'a>>>,
-    frames: Vec<Frame>,
-    written: u64,
-}
-
-impl<'a> Frames<'a> {
-    fn new(blob: &'a File) -> Result<Self, LayerError> {
-        let out = BufWriter::with_capacity(1 << 17, blob);
-        let hashed = Hashed { out, hash: Sha256::new(), count: 0 };
-        let mut frames = Self { encoder: None, frames: Vec::new(), written: 0 };
-        frames.begin(hashed).map_err(LayerError::io("compressing"))?;
-        Ok(frames)
-    }
-
-    fn begin(&mut self, out: Hashed<'a>) -> io::Result<()> {
-        self.frames.push(Frame { archive_at: self.written, blob_at: out.count });
-        let mut encoder = zstd::Encoder::new(out, LEVEL)?;
-        encoder.include_checksum(true)?;
-        self.encoder = Some(encoder);
-        Ok(())
-    }
-
-    fn finish(self) -> Result<Compressed, LayerError> {
-        let missing = || io::Error::other("no frame");
-        let encoder = self.encoder.ok_or_else(missing).map_err(LayerError::io("compressing"))?;
-        let mut hashed = encoder.finish().map_err(LayerError::io("compressing"))?;
-        hashed.out.flush().map_err(LayerError::io("writing a layer"))?;
-        let digest = LayerDigest::from_sha256(hashed.hash.finalize().into());
-        Ok((self.frames, digest, hashed.count))
-    }
-}
-
-impl Write for Frames<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let begun = self.frames.last().map_or(0, |frame| frame.archive_at);
-        if self.written - begun >= FRAME
-            && let Some(encoder) = self.encoder.take()
-        {
-            self.begin(encoder.finish()?)?;
+    let mut context = Context::take();
+    let out = BufWriter::with_capacity(PIECE, blob);
+    let mut hashed = Hashed { out, hash: Sha256::new(), count: 0 };
+    let (mut frames, mut written) = (Vec::new(), 0);
+    let mut pieces = rest.into_iter().flatten();
+    let mut piece = Some(Cow::Borrowed(first));
+    while piece.is_some() {
+        let begun = written;
+        frames.push(Frame { archive_at: begun, blob_at: hashed.count });
+        let mut encoder = context.encoder(hashed).map_err(LayerError::io("compressing"))?;
+        while let Some(bytes) = piece.take_if(|_| written == begun || written - begun < FRAME) {
+            encoder.write_all(&bytes).map_err(LayerError::io("writing a layer"))?;
+            written += bytes.len() as u64;
+            piece = pieces.next().map(Cow::Owned);
         }
-        let encoder = self.encoder.as_mut().ok_or_else(|| io::Error::other("no frame"))?;
-        let count = encoder.write(bytes)?;
-        self.written += count as u64;
-        Ok(count)
+        hashed = encoder.finish().map_err(LayerError::io("compressing"))?;
+    }
+    hashed.out.flush().map_err(LayerError::io("writing a layer"))?;
+    let digest = LayerDigest::from_sha256(hashed.hash.finalize().into());
+    context.give_back();
+    Ok((frames, digest, hashed.count))
+}
+
+/// What a compressor works with: more than a megabyte, which takes longer to be had from the kernel
+/// than a small archive takes to be compressed. So a few are kept.
+struct Context(CCtx<'static>);
+
+static CONTEXTS: Mutex<Vec<CCtx<'static>>> = Mutex::new(Vec::new());
+/// How many are kept.
+const MOST_CONTEXTS: usize = 4;
+
+impl Context {
+    fn take() -> Self {
+        Self(CONTEXTS.lock().pop().unwrap_or_else(CCtx::create))
     }
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+    /// An encoder of one frame.
+    fn encoder<W: Write>(&mut self, out: W) -> io::Result<zstd::Encoder<'_, W>> {
+        let mut encoder = zstd::Encoder::with_context(out, &mut self.0);
+        encoder.set_parameter(CParameter::CompressionLevel(LEVEL))?;
+        encoder.include_checksum(true)?;
+        Ok(encoder)
+    }
+
+    /// After frames that have all been finished.
+    fn give_back(self) {
+        let mut contexts = CONTEXTS.lock();
+        if contexts.len() < MOST_CONTEXTS {
+            contexts.push(self.0);
+        }
     }
 }
 

@@ -8,21 +8,22 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-use cloche_jail::sys::{self, CloneRequest, Cloned, Prctl};
+use cloche_jail::sys::{self, CloneRequest, Cloned, Errno, Prctl};
 use cloche_layers::{Markers, Most, Upper, pack};
 use cloche_model::HomePath;
 use rustix::{
     fs::{Mode, OFlags},
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
     thread::{CapabilitySet, CapabilitySets},
 };
 use sha2::{Digest, Sha256};
 
 use super::{
     linked,
-    protocol::{PackRequest, Placed, Verdict},
+    protocol::{self, Inbox, PackRequest, Placed, Verdict},
 };
 
 /// The file system that guests write to.
@@ -30,30 +31,88 @@ const TMPFS: u64 = 0x0102_1994;
 /// The one that shows their homes.
 const OVERLAY: u64 = 0x794c_7630;
 
-/// Starts a packer; what it finds goes to the pipes.
-pub(super) fn start(
-    request: &PackRequest,
-    fds: &[OwnedFd],
-    privileged: bool,
-    first_guest: u32,
-) -> io::Result<()> {
-    let ([directory, archive, verdict], rest) = fds.split_first_chunk().ok_or_else(too_few)?;
-    let upper = Upper { dir: directory.as_fd(), merged: rest.first().map(AsFd::as_fd) };
-    let first_guest = privileged.then_some(first_guest);
-    check(upper.dir, TMPFS, first_guest)?;
-    upper.merged.map_or(Ok(()), |merged| check(merged, OVERLAY, first_guest))?;
-    let cloned = sys::clone(CloneRequest::default());
-    match cloned.map_err(|errno| io::Error::from_raw_os_error(errno.0))? {
+/// Who a packer is.
+#[derive(Clone, Copy)]
+pub(super) struct Packer {
+    /// Whether it has capabilities to drop.
+    pub(super) privileged: bool,
+    /// The first of the ids that guests have.
+    pub(super) first_guest: u32,
+}
+
+/// Files of any mode and the marks of an overlay.
+const READING: CapabilitySet = CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::SYS_ADMIN);
+/// And to have an overlay copy up what is a guest's.
+const COMPLETING: CapabilitySet = READING.union(CapabilitySet::FOWNER);
+
+impl Packer {
+    /// Starts a packer for this; what it finds goes to the pipes.
+    pub(super) fn start(self, request: &PackRequest, fds: &[OwnedFd]) -> io::Result<()> {
+        start(|| self.pack(request, fds))
+    }
+
+    /// Starts one that waits for something to pack. While somebody waits, to start one takes as long
+    /// as to pack a few files.
+    pub(super) fn start_ahead(self) -> io::Result<Spare> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        start(|| {
+            // It may wait for long, and is not to keep alive what others have let go of.
+            const ONLY: RawFd = 3;
+            let socket = theirs.as_raw_fd();
+            if socket != ONLY {
+                sys::dup_onto(socket, ONLY).map_err(os)?;
+            }
+            sys::close_range(ONLY as u32 + 1, u32::MAX).map_err(os)?;
+            if self.privileged {
+                keep_only(COMPLETING)?;
+            }
+            let received = Inbox::new().receive::<PackRequest>(sys::owned(ONLY));
+            let (request, fds) = received.map_err(io::Error::other)?;
+            self.pack(&request, &fds)
+        })?;
+        Ok(Spare { socket: ours })
+    }
+
+    fn pack(self, request: &PackRequest, fds: &[OwnedFd]) -> io::Result<()> {
+        let ([directory, archive, verdict], rest) = fds.split_first_chunk().ok_or_else(too_few)?;
+        let upper = Upper { dir: directory.as_fd(), merged: rest.first().map(AsFd::as_fd) };
+        let first_guest = self.privileged.then_some(self.first_guest);
+        check(upper.dir, TMPFS, first_guest)?;
+        upper.merged.map_or(Ok(()), |merged| check(merged, OVERLAY, first_guest))?;
+        work(request, upper, [archive, verdict], self.privileged)
+    }
+}
+
+/// A packer that waits for something to pack.
+pub(super) struct Spare {
+    socket: OwnedFd,
+}
+
+impl Spare {
+    /// Has it pack this; false if it is gone.
+    pub(super) fn pack(self, request: &PackRequest, fds: &[OwnedFd]) -> bool {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        protocol::send(self.socket.as_fd(), request, &fds).is_ok()
+    }
+}
+
+/// Starts a process for this alone.
+fn start(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    match sys::clone(CloneRequest::default()).map_err(os)? {
         Cloned::Parent(_, pidfd) => {
             sys::close(pidfd);
             Ok(())
         }
         Cloned::Child => {
             let _ = sys::prctl(Prctl::ParentDeathSignal, 9);
-            let told = work(request, upper, [archive, verdict], privileged);
-            sys::exit(i32::from(told.is_err()))
+            sys::exit(i32::from(work().is_err()))
         }
     }
+}
+
+fn os(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
 }
 
 fn too_few() -> io::Error {
@@ -79,12 +138,11 @@ fn work(
     privileged: bool,
 ) -> io::Result<()> {
     if privileged {
-        let reading = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::SYS_ADMIN;
         if let Some(merged) = upper.merged {
-            keep_only(reading | CapabilitySet::FOWNER)?;
+            keep_only(COMPLETING)?;
             linked::complete(upper.dir, merged)?;
         }
-        keep_only(reading)?;
+        keep_only(READING)?;
     }
     let directory = upper.dir;
     let same: Vec<&Placed> =
@@ -109,8 +167,7 @@ fn work(
     Ok(())
 }
 
-/// Drops all capabilities but these. To read files of any mode and the marks of an overlay takes
-/// two; to have the overlay copy up what is a guest's takes one more.
+/// Drops all capabilities but these.
 fn keep_only(keep: CapabilitySet) -> io::Result<()> {
     let sets =
         CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };

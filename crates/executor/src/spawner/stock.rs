@@ -1,5 +1,6 @@
 //! What a cell needs and can be there before anyone asks: a cgroup, and a network with its loopback
-//! up. Making them takes longer than the rest of a cold start together.
+//! up. Making them takes longer than the rest of a cold start together. And a packer, once something
+//! was packed.
 //!
 //! A network is used once. A cgroup is used again after cells that have left nothing in it.
 
@@ -15,7 +16,11 @@ use cloche_jail::{
     sys,
 };
 
-use super::{held::Held, protocol::CellId};
+use super::{
+    held::Held,
+    packer::{Packer, Spare},
+    protocol::{CellId, PackRequest},
+};
 
 const NEW_NET: u64 = 0x4000_0000;
 /// How many of each are made ahead.
@@ -37,11 +42,16 @@ pub(super) struct Stock {
     /// Our own network, to go back to.
     home: Option<OwnedFd>,
     made: u64,
+    packer: Packer,
+    /// None if it is in use; nothing was ever packed if there is not even that.
+    spare: Option<Option<Spare>>,
 }
 
 impl Stock {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(packer: Packer) -> Self {
         Self {
+            packer,
+            spare: None,
             networks: Vec::new(),
             cgroups: Vec::new(),
             read: BTreeMap::new(),
@@ -55,6 +65,14 @@ impl Stock {
     /// A network of its own for one cell; none where we cannot make them.
     pub(super) fn network(&mut self) -> Option<OwnedFd> {
         self.networks.pop().or_else(|| self.make_network().ok())
+    }
+
+    /// Has something packed. Whoever waits for it sees the pipes close if nobody can.
+    pub(super) fn pack(&mut self, request: &PackRequest, fds: &[OwnedFd]) {
+        let spare = self.spare.replace(None).flatten();
+        if !spare.is_some_and(|spare| spare.pack(request, fds)) {
+            let _ = self.packer.start(request, fds);
+        }
     }
 
     /// A cgroup with these limits.
@@ -114,7 +132,9 @@ impl Stock {
     pub(super) fn is_short(&self, with_cgroups: bool) -> bool {
         // If nobody has asked for a cell yet, what will be asked for is not known.
         self.limits.is_some()
-            && (self.networks.len() < LEVEL || with_cgroups && self.wants_cgroup().is_some())
+            && (matches!(self.spare, Some(None))
+                || self.networks.len() < LEVEL
+                || with_cgroups && self.wants_cgroup().is_some())
     }
 
     /// The limits of a cgroup that should be made ahead.
@@ -129,6 +149,12 @@ impl Stock {
         if self.limits.is_none() {
             // Nobody has asked for a cell yet: what will be asked for is not known.
             return false;
+        }
+        if matches!(self.spare, Some(None))
+            && let Ok(spare) = self.packer.start_ahead()
+        {
+            self.spare = Some(Some(spare));
+            return true;
         }
         if self.networks.len() < LEVEL
             && let Ok(network) = self.make_network()

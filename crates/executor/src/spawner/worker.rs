@@ -28,7 +28,7 @@ use super::{
     held::{Held, Life},
     homes::{Homes, Housing},
     keeper::Options,
-    packer,
+    packer::Packer,
     plans::{Plans, Shape},
     protocol::{
         self, CellConfig, CellId, Event, HomeRequest, Inbox, Kind, Packet, ProtocolError, Request,
@@ -60,13 +60,14 @@ pub(super) fn run(socket: &OwnedFd, options: &Options, change: &dyn Fn(Plan) -> 
     let _ = sys::go_first();
     let bells = Bells::new().and_then(|bells| bells.add(Bell::Executor, socket).map(|()| bells));
     let Ok(bells) = bells else { return 1 };
+    let packer = Packer { privileged: ground.privileged, first_guest: ground::guest_id(0) };
     let mut worker = Worker {
         socket: socket.as_fd(),
         cells: BTreeMap::new(),
         templates: BTreeMap::new(),
         homes: Homes::new(ground.privileged),
         plans: Plans::new(ground, change),
-        stock: Stock::new(),
+        stock: Stock::new(packer),
         bells,
     };
     let code = match worker.serve() {
@@ -150,9 +151,7 @@ impl Worker<'_> {
             }
             Request::Home { cell, home } => return self.house(cell, &home),
             Request::Pack { request } => {
-                let privileged = self.plans.ground.privileged;
-                // Whoever waits sees the pipes close, and knows.
-                let _ = packer::start(&request, fds, privileged, ground::guest_id(0));
+                self.stock.pack(&request, fds);
                 return Ok(());
             }
         };
