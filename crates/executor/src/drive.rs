@@ -52,6 +52,8 @@ pub(crate) struct Driven {
     pub(crate) outcome: Outcome,
     /// The home it had when it started, to be read from.
     pub(crate) home: Option<OwnedFd>,
+    /// Its control socket: the cell is taken apart when this is closed.
+    pub(crate) control: Control,
 }
 
 /// Runs a cell to its end. Takes it: a cell that has run is never used again.
@@ -105,7 +107,7 @@ pub(crate) async fn drive(cell: Cell, spawner: &Spawner, drive: Drive) -> Result
         written: Written::default(),
         timings: Timings { attach, run: wall, ..Timings::default() },
     };
-    Ok(Driven { outcome, home: control.take_home() })
+    Ok(Driven { outcome, home: control.take_home(), control })
 }
 
 /// The end, from what pid 1 said and what the cgroup counted.

@@ -213,7 +213,7 @@ impl Executor {
         let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
         let driven = drive(cell, spawner, work).await;
         self.watch_teardown(gone);
-        let Driven { mut outcome, home } = driven?;
+        let Driven { mut outcome, home, control } = driven?;
         outcome.timings.cell = waited;
         let ended = Instant::now();
         let (diff, before) = moved.unzip();
@@ -225,6 +225,7 @@ impl Executor {
             tokio::task::spawn_blocking(move || drop(left));
             outcome.written = written?;
         }
+        drop(control);
         // Only now: the spawner that refills the pool is the one that packs.
         drop(done);
         outcome.timings.seal = ended.elapsed();

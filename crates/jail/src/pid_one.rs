@@ -121,6 +121,9 @@ pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
 
 fn end(ended: Report, watch: Option<&Watch>) -> ! {
     report(CONTROL_FD, ended);
+    // Taking a cell apart takes longer than most need to keep what it has written, and would only be in
+    // their way. Nobody sends anything: it is closed when they are done, or gone.
+    while sys::read(CONTROL_FD, &mut [0]) == Err(Errno::INTR) {}
     if let Some(watch) = watch {
         watch.end();
     }
