@@ -8,7 +8,6 @@ use cloche_executor::{Config, Executor, PoolSettings, RunIo};
 use cloche_model::{ByteSize, Cpus, Ending, Language, Limits, Outcome, RunSpec};
 
 #[path = "support/cloche.rs"]
-#[allow(dead_code, reason = "others use the rest")]
 mod support;
 
 use support::{binary, skip};
@@ -147,9 +146,9 @@ async fn what_a_cell_has_used_is_not_the_next_one_s() {
         ("open('/tmp/much', 'wb').write(bytes(30 << 20))", Ending::Exited(0)),
     ];
     for (code, ending) in wasteful {
-        assert_eq!(run_with(&executor, code, limits.clone()).await.ending, ending, "{code}");
+        assert_eq!(run_with(&executor, code, limits).await.ending, ending, "{code}");
         for _ in 0..3 {
-            let outcome = run_with(&executor, "raise SystemExit(3)", limits.clone()).await;
+            let outcome = run_with(&executor, "raise SystemExit(3)", limits).await;
             assert_eq!(outcome.ending, Ending::Exited(3), "after {code}");
             assert!(outcome.usage.cpu < Duration::from_millis(100), "{:?}", outcome.usage);
             assert!(outcome.usage.peak_memory < ByteSize::mib(24), "{:?}", outcome.usage);

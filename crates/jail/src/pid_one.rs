@@ -65,8 +65,10 @@ pub(crate) fn stay_behind(
     }
 }
 
-/// The bounding set stays: it only matters to whoever can exec.
 fn give_up(user: u32) -> Result<()> {
+    // Up to the last that the kernel knows.
+    let mut capabilities = 0..64;
+    while capabilities.next().is_some_and(|last| sys::prctl(Prctl::DropBounding, last).is_ok()) {}
     sys::become_user(user, user, false)?;
     sys::capset_none()?;
     sys::prctl(Prctl::NoNewPrivs, 1)?;

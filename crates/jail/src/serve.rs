@@ -169,9 +169,11 @@ impl Template {
             0 => None,
             _ => Some(self.networks.enter(namespaces & WITH_LOOPBACK != 0)?),
         };
-        let room = self.rooms.take(network).inspect_err(|_| {
-            network.map(Network::forget);
-        })?;
+        let room = self.rooms.take(network);
+        if let (Err(_), Some(network)) = (&room, network) {
+            network.forget();
+        }
+        let room = room?;
         let stdio = [*stdin, *stdout, *stderr];
         let (go, ready) = sys::pipe()?;
         let fds = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
@@ -206,7 +208,7 @@ fn begin(cell: NewCell, program: &[u8]) -> ! {
     let sockets = if cell.is_watched { watch::install().ok() } else { None };
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {
-            sockets.map(sys::close);
+            sockets.into_iter().for_each(sys::close);
             sys::close(go);
             let fds = CellFds { go: guest, ..cell.fds };
             init::become_guest(program, fds, || cell.hot.map());

@@ -10,11 +10,21 @@ const MOST: usize = 20;
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
     /// The end of the process.
-    Kill = 0x8000_0000,
+    Kill,
     /// Whoever holds the listener is told, and decides.
-    Tell = 0x7fc0_0000,
+    Tell,
     /// It is made.
-    Allow = 0x7fff_0000,
+    Allow,
+}
+
+impl Verdict {
+    const fn number(self) -> u32 {
+        match self {
+            Self::Kill => 0x8000_0000,
+            Self::Tell => 0x7fc0_0000,
+            Self::Allow => 0x7fff_0000,
+        }
+    }
 }
 
 /// A filter as the kernel takes it.
@@ -35,13 +45,13 @@ impl SmallFilter {
         let calls = &calls[..calls.len().min(MOST)];
         filter.put(LOAD, 0, 0, 4);
         filter.put(IS, 1, 0, ARCH);
-        filter.put(RETURN, 0, 0, others as u32);
+        filter.put(RETURN, 0, 0, others.number());
         filter.put(LOAD, 0, 0, 0);
         for (at, call) in calls.iter().enumerate() {
             filter.put(IS, (calls.len() - at) as u8, 0, call.number() as u32);
         }
-        filter.put(RETURN, 0, 0, others as u32);
-        filter.put(RETURN, 0, 0, listed as u32);
+        filter.put(RETURN, 0, 0, others.number());
+        filter.put(RETURN, 0, 0, listed.number());
         filter
     }
 

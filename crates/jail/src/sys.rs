@@ -658,11 +658,11 @@ impl HotPages {
     fn advise(self, from: usize, to: usize, advice: usize) {
         const MYSELF: usize = -10_000_isize as usize;
         const AT_ONCE: usize = 1024;
-        // SAFETY: the caller of the template's library gives an array of `count` ranges of memory of
-        // its own, each an address and a length, as in struct iovec. What the kernel does there
-        // changes no byte. A page that is not mapped ahead is mapped when it is used.
         for first in (from..to).step_by(AT_ONCE) {
             let some = first..to.min(first + AT_ONCE);
+            // SAFETY: the caller of the template's library gives an array of `count` ranges of memory
+            // of its own, each an address and a length, as in struct iovec. What the kernel does
+            // there changes no byte. A page that is not mapped ahead is mapped when it is used.
             unsafe {
                 let all = [MYSELF, self.ranges.add(first) as usize, some.len(), advice, 0, 0];
                 // Kernels before 6.14 are told one by one.
