@@ -16,6 +16,9 @@ use super::{
     probes::{PRELUDE, Play, Probe},
 };
 
+/// How many runs look for what was planted when whoever planted it is gone.
+const AFTERWARDS: usize = 4;
+
 /// Where probes are played.
 pub(crate) struct Stage {
     pub(crate) executor: Executor,
@@ -142,7 +145,8 @@ impl Stage {
         let (first, second) = tokio::join!(first, second);
         let (first, (outcome, found)) = (first?, second?);
         let mut said = outcome.stdout.text() + &first.stdout.text();
-        if also_after {
+        // More often than cells are parked: the first may have been made before.
+        for _ in 0..if also_after { AFTERWARDS } else { 0 } {
             let spec = self.spec(probe, "look", &found)?;
             said += &self.executor.run(spec, RunIo::default()).await?.stdout.text();
         }

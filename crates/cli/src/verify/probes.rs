@@ -215,6 +215,8 @@ pub(crate) const PROBES: &[Probe] = &[
         .play(Play::PairThenAfter),
     probe!(BetweenRuns, "named-queues", "no message queue").play(Play::PairThenAfter),
     probe!(BetweenRuns, "local-sockets", "no socket, abstract or not").play(Play::Pair),
+    probe!(BetweenRuns, "network-traces", "no trace of another run's packets")
+        .play(Play::PairThenAfter),
     probe!(BetweenRuns, "terminal-names", "no terminal of another run").play(Play::Pair),
     probe!(BetweenRuns, "locks", "a lock on a file of the image is not seen").play(Play::Pair),
     probe!(BetweenRuns, "watching", "nobody's use of the image can be watched").play(Play::Pair),
