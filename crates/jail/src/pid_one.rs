@@ -107,7 +107,8 @@ pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
             // Once: whoever says it again and again would keep us busy, at nobody's expense.
             Ok(Changed::Stopped { pid }) if pid == main && heeds => {
                 if let Some(code) = last_word(main, &mut heeds) {
-                    end(Report::Exited(code), watch.as_ref());
+                    report(CONTROL_FD, Report::Exited(code));
+                    leave(watch.as_ref(), Watch::wait_for_leave);
                 }
                 None
             }
@@ -116,17 +117,16 @@ pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
         };
         if let Some(ended) = ended {
             end_everyone_else();
-            end(ended, watch.as_ref());
+            report(CONTROL_FD, ended);
+            leave(watch.as_ref(), |_| {});
         }
     }
 }
 
-fn end(ended: Report, watch: Option<&Watch>) -> ! {
-    report(CONTROL_FD, ended);
-    // Taking a cell apart takes longer than most need to keep what it has written, and would only be in
-    // their way. Nobody sends anything: it is closed when they are done, or gone.
-    while sys::read(CONTROL_FD, &mut [0]) == Err(Errno::INTR) {}
+/// Ends, and everything in the cell with it, when there is no reason to wait.
+fn leave(watch: Option<&Watch>, wait: impl FnOnce(&Watch)) -> ! {
     if let Some(watch) = watch {
+        wait(watch);
         watch.end();
     }
     sys::exit(0)

@@ -6,6 +6,7 @@
 
 use crate::{
     calls::Call,
+    init::CONTROL_FD,
     small_filter::{SmallFilter, Verdict},
     sys::{self, Changed, RawFd, Result, Room},
 };
@@ -73,6 +74,14 @@ impl Watch {
         if self.sockets > AT_ONCE {
             let _ = sys::readable([CHILDREN_FD], Some(REST));
         }
+    }
+
+    /// Waits until whoever was told of the end has done what is left to do, or is gone. Taking a cell
+    /// apart takes as long as most need to keep what it has written, and would be in their way. Ends at
+    /// once if anything happens to a child: one that has stopped for good may not go on meanwhile.
+    pub(crate) fn wait_for_leave(&self) {
+        // Nothing is ever sent there: it is closed.
+        let _ = sys::readable([CHILDREN_FD, CONTROL_FD], None);
     }
 
     /// The last thing a pid 1 does: says in its room whether there was never a socket.
