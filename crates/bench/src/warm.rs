@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     io,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -41,6 +41,12 @@ pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
     if wanted("warm-latency") {
         latency(arguments.rounds).await?;
     }
+    if wanted("warm-loaded") {
+        say("\nThe same with one core kept busy:");
+        let busy = Busy::start()?;
+        latency(arguments.rounds).await?;
+        drop(busy);
+    }
     if wanted("warm-cost") {
         cost(arguments.rounds).await?;
     }
@@ -77,6 +83,23 @@ async fn until_warm(executor: &Executor) {
     let began = Instant::now();
     while !executor.is_warm() && began.elapsed() < Duration::from_secs(30) {
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A process that keeps one core busy until this is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> io::Result<Self> {
+        let program = ["-c", "while :; do :; done"];
+        Command::new("/bin/sh").args(program).stdin(Stdio::null()).spawn().map(Self)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
