@@ -67,7 +67,7 @@ print(os.readlink("/proc/self/ns/net"))
 "#;
 
 /// Programs that leave traces in their network, by every way to a socket.
-const TRACES: [&str; 5] = [
+const TRACES: [&str; 8] = [
     "import socket
 s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.sendto(b'me', s.getsockname())",
     "import subprocess, sys
@@ -86,6 +86,20 @@ import time; time.sleep(0.05)",
 a, b = socket.socketpair(); a.send(b'x')
 s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.sendto(b'me', s.getsockname())
 os._exit(0)",
+    "import socket
+left = socket.socket(socket.AF_UNIX); left.bind('\\0left behind'); left.listen()",
+    "import array, os, socket
+a, b = socket.socketpair()
+for one, other in ((a, b), (b, a)):
+    # In flight to itself: only the kernel's collector of garbage finds it.
+    one.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [other.fileno()]))])
+os._exit(0)",
+    "import asyncio
+async def main():
+    server = await asyncio.start_server(lambda r, w: w.close(), '127.0.0.1', 0)
+    r, w = await asyncio.open_connection(*server.sockets[0].getsockname())
+    await r.read(); w.close(); server.close()
+asyncio.run(main())",
 ];
 
 #[tokio::test]
@@ -152,5 +166,48 @@ async fn what_a_cell_has_used_is_not_the_next_one_s() {
             assert!(outcome.usage.peak_memory < ByteSize::mib(24), "{:?}", outcome.usage);
         }
     }
+    executor.stop().await;
+}
+
+#[tokio::test]
+async fn a_signal_does_not_keep_a_program_from_its_sockets() {
+    let Some(executor) = start().await else { return };
+    let signalled = "import os, signal, socket
+signal.signal(signal.SIGCHLD, lambda *_: None)
+for _ in range(300):
+    child = os.fork()
+    if child == 0: os._exit(0)
+    [end.close() for end in socket.socketpair()]
+    socket.socket(socket.AF_UNIX).close()
+    os.waitpid(child, 0)
+print('done')";
+    assert_eq!(run(&executor, signalled).await, "done\n");
+    executor.stop().await;
+}
+
+/// A program that says that it has ended, and has itself continued a little later.
+const UNDEAD: &str = r#"
+import ctypes, os, signal, time
+libc = ctypes.CDLL(None)
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 48)]
+timer = ctypes.c_int()
+for n in range(3000): open("%d" % n, "w").close()
+libc.timer_create(1, ctypes.byref(Event(None, signal.SIGCONT, 0, b"")), ctypes.byref(timer))
+libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 5_000_000), None)
+libc.prctl(15, b"cloche end 7")
+os.kill(os.getpid(), signal.SIGSTOP)
+while True: print("still here", flush=True)
+"#;
+
+#[tokio::test]
+async fn a_program_that_has_said_its_last_word_does_not_go_on() {
+    let Some(executor) = start().await else { return };
+    for _ in 0..3 {
+        let outcome = run_with(&executor, UNDEAD, Limits::default()).await;
+        assert_eq!(outcome.ending, Ending::Exited(7));
+        assert!(outcome.usage.wall < Duration::from_secs(10), "{:?}", outcome.usage);
+    }
+    executor.settle().await;
     executor.stop().await;
 }

@@ -67,14 +67,19 @@ impl Capture {
         }
     }
 
-    /// Takes the rest when the program is over. Asks the pipe itself: the runtime may not have
-    /// heard yet of what was written just before the end.
+    /// Takes the rest when the program is over: as much as a pipe holds, whoever goes on writing. Asks
+    /// the pipe itself: the runtime may not have heard yet of what was written just before the end.
     pub(crate) async fn rest(&mut self) {
-        while !self.ended {
+        let mut left = rustix::pipe::fcntl_getpipe_size(&self.pipe).unwrap_or(MUCH);
+        while !self.ended && left > 0 {
             let room = self.room().await;
-            match rustix::io::read(&self.pipe, &mut *self.buffer) {
+            let most = left.min(self.buffer.len());
+            match rustix::io::read(&self.pipe, &mut self.buffer[..most]) {
                 Ok(0) => self.ended = true,
-                Ok(len) => self.keep(len, room),
+                Ok(len) => {
+                    left -= len;
+                    self.keep(len, room);
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 // Nothing more now: whoever still holds the other end is not waited for.
                 Err(_) => return,

@@ -43,6 +43,11 @@ impl CgroupLimits {
         walls.into_iter().filter_map(|(up, name)| up.then_some(name))
     }
 
+    fn most_time(self) -> Duration {
+        let milli = self.cpu.unwrap_or(1000).min(1000);
+        Duration::from_micros(u64::from(milli) * 100 / u64::from(MOST_TIME))
+    }
+
     /// The same without one wall.
     #[must_use]
     pub fn without(self, wall: &str) -> Self {
@@ -66,6 +71,8 @@ pub struct Cgroup {
     gauges: Gauges,
     /// What it takes to be used again, where that can be done.
     renewal: Option<Renewal>,
+    /// The processor time after which it is not.
+    most_time: Duration,
 }
 
 /// The files that make a v1 cgroup as good as new. The members of a box that printed a line leave
@@ -113,9 +120,9 @@ impl Renewal {
 /// What may be charged to a cgroup that is used again: the kernel keeps names of files, and pages
 /// for the next charge.
 const MOST_LEFT_OVER: u64 = 1 << 20;
-/// The processor time of members after which a cgroup is not used again: they may have spent what
-/// the next ones could use of the quota's period.
-const MOST_TIME: Duration = Duration::from_millis(10);
+/// The part of a quota's period of a tenth of a second that members may have used of a cgroup that is
+/// used again: the rest is for the next ones.
+const MOST_TIME: u32 = 10;
 
 /// How a new process gets in.
 #[derive(Clone, Debug, Default)]
@@ -169,7 +176,8 @@ impl Cgroup {
         };
         let born_in = Some(File::open(dir)?);
         let doors = vec![File::options().write(true).open(dir.join("cgroup.procs"))?];
-        Ok(Self { dirs: vec![dir.to_owned()], doors, born_in, gauges, renewal: None })
+        let (dirs, most_time) = (vec![dir.to_owned()], limits.most_time());
+        Ok(Self { dirs, doors, born_in, gauges, renewal: None, most_time })
     }
 
     fn create_v1(controllers: &Controllers, name: &str, limits: CgroupLimits) -> io::Result<Self> {
@@ -203,7 +211,7 @@ impl Cgroup {
         let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
         let doors = dirs.iter().map(open).collect::<io::Result<_>>()?;
         let renewal = Renewal::of(controllers, name).ok();
-        Ok(Self { dirs, doors, born_in: None, gauges, renewal })
+        Ok(Self { dirs, doors, born_in: None, gauges, renewal, most_time: limits.most_time() })
     }
 
     /// How a new process gets in; valid as long as this value lives.
@@ -263,7 +271,7 @@ impl Cgroup {
     #[must_use]
     pub fn renew(&self) -> bool {
         let (Some(renewal), Some(used)) = (&self.renewal, self.gauges.read()) else { return false };
-        let hardly_used = used.oom_kills == 0 && used.cpu <= MOST_TIME;
+        let hardly_used = used.oom_kills == 0 && used.cpu <= self.most_time;
         hardly_used && renewal.is_empty() && renewal.reset()
     }
 

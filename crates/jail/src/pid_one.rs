@@ -72,7 +72,7 @@ fn give_up(user: u32) -> Result<()> {
     sys::become_user(user, user, false)?;
     sys::capset_none()?;
     sys::prctl(Prctl::NoNewPrivs, 1)?;
-    sys::seccomp(SmallFilter::new(&CALLS, Verdict::Allow, Verdict::Kill).bytes())
+    sys::seccomp(SmallFilter::of_calls(&CALLS, Verdict::Allow, Verdict::Kill).bytes())
 }
 
 /// What such a pid 1 still calls. Everything else is its end.
@@ -92,10 +92,13 @@ const CALLS: [Call; 13] = [
     Call::ExitGroup,
 ];
 
+/// How often pid 1 looks what a main process that was stopped calls itself.
+const MOST_LOOKS: u32 = 32;
+
 /// Reaps until the main process has ended; then ends, and everything in the cell with it.
 pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
     (0..=JOB_FD).for_each(sys::close);
-    let mut heeds = true;
+    let mut looks = MOST_LOOKS;
     loop {
         let changed = match &mut watch {
             Some(watch) => watch.wait_for_change(),
@@ -104,9 +107,10 @@ pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
         let ended = match changed {
             Ok(Changed::Exited { pid, code }) if pid == main => Some(Report::Exited(code)),
             Ok(Changed::Killed { pid, signal }) if pid == main => Some(Report::Signalled(signal)),
-            // Once: whoever says it again and again would keep us busy, at nobody's expense.
-            Ok(Changed::Stopped { pid }) if pid == main && heeds => {
-                if let Some(code) = last_word(main, &mut heeds) {
+            // Whoever says it again and again would keep us busy, at nobody's expense.
+            Ok(Changed::Stopped { pid }) if pid == main && looks > 0 => {
+                looks -= 1;
+                if let Some(code) = last_word(main, &mut looks) {
                     report(CONTROL_FD, Report::Exited(code));
                     leave(watch.as_ref(), Watch::wait_for_leave);
                 }
@@ -170,11 +174,11 @@ fn word_of(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
 
 /// The code that a stopped main process would end with. If it has not said one it was stopped by
 /// someone else, and stays so; if it has, and is not alone, it goes on and ends as usual.
-fn last_word(main: i32, heeds: &mut bool) -> Option<i32> {
+fn last_word(main: i32, looks: &mut u32) -> Option<i32> {
     const CONTINUE: i32 = 18;
     let mut buffer = [0; 512];
     let rest = word_of(main, &mut buffer)?;
-    *heeds = false;
+    *looks = 0;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let code = number(&rest[..digits]).and_then(|code| i32::try_from(code).ok()).unwrap_or(0x100);
     // After the name, the state and the parent come 15 numbers, then that of threads.
@@ -203,7 +207,7 @@ fn number(digits: &[u8]) -> Option<u32> {
 }
 
 /// The beginning of a file; the path has its NUL.
-fn read_file<'a>(path: &Text, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+pub(crate) fn read_file<'a>(path: &Text, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let file = sys::open(CStr::from_bytes_with_nul(path.bytes()).ok()?, 0, 0).ok()?;
     let read = sys::read(file, buffer);
     sys::close(file);

@@ -6,7 +6,7 @@ use core::{ffi::CStr, marker::PhantomData, ptr};
 use crate::{
     calls::{Plain, WithPath, WithPaths, WithWords},
     errno::{Errno, Result},
-    sys::{AT_FDCWD, AT_RECURSIVE, RawFd, numbers, with_path, with_paths, with_words},
+    sys::{AT_FDCWD, AT_RECURSIVE, RawFd, numbers, wait, with_path, with_paths, with_words},
 };
 
 /// Opens a path; always close-on-exec.
@@ -230,6 +230,29 @@ pub fn setns(fd: RawFd, kind: u64) -> Result<()> {
 #[must_use]
 pub fn getpid() -> i32 {
     numbers(Plain::Getpid, [0; 6]).map_or(0, |pid| pid as i32)
+}
+
+/// Waits for any child to end.
+pub fn wait_any() -> Result<Changed> {
+    wait(0)
+}
+
+/// Waits for any child to end or to be stopped.
+pub fn wait_for_change() -> Result<Changed> {
+    const WSTOPPED: usize = 2;
+    wait(WSTOPPED)
+}
+
+/// What has happened to a child until now; one without a number if nothing has.
+pub(crate) fn change_until_now() -> Result<Changed> {
+    const NOHANG_STOPPED: usize = 1 | 2;
+    wait(NOHANG_STOPPED)
+}
+
+/// Reaps a child that has ended, if there is one.
+pub fn reap() -> Result<bool> {
+    const WNOHANG: usize = 1;
+    wait(WNOHANG).map(|changed| changed.pid() != 0)
 }
 
 /// The signal that a child has ended.

@@ -3,6 +3,9 @@
 
 use crate::calls::Call;
 
+const LOAD: u16 = 0x20;
+const IS: u16 = 0x15;
+const RETURN: u16 = 0x06;
 /// The most calls that such a filter names.
 const MOST: usize = 20;
 
@@ -36,22 +39,41 @@ pub(crate) struct SmallFilter {
 impl SmallFilter {
     /// The architecture, then each call, then the verdict. Calls of another architecture get what
     /// others get.
-    pub(crate) fn new(calls: &[Call], listed: Verdict, others: Verdict) -> Self {
-        const LOAD: u16 = 0x20;
-        const IS: u16 = 0x15;
-        const RETURN: u16 = 0x06;
-        const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
-        let mut filter = Self { bytes: [0; (MOST + 6) * 8], len: 0 };
+    pub(crate) fn of_calls(calls: &[Call], listed: Verdict, others: Verdict) -> Self {
+        let mut filter = Self::for_this_machine(others);
         let calls = &calls[..calls.len().min(MOST)];
-        filter.put(LOAD, 0, 0, 4);
-        filter.put(IS, 1, 0, ARCH);
-        filter.put(RETURN, 0, 0, others.number());
         filter.put(LOAD, 0, 0, 0);
         for (at, call) in calls.iter().enumerate() {
             filter.put(IS, (calls.len() - at) as u8, 0, call.number() as u32);
         }
         filter.put(RETURN, 0, 0, others.number());
         filter.put(RETURN, 0, 0, listed.number());
+        filter
+    }
+
+    /// One call, unless its first argument, a 32-bit number, is this one.
+    pub(crate) fn of_call_unless(
+        call: Call,
+        argument: u32,
+        listed: Verdict,
+        others: Verdict,
+    ) -> Self {
+        let mut filter = Self::for_this_machine(others);
+        filter.put(LOAD, 0, 0, 0);
+        filter.put(IS, 0, 3, call.number() as u32);
+        filter.put(LOAD, 0, 0, 16);
+        filter.put(IS, 1, 0, argument);
+        filter.put(RETURN, 0, 0, listed.number());
+        filter.put(RETURN, 0, 0, others.number());
+        filter
+    }
+
+    fn for_this_machine(others: Verdict) -> Self {
+        const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+        let mut filter = Self { bytes: [0; (MOST + 6) * 8], len: 0 };
+        filter.put(LOAD, 0, 0, 4);
+        filter.put(IS, 1, 0, ARCH);
+        filter.put(RETURN, 0, 0, others.number());
         filter
     }
 

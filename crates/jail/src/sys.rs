@@ -218,10 +218,12 @@ pub fn seccomp(program: &[u8]) -> Result<()> {
     install_filter(program, 0).map(drop)
 }
 
-/// The same, for a filter that tells of calls; gives the descriptor that it tells them by.
+/// The same, for a filter that tells of calls; gives the descriptor that it tells them by. Once a call
+/// was heard of, no signal but the last interrupts it; kernels before 5.19 do not have that.
 pub(crate) fn seccomp_listener(program: &[u8]) -> Result<RawFd> {
     const NEW_LISTENER: usize = 8;
-    install_filter(program, NEW_LISTENER).map(|listener| listener as RawFd)
+    const WAIT_KILLABLE: usize = 0x20;
+    install_filter(program, NEW_LISTENER | WAIT_KILLABLE).map(|listener| listener as RawFd)
 }
 
 fn install_filter(program: &[u8], flags: usize) -> Result<usize> {
@@ -240,8 +242,8 @@ fn install_filter(program: &[u8], flags: usize) -> Result<usize> {
     }
 }
 
-/// Takes one call that a filter tells of, and has the kernel go on with it.
-pub(crate) fn let_call_pass(listener: RawFd) -> Result<()> {
+/// Takes one call that a filter tells of, and has the kernel go on with it after something else.
+pub(crate) fn let_call_pass(listener: RawFd, first: impl FnOnce()) -> Result<()> {
     const RECEIVE: usize = 0xc050_2100;
     const ANSWER: usize = 0xc018_2101;
     const CONTINUE: u64 = 1 << 32;
@@ -250,6 +252,7 @@ pub(crate) fn let_call_pass(listener: RawFd) -> Result<()> {
     unsafe {
         syscall(Call::Ioctl, [listener as usize, RECEIVE, told.as_mut_ptr() as usize, 0, 0, 0])?
     };
+    first();
     let answer = [told[0], 0, CONTINUE];
     // SAFETY: struct seccomp_notif_resp is 24 bytes: which call, a value, an error and flags.
     unsafe { syscall(Call::Ioctl, [listener as usize, ANSWER, answer.as_ptr() as usize, 0, 0, 0]) }
@@ -502,30 +505,8 @@ core::arch::global_asm!(
     "cloche_return: mov sp, x0; b 2b",
 );
 
-/// Waits for any child to end.
-pub fn wait_any() -> Result<Changed> {
-    wait(0)
-}
-
-/// Waits for any child to end or to be stopped.
-pub fn wait_for_change() -> Result<Changed> {
-    const WSTOPPED: usize = 2;
-    wait(WSTOPPED)
-}
-
-/// What has happened to a child until now; one without a number if nothing has.
-pub(crate) fn change_until_now() -> Result<Changed> {
-    const NOHANG_STOPPED: usize = 1 | 2;
-    wait(NOHANG_STOPPED)
-}
-
-/// Reaps a child that has ended, if there is one.
-pub fn reap() -> Result<bool> {
-    const WNOHANG: usize = 1;
-    wait(WNOHANG).map(|changed| changed.pid() != 0)
-}
-
-fn wait(options: usize) -> Result<Changed> {
+/// Waits for a child to change as the options say; one without a number if none has.
+pub(crate) fn wait(options: usize) -> Result<Changed> {
     const WEXITED: usize = 4;
     const ALL_KINDS: usize = 0x4000_0000;
     let mut info = [0_i32; 32];

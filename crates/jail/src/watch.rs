@@ -1,14 +1,18 @@
-//! How pid 1 learns whether anybody in its cell has ever made a socket. Core only.
+//! How pid 1 learns whether anybody in its cell has left something in its network. Core only.
 //!
-//! A network in which that has not happened is as it was made, and can be another cell's next. The
-//! kernel holds whoever makes a socket until pid 1 has heard of it, and then goes on with the call:
-//! pid 1 decides nothing. What the guest's own filter refuses is refused all the same.
+//! Without a socket nothing can be. A socket of a program's own machine (`AF_UNIX`) leaves nothing but
+//! itself. Of all others pid 1 is told: the kernel holds whoever makes one until pid 1 has heard of it,
+//! and then goes on with the call: pid 1 decides nothing. What the guest's own filter refuses is
+//! refused all the same. A network in which no such socket was made, and none of any kind is left, is
+//! as it was made, and can be another cell's next.
 
 use crate::{
     calls::Call,
     init::CONTROL_FD,
+    pid_one::read_file,
     small_filter::{SmallFilter, Verdict},
     sys::{self, Changed, RawFd, Result, Room},
+    text::Text,
 };
 
 /// Where pid 1 hears of sockets.
@@ -17,17 +21,18 @@ const SOCKETS_FD: RawFd = 5;
 const CHILDREN_FD: RawFd = 6;
 /// The first descriptor that a watching pid 1 does not need.
 pub(crate) const FIRST_OTHER_FD: u32 = 7;
-/// All ways to a socket that begin without one.
-const WAYS: [Call; 2] = [Call::Socket, Call::Socketpair];
-/// As many sockets are made at once; then pid 1 rests after each one. It is not in the cell's cgroup,
+/// Those whose other end is on the same machine.
+const AF_UNIX: u32 = 1;
+/// As many sockets are made at once; then pid 1 rests for each one. It is not in the cell's cgroup,
 /// so what it does is at nobody's expense.
 const AT_ONCE: u32 = 256;
-const REST: u64 = 50_000;
+const REST: u64 = 200_000;
 
-/// Has the kernel tell of every socket that this process or one that comes from it makes; gives
-/// what it tells it by.
+/// Has the kernel tell of every socket to elsewhere that this process or one that comes from it
+/// makes; gives what it tells it by. All ways to one that begin without one are one call.
 pub(crate) fn install() -> Result<RawFd> {
-    sys::seccomp_listener(SmallFilter::new(&WAYS, Verdict::Tell, Verdict::Allow).bytes())
+    let (tell, allow) = (Verdict::Tell, Verdict::Allow);
+    sys::seccomp_listener(SmallFilter::of_call_unless(Call::Socket, AF_UNIX, tell, allow).bytes())
 }
 
 /// A pid 1's watch.
@@ -69,11 +74,14 @@ impl Watch {
 
     fn let_pass(&mut self) {
         self.sockets = self.sockets.saturating_add(1);
-        // Whoever asked may be gone by now.
-        let _ = sys::let_call_pass(SOCKETS_FD);
-        if self.sockets > AT_ONCE {
-            let _ = sys::readable([CHILDREN_FD], Some(REST));
-        }
+        let rests = self.sockets > AT_ONCE;
+        // Whoever asked may be gone by now. It waits in a way that no signal interrupts from when it
+        // was heard of; so the rest comes then.
+        let _ = sys::let_call_pass(SOCKETS_FD, || {
+            if rests {
+                let _ = sys::readable([CHILDREN_FD], Some(REST));
+            }
+        });
     }
 
     /// Waits until whoever was told of the end has done what is left to do, or is gone. Taking a cell
@@ -84,10 +92,17 @@ impl Watch {
         let _ = sys::readable([CHILDREN_FD, CONTROL_FD], None);
     }
 
-    /// The last thing a pid 1 does: says in its room whether there was never a socket.
+    /// The last thing a pid 1 does: says in its room whether its network is as it was.
     pub(crate) fn end(&self) {
-        if self.sockets == 0 {
+        if self.sockets == 0 && none_is_open() == Some(true) {
             self.room.leave_clean();
         }
     }
+}
+
+/// Whether no socket of any kind is left in this network; nobody makes one any more.
+fn none_is_open() -> Option<bool> {
+    let (mut place, mut buffer) = (Text::default(), [0; 64]);
+    let counts = read_file(place.text(b"/proc/net/sockstat\0"), &mut buffer)?;
+    Some(counts.starts_with(b"sockets: used 0\n"))
 }

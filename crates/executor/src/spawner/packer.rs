@@ -69,7 +69,10 @@ impl Packer {
             }
             let received = Inbox::new().receive::<PackRequest>(sys::owned(ONLY));
             let (request, fds) = received.map_err(io::Error::other)?;
-            self.pack(&request, &fds)
+            let packed = self.pack(&request, &fds);
+            // Some are closed by now; the others go with this process.
+            std::mem::forget(fds);
+            packed
         })?;
         Ok(Spare { socket: ours })
     }
