@@ -90,3 +90,60 @@ impl SmallFilter {
         &self.bytes[..self.len]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+
+    /// What the kernel would make of a call: struct seccomp_data is the number, the architecture,
+    /// where it was called, and the arguments.
+    fn verdict(filter: &SmallFilter, number: u32, architecture: u32, argument: u64) -> u32 {
+        let word = |at: u32| match at {
+            0 => number,
+            4 => architecture,
+            16 => argument as u32,
+            _ => unreachable!("nothing else is looked at"),
+        };
+        let (mut at, mut loaded) = (0, 0);
+        loop {
+            let step = &filter.bytes()[at * 8..at * 8 + 8];
+            let value = u32::from_le_bytes([step[4], step[5], step[6], step[7]]);
+            at += 1;
+            match u16::from_le_bytes([step[0], step[1]]) {
+                LOAD => loaded = word(value),
+                IS => at += usize::from(if loaded == value { step[2] } else { step[3] }),
+                RETURN => return value,
+                other => unreachable!("{other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_of_calls_is_all_that_is_allowed() {
+        let calls = [Call::Read, Call::Waitid, Call::ExitGroup];
+        let filter = SmallFilter::of_calls(&calls, Verdict::Allow, Verdict::Kill);
+        for number in 0..512 {
+            let listed = calls.iter().any(|call| call.number() as u32 == number);
+            let wanted = if listed { Verdict::Allow } else { Verdict::Kill };
+            assert_eq!(verdict(&filter, number, HERE, 0), wanted.number(), "{number}");
+            assert_eq!(verdict(&filter, number, !HERE, 0), Verdict::Kill.number());
+        }
+    }
+
+    #[test]
+    fn one_call_is_told_of_unless_it_is_of_one_kind() {
+        let (socket, tell, allow) = (Call::Socket, Verdict::Tell, Verdict::Allow);
+        let filter = SmallFilter::of_call_unless(socket, 1, tell, allow);
+        for number in 0..512 {
+            for family in [0, 1, 2, 10, 16, 1 << 32 | 1, 1 << 32 | 2, u64::MAX] {
+                // The kernel looks at the lower half only.
+                let told = number == socket.number() as u32 && family as u32 != 1;
+                let wanted = if told { tell } else { allow };
+                assert_eq!(verdict(&filter, number, HERE, family), wanted.number());
+                assert_eq!(verdict(&filter, number, !HERE, family), allow.number());
+            }
+        }
+    }
+}
