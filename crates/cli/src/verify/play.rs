@@ -151,7 +151,8 @@ impl Stage {
             said += &self.executor.run(spec, RunIo::default()).await?.stdout.text();
         }
         if !said.lines().any(|line| line.starts_with("READY")) {
-            said += &format!("BROKE nothing was planted: {}", first.stderr.text());
+            let stderr = first.stderr.text();
+            said += &format!("BROKE nothing was planted: {}", stderr.lines().last().unwrap_or("?"));
         }
         Ok(Played { outcome, said, took: started.elapsed(), neighbour: None })
     }
