@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    host::Host,
+    host::{Host, trace_id},
     support::{Ended, binary, ended, skip},
 };
 
@@ -83,8 +83,14 @@ async fn a_thread_that_runs_takes_no_upload_and_no_second_run() {
     let body = json!({"source": "thread", "id": "t", "path": "f", "content_length": 5});
     let signed = host.request(Method::POST, "/v1/files/upload_url").json(&body);
     let signed: Value = signed.send().await.unwrap().json().await.unwrap();
-    let long = json!({"code": "echo during >f; sleep 60", "language": "bash", "thread_id": "t"});
-    let running = host.background(long.clone()).await;
+    let code = "echo during >f; echo written; sleep 60";
+    let long = json!({"code": code, "language": "bash", "thread_id": "t"});
+    let mut stream = host.stream(long.clone()).await;
+    let running = trace_id(&stream);
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("written") {
+        seen.extend(stream.chunk().await.unwrap().expect("it runs for a minute"));
+    }
     let upload = || reqwest::Client::new().put(signed["url"].as_str().unwrap()).body("after");
     let refused = upload().send().await.unwrap();
     assert_eq!(refused.status().as_u16(), 409);
@@ -171,7 +177,7 @@ async fn what_a_run_without_a_thread_wrote_can_be_had_by_its_record() {
     let body = json!({"code": "mkdir out; printf 0123456789 >out/f; cat; cat in", "language": "bash",
         "stdin": "s", "files": [{"name": "in", "content_base64": "aQ=="}]});
     let response = host.execute(&body).send().await.unwrap();
-    let trace = crate::host::trace_id(&response);
+    let trace = trace_id(&response);
     let answer: Value = response.json().await.unwrap();
     assert_eq!(answer["stdout"], "si", "{answer}");
     assert_eq!(answer["output_files"], json!([{"name": "out/f", "size": 10, "truncated": false}]));
