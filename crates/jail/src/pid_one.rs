@@ -112,7 +112,7 @@ pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
                 looks -= 1;
                 if let Some(code) = last_word(main, &mut looks) {
                     report(CONTROL_FD, Report::Exited(code));
-                    leave(watch.as_ref(), Watch::wait_for_leave);
+                    leave(watch.as_ref(), |watch| watch.wait_for_leave(main));
                 }
                 None
             }
@@ -122,15 +122,17 @@ pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
         if let Some(ended) = ended {
             end_everyone_else();
             report(CONTROL_FD, ended);
-            leave(watch.as_ref(), |_| {});
+            leave(watch.as_ref(), |_| true);
         }
     }
 }
 
-/// Ends, and everything in the cell with it, when there is no reason to wait.
-fn leave(watch: Option<&Watch>, wait: impl FnOnce(&Watch)) -> ! {
-    if let Some(watch) = watch {
-        wait(watch);
+/// Ends, and everything in the cell with it, once nobody does anything there any more. Where that
+/// is not certain, nothing is said of the network.
+fn leave(watch: Option<&Watch>, all_is_quiet: impl FnOnce(&Watch) -> bool) -> ! {
+    if let Some(watch) = watch
+        && all_is_quiet(watch)
+    {
         watch.end();
     }
     sys::exit(0)

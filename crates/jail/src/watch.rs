@@ -85,11 +85,14 @@ impl Watch {
     }
 
     /// Waits until whoever was told of the end has done what is left to do, or is gone. Taking a cell
-    /// apart takes as long as most need to keep what it has written, and would be in their way. Ends at
-    /// once if anything happens to a child: one that has stopped for good may not go on meanwhile.
-    pub(crate) fn wait_for_leave(&self) {
-        // Nothing is ever sent there: it is closed.
-        let _ = sys::readable([CHILDREN_FD, CONTROL_FD], None);
+    /// apart takes as long as most need to keep what it has written, and would be in their way. The main
+    /// process, which has stopped for good, is killed then: it makes no socket any more. False, and at
+    /// once, if anything happens to it before that: it has gone on.
+    pub(crate) fn wait_for_leave(&self, main: i32) -> bool {
+        const KILL: i32 = 9;
+        // Nothing is ever sent on the control socket: it is closed.
+        let changed = sys::readable([CHILDREN_FD, CONTROL_FD], None);
+        changed == Ok([false, true]) && sys::kill(main, KILL).is_ok()
     }
 
     /// The last thing a pid 1 does: says in its room whether its network is as it was.

@@ -1,7 +1,7 @@
 //! The spawner's loop: reads requests, starts and kills cells, notices ends, cleans up.
 //!
-//! Single-threaded and blocking only where it waits to be woken. It never reads what a guest wrote and never
-//! holds a program.
+//! Single-threaded and blocking only where it waits to be woken. It never reads what a guest wrote and
+//! never holds a program.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
