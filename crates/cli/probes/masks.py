@@ -10,7 +10,10 @@ for name in [
     "kcore", "kmsg", "kallsyms", "kpagecount", "kpageflags", "kpagecgroup", "sysrq-trigger", "mtrr",
     "keys", "key-users", "acpi", "bus", "cmdline", "config.gz", "consoles", "devices", "driver",
     "interrupts", "iomem", "ioports", "irq", "modules", "scsi", "tty", "diskstats", "locks",
-    "timer_list", "sched_debug", "slabinfo", "pressure",
+    "timer_list", "sched_debug", "slabinfo", "pressure", "asound", "crypto", "dma", "dynamic_debug",
+    "fb", "mdstat", "misc", "partitions", "swaps", "allocinfo", "buddyinfo", "cgroups", "fs",
+    "pagetypeinfo", "schedstat", "softirqs", "vmallocinfo", "vmstat", "zoneinfo", "sys/fs",
+    "sys/kernel/pty", "sys/kernel/random/boot_id", "sys/kernel/random/entropy_avail",
 ]:
     try:
         at = os.stat(f"/proc/{name}")
@@ -20,5 +23,15 @@ for name in [
     covered += 1
     if at.st_dev == proc or not empty:
         check(f"/proc/{name} is not covered", False)
+# What programs read stays.
+for name in ["cpuinfo", "meminfo", "stat", "loadavg", "uptime", "version", "filesystems",
+             "sys/kernel/ostype", "sys/kernel/random/uuid", "sys/vm/overcommit_memory"]:
+    with open(f"/proc/{name}", "rb") as file:
+        check(f"{name} can be read", file.read(1) != b"")
+# Nothing that is not meant to be seen lies beneath another mount.
+with open("/proc/self/mountinfo") as lines:
+    points = [line.split()[4] for line in lines]
+twice = sorted({point for point in points if points.count(point) > 1})
+check(f"mounted twice: {twice}", twice == [])
 note(f"{covered} covered")
 verdict()

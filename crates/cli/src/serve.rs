@@ -133,8 +133,9 @@ async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure
 pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
     for sandbox in engine.sandboxes(None).await? {
         let limits = sandbox.resources.limits(Duration::MAX, ByteSize::default());
+        let shape = sandbox.shape.in_group(sandbox.team.as_str());
         for language in Language::ALL {
-            executor.prepare(language, &limits, &sandbox.shape);
+            executor.prepare(language, &limits, &shape);
         }
     }
     Ok(())

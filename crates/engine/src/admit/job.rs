@@ -41,6 +41,10 @@ pub struct JobRequest {
     pub limits: JobLimits,
     /// Whether its interpreter may be forked from a shared template; yes if absent.
     pub template: Option<bool>,
+    /// How closely it is held, by name; `standard` if absent.
+    pub profile: Option<String>,
+    /// Whose jobs may share a template with it.
+    pub pool_group: Option<String>,
 }
 
 /// Why a job is not taken.
@@ -72,6 +76,12 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
         env::check_level("env", vars)?;
     }
     let limits = limits(&job, config)?;
+    let sandbox = SandboxShape {
+        template: job.template.unwrap_or(true),
+        profile: job.profile.as_deref().unwrap_or("standard").parse()?,
+        pool_group: job.pool_group,
+        ..SandboxShape::default()
+    };
     let request = ExecuteRequest {
         code: job.code,
         language: job.language,
@@ -83,7 +93,7 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
     let spec = RunSpec {
         env: job.env.unwrap_or_default(),
         limits,
-        sandbox: SandboxShape { template: job.template.unwrap_or(true), ..SandboxShape::default() },
+        sandbox,
         stdin: request.stdin,
         files: request.files,
         ..RunSpec::new(request.language, request.code)

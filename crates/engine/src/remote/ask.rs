@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use cloche_model::{EnvVars, Limits, Network, RunSpec, SandboxShape};
+use cloche_model::{EnvVars, Limits, Network, RunSpec, SandboxProfile, SandboxShape};
 use serde::Serialize;
 
 use crate::{DispatchError, sidecar::JobLimits};
@@ -21,6 +21,10 @@ struct Body<'a> {
     env: &'a EnvVars,
     limits: JobLimits,
     template: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool_group: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -40,6 +44,7 @@ pub(super) fn body(spec: &RunSpec, most: Duration) -> Result<Bytes, DispatchErro
         name: file.name.as_str(),
         content_base64: STANDARD.encode(&file.content),
     });
+    let profile = spec.sandbox.profile;
     let body = Body {
         code: text("the code", &spec.code)?,
         language: spec.language.name(),
@@ -47,7 +52,9 @@ pub(super) fn body(spec: &RunSpec, most: Duration) -> Result<Bytes, DispatchErro
         files: files.collect(),
         env: &spec.env,
         limits: limits(&spec.limits),
-        template: spec.sandbox.template,
+        template: spec.sandbox.uses_template(),
+        profile: (profile != SandboxProfile::default()).then_some(profile.name()),
+        pool_group: spec.sandbox.pool_group.as_deref(),
     };
     let bytes = serde_json::to_vec(&body);
     bytes.map(Bytes::from).map_err(|error| DispatchError::Failed(error.to_string()))
