@@ -41,8 +41,6 @@ pub struct JobRequest {
     pub limits: JobLimits,
     /// Whether its interpreter may be forked from a shared template; yes if absent.
     pub template: Option<bool>,
-    /// How closely it is held, by name; `standard` if absent.
-    pub profile: Option<String>,
     /// Whose jobs may share a template with it.
     pub pool_group: Option<String>,
 }
@@ -78,7 +76,7 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
     let limits = limits(&job, config)?;
     let sandbox = SandboxShape {
         template: job.template.unwrap_or(true),
-        profile: job.profile.as_deref().unwrap_or("standard").parse()?,
+        profile: job.limits.profile.unwrap_or_default(),
         pool_group: job.pool_group,
         ..SandboxShape::default()
     };

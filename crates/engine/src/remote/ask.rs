@@ -22,8 +22,6 @@ struct Body<'a> {
     limits: JobLimits,
     template: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pool_group: Option<&'a str>,
 }
 
@@ -44,16 +42,14 @@ pub(super) fn body(spec: &RunSpec, most: Duration) -> Result<Bytes, DispatchErro
         name: file.name.as_str(),
         content_base64: STANDARD.encode(&file.content),
     });
-    let profile = spec.sandbox.profile;
     let body = Body {
         code: text("the code", &spec.code)?,
         language: spec.language.name(),
         stdin: text("standard input", &spec.stdin)?,
         files: files.collect(),
         env: &spec.env,
-        limits: limits(&spec.limits),
+        limits: limits(&spec.limits, spec.sandbox.profile),
         template: spec.sandbox.uses_template(),
-        profile: (profile != SandboxProfile::default()).then_some(profile.name()),
         pool_group: spec.sandbox.pool_group.as_deref(),
     };
     let bytes = serde_json::to_vec(&body);
@@ -87,7 +83,7 @@ fn check(spec: &RunSpec, most: Duration) -> Result<(), DispatchError> {
     Ok(())
 }
 
-fn limits(limits: &Limits) -> JobLimits {
+fn limits(limits: &Limits, profile: SandboxProfile) -> JobLimits {
     let millis = limits.timeout.as_millis();
     JobLimits {
         timeout_ms: Some(u64::try_from(millis).unwrap_or(u64::MAX)),
@@ -96,6 +92,7 @@ fn limits(limits: &Limits) -> JobLimits {
         pids: Some(u64::from(limits.pids)),
         disk_bytes: Some(limits.disk.bytes()),
         output_bytes: Some(limits.output.bytes()),
+        profile: (profile != SandboxProfile::Standard).then_some(profile),
     }
 }
 

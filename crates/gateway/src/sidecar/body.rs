@@ -22,8 +22,6 @@ pub(super) struct JobBody {
     limits: Option<JobLimits>,
     /// Extension: whether the interpreter may be forked from a shared template.
     template: Option<bool>,
-    /// Extension: how closely the program is held.
-    profile: Option<String>,
     /// Extension: whose jobs may share a template with this one; a tag without a meaning.
     pool_group: Option<String>,
 }
@@ -50,7 +48,6 @@ impl TryFrom<JobBody> for JobRequest {
             env: body.env,
             limits: body.limits.unwrap_or_default(),
             template: body.template,
-            profile: body.profile,
             pool_group: body.pool_group,
         })
     }
