@@ -12,7 +12,7 @@ const MUCH: usize = 64 << 10;
 /// How much is read at a time of a program that has printed more than is kept, and the rest after
 /// it. Reading is done at the server's expense, not the cell's: without a pace, a program that
 /// prints as fast as it can costs the server most of a processor.
-const BURST: usize = 256 << 10;
+const BURST: usize = 128 << 10;
 const REST: Duration = Duration::from_millis(1);
 
 /// One output stream being read.

@@ -63,6 +63,7 @@ impl Stage {
             self.executor.settle().await;
         }
         let (before, resident) = (Counts::take(), host::resident_kib());
+        let cpu = host::own_processor_time();
         let played = match self.play(probe).await {
             Ok(played) => played,
             Err(RunError::NoInterpreter(language)) => {
@@ -81,6 +82,7 @@ impl Stage {
             neighbour: played.neighbour,
             before,
             after: Counts::take(),
+            own_cpu: host::own_processor_time().saturating_sub(cpu),
             grown_kib: host::resident_kib().saturating_sub(resident),
             bait: &self.bait,
         }))

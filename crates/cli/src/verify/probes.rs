@@ -202,7 +202,7 @@ pub(crate) const PROBES: &[Probe] = &[
         .within(little_disk)
         .alone(judge::host_unharmed),
     probe!(Resources, "sparse-file", "no space used, ENOSPC when filled").within(little_disk),
-    probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory flat")
+    probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory and time flat")
         .alone(judge::flood_dropped),
     probe!(Resources, "held-output", "the reply comes when the program is over")
         .alone(judge::prompt),
