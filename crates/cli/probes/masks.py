@@ -1,8 +1,8 @@
 # What tells of the host or reaches its kernel is covered: a file by the null device, a directory
-# by an empty one.
+# by an empty one. What only root can open is refused.
 import os
 import stat
-from probe import check, note, verdict
+from probe import check, note, open_for, refused, verdict
 
 proc = os.stat("/proc").st_dev
 covered = 0
@@ -18,6 +18,11 @@ for name in [
     try:
         at = os.stat(f"/proc/{name}")
     except FileNotFoundError:
+        continue
+    if stat.S_ISREG(at.st_mode) and at.st_mode & 0o007 == 0:
+        # For the host's root alone: refused instead of covered.
+        refused(f"/proc/{name}", "EACCES EPERM", open_for(os.O_RDONLY), f"/proc/{name}")
+        refused(f"/proc/{name} to write", "EACCES EPERM", open_for(os.O_WRONLY), f"/proc/{name}")
         continue
     empty = os.listdir(f"/proc/{name}") == [] if stat.S_ISDIR(at.st_mode) else at.st_rdev == os.makedev(1, 3)
     covered += 1

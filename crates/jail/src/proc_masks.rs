@@ -1,6 +1,7 @@
 //! What a guest must not see or reach under `/proc`, as a table with reasons.
 
-/// Paths that are covered: files by the null device, directories by an empty one.
+/// Paths that are covered: files by the null device, directories by an empty one. A file that only the
+/// host's root may open is left as it is.
 pub const MASKED: [&str; 53] = [
     // Reaches into the kernel or its memory.
     "kcore",
