@@ -136,3 +136,37 @@ impl Capture {
         self.kept
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, time::Instant};
+
+    use super::*;
+
+    /// Reads what a program prints that prints this much and ends.
+    async fn read_all(bytes: usize, cap: ByteSize) -> (Captured, Duration) {
+        let (ours, mut theirs) = io::pipe().unwrap();
+        let pipe = pipe::Receiver::from_owned_fd(ours.into()).unwrap();
+        let mut capture = Capture::new(pipe, StreamName::Stdout, cap, None);
+        let started = Instant::now();
+        let program = tokio::task::spawn_blocking(move || theirs.write_all(&vec![7; bytes]));
+        tokio::select! {
+            () = capture.read() => {}
+            written = program => written.unwrap().unwrap(),
+        }
+        let took = started.elapsed();
+        capture.rest().await;
+        (capture.into_kept(), took)
+    }
+
+    #[tokio::test]
+    async fn a_flood_is_counted_to_its_end_and_read_no_faster_than_its_pace() {
+        const ALL: usize = 32 << 20;
+        let (kept, took) = read_all(ALL, ByteSize::mib(1)).await;
+        assert_eq!(kept.bytes.len(), 1 << 20);
+        assert_eq!(kept.bytes.len() as u64 + kept.dropped, ALL as u64);
+        // Some fit into the pipe at the beginning and at the end.
+        let bursts = (ALL - (3 << 20)) / BURST;
+        assert!(took >= REST * u32::try_from(bursts).unwrap(), "{took:?} for {bursts} bursts");
+    }
+}
