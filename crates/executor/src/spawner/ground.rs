@@ -75,18 +75,7 @@ pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
         missing
             .push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
     }
-    let ids = match privileged.then(host_ids::reserve_host_ids).transpose() {
-        Ok(None) => HostIds::SHARED,
-        Ok(Some((ids, lock))) => {
-            held.push(lock.into());
-            ids
-        }
-        Err(error) => {
-            let reason = format!("no host ids could be reserved for this spawner: {error}");
-            missing.push(("host-uid".to_owned(), reason));
-            HostIds::SHARED
-        }
-    };
+    let ids = take_host_ids(privileged, &mut held, &mut missing);
     mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
     // Taken before the ground covers any path.
     let layers = layers.map(|path| sys::open_tree(&text(path)).map(sys::owned).map_err(os));
@@ -110,6 +99,29 @@ pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
         missing,
         _held: held,
     })
+}
+
+/// The host ids of our cells. Without a range of our own another spawner may use the same ones, which
+/// is a missing wall.
+fn take_host_ids(
+    privileged: bool,
+    held: &mut Vec<OwnedFd>,
+    missing: &mut Vec<(String, String)>,
+) -> HostIds {
+    if !privileged {
+        return HostIds::SHARED;
+    }
+    match host_ids::reserve_host_ids() {
+        Ok((ids, lock)) => {
+            held.push(lock.into());
+            ids
+        }
+        Err(error) => {
+            let reason = format!("no host ids could be reserved for this spawner: {error}");
+            missing.push(("host-uid".to_owned(), reason));
+            HostIds::SHARED
+        }
+    }
 }
 
 /// Reaches the cgroup directories through descriptors, as their paths will be gone.
