@@ -1,5 +1,5 @@
-//! Compiles `policy/seccomp.json` into the filter that the crate embeds, so that a bad policy is a
-//! build error and a running jail parses nothing.
+//! Compiles `policy/seccomp.json` and `policy/strict.json` into the filters that the crate embeds, so
+//! that a bad policy is a build error and a running jail parses nothing.
 
 use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode};
 
@@ -7,16 +7,21 @@ use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode}
 mod bpf;
 #[path = "src/seccomp/policy.rs"]
 mod policy;
+#[path = "src/seccomp/strict.rs"]
+mod strict;
 #[path = "src/seccomp/table.rs"]
 mod table;
 
 use policy::{Condition, Policy, Verdict};
+use strict::StrictPolicy;
 use table::{Arch, Table};
 
 const POLICY: &str = "policy/seccomp.json";
+const STRICT: &str = "policy/strict.json";
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed={POLICY}");
+    println!("cargo::rerun-if-changed={STRICT}");
     println!("cargo::rerun-if-changed=src/seccomp");
     match build() {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,14 +37,18 @@ fn build() -> Result<(), Box<dyn Error>> {
     let arch = Arch::from_cargo(&target).ok_or_else(|| {
         format!("there is no syscall filter for {target}; x86_64 and aarch64 have one")
     })?;
-    let policy = Policy::parse(&fs::read_to_string(POLICY)?)?;
-    // Every architecture, so that a mistake shows up wherever it is made.
-    for other in Arch::ALL {
-        bpf::compile(&Table::new(&policy, other)?)?;
-    }
-    let program = bpf::compile(&Table::new(&policy, arch)?)?;
+    let text = fs::read_to_string(POLICY)?;
+    let policy = Policy::parse(&text)?;
+    let strict = StrictPolicy::derive(&fs::read_to_string(STRICT)?, Policy::parse(&text)?)?;
     let out = env::var("OUT_DIR")?;
-    fs::write(Path::new(&out).join("seccomp.bpf"), bpf::bytes(&program))?;
+    for (policy, file) in [(&policy, "seccomp.bpf"), (&strict, "seccomp_strict.bpf")] {
+        // Every architecture, so that a mistake shows up wherever it is made.
+        for other in Arch::ALL {
+            bpf::compile(&Table::new(policy, other)?)?;
+        }
+        let program = bpf::compile(&Table::new(policy, arch)?)?;
+        fs::write(Path::new(&out).join(file), bpf::bytes(&program))?;
+    }
     fs::write(Path::new(&out).join("seccomp_denials.rs"), denials(&policy)?)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
-# One GiB without a newline, with bytes that are no text, while the reader keeps 1 MiB.
+# 256 MiB without a newline, with bytes that are no text, while the reader keeps 1 MiB.
 import os
 
 block = bytes(range(256)) * 4096
-for _ in range(1024):
+for _ in range(256):
     os.write(1, block)

@@ -3,7 +3,10 @@
 //! The spawner first, while there are privileges to give it; then ours are dropped; then threads,
 //! the executor, the store and the doors.
 
-use std::{error::Error, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, error::Error, path::PathBuf, process::ExitCode, sync::Arc,
+    time::Duration,
+};
 
 use clap::Args;
 use cloche_engine::{Dispatcher, Engine, Local, Nowhere, Remote};
@@ -129,12 +132,24 @@ async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure
     Ok(())
 }
 
+/// The most teams whose templates are started before the first request; others get theirs with
+/// their first runs. Each takes the time and memory of an interpreter.
+const MOST_TEAMS_AHEAD: usize = 8;
+
 /// Has cells parked for every sandbox there is, before the first request.
 pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
+    let mut teams = BTreeSet::new();
     for sandbox in engine.sandboxes(None).await? {
+        let team = sandbox.team.as_str();
+        if teams.len() < MOST_TEAMS_AHEAD {
+            teams.insert(team.to_owned());
+        }
+        let is_ahead = teams.contains(team);
         let limits = sandbox.resources.limits(Duration::MAX, ByteSize::default());
-        for language in Language::ALL {
-            executor.prepare(language, &limits, &sandbox.shape);
+        let shape = sandbox.shape.in_group(sandbox.team.as_str());
+        let later = |language: &Language| *language == Language::Python && !is_ahead;
+        for language in Language::ALL.into_iter().filter(|language| !later(language)) {
+            executor.prepare(language, &limits, &shape);
         }
     }
     Ok(())

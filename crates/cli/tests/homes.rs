@@ -483,3 +483,29 @@ async fn a_layer_that_is_not_there_is_an_error_and_no_run() {
     host.executor.settle().await;
     host.executor.stop().await;
 }
+
+#[tokio::test]
+async fn a_thread_s_run_has_one_disk_limit_for_its_home_and_its_other_places() {
+    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+        return;
+    };
+    let limits = Limits { disk: ByteSize::mib(32), ..Limits::default() };
+    let room = HomeRoom { bytes: ByteSize::gib(1), inodes: 100_000 };
+    // A byte per file beyond what fits is no matter of rounding: each is a page.
+    let fill = "for place in ~ /tmp /dev/shm; do head -c 40M /dev/zero > $place/big 2> /dev/null; done; \
+        cat ~/big /tmp/big /dev/shm/big | wc -c";
+    for language in [Language::Bash, Language::Python] {
+        let code = match language {
+            Language::Python => {
+                format!("import subprocess; subprocess.run([\"bash\", \"-c\", {fill:?}])")
+            }
+            _ => fill.to_owned(),
+        };
+        let home = Some(ThreadHome { layers: Vec::new(), room });
+        let outcome = host.run(RunSpec { home, limits, ..RunSpec::new(language, code) }).await;
+        let written: u64 = outcome.stdout.text().trim().parse().unwrap();
+        assert!(written > 24 << 20, "{language}: {written}");
+        assert!(written <= 33 << 20, "{language}: {} MiB written of 32", written >> 20);
+    }
+    host.executor.stop().await;
+}

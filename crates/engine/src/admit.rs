@@ -74,7 +74,8 @@ pub(crate) fn admit(
     let spec = RunSpec {
         env,
         limits: caller.sandbox.resources.limits(request.timeout, config.output),
-        sandbox: caller.sandbox.shape.clone(),
+        // One team's programs share no template with another's.
+        sandbox: caller.sandbox.shape.clone().in_group(caller.team.id.as_str()),
         stdin: request.stdin.clone(),
         files: request.files.clone(),
         ..RunSpec::new(request.language, request.code.as_bytes())

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Instant};
 
 use cloche_jail::job::InvalidJob;
 use cloche_layers::Layers;
-use cloche_model::{Language, Limits, Outcome, OutputChunk, RunSpec, SandboxShape};
+use cloche_model::{Language, Limits, Outcome, OutputChunk, RunSpec, SandboxProfile, SandboxShape};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -315,8 +315,12 @@ fn key(language: Language, limits: &Limits, sandbox: &SandboxShape) -> Key {
         cpu_milli: limits.cpus.milli(),
         pids: limits.pids,
         disk: limits.disk.bytes(),
+        strict: sandbox.profile == SandboxProfile::Strict,
     };
     let python = language == Language::Python;
     let preload = if python { sandbox.preload.clone() } else { Vec::new() };
-    Key { config, language, preload, template: python && sandbox.template }
+    let template = python && sandbox.uses_template();
+    // Cells with an interpreter of their own have nothing in common.
+    let group = sandbox.pool_group.clone().filter(|_| template);
+    Key { config, language, preload, template, group }
 }

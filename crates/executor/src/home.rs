@@ -1,7 +1,7 @@
 //! Bringing the home of a thread into a cell that waits for its job.
 
 use cloche_layers::{LayerError, Layers, Mountable};
-use cloche_model::{HomeRoom, LayerDigest, RunSpec};
+use cloche_model::{ByteSize, HomeRoom, LayerDigest, RunSpec};
 
 use crate::{
     cell::Cell,
@@ -9,7 +9,7 @@ use crate::{
     seal::Before,
     spawner::{
         client::{Diff, SpawnError, Spawner},
-        protocol::HomeRequest,
+        protocol::{HomeRequest, inodes_for_disk},
     },
     warm,
 };
@@ -25,11 +25,29 @@ pub enum HomeError {
     Mount(#[from] SpawnError),
 }
 
+/// The part of the disk limit that a home leaves to `/tmp` and `/dev/shm`: one in so many.
+const TEMPORARY_SHARE: u64 = 4;
+/// And no more than this, if it has that much room.
+const MOST_TEMPORARY: u64 = 64 << 20;
+
+/// How the disk limit of one run is shared out: what it may write to its home, and elsewhere. A
+/// home is a file system of its own, so each has a limit of its own; together they are the limit.
+fn share_disk(disk: ByteSize, room: HomeRoom) -> (HomeRoom, (u64, u64)) {
+    let (bytes, inodes) = (disk.bytes(), inodes_for_disk(disk.bytes()));
+    let temporary = (bytes / TEMPORARY_SHARE).min(MOST_TEMPORARY);
+    let home_bytes = room.bytes.bytes().min(bytes - temporary);
+    let home_inodes = room.inodes.min(inodes - inodes / TEMPORARY_SHARE);
+    let home = HomeRoom { bytes: ByteSize(home_bytes), inodes: home_inodes };
+    (home, (bytes - home_bytes, inodes - home_inodes))
+}
+
 /// A home that lies ready on this host, and stays as long as this is held.
 pub(crate) struct House {
     stack: Vec<LayerDigest>,
     mountable: Mountable,
     room: HomeRoom,
+    /// Bytes and files for the other places that the run can write to.
+    elsewhere: (u64, u64),
     /// Bytes that are put in before the run, which is not the thread's own use.
     given: u64,
     /// The names of the files that are.
@@ -51,8 +69,8 @@ impl House {
         let inputs = spec.files.iter().map(|file| file.name.as_str());
         let placed = inputs.chain([spec.language.main_file()]).map(str::to_owned).collect();
         // A thread may have more room than one run: files are memory while it runs.
-        let room = HomeRoom { bytes: home.room.bytes.min(spec.limits.disk), ..home.room };
-        Ok(Some(Self { stack: home.layers.clone(), mountable, room, given, placed }))
+        let (room, elsewhere) = share_disk(spec.limits.disk, home.room);
+        Ok(Some(Self { stack: home.layers.clone(), mountable, room, elsewhere, given, placed }))
     }
 
     /// Mounts it in a cell; gives what will hold what is written, and what there was before.
@@ -66,6 +84,7 @@ impl House {
             layers: self.mountable.names().iter().map(ToString::to_string).collect(),
             bytes: self.room.bytes.bytes().saturating_add(self.given),
             inodes: self.room.inodes.saturating_add(self.placed.len() as u64),
+            elsewhere: self.elsewhere,
             placed: self.placed.clone(),
         };
         match spawner.house(cell.id, request).await {
@@ -79,6 +98,22 @@ impl House {
                 spawner.kill(cell.id).await;
                 Err(RunError::Home(error.into()))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_home_and_the_other_places_share_one_disk_limit() {
+        for (disk, room, home) in [(512, 1024, 448), (32, 1024, 24), (512, 1, 1), (512, 0, 0)] {
+            let (disk, room) = (ByteSize::mib(disk), ByteSize::mib(room));
+            let (shared, elsewhere) = share_disk(disk, HomeRoom { bytes: room, inodes: 1 << 40 });
+            assert_eq!(shared.bytes, ByteSize::mib(home));
+            assert_eq!(shared.bytes.bytes() + elsewhere.0, disk.bytes());
+            assert_eq!(shared.inodes + elsewhere.1, inodes_for_disk(disk.bytes()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reading what a guest prints: live to whoever listens, and into a bounded head and tail.
 
-use std::io;
+use std::{io, time::Duration};
 
 use cloche_model::{ByteSize, Captured, OutputChunk, StreamName};
 use tokio::{net::unix::pipe, sync::mpsc};
@@ -9,6 +9,11 @@ use tokio::{net::unix::pipe, sync::mpsc};
 const LITTLE: usize = 4 << 10;
 /// How much is read at once from a program that prints more: the size of a pipe.
 const MUCH: usize = 64 << 10;
+/// How much is read at a time of a program that has printed more than is kept, and the rest after
+/// it. Reading is done at the server's expense, not the cell's: without a pace, a program that
+/// prints as fast as it can costs the server most of a processor.
+const BURST: usize = 128 << 10;
+const REST: Duration = Duration::from_millis(1);
 
 /// One output stream being read.
 pub(crate) struct Capture {
@@ -37,6 +42,9 @@ impl Capture {
     /// Reads until the stream ends. Safe to cancel: nothing that was read is lost.
     pub(crate) async fn read(&mut self) {
         while !self.ended {
+            if self.is_flooding() {
+                tokio::time::sleep(REST).await;
+            }
             if self.pipe.readable().await.is_err() {
                 self.ended = true;
             }
@@ -46,9 +54,15 @@ impl Capture {
         std::future::pending::<()>().await;
     }
 
-    /// Takes what is there now, without waiting for more.
+    /// Whether more was printed than is kept.
+    fn is_flooding(&self) -> bool {
+        self.kept.dropped > 0
+    }
+
+    /// Takes what is there now, without waiting for more; of a flood no more than a burst.
     async fn drain(&mut self) {
-        loop {
+        let mut taken = 0;
+        while taken < BURST || !self.is_flooding() {
             // Room for the chunk first: between reading it and passing it on there is no wait in
             // which it could be lost.
             let room = self.room().await;
@@ -57,7 +71,10 @@ impl Capture {
                     self.ended = true;
                     return;
                 }
-                Ok(len) => self.keep(len, room),
+                Ok(len) => {
+                    taken += len;
+                    self.keep(len, room);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
                     self.ended = true;
@@ -99,8 +116,14 @@ impl Capture {
 
     /// Keeps what was just read, and passes it on.
     fn keep(&mut self, len: usize, live: Option<mpsc::OwnedPermit<OutputChunk>>) {
+        let was_flooding = self.is_flooding();
         let bytes = &self.buffer[..len];
         self.kept.keep(bytes, self.cap);
+        if !was_flooding && self.kept.dropped > 0 {
+            // Room for a burst, so that the program need not wait for each part of it. The kernel may
+            // say no: the program is read more slowly then.
+            let _ = rustix::pipe::fcntl_setpipe_size(&self.pipe, BURST);
+        }
         if let Some(live) = live {
             live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec() });
         }
@@ -111,5 +134,39 @@ impl Capture {
 
     pub(crate) fn into_kept(self) -> Captured {
         self.kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, time::Instant};
+
+    use super::*;
+
+    /// Reads what a program prints that prints this much and ends.
+    async fn read_all(bytes: usize, cap: ByteSize) -> (Captured, Duration) {
+        let (ours, mut theirs) = io::pipe().unwrap();
+        let pipe = pipe::Receiver::from_owned_fd(ours.into()).unwrap();
+        let mut capture = Capture::new(pipe, StreamName::Stdout, cap, None);
+        let started = Instant::now();
+        let program = tokio::task::spawn_blocking(move || theirs.write_all(&vec![7; bytes]));
+        tokio::select! {
+            () = capture.read() => {}
+            written = program => written.unwrap().unwrap(),
+        }
+        let took = started.elapsed();
+        capture.rest().await;
+        (capture.into_kept(), took)
+    }
+
+    #[tokio::test]
+    async fn a_flood_is_counted_to_its_end_and_read_no_faster_than_its_pace() {
+        const ALL: usize = 32 << 20;
+        let (kept, took) = read_all(ALL, ByteSize::mib(1)).await;
+        assert_eq!(kept.bytes.len(), 1 << 20);
+        assert_eq!(kept.bytes.len() as u64 + kept.dropped, ALL as u64);
+        // Some fit into the pipe at the beginning and at the end.
+        let bursts = (ALL - (3 << 20)) / BURST;
+        assert!(took >= REST * u32::try_from(bursts).unwrap(), "{took:?} for {bursts} bursts");
     }
 }

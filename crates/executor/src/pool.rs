@@ -66,6 +66,8 @@ pub(crate) struct Key {
     pub(crate) language: Language,
     pub(crate) preload: Vec<String>,
     pub(crate) template: bool,
+    /// Whose runs share its template.
+    pub(crate) group: Option<String>,
 }
 
 /// What the pool has for a run.
@@ -95,6 +97,10 @@ struct Inner {
 
 /// How often the shelves are looked over when nothing happens.
 const ROUND: Duration = Duration::from_secs(1);
+/// Templates may take one part in so many of the memory for parked cells.
+const TEMPLATE_SHARE: u64 = 2;
+/// What a template takes, as long as none has been started.
+const USUAL_TEMPLATE: u64 = 32 << 20;
 /// The most cells that may be alive before refilling waits for teardown to catch up.
 const BACKLOG: usize = 64;
 
@@ -219,14 +225,19 @@ impl Inner {
         if dying > BACKLOG || memory > self.settings.memory.bytes() {
             return None;
         }
+        let room_for_template = self.has_room_for_template(&shelves);
         let mut keys: Vec<&Key> = shelves.keys().collect();
-        keys.sort_by_key(|key| (key.language, key.config.memory, key.config.disk));
+        let order = |key: &&Key| (key.language, key.config.memory, key.config.disk);
+        keys.sort_by(|one, other| {
+            order(one).cmp(&order(other)).then_with(|| one.group.cmp(&other.group))
+        });
         let len = keys.len();
         let in_turn = (0..len).map(|at| keys[(at + turn) % len]);
         let mut work = in_turn.filter_map(|key| {
             let shelf = &shelves[key];
             if key.language == Language::Python
                 && key.template
+                && (room_for_template || shelf.has_template())
                 && shelf.needs_template(&self.settings)
             {
                 return Some(Work::Template(key.clone()));
@@ -236,6 +247,14 @@ impl Inner {
             worth.then(|| Work::Cell(key.clone(), shelf.template()))
         });
         work.next()
+    }
+
+    /// Whether one more group may have a template of its own. Without, each of its runs has an
+    /// interpreter of its own: slower, and nothing is shared with other groups.
+    fn has_room_for_template(&self, shelves: &HashMap<Key, Shelf>) -> bool {
+        let all = || shelves.values().map(Shelf::template_memory);
+        let next = all().filter(|bytes| *bytes > 0).max().unwrap_or(USUAL_TEMPLATE);
+        all().sum::<u64>() + next <= self.settings.memory.bytes() / TEMPLATE_SHARE
     }
 
     async fn work(&self, work: Work) {

@@ -83,6 +83,15 @@ impl Shelf {
         self.templates.iter().rev().find(|template| !template.is_gone()).cloned()
     }
 
+    pub(crate) fn has_template(&self) -> bool {
+        !self.templates.is_empty()
+    }
+
+    /// The memory of its templates, as their cgroups count it.
+    pub(crate) fn template_memory(&self) -> u64 {
+        self.templates.iter().map(|template| template.memory()).sum()
+    }
+
     pub(crate) fn want(&mut self, level: usize) {
         self.target = self.target.max(level);
     }

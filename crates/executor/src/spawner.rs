@@ -1,7 +1,8 @@
 //! The spawner: the one privileged process, single-threaded, which starts cells and nothing else.
 //!
 //! `client` is how the rest of the executor speaks to it, `keeper` restarts it, `worker` is its
-//! loop, `bells` is what wakes it, `ground` is the bare mount namespace it works in, `homes` mounts the homes of threads,
+//! loop, `bells` is what wakes it, `ground` is the bare mount namespace it works in, `host_ids` reserves the ids of its cells,
+//! `homes` mounts the homes of threads,
 //! `packer` reads what a run has written, `linked` finds the other names of what it changed,
 //! `protocol` is what is said.
 
@@ -11,6 +12,7 @@ pub(crate) mod gone;
 mod ground;
 mod held;
 mod homes;
+mod host_ids;
 mod keeper;
 mod linked;
 pub(crate) mod meter;

@@ -161,6 +161,8 @@ pub(crate) struct Template {
     cell: Cell,
     born: Instant,
     forks: AtomicU32,
+    /// What it takes, read when it had imported everything.
+    memory: u64,
     /// Cells of its that are alive: they end with it, so it may not end before them.
     cells: Mutex<Vec<Gone>>,
 }
@@ -190,7 +192,13 @@ impl Template {
             spawner.kill(cell.id).await;
             return Err(error);
         }
-        Ok(Self { cell, born: Instant::now(), forks: AtomicU32::new(0), cells: Mutex::default() })
+        let memory = cell.meter.read().unwrap_or_default().peak.max(1 << 20);
+        let (born, forks) = (Instant::now(), AtomicU32::new(0));
+        Ok(Self { cell, born, forks, memory, cells: Mutex::default() })
+    }
+
+    pub(crate) const fn memory(&self) -> u64 {
+        self.memory
     }
 
     pub(crate) fn id(&self) -> CellId {

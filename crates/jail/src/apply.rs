@@ -3,6 +3,7 @@
 use core::ffi::CStr;
 
 use crate::{
+    speculation,
     step::{Reader, Step, StepRef},
     sys::{self, Errno, LandlockRuleset, Prctl, Result},
 };
@@ -82,6 +83,7 @@ fn take(step: StepRef<'_>) -> Result<()> {
         Step::Seccomp { program } => sys::seccomp(program),
         Step::DieWithParent => sys::prctl(Prctl::ParentDeathSignal, 9),
         Step::Unshare { kinds } => sys::unshare(kinds),
+        Step::NoSpeculation { kind } => speculation::disable(kind),
         Step::Write { path, content } => write(path, content),
     }
 }

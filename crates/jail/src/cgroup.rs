@@ -14,6 +14,7 @@ use std::{
 };
 
 mod find;
+mod page_cache;
 
 pub use find::{Controllers, Hierarchy};
 

@@ -82,6 +82,7 @@ pub(crate) fn step(out: &mut Vec<u8>, step: &OwnedStep) {
         }
         Step::DieWithParent => number(out, 15),
         Step::Unshare { kinds } => numbers(out, &[16, *kinds]),
+        Step::NoSpeculation { kind } => numbers(out, &[19, (*kind).into()]),
         Step::Write { path, content } => {
             number(out, 17);
             text(out, path);
@@ -127,6 +128,7 @@ mod tests {
             Step::Seccomp { program: vec![0; 8] },
             Step::DieWithParent,
             Step::Unshare { kinds: 0x0200_0000 },
+            Step::NoSpeculation { kind: 1 },
             Step::Write { path: path(), content: b"16".to_vec() },
             Step::BuildIn { path: path() },
         ];

@@ -23,6 +23,7 @@ mod rlimits;
 pub mod seccomp;
 pub mod serve;
 mod small_filter;
+pub mod speculation;
 pub(crate) mod step;
 pub mod sys;
 pub mod take;

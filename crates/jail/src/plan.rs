@@ -13,6 +13,7 @@ use crate::{
     cgroup::CgroupLimits,
     encode::{self, OwnedStep},
     landlock, rlimits,
+    seccomp::SyscallPolicy,
 };
 
 mod build;
@@ -38,6 +39,8 @@ pub struct JailSpec {
     pub disk: (u64, u64),
     /// What the cgroup holds it to.
     pub cgroup: CgroupLimits,
+    /// Which system calls it may make.
+    pub syscalls: SyscallPolicy,
     /// What this host's kernel can do.
     pub host: HostFacts,
 }
@@ -91,6 +94,8 @@ pub struct HostFacts {
     pub landlock: u32,
     /// The highest capability the kernel knows.
     pub last_capability: u32,
+    /// Which of the kinds of speculation can be switched off for one process.
+    pub speculation: [bool; 2],
     /// Which of the paths to mask under `/proc` exist: (path, whether it is a directory).
     pub proc_masks: Vec<(String, bool)>,
 }
@@ -180,6 +185,7 @@ pub fn plan(spec: &JailSpec) -> Plan {
             build.guest_identity(),
             build.no_new_privs(),
             landlock::steps(&build.writable(), spec.host.landlock),
+            build.speculation(),
             build.filter(),
             build.die_with_parent(),
         ],
@@ -199,6 +205,7 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
             build.scratch(),
             build.bound_root(),
             build.image_binds(),
+            build.dev_for_cells(),
             build.dev(),
             build.dev_read_only(),
             build.pts(),
@@ -226,7 +233,7 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
             build.scratch(),
             build.overlay_root(),
             build.image_overlays(),
-            build.dev(),
+            build.forked_dev(),
             build.pts(),
             build.proc(&spec.host.proc_masks),
             build.writable_places(),

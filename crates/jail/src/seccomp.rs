@@ -1,12 +1,15 @@
-//! The system call filter of a cell, compiled by `build.rs` from `policy/seccomp.json`.
+//! The system call filters of cells, compiled by `build.rs` from `policy/seccomp.json` and
+//! `policy/strict.json`.
 //!
-//! This file only holds the result. It must not know how a filter is installed, nor decide what
+//! This file only holds the results. It must not know how a filter is installed, nor decide what
 //! is in it: the policy does, with a reason for every rule.
 
 #[cfg(test)]
 mod bpf;
 #[cfg(test)]
 mod policy;
+#[cfg(test)]
+mod strict;
 #[cfg(test)]
 mod table;
 #[cfg(test)]
@@ -32,13 +35,29 @@ struct Aligned<T: ?Sized>(T);
 static PROGRAM: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp.bpf")));
 
+static STRICT_PROGRAM: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp_strict.bpf")));
+
 static DENIALS: &[Denial] = &include!(concat!(env!("OUT_DIR"), "/seccomp_denials.rs"));
+
+/// Which of the policies a cell has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SyscallPolicy {
+    /// What programs commonly need.
+    #[default]
+    Standard,
+    /// What Python, Node.js and Bash need, and no network socket.
+    Strict,
+}
 
 /// The filter: eight bytes for each `struct sock_filter`, in native byte order, aligned to eight.
 /// Installing it needs no allocation.
 #[must_use]
-pub fn filter() -> &'static [u8] {
-    &PROGRAM.0
+pub fn filter(policy: SyscallPolicy) -> &'static [u8] {
+    match policy {
+        SyscallPolicy::Standard => &PROGRAM.0,
+        SyscallPolicy::Strict => &STRICT_PROGRAM.0,
+    }
 }
 
 /// Every refusal that the policy names, with its reason. What it does not name gets `ENOSYS`.

@@ -43,6 +43,8 @@ pub(crate) enum Step<T, B> {
     Unshare { kinds: u64 },
     /// Write to a file that is there.
     Write { path: T, content: B },
+    /// Switch off a kind of speculation.
+    NoSpeculation { kind: u32 },
     /// Build from here on: paths that do not begin at the root begin here.
     BuildIn { path: T },
 }
@@ -144,6 +146,7 @@ impl<'a> Reader<'a> {
             16 => Step::Unshare { kinds: self.number()? },
             17 => Step::Write { path: self.text()?, content: self.bytes()? },
             18 => Step::BuildIn { path: self.text()? },
+            19 => Step::NoSpeculation { kind: self.word()? },
             _ => return None,
         })
     }

@@ -42,7 +42,9 @@ pub use outcome::{Captured, Ending, Outcome, OutputChunk, StreamName, Timings, U
 pub use plan::{Allowance, Plan};
 pub use request::{CheckedRequest, ExecuteRequest, RequestFile};
 pub use response::ResponseStatus;
-pub use run::{FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, SandboxShape};
+pub use run::{
+    FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, SandboxProfile, SandboxShape,
+};
 pub use secret::Secret;
 pub use sub_path::SubPath;
 pub use tenancy::{ApiKey, Resources, Retention, Sandbox, Team};

@@ -1,10 +1,10 @@
 //! What one run is given: the program, its surroundings, and what it may use.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, Cpus, Language, ThreadHome};
+use crate::{ByteSize, Cpus, Invalid, Language, ThreadHome};
 
 /// One program to run once, in a fresh sandbox.
 ///
@@ -142,6 +142,62 @@ pub struct SandboxShape {
     pub preload: Vec<String>,
     /// Whether interpreters may be forked from a shared template.
     pub template: bool,
+    /// How closely the program is held.
+    #[serde(default)]
+    pub profile: SandboxProfile,
+    /// Whose runs may share a template with this one: any with the same tag, which means nothing to
+    /// the executor. Not part of the configuration.
+    #[serde(skip)]
+    pub pool_group: Option<String>,
+}
+
+impl SandboxShape {
+    /// Whether the interpreters of these runs are forked from a template.
+    #[must_use]
+    pub fn uses_template(&self) -> bool {
+        self.template && self.profile == SandboxProfile::Standard
+    }
+
+    /// The same for the runs of one group.
+    #[must_use]
+    pub fn in_group(mut self, group: impl Into<String>) -> Self {
+        self.pool_group = Some(group.into());
+        self
+    }
+}
+
+/// How closely a program is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxProfile {
+    /// What programs commonly need.
+    #[default]
+    Standard,
+    /// For hostile tenants: no template, no network sockets, fewer system calls, no speculation.
+    Strict,
+}
+
+impl SandboxProfile {
+    /// The name on the wire and on command lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Standard => "standard",
+            Self::Strict => "strict",
+        }
+    }
+}
+
+impl FromStr for SandboxProfile {
+    type Err = Invalid;
+
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        match name {
+            "standard" => Ok(Self::Standard),
+            "strict" => Ok(Self::Strict),
+            _ => Err(Invalid::new("profile must be one of: standard, strict")),
+        }
+    }
 }
 
 impl Default for SandboxShape {
@@ -151,6 +207,8 @@ impl Default for SandboxShape {
             network: Network::Blocked,
             preload: Vec::new(),
             template: true,
+            profile: SandboxProfile::Standard,
+            pool_group: None,
         }
     }
 }

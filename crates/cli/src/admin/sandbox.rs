@@ -10,8 +10,18 @@ use super::{
     variables,
 };
 
-const COLUMNS: &[&str] =
-    &["id", "team_id", "name", "image", "network", "cpu", "memory_mb", "disk_mb", "pids"];
+const COLUMNS: &[&str] = &[
+    "id",
+    "team_id",
+    "name",
+    "image",
+    "network",
+    "profile",
+    "cpu",
+    "memory_mb",
+    "disk_mb",
+    "pids",
+];
 
 /// What `cloche sandbox` takes.
 #[derive(Args)]
@@ -94,6 +104,9 @@ pub(super) struct Settings {
     /// Whether interpreters may be forked from a shared template.
     #[arg(long, value_name = "true|false")]
     template: Option<bool>,
+    /// standard, or strict for hostile tenants.
+    #[arg(long)]
+    profile: Option<String>,
     /// Storage connections by name: a,b; empty for none.
     #[arg(long, value_name = "NAMES")]
     storage: Option<String>,
@@ -116,6 +129,7 @@ impl Settings {
         put(&mut fields, "pids", self.pids);
         put(&mut fields, "preload", self.preload.as_deref().map(words));
         put(&mut fields, "template", self.template);
+        put(&mut fields, "profile", self.profile);
         put(&mut fields, "storage", self.storage.as_deref().map(words));
         put(&mut fields, "retain_code", self.retain_code);
         put(&mut fields, "retention_days", self.retention_days);

@@ -5,6 +5,8 @@
 
 use std::fs;
 
+use cloche_jail::speculation::{KINDS, can_disable};
+
 /// How to get a wall, as far as this host's settings tell.
 pub(super) fn how_to_get(wall: &str) -> String {
     match wall {
@@ -91,6 +93,18 @@ pub(super) fn kernel() -> String {
     setting("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
+/// What the strict profile can switch off of this host's speculation.
+fn speculation_note(controls: [bool; 2]) -> String {
+    let names = ["store bypass (SSBD)", "indirect branches (STIBP)"].into_iter().zip(controls);
+    let there: Vec<_> = names.filter_map(|(name, can)| can.then_some(name)).collect();
+    if there.is_empty() {
+        return "speculation cannot be switched off for a process on this host, so the strict profile \
+            does not"
+            .to_owned();
+    }
+    format!("the strict profile switches off speculation on {}", there.join(" and "))
+}
+
 /// What is no wall, but good to know about this host.
 pub(super) fn notes() -> Vec<String> {
     let mut notes = Vec::new();
@@ -106,5 +120,6 @@ pub(super) fn notes() -> Vec<String> {
         "control groups are v1 or hybrid: they are slower to enter than v2"
     };
     notes.push(version.to_owned());
+    notes.push(speculation_note(KINDS.map(|(kind, _)| can_disable(kind))));
     notes
 }

@@ -2,7 +2,7 @@
 //!
 //! Reads `/proc` and nothing else; it must not know of probes.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// Counts that must be the same before and after a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,16 @@ fn count(dir: &Path, names: &[String], depth: usize) -> usize {
 
 fn is_inhabited(cgroup: &Path) -> bool {
     fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|members| !members.is_empty())
+}
+
+/// The processor time that this process has used.
+pub(crate) fn own_processor_time() -> Duration {
+    const TICKS_PER_SECOND: u64 = 100;
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    // User and system time, counted from the field after the name.
+    let ticks = fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok());
+    Duration::from_millis(ticks.sum::<u64>() * 1000 / TICKS_PER_SECOND)
 }
 
 /// How much memory this process has resident, in KiB.

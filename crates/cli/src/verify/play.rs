@@ -6,7 +6,7 @@ use std::{
 };
 
 use cloche_executor::{Executor, RunError, RunIo};
-use cloche_model::{FileName, InputFile, Outcome, OutputChunk, RunSpec, StreamName};
+use cloche_model::{FileName, InputFile, Outcome, OutputChunk, RunSpec, SandboxShape, StreamName};
 use tokio::sync::mpsc;
 
 use super::{
@@ -47,8 +47,8 @@ struct Played {
 impl Stage {
     /// Waits until a cell for this probe is parked; a while at most, as a run needs none.
     pub(crate) async fn warm_up(&self, probe: &Probe) {
-        let spec = RunSpec::new(probe.language, "");
-        self.executor.prepare(probe.language, &(probe.limits)(), &spec.sandbox);
+        let shape = SandboxShape { profile: probe.profile, ..SandboxShape::default() };
+        self.executor.prepare(probe.language, &(probe.limits)(), &shape);
         for _ in 0..200 {
             if self.executor.is_warm() {
                 return;
@@ -63,6 +63,7 @@ impl Stage {
             self.executor.settle().await;
         }
         let (before, resident) = (Counts::take(), host::resident_kib());
+        let cpu = host::own_processor_time();
         let played = match self.play(probe).await {
             Ok(played) => played,
             Err(RunError::NoInterpreter(language)) => {
@@ -81,6 +82,7 @@ impl Stage {
             neighbour: played.neighbour,
             before,
             after: Counts::take(),
+            own_cpu: host::own_processor_time().saturating_sub(cpu),
             grown_kib: host::resident_kib().saturating_sub(resident),
             bait: &self.bait,
         }))
@@ -98,6 +100,7 @@ impl Stage {
     fn spec(&self, probe: &Probe, role: &str, found: &str) -> io::Result<RunSpec> {
         let mut spec = RunSpec::new(probe.language, probe.code);
         spec.limits = (probe.limits)();
+        spec.sandbox.profile = probe.profile;
         spec.env = self.bait.env()?;
         spec.env.insert("PROBE_ROLE".to_owned(), role.to_owned());
         spec.env.insert("PROBE_FOUND".to_owned(), found.to_owned());

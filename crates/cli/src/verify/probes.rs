@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use cloche_model::{ByteSize, Cpus, Language, Limits};
+use cloche_model::{ByteSize, Cpus, Language, Limits, SandboxProfile};
 
 use super::judge::{self, Judge};
 
@@ -59,6 +59,8 @@ pub(crate) struct Probe {
     pub(crate) judge: Judge,
     /// Whether it needs the host to itself: it uses much, or what is left behind is counted.
     pub(crate) alone: bool,
+    /// The sandbox it is played in.
+    pub(crate) profile: SandboxProfile,
 }
 
 macro_rules! probe {
@@ -76,6 +78,7 @@ macro_rules! probe {
             play: Play::Once,
             judge: judge::says,
             alone: false,
+            profile: SandboxProfile::Standard,
         }
     };
 }
@@ -87,6 +90,10 @@ impl Probe {
 
     const fn play(self, play: Play) -> Self {
         Self { play, ..self }
+    }
+
+    const fn strict(self) -> Self {
+        Self { profile: SandboxProfile::Strict, ..self }
     }
 
     const fn alone(self, judge: Judge) -> Self {
@@ -165,6 +172,8 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(KernelSurface, "memory-program", "a program made in memory has the same walls"),
     probe!(KernelSurface, "landlock", "EACCES for its own files under /proc"),
     probe!(KernelSurface, "cgroup-view", "its cgroup is the root, no file of it to write"),
+    probe!(KernelSurface, "strict-calls", "each group that the strict profile removes is refused")
+        .strict(),
     probe!(KernelSurface, "from-node", Node, ".js", "the same refusals from Node.js"),
     probe!(KernelSurface, "from-bash", Bash, ".sh", "the same refusals from a shell"),
     probe!(Resources, "fork-bomb", Bash, ".sh", "ends at the deadline, a neighbour is served")
@@ -193,7 +202,7 @@ pub(crate) const PROBES: &[Probe] = &[
         .within(little_disk)
         .alone(judge::host_unharmed),
     probe!(Resources, "sparse-file", "no space used, ENOSPC when filled").within(little_disk),
-    probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory flat")
+    probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory and time flat")
         .alone(judge::flood_dropped),
     probe!(Resources, "held-output", "the reply comes when the program is over")
         .alone(judge::prompt),

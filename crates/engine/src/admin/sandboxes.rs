@@ -51,6 +51,8 @@ pub struct SandboxChange {
     pub preload: Option<Vec<String>>,
     /// Whether interpreters may be forked from a template.
     pub template: Option<bool>,
+    /// How closely programs are held, by name.
+    pub profile: Option<String>,
     /// Storage connections; none can be given yet.
     pub storage: Option<Vec<String>>,
     /// What a run may use.
@@ -79,6 +81,9 @@ impl SandboxChange {
             sandbox.shape.preload = preload;
         }
         sandbox.shape.template = self.template.unwrap_or(sandbox.shape.template);
+        if let Some(profile) = self.profile {
+            sandbox.shape.profile = profile.parse()?;
+        }
         if self.storage.is_some_and(|storage| !storage.is_empty()) {
             return Err(Invalid::new("storage: this build cannot mount storage yet"));
         }

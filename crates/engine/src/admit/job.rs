@@ -41,6 +41,8 @@ pub struct JobRequest {
     pub limits: JobLimits,
     /// Whether its interpreter may be forked from a shared template; yes if absent.
     pub template: Option<bool>,
+    /// Whose jobs may share a template with it.
+    pub pool_group: Option<String>,
 }
 
 /// Why a job is not taken.
@@ -72,6 +74,12 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
         env::check_level("env", vars)?;
     }
     let limits = limits(&job, config)?;
+    let sandbox = SandboxShape {
+        template: job.template.unwrap_or(true),
+        profile: job.limits.profile.unwrap_or_default(),
+        pool_group: job.pool_group,
+        ..SandboxShape::default()
+    };
     let request = ExecuteRequest {
         code: job.code,
         language: job.language,
@@ -83,7 +91,7 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
     let spec = RunSpec {
         env: job.env.unwrap_or_default(),
         limits,
-        sandbox: SandboxShape { template: job.template.unwrap_or(true), ..SandboxShape::default() },
+        sandbox,
         stdin: request.stdin,
         files: request.files,
         ..RunSpec::new(request.language, request.code)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use cloche_model::{EnvVars, Limits, Network, RunSpec, SandboxShape};
+use cloche_model::{EnvVars, Limits, Network, RunSpec, SandboxProfile, SandboxShape};
 use serde::Serialize;
 
 use crate::{DispatchError, sidecar::JobLimits};
@@ -21,6 +21,8 @@ struct Body<'a> {
     env: &'a EnvVars,
     limits: JobLimits,
     template: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool_group: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -46,8 +48,9 @@ pub(super) fn body(spec: &RunSpec, most: Duration) -> Result<Bytes, DispatchErro
         stdin: text("standard input", &spec.stdin)?,
         files: files.collect(),
         env: &spec.env,
-        limits: limits(&spec.limits),
-        template: spec.sandbox.template,
+        limits: limits(&spec.limits, spec.sandbox.profile),
+        template: spec.sandbox.uses_template(),
+        pool_group: spec.sandbox.pool_group.as_deref(),
     };
     let bytes = serde_json::to_vec(&body);
     bytes.map(Bytes::from).map_err(|error| DispatchError::Failed(error.to_string()))
@@ -80,7 +83,7 @@ fn check(spec: &RunSpec, most: Duration) -> Result<(), DispatchError> {
     Ok(())
 }
 
-fn limits(limits: &Limits) -> JobLimits {
+fn limits(limits: &Limits, profile: SandboxProfile) -> JobLimits {
     let millis = limits.timeout.as_millis();
     JobLimits {
         timeout_ms: Some(u64::try_from(millis).unwrap_or(u64::MAX)),
@@ -89,6 +92,7 @@ fn limits(limits: &Limits) -> JobLimits {
         pids: Some(u64::from(limits.pids)),
         disk_bytes: Some(limits.disk.bytes()),
         output_bytes: Some(limits.output.bytes()),
+        profile: (profile != SandboxProfile::Standard).then_some(profile),
     }
 }
 

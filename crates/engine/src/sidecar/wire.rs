@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use cloche_model::{ByteSize, Ending, Outcome, OutputFile, StreamName, Timings, Usage, Written};
+use cloche_model::{
+    ByteSize, Ending, Outcome, OutputFile, SandboxProfile, StreamName, Timings, Usage, Written,
+};
 use serde::{Deserialize, Serialize};
 
 /// What a job may use, exactly. An unknown limit is an error: one that is ignored protects nobody.
@@ -22,6 +24,10 @@ pub struct JobLimits {
     pub disk_bytes: Option<u64>,
     /// Bytes of each output stream that are kept.
     pub output_bytes: Option<u64>,
+    /// How closely it is held; `standard` if absent. Among the limits, so that an executor that does
+    /// not know it refuses the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<SandboxProfile>,
 }
 
 /// One line of a stream.

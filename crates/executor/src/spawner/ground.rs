@@ -9,7 +9,10 @@ use std::{
     fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::symlink},
+        unix::{
+            ffi::OsStrExt,
+            fs::{MetadataExt, symlink},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -17,20 +20,15 @@ use std::{
 use cloche_jail::{
     cgroup::{Controllers, Hierarchy},
     plan::{HostFacts, ImageView},
-    proc_masks,
+    proc_masks, speculation,
     sys::{self, CloneRequest, Cloned, Errno},
 };
 
-use super::homes;
+use super::{
+    homes,
+    host_ids::{self, HostIds},
+};
 use crate::image;
-
-/// The first host id that is ours: the image's owner and the 65,535 after it own what the
-/// image's files belong to; guests come after those.
-const FIRST_ID: u32 = 0x7000_0000;
-/// How many ids an image can use.
-const IMAGE_IDS: u32 = 65536;
-/// How many guests can be alive at once, each with an id of its own.
-pub(super) const GUEST_IDS: u32 = 60_000;
 
 const NEW_USER: u64 = 0x1000_0000;
 const NEW_MOUNT: u64 = 0x0002_0000;
@@ -45,23 +43,17 @@ pub(super) struct Ground {
     pub(super) cgroups: Option<Hierarchy>,
     /// Whether we may give every cell a host id of its own.
     pub(super) privileged: bool,
+    /// The host ids of our cells.
+    pub(super) ids: HostIds,
     pub(super) missing: Vec<(String, String)>,
-    /// Keeps the cgroup directories reachable after the host's root is gone.
+    /// Keeps the cgroup directories reachable after the host's root is gone, and our ids ours.
     _held: Vec<OwnedFd>,
 }
-
-/// The host id of the guest in a slot.
-pub(super) fn guest_id(slot: u32) -> u32 {
-    FIRST_ID + IMAGE_IDS + slot
-}
-
-/// The host id that owns the image.
-pub(super) const IMAGE_OWNER: u32 = FIRST_ID;
 
 /// Leaves the host's mounts for a ground of our own, with the layers of homes on it.
 pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
     let mut missing = Vec::new();
-    let (cgroups, held) = match Hierarchy::take().and_then(hold) {
+    let (cgroups, mut held) = match Hierarchy::take().and_then(hold) {
         Ok((hierarchy, held)) => (Some(hierarchy), held),
         Err(error) => {
             missing.push(("cgroups".to_owned(), error.to_string()));
@@ -83,12 +75,13 @@ pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
         missing
             .push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
     }
+    let ids = take_host_ids(privileged, &mut held, &mut missing);
     mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
     // Taken before the ground covers any path.
     let layers = layers.map(|path| sys::open_tree(&text(path)).map(sys::owned).map_err(os));
     let root = Path::new("/tmp");
     mount(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
-    let image = build(root, privileged)?;
+    let image = build(root, privileged.then_some(ids))?;
     show_layers(root, layers.transpose()?)?;
     std::env::set_current_dir(root)?;
     sys::pivot_here().map_err(os)?;
@@ -96,7 +89,39 @@ pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
     if facts.landlock == 0 {
         missing.push(("landlock".to_owned(), "this kernel has no Landlock, or it is off".into()));
     }
-    Ok(Ground { image, stage: "/stage".into(), facts, cgroups, privileged, missing, _held: held })
+    Ok(Ground {
+        image,
+        stage: "/stage".into(),
+        facts,
+        cgroups,
+        privileged,
+        ids,
+        missing,
+        _held: held,
+    })
+}
+
+/// The host ids of our cells. Without a range of our own another spawner may use the same ones, which
+/// is a missing wall.
+fn take_host_ids(
+    privileged: bool,
+    held: &mut Vec<OwnedFd>,
+    missing: &mut Vec<(String, String)>,
+) -> HostIds {
+    if !privileged {
+        return HostIds::SHARED;
+    }
+    match host_ids::reserve_host_ids() {
+        Ok((ids, lock)) => {
+            held.push(lock.into());
+            ids
+        }
+        Err(error) => {
+            let reason = format!("no host ids could be reserved for this spawner: {error}");
+            missing.push(("host-uid".to_owned(), reason));
+            HostIds::SHARED
+        }
+    }
 }
 
 /// Reaches the cgroup directories through descriptors, as their paths will be gone.
@@ -149,19 +174,19 @@ fn enter_user_namespace(others: u64) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
 }
 
-fn build(root: &Path, privileged: bool) -> io::Result<ImageView> {
+fn build(root: &Path, ids: Option<HostIds>) -> io::Result<ImageView> {
     for directory in ["proc", "usr", "dev", "image/host", "stage"] {
         fs::create_dir_all(root.join(directory))?;
     }
-    image::build(&root.join("image/host"), Path::new("/"), privileged.then_some(IMAGE_OWNER))?;
+    image::build(&root.join("image/host"), Path::new("/"), ids.map(HostIds::image_owner))?;
     mount(c"/proc", &root.join("proc"), c"", BIND_REC, c"")?;
-    let mapped = privileged && show_usr_as_the_image_s(&root.join("usr")).is_ok();
+    let mapped = ids.is_some_and(|ids| show_usr_as_the_image_s(&root.join("usr"), ids).is_ok());
     if !mapped {
         mount(c"/usr", &root.join("usr"), c"", BIND_REC, c"")?;
     }
-    devices(&root.join("dev"), privileged)?;
-    if privileged {
-        image::give(&root.join("dev"), IMAGE_OWNER)?;
+    devices(&root.join("dev"), ids.is_some())?;
+    if let Some(ids) = ids {
+        image::give(&root.join("dev"), ids.image_owner())?;
     }
     Ok(ImageView {
         tree: "/image/host".into(),
@@ -181,9 +206,9 @@ fn show_layers(root: &Path, layers: Option<OwnedFd>) -> io::Result<()> {
 }
 
 /// `/usr` with root's files shown as the image owner's, so that they are root's inside a box.
-fn show_usr_as_the_image_s(target: &Path) -> io::Result<()> {
+fn show_usr_as_the_image_s(target: &Path, ids: HostIds) -> io::Result<()> {
     let tree = sys::owned(sys::open_tree(c"/usr").map_err(os)?);
-    let namespace = mapping_namespace(IMAGE_OWNER, IMAGE_IDS)?;
+    let namespace = mapping_namespace(ids.image_owner(), ids.image_ids())?;
     sys::idmap(tree.as_raw_fd(), namespace.as_raw_fd()).map_err(os)?;
     sys::attach_mount(tree.as_raw_fd(), &text(target)).map_err(os)
 }
@@ -247,14 +272,20 @@ fn devices(dev: &Path, privileged: bool) -> io::Result<()> {
 }
 
 fn facts() -> HostFacts {
+    /// What a file lets users do that are neither its owner nor in its group.
+    const OTHERS: u32 = 0o007;
     let last = fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap_or_default();
     let there = |path: &&str| {
-        let kind = fs::symlink_metadata(Path::new("/proc").join(path)).ok()?;
-        Some(((*path).to_owned(), kind.is_dir()))
+        let found = fs::symlink_metadata(Path::new("/proc").join(path)).ok()?;
+        // What is only for the host's root needs no mask: no process of a cell is that, whatever its
+        // capabilities. Each mask is a mount, and costs every cell some microseconds.
+        let is_for_root = found.is_file() && found.mode() & OTHERS == 0;
+        (!is_for_root).then(|| ((*path).to_owned(), found.is_dir()))
     };
     HostFacts {
         landlock: sys::landlock_version().unwrap_or(0),
         last_capability: last.trim().parse().unwrap_or(40),
+        speculation: speculation::KINDS.map(|(kind, _)| speculation::can_disable(kind)),
         proc_masks: proc_masks::MASKED.iter().filter_map(there).collect(),
     }
 }

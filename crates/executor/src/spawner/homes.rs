@@ -17,11 +17,12 @@ use cloche_layers::ENTER;
 use rustix::{
     fs::{AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+        FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
+        UnmountFlags,
     },
 };
 
-use super::{ground, linked, protocol::HomeRequest};
+use super::{ground, host_ids::HostIds, linked, protocol::HomeRequest};
 use crate::image::HOME;
 
 /// Where the unpacked layers are on the spawner's ground.
@@ -50,8 +51,8 @@ pub(super) enum Housing {
 
 /// Mounts homes.
 pub(super) struct Homes {
-    /// Whether guests have host ids of their own.
-    privileged: bool,
+    /// The host ids of guests, where they have some of their own.
+    ids: Option<HostIds>,
     /// The layers as each guest sees them, by slot.
     views: BTreeMap<u32, OwnedFd>,
     /// Whether the kernel takes the parts of an overlay only where they are mounted.
@@ -61,9 +62,9 @@ pub(super) struct Homes {
 }
 
 impl Homes {
-    pub(super) fn new(privileged: bool) -> Self {
+    pub(super) fn new(ids: Option<HostIds>) -> Self {
         let ground = File::open("/proc/self/ns/mnt").ok();
-        Self { privileged, views: BTreeMap::new(), wants_mounted: false, ground }
+        Self { ids, views: BTreeMap::new(), wants_mounted: false, ground }
     }
 
     /// Mounts a home in the cell of this slot; gives the directory that will hold the diff.
@@ -74,7 +75,7 @@ impl Homes {
         request: &HomeRequest,
     ) -> io::Result<Housing> {
         request.layers.iter().try_for_each(|name| check_name(name))?;
-        request.layers.iter().try_for_each(|name| apply_marks(name, self.privileged))?;
+        request.layers.iter().try_for_each(|name| apply_marks(name, self.ids.is_some()))?;
         let scratch = self.scratch(slot, request)?;
         let upper = open_dir(scratch.as_fd(), "upper")?;
         let home = if request.layers.is_empty() {
@@ -92,7 +93,7 @@ impl Homes {
             self.make_place(slot, &top, name)?;
         }
         rustix::fs::futimens(&top, &times(&found))?;
-        self.put_into(cell, &home)?;
+        self.put_into(cell, &home, request.elsewhere)?;
         Ok(Housing::Mounted(upper, (!request.layers.is_empty()).then_some(top)))
     }
 
@@ -104,8 +105,8 @@ impl Homes {
             Err(rustix::io::Errno::EXIST) => return Ok(()),
             file => file?,
         };
-        if self.privileged {
-            let guest = ground::guest_id(slot);
+        if let Some(ids) = self.ids {
+            let guest = ids.guest(slot);
             let (uid, gid) = (Uid::from_raw(guest), Gid::from_raw(guest));
             rustix::fs::fchown(&file, Some(uid), Some(gid))?;
         }
@@ -115,8 +116,8 @@ impl Homes {
     /// The layers, shown as the guest's in this slot.
     fn view(&self, slot: u32) -> io::Result<OwnedFd> {
         let view = clone_of(open_dir(CWD, LAYERS)?.as_fd())?;
-        if self.privileged {
-            let namespace = ground::mapping_namespace(ground::guest_id(slot), 1)?;
+        if let Some(ids) = self.ids {
+            let namespace = ground::mapping_namespace(ids.guest(slot), 1)?;
             sys::idmap(view.as_raw_fd(), namespace.as_raw_fd()).map_err(os)?;
         }
         Ok(view)
@@ -135,8 +136,8 @@ impl Homes {
         for name in ["upper", "work"] {
             rustix::fs::mkdirat(&scratch, name, Mode::from_raw_mode(0o755))?;
         }
-        if self.privileged {
-            let guest = ground::guest_id(slot);
+        if let Some(ids) = self.ids {
+            let guest = ids.guest(slot);
             let (uid, gid) = (Uid::from_raw(guest), Gid::from_raw(guest));
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             rustix::fs::chownat(&scratch, "upper", Some(uid), Some(gid), flags)?;
@@ -151,7 +152,7 @@ impl Homes {
                 self.views.insert(slot, self.view(slot)?);
             }
             let scratch_at = format!("/proc/self/fd/{}", scratch.as_raw_fd());
-            match overlay_at(self.views[&slot].as_fd(), &scratch_at, names, self.privileged) {
+            match overlay_at(self.views[&slot].as_fd(), &scratch_at, names, self.ids.is_some()) {
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.0) => {}
                 mounted => return mounted,
             }
@@ -160,21 +161,35 @@ impl Homes {
         }
         let view = self.view(slot)?;
         let _bench = Bench::lay([&view, scratch])?;
-        overlay_at(open_dir(CWD, BENCH[0])?.as_fd(), BENCH[1], names, self.privileged)
+        overlay_at(open_dir(CWD, BENCH[0])?.as_fd(), BENCH[1], names, self.ids.is_some())
     }
 
-    /// Puts a mount over a cell's home.
-    fn put_into(&self, cell: BorrowedFd<'_>, home: &OwnedFd) -> io::Result<()> {
+    /// Puts a mount over a cell's home, and leaves the rest of its disk to its other places.
+    fn put_into(
+        &self,
+        cell: BorrowedFd<'_>,
+        home: &OwnedFd,
+        elsewhere: (u64, u64),
+    ) -> io::Result<()> {
         let ground = self.ground.as_ref().ok_or(io::ErrorKind::NotFound)?;
         sys::setns(cell.as_raw_fd(), NEW_MOUNT).map_err(os)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
+        let moved = moved.and_then(|()| resize_scratch(elsewhere));
         if sys::setns(ground.as_raw_fd(), NEW_MOUNT).is_err() {
             // In the wrong place there is nothing that could be done right: another takes over.
             sys::exit(1);
         }
         Ok(moved?)
     }
+}
+
+/// Changes the size of the tmpfs that a cell came with, from within its mounts.
+fn resize_scratch((bytes, inodes): (u64, u64)) -> rustix::io::Result<()> {
+    let context = rustix::mount::fspick(CWD, "/tmp", FsPickFlags::FSPICK_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "size", bytes.to_string())?;
+    rustix::mount::fsconfig_set_string(&context, "nr_inodes", inodes.to_string())?;
+    rustix::mount::fsconfig_reconfigure(&context)
 }
 
 /// Mounted for a moment, for kernels that want it so.

@@ -5,18 +5,18 @@ use std::io;
 use cloche_jail::{
     cgroup::CgroupLimits,
     plan::{self, Identity, JailSpec, Plan, TEMPLATE_GUESTS},
+    seccomp::SyscallPolicy,
     serve::{NO_ID, WITH_LOOPBACK},
 };
 
 use super::{
-    ground::{self, Ground},
-    protocol::CellConfig,
+    ground::Ground,
+    host_ids::GUEST_IDS,
+    protocol::{CellConfig, inodes_for_disk},
     templates::TemplateIds,
 };
 use crate::image::{GUEST_ID, HOME};
 
-/// Inodes a guest gets for each MiB of disk.
-const INODES_PER_MIB: u64 = 256;
 /// What a template gets, whatever its cells do: it only imports.
 const TEMPLATE_MEMORY: u64 = 2 << 30;
 const TEMPLATE_PIDS: u32 = 4096;
@@ -106,7 +106,6 @@ impl<'a> Plans<'a> {
     }
 
     fn spec(&self, config: &CellConfig, shape: Shape) -> JailSpec {
-        let inodes = (config.disk >> 20).max(16) * INODES_PER_MIB;
         let guest = if shape == Shape::Template { 0 } else { GUEST_ID };
         JailSpec {
             image: self.ground.image.clone(),
@@ -115,8 +114,9 @@ impl<'a> Plans<'a> {
             identity: self.identity(shape, 0),
             hostname: "cloche".to_owned(),
             home: HOME.into(),
-            disk: (config.disk, inodes),
+            disk: (config.disk, inodes_for_disk(config.disk)),
             cgroup: self.limits(config, shape),
+            syscalls: if config.strict { SyscallPolicy::Strict } else { SyscallPolicy::Standard },
             host: self.ground.facts.clone(),
         }
     }
@@ -140,12 +140,12 @@ impl<'a> Plans<'a> {
             // Ids of the spawner's own namespace, where it is the only user.
             return Identity::Shared { uid: 0, gid: 0 };
         }
-        let image_owner = ground::IMAGE_OWNER;
+        let ids = self.ground.ids;
+        let image_owner = ids.image_owner();
         if shape == Shape::Template {
-            let first = ground::guest_id(0);
-            return Identity::Range { image_owner, first, count: ground::GUEST_IDS };
+            return Identity::Range { image_owner, first: ids.guest(0), count: GUEST_IDS };
         }
-        Identity::Own { image_owner, guest: ground::guest_id(slot) }
+        Identity::Own { image_owner, guest: ids.guest(slot) }
     }
 
     /// The ids of a cell in a slot, as a template counts them.

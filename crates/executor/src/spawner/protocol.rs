@@ -30,6 +30,16 @@ pub(crate) struct CellConfig {
     pub(crate) cpu_milli: u32,
     pub(crate) pids: u32,
     pub(crate) disk: u64,
+    /// Whether it is for a hostile guest.
+    pub(crate) strict: bool,
+}
+
+/// How many files a guest may have for so many bytes of disk.
+pub(crate) const fn inodes_for_disk(bytes: u64) -> u64 {
+    const INODES_PER_MIB: u64 = 256;
+    const LEAST_MIB: u64 = 16;
+    let mebibytes = bytes >> 20;
+    INODES_PER_MIB * if mebibytes < LEAST_MIB { LEAST_MIB } else { mebibytes }
 }
 
 /// What is started from nothing.
@@ -75,6 +85,8 @@ pub(crate) struct HomeRequest {
     pub(crate) bytes: u64,
     /// Files that may be made.
     pub(crate) inodes: u64,
+    /// Bytes and files that are left of the disk limit for `/tmp` and `/dev/shm`.
+    pub(crate) elsewhere: (u64, u64),
     /// Names at the top that the run needs for files of its own.
     pub(crate) placed: Vec<String>,
 }

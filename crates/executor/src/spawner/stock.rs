@@ -37,6 +37,8 @@ pub(super) struct Stock {
     read: BTreeMap<CellId, (CgroupLimits, Cgroup)>,
     /// Not to be used again, and not removed yet.
     leaving: Vec<Cgroup>,
+    /// The same, with page cache that the kernel is to let go of first, when it is quiet.
+    cached: Vec<Cgroup>,
     /// What the next cgroups will most likely be asked to hold to.
     limits: Option<CgroupLimits>,
     /// Our own network, to go back to.
@@ -56,6 +58,7 @@ impl Stock {
             cgroups: Vec::new(),
             read: BTreeMap::new(),
             leaving: Vec::new(),
+            cached: Vec::new(),
             limits: None,
             home: File::open("/proc/self/ns/net").ok().map(OwnedFd::from),
             made: 0,
@@ -89,6 +92,10 @@ impl Stock {
         let Some(mut cgroup) = held.cgroup.take() else { return true };
         // Killing has changed what it holds to.
         if held.doomed || !cgroup.is_renewable() {
+            if cgroup.is_empty() && cgroup.page_cache() > 0 {
+                self.dismiss(cgroup);
+                return true;
+            }
             let is_removed = cgroup.remove();
             held.cgroup = (!is_removed).then_some(cgroup);
             return is_removed;
@@ -99,8 +106,30 @@ impl Stock {
         } else if self.read.len() > MOST_CGROUPS
             && let Some((_, (_, cgroup))) = self.read.pop_first()
         {
-            self.leaving.push(cgroup);
+            self.dismiss(cgroup);
         }
+        true
+    }
+
+    /// Lets go of a cgroup without members. With page cache it would stay in the kernel for as long
+    /// as that does, so the page cache goes first.
+    fn dismiss(&mut self, cgroup: Cgroup) {
+        if cgroup.page_cache() == 0 {
+            self.leaving.push(cgroup);
+            return;
+        }
+        self.cached.push(cgroup);
+        if self.cached.len() > MOST_CGROUPS {
+            // It has not been quiet for long.
+            self.drop_page_cache();
+        }
+    }
+
+    /// Has the kernel let go of the page cache of one; false when there is none.
+    fn drop_page_cache(&mut self) -> bool {
+        let Some(cgroup) = self.cached.pop() else { return false };
+        cgroup.drop_page_cache();
+        self.leaving.push(cgroup);
         true
     }
 
@@ -108,13 +137,14 @@ impl Stock {
     pub(super) fn let_go(&mut self, cell: CellId) {
         let Some((limits, cgroup)) = self.read.remove(&cell) else { return };
         if !cgroup.renew() {
-            self.leaving.push(cgroup);
+            self.dismiss(cgroup);
             return;
         }
         self.cgroups.push((limits, cgroup));
         if self.cgroups.len() > MOST_CGROUPS {
             // The one that was not used for the longest time.
-            self.leaving.push(self.cgroups.remove(0).1);
+            let unused = self.cgroups.remove(0).1;
+            self.dismiss(unused);
         }
     }
 
@@ -132,7 +162,8 @@ impl Stock {
     pub(super) fn is_short(&self, with_cgroups: bool) -> bool {
         // If nobody has asked for a cell yet, what will be asked for is not known.
         self.limits.is_some()
-            && (matches!(self.spare, Some(None))
+            && (!self.cached.is_empty()
+                || matches!(self.spare, Some(None))
                 || self.networks.len() < LEVEL
                 || with_cgroups && self.wants_cgroup().is_some())
     }
@@ -149,6 +180,9 @@ impl Stock {
         if self.limits.is_none() {
             // Nobody has asked for a cell yet: what will be asked for is not known.
             return false;
+        }
+        if self.drop_page_cache() {
+            return true;
         }
         if matches!(self.spare, Some(None))
             && let Ok(spare) = self.packer.start_ahead()
@@ -190,7 +224,11 @@ impl Drop for Stock {
     fn drop(&mut self) {
         let idle = self.cgroups.drain(..).map(|(_, cgroup)| cgroup);
         let read = std::mem::take(&mut self.read).into_values().map(|(_, cgroup)| cgroup);
-        for mut cgroup in idle.chain(read).chain(self.leaving.drain(..)) {
+        let cached = self.cached.drain(..);
+        for mut cgroup in idle.chain(read).chain(self.leaving.drain(..)).chain(cached) {
+            if cgroup.page_cache() > 0 {
+                cgroup.drop_page_cache();
+            }
             // Nobody is in it, so it goes at once.
             cgroup.remove();
         }

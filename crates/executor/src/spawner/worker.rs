@@ -27,6 +27,7 @@ use super::{
     ground,
     held::{Held, Life},
     homes::{Homes, Housing},
+    host_ids::GUEST_IDS,
     keeper::Options,
     packer::Packer,
     plans::{Plans, Shape},
@@ -60,12 +61,12 @@ pub(super) fn run(socket: &OwnedFd, options: &Options, change: &dyn Fn(Plan) -> 
     let _ = sys::go_first();
     let bells = Bells::new().and_then(|bells| bells.add(Bell::Executor, socket).map(|()| bells));
     let Ok(bells) = bells else { return 1 };
-    let packer = Packer { privileged: ground.privileged, first_guest: ground::guest_id(0) };
+    let packer = Packer { privileged: ground.privileged, first_guest: ground.ids.guest(0) };
     let mut worker = Worker {
         socket: socket.as_fd(),
         cells: BTreeMap::new(),
         templates: BTreeMap::new(),
-        homes: Homes::new(ground.privileged),
+        homes: Homes::new(ground.privileged.then_some(ground.ids)),
         plans: Plans::new(ground, change),
         stock: Stock::new(packer),
         bells,
@@ -311,7 +312,7 @@ impl Worker<'_> {
     /// The lowest host id that no living cell has: the fewer there are, the fewer views of layers.
     fn free_slot(&self) -> u32 {
         let taken: BTreeSet<u32> = self.cells.values().map(|held| held.slot).collect();
-        (0..ground::GUEST_IDS).find(|slot| !taken.contains(slot)).unwrap_or(0)
+        (0..GUEST_IDS).find(|slot| !taken.contains(slot)).unwrap_or(0)
     }
 
     /// Nobody reads the gauges of this cell any more.

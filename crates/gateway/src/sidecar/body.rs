@@ -22,6 +22,8 @@ pub(super) struct JobBody {
     limits: Option<JobLimits>,
     /// Extension: whether the interpreter may be forked from a shared template.
     template: Option<bool>,
+    /// Extension: whose jobs may share a template with this one; a tag without a meaning.
+    pool_group: Option<String>,
 }
 
 /// A file: its content as text, or in base64.
@@ -46,6 +48,7 @@ impl TryFrom<JobBody> for JobRequest {
             env: body.env,
             limits: body.limits.unwrap_or_default(),
             template: body.template,
+            pool_group: body.pool_group,
         })
     }
 }

@@ -62,6 +62,7 @@ async fn what_this_build_cannot_give_is_refused_when_it_is_saved() {
         json!({"image": "python:3.14"}),
         json!({"network": "unrestricted"}),
         json!({"network": "odd"}),
+        json!({"profile": "odd"}),
         json!({"storage": ["bucket"]}),
         json!({"preload": ["os; import sys"]}),
         json!({"memory_mb": 1}),
@@ -75,6 +76,24 @@ async fn what_this_build_cannot_give_is_refused_when_it_is_saved() {
         let (status, answer) = ask(&host, Method::POST, "sandboxes", body).await;
         assert_eq!((status, &answer["error"]), (400, &json!("validation_error")), "{setting}");
     }
+}
+
+#[tokio::test]
+async fn a_sandbox_profile_is_standard_until_it_is_set_to_strict() {
+    let host = Host::start().await;
+    let made = host.admin_post("sandboxes", json!({"team": "default", "name": "p"})).await;
+    assert_eq!(made["profile"], "standard");
+    let path = format!("sandboxes/{}", made["id"].as_str().unwrap());
+    let (status, _) = ask(&host, Method::PATCH, &path, json!({"profile": "strict"})).await;
+    assert_eq!(status, 200);
+    let (_, seen) = ask(&host, Method::GET, &path, json!({})).await;
+    assert_eq!(seen["profile"], "strict");
+    // What is not named stays.
+    ask(&host, Method::PATCH, &path, json!({"pids": 64})).await;
+    let (_, list) = ask(&host, Method::GET, "sandboxes?team=default", json!({})).await;
+    let all = list["sandboxes"].as_array().unwrap();
+    let kept = all.iter().find(|sandbox| sandbox["name"] == "p").unwrap();
+    assert_eq!((&kept["profile"], &kept["pids"]), (&json!("strict"), &json!(64)));
 }
 
 #[tokio::test]

@@ -3,7 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::{Identity, JailSpec, text};
-use crate::{encode::OwnedStep, init::FIRST_FOREIGN_FD, proc_masks, seccomp, step::Step};
+use crate::{
+    encode::OwnedStep,
+    init::FIRST_FOREIGN_FD,
+    proc_masks,
+    seccomp::{self, SyscallPolicy},
+    speculation,
+    step::Step,
+};
 
 pub(super) type Named = Vec<(String, OwnedStep)>;
 
@@ -20,6 +27,8 @@ mod ms {
 
 /// Where a template shows its image once more, for its cells.
 pub(super) const TEMPLATE_IMAGE: &str = "/srv";
+/// Where a template shows its device nodes once more, without the mounts of its own below them.
+pub(super) const TEMPLATE_DEV: &str = "/media";
 
 pub(super) struct Builder<'a> {
     spec: &'a JailSpec,
@@ -138,7 +147,27 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn dev(&self) -> Named {
-        vec![("dev".into(), bind(&self.spec.image.dev, &self.inside(Path::new("/dev"))))]
+        self.dev_from(&self.spec.image.dev)
+    }
+
+    /// A forked cell's: from the template's clean view. The template's own `/dev` would bring the
+    /// template's terminals and shared memory along, as mounts beneath the cell's.
+    pub(super) fn forked_dev(&self) -> Named {
+        self.dev_from(Path::new(TEMPLATE_DEV))
+    }
+
+    fn dev_from(&self, source: &Path) -> Named {
+        vec![("dev".into(), bind(source, &self.inside(Path::new("/dev"))))]
+    }
+
+    /// The device nodes once more, for the cells of a template.
+    pub(super) fn dev_for_cells(&self) -> Named {
+        let again = self.inside(Path::new(TEMPLATE_DEV));
+        let flags = ms::RDONLY | ms::NOSUID | ms::NOEXEC;
+        vec![
+            ("dev:cells".into(), bind(&self.spec.image.dev, &again)),
+            ("read-only:dev:cells".into(), remount(&again, flags)),
+        ]
     }
 
     /// Not for a forked cell: what a template has read-only stays so.
@@ -166,7 +195,10 @@ impl<'a> Builder<'a> {
         }
         // From there, since the way to each of them would take as long as its mount.
         steps.push(("proc:build-in".into(), Step::BuildIn { path: text(&proc) }));
-        steps.extend(proc_masked(masks));
+        let mut empty = None;
+        let (below, others): (Vec<_>, Vec<_>) =
+            masks.iter().partition(|(path, _)| proc_masks::is_below_read_only(path));
+        steps.extend(proc_masked(&others, &mut empty));
         for (name, value) in proc_masks::NAMESPACE_LIMITS {
             let path = text(&Path::new("sys/user").join(name));
             let content = value.to_string().into_bytes();
@@ -177,6 +209,7 @@ impl<'a> Builder<'a> {
             steps.push((format!("bind:/proc/{path}"), bind(target, target)));
             steps.push((format!("read-only:/proc/{path}"), remount(target, flags | ms::RDONLY)));
         }
+        steps.extend(proc_masked(&below, &mut empty));
         steps
     }
 
@@ -221,9 +254,22 @@ impl<'a> Builder<'a> {
         vec![("no-new-privs".into(), Step::NoNewPrivs)]
     }
 
+    /// Where it can be had, and only for the strict profile: it slows every program down.
+    pub(super) fn speculation(&self) -> Named {
+        if self.spec.syscalls != SyscallPolicy::Strict {
+            return Vec::new();
+        }
+        let kinds = speculation::KINDS.into_iter().zip(self.spec.host.speculation);
+        let controlled = kinds.filter_map(|(kind, can)| can.then_some(kind));
+        controlled.map(|(kind, name)| (name.into(), Step::NoSpeculation { kind })).collect()
+    }
+
     /// The filter last: it forbids what the steps before it did.
     pub(super) fn filter(&self) -> Named {
-        vec![("seccomp".into(), Step::Seccomp { program: seccomp::filter().to_vec() })]
+        vec![(
+            "seccomp".into(),
+            Step::Seccomp { program: seccomp::filter(self.spec.syscalls).to_vec() },
+        )]
     }
 
     /// After the change of user, which would undo it.
@@ -254,12 +300,12 @@ impl<'a> Builder<'a> {
 }
 
 /// Covers files by the null device and directories by one that is empty, seen from the box's `/proc`.
-fn proc_masked(masks: &[(String, bool)]) -> Named {
+/// `empty` is a directory that is covered already.
+fn proc_masked<'a>(masks: &[&'a (String, bool)], empty: &mut Option<&'a Path>) -> Named {
     let mut steps = Vec::new();
-    let mut empty: Option<&Path> = None;
     for (path, is_directory) in masks {
         let (name, target) = (format!("mask:/proc/{path}"), Path::new(path));
-        match empty {
+        match *empty {
             _ if !is_directory => steps.push((name, bind(Path::new("../dev/null"), target))),
             Some(empty) => steps.push((name, bind(empty, target))),
             None => {
@@ -267,7 +313,7 @@ fn proc_masked(masks: &[(String, bool)]) -> Named {
                 let flags = ms::RDONLY | ms::NOSUID | ms::NODEV | ms::NOEXEC;
                 steps.push((name.clone(), bind(Path::new("../mnt"), target)));
                 steps.push((name, remount(target, flags)));
-                empty = Some(target);
+                *empty = Some(target);
             }
         }
     }

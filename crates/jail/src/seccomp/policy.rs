@@ -24,6 +24,8 @@ pub(crate) enum PolicyError {
         "the syscall policy names `{0}`, which is no system call of any supported architecture"
     )]
     UnknownCall(String),
+    #[error("the strict syscall policy takes away `{0}`, which the other one does not allow")]
+    NotAllowedBefore(String),
     #[error("the syscall filter is {0} instructions long; the kernel takes at most 4096")]
     TooLong(usize),
 }
@@ -181,12 +183,15 @@ impl Policy {
     /// Reads and checks a policy.
     pub(crate) fn parse(text: &str) -> Result<Self, PolicyError> {
         let policy: Self = serde_json::from_str(text)?;
-        policy.check_reasons()?;
-        policy.check_names()?;
-        for rule in &policy.conditional {
-            rule.check()?;
-        }
+        policy.check()?;
         Ok(policy)
+    }
+
+    /// Whether every rule is one, and has a reason.
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
+        self.check_reasons()?;
+        self.check_names()?;
+        self.conditional.iter().try_for_each(Conditional::check)
     }
 
     fn check_reasons(&self) -> Result<(), PolicyError> {

@@ -3,10 +3,12 @@
 
 mod machine;
 mod random;
+mod strict;
 
 use machine::{Call, Ran, run};
 
 use super::{
+    SyscallPolicy,
     bpf::{self, Instruction, return_value},
     denials, filter,
     policy::{Policy, PolicyError, Verdict},
@@ -58,8 +60,8 @@ const ABOVE: u64 = 0xdead_beef_0000_0000;
 #[test]
 fn the_embedded_filter_is_the_compiled_policy() {
     let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
-    assert_eq!(filter(), bpf::bytes(&Filter::of(arch).program));
-    assert_eq!(filter().as_ptr().align_offset(8), 0);
+    assert_eq!(filter(SyscallPolicy::Standard), bpf::bytes(&Filter::of(arch).program));
+    assert_eq!(filter(SyscallPolicy::Standard).as_ptr().align_offset(8), 0);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
     ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings, KeyId,
-    Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId, SandboxShape,
-    Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy, TraceId, UsageReport, Written,
+    Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId, SandboxProfile,
+    SandboxShape, Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy, TraceId,
+    UsageReport, Written,
 };
 use cloche_store::{
     Attempt, Begun, Cursor, ExecutionFilter, Finish, Finished, Store, StoreError, ThreadKey,
@@ -39,7 +40,11 @@ pub(crate) fn sandbox(n: u8) -> Sandbox {
         id: SandboxId::from_random(id(n)),
         team: team(1).id,
         name: format!("sandbox-{n}"),
-        shape: SandboxShape { preload: vec!["json".to_owned()], ..SandboxShape::default() },
+        shape: SandboxShape {
+            preload: vec!["json".to_owned()],
+            profile: SandboxProfile::Strict,
+            ..SandboxShape::default()
+        },
         resources: Resources::default(),
         env: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
         retention: Retention { code: false, days: Some(3) },

@@ -50,6 +50,9 @@ macro_rules! sandbox_body {
             preload: Option<Vec<String>>,
             /// Whether interpreters may be forked from a shared template.
             template: Option<bool>,
+            /// `strict` is for hostile tenants: no template, no network sockets, fewer system calls.
+            #[schema(example = "standard", pattern = "^(standard|strict)$")]
+            profile: Option<String>,
             /// Storage connections; none can be given in this build.
             #[schema(max_items = 0)]
             storage: Option<Vec<String>>,
@@ -75,6 +78,7 @@ macro_rules! sandbox_body {
                     network: self.network,
                     preload: self.preload,
                     template: self.template,
+                    profile: self.profile,
                     storage: self.storage,
                     env: self.env_vars,
                     resources: Some(Resources {
@@ -161,6 +165,7 @@ pub(crate) struct SandboxRecord {
     env_vars: BTreeMap<String, String>,
     preload: Vec<String>,
     template: bool,
+    profile: String,
     storage: Vec<String>,
     retain_code: bool,
     retention_days: Option<u32>,
@@ -185,6 +190,7 @@ impl From<Sandbox> for SandboxRecord {
             env_vars: sandbox.env,
             preload: sandbox.shape.preload,
             template: sandbox.shape.template,
+            profile: sandbox.shape.profile.name().to_owned(),
             storage: Vec::new(),
             retain_code: sandbox.retention.code,
             retention_days: sandbox.retention.days,

@@ -1,0 +1,98 @@
+//! Runs in: spawner (root). Giving back the page cache that is charged to a cgroup before it goes.
+//!
+//! Pages of the host's files that a cell was the first to read stay cached after its end, charged to
+//! its cgroup. A cgroup that is removed with such pages stays in the kernel, as a dying one, until
+//! memory runs short; on a long-lived host that is one for each cell that read a new file.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{Cgroup, field};
+
+/// The files of one version: what is cached, and what reclaims it.
+const V1: (&str, &str) = ("cache", "memory.force_empty");
+const V2: (&str, &str) = ("file", "memory.reclaim");
+
+impl Cgroup {
+    /// Whether it has no members.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let members = |dir: &PathBuf| fs::read_to_string(dir.join("cgroup.procs"));
+        self.dirs.iter().all(|dir| members(dir).is_ok_and(|members| members.is_empty()))
+    }
+
+    /// Bytes of the host's files that are cached at its expense. Files of a tmpfs are not: they go
+    /// with it.
+    #[must_use]
+    pub fn page_cache(&self) -> u64 {
+        self.memory_directory().map_or(0, |(_, stat)| self.cached(&stat))
+    }
+
+    /// Has the kernel let go of its page cache; for a cgroup without members. Takes the kernel up to
+    /// some milliseconds.
+    pub fn drop_page_cache(&self) {
+        let Some((directory, stat)) = self.memory_directory() else { return };
+        let bytes = self.cached(&stat).to_string();
+        // What cannot be reclaimed now is no error: the cgroup can be removed all the same.
+        drop(fs::write(directory.join(self.files().1), bytes));
+    }
+
+    const fn files(&self) -> (&'static str, &'static str) {
+        if self.born_in.is_some() { V2 } else { V1 }
+    }
+
+    fn cached(&self, stat: &str) -> u64 {
+        let cached = field(stat, self.files().0).unwrap_or(0);
+        cached.saturating_sub(field(stat, "shmem").unwrap_or(0))
+    }
+
+    /// The directory of the memory controller, and what its `memory.stat` says.
+    fn memory_directory(&self) -> Option<(&Path, String)> {
+        let read = |dir: &PathBuf| fs::read_to_string(dir.join("memory.stat")).ok();
+        self.dirs.iter().find_map(|dir| Some((dir.as_path(), read(dir)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, io::Write as _, process::Command};
+
+    use super::{
+        super::{CgroupLimits, Hierarchy},
+        *,
+    };
+
+    #[test]
+    fn the_page_cache_of_a_cgroup_is_given_back_before_it_is_removed() {
+        let Ok(hierarchy) = Hierarchy::take() else { return };
+        let limits = CgroupLimits { memory: Some(64 << 20), ..CgroupLimits::default() };
+        let Ok(mut cgroup) = Cgroup::create(&hierarchy, "page-cache-test", limits) else { return };
+        // On the disk that the build is on: a tmpfs would not be page cache.
+        let path = Path::new(env!("OUT_DIR")).join("page-cache-test");
+        let content = vec![7; 4 << 20];
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&content)?;
+            file.sync_all()
+        });
+        written.unwrap();
+        let enter: String = cgroup
+            .dirs
+            .iter()
+            .map(|dir| format!("echo 0 > {}/cgroup.procs; ", dir.display()))
+            .collect();
+        let read =
+            format!("dd if={0} iflag=nocache count=0 && cat {0} > /dev/null", path.display());
+        let status = Command::new("sh").args(["-c", &format!("{enter}{read}")]).status().unwrap();
+        assert!(status.success());
+        let before = cgroup.page_cache();
+        cgroup.drop_page_cache();
+        let after = cgroup.page_cache();
+        fs::remove_file(&path).unwrap();
+        assert!(before >= 4 << 20, "{before}: the file was cached before");
+        assert!(after < 256 << 10, "{after} of {before} left");
+        assert!(cgroup.remove());
+        hierarchy.release();
+    }
+}

@@ -1,0 +1,53 @@
+//! Runs in: the build. The strict policy of `policy/strict.json`: what it takes from the other one.
+//!
+//! Shared by `build.rs` and the tests. Must not know system call numbers or BPF.
+
+use serde::Deserialize;
+
+use super::policy::{Conditional, Denied, Policy, PolicyError};
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StrictPolicy {
+    about: String,
+    /// Calls that the other policy allows and this one refuses.
+    remove: Vec<Denied>,
+    /// Calls whose arguments decide differently.
+    replace: Vec<Conditional>,
+}
+
+impl StrictPolicy {
+    /// The policy that is left of `base`, checked like any other.
+    pub(crate) fn derive(text: &str, mut base: Policy) -> Result<Policy, PolicyError> {
+        let strict: Self = serde_json::from_str(text)?;
+        base.about = strict.about;
+        for call in strict.remove.iter().flat_map(|rule| &rule.calls) {
+            if !forget(&mut base, call) {
+                return Err(PolicyError::NotAllowedBefore(call.clone()));
+            }
+        }
+        for rule in &strict.replace {
+            if !forget(&mut base, &rule.call) {
+                return Err(PolicyError::NotAllowedBefore(rule.call.clone()));
+            }
+        }
+        base.deny.extend(strict.remove);
+        base.conditional.extend(strict.replace);
+        base.check()?;
+        Ok(base)
+    }
+}
+
+/// Takes the rule that allows a call, always or by its arguments, out of a policy.
+fn forget(policy: &mut Policy, call: &str) -> bool {
+    let mut found = false;
+    let mut is_other = |name: &String| {
+        found |= name == call;
+        name != call
+    };
+    policy.allow.iter_mut().for_each(|rule| rule.calls.retain(&mut is_other));
+    policy.conditional.retain(|rule| is_other(&rule.call));
+    policy.allow.retain(|rule| !rule.calls.is_empty());
+    found
+}
