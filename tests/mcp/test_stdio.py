@@ -234,3 +234,36 @@ def test_the_snippets_of_the_readme_work_as_they_stand(tmp_path, name, server):
 
     result = asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert result.structured_content["stdout"] == "42\n"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_the_form_shows_all_that_is_approved(tmp_path, mode):
+    asked = []
+
+    async def answer(context, params):
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": True})
+
+    async def main():
+        server = stdio("--ask", state=tmp_path)
+        async with Client(server, mode=mode, elicitation_callback=answer) as client:
+            files = [{"name": "helper.py", "content": "print('from the helper')"}]
+            run = {"language": "python", "code": "import helper"}
+            run |= {"stdin_data": "zero\u200bwidth", "files": files}
+            first = await client.call_tool("execute_code", run)
+            hook = {"thread_id": "t", "path": "json.py", "content": "planted = 1"}
+            await client.call_tool("write_file", hook)
+            again = await client.call_tool("execute_code", {**RUN, "thread_id": "t"})
+            large = {"language": "python", "code": "#" * 20000}
+            return first, again, await client.call_tool("execute_code", large)
+
+    first, again, large = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert first.structured_content["stdout"] == "from the helper\n"
+    assert "file helper.py, 24 bytes:\n    print('from the helper')\n" in asked[0]
+    assert "zero\\u{200b}width" in asked[0] and "\u200b" not in asked[0]
+    assert "write this file" in asked[1] and "json.py !! RUNS BY ITSELF" in asked[1]
+    assert again.structured_content["stdout"] == "42\n"
+    assert "json.py !! RUNS BY ITSELF" in asked[2] and "    planted = 1\n" in asked[2]
+    assert len(asked) == 3
+    assert large.is_error
+    assert "do not fit into the form" in large.structured_content["error"]["message"]

@@ -3,7 +3,7 @@
 use cloche_engine::{Caller, HomeFile, Refusal};
 use cloche_model::{HomePath, Moment, ResponseId};
 
-use crate::{Agent, response::KeptFile};
+use crate::{Agent, gate, response::KeptFile};
 
 /// A file of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,7 @@ impl Agent {
         caller: &Caller,
         id: &ResponseId,
     ) -> Result<Vec<ResponseFile>, Refusal> {
+        gate::check_offered(self.engine(), caller).await?;
         let (kept, _) = self.stored(caller, id).await?;
         Ok(kept.files.into_iter().map(ResponseFile::from).collect())
     }
@@ -42,6 +43,7 @@ impl Agent {
         id: &ResponseId,
         file_id: &str,
     ) -> Result<HomeFile, Refusal> {
+        gate::check_offered(self.engine(), caller).await?;
         let (kept, _) = self.stored(caller, id).await?;
         let none = || Refusal::not_found("file");
         let file = kept.files.into_iter().find(|file| file.id == file_id).ok_or_else(none)?;

@@ -62,7 +62,7 @@ pub(crate) async fn wait(
     approval: &Approval,
 ) -> Result<(), String> {
     match engine.wait_for_approval(caller, &approval.id, PATIENCE).await {
-        Ok(Waited::Approved | Waited::Denied { .. } | Waited::Spent) => Ok(()),
+        Ok(Waited::Approved | Waited::Denied { .. } | Waited::Spent | Waited::Changed) => Ok(()),
         Ok(Waited::Expired) => Err("nobody approved this call in time".to_owned()),
         Ok(Waited::StillPending) => {
             tokio::time::sleep(PAUSE).await;

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cloche_engine::{Caller, Engine, Refusal};
+use cloche_engine::{Caller, Engine, Pass, Refusal};
 use cloche_model::{
     Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionEnd, Language, OutputFile, Status,
     TraceId,
@@ -212,6 +212,8 @@ pub(crate) struct Place<'a> {
     pub(crate) caller: &'a Caller,
     /// The thread whose home is the container.
     pub(crate) container: &'a str,
+    /// What let the program run.
+    pub(crate) pass: &'a Pass,
     /// What the execution can be found by.
     pub(crate) metadata: BTreeMap<String, String>,
     /// Fires when the response has been told to stop.
@@ -230,7 +232,9 @@ pub(crate) async fn run(place: Place<'_>, program: &Program) -> Result<Ran, Fail
         metadata: Some(place.metadata),
         ..ExecuteRequest::default()
     };
-    let started = match place.engine.execute(place.caller, request, Delivery::Inline).await {
+    let started =
+        place.engine.execute_passed(place.caller, request, Delivery::Inline, place.pass).await;
+    let started = match started {
         Ok(started) => started,
         Err(refusal) => return refused(refusal),
     };

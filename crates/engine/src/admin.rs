@@ -9,5 +9,5 @@ mod teams;
 pub use approvals::Approver;
 pub use gates::GateChange;
 pub use keys::{KeyChange, KeyDraft, NewKey};
-pub use sandboxes::{SandboxChange, SandboxDraft};
+pub use sandboxes::{ResourcesChange, RetentionChange, SandboxChange, SandboxDraft};
 pub use teams::{TeamChange, TeamDraft};

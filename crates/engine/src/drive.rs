@@ -26,8 +26,26 @@ struct Verdict {
     error: Option<String>,
 }
 
+/// What an execution ended by, beyond what its record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndReason {
+    /// Its program: there is an outcome.
+    Outcome,
+    /// Nothing could take the run.
+    NoExecutor,
+    /// The run failed before it had an outcome.
+    NoOutcome,
+}
+
+/// An execution that is over, and why.
+pub(crate) struct EndedExecution {
+    pub(crate) execution: Arc<Execution>,
+    pub(crate) reason: EndReason,
+}
+
 /// A run that is over, before it is written down.
 struct Ended {
+    reason: EndReason,
     verdict: Verdict,
     outcome: Outcome,
     score: Score,
@@ -41,7 +59,7 @@ impl Engine {
         start: ExecutionStart,
         team: &Team,
         live: &Arc<Live>,
-    ) -> Arc<Execution> {
+    ) -> EndedExecution {
         let limits = run.limits();
         let _lease = self.keep_lease(&start);
         let (result, mut lines) = match self.at_home(run, &start, team).await {
@@ -56,19 +74,19 @@ impl Engine {
                 if outcome.written.quota_exceeded && verdict.error.is_none() {
                     verdict.error = Some(QUOTA.to_owned());
                 }
-                Ended { verdict, outcome, score: live.score() }
+                Ended { reason: EndReason::Outcome, verdict, outcome, score: live.score() }
             }
             Err(error) => {
                 live.publish(lines.unfinished()).await;
                 without_outcome(&error, live)
             }
         };
-        let timings = ended.outcome.timings;
+        let (timings, reason) = (ended.outcome.timings, ended.reason);
         let sealing = Instant::now();
         let execution = self.record(start, ended, &limits).await;
         self.inner.metrics.phases(&timings, timings.seal + sealing.elapsed());
         self.inner.metrics.execution_over(execution.status, execution.start.language);
-        Arc::new(execution)
+        EndedExecution { execution: Arc::new(execution), reason }
     }
 
     /// The run with the home of its thread, if it has one.
@@ -132,7 +150,7 @@ impl Engine {
 
     /// Writes the end to the ledger; the caller hears of it only after that.
     async fn record(&self, start: ExecutionStart, ended: Ended, limits: &Limits) -> Execution {
-        let Ended { verdict, outcome, score } = ended;
+        let Ended { verdict, outcome, score, .. } = ended;
         let tail = |stream: &Captured| stream.tail().to_vec();
         let end = ExecutionEnd {
             exit_code: verdict.exit_code,
@@ -248,10 +266,10 @@ pub(crate) const UNAVAILABLE: &str = "no executor is available to run the code";
 /// The end of a run that has no outcome: what the log still holds is all that is known.
 fn without_outcome(error: &DispatchError, live: &Live) -> Ended {
     tracing::error!(%error, trace_id = %live.trace_id, "an execution had no outcome");
-    let error = match error {
-        DispatchError::Unavailable(_) => UNAVAILABLE,
-        DispatchError::Impossible(why) => why,
-        DispatchError::Failed(_) => "the sandbox failed to run the code",
+    let (reason, error) = match error {
+        DispatchError::Unavailable(_) => (EndReason::NoExecutor, UNAVAILABLE),
+        DispatchError::Impossible(why) => (EndReason::NoOutcome, why.as_str()),
+        DispatchError::Failed(_) => (EndReason::NoOutcome, "the sandbox failed to run the code"),
     };
     let score = Score { stdout_skipped: 0, stderr_skipped: 0, ..live.score() };
     let held = |stream| Captured::whole(live.held(stream));
@@ -264,7 +282,7 @@ fn without_outcome(error: &DispatchError, live: &Live) -> Ended {
         timings: Timings::default(),
     };
     let verdict = Verdict { status: Status::Failed, exit_code: -1, error: Some(error.to_owned()) };
-    Ended { verdict, outcome, score }
+    Ended { reason, verdict, outcome, score }
 }
 
 /// Minutes × cores × GiB, in millionths.

@@ -3,18 +3,18 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cloche_model::{
-    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, Status, Team,
-    TraceId,
+    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, HomeState,
+    Status, Team, TraceId,
 };
 use cloche_store::{Begun, Cursor, ExecutionFilter};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::{
-    Admitted, Caller, Engine, Event, Reader, Refusal, admit,
+    Admitted, Caller, Engine, Event, Pass, Reader, Refusal, admit,
     admit::Slot,
     clock,
-    drive::UNAVAILABLE,
+    drive::{EndReason, EndedExecution, UNAVAILABLE},
     live::{Live, Stop},
     nowhere, replay, secrets, threads,
 };
@@ -24,7 +24,7 @@ pub struct Started {
     /// Its id.
     pub trace_id: TraceId,
     live: Arc<Live>,
-    over: oneshot::Receiver<Arc<Execution>>,
+    over: oneshot::Receiver<EndedExecution>,
 }
 
 impl Started {
@@ -47,12 +47,13 @@ impl Started {
     pub async fn over(self) -> Result<Arc<Execution>, Refusal> {
         let trace_id = self.trace_id;
         let lost = |error| Refusal::internal(error).of(trace_id.clone());
-        let execution = self.over.await.map_err(lost)?;
-        let error = execution.end.as_ref().and_then(|end| end.error.as_deref());
-        if error == Some(UNAVAILABLE) {
-            return Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).of(trace_id));
+        let EndedExecution { execution, reason } = self.over.await.map_err(lost)?;
+        match reason {
+            EndReason::NoExecutor => {
+                Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).of(trace_id))
+            }
+            EndReason::Outcome | EndReason::NoOutcome => Ok(execution),
         }
-        Ok(execution)
     }
 }
 
@@ -93,6 +94,31 @@ impl Engine {
         request: ExecuteRequest,
         delivery: Delivery,
     ) -> Result<Started, Refusal> {
+        self.execute_in(caller, request, delivery, None).await
+    }
+
+    /// The same for a call of an agent that a gate let through. Where a person approved it, the thread
+    /// must still be in the state that they saw.
+    ///
+    /// # Errors
+    /// As for [`Engine::execute`], or when the thread has changed.
+    pub async fn execute_passed(
+        &self,
+        caller: &Caller,
+        request: ExecuteRequest,
+        delivery: Delivery,
+        pass: &Pass,
+    ) -> Result<Started, Refusal> {
+        self.execute_in(caller, request, delivery, pass.home.as_ref()).await
+    }
+
+    async fn execute_in(
+        &self,
+        caller: &Caller,
+        request: ExecuteRequest,
+        delivery: Delivery,
+        home: Option<&HomeState>,
+    ) -> Result<Started, Refusal> {
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }
@@ -101,7 +127,7 @@ impl Engine {
         }
         let trace_id = TraceId::from_random(secrets::random()?);
         let mut start = self.describe(caller, &request, delivery, &trace_id);
-        match self.begin(caller, request, &mut start).await {
+        match self.begin(caller, request, &mut start, home).await {
             Ok((run, slot)) => Ok(self.launch(run, slot, start, caller.team.clone())),
             Err(refusal) => {
                 if refusal.code != ErrorCode::Internal {
@@ -143,6 +169,7 @@ impl Engine {
         caller: &Caller,
         request: ExecuteRequest,
         start: &mut ExecutionStart,
+        home: Option<&HomeState>,
     ) -> Result<(Admitted, Slot), Refusal> {
         let inner = &self.inner;
         let request = request.check()?;
@@ -160,9 +187,14 @@ impl Engine {
             start.code = Some(request.code.into_bytes());
         }
         let until = start.created_at.plus(inner.config.lease);
-        match inner.store.begin(start.clone(), until).await? {
+        let begun = match home.cloned() {
+            Some(home) => inner.store.begin_approved(start.clone(), until, home).await?,
+            None => inner.store.begin(start.clone(), until).await?,
+        };
+        match begun {
             Begun::Started => Ok((run, slot)),
             Begun::ThreadBusy => Err(threads::busy()),
+            Begun::ThreadChanged => Err(threads::changed()),
         }
     }
 
@@ -198,12 +230,12 @@ impl Engine {
         let engine = self.clone();
         let driven = Arc::clone(&live);
         self.inner.runs.spawn(async move {
-            let execution = engine.drive(run, start, &team, &driven).await;
+            let ended = engine.drive(run, start, &team, &driven).await;
             // The place is free before anyone hears of the end, so that whoever asks next finds it.
             drop(slot);
             engine.inner.live.write().remove(&driven.trace_id);
-            driven.finish(Arc::clone(&execution));
-            let _ = done.send(execution);
+            driven.finish(Arc::clone(&ended.execution));
+            let _ = done.send(ended);
         });
         Started { trace_id, live, over }
     }

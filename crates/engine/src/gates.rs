@@ -5,20 +5,24 @@
 //! is a no. Settings are read from the store each time, so a caller that was looked up long ago is
 //! judged by what holds now.
 
+mod ask;
 mod call;
+mod changes;
+mod describe;
 mod desk;
 mod expiry;
+mod startup_files;
 mod waiting;
 
 use cloche_model::{
-    Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, GateSettings, Tool,
-    ToolPolicy, TraceId,
+    Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState, Tool, ToolPolicy,
+    TraceId,
 };
-use cloche_store::{Asked, CallId};
 
 use crate::{Caller, Engine, Refusal, clock, secrets};
 
 pub use call::ToolCall;
+pub use describe::{describe_approval, form_text};
 pub(crate) use desk::Desk;
 pub use waiting::Waited;
 pub(crate) use waiting::as_of_now;
@@ -43,6 +47,8 @@ pub struct Pass {
     pub decision: DecisionId,
     /// Who made it.
     pub by: String,
+    /// The home that a person approved it for; none where a policy let it through.
+    pub home: Option<HomeState>,
 }
 
 /// Why a call may not run.
@@ -67,6 +73,8 @@ pub enum Shut {
     Denied,
     /// Too many calls of the team wait for a person.
     Crowded,
+    /// Its arguments are more than a person can be shown.
+    TooLarge,
     /// A person would have to be asked, and there is nobody.
     Nobody,
     /// It could not be looked up, and that means no.
@@ -143,7 +151,7 @@ impl Engine {
         if standing.effective.policy(call.tool) == ToolPolicy::Allow {
             let whose = standing.own.execute_code.map_or("fleet policy", |_| "team policy");
             let allowed = decision(DecisionKind::Allowed, whose.to_owned(), caller, call)?;
-            let pass = Pass { decision: allowed.id.clone(), by: allowed.by.clone() };
+            let pass = Pass { decision: allowed.id.clone(), by: allowed.by.clone(), home: None };
             self.inner.store.note(allowed).await?;
             self.agent_metrics().decided(DecisionKind::Allowed);
             return Ok(Gate::Open(pass));
@@ -203,65 +211,6 @@ impl Engine {
         Ok(Some(Standing { own: team.gates, effective, team_name: team.name }))
     }
 
-    /// Uses an approval for the call, or asks for one.
-    async fn ask(&self, caller: &Caller, call: &ToolCall) -> Result<Gate, Refusal> {
-        let id = CallId {
-            team: caller.team.id.clone(),
-            key: caller.key.id.clone(),
-            tool: call.tool,
-            digest: call.digest.clone(),
-        };
-        let store = &self.inner.store;
-        loop {
-            let now = clock::now();
-            let used = decision(DecisionKind::Used, String::new(), caller, call)?;
-            let pass = used.id.clone();
-            if let Some(approval) = store.consume(&id, now, used).await? {
-                self.agent_metrics().decided(DecisionKind::Used);
-                self.inner.desk.tell(&approval.id);
-                let by = approval.decided_by.unwrap_or_default();
-                return Ok(Gate::Open(Pass { decision: pass, by }));
-            }
-            if let Some(denied) = store.denial(&id, now).await? {
-                let by = denied.decided_by.as_deref().unwrap_or("someone");
-                return self.refuse(caller, call, by, no(by, denied.reason.as_deref())).await;
-            }
-            let approval = self.question(caller, call)?;
-            let asked = decision(DecisionKind::Asked, caller.key.id.to_string(), caller, call)?;
-            let asked = Decision { approval: Some(approval.id.clone()), ..asked };
-            match store.ask(approval.clone(), self.inner.config.gates.pending, asked).await? {
-                Asked::New => {
-                    self.agent_metrics().decided(DecisionKind::Asked);
-                    self.inner.desk.nudge();
-                    return Ok(Gate::Ask(Box::new(approval)));
-                }
-                // It was approved since we looked: it can be used.
-                Asked::Same(same) if same.state == ApprovalState::Approved => {}
-                Asked::Same(same) => return Ok(Gate::Ask(same)),
-                Asked::Crowded => return self.refuse(caller, call, "gate", crowded()).await,
-            }
-        }
-    }
-
-    fn question(&self, caller: &Caller, call: &ToolCall) -> Result<Approval, Refusal> {
-        let now = clock::now();
-        Ok(Approval {
-            id: ApprovalId::from_random(secrets::random()?),
-            team: caller.team.id.clone(),
-            key: caller.key.id.clone(),
-            tool: call.tool,
-            digest: call.digest.clone(),
-            arguments: Some(call.shown.clone()),
-            arguments_bytes: call.bytes,
-            state: ApprovalState::Pending,
-            created_at: now,
-            expires_at: now.plus(self.inner.config.gates.lifetime),
-            decided_at: None,
-            decided_by: None,
-            reason: None,
-        })
-    }
-
     /// Writes down which execution a decision let run, for its record to show.
     ///
     /// # Errors
@@ -300,7 +249,8 @@ fn shut(standing: &Standing, tool: Tool) -> Option<Closed> {
         why: Shut::Policy,
         message: format!(
             "the policy of the team {team:?} denies {tool}: an operator of this server can change \
-             it with `cloche team set {team} {tool}=ask`"
+             it with `cloche team set {team} {}=ask`",
+            tool.policy_name()
         ),
     })
 }

@@ -32,8 +32,8 @@ mod webhook;
 
 pub use access::Caller;
 pub use admin::{
-    Approver, GateChange, KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange,
-    TeamDraft,
+    Approver, GateChange, KeyChange, KeyDraft, NewKey, ResourcesChange, RetentionChange,
+    SandboxChange, SandboxDraft, TeamChange, TeamDraft,
 };
 pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
@@ -46,7 +46,7 @@ pub use executions::{Leash, Output, Page, Started};
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, NewFile, Purpose, Signed, Signer,
 };
-pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited};
+pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited, describe_approval, form_text};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
 pub use metrics::{AgentMetrics, Metrics};

@@ -37,6 +37,15 @@ pub(crate) fn busy() -> Refusal {
     )
 }
 
+/// What a caller hears whose thread is not as it was approved.
+pub(crate) fn changed() -> Refusal {
+    Refusal::new(
+        ErrorCode::Conflict,
+        "the thread changed after this call was approved, so it did not run; make the same call to \
+         have it asked about again",
+    )
+}
+
 pub(crate) fn key(team: &Team, id: &ThreadId) -> ThreadKey {
     ThreadKey { team: team.id.clone(), id: id.clone() }
 }
@@ -50,6 +59,7 @@ pub(crate) fn settle(moved: Moved) -> Result<Thread, Refusal> {
         Moved::Taken => {
             Err(Refusal::new(ErrorCode::Conflict, "there is a thread of this name already"))
         }
+        Moved::Changed => Err(changed()),
         Moved::Stale => {
             Err(Refusal::new(ErrorCode::Conflict, "the thread changed meanwhile; try again"))
         }

@@ -11,6 +11,7 @@ mod error;
 mod http;
 mod incoming;
 mod mcp;
+mod origin;
 mod range;
 mod router;
 mod server;

@@ -13,7 +13,6 @@ mod http;
 mod inert;
 mod media;
 mod message;
-mod origin;
 mod pipe;
 mod progress;
 mod prompts;
@@ -23,6 +22,7 @@ mod server;
 mod sessions;
 mod stdio;
 mod tools;
+mod write;
 
 pub(crate) use http::door;
 pub(crate) use sessions::Sessions;

@@ -11,7 +11,9 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::{
     Router,
-    extract::FromRef,
+    extract::{FromRef, Request, State},
+    middleware::{self, Next},
+    response::Response,
     routing::{get, post},
 };
 use cloche_engine::{
@@ -24,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     GatewayConfig, OpenError,
+    error::ApiError,
+    origin,
     router::{no_method, no_route},
     server::accept,
 };
@@ -105,5 +109,21 @@ fn table(doors: SidecarDoors) -> Router {
         .route("/metrics", get(health::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(middleware::from_fn_with_state(doors.clone(), refuse_web_pages))
         .with_state(doors)
+}
+
+/// Without a key, whatever can reach the port could run code: web pages of others are kept out.
+async fn refuse_web_pages(
+    State(doors): State<SidecarDoors>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    if !doors.sidecar.is_opened_by(None) {
+        return Ok(next.run(request).await);
+    }
+    let (parts, body) = request.into_parts();
+    origin::check_host(&parts)?;
+    origin::check_origin(&parts.headers, &[])?;
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }

@@ -7,6 +7,7 @@ mod errors;
 mod execute;
 mod execution;
 mod files;
+mod home_changes;
 pub(crate) mod number;
 mod responses;
 mod threads;

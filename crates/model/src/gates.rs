@@ -6,7 +6,9 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ApprovalId, DecisionId, Invalid, KeyId, Moment, TeamId, TraceId};
+use crate::{
+    ApprovalId, DecisionId, HomeChanges, HomeState, Invalid, KeyId, Moment, TeamId, TraceId,
+};
 
 /// Gives an enum its names: on the wire, in the store, and back.
 macro_rules! named {
@@ -46,9 +48,21 @@ macro_rules! named {
 pub enum Tool {
     /// Runs code. Risk tier T4: without a policy, a person is asked.
     ExecuteCode,
+    /// Writes a file into a home that code runs in: the same tier, and the same policy.
+    WriteFile,
 }
 
-named!(Tool, "tool": ExecuteCode = "execute_code");
+named!(Tool, "tool": ExecuteCode = "execute_code", WriteFile = "write_file");
+
+impl Tool {
+    /// The setting that holds its policy.
+    #[must_use]
+    pub const fn policy_name(self) -> &'static str {
+        match self {
+            Self::ExecuteCode | Self::WriteFile => Self::ExecuteCode.name(),
+        }
+    }
+}
 
 /// What a team says about a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -98,7 +112,7 @@ impl GateSettings {
     #[must_use]
     pub fn policy(self, tool: Tool) -> ToolPolicy {
         match tool {
-            Tool::ExecuteCode => self.execute_code.unwrap_or(ToolPolicy::Ask),
+            Tool::ExecuteCode | Tool::WriteFile => self.execute_code.unwrap_or(ToolPolicy::Ask),
         }
     }
 
@@ -146,6 +160,10 @@ pub struct Approval {
     pub arguments: Option<String>,
     /// How long the arguments are, in bytes.
     pub arguments_bytes: u64,
+    /// The home that the call runs in. The approval is good for this state of it only.
+    pub home: Option<HomeState>,
+    /// What differs in it since the last approval; gone once nothing waits for it.
+    pub changes: Option<HomeChanges>,
     /// Where it stands.
     pub state: ApprovalState,
     /// When it was asked for.
@@ -156,7 +174,7 @@ pub struct Approval {
     pub decided_at: Option<Moment>,
     /// Who answered.
     pub decided_by: Option<String>,
-    /// Why, if they said.
+    /// Why, if they said; of one that has expired, why it no longer counts.
     pub reason: Option<String>,
 }
 

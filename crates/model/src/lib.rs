@@ -3,10 +3,12 @@
 //! Plain data without I/O and without async. Every other crate may use these words; this crate
 //! knows none of them, and it knows no kernel, no database and no protocol.
 
+pub mod display;
 pub mod env;
 mod error;
 mod execution;
 mod gates;
+mod home_changes;
 mod home_path;
 mod ids;
 mod language;
@@ -31,6 +33,7 @@ pub use execution::{
     UsageReport,
 };
 pub use gates::{Approval, ApprovalState, Decision, DecisionKind, GateSettings, Tool, ToolPolicy};
+pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,

@@ -5,13 +5,14 @@
 
 use async_trait::async_trait;
 use cloche_model::{
-    Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, KeyId, Moment, TeamId,
-    Tool, TraceId,
+    Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, HomeState, KeyId,
+    LayerDigest, Moment, TeamId, Tool, TraceId,
 };
 
-use crate::Result;
+use crate::{Result, ThreadKey};
 
-/// Which call an approval is good for: this key's, of this tool, with these very arguments.
+/// Which call an approval is good for: this key's, of this tool, with these very arguments, in a home
+/// in this very state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId {
     /// Whose agent.
@@ -22,6 +23,17 @@ pub struct CallId {
     pub tool: Tool,
     /// SHA-256 of the arguments.
     pub digest: String,
+    /// The home that it runs in, if it names a thread.
+    pub home: Option<HomeState>,
+}
+
+/// How much of a team may wait for its people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuestionLimits {
+    /// Questions that are open.
+    pub count: u32,
+    /// Bytes of their arguments, and of those that are approved and not used.
+    pub bytes: u64,
 }
 
 /// What became of a question.
@@ -93,8 +105,14 @@ pub trait Gates: Send + Sync {
     ) -> Result<bool>;
 
     /// Writes a question, unless the same one is open or `most` of the team's wait.
-    async fn ask(&self, approval: Approval, most: u32, decision: Decision) -> Result<Asked>;
-    /// Writes an answer to a question that still waits; `None` if it does not.
+    async fn ask(
+        &self,
+        approval: Approval,
+        most: QuestionLimits,
+        decision: Decision,
+    ) -> Result<Asked>;
+    /// Writes an answer to a question that still waits; `None` if it does not. A yes for a home that
+    /// has changed since is not written: the approval that comes back has expired.
     async fn answer(&self, answer: Answer) -> Result<Option<Approval>>;
     /// Uses an approval for this call, once and for all; `None` if none is good now. The decision is
     /// completed with the approval's id and whoever gave it.
@@ -104,7 +122,20 @@ pub trait Gates: Send + Sync {
         now: Moment,
         decision: Decision,
     ) -> Result<Option<Approval>>;
-    /// The latest denial of this call that still counts.
+    /// Open approvals of this call for this state of its home, approved ones first.
+    async fn open_approvals(&self, call: &CallId, now: Moment) -> Result<Vec<Approval>>;
+    /// Open approvals of this call for another state of its home.
+    async fn outdated_approvals(&self, call: &CallId, now: Moment) -> Result<Vec<Approval>>;
+    /// Ends an open approval because its home has changed; false if it is not open.
+    async fn expire_changed(&self, id: &ApprovalId, decision: Decision) -> Result<bool>;
+    /// The layers that a thread's home consists of, as a [`HomeState`] has them.
+    async fn home_layers(&self, key: &ThreadKey) -> Result<Vec<LayerDigest>>;
+    /// The layers of the home that a person approved last, and by which approval.
+    async fn approved_home(
+        &self,
+        key: &ThreadKey,
+    ) -> Result<Option<(ApprovalId, Vec<LayerDigest>)>>;
+    /// The latest denial of this call that still counts, whatever the state of its home.
     async fn denial(&self, call: &CallId, now: Moment) -> Result<Option<Approval>>;
     /// Open approvals whose time is up, oldest first.
     async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<Approval>>;

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, Execution, ExecutionEnd, ExecutionStart, KeyId, Moment, Sandbox, SandboxId, Status,
-    Team, TeamId, TraceId,
+    ApiKey, Execution, ExecutionEnd, ExecutionStart, HomeState, KeyId, Moment, Sandbox, SandboxId,
+    Status, Team, TeamId, TraceId,
 };
 
 pub use filter::{Cursor, ExecutionFilter};
-pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates};
+pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates, QuestionLimits};
 pub use responses::{ResponseRow, Responses};
 pub use sqlite::Sqlite;
 pub use threads::{Append, DELETED_KEPT, Founding, Moved, Squash, ThreadKey, Threads};
@@ -77,6 +77,8 @@ pub enum Begun {
     Started,
     /// Another execution holds the thread; nothing was written.
     ThreadBusy,
+    /// The home is not in the state that was expected; nothing was written.
+    ThreadChanged,
 }
 
 /// The end of an execution that was begun.
@@ -184,6 +186,13 @@ pub trait Tenancy: Send + Sync {
 pub trait Ledger: Send + Sync {
     /// Writes the running row and takes the thread, if there is one, until `lease_until`.
     async fn begin(&self, start: ExecutionStart, lease_until: Moment) -> Result<Begun>;
+    /// The same for an execution that was approved for one state of its thread's home.
+    async fn begin_approved(
+        &self,
+        start: ExecutionStart,
+        lease_until: Moment,
+        home: HomeState,
+    ) -> Result<Begun>;
     /// Writes down that an execution was refused.
     async fn refuse(&self, start: ExecutionStart, error: &str) -> Result<()>;
     /// Writes the end, moves the thread's head, gives the thread back and queues the webhook, all or

@@ -4,8 +4,8 @@ use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use cloche_model::{
-    HomeUsage, Layer, LayerDigest, Moment, Point, PointKind, PointName, TeamId, Thread, ThreadId,
-    TraceId,
+    HomeState, HomeUsage, Layer, LayerDigest, Moment, Point, PointKind, PointName, TeamId, Thread,
+    ThreadId, TraceId,
 };
 
 use crate::Result;
@@ -32,6 +32,8 @@ pub enum Moved {
     Taken,
     /// The head is not the one that was expected.
     Stale,
+    /// The home is not in the state that was approved.
+    Changed,
 }
 
 /// A layer to be put on top of a thread that nobody holds.
@@ -49,6 +51,8 @@ pub struct Append {
     pub at: Moment,
     /// When it was allowed. [`Moved::Missing`] if a thread of this name was deleted since.
     pub allowed_at: Option<Moment>,
+    /// The state that the thread must be in, where one was approved; [`Moved::Changed`] if it is not.
+    pub approved: Option<HomeState>,
 }
 
 /// How long it is known that a thread was deleted: longer than anything can be allowed ahead.

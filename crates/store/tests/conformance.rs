@@ -84,6 +84,8 @@ macro_rules! conformance_of {
                 old_responses_go_and_open_ones_stay,
             },
             gates::{
+                an_approval_is_good_for_one_state_of_a_home,
+                an_approved_execution_begins_only_in_the_home_that_was_approved,
                 settings_come_back_and_say_who_set_them,
                 a_question_is_asked_once_and_so_many_at_a_time,
                 an_approval_is_used_once,

@@ -107,6 +107,7 @@ impl Work {
             engine: &self.engine,
             caller: &self.caller,
             container: &container.id,
+            pass: &pass,
             metadata,
             stopped: &self.live.stopped,
         };

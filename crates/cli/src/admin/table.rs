@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use cloche_engine::describe_approval;
+use cloche_model::{HomeChanges, display::reveal_hidden_in_line};
 use serde_json::Value;
 
 use super::{Show, server::AdminError};
@@ -59,37 +61,19 @@ fn record(answer: &Value) -> String {
     lay_out(&rows.collect::<Vec<_>>())
 }
 
-/// A call that waits: the record, then its arguments, the code line by line.
+/// A call that waits: the record, then all that decides what happens, as every approver reads it.
 fn approval(answer: &Value) -> String {
     let mut fields = answer.clone();
-    let text = fields.as_object_mut().and_then(|fields| fields.remove("arguments"));
-    let text = text.as_ref().and_then(Value::as_str).unwrap_or_default();
-    // Arguments that were cut are no JSON any more; they are shown as they are.
-    let mut arguments: Value = serde_json::from_str(text).unwrap_or(Value::Null);
-    let code = arguments.as_object_mut().and_then(|arguments| arguments.remove("code"));
-    let shown = match (&arguments, &code) {
-        (Value::Object(_), Some(Value::String(code))) => {
-            let lines = code.split('\n').map(|line| format!("    {}\n", inert(line)));
-            format!("{}code:\n{}", record(&arguments), lines.collect::<String>())
-        }
-        _ => format!("{}\n", inert(text)),
-    };
-    let cut = fields["arguments_bytes"].as_u64().is_some_and(|bytes| bytes > text.len() as u64);
-    let warning =
-        if cut && !text.is_empty() { "\nthis is not all of it: it was cut\n" } else { "" };
+    let mut remove = |name| fields.as_object_mut().and_then(|fields| fields.remove(name));
+    let (arguments, changes) = (remove("arguments"), remove("changes"));
+    let text = arguments.as_ref().and_then(Value::as_str);
+    let changes: Option<HomeChanges> =
+        changes.and_then(|changes| serde_json::from_value(changes).ok());
+    let shown = describe_approval(text, changes.as_ref()).unwrap_or_default();
+    let bytes = fields["arguments_bytes"].as_u64().unwrap_or_default();
+    let cut = text.is_some_and(|text| bytes > text.len() as u64);
+    let warning = if cut { "\nthis is not all of it: it was cut\n" } else { "" };
     format!("{}\n{shown}{warning}", record(&fields))
-}
-
-/// A line whose letters stand where they seem to: nothing moves the cursor, turns the direction of
-/// the text or takes no room.
-fn inert(line: &str) -> String {
-    let hides = |c: char| {
-        c != '\t' && c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
-    };
-    let show = |c: char| if hides(c) { c.escape_unicode().to_string() } else { c.to_string() };
-    line.chars().map(show).collect()
 }
 
 /// One path on each line, after a sign for what became of it.
@@ -106,7 +90,7 @@ fn diff(answer: &Value) -> String {
     text
 }
 
-/// A value on one line. Names and values come from people: nothing in them moves the cursor.
+/// A value on one line. Names and values come from people: everything hidden in them is visible.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => "-".to_owned(),
@@ -118,8 +102,7 @@ fn cell(value: &Value) -> String {
         }
         other => other.to_string(),
     };
-    let shown =
-        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect::<String>();
+    let shown = reveal_hidden_in_line(&text);
     if shown.is_empty() { "-".to_owned() } else { shown }
 }
 
@@ -176,12 +159,12 @@ mod tests {
     fn a_comparison_is_a_line_for_each_path() {
         let answer = json!({"added": ["b"], "changed": ["a"], "removed": ["c\n"], "omitted": 2});
         let text = for_people(&answer, &Show::Diff);
-        assert_eq!(text, "+ b\n~ a\n- c\u{fffd}\nand 2 more\n");
+        assert_eq!(text, "+ b\n~ a\n- c\\u{a}\nand 2 more\n");
     }
 
     #[test]
     fn nothing_in_a_value_moves_the_cursor() {
-        assert_eq!(cell(&json!("a\u{1b}[2J\nb")), "a\u{fffd}[2J\u{fffd}b");
+        assert_eq!(cell(&json!("a\u{1b}[2J\nb")), "a\\u{1b}[2J\\u{a}b");
         assert_eq!(cell(&json!({"A": "1", "B": ["x", "y"]})), "A=1 B=x,y");
     }
 }

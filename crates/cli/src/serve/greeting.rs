@@ -1,6 +1,9 @@
 //! What the terminal shows of a server that has started, and where its logs go.
 
-use std::io::{self, IsTerminal};
+use std::{
+    io::{self, IsTerminal},
+    path::Path,
+};
 
 use cloche_gateway::Server;
 use tracing_subscriber::EnvFilter;
@@ -34,10 +37,20 @@ pub(super) fn show(server: &Server, settings: &Settings) {
         return;
     };
     println!("its keys are in {}; the API is described at {}/docs", file.display(), bootstrap.url);
+    // Where standard output is a file, a key that is printed stays in the logs.
+    if bootstrap.first_start && io::stdout().is_terminal() {
+        println!("the API key is {} (shown this once)", bootstrap.api_key.reveal());
+    }
     println!(
-        "\nTry it:\n\n  curl -s {}/v1/sandbox/execute \\\n    -H 'Authorization: Bearer {}' \\\n    \
-         -H 'Content-Type: application/json' \\\n    -d '{{\"code\": \"print(6 * 7)\"}}'\n",
+        "\nTry it:\n\n  curl -s {}/v1/sandbox/execute \\\n    -H \"Authorization: Bearer $(grep -o \
+         'sk-us-[^\"]*' {})\" \\\n    -H 'Content-Type: application/json' \\\n    \
+         -d '{{\"code\": \"print(6 * 7)\"}}'\n",
         bootstrap.url,
-        bootstrap.api_key.reveal(),
+        shell_quoted(&file),
     );
+}
+
+/// A path as one word of a shell.
+fn shell_quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use cloche_model::display::reveal_hidden_in_line;
 use serde::Serialize;
 
 /// One line of the report.
@@ -42,13 +43,10 @@ pub(crate) struct Report {
 const SHOWN: usize = 100;
 const KEPT: usize = 2000;
 
-/// Plain text of bounded length: control characters, also those that turn text around, are gone.
+/// Plain text of bounded length, in which everything hidden is visible.
 pub(crate) fn inert(text: &str) -> String {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
-    text.chars().map(|c| if hidden(c) { '\u{fffd}' } else { c }).take(KEPT).collect()
+    let kept: String = text.chars().take(KEPT).collect();
+    reveal_hidden_in_line(&kept)
 }
 
 fn cut(text: &str) -> String {

@@ -83,7 +83,7 @@ impl Agent {
         body
     }
 
-    async fn until(&self, id: &Value, done: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(&self, id: &Value, done: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let response = self.get(id).await;

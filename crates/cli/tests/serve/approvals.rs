@@ -14,13 +14,13 @@ use crate::{
     support::{Ended, binary, ended},
 };
 
-fn admin(host: &Host, words: &[&str]) -> Ended {
+pub(crate) fn admin(host: &Host, words: &[&str]) -> Ended {
     let mut command = Command::new(binary());
     command.args(words).arg("--data-dir").arg(host.data()).env_remove("USER");
     ended(command, b"")
 }
 
-fn admin_json(host: &Host, words: &[&str]) -> Value {
+pub(crate) fn admin_json(host: &Host, words: &[&str]) -> Value {
     let ended = admin(host, &[words, &["--json"]].concat());
     assert_eq!(ended.code, 0, "{ended:?}");
     ended.json()
@@ -47,7 +47,7 @@ async fn asked(host: &Host, code: &str) -> (String, JoinHandle<Value>) {
     }
 }
 
-fn pending(host: &Host) -> Vec<String> {
+pub(crate) fn pending(host: &Host) -> Vec<String> {
     let list = admin_json(host, &["approval", "list"]);
     let list = list["approvals"].as_array().unwrap();
     list.iter().map(|approval| approval["id"].as_str().unwrap().to_owned()).collect()

@@ -1,10 +1,24 @@
 //! The first start: what it leaves, what it prints, what it holds.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+};
 
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+};
 use serde_json::Value;
+use tempfile::TempDir;
 
-use crate::{host::Host, support::ended};
+use crate::{
+    host::Host,
+    support::{binary, can_sandbox, ended},
+};
 
 #[tokio::test]
 async fn the_bootstrap_file_is_its_owner_s_and_says_everything() {
@@ -28,6 +42,59 @@ async fn the_curl_line_works_when_pasted() {
     bash.args(["-c", line]);
     let ended = ended(bash, b"");
     assert_eq!(ended.json()["stdout"], "42\n", "{said}\n{ended:?}");
+}
+
+#[tokio::test]
+async fn no_secret_is_printed_where_standard_output_is_a_file() {
+    let Some(host) = Host::start().await else { return };
+    for name in ["stdout", "log"] {
+        let said = host.said(name);
+        assert!(!said.contains(&host.key) && !said.contains(&host.admin), "{name}: {said}");
+    }
+    assert!(host.said("stdout").contains(host.data().join("bootstrap.json").to_str().unwrap()));
+}
+
+/// What a server prints to a terminal until it has greeted.
+fn greeting(data: &Path) -> String {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let mut server = Command::new(binary())
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(data)
+        .stdin(Stdio::null())
+        .stdout(terminal)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let (mut said, mut bytes) = (String::new(), [0; 4096]);
+    let mut master = fs::File::from(master);
+    while !said.contains("print(6 * 7)") {
+        let length = master.read(&mut bytes).unwrap();
+        assert!(length > 0, "{said}");
+        said.push_str(&String::from_utf8_lossy(&bytes[..length]));
+    }
+    let pid = Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    server.wait().unwrap();
+    said
+}
+
+#[test]
+fn the_key_is_printed_once_to_a_terminal() {
+    if !can_sandbox() {
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let data = directory.path().join("data");
+    let (first, second) = (greeting(&data), greeting(&data));
+    let said: Value =
+        serde_json::from_slice(&fs::read(data.join("bootstrap.json")).unwrap()).unwrap();
+    let key = said["api_key"].as_str().unwrap();
+    assert!(first.contains(&format!("{key} (shown this once)")), "{first}");
+    assert!(!second.contains(key) && second.contains("bootstrap.json"), "{second}");
 }
 
 #[tokio::test]

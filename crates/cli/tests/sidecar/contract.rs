@@ -299,3 +299,38 @@ async fn the_metrics_are_the_documented_ones() {
         .collect();
     assert_eq!(served, listed);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sidecar_without_a_key_takes_nothing_from_web_pages_of_others() {
+    let Some(sidecar) = Sidecar::start_without_key().await else { return };
+    let send = async |path: &str, headers: &[(&str, &str)]| {
+        let request = reqwest::Client::new().post(format!("{}/{path}", sidecar.url));
+        let request = request.json(&json!({"code": "print(1)"}));
+        let request =
+            headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let port = sidecar.url.rsplit(':').next().unwrap();
+    let rebound = format!("evil.example:{port}");
+    let (local, address) = (format!("localhost:{port}"), format!("127.0.0.1:{port}"));
+    for (headers, status) in [
+        (vec![("host", rebound.as_str())], 403),
+        (vec![("host", rebound.as_str()), ("origin", "http://evil.example")], 403),
+        (vec![("origin", "https://evil.example")], 403),
+        (vec![("origin", "null")], 403),
+        (vec![("host", local.as_str()), ("origin", "http://localhost:3000")], 200),
+        (vec![("host", address.as_str())], 200),
+    ] {
+        let (got, text) = send("execute", &headers).await;
+        assert_eq!(got, status, "{headers:?}: {text}");
+    }
+    let client = reqwest::Client::new();
+    let metrics = client.get(format!("{}/metrics", sidecar.url)).header("host", &rebound);
+    assert_eq!(metrics.send().await.unwrap().status(), 403);
+    // A key is worth more than a name: with one, any host name may be used.
+    let Some(sidecar) = Sidecar::start().await else { return };
+    let request =
+        sidecar.post(&json!({"code": "print(1)"})).header("host", "sandbox-executor:9099");
+    assert_eq!(request.send().await.unwrap().status(), 200);
+}

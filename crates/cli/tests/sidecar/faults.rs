@@ -180,7 +180,7 @@ async fn more_than_a_sidecar_gives_is_refused_with_its_sentence() {
 const WELL: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
 
 /// Something that says it is well, answers every run with these bytes, then stays or hangs up.
-async fn answering(bytes: &'static [u8], stays: bool) -> String {
+pub(crate) async fn answering(bytes: &'static [u8], stays: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {

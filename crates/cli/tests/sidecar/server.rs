@@ -12,9 +12,10 @@ use tempfile::TempDir;
 
 use crate::{
     executor::{KEY, Sidecar, pause},
+    faults::answering,
     host::{Host, PATIENCE, events},
     processes::{mark, sleepers, wait_for},
-    support::{binary, ended},
+    support::{binary, can_sandbox, ended},
 };
 
 /// A server whose code is run by this sidecar, which needs no key.
@@ -114,6 +115,21 @@ async fn a_sidecar_that_dies_fails_the_execution_and_the_server_says_503_until_i
         pause().await;
     }
     assert_eq!(host.run(json!({"code": "1"})).await.0, 200);
+}
+
+/// The text of an error is the sidecar's to choose; the status is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_that_reads_like_no_executor_is_not_answered_with_503() {
+    if !can_sandbox() {
+        return;
+    }
+    let refusal = b"HTTP/1.1 422 No\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n\
+        {\"error\":\"unprocessable\",\"message\":\"no executor is available to run the code\"}";
+    let url = answering(refusal, false).await;
+    let host = Host::start_with(&["--executor-url", &url]).await.unwrap();
+    let (status, answer) = host.run(json!({"code": "1"})).await;
+    assert_eq!((status, &answer["success"]), (200, &json!(false)), "{answer}");
+    assert_eq!(answer["error"], "no executor is available to run the code");
 }
 
 /// With its key from the environment and its address, too, by the contract's names.

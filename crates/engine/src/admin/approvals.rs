@@ -7,12 +7,16 @@ use cloche_store::{Answer, ApprovalFilter, DecisionFilter};
 
 use crate::{
     Caller, Engine, Refusal, clock,
-    gates::{as_of_now, decision_about},
+    gates::{as_of_now, decision_about, form_text},
 };
 
 /// The most characters of a name or a reason that someone gives.
 const MAX_NAME_CHARS: usize = 63;
 const MAX_REASON_CHARS: usize = 500;
+
+/// Why the person at the client cannot say yes.
+const NOT_IN_FORM: &str = "this call does not fit into the client's form, so it cannot be approved \
+                           there: it is decided with `cloche approval` or the admin API";
 
 /// Who answers.
 #[derive(Clone, Debug)]
@@ -119,6 +123,9 @@ impl Engine {
         if !self.may_elicit(caller).await {
             return Err(forbidden("this team does not take the answer of the client that asks"));
         }
+        if approve && form_text(&approval).is_none() {
+            return Err(forbidden(NOT_IN_FORM));
+        }
         let by = format!("person at the client of {}", caller.key.id);
         self.answer(&approval, by, approve, None).await
     }
@@ -142,10 +149,11 @@ impl Engine {
             decision: Decision { note: reason, ..decision },
         };
         if let Some(answered) = self.inner.store.answer(answer).await? {
-            self.agent_metrics().decided(kind);
+            let changed = answered.state == ApprovalState::Expired;
+            self.agent_metrics().decided(if changed { DecisionKind::Expired } else { kind });
             self.inner.desk.tell(&answered.id);
             self.inner.desk.nudge();
-            return Ok(answered);
+            return if changed { Err(too_late(&answered)) } else { Ok(answered) };
         }
         let now = self.inner.store.approval(&approval.id).await?.map(as_of_now);
         Err(now.map_or_else(|| Refusal::not_found("approval"), |now| too_late(&now)))
@@ -192,6 +200,10 @@ fn too_late(approval: &Approval) -> Refusal {
         ApprovalState::Denied => format!("it was denied already, by {by}"),
         ApprovalState::Approved | ApprovalState::Used => {
             format!("it was approved already, by {by}")
+        }
+        ApprovalState::Expired if approval.reason.is_some() => {
+            let why = approval.reason.as_deref().unwrap_or_default();
+            format!("it no longer counts: {why}; the call has to be asked about again")
         }
         ApprovalState::Pending | ApprovalState::Expired if approval.decided_by.is_some() => {
             format!("it has expired: {by} approved it, and it was not used in time")

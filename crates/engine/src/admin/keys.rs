@@ -74,6 +74,19 @@ pub struct NewKey {
     pub secret: Secret,
 }
 
+/// Checks all but the webhook's URL, whose host has to be looked up.
+fn check_key(key: &ApiKey) -> Result<(), Invalid> {
+    check_name("name", &key.name)?;
+    env::check_level("env_vars", &key.env)?;
+    let length = key.webhook_secret.as_ref().map_or(1, |secret| secret.reveal().chars().count());
+    if length == 0 || length > MAX_SECRET_CHARS {
+        return Err(Invalid::new(format!(
+            "webhook_secret must be 1 to {MAX_SECRET_CHARS} characters, got {length}"
+        )));
+    }
+    Ok(())
+}
+
 impl Engine {
     /// Makes a key.
     ///
@@ -96,25 +109,12 @@ impl Engine {
             created_at: clock::now(),
             revoked_at: None,
         };
-        self.check_key(&key).await?;
-        self.inner.store.create_key(&key, &secrets::digest(secret.reveal())).await?;
-        Ok(NewKey { key, secret })
-    }
-
-    async fn check_key(&self, key: &ApiKey) -> Result<(), Invalid> {
-        check_name("name", &key.name)?;
-        env::check_level("env_vars", &key.env)?;
+        check_key(&key)?;
         if let Some(url) = &key.webhook_url {
             self.inner.courier.check("webhook_url", url).await?;
         }
-        let length =
-            key.webhook_secret.as_ref().map_or(1, |secret| secret.reveal().chars().count());
-        if length == 0 || length > MAX_SECRET_CHARS {
-            return Err(Invalid::new(format!(
-                "webhook_secret must be 1 to {MAX_SECRET_CHARS} characters, got {length}"
-            )));
-        }
-        Ok(())
+        self.inner.store.create_key(&key, &secrets::digest(secret.reveal())).await?;
+        Ok(NewKey { key, secret })
     }
 
     async fn sandbox_of(&self, team: &Team, id_or_name: &str) -> Result<Sandbox, Refusal> {
@@ -152,6 +152,11 @@ impl Engine {
     /// # Errors
     /// When there is none, or a field breaks a rule.
     pub async fn update_key(&self, id: &str, change: KeyChange) -> Result<ApiKey, Refusal> {
+        // The host of a webhook is looked up before the lock is taken: a resolver can be slow.
+        if let Some(Some(url)) = &change.webhook_url {
+            self.inner.courier.check("webhook_url", url).await?;
+        }
+        let _held = self.inner.desk.settings.lock().await;
         let mut key = self.key(id).await?;
         if let Some(sandbox) = change.sandbox {
             let team = self.team(key.team.as_str()).await?;
@@ -162,7 +167,7 @@ impl Engine {
         key.webhook_url = change.webhook_url.unwrap_or(key.webhook_url);
         key.webhook_secret = change.webhook_secret.unwrap_or(key.webhook_secret);
         key.may_approve = change.may_approve.unwrap_or(key.may_approve);
-        self.check_key(&key).await?;
+        check_key(&key)?;
         let found = self.inner.store.update_key(&key).await?;
         self.inner.roster.forget();
         if found { Ok(key) } else { Err(Refusal::not_found("key")) }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use cloche_model::{
-    EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId, SandboxShape, Team,
-    check_name, env,
+    ByteSize, Cpus, EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId,
+    SandboxShape, Team, check_name, env,
 };
 
 use crate::{Engine, Refusal, clock, secrets};
@@ -56,11 +56,50 @@ pub struct SandboxChange {
     /// Storage connections; none can be given yet.
     pub storage: Option<Vec<String>>,
     /// What a run may use.
-    pub resources: Option<Resources>,
+    pub resources: ResourcesChange,
     /// Environment variables.
     pub env: Option<EnvVars>,
     /// What the ledger keeps.
-    pub retention: Option<Retention>,
+    pub retention: RetentionChange,
+}
+
+/// What to change of what a run may use; `None` leaves it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResourcesChange {
+    /// Processors.
+    pub cpus: Option<Cpus>,
+    /// Memory.
+    pub memory: Option<ByteSize>,
+    /// What it may write.
+    pub disk: Option<ByteSize>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+}
+
+impl ResourcesChange {
+    fn apply(self, now: Resources) -> Resources {
+        Resources {
+            cpus: self.cpus.unwrap_or(now.cpus),
+            memory: self.memory.unwrap_or(now.memory),
+            disk: self.disk.unwrap_or(now.disk),
+            pids: self.pids.unwrap_or(now.pids),
+        }
+    }
+}
+
+/// What to change of what the ledger keeps; `None` leaves it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RetentionChange {
+    /// Whether it keeps the code.
+    pub code: Option<bool>,
+    /// Days until records are deleted; `Some(None)` for never.
+    pub days: Option<Option<u32>>,
+}
+
+impl RetentionChange {
+    fn apply(self, now: Retention) -> Retention {
+        Retention { code: self.code.unwrap_or(now.code), days: self.days.unwrap_or(now.days) }
+    }
 }
 
 impl SandboxChange {
@@ -87,12 +126,12 @@ impl SandboxChange {
         if self.storage.is_some_and(|storage| !storage.is_empty()) {
             return Err(Invalid::new("storage: this build cannot mount storage yet"));
         }
-        sandbox.resources = self.resources.unwrap_or(sandbox.resources);
+        sandbox.resources = self.resources.apply(sandbox.resources);
         if let Some(env) = self.env {
             env::check_level("env_vars", &env)?;
             sandbox.env = env;
         }
-        sandbox.retention = self.retention.unwrap_or(sandbox.retention);
+        sandbox.retention = self.retention.apply(sandbox.retention);
         check_name("name", &sandbox.name)?;
         if let Some(days) = sandbox.retention.days {
             check_range("retention_days", RETENTION_DAYS, u64::from(days))?;
@@ -218,6 +257,7 @@ impl Engine {
         id: &str,
         change: SandboxChange,
     ) -> Result<Sandbox, Refusal> {
+        let _held = self.inner.desk.settings.lock().await;
         let mut sandbox = self.sandbox(id).await?;
         let team = self.team(sandbox.team.as_str()).await?;
         change.apply(&mut sandbox, &team)?;

@@ -101,6 +101,7 @@ impl Engine {
     /// # Errors
     /// When there is none, or a field breaks a rule.
     pub async fn update_team(&self, id_or_name: &str, change: TeamChange) -> Result<Team, Refusal> {
+        let _held = self.inner.desk.settings.lock().await;
         let mut team = self.team(id_or_name).await?;
         team.name = change.name.unwrap_or(team.name);
         team.plan = change.plan.unwrap_or(team.plan);

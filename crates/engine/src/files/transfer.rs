@@ -3,7 +3,9 @@
 use std::{ops::Range, time::Duration};
 
 use cloche_layers::{Layers, Node, NodeKind, Tree, crash};
-use cloche_model::{ErrorCode, HomePath, LayerDigest, Moment, PointKind, Team, Thread, ThreadId};
+use cloche_model::{
+    ErrorCode, HomePath, HomeState, LayerDigest, Moment, PointKind, Team, Thread, ThreadId,
+};
 use cloche_store::{Append, Moved};
 use tokio::io::AsyncRead;
 
@@ -63,6 +65,8 @@ pub struct NewFile<'a> {
     pub length: u64,
     /// When it was allowed, if that was before now: not for a thread that was deleted since.
     pub allowed_at: Option<Moment>,
+    /// The state of the thread that a person approved it for.
+    pub approved: Option<&'a HomeState>,
 }
 
 /// Where a file goes: what is on the way, as far as it matters to the layer that brings it.
@@ -128,7 +132,7 @@ impl Engine {
         file: NewFile<'_>,
         content: impl AsyncRead + Send + Unpin,
     ) -> Result<(), Refusal> {
-        let NewFile { thread: id, path, length, allowed_at } = file;
+        let NewFile { thread: id, path, length, allowed_at, approved } = file;
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }
@@ -150,7 +154,9 @@ impl Engine {
         crash::point("layer-durable");
         let head = thread.as_ref().map_or(0, |thread| thread.head);
         let (kind, at) = (PointKind::Upload, clock::now());
-        let append = Append { thread: key, head, layer: stored.layer, kind, at, allowed_at };
+        let approved = approved.cloned();
+        let append =
+            Append { thread: key, head, layer: stored.layer, kind, at, allowed_at, approved };
         self.put_on_top(append, stack, path).await?;
         crash::point("head-moved");
         Ok(())

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use cloche_model::Tool;
+use cloche_model::{ThreadId, Tool};
 use serde_json::Value;
 
 use crate::secrets;
 
-/// The most bytes of the arguments that are kept for a person to read.
-const SHOWN: usize = 256 << 10;
+/// The most bytes of the arguments that a person is shown. A call with more is not asked about.
+pub(super) const SHOWN: usize = 2 << 20;
 
 /// One call of a tool. An approval is good for exactly these arguments, so give all that decide what
 /// happens.
@@ -18,6 +18,8 @@ pub struct ToolCall {
     pub(crate) digest: String,
     pub(crate) shown: String,
     pub(crate) bytes: u64,
+    /// The thread that it names.
+    pub(crate) thread: Option<ThreadId>,
 }
 
 impl ToolCall {
@@ -29,7 +31,8 @@ impl ToolCall {
         spell(arguments, &mut text);
         let (digest, bytes) = (secrets::digest(&text), text.len() as u64);
         text.truncate(text.floor_char_boundary(SHOWN));
-        Self { tool, digest, shown: text, bytes }
+        let thread = arguments["thread_id"].as_str().and_then(|id| id.parse().ok());
+        Self { tool, digest, shown: text, bytes, thread }
     }
 
     /// SHA-256 of the arguments in their canonical form.

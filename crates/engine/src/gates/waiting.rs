@@ -21,6 +21,8 @@ pub enum Waited {
     },
     /// Nobody answered in time, or the approval was not used in time.
     Expired,
+    /// The thread changed meanwhile: ask [`Engine::gate`] again, which puts a new question.
+    Changed,
     /// The approval was used by another call with the same arguments.
     Spent,
     /// Nobody has answered yet.
@@ -80,6 +82,7 @@ fn waited(approval: Approval) -> Waited {
         ApprovalState::Denied => {
             Waited::Denied { by: approval.decided_by.unwrap_or_default(), reason: approval.reason }
         }
+        ApprovalState::Expired if approval.reason.is_some() => Waited::Changed,
         ApprovalState::Expired => Waited::Expired,
         ApprovalState::Used => Waited::Spent,
     }

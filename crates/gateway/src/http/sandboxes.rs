@@ -89,9 +89,7 @@ pub(crate) async fn update(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    let now = doors.engine.sandbox(&id).await?;
-    let change = body.change(now.resources, now.retention)?;
-    Ok(Json(doors.engine.update_sandbox(&id, change).await?.into()))
+    Ok(Json(doors.engine.update_sandbox(&id, body.change()?).await?.into()))
 }
 
 /// Remove a sandbox.

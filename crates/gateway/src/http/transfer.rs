@@ -78,6 +78,7 @@ pub(crate) async fn upload(
         return Err(Refusal::new(ErrorCode::Unauthorized, message).into());
     }
     let file = NewFile {
+        approved: None,
         thread: &grant.thread,
         path: &grant.path,
         length,

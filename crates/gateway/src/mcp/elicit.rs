@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cloche_model::Approval;
+use cloche_model::{Approval, Tool};
 use rmcp::{
     RoleServer,
     model::{
@@ -13,10 +13,6 @@ use rmcp::{
 };
 use serde_json::Value;
 
-use super::inert::{Stream, shown};
-
-/// The most of the code that a person is shown.
-const CODE: usize = 8 << 10;
 /// The field of the form.
 const FIELD: &str = "approve";
 
@@ -57,9 +53,9 @@ pub(super) fn means(context: &RequestContext<RoleServer>) -> Means {
 pub(super) async fn ask(
     context: &RequestContext<RoleServer>,
     approval: &Approval,
-    arguments: &Value,
+    text: &str,
 ) -> Answer {
-    match context.peer.create_elicitation(form(approval, arguments)).await {
+    match context.peer.create_elicitation(form(approval, text)).await {
         Ok(ElicitResult { action, content, .. }) => judge(action, content.as_ref()),
         Err(error) => {
             tracing::debug!(%error, "a client did not answer for its person");
@@ -70,8 +66,8 @@ pub(super) async fn ask(
 
 /// The answer that tells a client to ask. The approval's id is the question's name, so that the
 /// answer cannot be given to another question.
-pub(super) fn question(approval: &Approval, arguments: &Value) -> InputRequiredResult {
-    let request = InputRequest::Elicitation(ElicitRequest::new(form(approval, arguments)));
+pub(super) fn question(approval: &Approval, text: &str) -> InputRequiredResult {
+    let request = InputRequest::Elicitation(ElicitRequest::new(form(approval, text)));
     let requests = BTreeMap::from([(approval.id.to_string(), request)]);
     InputRequiredResult::from_input_requests(requests)
 }
@@ -96,35 +92,20 @@ fn judge(action: ElicitationAction, content: Option<&Value>) -> Answer {
     }
 }
 
-fn form(approval: &Approval, arguments: &Value) -> ElicitRequestParams {
+/// The form: the whole call for a person to read, as the engine describes it.
+fn form(approval: &Approval, text: &str) -> ElicitRequestParams {
+    let (does, title) = match approval.tool {
+        Tool::ExecuteCode => ("run this code", "Run this code?"),
+        Tool::WriteFile => ("write this file, where code will run", "Write this file?"),
+    };
     let requested_schema = ElicitationSchema::builder()
-        .required_bool_property(FIELD, |field| field.title("Run this code?"))
+        .required_bool_property(FIELD, |field| field.title(title))
         .build_unchecked();
     ElicitRequestParams::FormElicitationParams {
         meta: None,
-        message: message(approval, arguments),
+        message: format!("An agent wants to {does} ({}):\n\n{text}", approval.id),
         requested_schema,
     }
-}
-
-/// The call for a person to read. What would hide something is made visible.
-fn message(approval: &Approval, arguments: &Value) -> String {
-    let text = |name: &str| arguments[name].as_str().unwrap_or_default();
-    let code = shown(Stream::whole(text("code").as_bytes()), CODE, true).text;
-    let language = shown(Stream::whole(text("language").as_bytes()), 32, true).text;
-    let mut besides: Vec<&str> = arguments
-        .as_object()
-        .map(|fields| fields.keys().map(String::as_str).collect())
-        .unwrap_or_default();
-    besides.retain(|name| !matches!(*name, "code" | "language"));
-    let besides = match besides.len() {
-        0 => String::new(),
-        _ => format!(
-            "\n\nIt also gives: {}",
-            shown(Stream::whole(besides.join(", ").as_bytes()), 256, true).text
-        ),
-    };
-    format!("An agent wants to run this {language} code ({}):\n\n{code}{besides}", approval.id)
 }
 
 #[cfg(test)]

@@ -34,14 +34,6 @@ struct ReadArguments {
     path: String,
 }
 
-#[derive(Deserialize)]
-struct WriteArguments {
-    thread_id: String,
-    path: String,
-    content: Option<String>,
-    content_base64: Option<String>,
-}
-
 /// Adds to a result what the run wrote: images as images, the rest by name.
 pub(super) async fn attach(
     door: &Door,
@@ -95,7 +87,7 @@ async fn beginning(
     }
 }
 
-/// One of the tools for a thread's files.
+/// One of the tools that read a thread's files.
 pub(super) async fn call(
     door: &Door,
     caller: &Caller,
@@ -104,20 +96,22 @@ pub(super) async fn call(
 ) -> CallToolResult {
     let done = match tool {
         super::tools::LIST => list(door, caller, arguments).await,
-        super::tools::READ => read_tool(door, caller, arguments).await,
-        _ => write(door, caller, arguments).await,
+        _ => read_tool(door, caller, arguments).await,
     };
-    done.unwrap_or_else(|refusal| {
-        crate::error::log_if_ours(&refusal);
-        result::failed(format!("{}: {}", refusal.code.name(), refusal.message))
-    })
+    done.unwrap_or_else(|refusal| refused(&refusal))
 }
 
-fn arguments<T: for<'de> Deserialize<'de>>(given: JsonObject) -> Result<T, Refusal> {
+/// A tool for files that did nothing, and why.
+pub(super) fn refused(refusal: &Refusal) -> CallToolResult {
+    crate::error::log_if_ours(refusal);
+    result::failed(format!("{}: {}", refusal.code.name(), refusal.message))
+}
+
+pub(super) fn arguments<T: for<'de> Deserialize<'de>>(given: JsonObject) -> Result<T, Refusal> {
     Ok(arguments::read(given).map_err(Invalid::new)?)
 }
 
-fn thread(id: &str) -> Result<ThreadId, Refusal> {
+pub(super) fn thread(id: &str) -> Result<ThreadId, Refusal> {
     Ok(id.parse::<ThreadId>()?)
 }
 
@@ -164,19 +158,6 @@ async fn read_tool(
         content.push(ContentBlock::text(format!("the last {too_large} bytes are not shown")));
     }
     Ok(CallToolResult::success(content))
-}
-
-async fn write(door: &Door, caller: &Caller, given: JsonObject) -> Result<CallToolResult, Refusal> {
-    let WriteArguments { thread_id, path, content, content_base64 } = arguments(given)?;
-    let bytes = arguments::bytes(content, content_base64)
-        .map_err(|why| Invalid::new(format!("the file {why}")))?;
-    let (id, path) = (thread(&thread_id)?, path.parse::<HomePath>()?);
-    let length = bytes.len() as u64;
-    let content = std::io::Cursor::new(bytes);
-    let file = cloche_engine::NewFile { thread: &id, path: &path, length, allowed_at: None };
-    door.engine.upload(&caller.team, file, content).await?;
-    let said = format!("wrote {length} bytes to {path} of the thread {id}");
-    Ok(CallToolResult::success(vec![ContentBlock::text(said)]))
 }
 
 /// The file at an address, as far as it may be read at once.

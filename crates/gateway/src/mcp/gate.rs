@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use cloche_engine::{Caller, Closed, Gate, Pass, ToolCall, Waited};
+use cloche_engine::{Caller, Closed, Gate, Pass, ToolCall, Waited, form_text};
 use cloche_model::{Approval, ErrorCode, Tool};
 use rmcp::{
     RoleServer,
@@ -41,6 +41,8 @@ pub(super) struct Visit<'a> {
     pub(super) context: &'a RequestContext<RoleServer>,
     /// What the person at the client said, where they were asked before.
     pub(super) answers: Option<InputResponses>,
+    /// What is called.
+    pub(super) tool: Tool,
 }
 
 /// Whether this caller's team has the tool that runs code.
@@ -55,10 +57,20 @@ pub(super) async fn why_closed(door: &Door, caller: &Caller) -> Option<CallToolR
 }
 
 impl Visit<'_> {
+    fn stopped(&self, message: String) -> Way {
+        let result = match self.tool {
+            Tool::ExecuteCode => result::not_allowed(ErrorCode::Forbidden, message),
+            Tool::WriteFile => {
+                result::failed(format!("{}: {message}", ErrorCode::Forbidden.name()))
+            }
+        };
+        Way::Stopped(Box::new(result))
+    }
+
     /// Waits for whatever the call needs, up to a limit.
     pub(super) async fn pass(&self, arguments: &JsonObject) -> Way {
         let arguments = Value::Object(arguments.clone());
-        let call = ToolCall::new(Tool::ExecuteCode, &arguments);
+        let call = ToolCall::new(self.tool, &arguments);
         let deadline = Instant::now() + self.door.config.approval_wait;
         loop {
             let anybody = self.door.has_operator() || elicit::means(self.context) != Means::None;
@@ -68,21 +80,23 @@ impl Visit<'_> {
             };
             let approval = match gate {
                 Gate::Open(pass) => return Way::Through(pass),
-                Gate::Closed(Closed { message, .. }) => return stopped(message),
+                Gate::Closed(Closed { message, .. }) => return self.stopped(message),
                 Gate::Ask(approval) => approval,
             };
-            let waited = match self.means().await {
-                Means::Return => match self.answered(&approval) {
+            // What does not fit into the form is not decided there.
+            let waited = match (self.means().await, form_text(&approval)) {
+                (Means::Return, Some(form)) => match self.answered(&approval) {
                     Some(answer) => self.answer(&approval, answer).await,
-                    None => {
-                        return Way::AskFirst(Box::new(elicit::question(&approval, &arguments)));
-                    }
+                    None => return Way::AskFirst(Box::new(elicit::question(&approval, &form))),
                 },
-                Means::Request => self.ask_and_wait(&approval, &arguments, deadline).await,
-                Means::None => self.wait(&approval, deadline).await,
+                (Means::Request, Some(form)) => self.ask_and_wait(&approval, &form, deadline).await,
+                (Means::Return | Means::Request, None) if !self.door.has_operator() => {
+                    return self.stopped(NOT_IN_FORM.to_owned());
+                }
+                _ => self.wait(&approval, deadline).await,
             };
             if let Some(message) = refusal(waited, &approval) {
-                return stopped(message);
+                return self.stopped(message);
             }
         }
     }
@@ -117,14 +131,14 @@ impl Visit<'_> {
     async fn ask_and_wait(
         &self,
         approval: &Approval,
-        arguments: &Value,
+        form: &str,
         deadline: Instant,
     ) -> Result<Waited, String> {
         let wait = self.wait(approval, deadline);
         tokio::pin!(wait);
         tokio::select! {
             waited = &mut wait => waited,
-            answer = elicit::ask(self.context, approval, arguments) => match answer {
+            answer = elicit::ask(self.context, approval, form) => match answer {
                 Answer::Nothing if self.door.has_operator() => wait.await,
                 answer => self.answer(approval, answer).await,
             },
@@ -158,20 +172,32 @@ impl Visit<'_> {
 fn refusal(waited: Result<Waited, String>, approval: &Approval) -> Option<String> {
     let id = &approval.id;
     match waited {
-        Ok(Waited::Approved | Waited::Spent) => None,
+        Ok(Waited::Approved | Waited::Spent | Waited::Changed) => None,
         Ok(Waited::Denied { by, reason }) => {
             let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
             Some(format!("{by} denied this call{why}"))
         }
         Ok(Waited::Expired) => Some(format!("nobody answered in time whether this may run ({id})")),
         Ok(Waited::StillPending) => Some(format!(
-            "a person has to approve this call first, and nobody has yet: an operator can do so with \
-             `cloche approval approve {id}`; then call again with the same arguments"
+            "{}a person has to approve this call first, and nobody has yet: an operator can do so \
+             with `cloche approval approve {id}`; then call again with the same arguments",
+            why_asked(approval)
         )),
         Err(message) => Some(message),
     }
 }
 
-fn stopped(message: String) -> Way {
-    Way::Stopped(Box::new(result::not_allowed(ErrorCode::Forbidden, message)))
+/// Why the person at the client is not asked, or is asked again.
+fn why_asked(approval: &Approval) -> String {
+    let note = approval.changes.as_ref().and_then(|changes| changes.note.as_deref());
+    let again = note.map(|note| format!("{note}; ")).unwrap_or_default();
+    match form_text(approval) {
+        Some(_) => again,
+        None => format!("{again}{NOT_IN_FORM}; "),
+    }
 }
+
+/// What is said of a call that is too large for a form.
+const NOT_IN_FORM: &str = "the inputs of this call, with what changed in its home, do not fit into the \
+                           form of a client, so it cannot be approved there: `cloche approval show` and \
+                           the admin API show all of it";

@@ -21,10 +21,9 @@ use serde_json::Value;
 
 use super::{
     message::{self, Head, NoMessage},
-    origin,
     server::{Door, Who},
 };
-use crate::{auth::Key, body, error::ApiError, router::Doors};
+use crate::{auth::Key, body, error::ApiError, origin, router::Doors};
 
 const SESSION: &str = "mcp-session-id";
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
@@ -36,7 +35,7 @@ pub(crate) async fn door(State(doors): State<Doors>, request: Request) -> Respon
 
 async fn serve(doors: Doors, request: Request) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
-    origin::check(&parts.headers, &doors.config.mcp.origins)?;
+    origin::check_origin(&parts.headers, &doors.config.mcp.origins)?;
     let Key(caller) = Key::from_request_parts(&mut parts, &doors).await?;
     // The library writes to the log what it is asked; the key has no business there.
     parts.headers.remove(header::AUTHORIZATION);

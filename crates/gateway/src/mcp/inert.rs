@@ -1,6 +1,6 @@
 //! Text that does nothing to the terminal that shows it, and is no longer than a model can read.
 
-use std::fmt::Write;
+use cloche_model::display::reveal_hidden;
 
 /// Output as it is shown: at most so many bytes, and how many are not there.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl<'a> Stream<'a> {
 pub(super) fn shown(stream: Stream<'_>, limit: usize, inert: bool) -> Shown {
     let text = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
-        if inert { make_inert(&text) } else { text.into_owned() }
+        if inert { reveal_hidden(&text) } else { text.into_owned() }
     };
     let Stream { head, dropped, tail } = stream;
     if head.len() <= limit && dropped == 0 {
@@ -62,44 +62,11 @@ fn forward(bytes: &[u8], at: usize) -> usize {
     (at..at + 4).find(|&at| bytes.get(at).is_none_or(|byte| !continues(*byte))).unwrap_or(at)
 }
 
-/// Replaces what a terminal would obey, or what would reorder the text, by something to look at.
-pub(super) fn make_inert(text: &str) -> String {
-    let mut inert = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' | '\t' => inert.push(c),
-            '\0'..='\u{1f}' => {
-                // The block of control pictures has them in the same order.
-                inert.push(char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'));
-            }
-            '\u{7f}' => inert.push('\u{2421}'),
-            '\u{80}'..='\u{9f}'
-            | '\u{61c}'
-            | '\u{200e}'
-            | '\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}' => {
-                // Writing to a string cannot fail.
-                let _ = write!(inert, "\\u{{{:x}}}", u32::from(c));
-            }
-            c => inert.push(c),
-        }
-    }
-    inert
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{any, prop_assert, proptest};
 
     use super::*;
-
-    #[test]
-    fn escapes_are_shown_and_not_obeyed() {
-        let hostile = "\u{1b}]0;title\u{7}\u{1b}[2Ja\rb\u{9b}31m\u{202e}x\u{7f}\n\tend";
-        let inert = make_inert(hostile);
-        assert_eq!(inert, "␛]0;title␇␛[2Ja␍b\\u{9b}31m\\u{202e}x␡\n\tend");
-    }
 
     #[test]
     fn too_much_output_keeps_its_head_and_its_tail() {

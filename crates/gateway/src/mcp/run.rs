@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cloche_engine::{Caller, Pass, Refusal, Started};
-use cloche_model::{Delivery, Execution};
+use cloche_model::{Delivery, Execution, Tool};
 use rmcp::{
     RoleServer,
     model::{CallToolRequestParams, CallToolResponse, CallToolResult},
@@ -37,7 +37,8 @@ pub(super) async fn execute(
         let message = format!("thread_id is not available here: {NOTHING_KEPT}");
         return result::unusable(Unusable::Other(message)).into();
     }
-    let visit = Visit { door, caller, context, answers: call.input_responses };
+    let tool = Tool::ExecuteCode;
+    let visit = Visit { door, caller, context, answers: call.input_responses, tool };
     match visit.pass(&given).await {
         Way::Through(pass) => run(door, caller, (asked, pass), context).await.into(),
         Way::Stopped(result) => (*result).into(),
@@ -54,7 +55,7 @@ async fn run(
     // Lines as they come are streaming, and the plan has a say in that.
     let progress = Progress::wanted(context, inert).filter(|_| caller.team.allowance().streaming);
     let delivery = if progress.is_some() { Delivery::Streaming } else { Delivery::Inline };
-    let started = match door.engine.execute(caller, request, delivery).await {
+    let started = match door.engine.execute_passed(caller, request, delivery, &pass).await {
         Ok(started) => started,
         Err(refusal) => return refused(&refusal),
     };

@@ -2,22 +2,21 @@
 
 use axum::http::request::Parts;
 use cloche_engine::{Caller, Engine, Refusal};
-use cloche_model::ErrorCode;
+use cloche_model::{ErrorCode, Tool as GatedTool};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
-        CompleteRequestParams, CompleteResult, CustomRequest, CustomResult, GetPromptRequestParams,
-        GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ReadResourceResult, ResourceTemplate, ServerCapabilities,
-        ServerConfig, Tool,
+        CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams,
+        CompleteResult, CustomRequest, CustomResult, GetPromptRequestParams, GetPromptResponse,
+        Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+        ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse,
+        ReadResourceResult, ResourceTemplate, ServerCapabilities, ServerConfig, Tool,
     },
     service::RequestContext,
 };
 use serde_json::json;
 
-use super::{addresses, files, gate, message, prompts, result, run, tools};
+use super::{addresses, files, gate, message, prompts, result, run, tools, write};
 use crate::McpConfig;
 
 /// Who is asking.
@@ -57,14 +56,26 @@ impl Door {
         caller: &Caller,
         tool: &'static str,
         request: CallToolRequestParams,
-    ) -> CallToolResult {
+        context: &RequestContext<RoleServer>,
+    ) -> CallToolResponse {
         if let Some(closed) = gate::why_closed(self, caller).await {
-            return closed;
+            return closed.into();
         }
         if !self.engine.keeps_homes() {
-            return result::failed(NOTHING_KEPT);
+            return result::failed(NOTHING_KEPT).into();
         }
-        files::call(self, caller, tool, request.arguments.unwrap_or_default()).await
+        if tool == tools::WRITE {
+            return write::write_file(self, caller, request, context).await;
+        }
+        files::call(self, caller, tool, request.arguments.unwrap_or_default()).await.into()
+    }
+
+    /// Refuses what is not for this caller's agents: with the gate closed, nothing behind it is shown.
+    async fn check_open(&self, caller: &Caller) -> Result<(), ErrorData> {
+        match self.engine.why_not_offered(caller, GatedTool::ExecuteCode).await {
+            None => Ok(()),
+            Some(closed) => Err(ErrorData::invalid_request(closed.message, None)),
+        }
     }
 
     /// Who asks this; a request that nobody let in is not answered.
@@ -126,7 +137,8 @@ impl ServerHandler for Door {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        self.caller(&context)?;
+        let caller = self.caller(&context)?;
+        self.check_open(&caller).await?;
         prompts::get(&request).map(Into::into)
     }
 
@@ -173,7 +185,8 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let caller = self.caller(&context)?;
-        let recent = match self.engine.keeps_homes() {
+        let shown = self.engine.keeps_homes() && gate::is_open(self, &caller).await;
+        let recent = match shown {
             true => files::recent(self, &caller).await.map_err(|refusal| unread(&refusal))?,
             false => Vec::new(),
         };
@@ -183,10 +196,11 @@ impl ServerHandler for Door {
     async fn list_resource_templates(
         &self,
         _page: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let caller = self.caller(&context)?;
         let mut templates = Vec::new();
-        if self.engine.keeps_homes() {
+        if self.engine.keeps_homes() && gate::is_open(self, &caller).await {
             let wrote = "a file that an execution wrote";
             templates.push(ResourceTemplate::new(addresses::OF_EXECUTION, wrote));
             templates.push(ResourceTemplate::new(addresses::OF_THREAD, "a file of a thread"));
@@ -200,6 +214,7 @@ impl ServerHandler for Door {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let caller = self.caller(&context)?;
+        self.check_open(&caller).await?;
         let read = files::resource(self, &caller, &request.uri).await;
         let contents = read.map_err(|refusal| ErrorData {
             data: Some(json!({"uri": request.uri})),
@@ -220,7 +235,7 @@ impl ServerHandler for Door {
         };
         let answer = match tool {
             tools::EXECUTE => run::execute(self, &caller, request, &context).await,
-            tool => self.call_for_files(&caller, tool, request).await.into(),
+            tool => self.call_for_files(&caller, tool, request, &context).await,
         };
         self.engine.agent_metrics().tool_called(tool, result::status(&answer));
         Ok(answer)

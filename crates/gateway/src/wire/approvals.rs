@@ -5,6 +5,8 @@ use cloche_model::{Approval, ApprovalState, Decision};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::home_changes::HomeChangesRecord;
+
 /// Where an approval stands.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -45,12 +47,17 @@ pub(crate) struct ApprovalRecord {
     #[schema(format = DateTime)]
     decided_at: Option<String>,
     decided_by: Option<String>,
+    /// Why it was denied, or why it no longer counts.
     reason: Option<String>,
     /// SHA-256 of the arguments in their canonical form.
     arguments_digest: String,
     arguments_bytes: u64,
-    /// The arguments as JSON text, while they are needed; not in lists. Cut after 256 KiB.
+    /// The arguments as JSON text, while they are needed; not in lists.
     arguments: Option<String>,
+    /// The thread whose home the call runs in; the approval is good for the home as it is now.
+    thread_id: Option<String>,
+    /// What changed in that home since the last approval, while it is needed; not in lists.
+    changes: Option<HomeChangesRecord>,
 }
 
 impl From<Approval> for ApprovalRecord {
@@ -69,6 +76,8 @@ impl From<Approval> for ApprovalRecord {
             arguments_digest: approval.digest,
             arguments_bytes: approval.arguments_bytes,
             arguments: approval.arguments,
+            thread_id: approval.home.map(|home| home.thread.into()),
+            changes: approval.changes.map(Into::into),
         }
     }
 }

@@ -51,6 +51,7 @@ async fn images_that_the_code_wrote_can_be_seen_and_the_rest_can_be_read() {
     // To another team it is as if there were none.
     let uri = links[1]["uri"].clone();
     host.with_key("pro").await;
+    host.let_agents("team-pro-0", json!({"agent_sandbox": true})).await;
     let theirs = read(&host, &uri).await;
     let nobodys = read(&host, &json!("cloche://executions/trc_00000000000000000000/files/a")).await;
     assert_eq!(theirs["error"]["code"], nobodys["error"]["code"]);

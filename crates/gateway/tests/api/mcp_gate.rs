@@ -152,3 +152,100 @@ async fn a_team_can_refuse_the_answers_of_its_clients() {
     assert!(seen.iter().all(|message| message["method"] != "elicitation/create"), "{seen:?}");
     assert_eq!(seen.last().unwrap()["result"]["structuredContent"]["status"], "error_setup");
 }
+
+#[tokio::test]
+async fn the_form_shows_files_and_stdin_of_a_call_in_full() {
+    let host = Host::for_agents("ask").await;
+    let session = host.session(json!({"elicitation": {}})).await;
+    let arguments = json!({
+        "language": "python", "code": "import helper\u{200b}", "stdin_data": "in\u{e0041}put",
+        "files": [
+            {"name": "helper.py", "content": "print('unseen')\u{202e}"},
+            {"name": "b.bin", "content_base64": "AP8="},
+        ],
+    });
+    let mut response = session.send(&call(5, "execute_code", arguments)).await;
+    let question = until(&mut response, |message| message["method"] == "elicitation/create").await;
+    let said = question["params"]["message"].as_str().unwrap();
+    for part in [
+        "code:\n    import helper\\u{200b}\n",
+        "stdin_data:\n    in\\u{e0041}put\n",
+        "file helper.py, 23 bytes:\n    print('unseen')\\u{202e}\n",
+        "file b.bin, 2 bytes: !! BINARY, NOT SHOWN, sha256 06eb7d6a69ee19e5",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_fit_into_the_form_is_not_decided_there() {
+    let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
+    let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
+    let host = Host::start_with(EngineConfig::default(), gateway).await;
+    host.let_agents("default", json!({"agent_sandbox": true})).await;
+    let session = host.session(json!({"elicitation": {}})).await;
+    let code = format!("#{}\nprint('ran')", "x".repeat(20 << 10));
+    let message = call(5, "execute_code", python(&code));
+    let text = session.send(&message).await.text().await.unwrap();
+    assert!(!text.contains("elicitation/create"), "{}", &text[..1000]);
+    let answer = messages(&text).pop().unwrap();
+    let said = answer["result"]["structuredContent"]["error"]["message"].as_str().unwrap();
+    assert!(
+        said.contains("do not fit into the form") && said.contains("cloche approval"),
+        "{said}"
+    );
+    // All of it is shown where it can be decided, and an answer from the client is none.
+    let id = pending(&host).await;
+    let record = host.admin_request(Method::GET, &format!("approvals/{id}")).send().await.unwrap();
+    let record: Value = record.json().await.unwrap();
+    assert!(record["arguments"].as_str().unwrap().contains("print('ran')"), "{record}");
+    let mut newer = message.clone();
+    newer["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    });
+    let yes = json!({"action": "accept", "content": {"approve": true}});
+    newer["params"]["inputResponses"] = json!({&id: yes});
+    let request = host.mcp(&newer).header("mcp-protocol-version", "2026-07-28");
+    let request = request.header("mcp-method", "tools/call").header("mcp-name", "execute_code");
+    let text = request.send().await.unwrap().text().await.unwrap();
+    let said = messages(&text).pop().unwrap();
+    assert!(said["result"]["structuredContent"]["error"]["message"].is_string(), "{said}");
+    decide(&host, "approve").await;
+    assert_eq!(host.execute_code(python(&code)).await["structuredContent"]["stdout"], "ran\n");
+}
+
+#[tokio::test]
+async fn resources_and_prompts_are_behind_the_gate_of_the_team() {
+    let host = Host::for_agents("allow").await;
+    let wrote = host.execute_code(python("open('a.txt', 'w').write('secret')")).await;
+    let content = wrote["content"].as_array().unwrap();
+    let uri = content.iter().find_map(|block| block["uri"].as_str()).unwrap().to_owned();
+    let ask = async |method: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        host.ask_mcp(&message).await
+    };
+    let prompt = json!({"name": "solve_with_code", "arguments": {"task": "6 * 7"}});
+    let length = |answer: &Value, name: &str| answer["result"][name].as_array().unwrap().len();
+    for (on, count) in [(true, [1, 2, 1]), (false, [0, 0, 0])] {
+        host.let_agents("default", json!({"agent_sandbox": on})).await;
+        let resources = ask("resources/list", json!({})).await;
+        let templates = ask("resources/templates/list", json!({})).await;
+        let prompts = ask("prompts/list", json!({})).await;
+        let seen = [
+            length(&resources, "resources"),
+            length(&templates, "resourceTemplates"),
+            length(&prompts, "prompts"),
+        ];
+        assert_eq!(seen, count, "{on}");
+        let read = ask("resources/read", json!({"uri": uri})).await;
+        let got = ask("prompts/get", prompt.clone()).await;
+        assert_eq!(read.to_string().contains("secret"), on, "{read}");
+        assert_eq!((read["error"].is_null(), got["error"].is_null()), (on, on), "{got}");
+        if !on {
+            let said = read["error"]["message"].as_str().unwrap();
+            assert!(said.contains("cloche team set default agent_sandbox=on"), "{said}");
+        }
+    }
+}

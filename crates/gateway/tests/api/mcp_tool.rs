@@ -163,7 +163,7 @@ async fn terminals_are_safe_on_request() {
     );
     arguments["inert_output"] = json!(true);
     let inert = host.execute_code(arguments).await;
-    assert_eq!(inert["structuredContent"]["stdout"], "␛]0;owned␇␛[2J\\u{9b}1mx\n");
+    assert_eq!(inert["structuredContent"]["stdout"], "\\u{1b}]0;owned\\u{7}\\u{1b}[2J\\u{9b}1mx\n");
 }
 
 #[tokio::test]

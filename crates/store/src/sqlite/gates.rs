@@ -1,20 +1,22 @@
 //! Approvals and decisions in SQLite.
 
+pub(crate) mod homes;
 mod rows;
 
 use async_trait::async_trait;
 use cloche_model::{
-    Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, Moment, TeamId,
-    ToolPolicy, TraceId,
+    Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, LayerDigest, Moment,
+    TeamId, ToolPolicy, TraceId,
 };
 use sqlx::{Row, SqliteConnection};
 
 use super::{
     Sqlite,
-    read::{moment_or_null, to_json},
+    read::{integer, moment_or_null, to_json},
 };
 use crate::{
-    Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates, Result, Settings, StoreError,
+    Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates, QuestionLimits, Result, Settings,
+    StoreError, ThreadKey,
 };
 use rows::{approval, decision, insert_approval, insert_decision, open_one};
 
@@ -52,7 +54,12 @@ impl Gates for Sqlite {
             .await
     }
 
-    async fn ask(&self, approval: Approval, most: u32, decision: Decision) -> Result<Asked> {
+    async fn ask(
+        &self,
+        approval: Approval,
+        most: QuestionLimits,
+        decision: Decision,
+    ) -> Result<Asked> {
         self.writer
             .transaction(move |connection| {
                 Box::pin(async move {
@@ -60,14 +67,18 @@ impl Gates for Sqlite {
                         return Ok(Asked::Same(Box::new(same)));
                     }
                     let row = sqlx::query(
-                        "SELECT count(*) AS n FROM approvals \
-                         WHERE team_id = ? AND state = 'pending' AND expires_at > ?",
+                        "SELECT coalesce(sum(state = 'pending'), 0) AS n, \
+                         coalesce(sum(arguments_bytes), 0) AS bytes FROM approvals WHERE team_id = ? \
+                         AND state IN ('pending', 'approved') AND expires_at > ?",
                     )
                     .bind(approval.team.as_str())
                     .bind(approval.created_at.0)
                     .fetch_one(&mut *connection)
                     .await?;
-                    if row.try_get::<i64, _>("n")? >= i64::from(most) {
+                    let bytes = integer(approval.arguments_bytes)
+                        .saturating_add(row.try_get::<i64, _>("bytes")?);
+                    let full = row.try_get::<i64, _>("n")? >= i64::from(most.count);
+                    if full || bytes > integer(most.bytes) {
                         return Ok(Asked::Crowded);
                     }
                     insert_approval(connection, approval).await?;
@@ -79,30 +90,40 @@ impl Gates for Sqlite {
     }
 
     async fn answer(&self, answer: Answer) -> Result<Option<Approval>> {
-        let state = if answer.approve { ApprovalState::Approved } else { ApprovalState::Denied };
+        self.writer
+            .transaction(move |connection| Box::pin(homes::write_answer(connection, answer)))
+            .await
+    }
+
+    async fn open_approvals(&self, call: &CallId, now: Moment) -> Result<Vec<Approval>> {
+        homes::open_approvals(&self.readers, (call, true), now).await
+    }
+
+    async fn outdated_approvals(&self, call: &CallId, now: Moment) -> Result<Vec<Approval>> {
+        homes::open_approvals(&self.readers, (call, false), now).await
+    }
+
+    async fn expire_changed(&self, id: &ApprovalId, decision: Decision) -> Result<bool> {
+        let id = id.clone();
         self.writer
             .transaction(move |connection| {
                 Box::pin(async move {
-                    let row = sqlx::query(
-                        "UPDATE approvals SET state = ?1, decided_at = ?2, decided_by = ?3, \
-                         reason = ?4, expires_at = ?5, \
-                         arguments = iif(?1 = 'denied', NULL, arguments) \
-                         WHERE id = ?6 AND state = 'pending' AND expires_at > ?2 RETURNING *",
-                    )
-                    .bind(state.name())
-                    .bind(answer.at.0)
-                    .bind(answer.decision.by.clone())
-                    .bind(answer.reason)
-                    .bind(answer.expires_at.0)
-                    .bind(String::from(answer.id))
-                    .fetch_optional(&mut *connection)
-                    .await?;
-                    let Some(row) = row else { return Ok(None) };
-                    insert_decision(connection, answer.decision).await?;
-                    Ok(Some(approval(&row)?))
+                    Ok(homes::expire_changed(connection, &id, decision).await?.is_some())
                 })
             })
             .await
+    }
+
+    async fn home_layers(&self, key: &ThreadKey) -> Result<Vec<LayerDigest>> {
+        let mut connection = self.readers.acquire().await?;
+        homes::home_layers(&mut connection, key).await
+    }
+
+    async fn approved_home(
+        &self,
+        key: &ThreadKey,
+    ) -> Result<Option<(ApprovalId, Vec<LayerDigest>)>> {
+        homes::approved_home(&self.readers, key).await
     }
 
     async fn consume(
@@ -116,9 +137,10 @@ impl Gates for Sqlite {
             .transaction(move |connection| {
                 Box::pin(async move {
                     let row = sqlx::query(
-                        "UPDATE approvals SET state = 'used', arguments = NULL WHERE id = ( \
+                        "UPDATE approvals SET state = 'used', arguments = NULL, changes = NULL \
+                         WHERE id = ( \
                          SELECT id FROM approvals WHERE team_id = ? AND key_id = ? AND tool = ? \
-                         AND digest = ? AND state = 'approved' AND expires_at > ? \
+                         AND digest = ? AND state = 'approved' AND expires_at > ? AND home IS ? \
                          ORDER BY decided_at, id LIMIT 1) RETURNING *",
                     )
                     .bind(String::from(call.team))
@@ -126,6 +148,7 @@ impl Gates for Sqlite {
                     .bind(call.tool.name())
                     .bind(call.digest)
                     .bind(now.0)
+                    .bind(homes::home_text(call.home.as_ref())?)
                     .fetch_optional(&mut *connection)
                     .await?;
                     let Some(used) = row.as_ref().map(approval).transpose()? else {
@@ -173,8 +196,8 @@ impl Gates for Sqlite {
             .transaction(move |connection| {
                 Box::pin(async move {
                     let expired = sqlx::query(
-                        "UPDATE approvals SET state = 'expired', arguments = NULL WHERE id = ? \
-                         AND state IN ('pending', 'approved') AND expires_at <= ?",
+                        "UPDATE approvals SET state = 'expired', arguments = NULL, changes = NULL \
+                         WHERE id = ? AND state IN ('pending', 'approved') AND expires_at <= ?",
                     )
                     .bind(id)
                     .bind(now.0)
@@ -220,7 +243,8 @@ impl Gates for Sqlite {
     async fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>> {
         let rows = sqlx::query(
             "SELECT id, team_id, key_id, tool, digest, state, created_at, expires_at, decided_at, \
-             decided_by, reason, arguments_bytes, NULL AS arguments FROM approvals \
+             decided_by, reason, arguments_bytes, thread_id, home, NULL AS arguments, \
+             NULL AS changes FROM approvals \
              WHERE (?1 IS NULL OR team_id = ?1) AND (?2 IS NULL OR state = ?2) \
              AND (?3 IS NULL OR (created_at, id) < \
              (SELECT created_at, id FROM approvals WHERE id = ?3)) \
@@ -293,6 +317,7 @@ impl Gates for Sqlite {
                         "DELETE FROM approvals WHERE created_at < ? \
                          AND state NOT IN ('pending', 'approved')",
                         "DELETE FROM decisions WHERE at < ?",
+                        "DELETE FROM approved_homes WHERE at < ?",
                     ] {
                         let gone =
                             sqlx::query(statement).bind(before.0).execute(&mut *connection).await?;

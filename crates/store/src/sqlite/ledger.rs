@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    Execution, ExecutionEnd, ExecutionStart, Moment, PointKind, Status, TeamId, TraceId, Written,
+    Execution, ExecutionEnd, ExecutionStart, HomeState, Moment, PointKind, Status, TeamId, TraceId,
+    Written,
 };
 use sqlx::{QueryBuilder, Sqlite as Database, SqliteConnection};
 
 use super::{
     Sqlite,
+    gates::homes,
     heads::{self, Step},
     read::{execution, integer, to_json},
 };
-use crate::{Begun, ExecutionFilter, Finish, Finished, Ledger, Result};
+use crate::{Begun, ExecutionFilter, Finish, Finished, Ledger, Result, ThreadKey};
 
 /// Everything but code, score and output; a webhook that is not queued yet is pending.
 macro_rules! small_columns {
@@ -59,6 +61,32 @@ impl Ledger for Sqlite {
         self.writer
             .transaction(move |connection| {
                 Box::pin(async move {
+                    if !lease(connection, &start, lease_until).await? {
+                        return Ok(Begun::ThreadBusy);
+                    }
+                    insert(connection, start, Status::Running, None).await?;
+                    Ok(Begun::Started)
+                })
+            })
+            .await
+    }
+
+    async fn begin_approved(
+        &self,
+        start: ExecutionStart,
+        lease_until: Moment,
+        home: HomeState,
+    ) -> Result<Begun> {
+        self.writer
+            .transaction(move |connection| {
+                Box::pin(async move {
+                    let key = ThreadKey { team: start.team.clone(), id: home.thread };
+                    if !homes::is_unchanged(&mut *connection, &key, &home.layers).await? {
+                        return Ok(Begun::ThreadChanged);
+                    }
+                    if start.thread.as_ref() != Some(&key.id) {
+                        return Ok(Begun::ThreadChanged);
+                    }
                     if !lease(connection, &start, lease_until).await? {
                         return Ok(Begun::ThreadBusy);
                     }

@@ -39,7 +39,7 @@ fn json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T>
     serde_json::from_str(text).map_err(|error| corrupt(column, error))
 }
 
-fn json_or_default<T: DeserializeOwned + Default>(
+pub(super) fn json_or_default<T: DeserializeOwned + Default>(
     row: &SqliteRow,
     column: &'static str,
 ) -> Result<T> {

@@ -93,6 +93,7 @@ impl Tenancy for Sqlite {
                         "DELETE FROM keys WHERE team_id = ?",
                         "DELETE FROM sandboxes WHERE team_id = ?",
                         "DELETE FROM approvals WHERE team_id = ?",
+                        "DELETE FROM approved_homes WHERE team_id = ?",
                         "DELETE FROM points WHERE team_id = ?",
                         "DELETE FROM threads WHERE team_id = ?",
                         "DELETE FROM deleted_threads WHERE team_id = ?",

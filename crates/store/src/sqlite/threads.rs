@@ -10,6 +10,7 @@ use sqlx::SqliteConnection;
 
 use super::{
     Sqlite,
+    gates::homes,
     heads::{self, Step},
     read::{integer, point, thread, word},
 };
@@ -106,7 +107,7 @@ impl Threads for Sqlite {
     }
 
     async fn append(&self, append: Append) -> Result<Moved> {
-        let Append { thread: key, head, layer, kind, at, allowed_at } = append;
+        let Append { thread: key, head, layer, kind, at, allowed_at, approved } = append;
         self.writer
             .durable(move |connection| {
                 Box::pin(async move {
@@ -117,6 +118,11 @@ impl Threads for Sqlite {
                     }
                     if heads::is_held(connection, &key, at).await? {
                         return Ok(Moved::Busy);
+                    }
+                    if let Some(home) = approved
+                        && !homes::is_unchanged(&mut *connection, &key, &home.layers).await?
+                    {
+                        return Ok(Moved::Changed);
                     }
                     let now = heads::find(connection, &key).await?;
                     if now.as_ref().map_or(0, |thread| thread.head) != head {

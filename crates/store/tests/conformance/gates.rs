@@ -2,13 +2,21 @@
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 use cloche_model::{
-    Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, GateSettings, KeyId,
-    Moment, Plan, Team, TeamId, Tool, ToolPolicy, TraceId,
+    Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, GateSettings,
+    HomeState, KeyId, Moment, Plan, PointKind, Team, TeamId, Tool, ToolPolicy, TraceId,
 };
-use cloche_store::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Store};
+use cloche_store::{
+    Answer, Append, ApprovalFilter, Asked, Begun, CallId, DecisionFilter, Moved, QuestionLimits, Squash,
+    Store, ThreadKey,
+};
+
+use crate::{
+    suite::{on_thread, thread_key},
+    threads::layer,
+};
 use futures::future::join_all;
 
-const MOST: u32 = 3;
+const MOST: QuestionLimits = QuestionLimits { count: 3, bytes: 1 << 20 };
 const SOON: Moment = Moment(1000);
 
 fn id(n: u8) -> [u8; 20] {
@@ -30,6 +38,8 @@ fn approval(n: u8) -> Approval {
         digest: format!("digest-{n}"),
         arguments: Some("{}".to_owned()),
         arguments_bytes: 2,
+        home: None,
+        changes: None,
         state: ApprovalState::Pending,
         created_at: Moment(i64::from(n)),
         expires_at: SOON,
@@ -41,7 +51,7 @@ fn approval(n: u8) -> Approval {
 
 fn call(n: u8) -> CallId {
     let Approval { team, key, tool, digest, .. } = approval(n);
-    CallId { team, key, tool, digest }
+    CallId { team, key, tool, digest, home: None }
 }
 
 fn decision(n: u8, kind: DecisionKind) -> Decision {
@@ -270,4 +280,81 @@ pub(crate) async fn a_removed_team_leaves_no_question(store: &dyn Store) {
     store.delete_team(&team(1)).await.unwrap();
     assert!(store.approval(&approval(1).id).await.unwrap().is_none());
     assert_eq!(kinds(store).await.len(), 1);
+}
+
+fn home(thread: &str, layers: &[u8]) -> HomeState {
+    let layers = layers.iter().map(|n| layer(*n).digest).collect();
+    HomeState { thread: thread.parse().unwrap(), layers }
+}
+
+async fn put(store: &dyn Store, n: u8, head: u64, approved: Option<HomeState>) -> Moved {
+    let thread = ThreadKey { team: team(1), id: "t".parse().unwrap() };
+    let (kind, at) = (PointKind::Upload, Moment(1));
+    let append = Append { thread, head, layer: layer(n), kind, at, allowed_at: None, approved };
+    store.append(append).await.unwrap()
+}
+
+pub(crate) async fn an_approval_is_good_for_one_state_of_a_home(store: &dyn Store) {
+    let thread = ThreadKey { team: team(1), id: "t".parse().unwrap() };
+    let bound = |n: u8, layers: &[u8]| Approval { home: Some(home("t", layers)), ..approval(n) };
+    let of = |layers: &[u8]| CallId { home: Some(home("t", layers)), ..call(1) };
+    let one = bound(1, &[]);
+    store.ask(one.clone(), MOST, decision(1, DecisionKind::Asked)).await.unwrap();
+    assert_eq!(store.approval(&one.id).await.unwrap().unwrap(), one);
+    assert_eq!(store.open_approvals(&of(&[]), Moment(2)).await.unwrap().len(), 1);
+    assert_eq!(store.outdated_approvals(&of(&[1]), Moment(2)).await.unwrap().len(), 1);
+
+    // A change between the question and the answer: the answer is none.
+    assert!(matches!(put(store, 1, 0, None).await, Moved::Done(_)));
+    let late = store.answer(answer(2, 1, true, Moment(3))).await.unwrap().unwrap();
+    assert_eq!(late.state, ApprovalState::Expired);
+    assert!(late.reason.unwrap().contains("the thread changed"));
+    assert_eq!(store.approved_home(&thread).await.unwrap(), None);
+
+    // Squashing is no change; an upload is.
+    let again = Approval { id: approval(2).id, ..bound(1, &[1]) };
+    store.ask(again, MOST, decision(4, DecisionKind::Asked)).await.unwrap();
+    let squash = Squash {
+        thread: thread.clone(),
+        layers: vec![layer(1).digest],
+        by: Some(layer(9).digest),
+        at: Moment(4),
+    };
+    assert!(matches!(store.squash(squash).await.unwrap(), Moved::Done(_)));
+    assert_eq!(store.home_layers(&thread).await.unwrap(), vec![layer(1).digest]);
+    let answered = store.answer(answer(5, 2, true, Moment(5))).await.unwrap().unwrap();
+    assert_eq!(answered.state, ApprovalState::Approved);
+    let approved = store.approved_home(&thread).await.unwrap().unwrap();
+    assert_eq!(approved, (answered.id.clone(), vec![layer(1).digest]));
+    assert_eq!(put(store, 3, 2, Some(home("t", &[]))).await, Moved::Changed);
+    assert!(matches!(put(store, 3, 2, Some(home("t", &[1]))).await, Moved::Done(_)));
+    let used = |n| decision(n, DecisionKind::Used);
+    let now = store.home_layers(&thread).await.unwrap();
+    let changed = CallId { home: Some(HomeState { layers: now, ..home("t", &[]) }), ..call(1) };
+    assert_eq!(store.consume(&changed, Moment(6), used(6)).await.unwrap(), None);
+    assert_eq!(store.consume(&call(1), Moment(6), used(7)).await.unwrap(), None);
+    assert!(store.expire_changed(&answered.id, decision(8, DecisionKind::Expired)).await.unwrap());
+    assert!(!store.expire_changed(&answered.id, decision(9, DecisionKind::Expired)).await.unwrap());
+    assert_eq!(store.consume(&of(&[1]), Moment(6), used(10)).await.unwrap(), None);
+}
+
+pub(crate) async fn an_approved_execution_begins_only_in_the_home_that_was_approved(
+    store: &dyn Store,
+) {
+    let append = |n, head| {
+        let (thread, kind, at) = (thread_key("t"), PointKind::Upload, Moment(1));
+        Append { thread, head, layer: layer(n), kind, at, allowed_at: None, approved: None }
+    };
+    store.append(append(1, 0)).await.unwrap();
+    let approved = home("t", &[1]);
+    store.append(append(2, 1)).await.unwrap();
+    let begin = async |home: HomeState| {
+        store.begin_approved(on_thread(1, "t"), Moment(2000), home).await.unwrap()
+    };
+    assert_eq!(begin(approved).await, Begun::ThreadChanged);
+    assert_eq!(begin(home("u", &[])).await, Begun::ThreadChanged, "another thread");
+    assert!(!store.is_held(&thread_key("t"), Moment(1001)).await.unwrap(), "nothing was written");
+    assert_eq!(begin(home("t", &[1, 2])).await, Begun::Started);
+    let second = store.begin_approved(on_thread(2, "t"), Moment(2000), home("t", &[1, 2])).await;
+    assert_eq!(second.unwrap(), Begun::ThreadBusy);
 }

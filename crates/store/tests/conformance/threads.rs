@@ -16,7 +16,7 @@ fn digest(n: u8) -> LayerDigest {
     LayerDigest::from_sha256([n; 32])
 }
 
-fn layer(n: u8) -> Layer {
+pub(crate) fn layer(n: u8) -> Layer {
     let (stored, bytes) = (ByteSize(u64::from(n)), ByteSize(100 * u64::from(n)));
     Layer { digest: digest(n), stored, bytes, entries: u64::from(n) }
 }
@@ -47,6 +47,7 @@ fn upload(n: u8, thread: &str, head: u64) -> Append {
         kind,
         at: Moment(3000),
         allowed_at: None,
+        approved: None,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use cloche_engine::{SandboxChange, SandboxDraft, rfc3339};
-use cloche_model::{ByteSize, Cpus, Invalid, Resources, Retention, Sandbox};
+use cloche_engine::{ResourcesChange, RetentionChange, SandboxChange, SandboxDraft, rfc3339};
+use cloche_model::{ByteSize, Cpus, Invalid, Sandbox};
 use serde::{Deserialize, Serialize};
 use utoipa::{
     ToSchema,
@@ -65,13 +65,9 @@ macro_rules! sandbox_body {
         }
 
         impl $name {
-            /// The settings, given what the sandbox has now.
-            fn settings(
-                self,
-                resources: Resources,
-                retention: Retention,
-            ) -> Result<SandboxChange, Invalid> {
-                let mib = |mib: Option<u32>, now| mib.map_or(now, |mib| ByteSize::mib(mib.into()));
+            /// The settings; what is absent stays as it is when they are written.
+            fn settings(self) -> Result<SandboxChange, Invalid> {
+                let mib = |mib: u32| ByteSize::mib(mib.into());
                 Ok(SandboxChange {
                     name: None,
                     image: self.image,
@@ -81,16 +77,16 @@ macro_rules! sandbox_body {
                     profile: self.profile,
                     storage: self.storage,
                     env: self.env_vars,
-                    resources: Some(Resources {
-                        cpus: cpus(self.cpu)?.unwrap_or(resources.cpus),
-                        memory: mib(self.memory_mb, resources.memory),
-                        disk: mib(self.disk_mb, resources.disk),
-                        pids: self.pids.unwrap_or(resources.pids),
-                    }),
-                    retention: Some(Retention {
-                        code: self.retain_code.unwrap_or(retention.code),
-                        days: self.retention_days.unwrap_or(retention.days),
-                    }),
+                    resources: ResourcesChange {
+                        cpus: cpus(self.cpu)?,
+                        memory: self.memory_mb.map(mib),
+                        disk: self.disk_mb.map(mib),
+                        pids: self.pids,
+                    },
+                    retention: RetentionChange {
+                        code: self.retain_code,
+                        days: self.retention_days,
+                    },
                 })
             }
         }
@@ -115,21 +111,16 @@ sandbox_body!(
 );
 
 impl UpdateSandbox {
-    /// The change, given what the sandbox has now.
-    pub(crate) fn change(
-        mut self,
-        resources: Resources,
-        retention: Retention,
-    ) -> Result<SandboxChange, Invalid> {
+    pub(crate) fn change(mut self) -> Result<SandboxChange, Invalid> {
         let name = self.name.take();
-        Ok(SandboxChange { name, ..self.settings(resources, retention)? })
+        Ok(SandboxChange { name, ..self.settings()? })
     }
 }
 
 impl CreateSandbox {
     pub(crate) fn draft(self) -> Result<SandboxDraft, Invalid> {
         let draft = SandboxDraft::new(self.team.clone(), self.name.clone());
-        let settings = self.settings(Resources::default(), Retention::default())?;
+        let settings = self.settings()?;
         Ok(SandboxDraft { settings, ..draft })
     }
 }

@@ -1,9 +1,14 @@
 //! Approvals and decisions as rows: in, and back.
 
-use cloche_model::{Approval, ApprovalState, Decision, Tool};
+use cloche_model::{Approval, ApprovalState, Decision, HomeState, Tool};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
-use super::super::read::{integer, moment, moment_or_null, number, word, word_or_null};
+use super::{
+    super::read::{
+        integer, json_or_default, moment, moment_or_null, number, to_json, word, word_or_null,
+    },
+    homes::home_text,
+};
 use crate::Result;
 
 /// The same question, if it waits or its answer does.
@@ -13,13 +18,15 @@ pub(super) async fn open_one(
 ) -> Result<Option<Approval>> {
     let row = sqlx::query(
         "SELECT * FROM approvals WHERE team_id = ? AND key_id = ? AND tool = ? AND digest = ? \
-         AND state IN ('pending', 'approved') AND expires_at > ? ORDER BY state, created_at LIMIT 1",
+         AND state IN ('pending', 'approved') AND expires_at > ? AND home IS ? \
+         ORDER BY state, created_at LIMIT 1",
     )
     .bind(asked.team.to_string())
     .bind(asked.key.to_string())
     .bind(asked.tool.name())
     .bind(asked.digest.clone())
     .bind(asked.created_at.0)
+    .bind(home_text(asked.home.as_ref())?)
     .fetch_optional(connection)
     .await?;
     row.as_ref().map(approval).transpose()
@@ -31,7 +38,8 @@ pub(super) async fn insert_approval(
 ) -> Result<()> {
     sqlx::query(
         "INSERT INTO approvals (id, team_id, key_id, tool, digest, state, created_at, expires_at, \
-         arguments_bytes, arguments) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         arguments_bytes, arguments, thread_id, home, changes) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(String::from(asked.id))
     .bind(String::from(asked.team))
@@ -43,6 +51,9 @@ pub(super) async fn insert_approval(
     .bind(asked.expires_at.0)
     .bind(integer(asked.arguments_bytes))
     .bind(asked.arguments)
+    .bind(asked.home.as_ref().map(|home| home.thread.to_string()))
+    .bind(home_text(asked.home.as_ref())?)
+    .bind(asked.changes.map(|changes| to_json("changes", &changes)).transpose()?)
     .execute(connection)
     .await?;
     Ok(())
@@ -73,6 +84,8 @@ pub(super) async fn insert_decision(
 }
 
 pub(super) fn approval(row: &SqliteRow) -> Result<Approval> {
+    let thread = word_or_null(row, "thread_id")?;
+    let layers = json_or_default(row, "home")?;
     Ok(Approval {
         id: word(row, "id")?,
         team: word(row, "team_id")?,
@@ -81,6 +94,8 @@ pub(super) fn approval(row: &SqliteRow) -> Result<Approval> {
         digest: row.try_get("digest")?,
         arguments: row.try_get("arguments")?,
         arguments_bytes: number(row, "arguments_bytes")?,
+        home: thread.map(|thread| HomeState { thread, layers }),
+        changes: json_or_default(row, "changes")?,
         state: word(row, "state")?,
         created_at: moment(row, "created_at")?,
         expires_at: moment(row, "expires_at")?,
