@@ -1,8 +1,8 @@
 //! Reading what a guest prints: live to whoever listens, and into a bounded head and tail.
 
-use std::io;
+use std::{io, sync::Arc};
 
-use cloche_model::{ByteSize, Captured, OutputChunk, StreamName};
+use cloche_model::{ByteSize, Captured, MemoryAccount, OutputChunk, StreamName};
 use tokio::{net::unix::pipe, sync::mpsc};
 
 /// How much is read at once to begin with: most programs print little.
@@ -32,6 +32,11 @@ impl Capture {
         let buffer = vec![0; LITTLE].into();
         let kept = Captured::default();
         Self { pipe, name, cap: cap.bytes(), kept, buffer, live, ended: false }
+    }
+
+    /// Pays for what is kept from this account. To be called before anything is read.
+    pub(crate) fn charge_to(&mut self, memory: Option<&Arc<MemoryAccount>>) {
+        self.kept = Captured::charged_to(memory);
     }
 
     /// Reads until the stream ends. Safe to cancel: nothing that was read is lost.
@@ -100,9 +105,9 @@ impl Capture {
     /// Keeps what was just read, and passes it on.
     fn keep(&mut self, len: usize, live: Option<mpsc::OwnedPermit<OutputChunk>>) {
         let bytes = &self.buffer[..len];
-        self.kept.keep(bytes, self.cap);
+        let kept = self.kept.keep(bytes, self.cap);
         if let Some(live) = live {
-            live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec() });
+            live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec(), kept });
         }
         if len == LITTLE && self.buffer.len() == LITTLE {
             self.buffer = vec![0; MUCH].into();

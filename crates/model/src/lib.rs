@@ -3,6 +3,7 @@
 //! Plain data without I/O and without async. Every other crate may use these words; this crate
 //! knows none of them, and it knows no kernel, no database and no protocol.
 
+mod budget;
 pub mod env;
 mod error;
 mod execution;
@@ -24,6 +25,7 @@ mod tenancy;
 mod thread;
 mod units;
 
+pub use budget::{MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage};
 pub use env::EnvVars;
 pub use error::{ErrorCode, Invalid};
 pub use execution::{
