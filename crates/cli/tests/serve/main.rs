@@ -15,11 +15,13 @@ mod agent_metrics;
 mod approvals;
 mod bucket;
 mod cancel;
+mod connections;
 mod crashes;
 mod execute;
 mod first_start;
 mod host;
 mod mcp;
+mod memory;
 #[path = "../../../agent/tests/support/models.rs"]
 mod models;
 #[path = "../../../layers/tests/layers/moto.rs"]
