@@ -309,7 +309,7 @@ mod tests {
         // Its time or its owner's patience was up, it failed, or it was lost after it had spoken.
         assert!(began(Status::Timeout, &nothing) && began(Status::Cancelled, &nothing));
         assert!(began(Status::Failed, &ExecutionEnd { exit_code: 1, ..nothing.clone() }));
-        assert!(began(Status::Failed, &ExecutionEnd { stdout: b"up".to_vec(), ..nothing }));
+        assert!(began(Status::Failed, &ExecutionEnd { stdout: b"up".to_vec().into(), ..nothing }));
     }
 
     #[test]

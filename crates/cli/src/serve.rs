@@ -22,7 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::complain;
 
+mod descriptors;
 mod greeting;
+mod heap;
 mod providers;
 mod settings;
 
@@ -83,13 +85,18 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
 }
 
 fn start(arguments: ServeArguments) -> Result<(), Failure> {
+    let restarted = heap::restart_with_settings();
     start_logs(arguments.json_logs, "info,rmcp=error");
+    if let Err(error) = restarted {
+        tracing::warn!(%error, "memory is given back to the system later than it could be");
+    }
     let settings = Settings::merge(arguments)?;
     let local = match settings.runs_on {
         RunsOn::ThisHost => Some(spawn(settings.executor(std::env::current_exe()?)?)?),
         RunsOn::Sidecars(_) | RunsOn::Nothing => None,
     };
     cloche_jail::privileges::drop_all()?;
+    let settings = settings.within_descriptors(descriptors::raise_limit());
     Runtime::new()?.block_on(serve(local, settings))
 }
 

@@ -5,8 +5,8 @@ mod job;
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
-    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Language, Limits, Plan, RunSpec,
-    TeamId, ThreadHome, TraceId, env,
+    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Language, Limits, MemoryAccount, Plan,
+    RunSpec, TeamId, ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
 
@@ -20,6 +20,8 @@ pub struct Admitted {
     spec: RunSpec,
     trace_id: TraceId,
     team: TeamId,
+    /// What the output that is kept is paid from.
+    output_account: Option<Arc<MemoryAccount>>,
 }
 
 impl Admitted {
@@ -45,6 +47,16 @@ impl Admitted {
     pub(crate) fn with_home(mut self, home: ThreadHome) -> Self {
         self.spec.home = Some(home);
         self
+    }
+
+    /// The same with an account for the output that is kept.
+    pub(crate) fn with_output_account(mut self, account: Arc<MemoryAccount>) -> Self {
+        self.output_account = Some(account);
+        self
+    }
+
+    pub(crate) fn output_account(&self) -> Option<Arc<MemoryAccount>> {
+        self.output_account.clone()
     }
 
     pub(crate) fn language(&self) -> Language {
@@ -80,7 +92,8 @@ pub(crate) fn admit(
         files: request.files.clone(),
         ..RunSpec::new(request.language, request.code.as_bytes())
     };
-    Ok(Admitted { spec, trace_id: trace_id.clone(), team: caller.team.id.clone() })
+    let (trace_id, team) = (trace_id.clone(), caller.team.id.clone());
+    Ok(Admitted { spec, trace_id, team, output_account: None })
 }
 
 fn check_delivery(allowance: &Allowance, delivery: Delivery) -> Result<(), Refusal> {

@@ -6,6 +6,8 @@ use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeRoom};
 use ipnet::IpNet;
 
+use crate::MemoryConfig;
+
 /// Settings of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -18,6 +20,8 @@ pub struct EngineConfig {
     /// How long an execution holds its thread without a sign of life; it gives one three times as
     /// often. After a crash, nothing is held for longer.
     pub lease: Duration,
+    /// The memory that callers share.
+    pub memory: MemoryConfig,
     /// The gates in front of agent tools.
     pub gates: GateConfig,
     /// The homes of threads.
@@ -33,6 +37,7 @@ impl Default for EngineConfig {
             keepalive: Duration::from_secs(15),
             grace: Duration::from_secs(30),
             lease: Duration::from_secs(60),
+            memory: MemoryConfig::default(),
             gates: GateConfig::default(),
             homes: HomesConfig::default(),
             webhook: WebhookConfig::default(),

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use bytes::Bytes;
 use cloche_layers::crash;
 use cloche_model::{
     Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
@@ -48,6 +49,8 @@ struct Ended {
     reason: EndReason,
     verdict: Verdict,
     outcome: Outcome,
+    /// What is kept of standard output, and of standard error.
+    heads: [Bytes; 2],
     score: Score,
 }
 
@@ -62,19 +65,22 @@ impl Engine {
     ) -> EndedExecution {
         let limits = run.limits();
         let _lease = self.keep_lease(&start);
+        let run = run.with_output_account(self.inner.memory.outputs.account(start.key.as_str()));
         let (result, mut lines) = match self.at_home(run, &start, team).await {
             Ok(run) => self.follow(run, live).await,
-            Err(error) => (Err(error), Splitter::new(0)),
+            Err(error) => (Err(error), Splitter::default()),
         };
         let ended = match result {
-            Ok(outcome) => {
-                live.publish(lines.rest(StreamName::Stdout, &outcome.stdout.bytes)).await;
-                live.publish(lines.rest(StreamName::Stderr, &outcome.stderr.bytes)).await;
+            Ok(mut outcome) => {
+                let heads = [outcome.stdout.take_head(), outcome.stderr.take_head()];
+                live.share_output(&heads[0], &heads[1]);
+                live.publish(lines.rest(StreamName::Stdout, &heads[0])).await;
+                live.publish(lines.rest(StreamName::Stderr, &heads[1])).await;
                 let mut verdict = verdict(&outcome, &limits, live.stopped_by());
                 if outcome.written.quota_exceeded && verdict.error.is_none() {
                     verdict.error = Some(QUOTA.to_owned());
                 }
-                Ended { reason: EndReason::Outcome, verdict, outcome, score: live.score() }
+                Ended { reason: EndReason::Outcome, verdict, outcome, heads, score: live.score() }
             }
             Err(error) => {
                 live.publish(lines.unfinished()).await;
@@ -113,8 +119,7 @@ impl Engine {
         run: Admitted,
         live: &Arc<Live>,
     ) -> (Result<Outcome, DispatchError>, Splitter) {
-        let cap = usize::try_from(run.limits().output.bytes()).unwrap_or(usize::MAX);
-        let mut lines = Splitter::new(cap);
+        let mut lines = Splitter::default();
         let (output, mut chunks) = mpsc::channel(CHUNKS);
         // In a task of its own: deadlines and cancels must not wait while the log waits for a reader.
         let dispatched = self.inner.dispatcher.dispatch(run, output, live.cancel_token());
@@ -150,14 +155,14 @@ impl Engine {
 
     /// Writes the end to the ledger; the caller hears of it only after that.
     async fn record(&self, start: ExecutionStart, ended: Ended, limits: &Limits) -> Execution {
-        let Ended { verdict, outcome, score, .. } = ended;
+        let Ended { verdict, outcome, heads: [stdout, stderr], score, .. } = ended;
         let tail = |stream: &Captured| stream.tail().to_vec();
         let end = ExecutionEnd {
             exit_code: verdict.exit_code,
             stdout_tail: tail(&outcome.stdout),
             stderr_tail: tail(&outcome.stderr),
-            stdout: outcome.stdout.bytes,
-            stderr: outcome.stderr.bytes,
+            stdout,
+            stderr,
             stdout_dropped: outcome.stdout.dropped,
             stderr_dropped: outcome.stderr.dropped,
             error: verdict.error,
@@ -272,17 +277,17 @@ fn without_outcome(error: &DispatchError, live: &Live) -> Ended {
         DispatchError::Failed(_) => (EndReason::NoOutcome, "the sandbox failed to run the code"),
     };
     let score = Score { stdout_skipped: 0, stderr_skipped: 0, ..live.score() };
-    let held = |stream| Captured::whole(live.held(stream));
+    let heads = [StreamName::Stdout, StreamName::Stderr].map(|stream| live.held(stream).into());
     let outcome = Outcome {
         ending: Ending::Cancelled,
-        stdout: held(StreamName::Stdout),
-        stderr: held(StreamName::Stderr),
+        stdout: Captured::default(),
+        stderr: Captured::default(),
         usage: Usage::default(),
         written: Written::default(),
         timings: Timings::default(),
     };
     let verdict = Verdict { status: Status::Failed, exit_code: -1, error: Some(error.to_owned()) };
-    Ended { reason, verdict, outcome, score }
+    Ended { reason, verdict, outcome, heads, score }
 }
 
 /// Minutes × cores × GiB, in millionths.

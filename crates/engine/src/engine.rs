@@ -26,6 +26,7 @@ use crate::{
     clock,
     gates::Desk,
     live::{Live, Stop},
+    memory::Memory,
     secrets,
     webhook::{Courier, CourierError},
 };
@@ -51,6 +52,7 @@ pub(crate) struct Inner {
     pub(crate) slots: Slots,
     pub(crate) live: RwLock<HashMap<TraceId, Arc<Live>>>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) courier: Arc<Courier>,
     /// Calls that wait for a person.
     pub(crate) desk: Arc<Desk>,
@@ -118,7 +120,9 @@ impl Engine {
             tracing::warn!(ended, "executions that a restart cut short are recorded as failed");
         }
         let metrics = Arc::new(Metrics::new());
+        let memory = Arc::new(Memory::new(&config.memory, config.output));
         let courier = Courier::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
+        let courier = courier.with_memory(Arc::clone(&memory));
         let inner = Inner {
             config,
             store,
@@ -127,6 +131,7 @@ impl Engine {
             slots: Slots::default(),
             live: RwLock::default(),
             metrics,
+            memory,
             courier: Arc::new(courier),
             desk: Arc::default(),
             runs: TaskTracker::new(),
@@ -197,6 +202,12 @@ impl Engine {
         self.inner.config.homes.layers.is_some() && self.inner.dispatcher.keeps_homes()
     }
 
+    /// The memory that callers share.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.inner.memory
+    }
+
     /// Where what agents do is counted.
     #[must_use]
     pub fn agent_metrics(&self) -> &AgentMetrics {
@@ -209,6 +220,7 @@ impl Engine {
             Ok(count) => self.agent_metrics().set_pending(count),
             Err(error) => tracing::error!(%error, "pending approvals could not be counted"),
         }
+        self.inner.metrics.show_memory(&self.inner.memory);
         let running = self.inner.live.read().len();
         self.inner.metrics.text(running, self.inner.dispatcher.snapshot())
     }

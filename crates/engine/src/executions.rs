@@ -16,6 +16,7 @@ use crate::{
     clock,
     drive::{EndReason, EndedExecution, UNAVAILABLE},
     live::{Live, Stop},
+    memory::{MEMORY_WAIT, hold_output},
     nowhere, replay, secrets, threads,
 };
 
@@ -249,8 +250,13 @@ impl Engine {
         caller: &Caller,
         trace_id: &TraceId,
     ) -> Result<Execution, Refusal> {
-        let found = self.inner.store.execution(&caller.team.id, trace_id).await?;
-        found.ok_or_else(|| Refusal::not_found("execution"))
+        let store = &self.inner.store;
+        let bytes = store.record_bytes(trace_id).await?;
+        let memory = &self.inner.memory;
+        let reserved = memory.reserve_reply(&caller.key.id, bytes, MEMORY_WAIT).await?;
+        let found = store.execution(&caller.team.id, trace_id).await?;
+        let found = found.ok_or_else(|| Refusal::not_found("execution"))?;
+        Ok(hold_output(found, reserved))
     }
 
     /// Executions of the caller's team.

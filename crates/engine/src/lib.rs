@@ -16,9 +16,11 @@ mod engine;
 mod executions;
 mod files;
 mod gates;
+mod json_pieces;
 mod lines;
 mod live;
 mod local;
+mod memory;
 mod metrics;
 mod nowhere;
 mod refusal;
@@ -47,8 +49,10 @@ pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, NewFile, Purpose, Signed, Signer,
 };
 pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited, describe_approval, form_text};
+pub use json_pieces::{JsonPieces, serialize_text, serialize_text_or_null};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
+pub use memory::{MEMORY_WAIT, Memory, MemoryConfig, MemoryPool, refuse_memory};
 pub use metrics::{AgentMetrics, Metrics};
 pub use nowhere::Nowhere;
 pub use refusal::Refusal;

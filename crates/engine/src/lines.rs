@@ -1,4 +1,4 @@
-//! Chunks cut anywhere to whole lines, and never more than the cap of a stream.
+//! Chunks cut anywhere to whole lines, and never more than the outcome keeps.
 
 use bytes::Bytes;
 use cloche_model::{OutputChunk, StreamName};
@@ -7,8 +7,8 @@ use cloche_model::{OutputChunk, StreamName};
 pub(crate) type Line = (StreamName, Bytes);
 
 /// Holds the unfinished line of each stream.
+#[derive(Default)]
 pub(crate) struct Splitter {
-    cap: usize,
     stdout: Side,
     stderr: Side,
 }
@@ -22,17 +22,10 @@ struct Side {
 }
 
 impl Splitter {
-    /// Takes at most `cap` bytes of each stream.
-    pub(crate) fn new(cap: usize) -> Self {
-        Self { cap, stdout: Side::default(), stderr: Side::default() }
-    }
-
     /// The lines that this chunk completes.
     pub(crate) fn push(&mut self, chunk: &OutputChunk) -> Vec<Line> {
-        let cap = self.cap;
         let side = self.side(chunk.stream);
-        let room = cap.saturating_sub(side.given + side.partial.len());
-        let taken = &chunk.bytes[..chunk.bytes.len().min(room)];
+        let taken = &chunk.bytes[..chunk.kept.min(chunk.bytes.len())];
         let Some(last) = taken.iter().rposition(|&byte| byte == b'\n') else {
             side.partial.extend_from_slice(taken);
             return Vec::new();
@@ -46,12 +39,12 @@ impl Splitter {
 
     /// What was captured of a stream and has not been given out: the unfinished line, and whatever
     /// did not come as chunks.
-    pub(crate) fn rest(&mut self, stream: StreamName, captured: &[u8]) -> Vec<Line> {
+    pub(crate) fn rest(&mut self, stream: StreamName, captured: &Bytes) -> Vec<Line> {
         let side = self.side(stream);
         side.partial = Vec::new();
-        let rest = captured.get(side.given..).unwrap_or_default();
+        let rest = captured.slice(side.given.min(captured.len())..);
         side.given += rest.len();
-        split(stream, Bytes::copy_from_slice(rest))
+        split(stream, rest)
     }
 
     /// The unfinished lines, where nothing else was captured.
@@ -90,27 +83,27 @@ mod tests {
     use super::*;
 
     fn chunk(bytes: &[u8]) -> OutputChunk {
-        OutputChunk { stream: StreamName::Stdout, bytes: bytes.to_vec() }
+        OutputChunk { stream: StreamName::Stdout, bytes: bytes.to_vec(), kept: bytes.len() }
     }
 
     #[test]
     fn a_partial_line_waits_for_its_end() {
-        let mut splitter = Splitter::new(100);
+        let mut splitter = Splitter::default();
         assert_eq!(splitter.push(&chunk(b"a")), []);
         let lines = splitter.push(&chunk(b"b\nc\nd"));
         assert_eq!(
             lines.iter().map(|(_, line)| &line[..]).collect::<Vec<_>>(),
             [&b"ab\n"[..], b"c\n"]
         );
-        let rest = splitter.rest(StreamName::Stdout, b"ab\nc\nd");
+        let rest = splitter.rest(StreamName::Stdout, &Bytes::from_static(b"ab\nc\nd"));
         assert_eq!(rest, [(StreamName::Stdout, Bytes::from_static(b"d"))]);
     }
 
     #[test]
-    fn bytes_beyond_the_cap_are_not_held() {
-        let mut splitter = Splitter::new(4);
-        assert_eq!(splitter.push(&chunk(b"abcdefgh\n")), []);
-        assert_eq!(splitter.rest(StreamName::Stdout, b"abcd").len(), 1);
+    fn bytes_that_the_outcome_does_not_keep_are_not_held() {
+        let mut splitter = Splitter::default();
+        assert_eq!(splitter.push(&OutputChunk { kept: 4, ..chunk(b"abcdefgh\n") }), []);
+        assert_eq!(splitter.rest(StreamName::Stdout, &Bytes::from_static(b"abcd")).len(), 1);
     }
 
     proptest! {
@@ -121,12 +114,14 @@ mod tests {
         ) {
             let all: Vec<u8> = chunks.concat();
             let captured = &all[..all.len().min(cap)];
-            let mut splitter = Splitter::new(cap);
+            let (mut splitter, mut left) = (Splitter::default(), cap);
             let mut lines = Vec::new();
             for piece in &chunks {
-                lines.extend(splitter.push(&chunk(piece)));
+                let kept = piece.len().min(left);
+                left -= kept;
+                lines.extend(splitter.push(&OutputChunk { kept, ..chunk(piece) }));
             }
-            lines.extend(splitter.rest(StreamName::Stdout, captured));
+            lines.extend(splitter.rest(StreamName::Stdout, &Bytes::copy_from_slice(captured)));
             let expected: Vec<_> = captured.split_inclusive(|&b| b == b'\n').collect();
             prop_assert_eq!(lines.len(), expected.len());
             prop_assert!(lines.iter().zip(expected).all(|((_, line), want)| &line[..] == want));

@@ -160,6 +160,22 @@ impl Live {
         lines.collect::<Vec<_>>().concat()
     }
 
+    /// Has the lines of the log share the memory of the streams that they are parts of.
+    pub(crate) fn share_output(&self, stdout: &Bytes, stderr: &Bytes) {
+        let mut log = self.log.lock();
+        let mut at = log.skipped;
+        for event in &mut log.ring {
+            let EventKind::Output(stream, line) = &mut event.kind else { continue };
+            let source = if *stream == StreamName::Stdout { stdout } else { stderr };
+            let from = usize::try_from(at[*stream as usize]).unwrap_or(usize::MAX);
+            at[*stream as usize] += line.len() as u64;
+            let to = from.saturating_add(line.len());
+            if source.get(from..to).is_some_and(|same| same == &line[..]) {
+                *line = source.slice(from..to);
+            }
+        }
+    }
+
     /// Adds the last event.
     pub(crate) fn finish(&self, execution: Arc<Execution>) {
         let mut log = self.log.lock();

@@ -37,7 +37,8 @@ impl Dispatcher for Local {
         cancel: CancellationToken,
     ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
         let executor = self.executor.clone();
-        let io = RunIo { output: Some(output), stdin: None, cancel };
+        let memory = run.output_account();
+        let io = RunIo { output: Some(output), stdin: None, cancel, memory };
         Box::pin(
             async move { executor.run(run.into_spec(), io).await.map_err(DispatchError::from) },
         )

@@ -1,6 +1,7 @@
 //! What is counted, for Prometheus. Whoever counts does not know how it is shown.
 
 mod agents;
+mod memory;
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::Snapshot;
+use crate::{Snapshot, memory::Memory};
 
 pub use agents::AgentMetrics;
 
@@ -52,6 +53,7 @@ pub struct Metrics {
     target: Family<PoolLabels, Gauge>,
     webhooks: Family<ResultLabels, Counter>,
     pub(crate) agents: AgentMetrics,
+    memory: memory::MemoryMetrics,
 }
 
 impl Metrics {
@@ -68,6 +70,7 @@ impl Metrics {
             target: Family::default(),
             webhooks: Family::default(),
             agents: AgentMetrics::default(),
+            memory: memory::MemoryMetrics::default(),
         };
         metrics.register();
         metrics
@@ -95,6 +98,7 @@ impl Metrics {
             self.webhooks.clone(),
         );
         self.agents.register(registry);
+        self.memory.register(registry);
     }
 
     pub(crate) fn execution_over(&self, status: Status, language: Option<Language>) {
@@ -115,6 +119,10 @@ impl Metrics {
 
     pub(crate) fn webhook_attempt(&self, result: &'static str) {
         self.webhooks.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    pub(crate) fn show_memory(&self, memory: &Memory) {
+        self.memory.show(memory);
     }
 
     /// Everything in the text format of Prometheus.

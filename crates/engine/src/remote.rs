@@ -167,9 +167,11 @@ impl Dispatcher for Remote {
     ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
-            let limits = run.limits();
+            let (limits, memory) = (run.limits(), run.output_account());
             let body = ask::body(&run.into_spec(), shared.config.timeout)?;
-            shared.run(body, Follow::new(output, cancel, limits.output)).await
+            shared
+                .run(body, Follow::new(output, cancel, limits.output).charged_to(memory.as_ref()))
+                .await
         })
     }
 

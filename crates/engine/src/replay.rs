@@ -14,14 +14,13 @@ pub(crate) fn events(execution: Arc<Execution>, after: u64) -> Vec<Event> {
     let score = &end.score;
     let first = score.first_seq.max(2);
     let mut events = vec![Event { seq: 1, kind: EventKind::Started }];
-    let (stdout, stderr) =
-        (Bytes::copy_from_slice(&end.stdout), Bytes::copy_from_slice(&end.stderr));
+    let (stdout, stderr) = (&end.stdout, &end.stderr);
     let mut at = [score.stdout_skipped, score.stderr_skipped];
     for (seq, beat) in (first..).zip(&score.beats) {
         let kind = match beat {
             Beat::Keepalive => EventKind::Keepalive,
             Beat::Output(stream, length) => {
-                let source = if *stream == StreamName::Stdout { &stdout } else { &stderr };
+                let source = if *stream == StreamName::Stdout { stdout } else { stderr };
                 let place = &mut at[*stream as usize];
                 let line = cut(source, *place, u64::from(*length));
                 *place += u64::from(*length);

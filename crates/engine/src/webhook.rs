@@ -8,14 +8,17 @@ mod send;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use cloche_model::{Invalid, Moment, TraceId};
+use cloche_model::{Execution, Invalid, Moment, TraceId};
 use cloche_store::{Attempt, DueDelivery, Store, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::{Metrics, WebhookConfig, clock};
+use crate::{
+    Metrics, WebhookConfig, clock,
+    memory::{Memory, hold_output},
+};
 use guard::Guard;
 use send::Sender;
 
@@ -23,6 +26,8 @@ pub use send::CourierError;
 
 /// Deliveries under way at once.
 const AT_ONCE: usize = 32;
+/// How long a delivery waits for memory; replies that hold it have shorter limits of their own.
+const MEMORY_PATIENCE: Duration = Duration::from_mins(2);
 /// The longest sleep; a delivery that another process queued is found by then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// The shortest, so that deliveries under way, which are still due, do not keep the loop busy.
@@ -38,6 +43,7 @@ pub(crate) struct Courier {
     queued: Notify,
     under_way: Mutex<HashSet<TraceId>>,
     places: Arc<Semaphore>,
+    memory: Option<Arc<Memory>>,
 }
 
 impl Courier {
@@ -55,7 +61,13 @@ impl Courier {
             queued: Notify::new(),
             under_way: Mutex::default(),
             places: Arc::new(Semaphore::new(AT_ONCE)),
+            memory: None,
         })
+    }
+
+    /// The same, with records read only when there is memory for them.
+    pub(crate) fn with_memory(self, memory: Arc<Memory>) -> Self {
+        Self { memory: Some(memory), ..self }
     }
 
     /// Checks a URL before it is accepted: its form, and the addresses its name has now. They are
@@ -140,14 +152,32 @@ impl Courier {
         self.store.attempted(&delivery.trace_id, attempt).await
     }
 
-    /// One attempt; the error is a sentence for the log and the record.
-    async fn attempt(&self, delivery: &DueDelivery) -> Result<(), String> {
-        let execution = self.store.execution_of_any(&delivery.trace_id).await;
+    /// The record of a delivery, once there is memory for it.
+    async fn read_record(&self, delivery: &DueDelivery) -> Result<Execution, String> {
+        let trace_id = &delivery.trace_id;
+        let bytes = self.store.record_bytes(trace_id).await.map_err(|error| error.to_string())?;
+        let reserved = match &self.memory {
+            Some(memory) => {
+                let reserved = memory.reserve_reply(&delivery.key, bytes, MEMORY_PATIENCE).await;
+                Some(reserved.map_err(|refusal| refusal.to_string())?)
+            }
+            None => None,
+        };
+        let execution = self.store.execution_of_any(trace_id).await;
         let execution = execution.map_err(|error| error.to_string())?;
         let execution = execution.ok_or("the execution's record is gone")?;
+        Ok(match reserved {
+            Some(reserved) => hold_output(execution, reserved),
+            None => execution,
+        })
+    }
+
+    /// One attempt; the error is a sentence for the log and the record.
+    async fn attempt(&self, delivery: &DueDelivery) -> Result<(), String> {
+        let execution = self.read_record(delivery).await?;
         let key = self.store.key(&delivery.key).await.map_err(|error| error.to_string())?;
         let secret = key.and_then(|key| key.webhook_secret);
-        let body = payload::body(&execution).map_err(|error| error.to_string())?;
+        let body = payload::body(&execution);
         let url = Url::parse(&delivery.url).map_err(|error| error.to_string())?;
         let letter = send::Letter { url, body, secret };
         self.sender.send(&self.guard, letter).await

@@ -60,13 +60,16 @@ pub(crate) struct Driven {
 pub(crate) async fn drive(cell: Cell, spawner: &Spawner, drive: Drive) -> Result<Driven, RunError> {
     let Cell { id, meter, gone, stdin, stdout, stderr, mut job, mut control } = cell;
     let Drive { job: bytes, stdin: input, limits, io } = drive;
-    let RunIo { output: live, stdin: more_input, cancel } = io;
+    let RunIo { output: live, stdin: more_input, cancel, memory } = io;
     let mut stdout = Capture::new(stdout, StreamName::Stdout, limits.output, live.clone());
     let mut stderr = Capture::new(stderr, StreamName::Stderr, limits.output, live);
+    stdout.charge_to(memory.as_ref());
+    stderr.charge_to(memory.as_ref());
     let started = Instant::now();
     let attached = async {
         // A cell that dies while its job is written says why on the control socket.
         let _ = job.write_all(&bytes).await;
+        drop(bytes);
         started.elapsed()
     };
     let feeding = feed(stdin, input, more_input);

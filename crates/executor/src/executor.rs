@@ -4,7 +4,9 @@ use std::{io, path::PathBuf, sync::Arc, time::Instant};
 
 use cloche_jail::job::InvalidJob;
 use cloche_layers::Layers;
-use cloche_model::{Language, Limits, Outcome, OutputChunk, RunSpec, SandboxProfile, SandboxShape};
+use cloche_model::{
+    Language, Limits, MemoryAccount, Outcome, OutputChunk, RunSpec, SandboxProfile, SandboxShape,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +66,8 @@ pub struct RunIo {
     pub stdin: Option<mpsc::Receiver<Vec<u8>>>,
     /// Stops the run.
     pub cancel: CancellationToken,
+    /// What the output that is kept is paid from; none: only its own limit holds.
+    pub memory: Option<Arc<MemoryAccount>>,
 }
 
 /// Why an executor could not be started.

@@ -1,8 +1,8 @@
 //! Reading what a guest prints: live to whoever listens, and into a bounded head and tail.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use cloche_model::{ByteSize, Captured, OutputChunk, StreamName};
+use cloche_model::{ByteSize, Captured, MemoryAccount, OutputChunk, StreamName};
 use tokio::{net::unix::pipe, sync::mpsc};
 
 /// How much is read at once to begin with: most programs print little.
@@ -37,6 +37,11 @@ impl Capture {
         let buffer = vec![0; LITTLE].into();
         let kept = Captured::default();
         Self { pipe, name, cap: cap.bytes(), kept, buffer, live, ended: false }
+    }
+
+    /// Pays for what is kept from this account. To be called before anything is read.
+    pub(crate) fn charge_to(&mut self, memory: Option<&Arc<MemoryAccount>>) {
+        self.kept = Captured::charged_to(memory);
     }
 
     /// Reads until the stream ends. Safe to cancel: nothing that was read is lost.
@@ -118,14 +123,14 @@ impl Capture {
     fn keep(&mut self, len: usize, live: Option<mpsc::OwnedPermit<OutputChunk>>) {
         let was_flooding = self.is_flooding();
         let bytes = &self.buffer[..len];
-        self.kept.keep(bytes, self.cap);
+        let kept = self.kept.keep(bytes, self.cap);
         if !was_flooding && self.kept.dropped > 0 {
             // Room for a burst, so that the program need not wait for each part of it. The kernel may
             // say no: the program is read more slowly then.
             let _ = rustix::pipe::fcntl_setpipe_size(&self.pipe, BURST);
         }
         if let Some(live) = live {
-            live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec() });
+            live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec(), kept });
         }
         if len == LITTLE && self.buffer.len() == LITTLE {
             self.buffer = vec![0; MUCH].into();

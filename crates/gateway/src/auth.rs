@@ -8,7 +8,7 @@ use cloche_engine::{Caller, Engine, Refusal};
 use cloche_model::{ErrorCode, KeyId, Team};
 use url::form_urlencoded;
 
-use crate::{error::ApiError, router::Doors};
+use crate::{body::BodyOwner, error::ApiError, router::Doors};
 
 /// Whoever holds a good API key.
 pub(crate) struct Key(pub(crate) Caller);
@@ -35,7 +35,9 @@ impl FromRequestParts<Doors> for Key {
 
     async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
         let engine: &Engine = &doors.engine;
-        Ok(Self(engine.caller(bearer(parts)?).await?))
+        let caller = engine.caller(bearer(parts)?).await?;
+        parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
+        Ok(Self(caller))
     }
 }
 
@@ -44,6 +46,7 @@ impl FromRequestParts<Doors> for Admin {
 
     async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
         doors.engine.admin(bearer(parts)?).await?;
+        parts.extensions.insert(BodyOwner("admin".to_owned()));
         Ok(Self)
     }
 }
@@ -55,9 +58,11 @@ impl FromRequestParts<Doors> for Member {
         let token = bearer(parts)?;
         if !token.starts_with(ADMIN_PREFIX) {
             let caller = doors.engine.caller(token).await?;
+            parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
             return Ok(Self { team: caller.team.clone(), key: Some(caller.key.id.clone()) });
         }
         doors.engine.admin(token).await?;
+        parts.extensions.insert(BodyOwner("admin".to_owned()));
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "team");
         let team = named.map_or(DEFAULT_TEAM.into(), |(_, value)| value);

@@ -1,27 +1,43 @@
-//! A JSON body, read with a limit on its size, its time and its depth; what is wrong with it is
-//! said in our shape, with the field's name.
+//! A JSON body, read with a limit on its size, its time, its depth and its number of values, once
+//! there is memory for it; what is wrong with it is said in our shape, with the field's name.
 
 use axum::{
     body::{Body, Bytes},
     extract::{FromRef, FromRequest, Request},
-    http::{HeaderMap, StatusCode, header},
+    http::{Extensions, HeaderMap, StatusCode, header, request::Parts},
 };
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use cloche_engine::{MEMORY_WAIT, MemoryPool, refuse_memory};
+use cloche_model::{MemoryReservation, MemoryShortage};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
-use crate::{GatewayConfig, error::ApiError};
+use crate::{GatewayConfig, error::ApiError, pace::BodyPace};
 
 /// The deepest nesting that is read; nothing in any contract needs more than three.
 const MAX_DEPTH: usize = 64;
+/// The most values in a body: a list of empty ones takes far more memory than its text.
+const MAX_VALUES: usize = 250_000;
+/// A body is in memory as it came and as it was understood.
+const COPIES: u64 = 2;
+/// Memory for a body that does not say how long it is is taken in steps of this.
+const STEP: usize = 1 << 20;
 
 /// A body of JSON.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T, S> FromRequest<S> for JsonBody<T>
+/// The same with the memory it was given, for as long as the request goes on.
+pub(crate) struct HeldJson<T>(pub(crate) T, pub(crate) MemoryReservation);
+
+/// Whose share of the memory a body takes. Set by the extractors that know the caller.
+#[derive(Clone)]
+pub(crate) struct BodyOwner(pub(crate) String);
+
+impl<T, S> FromRequest<S> for HeldJson<T>
 where
     T: DeserializeOwned,
     S: Send + Sync,
     GatewayConfig: FromRef<S>,
+    MemoryPool: FromRef<S>,
 {
     type Rejection = ApiError;
 
@@ -29,23 +45,61 @@ where
         let config = GatewayConfig::from_ref(state);
         check_type(request.headers())?;
         let (parts, body) = request.into_parts();
-        let bytes = bounded(&parts.headers, body, &config).await?;
-        parse(&bytes).map(Self)
+        let pool = MemoryPool::from_ref(state);
+        let (bytes, memory) = read_within(&parts, body, &config, &pool).await?;
+        Ok(Self(parse(&bytes)?, memory))
     }
 }
 
-/// The bytes of a body that is not too large and not too slow.
-pub(crate) async fn bounded(
-    headers: &HeaderMap,
+impl<T, S> FromRequest<S> for JsonBody<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    GatewayConfig: FromRef<S>,
+    MemoryPool: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let held = <HeldJson<T> as FromRequest<S>>::from_request(request, state);
+        let HeldJson(value, _) = held.await?;
+        Ok(Self(value))
+    }
+}
+
+/// The bytes of a body that is not too large and not too slow, and the memory for them.
+pub(crate) async fn read_within(
+    parts: &Parts,
     body: Body,
     config: &GatewayConfig,
-) -> Result<Bytes, ApiError> {
+    pool: &MemoryPool,
+) -> Result<(Bytes, MemoryReservation), ApiError> {
     let limit = usize::try_from(config.body.bytes()).unwrap_or(usize::MAX);
-    check_length(headers, limit)?;
-    tokio::time::timeout(config.body_timeout, read(body, limit)).await.map_err(|_| {
-        let message = "the body did not arrive in time".to_owned();
-        ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
-    })?
+    let length = check_length(&parts.headers, limit)?;
+    // Before a byte is read: what cannot be held stays with the client.
+    let first = COPIES * length.unwrap_or(STEP) as u64;
+    let memory = pool.reserve(owner(&parts.extensions), first, MEMORY_WAIT).await;
+    let memory = memory.map_err(no_memory)?;
+    let pace = BodyPace::new(config.body_timeout, config.body_rate);
+    let mut bytes = Vec::with_capacity(length.unwrap_or_default());
+    read(body, limit, pace, |piece: &Bytes| {
+        let wanted = bytes.len() + piece.len();
+        if length.is_none() && COPIES * wanted as u64 > memory.bytes() {
+            memory.grow(COPIES * STEP.max(piece.len()) as u64).map_err(no_memory)?;
+        }
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })
+    .await?;
+    Ok((bytes.into(), memory))
+}
+
+fn owner(extensions: &Extensions) -> &str {
+    extensions.get::<BodyOwner>().map_or("", |BodyOwner(owner)| owner)
+}
+
+fn no_memory(shortage: MemoryShortage) -> ApiError {
+    refuse_memory(shortage, "read the body").into()
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -60,13 +114,14 @@ fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
 }
 
-/// Refuses before reading what says itself that it is too large.
-fn check_length(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
+/// The length that the headers give. Refuses before reading what says itself that it is too large.
+fn check_length(headers: &HeaderMap, limit: usize) -> Result<Option<usize>, ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    match length.and_then(|length| length.parse::<u64>().ok()) {
-        Some(length) if length > limit as u64 => Err(too_large(limit)),
-        _ => Ok(()),
-    }
+    let Some(length) = length.and_then(|length| length.parse::<u64>().ok()) else {
+        return Ok(None);
+    };
+    let fits = usize::try_from(length).ok().filter(|length| *length <= limit);
+    fits.map(Some).ok_or_else(|| too_large(limit))
 }
 
 fn too_large(limit: usize) -> ApiError {
@@ -74,12 +129,30 @@ fn too_large(limit: usize) -> ApiError {
     ApiError::Http(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-        Err(_) => Err(invalid("the body could not be read to its end".to_owned())),
+async fn read(
+    mut body: Body,
+    limit: usize,
+    mut pace: BodyPace,
+    mut keep: impl FnMut(&Bytes) -> Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    let mut length = 0;
+    loop {
+        let frame = pace.wait_for(body.frame()).await.map_err(|_| too_slow())?;
+        let Some(frame) = frame else { return Ok(()) };
+        let unreadable = |_| invalid("the body could not be read to its end".to_owned());
+        let Ok(piece) = frame.map_err(unreadable)?.into_data() else { continue };
+        length += piece.len();
+        if length > limit {
+            return Err(too_large(limit));
+        }
+        pace.count(piece.len());
+        keep(&piece)?;
     }
+}
+
+fn too_slow() -> ApiError {
+    let message = "the body did not arrive in time".to_owned();
+    ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
 }
 
 fn invalid(message: String) -> ApiError {
@@ -87,8 +160,14 @@ fn invalid(message: String) -> ApiError {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    if is_deep(bytes) {
-        return Err(invalid(format!("the body is nested deeper than {MAX_DEPTH} levels")));
+    match shape(bytes) {
+        BodyShape::Fine => {}
+        BodyShape::Deep => {
+            return Err(invalid(format!("the body is nested deeper than {MAX_DEPTH} levels")));
+        }
+        BodyShape::Crowded => {
+            return Err(invalid(format!("the body has more than {MAX_VALUES} values")));
+        }
     }
     // Serde would also take a list for an object, field by field.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
@@ -108,25 +187,40 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
-/// Counts brackets outside of strings. Fields that nobody knows are skipped without recursion, so
-/// the parser's own limit does not see them.
-pub(crate) fn is_deep(bytes: &[u8]) -> bool {
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+/// Whether a body may be parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyShape {
+    /// It may.
+    Fine,
+    /// It is nested too deeply.
+    Deep,
+    /// It has too many values.
+    Crowded,
+}
+
+/// Counts brackets and commas outside of strings. Fields without a name in the contract are skipped
+/// without recursion, so the parser's own limit does not see them.
+pub(crate) fn shape(bytes: &[u8]) -> BodyShape {
+    let (mut depth, mut values, mut in_string, mut escaped) = (0_usize, 0_usize, false, false);
     for byte in bytes {
         match byte {
             _ if escaped => escaped = false,
             b'\\' if in_string => escaped = true,
             b'"' => in_string = !in_string,
             _ if in_string => {}
-            b'[' | b'{' => depth += 1,
+            b'[' | b'{' => {
+                depth += 1;
+                values += 1;
+            }
             b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' => values += 1,
             _ => {}
         }
         if depth > MAX_DEPTH {
-            return true;
+            return BodyShape::Deep;
         }
     }
-    false
+    if values > MAX_VALUES { BodyShape::Crowded } else { BodyShape::Fine }
 }
 
 #[cfg(test)]
@@ -135,9 +229,16 @@ mod tests {
 
     #[test]
     fn brackets_in_strings_are_not_depth() {
-        let text = format!("{{\"code\": \"{}\"}}", "[\\\"{".repeat(500));
-        assert!(!is_deep(text.as_bytes()));
-        assert!(is_deep("[".repeat(65).as_bytes()));
-        assert!(!is_deep("[".repeat(64).as_bytes()));
+        let text = format!("{{\"code\": \"{}\"}}", "[\\\"{,".repeat(500_000));
+        assert_eq!(shape(text.as_bytes()), BodyShape::Fine);
+        assert_eq!(shape("[".repeat(65).as_bytes()), BodyShape::Deep);
+        assert_eq!(shape("[".repeat(64).as_bytes()), BodyShape::Fine);
+    }
+
+    #[test]
+    fn lists_of_empty_values_are_too_crowded() {
+        let list = |count| format!("[{}0]", "0,".repeat(count));
+        assert_eq!(shape(list(MAX_VALUES).as_bytes()), BodyShape::Crowded);
+        assert_eq!(shape(list(MAX_VALUES - 1).as_bytes()), BodyShape::Fine);
     }
 }

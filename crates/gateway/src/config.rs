@@ -14,8 +14,18 @@ pub struct GatewayConfig {
     pub header_timeout: Duration,
     /// How long a client may take to send a body of JSON, or the next piece of a file.
     pub body_timeout: Duration,
+    /// The slowest that a body may come, in bytes a second, beyond that time.
+    pub body_rate: ByteSize,
+    /// How long a connection may be without a request.
+    pub idle_timeout: Duration,
+    /// How long a client may read nothing of an answer that is ready for it.
+    pub write_timeout: Duration,
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
+    /// Connections of one address at once, or of one /64 network of IPv6; more are refused.
+    pub per_address: usize,
+    /// The same for addresses of this machine, where a reverse proxy may stand for many clients.
+    pub per_loopback: usize,
     /// How long connections may go on after the last execution when the server stops.
     pub linger: Duration,
     /// The door for agents.
@@ -64,7 +74,12 @@ impl Default for GatewayConfig {
             body: ByteSize::mib(32),
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
+            body_rate: ByteSize::kib(16),
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
             connections: 10_000,
+            per_address: 512,
+            per_loopback: 10_000,
             linger: Duration::from_secs(2),
             mcp: McpConfig::default(),
         }

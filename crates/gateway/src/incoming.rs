@@ -1,12 +1,11 @@
 //! A body that is too large for memory: read piece by piece, and given up when the next one does not
-//! come.
+//! come, or all of it comes too slowly.
 
 use std::{
     io,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use axum::{
@@ -18,7 +17,7 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::StreamReader;
 
-use crate::error::ApiError;
+use crate::{GatewayConfig, error::ApiError, pace::BodyPace};
 
 /// The bytes of a body as they come.
 pub(crate) struct Incoming {
@@ -30,28 +29,30 @@ pub(crate) struct Incoming {
 pub(crate) struct Fate(Arc<OnceLock<io::ErrorKind>>);
 
 impl Incoming {
-    pub(crate) fn new(body: Body, patience: Duration) -> (Self, Fate) {
+    pub(crate) fn new(body: Body, config: &GatewayConfig) -> (Self, Fate) {
         let fate = Fate::default();
-        let pieces = stream::unfold((body.into_data_stream(), fate.clone()), move |state| {
-            next(state, patience)
-        });
+        let pace = BodyPace::new(config.body_timeout, config.body_rate);
+        let pieces = stream::unfold((body.into_data_stream(), fate.clone(), pace), next);
         (Self { reader: StreamReader::new(pieces.boxed()) }, fate)
     }
 }
 
-type State = (axum::body::BodyDataStream, Fate);
+type State = (axum::body::BodyDataStream, Fate, BodyPace);
 
-async fn next((mut body, fate): State, patience: Duration) -> Option<(io::Result<Bytes>, State)> {
-    let piece = match tokio::time::timeout(patience, body.next()).await {
+async fn next((mut body, fate, mut pace): State) -> Option<(io::Result<Bytes>, State)> {
+    let piece = match pace.wait_for(body.next()).await {
         Ok(None) => return None,
-        Ok(Some(Ok(piece))) => Ok(piece),
+        Ok(Some(Ok(piece))) => {
+            pace.count(piece.len());
+            Ok(piece)
+        }
         Ok(Some(Err(error))) => Err(io::Error::other(error)),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     };
     if let Err(error) = &piece {
         let _ = fate.0.set(error.kind());
     }
-    Some((piece, (body, fate)))
+    Some((piece, (body, fate, pace)))
 }
 
 impl AsyncRead for Incoming {

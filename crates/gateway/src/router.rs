@@ -10,7 +10,7 @@ use axum::{
     routing::{any, get},
 };
 use cloche_agent::Agent;
-use cloche_engine::Engine;
+use cloche_engine::{Engine, MemoryPool};
 use tokio_util::sync::CancellationToken;
 use utoipa::{
     Modify, OpenApi,
@@ -44,6 +44,12 @@ pub(crate) struct Doors {
 impl FromRef<Doors> for GatewayConfig {
     fn from_ref(doors: &Doors) -> Self {
         doors.config.clone()
+    }
+}
+
+impl FromRef<Doors> for MemoryPool {
+    fn from_ref(doors: &Doors) -> Self {
+        doors.engine.memory().bodies.clone()
     }
 }
 

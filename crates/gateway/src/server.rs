@@ -1,37 +1,26 @@
-//! Connections: accepted, told apart as HTTP/1.1 or HTTP/2, served, and ended without cutting off
-//! an answer. Knows no route.
+//! Connections: accepted within limits, and ended without cutting off an answer. Knows no route.
 
-use std::{io, pin::pin, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use axum::{Router, extract::Request};
+use axum::Router;
 use cloche_agent::Agent;
 use cloche_engine::Engine;
-use hyper::{body::Incoming, server::conn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
-use std::sync::Arc;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tower::ServiceExt;
 
-use crate::{GatewayConfig, router::router_until};
+use crate::{GatewayConfig, connection::serve_connection, peers::Peers, router::router_until};
 
-/// What a client of HTTP/2 says first.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How often an HTTP/2 connection is asked whether it is still there.
-const PING: Duration = Duration::from_secs(20);
 /// How long to wait after the system refused a connection, e.g. for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-enum Protocol {
-    Http1,
-    Http2,
-}
+/// What an address with too many connections is answered.
+const REFUSED: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n\
+    connection: close\r\nretry-after: 1\r\ncontent-length: 111\r\n\r\n\
+    {\"error\":\"rate_limited\",\"message\":\"too many connections from this address; close some, \
+    or use one for several\"}";
 
 /// Serves until `shutdown` fires; then takes nothing new, lets executions end within the engine's
 /// grace period, and closes.
@@ -68,20 +57,25 @@ pub(crate) async fn accept(
     tracing::info!(%address, "serving");
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(config.connections));
+    let peers = Peers::new(config.per_address, config.per_loopback);
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = shutdown.cancelled() => break,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, address)) = accepted else {
             tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let Some(peer) = peers.enter(address.ip()) else {
+            refuse(&stream);
             continue;
         };
         let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
         connections.spawn(async move {
-            connection(stream, app, &config, shutdown).await;
-            drop(place);
+            serve_connection(stream, app, &config, shutdown).await;
+            drop((place, peer));
         });
     }
     drop(listener);
@@ -93,69 +87,20 @@ pub(crate) async fn accept(
     Ok(())
 }
 
-async fn connection(
-    stream: TcpStream,
-    app: Router,
-    config: &GatewayConfig,
-    shutdown: CancellationToken,
-) {
-    // Answers are small and awaited; without this they wait for the client's acknowledgement.
-    let _ = stream.set_nodelay(true);
-    let detected = tokio::select! {
-        detected = tokio::time::timeout(config.header_timeout, detect(&stream)) => detected,
-        () = shutdown.cancelled() => return,
-    };
-    let Ok(Ok(protocol)) = detected else { return };
-    let service = TowerToHyperService::new(
-        app.map_request(|request: Request<Incoming>| request.map(axum::body::Body::new)),
-    );
-    let stream = TokioIo::new(stream);
-    let ended = match protocol {
-        Protocol::Http1 => {
-            let mut builder = conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(config.header_timeout);
-            let mut connection = pin!(builder.serve_connection(stream, service));
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = shutdown.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
-        }
-        Protocol::Http2 => {
-            let mut builder = conn::http2::Builder::new(TokioExecutor::new());
-            builder.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING);
-            let mut connection = pin!(builder.serve_connection(stream, service));
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = shutdown.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            }
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
-    }
+/// Says why, if the socket takes it at once; it is closed either way.
+fn refuse(stream: &TcpStream) {
+    let _ = stream.try_write(REFUSED);
 }
 
-/// Looks at the first bytes without taking them.
-async fn detect(stream: &TcpStream) -> io::Result<Protocol> {
-    let mut seen = [0; PREFACE.len()];
-    loop {
-        let length = stream.peek(&mut seen).await?;
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if seen[..length] != PREFACE[..length] {
-            return Ok(Protocol::Http1);
-        }
-        if length == PREFACE.len() {
-            return Ok(Protocol::Http2);
-        }
-        // Part of the preface is there, so the socket stays readable: look again a little later.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_to_too_many_connections_has_the_length_it_says() {
+        let text = str::from_utf8(REFUSED).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
+        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
     }
 }

@@ -17,7 +17,7 @@ use axum::{
     routing::{get, post},
 };
 use cloche_engine::{
-    Dispatcher,
+    Dispatcher, MemoryConfig, MemoryPool,
     sidecar::{Sidecar, SidecarConfig},
 };
 use cloche_model::ByteSize;
@@ -59,6 +59,13 @@ pub struct SidecarServer {
 struct SidecarDoors {
     sidecar: Sidecar,
     config: GatewayConfig,
+    bodies: MemoryPool,
+}
+
+impl FromRef<SidecarDoors> for MemoryPool {
+    fn from_ref(doors: &SidecarDoors) -> Self {
+        doors.bodies.clone()
+    }
 }
 
 impl FromRef<SidecarDoors> for GatewayConfig {
@@ -95,7 +102,11 @@ impl SidecarServer {
     pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
         let config =
             GatewayConfig { body: BODY, connections: CONNECTIONS, ..GatewayConfig::default() };
-        let app = table(SidecarDoors { sidecar: self.sidecar.clone(), config: config.clone() });
+        // One key opens a sidecar, so one holder may have all of it.
+        let total = MemoryConfig::default().bodies;
+        let bodies = MemoryPool::new(total, total);
+        let doors = SidecarDoors { sidecar: self.sidecar.clone(), config: config.clone(), bodies };
+        let app = table(doors);
         let ending = async { self.sidecar.shutdown().await };
         accept(self.listener, app, config, shutdown, ending).await
     }

@@ -22,7 +22,7 @@ pub(crate) use approvals::{
 };
 pub(crate) use errors::{ErrorBody, Errors};
 pub(crate) use execute::{
-    Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, ndjson,
+    Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, push_event,
 };
 pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
 pub(crate) use files::{

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -182,9 +183,9 @@ pub struct ExecutionEnd {
     /// The program's exit code, or -1 where there is none.
     pub exit_code: i32,
     /// What it wrote to standard output: the head, as bytes.
-    pub stdout: Vec<u8>,
+    pub stdout: Bytes,
     /// The same for standard error.
-    pub stderr: Vec<u8>,
+    pub stderr: Bytes,
     /// Bytes of standard output that did not fit.
     pub stdout_dropped: u64,
     /// Bytes of standard error that did not fit.

@@ -3,6 +3,7 @@
 //! Plain data without I/O and without async. Every other crate may use these words; this crate
 //! knows none of them, and it knows no kernel, no database and no protocol.
 
+mod budget;
 pub mod display;
 pub mod env;
 mod error;
@@ -26,6 +27,7 @@ mod tenancy;
 mod thread;
 mod units;
 
+pub use budget::{MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage};
 pub use env::EnvVars;
 pub use error::{ErrorCode, Invalid};
 pub use execution::{

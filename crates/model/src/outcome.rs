@@ -1,10 +1,11 @@
 //! What a run did. A guest's failure is a value here; an error means that we failed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, Written};
+use crate::{ByteSize, MemoryAccount, MemoryReservation, Written};
 
 /// How a run ended, and all that it said.
 #[derive(Clone, Debug)]
@@ -65,7 +66,27 @@ pub struct Captured {
     pub dropped: u64,
     /// The last of those, and a little more than are promised.
     last: Vec<u8>,
+    charge: OutputCharge,
 }
+
+/// What a stream has of the memory for outputs. Says nothing of what the stream is.
+#[derive(Clone, Debug, Default)]
+struct OutputCharge {
+    reservation: Option<Arc<MemoryReservation>>,
+    /// Nothing more is kept: the memory is spent.
+    spent: bool,
+}
+
+impl PartialEq for OutputCharge {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for OutputCharge {}
+
+/// While a program runs, what it printed is in memory twice: whole, and as the lines of its log.
+const COPIES: u64 = 2;
 
 impl Captured {
     /// A stream of which this is all.
@@ -74,10 +95,20 @@ impl Captured {
         Self { bytes, ..Self::default() }
     }
 
-    /// Adds what was read, within a limit for the head.
-    pub fn keep(&mut self, bytes: &[u8], limit: u64) {
+    /// A stream whose head is paid for from this account. When the memory is spent, the head is
+    /// cut there, as if its limit were reached.
+    #[must_use]
+    pub fn charged_to(account: Option<&Arc<MemoryAccount>>) -> Self {
+        // Nothing can be refused of nothing.
+        let reservation = account.and_then(|account| account.reserve(0).ok()).map(Arc::new);
+        Self { charge: OutputCharge { reservation, spent: false }, ..Self::default() }
+    }
+
+    /// Adds what was read, within a limit for the head. Returns how many bytes the head took.
+    pub fn keep(&mut self, bytes: &[u8], limit: u64) -> usize {
         let room = limit.saturating_sub(self.bytes.len() as u64);
         let fits = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+        let fits = if self.charge.pay_for(fits) { fits } else { 0 };
         self.bytes.extend_from_slice(&bytes[..fits]);
         let more = &bytes[fits..];
         self.dropped += more.len() as u64;
@@ -85,6 +116,21 @@ impl Captured {
         // Now and then, so that a byte is moved once and not with every piece that comes.
         if self.last.len() > 4 * TAIL {
             self.last.drain(..self.last.len() - TAIL);
+        }
+        fits
+    }
+
+    /// The head, to be shared, the lines of a log included. As long as any part of it is held, it is
+    /// paid for, once.
+    #[must_use]
+    pub fn take_head(&mut self) -> Bytes {
+        let bytes = std::mem::take(&mut self.bytes);
+        match self.charge.reservation.take() {
+            Some(reservation) => {
+                reservation.shrink_to(bytes.len() as u64);
+                MemoryReservation::hold_with(reservation, bytes)
+            }
+            None => bytes.into(),
         }
     }
 
@@ -98,6 +144,17 @@ impl Captured {
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+impl OutputCharge {
+    /// Whether so many more bytes may be kept. After the first no, none may.
+    fn pay_for(&mut self, bytes: usize) -> bool {
+        let Some(reservation) = self.reservation.as_ref().filter(|_| bytes > 0) else {
+            return true;
+        };
+        self.spent = self.spent || reservation.grow(COPIES * bytes as u64).is_err();
+        !self.spent
     }
 }
 
@@ -132,6 +189,8 @@ pub struct OutputChunk {
     pub stream: StreamName,
     /// The bytes, cut anywhere.
     pub bytes: Vec<u8>,
+    /// How many of them, from the first on, the outcome keeps.
+    pub kept: usize,
 }
 
 /// The two output streams.
@@ -161,5 +220,23 @@ mod tests {
             assert_eq!(captured.tail(), &all[all.len() - tail..], "{limit} {piece}");
             assert!(captured.last.len() <= 4 * TAIL);
         }
+    }
+
+    #[test]
+    fn a_stream_is_cut_where_the_memory_for_outputs_is_spent() {
+        let budget = crate::MemoryBudget::new(ByteSize(20), ByteSize(20));
+        let account = budget.account("key");
+        let mut captured = Captured::charged_to(Some(&account));
+        assert_eq!(captured.keep(b"12345678", 100), 8);
+        assert_eq!(captured.keep(b"abc", 100), 0);
+        // What would fit is not kept either: a head has no holes.
+        assert_eq!(captured.keep(b"x", 100), 0);
+        assert_eq!((captured.dropped, captured.tail()), (4, &b"abcx"[..]));
+        assert_eq!(budget.used(), 16);
+        let head = captured.take_head();
+        drop(captured);
+        assert_eq!((&head[..], budget.used()), (&b"12345678"[..], 8));
+        drop(head);
+        assert_eq!(budget.used(), 0);
     }
 }

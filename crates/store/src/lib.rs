@@ -198,6 +198,8 @@ pub trait Ledger: Send + Sync {
     /// Writes the end, moves the thread's head, gives the thread back and queues the webhook, all or
     /// nothing. A head that moved is on the disk when this returns.
     async fn finish(&self, finish: Finish) -> Result<Finished>;
+    /// The bytes of code, output and files in the record of an execution; none if there is none.
+    async fn record_bytes(&self, trace: &TraceId) -> Result<u64>;
     /// One execution of a team.
     async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>>;
     /// One execution, whoever's it is.

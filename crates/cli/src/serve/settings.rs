@@ -21,10 +21,14 @@ use super::{
     providers::{AgentFile, ProviderError},
 };
 
+mod connections;
 mod layers;
+mod memory;
 
+use connections::ConnectionsFile;
 pub(super) use layers::LayersArguments;
 use layers::LayersFile;
+use memory::MemoryFile;
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,8 @@ pub(crate) enum SettingsError {
         "layers in the configuration: there is no bucket, but something that only a bucket has"
     )]
     Bucket,
+    #[error("connections in the configuration: {0} is not a time from 0.05 to 3600 seconds")]
+    Patience(f64),
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
 }
@@ -66,6 +72,8 @@ struct File {
     threads: ThreadsFile,
     layers: LayersFile,
     mcp: McpFile,
+    memory: MemoryFile,
+    connections: ConnectionsFile,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -139,7 +147,7 @@ pub(crate) struct Settings {
     pool: PoolSettings,
     engine: EngineConfig,
     agent: AgentConfig,
-    mcp: McpConfig,
+    gateway: GatewayConfig,
     layers: LayersConfig,
     pub(super) runs_on: RunsOn,
 }
@@ -176,8 +184,8 @@ impl Settings {
             allow_missing,
             pool: pool(&file.pool)?,
             engine: engine(&file)?,
+            gateway: gateway(&file)?,
             agent: agent(file.agent, file.grace_seconds)?,
-            mcp: mcp(file.mcp)?,
             layers: layers::config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
             runs_on: runs_on(file.remote, arguments.no_local_executor),
@@ -194,6 +202,14 @@ impl Settings {
         config.allow_missing.clone_from(&self.allow_missing);
         config.pool = Some(self.pool.clone());
         Ok(config)
+    }
+
+    /// The same with no more connections than the limit of open files allows.
+    pub(super) fn within_descriptors(mut self, limit: u64) -> Self {
+        let most = super::descriptors::connections_within(limit, self.gateway.connections);
+        self.gateway.connections = most;
+        self.gateway.per_loopback = self.gateway.per_loopback.min(most);
+        self
     }
 
     /// Where layers are kept, packed and unpacked.
@@ -217,7 +233,7 @@ impl Settings {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
             engine,
-            gateway: GatewayConfig { mcp: self.mcp.clone(), ..GatewayConfig::default() },
+            gateway: self.gateway.clone(),
         }
     }
 }
@@ -261,13 +277,20 @@ fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
     })
 }
 
-fn mcp(file: McpFile) -> Result<McpConfig, SettingsError> {
+fn gateway(file: &File) -> Result<GatewayConfig, SettingsError> {
+    let gateway = GatewayConfig { mcp: mcp(&file.mcp)?, ..GatewayConfig::default() };
+    let gateway = file.connections.apply(gateway)?;
+    Ok(GatewayConfig { body: file.memory.largest_body(gateway.body)?, ..gateway })
+}
+
+fn mcp(file: &McpFile) -> Result<McpConfig, SettingsError> {
     let usual = McpConfig::default();
     let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
     let wait = file.approval_wait_seconds.map(Duration::from_secs);
     let approval_wait = wait.unwrap_or(usual.approval_wait);
     let file_size = size("mcp.file", &file.file)?.unwrap_or(usual.file);
-    Ok(McpConfig { output, file: file_size, origins: file.origins, approval_wait })
+    let origins = file.origins.clone();
+    Ok(McpConfig { output, file: file_size, origins, approval_wait })
 }
 
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
@@ -283,6 +306,7 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     if let Some(seconds) = &webhook.schedule_seconds {
         engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
     }
+    engine.memory = file.memory.budgets()?;
     engine.gates = gates(&file.gates);
     engine.homes = homes(&file.threads)?;
     Ok(engine)

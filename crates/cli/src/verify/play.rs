@@ -164,7 +164,7 @@ impl Stage {
 /// Reads until the first run says that it is ready, and what it wants the second to know.
 async fn ready(printed: &mut mpsc::Receiver<OutputChunk>) -> String {
     let mut text = Vec::new();
-    while let Some(OutputChunk { stream, bytes }) = printed.recv().await {
+    while let Some(OutputChunk { stream, bytes, .. }) = printed.recv().await {
         if stream == StreamName::Stdout {
             text.extend(bytes);
         }

@@ -17,11 +17,13 @@ mod approved_homes;
 mod bucket;
 mod cancel;
 mod concurrent_changes;
+mod connections;
 mod crashes;
 mod execute;
 mod first_start;
 mod host;
 mod mcp;
+mod memory;
 #[path = "../../../agent/tests/support/models.rs"]
 mod models;
 #[path = "../../../layers/tests/layers/moto.rs"]

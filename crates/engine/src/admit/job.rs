@@ -98,7 +98,8 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
     };
     let random = secrets::random().map_err(|_| JobRefusal::Internal)?;
     let team: TeamId = TEAM.parse()?;
-    Ok(Admitted { spec, trace_id: TraceId::from_random(random), team })
+    let trace_id = TraceId::from_random(random);
+    Ok(Admitted { spec, trace_id, team, output_account: None })
 }
 
 fn limits(job: &JobRequest, config: &SidecarConfig) -> Result<Limits, JobRefusal> {

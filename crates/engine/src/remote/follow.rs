@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_model::{
-    ByteSize, Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage, Written,
+    ByteSize, Captured, Ending, MemoryAccount, Outcome, OutputChunk, StreamName, Timings, Usage,
+    Written,
 };
 use reqwest::{Method, Response};
 use tokio::{sync::mpsc, time::Instant};
@@ -51,6 +52,12 @@ impl Follow {
             id: None,
             told: false,
         }
+    }
+
+    /// The same, with the output that is kept paid from this account.
+    pub(super) fn charged_to(self, memory: Option<&Arc<MemoryAccount>>) -> Self {
+        let (stdout, stderr) = (Captured::charged_to(memory), Captured::charged_to(memory));
+        Self { stdout, stderr, ..self }
     }
 
     pub(super) fn cancel_token(&self) -> CancellationToken {
@@ -143,8 +150,8 @@ impl Follow {
             }
             JobEvent::Output { stream, data } => {
                 let bytes = STANDARD.decode(data).map_err(|error| error.to_string())?;
-                self.keep(stream, &bytes);
-                self.pending = Some(OutputChunk { stream, bytes });
+                let kept = self.keep(stream, &bytes);
+                self.pending = Some(OutputChunk { stream, bytes, kept });
                 Ok(None)
             }
             JobEvent::Keepalive => Ok(None),
@@ -157,12 +164,12 @@ impl Follow {
         }
     }
 
-    fn keep(&mut self, stream: StreamName, bytes: &[u8]) {
+    fn keep(&mut self, stream: StreamName, bytes: &[u8]) -> usize {
         let kept = match stream {
             StreamName::Stdout => &mut self.stdout,
             StreamName::Stderr => &mut self.stderr,
         };
-        kept.keep(bytes, self.cap);
+        kept.keep(bytes, self.cap)
     }
 
     fn outcome(&mut self, result: JobResult) -> Result<Outcome, DispatchError> {

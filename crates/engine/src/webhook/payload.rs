@@ -1,9 +1,10 @@
 //! The body of a webhook, made from the record, so that every attempt sends the same bytes.
 
+use bytes::Bytes;
 use cloche_model::{Execution, Status};
 use serde::Serialize;
 
-use crate::clock;
+use crate::{JsonPieces, clock, serialize_text};
 
 #[derive(Serialize)]
 struct Payload<'a> {
@@ -19,31 +20,34 @@ struct Payload<'a> {
 #[derive(Serialize)]
 struct Result<'a> {
     success: bool,
-    stdout: std::borrow::Cow<'a, str>,
-    stderr: std::borrow::Cow<'a, str>,
+    #[serde(serialize_with = "serialize_text")]
+    stdout: Bytes,
+    #[serde(serialize_with = "serialize_text")]
+    stderr: Bytes,
     exit_code: i32,
     duration_ms: u64,
     error: Option<&'a str>,
 }
 
-/// The bytes to send for an execution that is over.
-pub(super) fn body(execution: &Execution) -> serde_json::Result<Vec<u8>> {
+/// What to send for an execution that is over.
+pub(super) fn body(execution: &Execution) -> JsonPieces {
     let end = execution.end.clone().unwrap_or_default();
     let cancelled = execution.status == Status::Cancelled;
-    serde_json::to_vec(&Payload {
+    let payload = Payload {
         event: if cancelled { "execution.cancelled" } else { "execution.completed" },
         trace_id: execution.start.trace_id.as_str(),
         timestamp: clock::rfc3339(end.completed_at),
         status: execution.status.name(),
         result: Result {
             success: execution.status == Status::Success,
-            stdout: String::from_utf8_lossy(&end.stdout),
-            stderr: String::from_utf8_lossy(&end.stderr),
+            stdout: end.stdout.clone(),
+            stderr: end.stderr.clone(),
             exit_code: end.exit_code,
             duration_ms: end.usage.wall_ms,
             error: end.error.as_deref(),
         },
         output_truncated: end.stdout_dropped > 0 || end.stderr_dropped > 0,
         metadata: &execution.start.metadata,
-    })
+    };
+    JsonPieces::of(&payload, &[end.stdout.clone(), end.stderr.clone()])
 }

@@ -2,10 +2,9 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use cloche_model::Secret;
 use hmac::{Hmac, Mac};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::{Request, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use rustls::{
@@ -18,7 +17,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use url::{Host, Url};
 
 use super::guard::Guard;
-use crate::WebhookConfig;
+use crate::{JsonPieces, WebhookConfig, json_pieces::MeasuredJson};
 
 /// The most of an answer that is read; only its status matters.
 const ANSWER: usize = 64 << 10;
@@ -43,7 +42,7 @@ pub enum CourierError {
 /// What is sent.
 pub(super) struct Letter {
     pub(super) url: Url,
-    pub(super) body: Vec<u8>,
+    pub(super) body: JsonPieces,
     pub(super) secret: Option<Secret>,
 }
 
@@ -91,7 +90,9 @@ impl Sender {
         let stream = self.connect(&letter.url, &addresses).await.map_err(|e| e.to_string())?;
         let (mut requests, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-        let request = request(letter)?;
+        // The body is gone through once before it is sent: that takes a while if it is large.
+        let prepared = tokio::task::spawn_blocking(move || request(letter)).await;
+        let request = prepared.map_err(|error| error.to_string())??;
         let answer = async {
             let answer = requests.send_request(request).await.map_err(|error| error.to_string())?;
             let status = answer.status();
@@ -139,7 +140,7 @@ impl Sender {
     }
 }
 
-fn request(letter: Letter) -> Result<Request<Full<Bytes>>, String> {
+fn request(letter: Letter) -> Result<Request<MeasuredJson>, String> {
     let Letter { url, body, secret } = letter;
     let host = url.host_str().unwrap_or_default();
     let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
@@ -150,18 +151,27 @@ fn request(letter: Letter) -> Result<Request<Full<Bytes>>, String> {
         .header(header::HOST, host)
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::USER_AGENT, concat!("cloche/", env!("CARGO_PKG_VERSION")));
-    if let Some(secret) = secret {
-        request = request.header("x-baponi-signature", signature(&secret, &body)?);
+    let (length, signature) = measure(secret.as_ref(), body.clone())?;
+    if let Some(signature) = signature {
+        request = request.header("x-baponi-signature", signature);
     }
-    request.body(Full::new(Bytes::from(body))).map_err(|error| error.to_string())
+    request.body(MeasuredJson { pieces: body, left: length }).map_err(|error| error.to_string())
 }
 
-/// `sha256=` and the HMAC-SHA256 of the raw body, in hex.
-fn signature(secret: &Secret, body: &[u8]) -> Result<String, String> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes())
-        .map_err(|error| error.to_string())?;
-    mac.update(body);
-    Ok(format!("sha256={}", hex::encode(mac.finalize().into_bytes())))
+/// The length of a body, and its signature if there is a secret: `sha256=` and the HMAC-SHA256 of the
+/// raw body, in hex.
+fn measure(secret: Option<&Secret>, mut body: JsonPieces) -> Result<(u64, Option<String>), String> {
+    let mac = secret.map(|secret| Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()));
+    let mut mac = mac.transpose().map_err(|error| error.to_string())?;
+    let mut length = 0;
+    while let Some(chunk) = body.next_chunk() {
+        length += chunk.len() as u64;
+        if let Some(mac) = &mut mac {
+            mac.update(&chunk);
+        }
+    }
+    let signed = |mac: Hmac<Sha256>| format!("sha256={}", hex::encode(mac.finalize().into_bytes()));
+    Ok((length, mac.map(signed)))
 }
 
 #[cfg(test)]
@@ -170,11 +180,13 @@ mod tests {
 
     #[test]
     fn the_signature_is_the_one_everybody_computes() {
-        // RFC 4231, test case 2.
-        let signature = signature(&Secret::new("Jefe"), b"what do ya want for nothing?").unwrap();
+        // The digest of the same by `openssl dgst -sha256 -hmac Jefe`.
+        let body = JsonPieces::of(&"what do ya want for nothing?", &[]);
+        let (length, signature) = measure(Some(&Secret::new("Jefe")), body).unwrap();
+        assert_eq!(length, 30);
         assert_eq!(
-            signature,
-            "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+            signature.unwrap(),
+            "sha256=6e5c2a18febccaca669ac5f4415342714850e76ba86824a3371270e6dd69956f"
         );
     }
 }

@@ -71,7 +71,7 @@ pub(crate) async fn import(
     body: Body,
 ) -> Result<(StatusCode, Json<ThreadRecord>), ApiError> {
     let id = thread_id(&id)?;
-    let (incoming, fate) = Incoming::new(body, doors.config.body_timeout);
+    let (incoming, fate) = Incoming::new(body, &doors.config);
     let made = doors.engine.import_thread(&member.team, &id, incoming).await;
     Ok((StatusCode::CREATED, Json(fate.judge(made)?.into())))
 }

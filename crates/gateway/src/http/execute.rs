@@ -2,21 +2,20 @@
 
 use axum::{
     Json,
-    body::{Body, Bytes},
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::{Event, Output, Reader, Started};
+use cloche_engine::{Output, Started};
 use cloche_model::{Delivery, Status, TraceId};
-use futures::{StreamExt, stream};
 
 use crate::{
     auth::Key,
-    body::JsonBody,
+    body::HeldJson,
     error::{ApiError, TRACE_ID},
+    reply,
     router::Doors,
-    wire::{Accepted, Errors, ExecuteBody, ExecuteResult, TimedOut, ndjson},
+    wire::{Accepted, Errors, ExecuteBody, ExecuteResult, TimedOut},
 };
 
 /// Run code.
@@ -50,14 +49,16 @@ pub(crate) async fn execute(
     State(doors): State<Doors>,
     Key(caller): Key,
     headers: HeaderMap,
-    JsonBody(body): JsonBody<ExecuteBody>,
+    HeldJson(body, memory): HeldJson<ExecuteBody>,
 ) -> Result<Response, ApiError> {
     let delivery = delivery(&headers);
     let started = doors.engine.execute(&caller, body.try_into()?, delivery).await?;
+    // By now the program and its files are on their way to a cell.
+    drop(memory);
     let trace_id = started.trace_id.clone();
     let response = match delivery {
         Delivery::Inline => inline(started).await?,
-        Delivery::Streaming => streamed(trace_id.clone(), Output::Live(started.events())),
+        Delivery::Streaming => reply::events(trace_id.clone(), Output::Live(started.events())),
         Delivery::Webhook => {
             (StatusCode::ACCEPTED, Json(Accepted::running(&trace_id))).into_response()
         }
@@ -84,36 +85,9 @@ async fn inline(started: Started) -> Result<Response, ApiError> {
     let execution = started.over().await?;
     let result = ExecuteResult::of(&execution);
     Ok(match execution.status {
-        Status::Timeout => {
-            (StatusCode::GATEWAY_TIMEOUT, Json(TimedOut::new(result))).into_response()
-        }
-        _ => Json(result).into_response(),
+        Status::Timeout => reply::json(StatusCode::GATEWAY_TIMEOUT, TimedOut::new(result).pieces()),
+        _ => reply::json(StatusCode::OK, result.pieces()),
     })
-}
-
-/// Events as they come, one JSON object on each line.
-pub(crate) fn streamed(trace_id: TraceId, output: Output) -> Response {
-    let body = match output {
-        Output::Over(events) => Body::from(ndjson(&trace_id, &events)),
-        Output::Live(reader) => {
-            let batches = stream::unfold(reader, next);
-            Body::from_stream(batches.map(move |events| {
-                Ok::<_, std::io::Error>(Bytes::from(ndjson(&trace_id, &events)))
-            }))
-        }
-    };
-    let headers = [
-        (header::CONTENT_TYPE, "application/x-ndjson"),
-        (header::CACHE_CONTROL, "no-cache"),
-        // Asks proxies not to gather lines before they pass them on.
-        (header::HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
-    (headers, body).into_response()
-}
-
-async fn next(mut reader: Reader) -> Option<(Vec<Event>, Reader)> {
-    let events = reader.next().await?;
-    Some((events, reader))
 }
 
 /// The answer with the header that names the execution.

@@ -3,16 +3,18 @@
 use axum::{
     Json,
     extract::{RawQuery, State},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use cloche_engine::{Cursor, ExecutionFilter, Refusal, parse_rfc3339};
 use cloche_model::{Invalid, Moment, TraceId, request::check_metadata_key};
 use url::form_urlencoded;
 
-use super::execute::{streamed, traced};
+use super::execute::traced;
 use crate::{
     auth::{Key, PathId},
     error::ApiError,
+    reply,
     router::Doors,
     wire::{Accepted, Errors, ExecutionPage, ExecutionRecord},
 };
@@ -109,7 +111,8 @@ pub(crate) async fn get(
     let trace_id = trace_id(&id)?;
     let execution = doors.engine.execution(&caller, &trace_id).await?;
     let decision = doors.engine.decision_of(&caller, &trace_id).await?;
-    Ok(traced(Json(ExecutionRecord::whole(&execution, decision)).into_response(), &trace_id))
+    let record = ExecutionRecord::whole(&execution, decision);
+    Ok(traced(reply::json(StatusCode::OK, record.pieces()), &trace_id))
 }
 
 /// Stop an execution.
@@ -162,7 +165,7 @@ pub(crate) async fn output(
     let trace_id = trace_id(&id)?;
     let after = after_seq(query.as_deref().unwrap_or_default())?;
     let output = doors.engine.output(&caller, &trace_id, after).await?;
-    Ok(traced(streamed(trace_id.clone(), output), &trace_id))
+    Ok(traced(reply::events(trace_id.clone(), output), &trace_id))
 }
 
 fn after_seq(query: &str) -> Result<u64, Invalid> {

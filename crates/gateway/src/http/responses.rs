@@ -18,7 +18,7 @@ use url::form_urlencoded;
 use super::transfer::send;
 use crate::{
     auth::{Key, PathId},
-    body::JsonBody,
+    body::HeldJson,
     error::ApiError,
     router::Doors,
     wire::{Cancelling, CreateResponse, ErrorBody, Errors, ResponseFiles, ResponseRecord, sse},
@@ -49,7 +49,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 pub(crate) async fn create(
     State(doors): State<Doors>,
     Key(caller): Key,
-    JsonBody(body): JsonBody<CreateResponse>,
+    HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
     answer(&doors, &caller, body).await
 }
@@ -73,7 +73,7 @@ pub(crate) async fn create(
 pub(crate) async fn agent(
     State(doors): State<Doors>,
     Key(caller): Key,
-    JsonBody(body): JsonBody<CreateResponse>,
+    HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
     answer(&doors, &caller, body).await
 }

@@ -84,7 +84,7 @@ pub(crate) async fn upload(
         length,
         allowed_at: Some(grant.signed_at),
     };
-    let (incoming, fate) = Incoming::new(body, doors.config.body_timeout);
+    let (incoming, fate) = Incoming::new(body, &doors.config);
     let put = doors.engine.upload(&team, file, incoming).await;
     fate.judge(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))

@@ -43,7 +43,9 @@ async fn serve(doors: Doors, request: Request) -> Result<Response, ApiError> {
     if parts.method != Method::POST {
         return Ok(session(&doors, caller, Request::from_parts(parts, Body::empty())).await);
     }
-    let bytes = body::bounded(&parts.headers, body, &doors.config).await?;
+    let pool = &doors.engine.memory().bodies;
+    // The memory is held until there is an answer, or a stream of answers.
+    let (bytes, _memory) = body::read_within(&parts, body, &doors.config, pool).await?;
     let Head { method, id } = match message::read(&bytes) {
         Ok(head) => head,
         Err(why) => return Ok((StatusCode::BAD_REQUEST, Json(why.body())).into_response()),

@@ -74,8 +74,12 @@ pub(super) struct Head {
 /// Reads the head of a message.
 pub(super) fn read(bytes: &[u8]) -> Result<Head, NoMessage> {
     let parse = |message: String| NoMessage { code: PARSE, id: Value::Null, message };
-    if body::is_deep(bytes) {
-        return Err(parse("the message is nested too deeply".to_owned()));
+    match body::shape(bytes) {
+        body::BodyShape::Fine => {}
+        body::BodyShape::Deep => return Err(parse("the message is nested too deeply".to_owned())),
+        body::BodyShape::Crowded => {
+            return Err(parse("the message has too many values".to_owned()));
+        }
     }
     let invalid = |message: &str, id| Err(NoMessage::invalid(message, id));
     if bytes.trim_ascii_start().first() == Some(&b'[') {

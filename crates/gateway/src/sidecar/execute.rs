@@ -20,18 +20,19 @@ use futures::stream;
 use serde_json::json;
 
 use super::{SidecarDoors, body::JobBody, key::ServiceKey};
-use crate::{body::JsonBody, error::ApiError};
+use crate::{body::HeldJson, error::ApiError};
 
 /// Run code once.
 pub(super) async fn execute(
     State(doors): State<SidecarDoors>,
     _: ServiceKey,
     headers: HeaderMap,
-    body: Result<JsonBody<JobBody>, ApiError>,
+    body: Result<HeldJson<JobBody>, ApiError>,
 ) -> Result<Response, ApiError> {
-    let JsonBody(body) = body.inspect_err(|_| doors.sidecar.note_refused("body"))?;
+    let HeldJson(body, memory) = body.inspect_err(|_| doors.sidecar.note_refused("body"))?;
     let request = body.try_into().inspect_err(|_| doors.sidecar.note_refused("invalid"))?;
     let job = doors.sidecar.start(request).map_err(refuse)?;
+    drop(memory);
     if wants_stream(&headers) {
         return Ok(streamed(job));
     }

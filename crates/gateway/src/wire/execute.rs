@@ -1,8 +1,9 @@
 //! The execute endpoint's body, its results, and the events of a stream.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
-use cloche_engine::{Event, EventKind};
+use axum::body::Bytes;
+use cloche_engine::{Event, EventKind, JsonPieces, serialize_text};
 use cloche_model::{ExecuteRequest, Execution, Invalid, RequestFile, Status, TraceId};
 use serde::{Deserialize, Serialize};
 use utoipa::{
@@ -155,9 +156,13 @@ pub(crate) struct ExecuteResult {
     /// Whether the exit code is 0.
     success: bool,
     /// Standard output; what is not UTF-8 is shown as U+FFFD.
-    stdout: String,
+    #[serde(serialize_with = "serialize_text")]
+    #[schema(value_type = String)]
+    stdout: Bytes,
     /// Standard error, likewise.
-    stderr: String,
+    #[serde(serialize_with = "serialize_text")]
+    #[schema(value_type = String)]
+    stderr: Bytes,
     /// The exit code; 128 + N for a program ended by signal N, -1 where there is none.
     exit_code: i32,
     /// What went wrong where it was not the code.
@@ -181,30 +186,31 @@ pub(crate) struct ExecuteResult {
 impl ExecuteResult {
     pub(crate) fn of(execution: &Execution) -> Self {
         let end = execution.end.clone().unwrap_or_default();
-        let (stdout, stdout_odd) = text(&end.stdout);
-        let (stderr, stderr_odd) = text(&end.stderr);
+        let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
         Self {
             success: execution.status == Status::Success,
-            stdout,
-            stderr,
+            invalid_utf8: !(is_text(&end.stdout) && is_text(&end.stderr)),
+            stdout: end.stdout,
+            stderr: end.stderr,
             exit_code: end.exit_code,
             error: end.error,
             duration_ms: end.usage.wall_ms,
             output_truncated: end.stdout_dropped > 0 || end.stderr_dropped > 0,
             stdout_dropped_bytes: end.stdout_dropped,
             stderr_dropped_bytes: end.stderr_dropped,
-            invalid_utf8: stdout_odd || stderr_odd,
             output_files: end.written.files.into_iter().map(OutputFileRecord::from).collect(),
             output_files_omitted: end.written.files_omitted,
         }
     }
-}
 
-/// Bytes as text, and whether something had to be replaced.
-pub(in crate::wire) fn text(bytes: &[u8]) -> (String, bool) {
-    match String::from_utf8_lossy(bytes) {
-        Cow::Borrowed(text) => (text.to_owned(), false),
-        Cow::Owned(text) => (text, true),
+    /// The long texts in it, which are shared and not copied.
+    fn texts(&self) -> [Bytes; 2] {
+        [self.stdout.clone(), self.stderr.clone()]
+    }
+
+    /// As JSON.
+    pub(crate) fn pieces(&self) -> JsonPieces {
+        JsonPieces::of(self, &self.texts())
     }
 }
 
@@ -222,6 +228,11 @@ impl TimedOut {
     pub(crate) fn new(result: ExecuteResult) -> Self {
         let message = result.error.clone().unwrap_or_default();
         Self { result, message }
+    }
+
+    /// As JSON.
+    pub(crate) fn pieces(&self) -> JsonPieces {
+        JsonPieces::of(self, &self.result.texts())
     }
 }
 
@@ -256,7 +267,8 @@ enum Line<'a> {
     },
     Output {
         stream: &'static str,
-        data: Cow<'a, str>,
+        #[serde(serialize_with = "serialize_text")]
+        data: Bytes,
         seq: u64,
     },
     Keepalive {
@@ -271,43 +283,41 @@ enum Line<'a> {
     },
 }
 
-/// Events as lines of JSON. The same events always give the same bytes.
-pub(crate) fn ndjson(trace_id: &TraceId, events: &[Event]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for event in events {
-        // Writing strings and numbers to memory cannot fail.
-        let _ = serde_json::to_writer(&mut bytes, &line(trace_id, event));
-        bytes.push(b'\n');
-    }
-    bytes
-}
-
-fn line<'a>(trace_id: &'a TraceId, event: &'a Event) -> Line<'a> {
+/// Adds an event as a line of JSON. The same event always gives the same bytes.
+pub(crate) fn push_event(pieces: &mut JsonPieces, trace_id: &TraceId, event: &Event) {
     let (trace_id, seq) = (trace_id.as_str(), event.seq);
     match &event.kind {
-        EventKind::Started => Line::Status { trace_id, status: Status::Running.name(), seq },
+        EventKind::Started => {
+            pieces.push_line(&Line::Status { trace_id, status: Status::Running.name(), seq }, &[]);
+        }
         EventKind::Output(stream, data) => {
-            let data = String::from_utf8_lossy(data);
             let stream = match stream {
                 cloche_model::StreamName::Stdout => "stdout",
                 cloche_model::StreamName::Stderr => "stderr",
             };
-            Line::Output { stream, data, seq }
+            let data = data.clone();
+            pieces.push_line(&Line::Output { stream, data: data.clone(), seq }, &[data]);
         }
-        EventKind::Keepalive => Line::Keepalive { seq },
+        EventKind::Keepalive => pieces.push_line(&Line::Keepalive { seq }, &[]),
         EventKind::Over(execution) => {
             let result = ExecuteResult::of(execution);
-            // The first line is number 2, unless earlier ones were pushed out.
-            let evicted = execution.end.as_ref().is_some_and(|end| end.score.first_seq > 2)
-                && execution.end.as_ref().is_some_and(|end| !end.score.beats.is_empty());
-            let output_truncated = evicted || result.output_truncated;
-            Line::Result {
-                trace_id,
-                status: execution.status.name(),
-                result,
-                output_truncated,
-                seq,
-            }
+            let texts = result.texts();
+            pieces.push_line(&last_line(trace_id, execution, result, seq), &texts);
         }
     }
+}
+
+fn last_line<'a>(
+    trace_id: &'a str,
+    execution: &Execution,
+    result: ExecuteResult,
+    seq: u64,
+) -> Line<'a> {
+    // The first line is number 2, unless earlier ones were pushed out.
+    let evicted = execution
+        .end
+        .as_ref()
+        .is_some_and(|end| end.score.first_seq > 2 && !end.score.beats.is_empty());
+    let output_truncated = evicted || result.output_truncated;
+    Line::Result { trace_id, status: execution.status.name(), result, output_truncated, seq }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use cloche_engine::{now, rfc3339};
+use axum::body::Bytes;
+use cloche_engine::{JsonPieces, now, rfc3339, serialize_text_or_null};
 use cloche_model::{Decision, Execution, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
     DecisionRecord,
-    execute::{LanguageName, StatusName, text},
+    execute::{LanguageName, StatusName},
     files::OutputFileRecord,
 };
 
@@ -24,9 +25,13 @@ pub(crate) struct ExecutionRecord {
     /// The exit code, once it is over.
     exit_code: Option<i32>,
     /// Standard output, once it is over; not in lists.
-    stdout: Option<String>,
+    #[serde(serialize_with = "serialize_text_or_null")]
+    #[schema(value_type = Option<String>)]
+    stdout: Option<Bytes>,
     /// Standard error, likewise.
-    stderr: Option<String>,
+    #[serde(serialize_with = "serialize_text_or_null")]
+    #[schema(value_type = Option<String>)]
+    stderr: Option<Bytes>,
     /// What went wrong where it was not the code, or why it was refused.
     error: Option<String>,
     /// How long it ran, or has run so far.
@@ -61,7 +66,9 @@ pub(crate) struct ExecutionRecord {
     /// The size of the code.
     code_bytes: u64,
     /// The code, where the sandbox keeps it; not in lists.
-    code: Option<String>,
+    #[serde(serialize_with = "serialize_text_or_null")]
+    #[schema(value_type = Option<String>)]
+    code: Option<Bytes>,
     /// Whether output was left out because there was too much.
     output_truncated: bool,
     /// Bytes of standard output that were left out.
@@ -106,14 +113,21 @@ impl ExecutionRecord {
         let output = execution.end.as_ref();
         let code = execution.start.code.as_deref();
         Self {
-            stdout: output.map(|end| text(&end.stdout).0),
-            stderr: output.map(|end| text(&end.stderr).0),
-            code: code.map(|code| text(code).0),
+            stdout: output.map(|end| end.stdout.clone()),
+            stderr: output.map(|end| end.stderr.clone()),
+            code: code.map(Bytes::copy_from_slice),
             decision: decision.map(Into::into),
             output_files: output
                 .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
             ..Self::brief(execution)
         }
+    }
+
+    /// As JSON.
+    pub(crate) fn pieces(&self) -> JsonPieces {
+        let texts = [&self.stdout, &self.stderr, &self.code];
+        let texts: Vec<_> = texts.into_iter().flatten().cloned().collect();
+        JsonPieces::of(self, &texts)
     }
 
     /// Without.

@@ -122,8 +122,9 @@ fn capture<R: AsyncRead + Unpin + Send + 'static>(
         let Some(mut pipe) = pipe else { return captured };
         let mut buffer = vec![0; 64 << 10];
         while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
-            captured.keep(&buffer[..length], cap);
-            let _ = output.send(OutputChunk { stream, bytes: buffer[..length].to_vec() }).await;
+            let kept = captured.keep(&buffer[..length], cap);
+            let bytes = buffer[..length].to_vec();
+            let _ = output.send(OutputChunk { stream, bytes, kept }).await;
         }
         captured
     })

@@ -127,6 +127,18 @@ impl Ledger for Sqlite {
         self.writer.transaction(move |connection| Box::pin(end(connection, finish))).await
     }
 
+    async fn record_bytes(&self, trace: &TraceId) -> Result<u64> {
+        // The length of a blob is in the header of its row: the blob itself is not read.
+        let bytes: Option<i64> = sqlx::query_scalar(
+            "SELECT ifnull(length(stdout), 0) + ifnull(length(stderr), 0) \
+             + ifnull(length(code), 0) FROM executions WHERE trace_id = ?",
+        )
+        .bind(trace.as_str())
+        .fetch_optional(&self.readers)
+        .await?;
+        Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default())
+    }
+
     async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>> {
         let row = sqlx::query(whole_execution!(" WHERE e.trace_id = ? AND e.team_id = ?"))
             .bind(trace.as_str())
@@ -318,8 +330,8 @@ async fn update(
     .bind(integer(end.usage.peak_memory_bytes))
     .bind(integer(end.usage.micro_credits))
     .bind(end.score.to_string())
-    .bind(end.stdout)
-    .bind(end.stderr)
+    .bind(&end.stdout[..])
+    .bind(&end.stderr[..])
     .bind(end.written.layer.map(|layer| String::from(layer.digest)))
     .bind(written)
     .bind(trace.to_string())

@@ -97,8 +97,8 @@ pub(crate) fn thread_key(thread: &str) -> ThreadKey {
 pub(crate) fn end() -> ExecutionEnd {
     ExecutionEnd {
         exit_code: 3,
-        stdout: b"a\n\xff\n".to_vec(),
-        stderr: b"b".to_vec(),
+        stdout: b"a\n\xff\n".to_vec().into(),
+        stderr: b"b".to_vec().into(),
         stdout_dropped: 5,
         stderr_dropped: 0,
         error: Some("why".to_owned()),

@@ -1,0 +1,76 @@
+//! Runs in: server (no capabilities).
+//!
+//! Connections, and how long a client may keep still: `[connections]` of the file.
+
+use std::time::Duration;
+
+use cloche_gateway::GatewayConfig;
+use serde::Deserialize;
+
+use super::{SettingsError, size};
+
+/// The section of the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ConnectionsFile {
+    /// At once, in all.
+    most: Option<usize>,
+    /// At once, of one address.
+    per_address: Option<usize>,
+    /// At once, of one address of this machine.
+    per_loopback: Option<usize>,
+    /// For the headers of a request.
+    header_seconds: Option<f64>,
+    /// For the first bytes of a body, and the next.
+    body_seconds: Option<f64>,
+    /// Bytes a second that a body has to come at beyond that.
+    body_rate: Option<String>,
+    /// Without a request.
+    idle_seconds: Option<f64>,
+    /// Without reading an answer.
+    write_seconds: Option<f64>,
+}
+
+impl ConnectionsFile {
+    pub(super) fn apply(&self, usual: GatewayConfig) -> Result<GatewayConfig, SettingsError> {
+        let most = self.most.unwrap_or(usual.connections);
+        Ok(GatewayConfig {
+            connections: most,
+            per_address: self.per_address.unwrap_or(usual.per_address),
+            per_loopback: self.per_loopback.unwrap_or(most),
+            header_timeout: seconds(self.header_seconds, usual.header_timeout)?,
+            body_timeout: seconds(self.body_seconds, usual.body_timeout)?,
+            body_rate: size("connections.body_rate", &self.body_rate)?.unwrap_or(usual.body_rate),
+            idle_timeout: seconds(self.idle_seconds, usual.idle_timeout)?,
+            write_timeout: seconds(self.write_seconds, usual.write_timeout)?,
+            ..usual
+        })
+    }
+}
+
+/// The longest that a client may keep still.
+const HOUR: f64 = 3600.0;
+
+fn seconds(value: Option<f64>, usual: Duration) -> Result<Duration, SettingsError> {
+    match value {
+        None => Ok(usual),
+        Some(seconds) if (0.05..=HOUR).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        Some(seconds) => Err(SettingsError::Patience(seconds)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_limited_as_the_file_says() {
+        let file: ConnectionsFile =
+            toml::from_str("most = 50\nper_address = 5\nidle_seconds = 0.5\n").unwrap();
+        let config = file.apply(GatewayConfig::default()).unwrap();
+        assert_eq!((config.connections, config.per_address, config.per_loopback), (50, 5, 50));
+        assert_eq!(config.idle_timeout, Duration::from_millis(500));
+        let file = ConnectionsFile { write_seconds: Some(0.0), ..file };
+        assert!(file.apply(GatewayConfig::default()).is_err());
+    }
+}

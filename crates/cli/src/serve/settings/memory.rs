@@ -1,0 +1,53 @@
+//! Runs in: server (no capabilities).
+//!
+//! The memory that callers share: `[memory]` of the file.
+
+use cloche_engine::MemoryConfig;
+use cloche_model::ByteSize;
+use serde::Deserialize;
+
+use super::{SettingsError, size};
+
+/// The section of the file; what is missing follows the memory of the host.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct MemoryFile {
+    /// For bodies of requests.
+    bodies: Option<String>,
+    /// For what executions print.
+    outputs: Option<String>,
+    /// For records that are read again.
+    replies: Option<String>,
+}
+
+impl MemoryFile {
+    pub(super) fn budgets(&self) -> Result<MemoryConfig, SettingsError> {
+        let usual = MemoryConfig::default();
+        Ok(MemoryConfig {
+            bodies: size("memory.bodies", &self.bodies)?.unwrap_or(usual.bodies),
+            outputs: size("memory.outputs", &self.outputs)?.unwrap_or(usual.outputs),
+            replies: size("memory.replies", &self.replies)?.unwrap_or(usual.replies),
+        })
+    }
+
+    /// The largest body: it needs twice its size, and one key may have half of the budget.
+    pub(super) fn largest_body(&self, usual: ByteSize) -> Result<ByteSize, SettingsError> {
+        let fits = ByteSize(self.budgets()?.bodies.bytes() / 4);
+        Ok(usual.min(fits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_budget_for_bodies_lowers_the_largest_body() {
+        let file: MemoryFile = toml::from_str("bodies = \"8M\"").unwrap();
+        assert_eq!(file.largest_body(ByteSize::mib(32)).unwrap(), ByteSize::mib(2));
+        assert_eq!(file.budgets().unwrap().outputs, MemoryConfig::default().outputs);
+        let usual = MemoryFile::default().largest_body(ByteSize::mib(32)).unwrap();
+        assert_eq!(usual, ByteSize::mib(32));
+        assert!(MemoryFile { bodies: Some("much".into()), ..file }.budgets().is_err());
+    }
+}

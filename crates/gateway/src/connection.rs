@@ -1,0 +1,104 @@
+//! Runs in: server (no capabilities).
+//!
+//! One connection, HTTP/1.1 or HTTP/2, with an end to every wait for its client: for its next request,
+//! and for it to read what it was answered. Knows no route.
+
+mod stall;
+mod watch;
+
+use std::{convert::Infallible, pin::pin, sync::Arc};
+
+use axum::{Router, body::Body, extract::Request};
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::GatewayConfig;
+use stall::StallGuard;
+use watch::{Silence, Watch, WatchedBody};
+
+/// How often an HTTP/2 connection is asked whether it is still there, and how long it may take.
+const PING: std::time::Duration = std::time::Duration::from_secs(20);
+/// Requests at once on one HTTP/2 connection.
+const STREAMS: u32 = 100;
+/// The most bytes of all headers of a request.
+const HEADERS: u32 = 64 << 10;
+/// Bytes that a client may send ahead of what is read, on a stream and on a connection.
+const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
+/// Bytes of an answer that wait for a stream's client.
+const SEND_BUFFER: usize = 64 << 10;
+/// Streams that a client may open and reset before any is looked at.
+const RESETS: usize = 20;
+
+/// Serves a connection until it ends, its client keeps still for too long, or `shutdown` fires.
+pub(crate) async fn serve_connection(
+    stream: TcpStream,
+    app: Router,
+    config: &GatewayConfig,
+    shutdown: CancellationToken,
+) {
+    // Answers are small and awaited; without this they wait for the client's acknowledgement.
+    let _ = stream.set_nodelay(true);
+    let watch = Arc::new(Watch::new());
+    let watching = Arc::clone(&watch);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (app, visit) = (app.clone(), watching.enter());
+        async move {
+            let Ok(response) = app.oneshot(request.map(Body::new)).await;
+            Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, visit)))
+        }
+    });
+    let builder = builder(config);
+    let io = TokioIo::new(StallGuard::new(stream, config.write_timeout));
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection.as_mut() => Some(ended),
+                _ = watch.silence(config) => None,
+            }
+        }
+        silence = watch.silence(config) => {
+            // A client that does not read would not hear a farewell either.
+            if silence == Silence::Idle {
+                connection.as_mut().graceful_shutdown();
+                let _ = timeout(config.linger, connection.as_mut()).await;
+            }
+            tracing::debug!(?silence, "a connection is closed");
+            None
+        }
+    };
+    if let Some(Err(error)) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// Both protocols. Of floods of CONTINUATION frames and of resets the libraries take no more than these
+/// settings say: headers are counted while they come, and a connection that resets too much is closed.
+fn builder(config: &GatewayConfig) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(config.header_timeout)
+        .max_buf_size(HEADERS as usize);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEADERS)
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .max_send_buf_size(SEND_BUFFER)
+        .max_pending_accept_reset_streams(RESETS);
+    builder
+}

@@ -1,0 +1,61 @@
+//! Runs in: server (no capabilities).
+//!
+//! The pace at which a client has to send a body: every piece within a time, and all of it at no less
+//! than a rate. Only the time that we wait for the client counts.
+
+use std::time::Duration;
+
+use cloche_model::ByteSize;
+use tokio::time::{Instant, error::Elapsed, timeout};
+
+/// How a body comes along.
+#[derive(Debug)]
+pub(crate) struct BodyPace {
+    patience: Duration,
+    rate: u64,
+    waited: Duration,
+    received: u64,
+}
+
+impl BodyPace {
+    /// Each piece within `patience`; all of it within the same and a second for each `rate` bytes.
+    pub(crate) fn new(patience: Duration, rate: ByteSize) -> Self {
+        Self { patience, rate: rate.bytes().max(1), waited: Duration::ZERO, received: 0 }
+    }
+
+    /// Waits for the next piece.
+    pub(crate) async fn wait_for<F: Future>(&mut self, next: F) -> Result<F::Output, Elapsed> {
+        let started = Instant::now();
+        let next = timeout(self.left(), next).await;
+        self.waited += started.elapsed();
+        next
+    }
+
+    /// So many bytes came.
+    pub(crate) fn count(&mut self, bytes: usize) {
+        self.received += bytes as u64;
+    }
+
+    fn left(&self) -> Duration {
+        let earned = Duration::from_secs(self.received / self.rate);
+        let all = self.patience.saturating_add(earned).saturating_sub(self.waited);
+        all.min(self.patience)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fast_sender_earns_time_and_a_slow_one_loses_it() {
+        let second = Duration::from_secs(1);
+        let mut pace = BodyPace::new(10 * second, ByteSize(100));
+        pace.waited = 8 * second;
+        assert_eq!(pace.left(), 2 * second);
+        pace.count(350);
+        assert_eq!(pace.left(), 5 * second);
+        pace.count(1_000_000);
+        assert_eq!(pace.left(), 10 * second);
+    }
+}

@@ -1,0 +1,91 @@
+//! Runs in: server (no capabilities).
+//!
+//! How many connections each address has, so that one client cannot take the places of all.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+/// Counts connections by address. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Peers {
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    per_address: usize,
+    per_loopback: usize,
+}
+
+/// One connection of an address; dropping it makes room for another.
+pub(crate) struct PeerPlace {
+    peers: Peers,
+    network: IpAddr,
+}
+
+impl Peers {
+    pub(crate) fn new(per_address: usize, per_loopback: usize) -> Self {
+        Self { open: Arc::default(), per_address, per_loopback }
+    }
+
+    /// A place for a connection from this address; none if it has all it may have.
+    pub(crate) fn enter(&self, address: IpAddr) -> Option<PeerPlace> {
+        let network = network(address);
+        let most = if network.is_loopback() { self.per_loopback } else { self.per_address };
+        let mut open = self.open.lock();
+        let count = open.entry(network).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(PeerPlace { peers: self.clone(), network })
+    }
+}
+
+impl Drop for PeerPlace {
+    fn drop(&mut self) {
+        let mut open = self.peers.open.lock();
+        if let Some(count) = open.get_mut(&self.network) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.network);
+            }
+        }
+    }
+}
+
+/// The address that is counted: of IPv6 the /64 network, as a client has all addresses of one.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) if !v6.is_loopback() => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_so_many_connections_and_no_more() {
+        let peers = Peers::new(1, 2);
+        let enter = |address: &str| peers.enter(address.parse().unwrap());
+        let first = enter("192.0.2.1");
+        assert!(first.is_some() && enter("192.0.2.1").is_none());
+        assert!(enter("192.0.2.2").is_some());
+        assert!(enter("::ffff:192.0.2.1").is_none());
+        drop(first);
+        assert!(enter("::ffff:192.0.2.1").is_some());
+        let places = [enter("127.0.0.1"), enter("127.0.0.1")];
+        assert!(places.iter().all(Option::is_some) && enter("127.0.0.1").is_none());
+        let place = enter("2001:db8::1");
+        assert!(place.is_some() && enter("2001:db8::2").is_none());
+        assert!(enter("2001:db8:0:1::1").is_some());
+        drop((places, place));
+        assert!(peers.open.lock().is_empty());
+    }
+}

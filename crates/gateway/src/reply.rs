@@ -1,0 +1,78 @@
+//! Runs in: server (no capabilities).
+//!
+//! Answers that may be large: JSON and events that are encoded while the client reads, from buffers
+//! that all readers share. What is held for a client that does not read is one chunk.
+
+use std::{collections::VecDeque, convert::Infallible};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use cloche_engine::{Event, JsonPieces, Output, Reader};
+use cloche_model::TraceId;
+use futures::stream;
+
+use crate::wire::push_event;
+
+/// An answer of JSON.
+pub(crate) fn json(status: StatusCode, pieces: JsonPieces) -> Response {
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    let body = match pieces.into_small() {
+        Ok(bytes) => Body::from(bytes),
+        Err(pieces) => Body::from_stream(stream::unfold(pieces, |mut pieces| async move {
+            let chunk = pieces.next_chunk()?;
+            Some((Ok::<_, Infallible>(chunk), pieces))
+        })),
+    };
+    (status, kind, body).into_response()
+}
+
+/// Events as they come, one JSON object on each line.
+pub(crate) fn events(trace_id: TraceId, output: Output) -> Response {
+    let (reader, events) = match output {
+        Output::Over(events) => (None, events.into()),
+        Output::Live(reader) => (Some(reader), VecDeque::new()),
+    };
+    let lines = EventLines { trace_id, reader, events, pieces: JsonPieces::default() };
+    let body = Body::from_stream(stream::unfold(lines, |mut lines| async move {
+        let chunk = lines.next_chunk().await?;
+        Some((Ok::<_, Infallible>(chunk), lines))
+    }));
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-ndjson"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // Asks proxies not to gather lines before they pass them on.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, body).into_response()
+}
+
+/// Lines that are serialised together; long ones are escaped only when they are written.
+const LINES: usize = 64;
+
+struct EventLines {
+    trace_id: TraceId,
+    /// Where further events come from, if any can.
+    reader: Option<Reader>,
+    events: VecDeque<Event>,
+    pieces: JsonPieces,
+}
+
+impl EventLines {
+    async fn next_chunk(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(chunk) = self.pieces.next_chunk() {
+                return Some(chunk);
+            }
+            if self.events.is_empty() {
+                self.events = self.reader.as_mut()?.next().await?.into();
+            }
+            let few = self.events.len().min(LINES);
+            for event in self.events.drain(..few) {
+                push_event(&mut self.pieces, &self.trace_id, &event);
+            }
+        }
+    }
+}
