@@ -6,6 +6,8 @@ use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeRoom};
 use ipnet::IpNet;
 
+use crate::StorageConfig;
+
 /// Settings of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -22,6 +24,8 @@ pub struct EngineConfig {
     pub gates: GateConfig,
     /// The homes of threads.
     pub homes: HomesConfig,
+    /// Storage budgets.
+    pub storage: StorageConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
 }
@@ -35,6 +39,7 @@ impl Default for EngineConfig {
             lease: Duration::from_secs(60),
             gates: GateConfig::default(),
             homes: HomesConfig::default(),
+            storage: StorageConfig::default(),
             webhook: WebhookConfig::default(),
         }
     }

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cloche_model::{
-    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, Status, Team,
-    TraceId,
+    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, Moment, Status,
+    Team, TraceId,
 };
-use cloche_store::{Begun, Cursor, ExecutionFilter};
+use cloche_store::{Begun, Cursor, ExecutionFilter, StoreError};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
@@ -16,7 +16,9 @@ use crate::{
     clock,
     drive::UNAVAILABLE,
     live::{Live, Stop},
-    nowhere, replay, secrets, threads,
+    nowhere, replay, secrets,
+    storage::over_budget,
+    threads,
 };
 
 /// An execution that has begun.
@@ -154,16 +156,42 @@ impl Engine {
         }
         if request.thread.is_some() {
             self.layers()?;
+            inner.host_storage.check_lately()?;
         }
         let slot = inner.slots.take(caller)?;
-        if caller.sandbox.retention.code {
+        if caller.sandbox.retention.code && !inner.host_storage.is_short() {
             start.code = Some(request.code.into_bytes());
         }
         let until = start.created_at.plus(inner.config.lease);
-        match inner.store.begin(start.clone(), until).await? {
-            Begun::Started => Ok((run, slot)),
-            Begun::ThreadBusy => Err(threads::busy()),
+        self.begin_within_budget(&caller.team, start, until).await?;
+        Ok((run, slot))
+    }
+
+    /// Writes the running row. A team at its budget is pruned by its policy first.
+    async fn begin_within_budget(
+        &self,
+        team: &Team,
+        start: &ExecutionStart,
+        until: Moment,
+    ) -> Result<(), Refusal> {
+        let budget = self.storage_budget(team);
+        for is_pruned in [false, true] {
+            if is_pruned {
+                self.make_room(team, 1).await?;
+            }
+            let mut begun = self.inner.store.begin(start.clone(), until, budget).await;
+            if matches!(begun, Err(StoreError::Full)) && self.inner.host_storage.release_ballast() {
+                begun = self.inner.store.begin(start.clone(), until, budget).await;
+            }
+            match begun? {
+                Begun::Started => return Ok(()),
+                Begun::ThreadBusy => return Err(threads::busy()),
+                Begun::OverBudget => {}
+            }
         }
+        let refusal = over_budget(team, budget.unwrap_or_default());
+        // The contract's status for every limit of a plan. Asking again soon does not help.
+        Err(Refusal { code: ErrorCode::RateLimited, ..refusal })
     }
 
     /// Where the result goes: what the request says, else what the key says, else nowhere.

@@ -1,6 +1,7 @@
 //! What is counted, for Prometheus. Whoever counts does not know how it is shown.
 
 mod agents;
+mod storage;
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use prometheus_client::{
 use crate::Snapshot;
 
 pub use agents::AgentMetrics;
+pub(crate) use storage::StorageMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ExecutionLabels {
@@ -52,6 +54,7 @@ pub struct Metrics {
     target: Family<PoolLabels, Gauge>,
     webhooks: Family<ResultLabels, Counter>,
     pub(crate) agents: AgentMetrics,
+    pub(crate) storage: StorageMetrics,
 }
 
 impl Metrics {
@@ -68,6 +71,7 @@ impl Metrics {
             target: Family::default(),
             webhooks: Family::default(),
             agents: AgentMetrics::default(),
+            storage: StorageMetrics::default(),
         };
         metrics.register();
         metrics
@@ -95,6 +99,7 @@ impl Metrics {
             self.webhooks.clone(),
         );
         self.agents.register(registry);
+        self.storage.register(registry);
     }
 
     pub(crate) fn execution_over(&self, status: Status, language: Option<Language>) {

@@ -22,6 +22,7 @@ use super::{
 };
 
 mod layers;
+mod storage;
 
 pub(super) use layers::LayersArguments;
 use layers::LayersFile;
@@ -65,6 +66,7 @@ struct File {
     gates: GateFile,
     threads: ThreadsFile,
     layers: LayersFile,
+    storage: storage::StorageFile,
     mcp: McpFile,
 }
 
@@ -285,6 +287,7 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     }
     engine.gates = gates(&file.gates);
     engine.homes = homes(&file.threads)?;
+    engine.storage = storage::config(&file.storage)?;
     Ok(engine)
 }
 

@@ -29,6 +29,7 @@ mod processes;
 mod python_client;
 mod schemathesis;
 mod stop;
+mod storage;
 mod streaming;
 #[path = "../support/cloche.rs"]
 mod support;

@@ -99,6 +99,7 @@ pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
         plan: Plan::Free,
         max_concurrency: None,
         max_timeout: None,
+        storage: None,
         gates: GateSettings::default(),
         created_at: Moment(1),
     };
