@@ -6,7 +6,7 @@ use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeRoom};
 use ipnet::IpNet;
 
-use crate::MemoryConfig;
+use crate::{MemoryConfig, StorageConfig};
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct EngineConfig {
     pub gates: GateConfig,
     /// The homes of threads.
     pub homes: HomesConfig,
+    /// Storage budgets.
+    pub storage: StorageConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
 }
@@ -40,6 +42,7 @@ impl Default for EngineConfig {
             memory: MemoryConfig::default(),
             gates: GateConfig::default(),
             homes: HomesConfig::default(),
+            storage: StorageConfig::default(),
             webhook: WebhookConfig::default(),
         }
     }

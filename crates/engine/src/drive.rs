@@ -3,18 +3,18 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use cloche_layers::crash;
 use cloche_model::{
-    Captured, DeliveryStatus, Ending, Execution, ExecutionEnd, ExecutionStart, Limits, Outcome,
-    Score, Seconds, Status, StreamName, Team, Timings, Usage, UsageReport, Written,
+    Captured, DeliveryStatus, Ending, ErrorCode, Execution, ExecutionEnd, ExecutionStart, Limits,
+    Outcome, Score, Seconds, Status, StreamName, Team, Timings, Usage, UsageReport, Written,
 };
-use cloche_store::{Finish, Finished, StoreError, ThreadKey};
+use cloche_store::{Finish, ThreadKey};
 use tokio::sync::mpsc;
 
 use crate::{
     Admitted, DispatchError, Engine, clock,
     lines::Splitter,
     live::{Live, Stop},
+    record::QUOTA,
 };
 
 /// Chunks of output that may wait for the log.
@@ -89,7 +89,7 @@ impl Engine {
         };
         let (timings, reason) = (ended.outcome.timings, ended.reason);
         let sealing = Instant::now();
-        let execution = self.record(start, ended, &limits).await;
+        let execution = self.record(start, ended, (&limits, team)).await;
         self.inner.metrics.phases(&timings, timings.seal + sealing.elapsed());
         self.inner.metrics.execution_over(execution.status, execution.start.language);
         EndedExecution { execution: Arc::new(execution), reason }
@@ -106,6 +106,9 @@ impl Engine {
         let key = ThreadKey { team: start.team.clone(), id: thread.clone() };
         match self.home(&key, team).await {
             Ok(home) => Ok(run.with_home(home)),
+            Err(refusal) if refusal.code == ErrorCode::QuotaExceeded => {
+                Err(DispatchError::Impossible(refusal.message.into_owned()))
+            }
             Err(refusal) => {
                 tracing::error!(error = %refusal, source = ?refusal.source, %thread, "no home");
                 Err(DispatchError::Impossible("the home of this thread cannot be read".to_owned()))
@@ -154,7 +157,12 @@ impl Engine {
     }
 
     /// Writes the end to the ledger; the caller hears of it only after that.
-    async fn record(&self, start: ExecutionStart, ended: Ended, limits: &Limits) -> Execution {
+    async fn record(
+        &self,
+        start: ExecutionStart,
+        ended: Ended,
+        (limits, team): (&Limits, &Team),
+    ) -> Execution {
         let Ended { verdict, outcome, heads: [stdout, stderr], score, .. } = ended;
         let tail = |stream: &Captured| stream.tail().to_vec();
         let end = ExecutionEnd {
@@ -179,7 +187,9 @@ impl Engine {
             status: verdict.status,
             end: end.clone(),
             thread: thread.clone(),
+            moves_head: true,
             webhook_delay: has_webhook.then(|| schedule.first().copied().unwrap_or_default()),
+            budget: None,
         };
         let mut execution = Execution {
             start,
@@ -187,53 +197,25 @@ impl Engine {
             end: Some(end),
             webhook_status: has_webhook.then_some(DeliveryStatus::Pending),
         };
-        let wrote = finish.end.written.layer.is_some();
-        let lost = match self.finish(finish).await {
-            Ok(lost) => lost,
-            Err(error) => {
+        match (self.finish_within_budget(finish, team).await, &mut execution.end) {
+            (Ok(recorded), Some(end)) => {
+                let moved = recorded.thread.is_some() && recorded.end.written.layer.is_some();
+                (end.error, end.written) = (recorded.end.error, recorded.end.written);
+                self.look_after(thread.filter(|_| moved));
+            }
+            (Err(error), Some(end)) => {
                 tracing::error!(%error, trace_id = %execution.start.trace_id, "the end was not written to the ledger");
                 execution.status = Status::Failed;
-                Some("the result could not be recorded")
+                end.error = Some("the result could not be recorded".to_owned());
             }
-        };
-        match (lost, &mut execution.end) {
-            (Some(why), Some(end)) => end.error = Some(why.to_owned()),
-            _ => self.look_after(thread.filter(|_| wrote)),
+            (_, None) => {}
         }
         if has_webhook {
             self.inner.courier.wake();
         }
         execution
     }
-
-    /// Writes the end. What the record says instead of the outcome's own error, if the thread was
-    /// lost on the way.
-    async fn finish(&self, finish: Finish) -> Result<Option<&'static str>, StoreError> {
-        let store = &self.inner.store;
-        let moves = finish.thread.is_some() && finish.end.written.layer.is_some();
-        if moves {
-            crash::point("layer-durable");
-        }
-        let finished = store.finish(finish.clone()).await?;
-        if moves {
-            crash::point("head-moved");
-        }
-        if finished != Finished::ThreadLost {
-            return Ok(None);
-        }
-        tracing::error!(trace_id = %finish.trace_id, "an execution lost its thread");
-        let mut finish = Finish { thread: None, ..finish };
-        finish.end.error = Some(LOST.to_owned());
-        store.finish(finish).await?;
-        Ok(Some(LOST))
-    }
 }
-
-/// What the record says when the home had no room for what was written.
-const QUOTA: &str = "disk quota exceeded";
-/// What the record says when the thread's head could not be moved.
-const LOST: &str =
-    "the thread was taken over while this execution ran; what it wrote to its home is not kept";
 
 fn verdict(outcome: &Outcome, limits: &Limits, stopped_by: Option<Stop>) -> Verdict {
     let plain = |status, exit_code| Verdict { status, exit_code, error: None };

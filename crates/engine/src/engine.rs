@@ -28,6 +28,7 @@ use crate::{
     live::{Live, Stop},
     memory::Memory,
     secrets,
+    storage::{HostStorage, Reservations},
     webhook::{Courier, CourierError},
 };
 
@@ -61,6 +62,12 @@ pub(crate) struct Inner {
     draining: AtomicBool,
     /// Threads that are being squashed.
     pub(crate) squashing: Mutex<HashSet<ThreadKey>>,
+    /// Parts of budgets that are promised to bytes on their way.
+    pub(crate) reservations: Reservations,
+    /// The file system of the data directory.
+    pub(crate) host_storage: HostStorage,
+    /// Held while history is pruned to make room.
+    pub(crate) pruning: tokio::sync::Mutex<()>,
     /// Asks for a sweep before it is time.
     pub(crate) sweep_now: Notify,
     /// What URLs are signed with, once one was.
@@ -95,6 +102,9 @@ pub enum OpenError {
     /// The store could not be opened or brought into order.
     #[error("cannot open the store")]
     Store(#[from] StoreError),
+    /// What teams store could not be counted, so that no budget would hold.
+    #[error("cannot count what teams store")]
+    Uncounted(#[source] Refusal),
     /// Webhooks cannot be sent with these settings.
     #[error("cannot prepare webhooks")]
     Webhook(#[from] CourierError),
@@ -113,6 +123,7 @@ impl Engine {
     ) -> Result<Self, OpenError> {
         let lock = claim(data_dir)?;
         let scratch = clear(data_dir)?;
+        let host_storage = HostStorage::open(data_dir, config.storage.reserve);
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&data_dir.join("cloche.db")).await?);
         let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
         let ended = store.recover(clock::now(), RESTARTED, first_attempt).await?;
@@ -137,6 +148,9 @@ impl Engine {
             runs: TaskTracker::new(),
             draining: AtomicBool::new(false),
             squashing: Mutex::default(),
+            reservations: Reservations::default(),
+            host_storage,
+            pruning: tokio::sync::Mutex::default(),
             sweep_now: Notify::new(),
             signing_key: OnceCell::new(),
             scratch,
@@ -145,6 +159,7 @@ impl Engine {
             lock,
         };
         let engine = Self { inner: Arc::new(inner) };
+        engine.count_storage_once().await.map_err(OpenError::Uncounted)?;
         engine.start_background();
         Ok(engine)
     }
@@ -154,6 +169,7 @@ impl Engine {
         let courier = Arc::clone(&inner.courier);
         inner.background.spawn(courier.run(inner.closing.clone()));
         inner.background.spawn(self.clone().expire());
+        inner.background.spawn(self.clone().watch_disk());
         inner.background.spawn(self.clone().keep_house(inner.config.homes.sweep_every));
     }
 
@@ -221,6 +237,7 @@ impl Engine {
             Err(error) => tracing::error!(%error, "pending approvals could not be counted"),
         }
         self.inner.metrics.show_memory(&self.inner.memory);
+        self.measure_storage().await;
         let running = self.inner.live.read().len();
         self.inner.metrics.text(running, self.inner.dispatcher.snapshot())
     }

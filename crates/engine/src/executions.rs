@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cloche_model::{
     CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, HomeState,
-    Status, Team, TraceId,
+    Moment, Status, Team, TraceId,
 };
-use cloche_store::{Begun, Cursor, ExecutionFilter};
+use cloche_store::{Begun, Cursor, ExecutionFilter, StoreError};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
@@ -17,7 +17,9 @@ use crate::{
     drive::{EndReason, EndedExecution, UNAVAILABLE},
     live::{Live, Stop},
     memory::{MEMORY_WAIT, hold_output},
-    nowhere, replay, secrets, threads,
+    nowhere, replay, secrets,
+    storage::over_budget,
+    threads,
 };
 
 /// An execution that has begun.
@@ -182,21 +184,51 @@ impl Engine {
         }
         if request.thread.is_some() {
             self.layers()?;
+            inner.host_storage.check_lately()?;
         }
         let slot = inner.slots.take(caller)?;
-        if caller.sandbox.retention.code {
+        if caller.sandbox.retention.code && !inner.host_storage.is_short() {
             start.code = Some(request.code.into_bytes());
         }
         let until = start.created_at.plus(inner.config.lease);
-        let begun = match home.cloned() {
-            Some(home) => inner.store.begin_approved(start.clone(), until, home).await?,
-            None => inner.store.begin(start.clone(), until).await?,
+        self.begin_within_budget(&caller.team, start, until, home).await?;
+        Ok((run, slot))
+    }
+
+    /// Writes the running row. A team at its budget is pruned by its policy first.
+    async fn begin_within_budget(
+        &self,
+        team: &Team,
+        start: &ExecutionStart,
+        until: Moment,
+        home: Option<&HomeState>,
+    ) -> Result<(), Refusal> {
+        let (store, budget) = (&self.inner.store, self.storage_budget(team));
+        let begin = || async {
+            let start = start.clone();
+            match home.cloned() {
+                Some(home) => store.begin_approved(start, until, budget, home).await,
+                None => store.begin(start, until, budget).await,
+            }
         };
-        match begun {
-            Begun::Started => Ok((run, slot)),
-            Begun::ThreadBusy => Err(threads::busy()),
-            Begun::ThreadChanged => Err(threads::changed()),
+        for is_pruned in [false, true] {
+            if is_pruned {
+                self.make_room(team, 1).await?;
+            }
+            let mut begun = begin().await;
+            if matches!(begun, Err(StoreError::Full)) && self.inner.host_storage.release_ballast() {
+                begun = begin().await;
+            }
+            match begun? {
+                Begun::Started => return Ok(()),
+                Begun::ThreadBusy => return Err(threads::busy()),
+                Begun::ThreadChanged => return Err(threads::changed()),
+                Begun::OverBudget => {}
+            }
         }
+        let refusal = over_budget(team, budget.unwrap_or_default());
+        // The contract's status for every limit of a plan. Asking again soon does not help.
+        Err(Refusal { code: ErrorCode::RateLimited, ..refusal })
     }
 
     /// Where the result goes: what the request says, else what the key says, else nowhere.

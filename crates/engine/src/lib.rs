@@ -23,12 +23,14 @@ mod local;
 mod memory;
 mod metrics;
 mod nowhere;
+mod record;
 mod refusal;
 mod remote;
 mod replay;
 mod responses;
 mod secrets;
 pub mod sidecar;
+mod storage;
 mod threads;
 mod webhook;
 
@@ -39,7 +41,9 @@ pub use admin::{
 };
 pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
-pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, ResponseRow};
+pub use cloche_store::{
+    ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, ResponseRow, StorageUsage,
+};
 pub use clock::{now, parse_rfc3339, rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
@@ -57,5 +61,8 @@ pub use metrics::{AgentMetrics, Metrics};
 pub use nowhere::Nowhere;
 pub use refusal::Refusal;
 pub use remote::{Remote, RemoteConfig, RemoteError};
+pub use storage::{
+    HistoryPolicy, HostRoom, PlanStorage, PrunedHistory, StorageConfig, StorageReserve, TeamStorage,
+};
 pub use threads::{Difference, History, TarStream, ThreadPage};
 pub use webhook::CourierError;

@@ -2,6 +2,7 @@
 
 mod agents;
 mod memory;
+mod storage;
 
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use prometheus_client::{
 use crate::{Snapshot, memory::Memory};
 
 pub use agents::AgentMetrics;
+pub(crate) use storage::StorageMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ExecutionLabels {
@@ -54,6 +56,7 @@ pub struct Metrics {
     webhooks: Family<ResultLabels, Counter>,
     pub(crate) agents: AgentMetrics,
     memory: memory::MemoryMetrics,
+    pub(crate) storage: StorageMetrics,
 }
 
 impl Metrics {
@@ -71,6 +74,7 @@ impl Metrics {
             webhooks: Family::default(),
             agents: AgentMetrics::default(),
             memory: memory::MemoryMetrics::default(),
+            storage: StorageMetrics::default(),
         };
         metrics.register();
         metrics
@@ -99,6 +103,7 @@ impl Metrics {
         );
         self.agents.register(registry);
         self.memory.register(registry);
+        self.storage.register(registry);
     }
 
     pub(crate) fn execution_over(&self, status: Status, language: Option<Language>) {

@@ -5,6 +5,8 @@ use std::{borrow::Cow, error::Error, time::Duration};
 use cloche_model::{ErrorCode, Invalid, TraceId};
 use cloche_store::StoreError;
 
+use crate::storage::NO_ROOM;
+
 /// A request that was refused or that failed. The source is never sent out.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -60,6 +62,7 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Conflict(message) => Self::new(ErrorCode::Conflict, message),
+            StoreError::Full => Self::new(ErrorCode::InsufficientStorage, NO_ROOM),
             error => Self::internal(error),
         }
     }

@@ -5,9 +5,9 @@ mod homes;
 mod upkeep;
 
 use cloche_model::{ErrorCode, Point, PointName, Team, Thread, ThreadId};
-use cloche_store::{Moved, ThreadKey};
+use cloche_store::{Fork, Moved, ThreadKey};
 
-use crate::{Engine, Refusal, clock};
+use crate::{Engine, Refusal, clock, storage::over_budget};
 
 pub use exchange::TarStream;
 pub use homes::Difference;
@@ -60,6 +60,9 @@ pub(crate) fn settle(moved: Moved) -> Result<Thread, Refusal> {
             Err(Refusal::new(ErrorCode::Conflict, "there is a thread of this name already"))
         }
         Moved::Changed => Err(changed()),
+        Moved::OverBudget => {
+            Err(Refusal::new(ErrorCode::QuotaExceeded, "storage budget of the team exceeded"))
+        }
         Moved::Stale => {
             Err(Refusal::new(ErrorCode::Conflict, "the thread changed meanwhile; try again"))
         }
@@ -164,7 +167,19 @@ impl Engine {
             Some(name) => self.point(team, id, name).await?.seq,
             None => thread.head,
         };
-        settle(self.inner.store.fork(&key(team, id), seq, new, clock::now()).await?)
+        self.inner.host_storage.check()?;
+        for is_pruned in [false, true] {
+            if is_pruned {
+                self.make_room(team, 1).await?;
+            }
+            let (source, thread, at) = (key(team, id), new.clone(), clock::now());
+            let fork = Fork { source, seq, thread, at, budget: self.unreserved_budget(team) };
+            let moved = self.inner.store.fork(fork).await?;
+            if moved != Moved::OverBudget {
+                return settle(moved);
+            }
+        }
+        Err(over_budget(team, self.storage_budget(team).unwrap_or_default()))
     }
 
     /// Goes back to a point, which is a new point itself.
@@ -179,15 +194,29 @@ impl Engine {
     ) -> Result<Thread, Refusal> {
         self.find_thread(team, id).await?;
         let seq = self.point(team, id, to).await?.seq;
-        settle(self.inner.store.rollback(&key(team, id), seq, clock::now()).await?)
+        for is_pruned in [false, true] {
+            if is_pruned {
+                self.make_room(team, 1).await?;
+            }
+            let budget = self.unreserved_budget(team);
+            let moved =
+                self.inner.store.rollback(&key(team, id), seq, clock::now(), budget).await?;
+            if moved != Moved::OverBudget {
+                return settle(moved);
+            }
+        }
+        Err(over_budget(team, self.storage_budget(team).unwrap_or_default()))
     }
 
-    /// Deletes a thread with all its points. Layers that nothing else needs are swept later.
+    /// Deletes a thread with all its points. Layers that nothing else needs go in the background.
     ///
     /// # Errors
     /// When there is none that the team may see, or somebody holds it.
     pub async fn delete_thread(&self, team: &Team, id: &ThreadId) -> Result<(), Refusal> {
+        let layers = self.inner.store.thread_layers(&key(team, id)).await?;
         settle(self.inner.store.delete_thread(&key(team, id), clock::now()).await?)?;
+        let engine = self.clone();
+        self.inner.background.spawn(async move { engine.remove_layers(&layers).await });
         self.inner.sweep_now.notify_one();
         Ok(())
     }

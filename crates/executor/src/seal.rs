@@ -180,6 +180,11 @@ pub(crate) async fn seal(
     left: &Left,
 ) -> Result<Written, RunError> {
     match try_seal(spawner, keep, left).await {
+        // The program has run, and its outcome does not depend on the disk of this host.
+        Err(SealError::Layer(error)) if error.is_disk_full() => {
+            tracing::error!(%error, "the disk is full, so the files of a run were not kept");
+            Ok(Written { quota_exceeded: true, ..Written::default() })
+        }
         Err(error) if left.before.is_some() => Err(RunError::Seal(error)),
         Err(error) => {
             tracing::error!(%error, "the files of a run were not kept");
@@ -194,6 +199,10 @@ async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Writ
         return Ok(Written::default());
     }
     let is_full = left.before.is_some() && left.is_full()?;
+    // Files of a run without a thread are named and dropped while the disk of the host is short.
+    let is_short = matches!(keep, Keep::In(layers) if !layers.keeps_output());
+    let drops_files = is_short && left.before.is_none();
+    let keep = if drops_files { Keep::NamesOnly } else { keep };
     let (archive, verdict) = Archive::of(left, spawner).await?;
     let (layer, index) = match (keep, &left.before) {
         (Keep::In(layers), Some(before)) => {
@@ -209,11 +218,14 @@ async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Writ
     }
     .unzip();
     let verdict = verdict.get().cloned().unwrap_or_default();
-    let quota_exceeded = is_full || left.before.is_some() && verdict.lost_attributes;
+    let quota_exceeded = drops_files || is_full || left.before.is_some() && verdict.lost_attributes;
     let Some(index) = index else {
         return Ok(Written { quota_exceeded, ..Written::default() });
     };
-    let (files, files_omitted) = named(&index, &verdict);
+    let (mut files, files_omitted) = named(&index, &verdict);
+    if drops_files {
+        files.iter_mut().for_each(|file| file.truncated = true);
+    }
     Ok(Written { layer: layer.flatten(), files, files_omitted, quota_exceeded })
 }
 

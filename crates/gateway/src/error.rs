@@ -47,6 +47,7 @@ fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::Conflict => StatusCode::CONFLICT,
         ErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         ErrorCode::QuotaExceeded => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorCode::InsufficientStorage => StatusCode::INSUFFICIENT_STORAGE,
         ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }

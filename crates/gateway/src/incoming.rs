@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::{
@@ -14,14 +15,39 @@ use axum::{
 };
 use cloche_engine::Refusal;
 use futures::{StreamExt, stream, stream::BoxStream};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio_util::io::StreamReader;
 
 use crate::{GatewayConfig, error::ApiError, pace::BodyPace};
 
+/// How much of a body that was refused is read and thrown away, and for how long: a connection that
+/// is closed while bytes arrive takes the answer along.
+const MOST_DRAINED: u64 = 64 << 20;
+const LONGEST_DRAIN: Duration = Duration::from_secs(5);
+
+type Pieces = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>;
+
 /// The bytes of a body as they come.
 pub(crate) struct Incoming {
-    reader: StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>,
+    /// Taken when this is dropped.
+    reader: Option<Pieces>,
+    is_over: bool,
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        let Some(reader) = self.reader.take().filter(|_| !self.is_over) else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(drain(reader));
+        }
+    }
+}
+
+/// Throws away what still arrives of a body that was refused.
+async fn drain(reader: Pieces) {
+    let mut rest = reader.take(MOST_DRAINED);
+    let mut nowhere = tokio::io::sink();
+    let _ = tokio::time::timeout(LONGEST_DRAIN, tokio::io::copy(&mut rest, &mut nowhere)).await;
 }
 
 /// What became of a body: whoever reads it cannot tell a client that left from a disk that failed.
@@ -33,7 +59,7 @@ impl Incoming {
         let fate = Fate::default();
         let pace = BodyPace::new(config.body_timeout, config.body_rate);
         let pieces = stream::unfold((body.into_data_stream(), fate.clone(), pace), next);
-        (Self { reader: StreamReader::new(pieces.boxed()) }, fate)
+        (Self { reader: Some(StreamReader::new(pieces.boxed())), is_over: false }, fate)
     }
 }
 
@@ -61,7 +87,13 @@ impl AsyncRead for Incoming {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.reader).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let Some(reader) = &mut self.reader else { return Poll::Ready(Ok(())) };
+        let read = Pin::new(reader).poll_read(context, buffer);
+        let failed = matches!(read, Poll::Ready(Err(_)));
+        let ended = read.is_ready() && buffer.filled().len() == before && buffer.remaining() > 0;
+        self.is_over |= failed || ended;
+        read
     }
 }
 

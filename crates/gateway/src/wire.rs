@@ -14,7 +14,8 @@ mod threads;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
-    SandboxRecord, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam,
+    SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
+    UpdateTeam,
 };
 pub(crate) use approvals::{
     ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,
@@ -31,5 +32,6 @@ pub(crate) use files::{
 pub(crate) use number::whole;
 pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, sse};
 pub(crate) use threads::{
-    DiffRecord, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
+    DiffRecord, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody, ThreadPageRecord,
+    ThreadRecord,
 };

@@ -65,6 +65,22 @@ impl LayerError {
         Self::Io { what, source }
     }
 
+    /// Whether the disk had no room for it.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        let is_full = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if error.downcast_ref::<io::Error>().is_some_and(is_full) {
+                return true;
+            }
+            cause = error.source();
+        }
+        matches!(self, Self::Io { source, .. } if is_full(source))
+    }
+
     /// So that it can travel through readers and writers.
     pub(crate) fn into_io(self) -> io::Error {
         io::Error::other(self)

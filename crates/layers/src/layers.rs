@@ -1,6 +1,12 @@
 //! All layers of this host: what their operations share, and the shortest of them.
 
-use std::{collections::HashMap, io::Read, path::Path, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    io::Read,
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
+};
 
 use cloche_model::{Layer, LayerDigest};
 use futures::TryStreamExt;
@@ -32,10 +38,18 @@ pub(crate) struct Inner {
     pub(crate) blobs: Blobs,
     pub(crate) cache: Arc<Cache>,
     pub(crate) indexes: Indexes,
-    /// Layers that were stored lately: nobody may refer to them yet, and still they are not swept.
-    pub(crate) pins: Mutex<HashMap<LayerDigest, Instant>>,
+    /// Layers that were stored and that their owners have not settled: not swept within the grace.
+    pub(crate) pins: Mutex<HashMap<LayerDigest, Pin>>,
+    /// Whether files of runs without a thread are stored; not while the disk is short.
+    pub(crate) keeps_output: AtomicBool,
     /// Held shared while a blob is published, and alone while one is deleted.
     pub(crate) gate: tokio::sync::RwLock<()>,
+}
+
+/// A layer that was stored, and how often since its owners settled it.
+pub(crate) struct Pin {
+    pub(crate) stored_at: Instant,
+    pub(crate) stores: u32,
 }
 
 /// A layer that is durable.
@@ -91,6 +105,7 @@ impl Layers {
                 cache,
                 indexes: Indexes::default(),
                 pins: Mutex::default(),
+                keeps_output: AtomicBool::new(true),
                 gate: tokio::sync::RwLock::default(),
             })
         });
@@ -179,7 +194,7 @@ impl Layers {
     ) -> Result<Stored, LayerError> {
         let layer = index.layer(digest.clone());
         let _shared = self.0.gate.read().await;
-        self.0.pins.lock().insert(digest.clone(), Instant::now());
+        self.pin(&digest);
         // An index without its blob does no harm, so it need not wait for the disk.
         let (published, index) = tokio::join!(
             self.0.blobs.publish(file, &digest),

@@ -15,6 +15,7 @@ mod layers;
 mod mount;
 mod oci;
 mod pack;
+mod room;
 mod squash;
 mod sweep;
 mod tree;

@@ -71,7 +71,7 @@ impl Layers {
     fn pinned(&self, digest: &LayerDigest, grace: Duration) -> bool {
         let mut pins = self.0.pins.lock();
         let now = Instant::now();
-        pins.retain(|_, stored| now.duration_since(*stored) < grace);
+        pins.retain(|_, pin| now.duration_since(pin.stored_at) < grace);
         pins.contains_key(digest)
     }
 }

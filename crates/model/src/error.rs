@@ -31,6 +31,8 @@ pub enum ErrorCode {
     RateLimited,
     /// The home cannot hold it.
     QuotaExceeded,
+    /// The host has no room for new data.
+    InsufficientStorage,
     /// Nothing can run it at present.
     Unavailable,
     /// Our fault.
@@ -49,6 +51,7 @@ impl ErrorCode {
             Self::Conflict => "conflict",
             Self::RateLimited => "rate_limited",
             Self::QuotaExceeded => "quota_exceeded",
+            Self::InsufficientStorage => "insufficient_storage",
             Self::Unavailable => "service_unavailable",
             Self::Internal => "internal_error",
         }

@@ -80,6 +80,21 @@ pub struct Layer {
     pub entries: u64,
 }
 
+impl Layer {
+    /// What it takes on a disk: whole blocks for the layer, and one for its index.
+    #[must_use]
+    pub const fn charge(&self) -> u64 {
+        Self::charge_of(self.stored.bytes())
+    }
+
+    /// The same for a layer of which only the size as stored is known.
+    #[must_use]
+    pub const fn charge_of(stored: u64) -> u64 {
+        const BLOCK: u64 = 4096;
+        stored.div_ceil(BLOCK).saturating_add(1).saturating_mul(BLOCK)
+    }
+}
+
 /// The home that a run of a thread starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadHome {

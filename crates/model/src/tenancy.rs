@@ -22,6 +22,8 @@ pub struct Team {
     pub max_concurrency: Option<u32>,
     /// The longest time limit of its own, instead of the plan's.
     pub max_timeout: Option<Duration>,
+    /// A storage budget of its own, instead of the plan's.
+    pub storage: Option<ByteSize>,
     /// What it has set of the gates in front of agent tools.
     pub gates: GateSettings,
     /// When it was made.

@@ -9,6 +9,7 @@ mod filter;
 mod gates;
 mod responses;
 mod sqlite;
+mod storage;
 mod threads;
 
 use std::time::Duration;
@@ -23,7 +24,8 @@ pub use filter::{Cursor, ExecutionFilter};
 pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates, QuestionLimits};
 pub use responses::{ResponseRow, Responses};
 pub use sqlite::Sqlite;
-pub use threads::{Append, DELETED_KEPT, Founding, Moved, Squash, ThreadKey, Threads};
+pub use storage::{HistoryPruned, HistoryRule, PrunedRows, Storage, StorageUsage};
+pub use threads::{Append, DELETED_KEPT, Fork, Founding, Moved, Squash, ThreadKey, Threads};
 
 /// Why the store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +47,9 @@ pub enum StoreError {
     /// The tables could not be brought up to date.
     #[error("the database could not be migrated")]
     Migration(#[source] sqlx::migrate::MigrateError),
+    /// The disk is full. Nothing of the write is kept.
+    #[error("the disk is full")]
+    Full,
     /// The store was closed while it was being asked.
     #[error("the store is closed")]
     Closed,
@@ -52,8 +57,18 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        Self::Database(error)
+        if is_disk_full(&error) { Self::Full } else { Self::Database(error) }
     }
+}
+
+/// Whether SQLite had no room to write: SQLITE_FULL, or an I/O error of any kind, which is how it
+/// reports that its log or its shared memory could not grow.
+fn is_disk_full(error: &sqlx::Error) -> bool {
+    const FULL: u32 = 13;
+    const IO: u32 = 10;
+    let code = error.as_database_error().and_then(|error| error.code());
+    let code = code.and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff);
+    matches!(code, Some(FULL | IO))
 }
 
 /// What most calls give back.
@@ -79,6 +94,8 @@ pub enum Begun {
     ThreadBusy,
     /// The home is not in the state that was expected; nothing was written.
     ThreadChanged,
+    /// The team has used up its storage budget; nothing was written.
+    OverBudget,
 }
 
 /// The end of an execution that was begun.
@@ -92,8 +109,12 @@ pub struct Finish {
     pub end: ExecutionEnd,
     /// The thread that it holds: its head moves by what the execution wrote, and it is given back.
     pub thread: Option<ThreadKey>,
+    /// Whether the end is a new point of that thread. What a refused write would have added is not.
+    pub moves_head: bool,
     /// How long after the end its webhook is first due, if it has one.
     pub webhook_delay: Option<Duration>,
+    /// The most that the team may store with the layer of this execution; none is no limit.
+    pub budget: Option<u64>,
 }
 
 /// What became of the end of an execution.
@@ -105,6 +126,8 @@ pub enum Finished {
     NotRunning,
     /// The thread is no longer its own, so its head must not move; nothing was written.
     ThreadLost,
+    /// The team may not store what the execution wrote; nothing was written.
+    OverBudget,
 }
 
 /// A webhook that is to be sent.
@@ -184,13 +207,20 @@ pub trait Tenancy: Send + Sync {
 /// Executions and the threads they hold.
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Writes the running row and takes the thread, if there is one, until `lease_until`.
-    async fn begin(&self, start: ExecutionStart, lease_until: Moment) -> Result<Begun>;
+    /// Writes the running row and takes the thread, if there is one, until `lease_until`. Not for a
+    /// team that stores as much as `budget` already.
+    async fn begin(
+        &self,
+        start: ExecutionStart,
+        lease_until: Moment,
+        budget: Option<u64>,
+    ) -> Result<Begun>;
     /// The same for an execution that was approved for one state of its thread's home.
     async fn begin_approved(
         &self,
         start: ExecutionStart,
         lease_until: Moment,
+        budget: Option<u64>,
         home: HomeState,
     ) -> Result<Begun>;
     /// Writes down that an execution was refused.
@@ -234,7 +264,9 @@ pub trait Settings: Send + Sync {
 
 /// All of it.
 #[async_trait]
-pub trait Store: Tenancy + Ledger + Threads + Outbox + Settings + Gates + Responses {
+pub trait Store:
+    Tenancy + Ledger + Threads + Outbox + Settings + Gates + Responses + Storage
+{
     /// Whether the store answers.
     async fn ping(&self) -> Result<()>;
     /// Writes what is under way and closes.

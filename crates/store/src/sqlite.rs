@@ -10,6 +10,7 @@ mod ledger;
 mod outbox;
 mod read;
 mod responses;
+mod storage;
 mod tenancy;
 mod threads;
 mod writer;

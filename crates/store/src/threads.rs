@@ -34,6 +34,8 @@ pub enum Moved {
     Stale,
     /// The home is not in the state that was approved.
     Changed,
+    /// The team may not store that much.
+    OverBudget,
 }
 
 /// A layer to be put on top of a thread that nobody holds.
@@ -53,6 +55,8 @@ pub struct Append {
     pub allowed_at: Option<Moment>,
     /// The state that the thread must be in, where one was approved; [`Moved::Changed`] if it is not.
     pub approved: Option<HomeState>,
+    /// The most that the team may store then; none is no limit.
+    pub budget: Option<u64>,
 }
 
 /// How long it is known that a thread was deleted: longer than anything can be allowed ahead.
@@ -66,11 +70,28 @@ pub struct Founding {
     /// How it came to be.
     pub kind: PointKind,
     /// Its layers, the oldest first.
-    pub layers: Vec<LayerDigest>,
+    pub layers: Vec<Layer>,
     /// What they hold.
     pub usage: HomeUsage,
     /// When.
     pub at: Moment,
+    /// The most that the team may store then; none is no limit.
+    pub budget: Option<u64>,
+}
+
+/// A thread to be made from a point of another.
+#[derive(Clone, Debug)]
+pub struct Fork {
+    /// The thread that has the point.
+    pub source: ThreadKey,
+    /// The number of the point.
+    pub seq: u64,
+    /// The new thread.
+    pub thread: ThreadId,
+    /// When.
+    pub at: Moment,
+    /// The most that the team may store then; none is no limit.
+    pub budget: Option<u64>,
 }
 
 /// Layers at the bottom of a stack that one layer takes the place of.
@@ -81,9 +102,11 @@ pub struct Squash {
     /// The layers, the oldest first.
     pub layers: Vec<LayerDigest>,
     /// What takes their place; nothing if they come to nothing.
-    pub by: Option<LayerDigest>,
+    pub by: Option<Layer>,
     /// When.
     pub at: Moment,
+    /// The most that the team may store then; none is no limit.
+    pub budget: Option<u64>,
 }
 
 /// Homes that outlive a run.
@@ -111,15 +134,15 @@ pub trait Threads: Send + Sync {
     /// Makes a thread.
     async fn found(&self, founding: Founding) -> Result<Moved>;
     /// Makes a thread from a point of another.
-    async fn fork(
-        &self,
-        source: &ThreadKey,
-        seq: u64,
-        thread: &ThreadId,
-        at: Moment,
-    ) -> Result<Moved>;
+    async fn fork(&self, fork: Fork) -> Result<Moved>;
     /// Goes back to a point, which is a new point itself.
-    async fn rollback(&self, key: &ThreadKey, seq: u64, at: Moment) -> Result<Moved>;
+    async fn rollback(
+        &self,
+        key: &ThreadKey,
+        seq: u64,
+        at: Moment,
+        budget: Option<u64>,
+    ) -> Result<Moved>;
     /// Puts one layer in the place of several. It changes nothing in the home, so whoever holds the
     /// thread keeps it; [`Moved::Stale`] if the stack does not begin with these layers any more.
     async fn squash(&self, squash: Squash) -> Result<Moved>;

@@ -5,6 +5,8 @@
 mod gates;
 #[path = "conformance/responses.rs"]
 mod responses;
+#[path = "conformance/storage.rs"]
+mod storage;
 #[path = "conformance/suite.rs"]
 mod suite;
 #[path = "conformance/threads.rs"]
@@ -77,6 +79,17 @@ macro_rules! conformance_of {
                 every_layer_that_is_needed_is_listed,
                 what_was_counted_is_kept_until_the_head_moves,
                 threads_and_points_are_listed_in_pages,
+            },
+            storage::{
+                counters_equal_a_recount_after_random_operations,
+                an_append_beyond_the_budget_writes_nothing,
+                a_layer_counts_once_per_team,
+                an_outcome_is_recorded_without_the_layer_that_did_not_fit,
+                a_team_at_its_budget_begins_nothing,
+                pruned_points_free_their_layers_and_the_head_stays,
+                a_thread_in_use_is_not_pruned,
+                a_fork_keeps_the_layers_of_pruned_points,
+                old_records_are_pruned_but_for_pending_webhooks,
             },
             responses::{
                 a_response_changes_until_it_is_over,

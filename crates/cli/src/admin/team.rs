@@ -66,6 +66,8 @@ pub(super) enum TeamVerb {
     },
     /// Show the gates of teams that have none of their own.
     Defaults,
+    /// Count anew what every team stores.
+    Recount,
     /// Remove a team that has no sandboxes and no keys.
     Rm {
         /// Its id or name.
@@ -82,6 +84,18 @@ pub(super) struct Limits {
     /// The longest timeout that can be asked for; `none` for what the plan says.
     #[arg(long, value_name = "SECONDS", value_parser = number_or_none)]
     max_timeout: Option<Value>,
+    /// The most that its data may take, such as 20G; `none` for what the plan says.
+    #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
+    storage: Option<Value>,
+}
+
+fn size_or_none(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Null);
+    }
+    let size: cloche_model::ByteSize =
+        text.parse().map_err(|error: cloche_model::InvalidUnit| error.to_string())?;
+    Ok(json!(size.bytes()))
 }
 
 fn body(name: Option<String>, plan: Option<String>, limits: Limits) -> Value {
@@ -90,6 +104,7 @@ fn body(name: Option<String>, plan: Option<String>, limits: Limits) -> Value {
     put(&mut fields, "plan", plan);
     put(&mut fields, "max_concurrency", limits.max_concurrency);
     put(&mut fields, "max_timeout_seconds", limits.max_timeout);
+    put(&mut fields, "storage_bytes", limits.storage);
     fields.into()
 }
 
@@ -153,6 +168,10 @@ impl Verb for TeamVerb {
                 set(server, &team, body(name, plan, limits), gates)?
             }
             Self::Defaults => (server.get("defaults")?, Show::Defaults),
+            Self::Recount => (
+                server.post("storage/recount", &json!({}))?,
+                Show::List("teams", &["team_id", "layer_bytes", "row_bytes", "used_bytes"]),
+            ),
             Self::Rm { team } => {
                 (server.delete(&path(&team))?, Show::Done(format!("removed {team}")))
             }

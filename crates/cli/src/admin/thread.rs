@@ -86,6 +86,18 @@ pub(super) enum ThreadVerb {
         /// The directory, or an archive of it.
         from: PathBuf,
     },
+    /// Drop points of a thread's history: those of the plan's policy, or those that every rule given
+    /// here lets go. The newest always stays.
+    Prune {
+        /// The thread.
+        thread: String,
+        /// Keep so many of the newest.
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+        keep: Option<u64>,
+        /// Drop only what is older.
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<u32>,
+    },
     /// Delete a thread with all its points.
     Rm {
         /// The thread.
@@ -162,6 +174,11 @@ impl Verb for OfTeam {
             ThreadVerb::Rollback { thread, to } => {
                 put(&mut fields, "to", Some(to.as_str()));
                 (server.post(&self.path(thread, "/rollback", &[]), &fields.into())?, Show::Record)
+            }
+            ThreadVerb::Prune { thread, keep, older_than } => {
+                put(&mut fields, "keep", *keep);
+                put(&mut fields, "older_than_days", *older_than);
+                (server.post(&self.path(thread, "/prune", &[]), &fields.into())?, Show::Record)
             }
             ThreadVerb::Export { thread, to, at } => {
                 let path = self.path(thread, "/export", &[("at", at.as_deref())]);

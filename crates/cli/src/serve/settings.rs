@@ -24,6 +24,7 @@ use super::{
 mod connections;
 mod layers;
 mod memory;
+mod storage;
 
 use connections::ConnectionsFile;
 pub(super) use layers::LayersArguments;
@@ -71,6 +72,7 @@ struct File {
     gates: GateFile,
     threads: ThreadsFile,
     layers: LayersFile,
+    storage: storage::StorageFile,
     mcp: McpFile,
     memory: MemoryFile,
     connections: ConnectionsFile,
@@ -309,6 +311,7 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     engine.memory = file.memory.budgets()?;
     engine.gates = gates(&file.gates);
     engine.homes = homes(&file.threads)?;
+    engine.storage = storage::config(&file.storage)?;
     Ok(engine)
 }
 

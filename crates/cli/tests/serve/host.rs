@@ -51,6 +51,11 @@ impl Host {
         Some(Self::start_in(directory, arguments, &[]).await)
     }
 
+    /// A server whose data directory is in this one.
+    pub(crate) async fn start_on(directory: Arc<TempDir>, arguments: Vec<String>) -> Self {
+        Self::start_in(directory, arguments, &[]).await
+    }
+
     async fn start_in(
         directory: Arc<TempDir>,
         arguments: Vec<String>,

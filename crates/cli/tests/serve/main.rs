@@ -33,6 +33,7 @@ mod processes;
 mod python_client;
 mod schemathesis;
 mod stop;
+mod storage;
 mod streaming;
 #[path = "../support/cloche.rs"]
 mod support;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use cloche_model::{GateSettings, Invalid, Plan, Team, TeamId, check_name, request::MAX_TIMEOUT};
+use cloche_model::{
+    ByteSize, GateSettings, Invalid, Plan, Team, TeamId, check_name, request::MAX_TIMEOUT,
+};
 
 use super::GateChange;
 use crate::{Engine, Refusal, clock, secrets};
@@ -21,12 +23,14 @@ pub struct TeamDraft {
     pub max_concurrency: Option<u32>,
     /// The longest time limit of its own.
     pub max_timeout: Option<Duration>,
+    /// A storage budget of its own.
+    pub storage: Option<ByteSize>,
 }
 
 impl TeamDraft {
     /// With the limits of the plan.
     pub fn new(name: impl Into<String>, plan: Plan) -> Self {
-        Self { name: name.into(), plan, max_concurrency: None, max_timeout: None }
+        Self { name: name.into(), plan, max_concurrency: None, max_timeout: None, storage: None }
     }
 }
 
@@ -41,6 +45,8 @@ pub struct TeamChange {
     pub max_concurrency: Option<Option<u32>>,
     /// The longest time limit.
     pub max_timeout: Option<Option<Duration>>,
+    /// The storage budget.
+    pub storage: Option<Option<ByteSize>>,
     /// The gates in front of agent tools.
     pub gates: GateChange,
 }
@@ -71,6 +77,7 @@ impl Engine {
             plan: draft.plan,
             max_concurrency: draft.max_concurrency,
             max_timeout: draft.max_timeout,
+            storage: draft.storage,
             gates: GateSettings::default(),
             created_at: clock::now(),
         };
@@ -107,6 +114,7 @@ impl Engine {
         team.plan = change.plan.unwrap_or(team.plan);
         team.max_concurrency = change.max_concurrency.unwrap_or(team.max_concurrency);
         team.max_timeout = change.max_timeout.unwrap_or(team.max_timeout);
+        team.storage = change.storage.unwrap_or(team.storage);
         check(&team)?;
         if !self.inner.store.update_team(&team).await? {
             return Err(Refusal::not_found("team"));

@@ -4,7 +4,7 @@ use std::{ops::Range, time::Duration};
 
 use cloche_layers::{Layers, Node, NodeKind, Tree, crash};
 use cloche_model::{
-    ErrorCode, HomePath, HomeState, LayerDigest, Moment, PointKind, Team, Thread, ThreadId,
+    ErrorCode, HomePath, HomeState, Layer, LayerDigest, Moment, PointKind, Team, Thread, ThreadId,
 };
 use cloche_store::{Append, Moved};
 use tokio::io::AsyncRead;
@@ -12,6 +12,7 @@ use tokio::io::AsyncRead;
 use super::{FileFilter, FileInfo, FilePage, failed, over_quota};
 use crate::{
     Engine, Refusal, clock,
+    storage::over_budget,
     threads::{self, busy, key, settle},
 };
 
@@ -145,8 +146,11 @@ impl Engine {
         {
             return Err(Refusal::not_found("thread"));
         }
+        let reservation = self.reserve(team, packed_bound(path, length)).await?;
         let thread = self.place(team, id, path, length).await?;
         let stack = thread.as_ref().map_or(&[][..], |thread| &thread.layers);
+        // Looked at before the bytes arrive: the layers may be pruned once the head has moved.
+        let place = Place::find(&self.tree(stack).await?, path)?;
         let mut writer = self.layers()?.writer(stack).await.map_err(failed)?;
         writer.put(path.as_bytes(), MODE, length, content).await.map_err(failed)?;
         let stored = writer.finish().await.map_err(failed)?;
@@ -154,12 +158,16 @@ impl Engine {
         crash::point("layer-durable");
         let head = thread.as_ref().map_or(0, |thread| thread.head);
         let (kind, at) = (PointKind::Upload, clock::now());
-        let approved = approved.cloned();
-        let append =
-            Append { thread: key, head, layer: stored.layer, kind, at, allowed_at, approved };
-        self.put_on_top(append, stack, path).await?;
+        let (digest, budget) = (stored.layer.digest.clone(), reservation.append_budget());
+        let (layer, approved) = (stored.layer, approved.cloned());
+        let append = Append { thread: key, head, layer, kind, at, allowed_at, approved, budget };
+        let put = self.put_on_top(append, team, file, &place).await;
+        match &put {
+            Ok(()) => self.settle_layer(&digest),
+            Err(_) => self.discard_layer(&digest).await,
+        }
         crash::point("head-moved");
-        Ok(())
+        put
     }
 
     /// Moves the head. If it moved meanwhile, the layer still fits as long as the way to the file is
@@ -167,10 +175,11 @@ impl Engine {
     async fn put_on_top(
         &self,
         mut append: Append,
-        stack: &[LayerDigest],
-        path: &HomePath,
+        team: &Team,
+        file: NewFile<'_>,
+        place: &Place,
     ) -> Result<(), Refusal> {
-        let place = Place::find(&self.tree(stack).await?, path)?;
+        let mut is_pruned = false;
         for _ in 0..TRIES {
             append.at = clock::now();
             match self.inner.store.append(append.clone()).await? {
@@ -180,14 +189,23 @@ impl Engine {
                     return Ok(());
                 }
                 Moved::Stale => {
-                    let now = self.inner.store.thread(&append.thread).await?;
+                    // Another write came first, so there may be less room now.
+                    let now = self.place(team, file.thread, file.path, file.length).await?;
                     let stack = now.as_ref().map_or(&[][..], |thread| &thread.layers);
-                    if Place::find(&self.tree(stack).await?, path)?.missing != place.missing {
+                    let found = Place::find(&self.tree(stack).await?, file.path)?;
+                    if found.missing != place.missing {
                         return settle(Moved::Stale).map(drop);
                     }
                     append.head = now.map_or(0, |thread| thread.head);
                 }
                 Moved::Busy => tokio::time::sleep(PAUSE).await,
+                Moved::OverBudget if is_pruned => {
+                    return Err(over_budget(team, self.storage_budget(team).unwrap_or_default()));
+                }
+                Moved::OverBudget => {
+                    self.make_room(team, append.layer.charge()).await?;
+                    is_pruned = true;
+                }
                 other => return settle(other).map(drop),
             }
         }
@@ -239,6 +257,16 @@ impl Engine {
         }
         Ok(page)
     }
+}
+
+/// The most that a file of this length can take as a layer: what does not get smaller by compression
+/// gets a little larger, and its directories have heads of their own.
+fn packed_bound(path: &HomePath, length: u64) -> u64 {
+    const HEADS: u64 = 16 << 10;
+    let names = path.as_bytes().len() as u64;
+    let stored =
+        length.saturating_add(length / 128).saturating_add(HEADS).saturating_add(4 * names);
+    Layer::charge_of(stored)
 }
 
 fn is_wanted(path: &[u8], below: Option<&HomePath>, after: Option<&[u8]>) -> bool {

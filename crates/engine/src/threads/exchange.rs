@@ -2,24 +2,34 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read},
+    io::{self, BufWriter, Read, Write},
     path::{Component, Path, PathBuf},
+    time::Duration,
 };
 
 use cloche_layers::{ExportMeta, LayerError};
 use cloche_model::{
-    ErrorCode, HomeUsage, LayerDigest, PointKind, PointName, Team, Thread, ThreadId,
+    ErrorCode, HomeUsage, Layer, LayerDigest, Point, PointKind, PointName, Team, Thread, ThreadId,
 };
-use cloche_store::Founding;
+use cloche_store::{Founding, Moved, ThreadKey};
 use tempfile::TempDir;
-use tokio::io::{AsyncRead, DuplexStream};
+use tokio::{
+    io::{AsyncRead, AsyncWriteExt, DuplexStream},
+    runtime::Handle,
+};
 use tokio_util::io::SyncIoBridge;
 
 use super::{failed, key, quota, settle};
-use crate::{Engine, Refusal, clock, files::over_quota};
+use crate::{
+    Engine, Refusal, clock,
+    files::over_quota,
+    storage::{Reservation, over_budget},
+};
 
 /// How much of an archive waits for its reader.
 const BUFFER: usize = 256 << 10;
+/// How much of it is written at once.
+const PIECE: usize = 64 << 10;
 /// The most files of an image: its layers, and four that describe them.
 const MOST_FILES: usize = 4096;
 /// How much larger than what a home may hold an image may be: what describes it.
@@ -54,23 +64,45 @@ impl Engine {
         let thread = self.find_thread(team, id).await?;
         let name = at.cloned().unwrap_or(PointName::Seq(thread.head));
         let point = self.point(team, id, &name).await?;
-        let directory = self.scratch()?;
+        let slot = self.begin_export(team)?;
         let meta = ExportMeta {
             name: id.to_string(),
             created: Some(clock::rfc3339(point.at)),
             ..ExportMeta::default()
         };
-        let layers = self.layers()?;
-        layers.export(&point.layers, directory.path(), &meta).await.map_err(failed)?;
+        let (stack, made) = self.plain_stack(team, &point).await?;
         let (reader, writer) = tokio::io::duplex(BUFFER);
-        let writer = SyncIoBridge::new(writer);
-        tokio::task::spawn_blocking(move || {
-            // Whoever reads sees the end too early, and knows that it is not whole.
-            if let Err(error) = pack(directory.path(), writer) {
-                tracing::debug!(%error, "an export broke off");
+        let patience = self.inner.config.storage.export_stall;
+        let (engine, layers) = (self.clone(), self.layers()?.clone());
+        tokio::spawn(async move {
+            let out = StallingWriter { out: writer, patience, handle: Handle::current() };
+            let work =
+                move || layers.export_tar(&stack, meta, BufWriter::with_capacity(PIECE, out));
+            // A reader sees the end too early, and knows that it is not whole.
+            match tokio::task::spawn_blocking(work).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "an export broke off"),
+                Err(error) => tracing::error!(%error, "an export stopped"),
             }
+            if let Some((made, _reservation)) = made {
+                engine.discard_layer(&made).await;
+            }
+            drop(slot);
         });
         Ok(reader)
+    }
+
+    /// The stack of a point as other tools can read it: one layer if a directory was renamed. That
+    /// one is made for this export only, on the team's account.
+    async fn plain_stack(&self, team: &Team, point: &Point) -> Result<PlainStack, Refusal> {
+        let layers = self.layers()?;
+        if !layers.has_redirects(&point.layers).await.map_err(failed)? {
+            return Ok((point.layers.clone(), None));
+        }
+        let reservation = self.reserve(team, self.squash_bound(&point.layers).await?).await?;
+        let stored = layers.squash(&point.layers).await.map_err(failed)?;
+        let made = stored.map(|stored| stored.layer.digest);
+        Ok((made.clone().into_iter().collect(), made.map(|made| (made, reservation))))
     }
 
     /// Makes a thread from a tar of an OCI image layout.
@@ -86,31 +118,81 @@ impl Engine {
         let layers = self.layers()?;
         let key = key(team, id);
         if self.inner.store.thread(&key).await?.is_some() {
-            return settle(cloche_store::Moved::Taken);
+            return settle(Moved::Taken);
         }
-        let limit = quota(team, &self.inner.config);
         let directory = self.scratch()?;
-        let (path, most) = (directory.path().to_owned(), limit.bytes.bytes() + DESCRIPTION);
-        let bridge = SyncIoBridge::new(tar);
-        let unpacked = tokio::task::spawn_blocking(move || unpack(bridge, &path, most)).await;
-        unpacked.map_err(Refusal::internal)?.map_err(|error| {
-            Refusal::new(
+        let reservation = self.reserve(team, 0).await?;
+        let reservation = self.receive(team, tar, directory.path(), reservation).await?;
+        let stored = layers.import(directory.path()).await.map_err(not_imported)?;
+        drop(directory);
+        let stack: Vec<Layer> = stored.into_iter().map(|stored| stored.layer).collect();
+        let made = self.found_imported(team, key, &stack, &reservation).await;
+        for layer in &stack {
+            match &made {
+                Ok(_) => self.settle_layer(&layer.digest),
+                Err(_) => self.discard_layer(&layer.digest).await,
+            }
+        }
+        made
+    }
+
+    /// Unpacks what arrives; a part of the team's budget is held before each piece of it is read.
+    async fn receive(
+        &self,
+        team: &Team,
+        tar: impl AsyncRead + Send + Unpin + 'static,
+        directory: &Path,
+        reservation: Reservation,
+    ) -> Result<Reservation, Refusal> {
+        let most = quota(team, &self.inner.config).bytes.bytes().saturating_add(DESCRIPTION);
+        let path = directory.to_owned();
+        let received = tokio::task::spawn_blocking(move || {
+            let mut metered = reservation.meter(SyncIoBridge::new(tar));
+            let unpacked = unpack(&mut metered, &path, most);
+            metered.finish().map(|reservation| (unpacked, reservation))
+        });
+        let (unpacked, reservation) = received.await.map_err(Refusal::internal)??;
+        unpacked.map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull => {
+                Refusal::new(ErrorCode::InsufficientStorage, crate::storage::NO_ROOM)
+            }
+            _ => Refusal::new(
                 ErrorCode::Validation,
                 format!("not a tar of an OCI image layout: {error}"),
-            )
+            ),
         })?;
-        let stored = layers.import(directory.path()).await.map_err(not_imported)?;
-        let stack: Vec<LayerDigest> =
-            stored.into_iter().map(|stored| stored.layer.digest).collect();
-        let tree = self.tree(&stack).await?;
+        Ok(reservation)
+    }
+
+    /// Makes the thread of layers that are stored, if it may hold them and the team may store them.
+    async fn found_imported(
+        &self,
+        team: &Team,
+        key: ThreadKey,
+        stack: &[Layer],
+        reservation: &Reservation,
+    ) -> Result<Thread, Refusal> {
+        let limit = quota(team, &self.inner.config);
+        let digests: Vec<LayerDigest> = stack.iter().map(|layer| layer.digest.clone()).collect();
+        let tree = self.tree(&digests).await?;
         if tree.bytes() > limit.bytes.bytes() || tree.entries() > limit.inodes {
             return Err(over_quota(team, limit));
         }
         let bytes = cloche_model::ByteSize(tree.bytes());
         let usage = HomeUsage { bytes, entries: tree.entries(), counted: true };
-        let (kind, at) = (PointKind::Import, clock::now());
-        let founding = Founding { thread: key, kind, layers: stack, usage, at };
-        settle(self.inner.store.found(founding).await?)
+        let (kind, layers) = (PointKind::Import, stack.to_vec());
+        let (at, budget) = (clock::now(), reservation.append_budget());
+        let mut founding = Founding { thread: key, kind, layers, usage, at, budget };
+        let mut moved = self.inner.store.found(founding.clone()).await?;
+        if moved == Moved::OverBudget {
+            self.make_room(team, stack.iter().map(Layer::charge).sum()).await?;
+            founding.budget = reservation.append_budget();
+            moved = self.inner.store.found(founding).await?;
+        }
+        match (moved, self.storage_budget(team)) {
+            (Moved::OverBudget, Some(budget)) => Err(over_budget(team, budget)),
+            (moved, _) => settle(moved),
+        }
     }
 
     /// A directory of our own that is gone after use.
@@ -119,11 +201,25 @@ impl Engine {
     }
 }
 
-fn pack(directory: &Path, out: impl io::Write) -> io::Result<()> {
-    let mut archive = tar::Builder::new(out);
-    archive.mode(tar::HeaderMode::Deterministic);
-    archive.append_dir_all("", directory)?;
-    archive.into_inner()?.flush()
+/// A stack to be exported, and the layer of it that was made for that, with what is held for it.
+type PlainStack = (Vec<LayerDigest>, Option<(LayerDigest, Reservation)>);
+
+/// Writes to a reader that must go on reading. For threads that may block.
+struct StallingWriter {
+    out: DuplexStream,
+    patience: Duration,
+    handle: Handle,
+}
+
+impl Write for StallingWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let write = tokio::time::timeout(self.patience, self.out.write(bytes));
+        self.handle.block_on(write).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.handle.block_on(self.out.flush())
+    }
 }
 
 /// Unpacks the few names that an image layout has, and nothing else.

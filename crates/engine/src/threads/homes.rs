@@ -9,7 +9,7 @@ use cloche_model::{
 };
 use cloche_store::ThreadKey;
 
-use crate::{Engine, EngineConfig, Refusal};
+use crate::{Engine, EngineConfig, Refusal, storage::NO_ROOM};
 
 /// The most paths of each kind that a comparison names.
 const MOST_PATHS: usize = 10_000;
@@ -38,6 +38,10 @@ pub(crate) fn failed(error: LayerError) -> Refusal {
         | LayerError::BadImage(_)
         | LayerError::Refused(_)
         | LayerError::TooMuch(_) => Refusal::new(ErrorCode::Validation, error.to_string()),
+        error if error.is_disk_full() => Refusal {
+            source: Some(Box::new(error)),
+            ..Refusal::new(ErrorCode::InsufficientStorage, NO_ROOM)
+        },
         error => Refusal::internal(error),
     }
 }
@@ -122,7 +126,7 @@ impl Engine {
             return Ok(ThreadHome { layers: Vec::new(), room });
         };
         if thread.layers.len() >= self.inner.config.homes.squash_depth.saturating_mul(4) {
-            self.squash(key).await?;
+            self.squash(key, team).await?;
             thread = store.thread(key).await?.unwrap_or(thread);
         }
         let mut room = self.room(&thread, team).await?;

@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use cloche_model::ExecutionStart;
+use cloche_model::{ErrorCode, ExecutionStart, Team};
 use cloche_store::{Moved, Squash, ThreadKey};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -53,25 +53,52 @@ impl Engine {
         }
         // One of each thread at a time; who comes second leaves it to the first.
         let Some(_turn) = Turn::take(self, key) else { return };
-        if let Err(refusal) = self.squash(key).await {
-            let thread = &key.id;
-            tracing::error!(error = %refusal, source = ?refusal.source, %thread, "not squashed");
+        let squashed = match self.inner.store.team(key.team.as_str()).await {
+            Ok(Some(team)) => self.squash(key, &team).await,
+            Ok(None) => return,
+            Err(error) => Err(error.into()),
+        };
+        let thread = &key.id;
+        match squashed {
+            Err(refusal) if refusal.code == ErrorCode::QuotaExceeded => {
+                tracing::debug!(%thread, "not squashed: the team has no room for it");
+            }
+            Err(refusal) => {
+                tracing::error!(error = %refusal, source = ?refusal.source, %thread, "not squashed");
+            }
+            Ok(()) => {}
         }
     }
 
     /// Puts one layer in the place of all. Runs go on meanwhile: what they add stays on top.
-    pub(crate) async fn squash(&self, key: &ThreadKey) -> Result<(), Refusal> {
+    pub(crate) async fn squash(&self, key: &ThreadKey, team: &Team) -> Result<(), Refusal> {
         let (store, layers) = (&self.inner.store, self.layers()?);
         let Some(thread) = store.thread(key).await? else { return Ok(()) };
+        let bound = self.squash_bound(&thread.layers).await?;
+        let reservation = self.reserve(team, bound).await?;
         let stored = layers.squash(&thread.layers).await.map_err(failed)?;
-        let by = stored.map(|stored| stored.layer.digest);
-        let squash =
-            Squash { thread: key.clone(), layers: thread.layers, by: by.clone(), at: clock::now() };
-        match (store.squash(squash).await?, by) {
-            (Moved::Done(_), Some(by)) => layers.warm(by),
-            (Moved::Done(_), None) => {}
-            // It went back, or it is gone: the layer is swept like any other that nothing needs.
-            (moved, _) => tracing::debug!(?moved, "a squash came too late"),
+        let by = stored.map(|stored| stored.layer);
+        let squash = Squash {
+            thread: key.clone(),
+            layers: thread.layers,
+            by: by.clone(),
+            at: clock::now(),
+            budget: reservation.append_budget(),
+        };
+        let moved = store.squash(squash).await;
+        let Some(by) = by.map(|layer| layer.digest) else {
+            return moved.map(drop).map_err(Into::into);
+        };
+        match moved? {
+            Moved::Done(_) => {
+                layers.settle(&by);
+                layers.warm(by);
+            }
+            // It went back, or it is gone, or there is no room: nothing needs the layer.
+            moved => {
+                tracing::debug!(?moved, "a squash came too late");
+                self.discard_layer(&by).await;
+            }
         }
         Ok(())
     }
@@ -93,6 +120,9 @@ impl Engine {
                 Ok(0) => {}
                 Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),
                 Err(error) => tracing::error!(%error, "old execution records were not deleted"),
+            }
+            if let Err(refusal) = self.prune_teams_over_budget().await {
+                tracing::error!(error = %refusal, source = ?refusal.source, "teams were not pruned");
             }
             let old = clock::now().minus(self.inner.config.gates.keep);
             if let Err(error) = self.inner.store.prune_gates(old).await {

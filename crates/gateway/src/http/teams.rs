@@ -7,7 +7,7 @@ use crate::{
     body::JsonBody,
     error::ApiError,
     router::Doors,
-    wire::{CreateTeam, Errors, TeamList, TeamRecord, UpdateTeam},
+    wire::{CreateTeam, Errors, StorageList, TeamList, TeamRecord, UpdateTeam},
 };
 
 /// List teams.
@@ -58,7 +58,27 @@ pub(crate) async fn get(
     _: Admin,
     PathId(id): PathId,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    Ok(Json(doors.engine.team(&id).await?.into()))
+    let team = doors.engine.team(&id).await?;
+    let storage = doors.engine.team_storage(&team).await?;
+    Ok(Json(TeamRecord::from(team).with_storage(storage)))
+}
+
+/// Count anew what every team stores.
+#[utoipa::path(
+    post,
+    path = "/v1/admin/storage/recount",
+    operation_id = "recount_storage",
+    tag = "admin",
+    responses((status = 200, description = "What each stores", body = StorageList), Errors),
+    security(("admin_token" = []))
+)]
+pub(crate) async fn recount(
+    State(doors): State<Doors>,
+    _: Admin,
+) -> Result<Json<StorageList>, ApiError> {
+    doors.engine.recount_storage().await?;
+    let usages = doors.engine.storage_usages().await?;
+    Ok(Json(StorageList { teams: usages.into_iter().map(Into::into).collect() }))
 }
 
 /// Change a team.

@@ -15,7 +15,8 @@ use crate::{
     error::ApiError,
     router::Doors,
     wire::{
-        DiffRecord, Errors, ForkBody, HistoryPage, RollbackBody, ThreadPageRecord, ThreadRecord,
+        DiffRecord, Errors, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody,
+        ThreadPageRecord, ThreadRecord,
     },
 };
 
@@ -224,4 +225,28 @@ pub(crate) async fn rollback(
     let to = PointName::try_from(body.to)?;
     let thread = doors.engine.rollback_thread(&member.team, &thread_id(&id)?, &to).await?;
     Ok(Json(thread.into()))
+}
+
+/// Drop a part of a thread's history.
+#[utoipa::path(
+    post,
+    path = "/v1/threads/{thread_id}/prune",
+    operation_id = "prune_thread",
+    tag = "threads",
+    params(
+        ("thread_id" = String, Path, description = "Its id"),
+        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+    ),
+    request_body = PruneBody,
+    responses((status = 200, description = "What was dropped", body = PruneRecord), Errors),
+    security(("api_key" = []), ("admin_token" = []))
+)]
+pub(crate) async fn prune(
+    State(doors): State<Doors>,
+    member: Member,
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<PruneBody>,
+) -> Result<Json<PruneRecord>, ApiError> {
+    let pruned = doors.engine.prune_history(&member.team, &thread_id(&id)?, body.into()).await?;
+    Ok(Json(pruned.into()))
 }

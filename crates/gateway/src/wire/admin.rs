@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 pub(crate) use gates::{GateRecord, UpdateDefaults};
 pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
-pub(crate) use teams::{CreateTeam, TeamList, TeamRecord, UpdateTeam};
+pub(crate) use teams::{CreateTeam, StorageList, TeamList, TeamRecord, UpdateTeam};
 
 /// A field that is there, even if it is null; one that is not there is `None`.
 #[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]

@@ -36,7 +36,8 @@ pub(crate) enum Errors {
     /// `conflict`: the thread or the name is in use.
     #[response(status = 409)]
     Conflict(ErrorBody),
-    /// `payload_too_large`: the body is too large to be read. `quota_exceeded`: the home cannot hold it.
+    /// `payload_too_large`: the body is too large to be read. `quota_exceeded`: the home cannot hold it,
+    /// or the team has used up its storage budget.
     #[response(status = 413)]
     TooLarge(ErrorBody),
     /// `unsupported_media_type`: the body is not JSON.
@@ -51,4 +52,7 @@ pub(crate) enum Errors {
     /// `service_unavailable`: nothing can run it at present.
     #[response(status = 503, headers(("retry-after" = u64, description = "Seconds")))]
     Unavailable(ErrorBody),
+    /// `insufficient_storage`: the host has no room for new data.
+    #[response(status = 507)]
+    InsufficientStorage(ErrorBody),
 }

@@ -1,6 +1,6 @@
 //! Threads on the wire.
 
-use cloche_engine::{Difference, History, ThreadPage, rfc3339};
+use cloche_engine::{Difference, History, HistoryPolicy, PrunedHistory, ThreadPage, rfc3339};
 use cloche_model::{Invalid, Point, PointName, Thread};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
@@ -200,4 +200,39 @@ pub(crate) struct RollbackBody {
     /// The point, by its number or its execution.
     #[schema(schema_with = point_schema)]
     pub(crate) to: PointBody,
+}
+
+/// Which points of a thread to drop: those that every rule given lets go; without any, the plan's.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PruneBody {
+    /// Keep so many of the newest.
+    #[serde(default, deserialize_with = "number::whole")]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_u64)]
+    keep: Option<u64>,
+    /// Drop only what is older.
+    #[serde(default, deserialize_with = "number::whole")]
+    #[schema(minimum = 0, maximum = 36500)]
+    older_than_days: Option<u32>,
+}
+
+impl From<PruneBody> for HistoryPolicy {
+    fn from(body: PruneBody) -> Self {
+        Self { keep: body.keep, older_than_days: body.older_than_days }
+    }
+}
+
+/// What was dropped.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PruneRecord {
+    /// Points.
+    points: u64,
+    /// How much less the team stores.
+    freed_bytes: u64,
+}
+
+impl From<PrunedHistory> for PruneRecord {
+    fn from(pruned: PrunedHistory) -> Self {
+        Self { points: pruned.points, freed_bytes: pruned.freed_bytes }
+    }
 }

@@ -10,6 +10,7 @@ use std::{
 use cloche_model::LayerDigest;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
 
 use super::{
     CONFIG, Config, Descriptor, INDEX, ImageIndex, LAYER_ZSTD, Layout, MANIFEST, Manifest,
@@ -41,55 +42,179 @@ impl Layers {
         meta: &ExportMeta,
     ) -> Result<(), LayerError> {
         let mut stack = stack.to_vec();
-        let mut moved = false;
-        for digest in &stack {
-            moved |= self.index(digest).await?.has_redirects();
-        }
-        if moved {
+        if self.has_redirects(&stack).await? {
             stack =
                 self.squash(&stack).await?.map(|stored| stored.layer.digest).into_iter().collect();
         }
-        let blobs = dir.join("blobs/sha256");
-        let made = blobs.clone();
-        let top = dir.to_owned();
-        blocking(move || make(&top, &made)).await?;
+        let (layers, dir, meta) = (self.clone(), dir.to_owned(), meta.clone());
+        blocking(move || {
+            make_empty(&dir)?;
+            layers.write_image(&stack, meta, &mut DirectorySink { dir, file: None })
+        })
+        .await
+    }
+
+    /// Writes a stack as a tar of an OCI image layout, as it is read: nothing lies on a disk
+    /// meanwhile. To be called where blocking is no harm; the stack may have no redirects.
+    ///
+    /// # Errors
+    /// If the reader has gone, or a layer is missing or damaged. The tar has no end then.
+    pub fn export_tar(
+        &self,
+        stack: &[LayerDigest],
+        meta: ExportMeta,
+        out: impl Write,
+    ) -> Result<(), LayerError> {
+        let mut sink = TarSink { out, size: 0 };
+        self.write_image(stack, meta, &mut sink)?;
+        // Two empty blocks are the end of a tar.
+        sink.out.write_all(&[0; 1024]).and_then(|()| sink.out.flush()).map_err(exporting)
+    }
+
+    /// Whether a layer of the stack has a renamed directory, which other tools do not understand.
+    ///
+    /// # Errors
+    /// If a layer is missing or damaged.
+    pub async fn has_redirects(&self, stack: &[LayerDigest]) -> Result<bool, LayerError> {
+        for digest in stack {
+            if self.index(digest).await?.has_redirects() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The layers as they are read, then the documents that describe them.
+    fn write_image(
+        &self,
+        stack: &[LayerDigest],
+        meta: ExportMeta,
+        sink: &mut impl ImageSink,
+    ) -> Result<(), LayerError> {
+        let layout = Layout { image_layout_version: "1.0.0".to_owned() };
+        write_file(sink, "oci-layout", &json(&layout)?)?;
         let (mut layers, mut diff_ids) = (Vec::new(), Vec::new());
         for digest in stack {
-            let blob = self.0.blobs.read(&digest).await?;
-            let to = blobs.join(digest.hex());
-            let (layer, diff_id) = blocking(move || copy(blob, digest, &to)).await?;
+            // The same layer can be in a stack twice, and is one file.
+            if let Some(at) = layers.iter().position(|it: &Descriptor| it.digest == *digest) {
+                layers.push(layers[at].clone());
+                let diff_id: &LayerDigest = &diff_ids[at];
+                diff_ids.push(diff_id.clone());
+                continue;
+            }
+            let blobs = &self.0.blobs;
+            let meta = Handle::current().block_on(blobs.head(digest))?;
+            let size = meta.ok_or_else(|| LayerError::Missing(digest.clone()))?.size;
+            let blob = Handle::current().block_on(blobs.read(digest))?;
+            let (layer, diff_id) = copy(blob, digest, size, sink)?;
             layers.push(layer);
             diff_ids.push(diff_id);
         }
-        let (dir, meta) = (dir.to_owned(), meta.clone());
-        blocking(move || documents(&dir, &blobs, meta, (layers, diff_ids))).await
+        documents(sink, meta, (layers, diff_ids))
     }
 }
 
-fn make(dir: &Path, blobs: &Path) -> Result<(), LayerError> {
+/// Where the files of an image go, one after the other: the content of each is written between
+/// `open` and `close`.
+trait ImageSink: Write {
+    fn open(&mut self, name: &str, size: u64) -> io::Result<()>;
+    fn close(&mut self) -> io::Result<()>;
+}
+
+/// A directory.
+struct DirectorySink {
+    dir: PathBuf,
+    file: Option<BufWriter<File>>,
+}
+
+impl Write for DirectorySink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_mut().map_or(Err(io::ErrorKind::NotFound.into()), |file| file.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+impl ImageSink for DirectorySink {
+    fn open(&mut self, name: &str, _size: u64) -> io::Result<()> {
+        self.file = Some(BufWriter::new(File::create(self.dir.join(name))?));
+        Ok(())
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.file.take().map_or(Ok(()), |mut file| file.flush())
+    }
+}
+
+/// A tar.
+struct TarSink<W> {
+    out: W,
+    size: u64,
+}
+
+impl<W: Write> Write for TarSink<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl<W: Write> ImageSink for TarSink<W> {
+    fn open(&mut self, name: &str, size: u64) -> io::Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_path(name)?;
+        header.set_mode(0o644);
+        header.set_size(size);
+        header.set_entry_type(tar::EntryType::Regular);
+        header.set_cksum();
+        self.size = size;
+        self.out.write_all(header.as_bytes())
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        const BLOCK: usize = 512;
+        let last = usize::try_from(self.size % BLOCK as u64).unwrap_or(0);
+        self.out.write_all(&[0; BLOCK][..(BLOCK - last) % BLOCK])
+    }
+}
+
+fn make_empty(dir: &Path) -> Result<(), LayerError> {
     fs::create_dir_all(dir).map_err(exporting)?;
     if fs::read_dir(dir).map_err(exporting)?.next().is_some() {
         return Err(LayerError::Config(format!("{} is not empty", dir.display())));
     }
-    fs::create_dir_all(blobs).map_err(exporting)
+    fs::create_dir_all(dir.join("blobs/sha256")).map_err(exporting)
 }
 
 /// Copies a blob, checks it on the way, and finds the digest of the archive in it.
 fn copy(
     blob: Box<dyn Read + Send>,
-    digest: LayerDigest,
-    to: &PathBuf,
+    digest: &LayerDigest,
+    size: u64,
+    sink: &mut impl ImageSink,
 ) -> Result<(Descriptor, LayerDigest), LayerError> {
-    let mut file = BufWriter::new(File::create(to).map_err(exporting)?);
-    let mut tee = Tee { from: blob, to: &mut file, count: 0 };
-    let ((), diff_id) = verified::read_and_hash(&mut tee, &digest, None, |archive| {
+    sink.open(&blob_name(digest), size).map_err(exporting)?;
+    let mut tee = Tee { from: blob.take(size), to: &mut *sink, count: 0 };
+    let ((), diff_id) = verified::read_and_hash(&mut tee, digest, None, |archive| {
         while archive.next()?.is_some() {}
         Ok(())
     })?;
-    let size = tee.count;
-    file.flush().map_err(exporting)?;
+    if tee.count != size {
+        let what = format!("it has {} bytes instead of {size}", tee.count);
+        return Err(LayerError::Damaged { digest: digest.clone(), what });
+    }
+    sink.close().map_err(exporting)?;
     let (media_type, annotations) = (LAYER_ZSTD.to_owned(), BTreeMap::new());
-    Ok((Descriptor { media_type, digest, size, annotations }, diff_id))
+    Ok((Descriptor { media_type, digest: digest.clone(), size, annotations }, diff_id))
+}
+
+fn blob_name(digest: &LayerDigest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
 }
 
 struct Tee<R, W> {
@@ -108,8 +233,7 @@ impl<R: Read, W: Write> Read for Tee<R, W> {
 }
 
 fn documents(
-    dir: &Path,
-    blobs: &Path,
+    sink: &mut impl ImageSink,
     meta: ExportMeta,
     (layers, diff_ids): (Vec<Descriptor>, Vec<LayerDigest>),
 ) -> Result<(), LayerError> {
@@ -127,26 +251,28 @@ fn documents(
     let manifest = Manifest {
         schema_version: 2,
         media_type: MANIFEST.to_owned(),
-        config: put(blobs, CONFIG, &config)?,
+        config: put(sink, CONFIG, &config)?,
         layers,
         annotations: meta.annotations,
     };
-    let mut described = put(blobs, MANIFEST, &manifest)?;
+    let mut described = put(sink, MANIFEST, &manifest)?;
     if !meta.name.is_empty() {
         described.annotations.insert(REF_NAME.to_owned(), meta.name);
     }
     let media_type = INDEX.to_owned();
     let index = ImageIndex { schema_version: 2, media_type, manifests: vec![described] };
-    write(&dir.join("index.json"), &json(&index)?)?;
-    let layout = Layout { image_layout_version: "1.0.0".to_owned() };
-    write(&dir.join("oci-layout"), &json(&layout)?)
+    write_file(sink, "index.json", &json(&index)?)
 }
 
 /// Writes a document as a blob.
-fn put(blobs: &Path, kind: &str, document: &impl Serialize) -> Result<Descriptor, LayerError> {
+fn put(
+    sink: &mut impl ImageSink,
+    kind: &str,
+    document: &impl Serialize,
+) -> Result<Descriptor, LayerError> {
     let bytes = json(document)?;
     let digest = LayerDigest::from_sha256(Sha256::digest(&bytes).into());
-    write(&blobs.join(digest.hex()), &bytes)?;
+    write_file(sink, &blob_name(&digest), &bytes)?;
     let (media_type, annotations) = (kind.to_owned(), BTreeMap::new());
     Ok(Descriptor { media_type, digest, size: bytes.len() as u64, annotations })
 }
@@ -155,8 +281,11 @@ fn json(document: &impl Serialize) -> Result<Vec<u8>, LayerError> {
     serde_json::to_vec(document).map_err(|error| exporting(error.into()))
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), LayerError> {
-    fs::write(path, bytes).map_err(exporting)
+fn write_file(sink: &mut impl ImageSink, name: &str, bytes: &[u8]) -> Result<(), LayerError> {
+    sink.open(name, bytes.len() as u64)
+        .and_then(|()| sink.write_all(bytes))
+        .and_then(|()| sink.close())
+        .map_err(exporting)
 }
 
 fn exporting(source: io::Error) -> LayerError {

@@ -6,7 +6,10 @@ use cloche_model::{
 };
 use sqlx::SqliteConnection;
 
-use super::read::{integer, point, thread, to_json};
+use super::{
+    read::{integer, point, thread, to_json},
+    storage,
+};
 use crate::{DELETED_KEPT, Result, ThreadKey};
 
 /// From one point to the next.
@@ -18,6 +21,8 @@ pub(super) struct Step {
     pub(super) layer: Option<Layer>,
     /// A whole stack instead of the one that is there.
     pub(super) stack: Option<(Vec<LayerDigest>, HomeUsage)>,
+    /// Layers of that stack that may be new to the team.
+    pub(super) sizes: Vec<Layer>,
     pub(super) added: ByteSize,
     pub(super) changed: u64,
 }
@@ -32,7 +37,7 @@ impl Step {
     ) -> Self {
         let added = layer.as_ref().map_or(ByteSize(0), |layer| layer.bytes);
         let changed = layer.as_ref().map_or(0, |layer| layer.entries);
-        Self { kind, trace, at, layer, stack: None, added, changed }
+        Self { kind, trace, at, layer, stack: None, sizes: Vec::new(), added, changed }
     }
 }
 
@@ -116,6 +121,7 @@ pub(super) async fn advance(
     mut thread: Thread,
     step: Step,
 ) -> Result<Thread> {
+    let before = thread.layers.clone();
     if let Some((stack, usage)) = step.stack {
         (thread.layers, thread.usage) = (stack, usage);
     }
@@ -125,6 +131,8 @@ pub(super) async fn advance(
     }
     thread.head += 1;
     thread.updated_at = thread.updated_at.max(step.at);
+    let sizes: Vec<_> = step.sizes.iter().chain(&step.layer).collect();
+    storage::track_layers(connection, &thread, &before, &sizes).await?;
     let point = Point {
         seq: thread.head,
         kind: step.kind,
@@ -227,6 +235,7 @@ pub(super) async fn remove(
     .await?;
     for statement in [
         "DELETE FROM points WHERE team_id = ? AND thread_id = ?",
+        "DELETE FROM thread_layers WHERE team_id = ? AND thread_id = ?",
         "DELETE FROM threads WHERE team_id = ? AND thread_id = ?",
     ] {
         sqlx::query(statement)

@@ -14,6 +14,7 @@ use super::{
     gates::homes,
     heads::{self, Step},
     read::{execution, integer, to_json},
+    storage::{exceeds, execution_exceeds},
 };
 use crate::{Begun, ExecutionFilter, Finish, Finished, Ledger, Result, ThreadKey};
 
@@ -37,7 +38,7 @@ macro_rules! whole_execution {
     ($condition:literal) => {
         concat!(
             small_columns!(),
-            ", e.code, e.score, e.stdout, e.stderr, e.written",
+            ", e.code, e.score, e.stdout, e.stderr, e.layer, e.written",
             from_executions!(),
             $condition
         )
@@ -46,14 +47,19 @@ macro_rules! whole_execution {
 
 #[async_trait]
 impl Ledger for Sqlite {
-    async fn begin(&self, start: ExecutionStart, lease_until: Moment) -> Result<Begun> {
+    async fn begin(
+        &self,
+        start: ExecutionStart,
+        lease_until: Moment,
+        budget: Option<u64>,
+    ) -> Result<Begun> {
         if start.thread.is_none() {
             return self
                 .writer
                 .statement(move |connection| {
                     Box::pin(async move {
-                        insert(connection, start, Status::Running, None).await?;
-                        Ok(Begun::Started)
+                        let begun = insert(connection, start, Beginning::Running(budget)).await?;
+                        Ok(if begun { Begun::Started } else { Begun::OverBudget })
                     })
                 })
                 .await;
@@ -61,10 +67,13 @@ impl Ledger for Sqlite {
         self.writer
             .transaction(move |connection| {
                 Box::pin(async move {
+                    if exceeds(connection, &start.team, &[], budget).await? {
+                        return Ok(Begun::OverBudget);
+                    }
                     if !lease(connection, &start, lease_until).await? {
                         return Ok(Begun::ThreadBusy);
                     }
-                    insert(connection, start, Status::Running, None).await?;
+                    insert(connection, start, Beginning::Running(None)).await?;
                     Ok(Begun::Started)
                 })
             })
@@ -75,11 +84,15 @@ impl Ledger for Sqlite {
         &self,
         start: ExecutionStart,
         lease_until: Moment,
+        budget: Option<u64>,
         home: HomeState,
     ) -> Result<Begun> {
         self.writer
             .transaction(move |connection| {
                 Box::pin(async move {
+                    if exceeds(connection, &start.team, &[], budget).await? {
+                        return Ok(Begun::OverBudget);
+                    }
                     let key = ThreadKey { team: start.team.clone(), id: home.thread };
                     if !homes::is_unchanged(&mut *connection, &key, &home.layers).await? {
                         return Ok(Begun::ThreadChanged);
@@ -90,7 +103,7 @@ impl Ledger for Sqlite {
                     if !lease(connection, &start, lease_until).await? {
                         return Ok(Begun::ThreadBusy);
                     }
-                    insert(connection, start, Status::Running, None).await?;
+                    insert(connection, start, Beginning::Running(None)).await?;
                     Ok(Begun::Started)
                 })
             })
@@ -101,14 +114,18 @@ impl Ledger for Sqlite {
         let error = error.to_owned();
         self.writer
             .statement(move |connection| {
-                Box::pin(insert(connection, start, Status::Blocked, Some(error)))
+                Box::pin(async move {
+                    insert(connection, start, Beginning::Refused(error)).await?;
+                    Ok(())
+                })
             })
             .await
     }
 
     async fn finish(&self, finish: Finish) -> Result<Finished> {
         // The common case is one statement, which commits by itself.
-        if finish.thread.is_none() && finish.webhook_delay.is_none() {
+        let is_plain = finish.webhook_delay.is_none() && finish.end.written.layer.is_none();
+        if finish.thread.is_none() && is_plain {
             let Finish { trace_id, status, end, .. } = finish;
             return self
                 .writer
@@ -208,17 +225,32 @@ impl Ledger for Sqlite {
     }
 }
 
+/// How the row of an execution begins.
+enum Beginning {
+    /// It runs, unless its team stores as much as this already.
+    Running(Option<u64>),
+    /// It was refused, for this reason.
+    Refused(String),
+}
+
+/// Writes the row; false if the team has used up its budget. One statement, which is a transaction
+/// by itself.
 async fn insert(
     connection: &mut SqliteConnection,
     start: ExecutionStart,
-    status: Status,
-    error: Option<String>,
-) -> Result<()> {
+    beginning: Beginning,
+) -> Result<bool> {
+    let (status, error, budget) = match beginning {
+        Beginning::Running(budget) => (Status::Running, None, budget),
+        Beginning::Refused(error) => (Status::Blocked, Some(error), None),
+    };
     let over = (status != Status::Running).then_some(start.created_at.0);
-    sqlx::query(
+    let inserted = sqlx::query(
         "INSERT INTO executions (trace_id, team_id, key_id, sandbox_id, language, thread_id, delivery, \
          webhook_url, metadata, status, created_at, completed_at, exit_code, error, code_digest, \
-         code_bytes, code) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         code_bytes, code) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
+         ?16, ?17 WHERE ?18 IS NULL OR ?18 > coalesce((SELECT layer_bytes + row_bytes FROM \
+         team_storage WHERE team_id = ?2), 0)",
     )
     .bind(String::from(start.trace_id))
     .bind(String::from(start.team))
@@ -237,9 +269,10 @@ async fn insert(
     .bind(start.code_digest)
     .bind(integer(start.code_bytes))
     .bind(start.code)
+    .bind(budget.map(integer))
     .execute(connection)
     .await?;
-    Ok(())
+    Ok(inserted.rows_affected() == 1)
 }
 
 /// Takes the thread unless someone holds it; a lease that has run out holds nothing.
@@ -263,10 +296,15 @@ async fn lease(
     Ok(taken.rows_affected() == 1)
 }
 
-/// The end of an execution that holds a thread or has a webhook.
+/// The end of an execution that holds a thread, wrote files or has a webhook.
 async fn end(connection: &mut SqliteConnection, finish: Finish) -> Result<Finished> {
-    let Finish { trace_id, status, end, thread, webhook_delay } = finish;
+    let Finish { trace_id, status, end, thread, moves_head, webhook_delay, budget } = finish;
     let (at, layer) = (end.completed_at, end.written.layer.clone());
+    if let Some(layer) = &layer
+        && execution_exceeds(connection, &trace_id, layer, budget).await?
+    {
+        return Ok(Finished::OverBudget);
+    }
     // First, as it tells whether anything may be written at all.
     if let Some(key) = &thread
         && !release(connection, &trace_id).await?
@@ -279,7 +317,7 @@ async fn end(connection: &mut SqliteConnection, finish: Finish) -> Result<Finish
     if !update(connection, &trace_id, status, end).await? {
         return Ok(Finished::NotRunning);
     }
-    if let Some(key) = &thread {
+    if let Some(key) = thread.as_ref().filter(|_| moves_head) {
         let thread = heads::find(connection, key).await?;
         let thread = thread.unwrap_or_else(|| heads::fresh(key, at));
         let step = Step::onto(PointKind::Run, Some(trace_id.clone()), at, layer);
@@ -316,8 +354,8 @@ async fn update(
     let updated = sqlx::query(
         "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
          stdout_dropped = ?, stderr_dropped = ?, wall_ms = ?, cpu_ms = ?, peak_memory = ?, \
-         micro_credits = ?, score = ?, stdout = ?, stderr = ?, layer = ?, written = ? \
-         WHERE trace_id = ? AND status = 'running'",
+         micro_credits = ?, score = ?, stdout = ?, stderr = ?, layer_bytes = ?, layer = ?, \
+         written = ? WHERE trace_id = ? AND status = 'running'",
     )
     .bind(status.name())
     .bind(end.completed_at.0)
@@ -332,6 +370,7 @@ async fn update(
     .bind(end.score.to_string())
     .bind(&end.stdout[..])
     .bind(&end.stderr[..])
+    .bind(end.written.layer.as_ref().map_or(0, |layer| integer(layer.charge())))
     .bind(end.written.layer.map(|layer| String::from(layer.digest)))
     .bind(written)
     .bind(trace.to_string())

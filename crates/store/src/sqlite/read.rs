@@ -4,7 +4,7 @@ use std::{str::FromStr, time::Duration};
 
 use cloche_model::{
     ApiKey, ByteSize, Execution, ExecutionEnd, ExecutionStart, GateSettings, HomeUsage, Moment,
-    Point, Retention, Sandbox, Secret, Status, Team, Thread, UsageReport,
+    Point, Retention, Sandbox, Secret, Status, Team, Thread, UsageReport, Written,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::{Row, sqlite::SqliteRow};
@@ -83,6 +83,7 @@ pub(super) fn team(row: &SqliteRow) -> Result<Team> {
         plan: word(row, "plan")?,
         max_concurrency: number_or_null(row, "max_concurrency")?,
         max_timeout: number_or_null(row, "max_timeout_s")?.map(Duration::from_secs),
+        storage: number_or_null(row, "storage_bytes")?.map(ByteSize),
         gates: GateSettings {
             agent_sandbox: row.try_get("agent_sandbox")?,
             execute_code: word_or_null(row, "execute_code")?,
@@ -207,7 +208,16 @@ fn execution_end(row: &SqliteRow, completed_at: Moment, whole: bool) -> Result<E
         } else {
             Default::default()
         },
-        written: if whole { json_or_default(row, "written")? } else { Default::default() },
+        written: if whole { written(row)? } else { Default::default() },
         completed_at,
     })
+}
+
+/// What an execution wrote. Its layer is gone once the point of the execution is pruned.
+fn written(row: &SqliteRow) -> Result<Written> {
+    let mut written: Written = json_or_default(row, "written")?;
+    if row.try_get::<Option<&str>, _>("layer")?.is_none() {
+        written.layer = None;
+    }
+    Ok(written)
 }

@@ -6,7 +6,7 @@ use sqlx::{Row, SqliteConnection};
 
 use super::{
     Sqlite,
-    read::{key, sandbox, team, to_json},
+    read::{integer, key, sandbox, team, to_json},
 };
 use crate::{Access, Result, StoreError, Tenancy};
 
@@ -20,14 +20,15 @@ impl Tenancy for Sqlite {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, \
-                         agent_sandbox, execute_code, elicitation, created_at) \
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                         storage_bytes, agent_sandbox, execute_code, elicitation, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(String::from(team.id))
                     .bind(team.name)
                     .bind(team.plan.name())
                     .bind(team.max_concurrency)
                     .bind(team.max_timeout.map(seconds))
+                    .bind(team.storage.map(|limit| integer(limit.bytes())))
                     .bind(team.gates.agent_sandbox)
                     .bind(team.gates.execute_code.map(ToolPolicy::name))
                     .bind(team.gates.elicitation)
@@ -64,13 +65,14 @@ impl Tenancy for Sqlite {
             .statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
-                        "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ? \
-                         WHERE id = ?",
+                        "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ?, \
+                         storage_bytes = ? WHERE id = ?",
                     )
                     .bind(team.name)
                     .bind(team.plan.name())
                     .bind(team.max_concurrency)
                     .bind(team.max_timeout.map(seconds))
+                    .bind(team.storage.map(|limit| integer(limit.bytes())))
                     .bind(String::from(team.id))
                     .execute(connection)
                     .await
@@ -95,6 +97,7 @@ impl Tenancy for Sqlite {
                         "DELETE FROM approvals WHERE team_id = ?",
                         "DELETE FROM approved_homes WHERE team_id = ?",
                         "DELETE FROM points WHERE team_id = ?",
+                        "DELETE FROM thread_layers WHERE team_id = ?",
                         "DELETE FROM threads WHERE team_id = ?",
                         "DELETE FROM deleted_threads WHERE team_id = ?",
                     ] {

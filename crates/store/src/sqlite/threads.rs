@@ -13,8 +13,9 @@ use super::{
     gates::homes,
     heads::{self, Step},
     read::{integer, point, thread, word},
+    storage::exceeds,
 };
-use crate::{Append, Founding, Moved, Result, Squash, ThreadKey, Threads};
+use crate::{Append, Fork, Founding, Moved, Result, Squash, ThreadKey, Threads};
 
 #[async_trait]
 impl Threads for Sqlite {
@@ -107,7 +108,7 @@ impl Threads for Sqlite {
     }
 
     async fn append(&self, append: Append) -> Result<Moved> {
-        let Append { thread: key, head, layer, kind, at, allowed_at, approved } = append;
+        let Append { thread: key, head, layer, kind, at, allowed_at, approved, budget } = append;
         self.writer
             .durable(move |connection| {
                 Box::pin(async move {
@@ -128,6 +129,9 @@ impl Threads for Sqlite {
                     if now.as_ref().map_or(0, |thread| thread.head) != head {
                         return Ok(Moved::Stale);
                     }
+                    if exceeds(connection, &key.team, &[&layer], budget).await? {
+                        return Ok(Moved::OverBudget);
+                    }
                     let thread = now.unwrap_or_else(|| heads::fresh(&key, at));
                     let step = Step::onto(kind, None, at, Some(layer));
                     heads::advance(connection, thread, step).await.map(Moved::Done)
@@ -137,39 +141,59 @@ impl Threads for Sqlite {
     }
 
     async fn found(&self, founding: Founding) -> Result<Moved> {
+        let Founding { thread: key, kind, layers, usage, at, budget } = founding;
         self.writer
-            .durable(move |connection| Box::pin(async move { found(connection, founding).await }))
+            .durable(move |connection| {
+                Box::pin(async move {
+                    let new: Vec<_> = layers.iter().collect();
+                    if exceeds(connection, &key.team, &new, budget).await? {
+                        return Ok(Moved::OverBudget);
+                    }
+                    let stack = layers.iter().map(|layer| layer.digest.clone()).collect();
+                    let step = Step {
+                        stack: Some((stack, usage)),
+                        sizes: layers,
+                        added: usage.bytes,
+                        changed: usage.entries,
+                        ..Step::onto(kind, None, at, None)
+                    };
+                    found(connection, &key, step).await
+                })
+            })
             .await
     }
 
-    async fn fork(
-        &self,
-        source: &ThreadKey,
-        seq: u64,
-        thread: &ThreadId,
-        at: Moment,
-    ) -> Result<Moved> {
-        let (source, id) = (source.clone(), thread.clone());
+    async fn fork(&self, fork: Fork) -> Result<Moved> {
+        let Fork { source, seq, thread: id, at, budget } = fork;
         self.writer
             .durable(move |connection| {
                 Box::pin(async move {
                     let Some(point) = heads::point_at(connection, &source, seq).await? else {
                         return Ok(Moved::Missing);
                     };
-                    let founding = Founding {
-                        thread: ThreadKey { team: source.team, id },
-                        kind: PointKind::Fork,
-                        layers: point.layers,
-                        usage: point.usage,
-                        at,
+                    if exceeds(connection, &source.team, &[], budget).await? {
+                        return Ok(Moved::OverBudget);
+                    }
+                    let key = ThreadKey { team: source.team, id };
+                    let step = Step {
+                        added: point.usage.bytes,
+                        changed: point.usage.entries,
+                        stack: Some((point.layers, point.usage)),
+                        ..Step::onto(PointKind::Fork, None, at, None)
                     };
-                    found(connection, founding).await
+                    found(connection, &key, step).await
                 })
             })
             .await
     }
 
-    async fn rollback(&self, key: &ThreadKey, seq: u64, at: Moment) -> Result<Moved> {
+    async fn rollback(
+        &self,
+        key: &ThreadKey,
+        seq: u64,
+        at: Moment,
+        budget: Option<u64>,
+    ) -> Result<Moved> {
         let key = key.clone();
         self.writer
             .durable(move |connection| {
@@ -183,6 +207,9 @@ impl Threads for Sqlite {
                     let Some(point) = heads::point_at(connection, &key, seq).await? else {
                         return Ok(Moved::Missing);
                     };
+                    if exceeds(connection, &key.team, &[], budget).await? {
+                        return Ok(Moved::OverBudget);
+                    }
                     let step = Step {
                         stack: Some((point.layers, point.usage)),
                         ..Step::onto(PointKind::Rollback, None, at, None)
@@ -194,7 +221,7 @@ impl Threads for Sqlite {
     }
 
     async fn squash(&self, squash: Squash) -> Result<Moved> {
-        let Squash { thread: key, layers, by, at } = squash;
+        let Squash { thread: key, layers, by, at, budget } = squash;
         self.writer
             .durable(move |connection| {
                 Box::pin(async move {
@@ -204,9 +231,15 @@ impl Threads for Sqlite {
                     let Some(rest) = thread.layers.strip_prefix(layers.as_slice()) else {
                         return Ok(Moved::Stale);
                     };
-                    let stack = by.into_iter().chain(rest.iter().cloned()).collect();
+                    let new: Vec<_> = by.iter().collect();
+                    if exceeds(connection, &key.team, &new, budget).await? {
+                        return Ok(Moved::OverBudget);
+                    }
+                    let digest = by.iter().map(|layer| layer.digest.clone());
+                    let stack = digest.chain(rest.iter().cloned()).collect();
                     let step = Step {
                         stack: Some((stack, thread.usage)),
+                        sizes: by.into_iter().collect(),
                         ..Step::onto(PointKind::Squash, None, at, None)
                     };
                     heads::advance(connection, thread, step).await.map(Moved::Done)
@@ -274,20 +307,14 @@ impl Threads for Sqlite {
     }
 }
 
-async fn found(connection: &mut SqliteConnection, founding: Founding) -> Result<Moved> {
-    let Founding { thread: key, kind, layers, usage, at } = founding;
-    if heads::find(connection, &key).await?.is_some() {
+/// Makes a thread whose first point is this step.
+async fn found(connection: &mut SqliteConnection, key: &ThreadKey, step: Step) -> Result<Moved> {
+    if heads::find(connection, key).await?.is_some() {
         return Ok(Moved::Taken);
     }
-    if heads::is_held(connection, &key, at).await? {
+    if heads::is_held(connection, key, step.at).await? {
         return Ok(Moved::Busy);
     }
-    let step = Step {
-        stack: Some((layers, usage)),
-        added: usage.bytes,
-        changed: usage.entries,
-        ..Step::onto(kind, None, at, None)
-    };
-    let thread = heads::fresh(&key, at);
+    let thread = heads::fresh(key, step.at);
     heads::advance(connection, thread, step).await.map(Moved::Done)
 }

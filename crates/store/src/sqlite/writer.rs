@@ -30,8 +30,18 @@ trait Job: Send {
     fn is_durable(&self) -> bool;
     /// Does the work; true if it may be committed.
     fn run<'c>(&'c mut self, connection: &'c mut SqliteConnection) -> BoxFuture<'c, bool>;
+    /// Whether the disk was full, which takes back the whole transaction.
+    fn found_disk_full(&self) -> bool;
     /// Answers, with the fate of the commit.
-    fn reply(self: Box<Self>, committed: bool);
+    fn reply(self: Box<Self>, fate: CommitFate);
+}
+
+/// What became of the commit that a write was part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CommitFate {
+    Committed,
+    DiskFull,
+    Failed,
 }
 
 /// What a write needs of its transaction.
@@ -75,10 +85,15 @@ where
         })
     }
 
-    fn reply(self: Box<Self>, committed: bool) {
+    fn found_disk_full(&self) -> bool {
+        matches!(self.result, Some(Err(StoreError::Full)))
+    }
+
+    fn reply(self: Box<Self>, fate: CommitFate) {
         let answer = match self.result {
-            Some(Ok(value)) if committed => Ok(value),
+            Some(Ok(value)) if fate == CommitFate::Committed => Ok(value),
             Some(Err(error)) => Err(error),
+            _ if fate == CommitFate::DiskFull => Err(StoreError::Full),
             _ => Err(StoreError::Database(sqlx::Error::WorkerCrashed)),
         };
         // Whoever asked may have gone; the write stands all the same.
@@ -172,21 +187,24 @@ async fn commit(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn Job>>) 
     if let [job] = jobs.as_mut_slice()
         && job.is_single()
     {
-        let good = job.run(connection).await;
-        jobs.into_iter().for_each(|job| job.reply(good));
+        job.run(connection).await;
+        jobs.into_iter().for_each(|job| job.reply(CommitFate::Committed));
         return;
     }
     let durable = jobs.iter().any(|job| job.is_durable());
-    let committed = match settled(connection, &mut jobs, durable).await {
-        Ok(()) => true,
+    let fate = match settled(connection, &mut jobs, durable).await {
+        Ok(()) => CommitFate::Committed,
         Err(error) => {
             tracing::error!(%error, jobs = jobs.len(), "a group of writes was not committed");
             // Without this the next BEGIN would fail inside the broken transaction.
             let _ = execute(connection, "ROLLBACK").await;
-            false
+            match error {
+                StoreError::Full => CommitFate::DiskFull,
+                _ => CommitFate::Failed,
+            }
         }
     };
-    jobs.into_iter().for_each(|job| job.reply(committed));
+    jobs.into_iter().for_each(|job| job.reply(fate));
 }
 
 /// Commits them, with an fsync if one of them needs it. The setting cannot change inside of a
@@ -219,11 +237,16 @@ async fn together(connection: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) 
     for job in jobs.iter_mut() {
         // A statement that fails takes back itself; only several of them need a mark to go back to.
         if job.is_single() {
-            job.run(connection).await;
+            if !job.run(connection).await && job.found_disk_full() {
+                return Err(StoreError::Full);
+            }
             continue;
         }
         execute(connection, "SAVEPOINT job").await?;
         if !job.run(connection).await {
+            if job.found_disk_full() {
+                return Err(StoreError::Full);
+            }
             execute(connection, "ROLLBACK TO job").await?;
         }
         execute(connection, "RELEASE job").await?;

@@ -109,6 +109,7 @@ pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
         plan: Plan::Free,
         max_concurrency: None,
         max_timeout: None,
+        storage: None,
         gates: GateSettings::default(),
         created_at: Moment(1),
     };
@@ -349,12 +350,12 @@ pub(crate) async fn an_approved_execution_begins_only_in_the_home_that_was_appro
     let approved = home("t", &[1]);
     store.append(append(2, 1)).await.unwrap();
     let begin = async |home: HomeState| {
-        store.begin_approved(on_thread(1, "t"), Moment(2000), home).await.unwrap()
+        store.begin_approved(on_thread(1, "t"), Moment(2000), None, home).await.unwrap()
     };
     assert_eq!(begin(approved).await, Begun::ThreadChanged);
     assert_eq!(begin(home("u", &[])).await, Begun::ThreadChanged, "another thread");
     assert!(!store.is_held(&thread_key("t"), Moment(1001)).await.unwrap(), "nothing was written");
     assert_eq!(begin(home("t", &[1, 2])).await, Begun::Started);
-    let second = store.begin_approved(on_thread(2, "t"), Moment(2000), home("t", &[1, 2])).await;
+    let second = store.begin_approved(on_thread(2, "t"), Moment(2000), None, home("t", &[1, 2])).await;
     assert_eq!(second.unwrap(), Begun::ThreadBusy);
 }

@@ -4,8 +4,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
-    ApiKey, Beat, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings, KeyId,
-    Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId, SandboxProfile,
+    ApiKey, Beat, ByteSize, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings,
+    KeyId, Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId,
+    SandboxProfile,
     SandboxShape, Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy, TraceId,
     UsageReport, Written,
 };
@@ -30,6 +31,7 @@ pub(crate) fn team(n: u8) -> Team {
         plan: Plan::Pro,
         max_concurrency: Some(7),
         max_timeout: Some(Duration::from_secs(120)),
+        storage: Some(ByteSize::gib(2)),
         gates: GateSettings { execute_code: Some(ToolPolicy::Ask), ..GateSettings::default() },
         created_at: Moment(i64::from(n)),
     }
@@ -126,7 +128,9 @@ pub(crate) fn finish(n: u8) -> Finish {
         status: Status::Failed,
         end: end(),
         thread: None,
+        moves_head: true,
         webhook_delay: None,
+        budget: None,
     }
 }
 
@@ -194,7 +198,7 @@ pub(crate) async fn what_is_used_by_a_good_key_stays(store: &dyn Store) {
 
 pub(crate) async fn an_execution_is_running_until_it_is_finished_once(store: &dyn Store) {
     tenants(store).await;
-    assert_eq!(store.begin(start(1), LATER).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin(start(1), LATER, None).await.unwrap(), Begun::Started);
     let running = store.execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
     assert_eq!((running.status, running.end), (Status::Running, None));
     assert_eq!(store.finish(finish(1)).await.unwrap(), Finished::Recorded);
@@ -206,7 +210,7 @@ pub(crate) async fn an_execution_is_running_until_it_is_finished_once(store: &dy
 }
 
 pub(crate) async fn an_execution_is_seen_by_its_team_only(store: &dyn Store) {
-    store.begin(start(1), LATER).await.unwrap();
+    store.begin(start(1), LATER, None).await.unwrap();
     assert!(store.execution(&team(2).id, &trace(1)).await.unwrap().is_none());
     let filter = ExecutionFilter { limit: 10, ..ExecutionFilter::default() };
     assert!(store.executions(&team(2).id, &filter).await.unwrap().is_empty());
@@ -214,32 +218,35 @@ pub(crate) async fn an_execution_is_seen_by_its_team_only(store: &dyn Store) {
 }
 
 pub(crate) async fn a_thread_is_held_by_one_execution_at_a_time(store: &dyn Store) {
-    assert_eq!(store.begin(on_thread(1, "t"), LATER).await.unwrap(), Begun::Started);
-    assert_eq!(store.begin(on_thread(2, "t"), LATER).await.unwrap(), Begun::ThreadBusy);
+    assert_eq!(store.begin(on_thread(1, "t"), LATER, None).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin(on_thread(2, "t"), LATER, None).await.unwrap(), Begun::ThreadBusy);
     assert!(store.execution_of_any(&trace(2)).await.unwrap().is_none());
-    assert_eq!(store.begin(on_thread(3, "u"), LATER).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin(on_thread(3, "u"), LATER, None).await.unwrap(), Begun::Started);
     let other = ExecutionStart { team: team(2).id, ..on_thread(4, "t") };
-    assert_eq!(store.begin(other, LATER).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin(other, LATER, None).await.unwrap(), Begun::Started);
     store.finish(Finish { thread: Some(thread_key("t")), ..finish(1) }).await.unwrap();
-    assert_eq!(store.begin(on_thread(5, "t"), LATER).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin(on_thread(5, "t"), LATER, None).await.unwrap(), Begun::Started);
 }
 
 pub(crate) async fn a_lease_that_ran_out_holds_nothing(store: &dyn Store) {
-    store.begin(on_thread(1, "t"), Moment(1001)).await.unwrap();
-    assert_eq!(store.begin(on_thread(2, "t"), LATER).await.unwrap(), Begun::Started);
+    store.begin(on_thread(1, "t"), Moment(1001), None).await.unwrap();
+    assert_eq!(store.begin(on_thread(2, "t"), LATER, None).await.unwrap(), Begun::Started);
     // The first one's end must not free what the second now holds.
     let late = Finish { thread: Some(thread_key("t")), ..finish(1) };
     assert_eq!(store.finish(late).await.unwrap(), Finished::ThreadLost);
     assert_eq!(store.finish(finish(1)).await.unwrap(), Finished::Recorded);
-    assert_eq!(store.begin(on_thread(3, "t"), LATER).await.unwrap(), Begun::ThreadBusy);
+    assert_eq!(store.begin(on_thread(3, "t"), LATER, None).await.unwrap(), Begun::ThreadBusy);
 }
 
 pub(crate) async fn executions_are_listed_by_what_they_carry(store: &dyn Store) {
     let metadata = BTreeMap::from([("user.id-1".to_owned(), "it's \"me\"".to_owned())]);
-    store.begin(ExecutionStart { metadata: metadata.clone(), ..start(1) }, LATER).await.unwrap();
+    store
+        .begin(ExecutionStart { metadata: metadata.clone(), ..start(1) }, LATER, None)
+        .await
+        .unwrap();
     let node = ExecutionStart { language: Some(Language::Node), ..on_thread(2, "t") };
-    store.begin(node, LATER).await.unwrap();
-    store.begin(start(3), LATER).await.unwrap();
+    store.begin(node, LATER, None).await.unwrap();
+    store.begin(start(3), LATER, None).await.unwrap();
     store.finish(finish(3)).await.unwrap();
     let all = ExecutionFilter { limit: 10, ..ExecutionFilter::default() };
     for (filter, expected) in [
@@ -260,7 +267,7 @@ pub(crate) async fn executions_are_listed_by_what_they_carry(store: &dyn Store) 
 pub(crate) async fn a_list_goes_on_where_it_stopped(store: &dyn Store) {
     for n in 1..=5 {
         let same_time = ExecutionStart { created_at: Moment(1), ..start(n) };
-        store.begin(same_time, LATER).await.unwrap();
+        store.begin(same_time, LATER, None).await.unwrap();
     }
     let mut seen = Vec::new();
     let mut filter = ExecutionFilter { limit: 2, ..ExecutionFilter::default() };
@@ -279,8 +286,8 @@ pub(crate) async fn a_list_goes_on_where_it_stopped(store: &dyn Store) {
 
 pub(crate) async fn recovery_leaves_nothing_running_and_no_thread_held(store: &dyn Store) {
     let hooked = ExecutionStart { webhook_url: Some("https://a".to_owned()), ..on_thread(1, "t") };
-    store.begin(hooked, LATER).await.unwrap();
-    store.begin(start(2), LATER).await.unwrap();
+    store.begin(hooked, LATER, None).await.unwrap();
+    store.begin(start(2), LATER, None).await.unwrap();
     store.finish(finish(2)).await.unwrap();
     assert_eq!(store.recover(Moment(5000), "restarted", Duration::ZERO).await.unwrap(), 1);
     let ended = store.execution_of_any(&trace(1)).await.unwrap().unwrap();
@@ -288,7 +295,7 @@ pub(crate) async fn recovery_leaves_nothing_running_and_no_thread_held(store: &d
     assert_eq!(ended.end.unwrap().error.as_deref(), Some("restarted"));
     assert_eq!(ended.webhook_status, Some(DeliveryStatus::Pending));
     assert_eq!(store.due(Moment(5000), 10).await.unwrap().len(), 1);
-    assert_eq!(store.begin(on_thread(3, "t"), LATER).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin(on_thread(3, "t"), LATER, None).await.unwrap(), Begun::Started);
     let untouched = store.execution_of_any(&trace(2)).await.unwrap().unwrap();
     assert_eq!(untouched.end.unwrap().error.as_deref(), Some("why"));
 }
@@ -303,7 +310,7 @@ pub(crate) async fn a_refused_execution_is_in_the_ledger(store: &dyn Store) {
 pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
     let hooked = |n| ExecutionStart { webhook_url: Some(format!("https://{n}")), ..start(n) };
     for n in [1, 2] {
-        store.begin(hooked(n), LATER).await.unwrap();
+        store.begin(hooked(n), LATER, None).await.unwrap();
         let status = store.execution_of_any(&trace(n)).await.unwrap().unwrap().webhook_status;
         assert_eq!(status, Some(DeliveryStatus::Pending));
         let delay = Some(Duration::from_micros(10));
@@ -328,8 +335,8 @@ pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
 pub(crate) async fn old_records_go_and_running_ones_stay(store: &dyn Store) {
     const DAY: i64 = 86_400_000_000;
     tenants(store).await;
-    store.begin(start(1), LATER).await.unwrap();
-    store.begin(start(2), LATER).await.unwrap();
+    store.begin(start(1), LATER, None).await.unwrap();
+    store.begin(start(2), LATER, None).await.unwrap();
     store.finish(finish(2)).await.unwrap();
     assert_eq!(store.prune(Moment(2 * DAY)).await.unwrap(), 0);
     assert_eq!(store.prune(Moment(4 * DAY)).await.unwrap(), 1);
@@ -340,8 +347,8 @@ pub(crate) async fn old_records_go_and_running_ones_stay(store: &dyn Store) {
 pub(crate) async fn many_writers_lose_nothing(store: &dyn Store) {
     let runs = (0..200).map(|n| async move {
         // A thread that is taken and a name that is taken fail alone, not with their neighbours.
-        let begun = store.begin(on_thread(n, "one"), LATER).await.unwrap();
-        let other = store.begin(start(n), LATER).await;
+        let begun = store.begin(on_thread(n, "one"), LATER, None).await.unwrap();
+        let other = store.begin(start(n), LATER, None).await;
         (begun == Begun::Started, other.is_ok())
     });
     let results = futures::future::join_all(runs).await;

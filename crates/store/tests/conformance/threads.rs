@@ -7,7 +7,7 @@ use cloche_model::{
     Written,
 };
 use cloche_store::{
-    Append, Begun, DELETED_KEPT, Finish, Finished, Founding, Moved, Squash, Store, ThreadKey,
+    Append, Begun, DELETED_KEPT, Finish, Finished, Fork, Founding, Moved, Squash, Store, ThreadKey,
 };
 
 use crate::suite::{LATER, end, finish, key, on_thread, start, team, tenants, thread_key, trace};
@@ -30,7 +30,7 @@ fn wrote(n: u8, thread: &str) -> Finish {
 
 /// Runs execution `n` on a thread, from begin to end.
 async fn run(store: &dyn Store, n: u8, thread: &str) {
-    assert_eq!(store.begin(on_thread(n, thread), LATER).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin(on_thread(n, thread), LATER, None).await.unwrap(), Begun::Started);
     assert_eq!(store.finish(wrote(n, thread)).await.unwrap(), Finished::Recorded);
 }
 
@@ -48,7 +48,13 @@ fn upload(n: u8, thread: &str, head: u64) -> Append {
         at: Moment(3000),
         allowed_at: None,
         approved: None,
+        budget: None,
     }
+}
+
+fn fork_of(source: &str, seq: u64, thread: &str) -> Fork {
+    let (source, thread) = (thread_key(source), thread.parse().unwrap());
+    Fork { source, seq, thread, at: Moment(4000), budget: None }
 }
 
 fn done(moved: Moved) -> Thread {
@@ -74,7 +80,7 @@ pub(crate) async fn a_run_moves_the_head_by_what_it_wrote(store: &dyn Store) {
 }
 
 pub(crate) async fn a_run_that_wrote_nothing_is_a_point_all_the_same(store: &dyn Store) {
-    store.begin(on_thread(1, "t"), LATER).await.unwrap();
+    store.begin(on_thread(1, "t"), LATER, None).await.unwrap();
     store.finish(Finish { thread: Some(thread_key("t")), ..finish(1) }).await.unwrap();
     let now = thread(store, "t").await;
     assert_eq!((now.head, now.layers.len(), now.usage.counted), (1, 0, true));
@@ -83,8 +89,8 @@ pub(crate) async fn a_run_that_wrote_nothing_is_a_point_all_the_same(store: &dyn
 }
 
 pub(crate) async fn a_head_does_not_move_for_whoever_lost_the_thread(store: &dyn Store) {
-    store.begin(on_thread(1, "t"), Moment(1001)).await.unwrap();
-    assert_eq!(store.begin(on_thread(2, "t"), LATER).await.unwrap(), Begun::Started);
+    store.begin(on_thread(1, "t"), Moment(1001), None).await.unwrap();
+    assert_eq!(store.begin(on_thread(2, "t"), LATER, None).await.unwrap(), Begun::Started);
     assert_eq!(store.finish(wrote(1, "t")).await.unwrap(), Finished::ThreadLost);
     assert!(store.execution_of_any(&trace(1)).await.unwrap().unwrap().end.is_none());
     assert_eq!(store.finish(wrote(2, "t")).await.unwrap(), Finished::Recorded);
@@ -92,14 +98,14 @@ pub(crate) async fn a_head_does_not_move_for_whoever_lost_the_thread(store: &dyn
     assert_eq!(store.finish(wrote(2, "t")).await.unwrap(), Finished::NotRunning);
     assert_eq!(thread(store, "t").await.head, 1);
     // After a restart, too: what recovery ended cannot move a head any more.
-    store.begin(on_thread(3, "t"), LATER).await.unwrap();
+    store.begin(on_thread(3, "t"), LATER, None).await.unwrap();
     store.recover(Moment(5000), "restarted", Duration::ZERO).await.unwrap();
     assert_eq!(store.finish(wrote(3, "t")).await.unwrap(), Finished::NotRunning);
     assert_eq!(thread(store, "t").await.head, 1);
 }
 
 pub(crate) async fn a_lease_is_renewed_by_its_holder_only(store: &dyn Store) {
-    store.begin(on_thread(1, "t"), Moment(1500)).await.unwrap();
+    store.begin(on_thread(1, "t"), Moment(1500), None).await.unwrap();
     assert!(store.is_held(&thread_key("t"), Moment(1499)).await.unwrap());
     assert!(!store.is_held(&thread_key("t"), Moment(1500)).await.unwrap());
     assert!(store.renew(&trace(1), Moment(9000)).await.unwrap());
@@ -115,43 +121,43 @@ pub(crate) async fn an_upload_waits_for_nobody_and_replaces_nothing(store: &dyn 
     assert_eq!((made.head, made.layers), (1, vec![digest(1)]));
     assert_eq!(store.append(upload(2, "t", 0)).await.unwrap(), Moved::Stale);
     assert_eq!(done(store.append(upload(2, "t", 1)).await.unwrap()).head, 2);
-    store.begin(on_thread(3, "t"), LATER).await.unwrap();
+    store.begin(on_thread(3, "t"), LATER, None).await.unwrap();
     assert_eq!(store.append(upload(4, "t", 2)).await.unwrap(), Moved::Busy);
     store.finish(wrote(3, "t")).await.unwrap();
     assert_eq!(thread(store, "t").await.layers, [digest(1), digest(2), digest(3)]);
 }
 
 pub(crate) async fn a_thread_goes_back_and_forth(store: &dyn Store) {
-    assert_eq!(store.rollback(&thread_key("t"), 1, LATER).await.unwrap(), Moved::Missing);
+    assert_eq!(store.rollback(&thread_key("t"), 1, LATER, None).await.unwrap(), Moved::Missing);
     run(store, 1, "t").await;
     run(store, 2, "t").await;
-    let back = done(store.rollback(&thread_key("t"), 1, LATER).await.unwrap());
+    let back = done(store.rollback(&thread_key("t"), 1, LATER, None).await.unwrap());
     assert_eq!((back.head, back.layers), (3, vec![digest(1)]));
     assert_eq!(back.usage.bytes, ByteSize(100));
-    let forth = done(store.rollback(&thread_key("t"), 2, LATER).await.unwrap());
+    let forth = done(store.rollback(&thread_key("t"), 2, LATER, None).await.unwrap());
     assert_eq!((forth.head, forth.layers), (4, vec![digest(1), digest(2)]));
-    assert_eq!(store.rollback(&thread_key("t"), 9, LATER).await.unwrap(), Moved::Missing);
-    store.begin(on_thread(3, "t"), LATER).await.unwrap();
-    let busy = store.rollback(&thread_key("t"), 1, Moment(5000)).await.unwrap();
+    assert_eq!(store.rollback(&thread_key("t"), 9, LATER, None).await.unwrap(), Moved::Missing);
+    store.begin(on_thread(3, "t"), LATER, None).await.unwrap();
+    let busy = store.rollback(&thread_key("t"), 1, Moment(5000), None).await.unwrap();
     assert_eq!(busy, Moved::Busy);
 }
 
 pub(crate) async fn a_fork_has_a_life_of_its_own(store: &dyn Store) {
     run(store, 1, "t").await;
     run(store, 2, "t").await;
-    let (source, fork) = (thread_key("t"), "f".parse().unwrap());
-    let made = done(store.fork(&source, 1, &fork, Moment(4000)).await.unwrap());
+    let source = thread_key("t");
+    let made = done(store.fork(fork_of("t", 1, "f")).await.unwrap());
     assert_eq!((made.head, made.layers), (1, vec![digest(1)]));
-    assert_eq!(store.fork(&source, 1, &fork, LATER).await.unwrap(), Moved::Taken);
-    assert_eq!(store.fork(&source, 7, &fork, LATER).await.unwrap(), Moved::Missing);
+    assert_eq!(store.fork(fork_of("t", 1, "f")).await.unwrap(), Moved::Taken);
+    assert_eq!(store.fork(fork_of("t", 7, "f")).await.unwrap(), Moved::Missing);
     run(store, 3, "f").await;
     assert_eq!(thread(store, "t").await.layers, [digest(1), digest(2)]);
     assert_eq!(thread(store, "f").await.layers, [digest(1), digest(3)]);
     assert!(matches!(store.delete_thread(&source, LATER).await.unwrap(), Moved::Done(_)));
     assert_eq!(thread(store, "f").await.layers, [digest(1), digest(3)]);
     // A name that a first run holds is taken, although nothing is there yet.
-    store.begin(on_thread(4, "g"), LATER).await.unwrap();
-    let held = store.fork(&thread_key("f"), 1, &"g".parse().unwrap(), Moment(4000)).await.unwrap();
+    store.begin(on_thread(4, "g"), LATER, None).await.unwrap();
+    let held = store.fork(fork_of("f", 1, "g")).await.unwrap();
     assert_eq!(held, Moved::Busy);
 }
 
@@ -162,18 +168,19 @@ pub(crate) async fn a_squash_keeps_what_came_after_and_every_point(store: &dyn S
     let squash = |layers: Vec<LayerDigest>| Squash {
         thread: thread_key("t"),
         layers,
-        by: Some(digest(9)),
+        by: Some(layer(9)),
         at: Moment(6000),
+        budget: None,
     };
     // Another run holds the thread meanwhile: it keeps it, and its layer goes on top.
-    store.begin(on_thread(4, "t"), LATER).await.unwrap();
+    store.begin(on_thread(4, "t"), LATER, None).await.unwrap();
     let squashed = done(store.squash(squash(vec![digest(1), digest(2)])).await.unwrap());
     assert_eq!(squashed.layers, [digest(9), digest(3)]);
     store.finish(wrote(4, "t")).await.unwrap();
     assert_eq!(thread(store, "t").await.layers, [digest(9), digest(3), digest(4)]);
     let stale = store.squash(squash(vec![digest(1), digest(2)])).await.unwrap();
     assert_eq!(stale, Moved::Stale);
-    let back = done(store.rollback(&thread_key("t"), 2, LATER).await.unwrap());
+    let back = done(store.rollback(&thread_key("t"), 2, LATER, None).await.unwrap());
     assert_eq!(back.layers, [digest(1), digest(2)]);
 }
 
@@ -186,9 +193,9 @@ pub(crate) async fn a_thread_is_seen_by_its_team_only(store: &dyn Store) {
     for name in [PointName::Seq(1), PointName::Trace(trace(1))] {
         assert_eq!(store.point(&theirs, &name).await.unwrap(), None);
     }
-    assert_eq!(store.rollback(&theirs, 1, LATER).await.unwrap(), Moved::Missing);
+    assert_eq!(store.rollback(&theirs, 1, LATER, None).await.unwrap(), Moved::Missing);
     assert_eq!(store.delete_thread(&theirs, LATER).await.unwrap(), Moved::Missing);
-    let forked = store.fork(&theirs, 1, &"f".parse().unwrap(), LATER).await.unwrap();
+    let forked = store.fork(Fork { source: theirs, ..fork_of("t", 1, "f") }).await.unwrap();
     assert_eq!(forked, Moved::Missing);
     assert_eq!(thread(store, "t").await.head, 1);
 }
@@ -216,7 +223,7 @@ pub(crate) async fn a_deletion_outlives_what_was_allowed_before(store: &dyn Stor
 
 pub(crate) async fn a_thread_that_is_held_is_not_deleted(store: &dyn Store) {
     run(store, 1, "t").await;
-    store.begin(on_thread(2, "t"), LATER).await.unwrap();
+    store.begin(on_thread(2, "t"), LATER, None).await.unwrap();
     assert_eq!(store.delete_thread(&thread_key("t"), Moment(5000)).await.unwrap(), Moved::Busy);
     store.finish(wrote(2, "t")).await.unwrap();
     let was = done(store.delete_thread(&thread_key("t"), Moment(5000)).await.unwrap());
@@ -233,15 +240,16 @@ pub(crate) async fn every_layer_that_is_needed_is_listed(store: &dyn Store) {
     let needed = |numbers: &[u8]| numbers.iter().map(|n| digest(*n)).collect::<HashSet<_>>();
     run(store, 1, "t").await;
     run(store, 2, "t").await;
-    store.rollback(&thread_key("t"), 1, LATER).await.unwrap();
-    store.begin(start(3), LATER).await.unwrap();
+    store.rollback(&thread_key("t"), 1, LATER, None).await.unwrap();
+    store.begin(start(3), LATER, None).await.unwrap();
     store.finish(Finish { thread: None, ..wrote(3, "t") }).await.unwrap();
     let founding = Founding {
         thread: thread_key("i"),
         kind: PointKind::Import,
-        layers: vec![digest(5), digest(6)],
+        layers: vec![layer(5), layer(6)],
         usage: HomeUsage { counted: true, ..HomeUsage::default() },
         at: Moment(1),
+        budget: None,
     };
     store.found(founding.clone()).await.unwrap();
     assert_eq!(store.found(founding).await.unwrap(), Moved::Taken);

@@ -1,0 +1,92 @@
+//! Runs in: server (no capabilities).
+//!
+//! Storage budgets: `[storage]` of the file, with a table for each plan.
+
+use cloche_engine::{PlanStorage, StorageConfig, StorageReserve};
+use serde::Deserialize;
+
+use super::{SettingsError, size};
+
+/// The section of the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct StorageFile {
+    /// Free bytes below which new data is refused.
+    reserve: Option<String>,
+    /// Free inodes below which new data is refused.
+    reserve_inodes: Option<u64>,
+    /// Exports of one team at once.
+    exports: Option<u32>,
+    /// How long the reader of an export may read nothing.
+    export_stall_seconds: Option<u64>,
+    free: PlanFile,
+    pro: PlanFile,
+    enterprise: PlanFile,
+}
+
+/// What a team of a plan may store, and what of its past is kept.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PlanFile {
+    /// A size, or `none` for no limit.
+    bytes: Option<String>,
+    keep: Option<u64>,
+    days: Option<u32>,
+    records: Option<u64>,
+}
+
+pub(super) fn config(file: &StorageFile) -> Result<StorageConfig, SettingsError> {
+    let usual = StorageConfig::default();
+    let stall = file.export_stall_seconds.map(std::time::Duration::from_secs);
+    Ok(StorageConfig {
+        free: plan("storage.free.bytes", &file.free, usual.free)?,
+        pro: plan("storage.pro.bytes", &file.pro, usual.pro)?,
+        enterprise: plan("storage.enterprise.bytes", &file.enterprise, usual.enterprise)?,
+        reserve: StorageReserve {
+            bytes: size("storage.reserve", &file.reserve)?,
+            inodes: file.reserve_inodes,
+        },
+        exports: file.exports.unwrap_or(usual.exports),
+        export_stall: stall.unwrap_or(usual.export_stall),
+    })
+}
+
+fn plan(
+    name: &'static str,
+    file: &PlanFile,
+    usual: PlanStorage,
+) -> Result<PlanStorage, SettingsError> {
+    let bytes = match file.bytes.as_deref() {
+        Some("none") => None,
+        Some(_) => size(name, &file.bytes)?,
+        None => usual.bytes,
+    };
+    // A rule that is set takes the place of the default one; the head always stays.
+    let keep = match (file.keep, file.days) {
+        (None, Some(_)) => None,
+        (keep, _) => keep.or(usual.keep).map(|keep| keep.max(1)),
+    };
+    let days = file.days.or(usual.days);
+    Ok(PlanStorage { bytes, keep, days, records: file.records.unwrap_or(usual.records) })
+}
+
+#[cfg(test)]
+mod tests {
+    use cloche_model::ByteSize;
+
+    use super::*;
+
+    #[test]
+    fn budgets_are_read_by_plan() {
+        let text = "reserve = \"8M\"\n[free]\nbytes = \"50M\"\ndays = 7\n[pro]\nbytes = \"none\"\n";
+        let file: StorageFile = toml::from_str(text).unwrap();
+        let config = config(&file).unwrap();
+        assert_eq!(config.reserve.bytes, Some(ByteSize::mib(8)));
+        assert_eq!(config.free.bytes, Some(ByteSize::mib(50)));
+        assert_eq!((config.free.keep, config.free.days), (None, Some(7)));
+        assert_eq!((config.pro.bytes, config.pro.keep), (None, Some(50)));
+        let wrong: StorageFile = toml::from_str("[free]\nbytes = \"much\"").unwrap();
+        let error = super::config(&wrong).unwrap_err();
+        assert!(error.to_string().contains("storage.free.bytes"), "{error}");
+    }
+}

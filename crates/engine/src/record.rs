@@ -1,0 +1,126 @@
+//! Runs in: server (no capabilities).
+//!
+//! The end of an execution on its way to the ledger. Whatever becomes of the files that it wrote, its
+//! outcome is recorded: files that the team may not store are left out, and a disk that is full gets
+//! a shorter record.
+
+use cloche_layers::crash;
+use cloche_model::{ExecutionEnd, Layer, Team};
+use cloche_store::{Finish, Finished, StoreError};
+
+use crate::Engine;
+
+/// What the record says when there was no room for what was written.
+pub(crate) const QUOTA: &str = "disk quota exceeded";
+/// What the record says when the thread's head could not be moved.
+const LOST: &str =
+    "the thread was taken over while this execution ran; what it wrote to its home is not kept";
+/// The most of each output stream that is recorded while the disk is short, and once it is full.
+const SHORT_OUTPUT: usize = 64 << 10;
+const LEAST_OUTPUT: usize = 1 << 10;
+
+impl Engine {
+    /// Writes the end, and gives back what was written in the place of `finish`.
+    pub(crate) async fn finish_within_budget(
+        &self,
+        mut finish: Finish,
+        team: &Team,
+    ) -> Result<Finish, StoreError> {
+        let layer = finish.end.written.layer.clone();
+        let moves = finish.thread.is_some() && layer.is_some();
+        if moves {
+            crash::point("layer-durable");
+        }
+        finish.budget = self.unreserved_budget(team);
+        let mut finished = self.write_end(&mut finish).await?;
+        if finished == Finished::OverBudget {
+            self.make_room_for(team, layer.as_ref()).await;
+            finish.budget = self.unreserved_budget(team);
+            finished = self.write_end(&mut finish).await?;
+        }
+        if finished == Finished::OverBudget {
+            leave_files_out(&mut finish);
+            finished = self.write_end(&mut finish).await?;
+        }
+        if finished == Finished::ThreadLost {
+            tracing::error!(trace_id = %finish.trace_id, "an execution lost its thread");
+            finish.thread = None;
+            finish.end.error = Some(LOST.to_owned());
+            if self.write_end(&mut finish).await? == Finished::OverBudget {
+                leave_files_out(&mut finish);
+                self.write_end(&mut finish).await?;
+            }
+        }
+        if moves {
+            crash::point("head-moved");
+        }
+        match (layer, &finish.end.written.layer) {
+            (Some(layer), Some(_)) => self.settle_layer(&layer.digest),
+            (Some(layer), None) => self.discard_layer(&layer.digest).await,
+            (None, _) => {}
+        }
+        Ok(finish)
+    }
+
+    async fn make_room_for(&self, team: &Team, layer: Option<&Layer>) {
+        let wanted = layer.map_or(0, Layer::charge);
+        if let Err(refusal) = self.make_room(team, wanted).await {
+            tracing::error!(error = %refusal, source = ?refusal.source, "a team was not pruned");
+        }
+    }
+
+    /// Writes the end, however little room the disk has for it.
+    async fn write_end(&self, finish: &mut Finish) -> Result<Finished, StoreError> {
+        let (store, host) = (&self.inner.store, &self.inner.host_storage);
+        if host.is_short() {
+            let most = if host.is_full() { LEAST_OUTPUT } else { SHORT_OUTPUT };
+            shorten(&mut finish.end, most);
+        }
+        match store.finish(finish.clone()).await {
+            Err(StoreError::Full) => {}
+            other => return other,
+        }
+        if host.release_ballast() {
+            match store.finish(finish.clone()).await {
+                Err(StoreError::Full) => {}
+                other => return other,
+            }
+        }
+        shorten(&mut finish.end, LEAST_OUTPUT);
+        store.finish(finish.clone()).await
+    }
+}
+
+/// The outcome without the files, which the team may not store; its home stays as it was.
+fn leave_files_out(finish: &mut Finish) {
+    let written = &mut finish.end.written;
+    written.layer = None;
+    written.quota_exceeded = true;
+    written.files.iter_mut().for_each(|file| file.truncated = true);
+    finish.end.error.get_or_insert_with(|| QUOTA.to_owned());
+    finish.moves_head = false;
+}
+
+/// Keeps the beginning of each stream, and counts the rest as dropped.
+fn shorten(end: &mut ExecutionEnd, most: usize) {
+    for (stream, dropped) in
+        [(&mut end.stdout, &mut end.stdout_dropped), (&mut end.stderr, &mut end.stderr_dropped)]
+    {
+        *dropped += stream.len().saturating_sub(most) as u64;
+        stream.truncate(most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_record_says_what_it_left_out() {
+        let mut end = ExecutionEnd { stdout: vec![b'a'; 3000], ..ExecutionEnd::default() };
+        end.stderr = b"short".to_vec();
+        shorten(&mut end, LEAST_OUTPUT);
+        assert_eq!((end.stdout.len(), end.stdout_dropped), (1024, 1976));
+        assert_eq!((end.stderr.as_slice(), end.stderr_dropped), (&b"short"[..], 0));
+    }
+}

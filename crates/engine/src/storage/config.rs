@@ -1,0 +1,77 @@
+//! Runs in: server (no capabilities).
+//!
+//! What an operator can set of storage budgets, with the defaults.
+
+use std::time::Duration;
+
+use cloche_model::{ByteSize, Plan};
+
+/// Settings of storage budgets.
+#[derive(Clone, Debug)]
+pub struct StorageConfig {
+    /// Teams of the free plan.
+    pub free: PlanStorage,
+    /// Teams of the pro plan.
+    pub pro: PlanStorage,
+    /// Teams of the enterprise plan.
+    pub enterprise: PlanStorage,
+    /// What of the disk is not for new data.
+    pub reserve: StorageReserve,
+    /// Exports of one team at once.
+    pub exports: u32,
+    /// How long the reader of an export may read nothing.
+    pub export_stall: Duration,
+}
+
+/// What a team of a plan may store, and what of its past is kept when that is not enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanStorage {
+    /// The most that a team may store; none is no limit.
+    pub bytes: Option<ByteSize>,
+    /// The newest points of a thread that are never pruned on their own.
+    pub keep: Option<u64>,
+    /// Points that are younger are not pruned either.
+    pub days: Option<u32>,
+    /// The newest execution records that are not pruned.
+    pub records: u64,
+}
+
+/// What of the file system of the data directory is not for new data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StorageReserve {
+    /// Free bytes; if absent the larger of 2 % and 1 GiB, but no more than 10 % of it.
+    pub bytes: Option<ByteSize>,
+    /// Free inodes; if absent 2 % of them.
+    pub inodes: Option<u64>,
+}
+
+impl StorageConfig {
+    /// What a team of this plan may store.
+    #[must_use]
+    pub const fn of_plan(&self, plan: Plan) -> PlanStorage {
+        match plan {
+            Plan::Free => self.free,
+            Plan::Pro => self.pro,
+            Plan::Enterprise => self.enterprise,
+        }
+    }
+}
+
+impl Default for StorageConfig {
+    fn default() -> Self {
+        let plan = |gib: u64, keep| PlanStorage {
+            bytes: Some(ByteSize::gib(gib)),
+            keep: Some(keep),
+            days: None,
+            records: 1000,
+        };
+        Self {
+            free: plan(4, 10),
+            pro: plan(40, 50),
+            enterprise: PlanStorage { bytes: None, ..plan(0, 50) },
+            reserve: StorageReserve { bytes: None, inodes: None },
+            exports: 4,
+            export_stall: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Runs in: server (no capabilities).
+//!
+//! Dropping the past: by hand for one thread, and by the policy of the plan before a write of a team
+//! at its budget is refused.
+
+use std::time::Duration;
+
+use cloche_model::{ErrorCode, Team, ThreadId};
+use cloche_store::{HistoryPruned, HistoryRule, PrunedRows, ThreadKey};
+
+use crate::{Engine, Refusal, clock, threads};
+
+/// Which points of a thread are dropped: those that every rule that is set lets go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HistoryPolicy {
+    /// All but so many of the newest.
+    pub keep: Option<u64>,
+    /// Those that are older than so many days.
+    pub older_than_days: Option<u32>,
+}
+
+impl HistoryPolicy {
+    fn rule(self) -> HistoryRule {
+        let age = |days| Duration::from_hours(24 * u64::from(days));
+        let before = self.older_than_days.map(|days| clock::now().minus(age(days)));
+        HistoryRule { keep: self.keep, before }
+    }
+}
+
+/// What was dropped of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrunedHistory {
+    /// Points.
+    pub points: u64,
+    /// How many bytes less the team stores now.
+    pub freed_bytes: u64,
+}
+
+impl Engine {
+    /// Drops points of a thread; those of the plan's policy if no rule is set. The head stays, and so
+    /// does what another thread has.
+    ///
+    /// # Errors
+    /// When there is no thread that the team may see, or an execution holds it.
+    pub async fn prune_history(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        policy: HistoryPolicy,
+    ) -> Result<PrunedHistory, Refusal> {
+        let policy = match policy == HistoryPolicy::default() {
+            true => self.plan_policy(team),
+            false => policy,
+        };
+        if policy.keep == Some(0) {
+            let message = "keep must be 1 or more: the newest point always stays";
+            return Err(Refusal::new(ErrorCode::Validation, message));
+        }
+        let before = self.inner.store.storage_usage(&team.id).await?.total();
+        let key = threads::key(team, id);
+        let pruned = match self.inner.store.prune_thread(&key, policy.rule(), clock::now()).await? {
+            HistoryPruned::Done(pruned) => pruned,
+            HistoryPruned::Busy => return Err(threads::busy()),
+            HistoryPruned::Missing => return Err(Refusal::not_found("thread")),
+        };
+        self.remove_layers(&pruned.layers).await;
+        let after = self.inner.store.storage_usage(&team.id).await?.total();
+        Ok(PrunedHistory { points: pruned.rows, freed_bytes: before.saturating_sub(after) })
+    }
+
+    fn plan_policy(&self, team: &Team) -> HistoryPolicy {
+        let plan = self.inner.config.storage.of_plan(team.plan);
+        HistoryPolicy { keep: plan.keep, older_than_days: plan.days }
+    }
+
+    /// Prunes by the plan's policy until the team can store so many bytes more, or nothing is left
+    /// to prune. One team at a time: it takes the writer from everybody else.
+    pub(crate) async fn make_room(&self, team: &Team, wanted: u64) -> Result<(), Refusal> {
+        let Some(budget) = self.storage_budget(team) else { return Ok(()) };
+        let _turn = self.inner.pruning.lock().await;
+        let store = &self.inner.store;
+        let most = budget.saturating_sub(wanted);
+        let rule = self.plan_policy(team).rule();
+        for id in store.threads_to_prune(&team.id, rule).await? {
+            if self.stores_at_most(team, most).await? {
+                return Ok(());
+            }
+            let key = ThreadKey { team: team.id.clone(), id };
+            if let HistoryPruned::Done(pruned) =
+                store.prune_thread(&key, rule, clock::now()).await?
+            {
+                self.note_pruned(team, &pruned, "history").await;
+            }
+        }
+        let keep = self.inner.config.storage.of_plan(team.plan).records;
+        while !self.stores_at_most(team, most).await? {
+            let pruned = store.prune_records(&team.id, keep).await?;
+            if pruned == PrunedRows::default() {
+                break;
+            }
+            self.note_pruned(team, &pruned, "records").await;
+        }
+        Ok(())
+    }
+
+    async fn stores_at_most(&self, team: &Team, bytes: u64) -> Result<bool, Refusal> {
+        Ok(self.inner.store.storage_usage(&team.id).await?.total() <= bytes)
+    }
+
+    async fn note_pruned(&self, team: &Team, pruned: &PrunedRows, what: &'static str) {
+        let (rows, layers) = (pruned.rows, pruned.layers.len());
+        tracing::info!(team = %team.id, rows, layers, what, "pruned to stay within the storage budget");
+        self.remove_layers(&pruned.layers).await;
+    }
+
+    /// Prunes teams that are over their budget although they were refused nothing: by records of
+    /// refused requests, or because their budget is less than it was.
+    pub(crate) async fn prune_teams_over_budget(&self) -> Result<(), Refusal> {
+        for (id, used) in self.inner.store.storage_usages().await? {
+            let Some(team) = self.inner.store.team(id.as_str()).await? else { continue };
+            if self.storage_budget(&team).is_some_and(|budget| used.total() > budget) {
+                self.make_room(&team, 0).await?;
+            }
+        }
+        Ok(())
+    }
+}

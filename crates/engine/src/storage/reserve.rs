@@ -1,0 +1,196 @@
+//! Runs in: server (no capabilities).
+//!
+//! Parts of a team's budget that are promised to bytes on their way, so that several writes at once
+//! cannot each take what is left.
+
+use std::{collections::HashMap, io, io::Read, sync::Arc};
+
+use cloche_model::{ErrorCode, Team, TeamId};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+use super::over_budget;
+use crate::{Engine, Refusal};
+
+/// How much of an import is reserved at once.
+const PIECE: u64 = 1 << 20;
+
+#[derive(Default)]
+struct Promised {
+    bytes: u64,
+    exports: u32,
+}
+
+/// What is promised, by team.
+#[derive(Clone, Default)]
+pub(crate) struct Reservations(Arc<Mutex<HashMap<TeamId, Promised>>>);
+
+impl Reservations {
+    pub(crate) fn bytes_of(&self, team: &TeamId) -> u64 {
+        self.0.lock().get(team).map_or(0, |promised| promised.bytes)
+    }
+
+    /// Promises so many more bytes, unless that is more than there are.
+    fn try_promise(&self, team: &TeamId, bytes: u64, left: Option<u64>) -> bool {
+        let mut teams = self.0.lock();
+        let promised = teams.entry(team.clone()).or_default();
+        let sum = promised.bytes.saturating_add(bytes);
+        if left.is_some_and(|left| sum > left) {
+            return false;
+        }
+        promised.bytes = sum;
+        true
+    }
+
+    fn give_back(&self, team: &TeamId, change: impl FnOnce(&mut Promised)) {
+        let mut teams = self.0.lock();
+        let Some(promised) = teams.get_mut(team) else { return };
+        change(promised);
+        if promised.bytes == 0 && promised.exports == 0 {
+            teams.remove(team);
+        }
+    }
+}
+
+/// A part of a team's budget that is held for one write; given back when it is dropped.
+pub(crate) struct Reservation {
+    engine: Engine,
+    team: Team,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Holds so much more. Prunes what the policy does not keep before it refuses.
+    pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let inner = &self.engine.inner;
+        inner.host_storage.check()?;
+        let Some(budget) = self.engine.storage_budget(&self.team) else {
+            inner.reservations.try_promise(&self.team.id, bytes, None);
+            self.bytes = self.bytes.saturating_add(bytes);
+            return Ok(());
+        };
+        for pruned in [false, true] {
+            if pruned {
+                let wanted = bytes.saturating_add(inner.reservations.bytes_of(&self.team.id));
+                self.engine.make_room(&self.team, wanted).await?;
+            }
+            let used = inner.store.storage_usage(&self.team.id).await?.total();
+            let left = budget.saturating_sub(used);
+            if inner.reservations.try_promise(&self.team.id, bytes, Some(left)) {
+                self.bytes = self.bytes.saturating_add(bytes);
+                return Ok(());
+            }
+        }
+        Err(over_budget(&self.team, budget))
+    }
+
+    /// What the write may bring the team's total to. Its own part is promised to it, and what is
+    /// promised to others is in the same sum.
+    pub(crate) fn append_budget(&self) -> Option<u64> {
+        self.engine.storage_budget(&self.team)
+    }
+
+    /// Reads on its account: a piece is held before it is read.
+    pub(crate) fn meter<R: Read>(self, from: R) -> MeteredReader<R> {
+        MeteredReader { from, reservation: self, read: 0, refusal: None }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let bytes = self.bytes;
+        let reservations = &self.engine.inner.reservations;
+        reservations.give_back(&self.team.id, |promised| {
+            promised.bytes = promised.bytes.saturating_sub(bytes);
+        });
+    }
+}
+
+/// A reader that holds a part of a budget before it takes bytes. For threads that may block.
+pub(crate) struct MeteredReader<R> {
+    from: R,
+    reservation: Reservation,
+    read: u64,
+    refusal: Option<Refusal>,
+}
+
+impl<R> MeteredReader<R> {
+    /// What is held, or why no more could be.
+    pub(crate) fn finish(self) -> Result<Reservation, Refusal> {
+        match self.refusal {
+            Some(refusal) => Err(refusal),
+            None => Ok(self.reservation),
+        }
+    }
+}
+
+impl<R: Read> Read for MeteredReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(PIECE).unwrap_or(usize::MAX).min(buffer.len());
+        while self.read.saturating_add(most as u64) > self.reservation.bytes {
+            if let Err(refusal) = Handle::current().block_on(self.reservation.grow(PIECE)) {
+                self.refusal = Some(refusal);
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+        }
+        let count = self.from.read(&mut buffer[..most])?;
+        self.read += count as u64;
+        Ok(count)
+    }
+}
+
+/// The right to run one of a team's exports; given back when it is dropped.
+pub(crate) struct ExportSlot {
+    reservations: Reservations,
+    team: TeamId,
+}
+
+impl Drop for ExportSlot {
+    fn drop(&mut self) {
+        self.reservations.give_back(&self.team, |promised| {
+            promised.exports = promised.exports.saturating_sub(1);
+        });
+    }
+}
+
+impl Engine {
+    /// Holds a part of the team's budget for a write of at most so many bytes.
+    pub(crate) async fn reserve(&self, team: &Team, bytes: u64) -> Result<Reservation, Refusal> {
+        let mut reservation = Reservation { engine: self.clone(), team: team.clone(), bytes: 0 };
+        reservation.grow(bytes).await?;
+        Ok(reservation)
+    }
+
+    /// Lets a team export once more, unless it does so often enough at once.
+    pub(crate) fn begin_export(&self, team: &Team) -> Result<ExportSlot, Refusal> {
+        let most = self.inner.config.storage.exports;
+        let reservations = self.inner.reservations.clone();
+        let mut teams = reservations.0.lock();
+        let promised = teams.entry(team.id.clone()).or_default();
+        if promised.exports >= most {
+            let message = format!("{most} exports of this team are under way; read them first");
+            return Err(Refusal::new(ErrorCode::RateLimited, message));
+        }
+        promised.exports += 1;
+        drop(teams);
+        Ok(ExportSlot { reservations, team: team.id.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_promised_once() {
+        let (reservations, team) = (Reservations::default(), "team_a".parse().unwrap());
+        assert!(reservations.try_promise(&team, 30, Some(50)));
+        assert!(!reservations.try_promise(&team, 30, Some(50)));
+        assert!(reservations.try_promise(&team, 20, Some(50)));
+        assert!(reservations.try_promise(&"team_b".parse().unwrap(), 50, Some(50)));
+        reservations.give_back(&team, |promised| promised.bytes -= 30);
+        assert_eq!(reservations.bytes_of(&team), 20);
+        reservations.give_back(&team, |promised| promised.bytes -= 20);
+        assert!(!reservations.0.lock().contains_key(&team));
+    }
+}
