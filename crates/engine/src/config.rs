@@ -4,6 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeRoom};
+use cloche_store::KeySource;
 use ipnet::IpNet;
 
 /// Settings of the engine.
@@ -24,6 +25,8 @@ pub struct EngineConfig {
     pub homes: HomesConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
+    /// What seals the secrets in the database; if absent, `secret.key` in the data directory.
+    pub secret_key: Option<KeySource>,
 }
 
 impl Default for EngineConfig {
@@ -36,6 +39,7 @@ impl Default for EngineConfig {
             gates: GateConfig::default(),
             homes: HomesConfig::default(),
             webhook: WebhookConfig::default(),
+            secret_key: None,
         }
     }
 }

@@ -32,12 +32,14 @@ mod webhook;
 
 pub use access::Caller;
 pub use admin::{
-    Approver, GateChange, KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft, TeamChange,
-    TeamDraft,
+    Approver, EnvDraft, GateChange, KeyChange, KeyDraft, NewKey, SandboxChange, SandboxDraft,
+    TeamChange, TeamDraft,
 };
 pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
-pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, ResponseRow};
+pub use cloche_store::{
+    ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, KeySource, ResponseRow,
+};
 pub use clock::{now, parse_rfc3339, rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};

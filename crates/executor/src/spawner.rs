@@ -10,7 +10,7 @@ pub(crate) mod client;
 pub(crate) mod gone;
 mod ground;
 mod held;
-mod homes;
+pub(crate) mod homes;
 mod keeper;
 mod linked;
 pub(crate) mod meter;

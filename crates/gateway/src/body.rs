@@ -86,7 +86,7 @@ fn invalid(message: String) -> ApiError {
     ApiError::Http(StatusCode::BAD_REQUEST, "validation_error", message)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     if is_deep(bytes) {
         return Err(invalid(format!("the body is nested deeper than {MAX_DEPTH} levels")));
     }

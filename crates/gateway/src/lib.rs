@@ -8,6 +8,9 @@ mod body;
 mod compose;
 mod config;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod incoming;
 mod mcp;

@@ -24,7 +24,7 @@ mod tenancy;
 mod thread;
 mod units;
 
-pub use env::EnvVars;
+pub use env::{EnvVars, SecretVars};
 pub use error::{ErrorCode, Invalid};
 pub use execution::{
     Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,

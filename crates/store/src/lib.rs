@@ -3,11 +3,12 @@
 //!
 //! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
 //! what it is told and knows no policy: no plan is enforced here, no secret is hashed, no webhook
-//! is sent, and nothing reads the clock.
+//! is sent, and nothing reads the clock. Secrets are sealed in the rows, see [`KeySource`].
 
 mod filter;
 mod gates;
 mod responses;
+mod sealing;
 mod sqlite;
 mod threads;
 
@@ -15,13 +16,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, Execution, ExecutionEnd, ExecutionStart, KeyId, Moment, Sandbox, SandboxId, Status,
-    Team, TeamId, TraceId,
+    ApiKey, Execution, ExecutionEnd, ExecutionStart, KeyId, Moment, Sandbox, SandboxId, Secret,
+    Status, Team, TeamId, TraceId,
 };
 
 pub use filter::{Cursor, ExecutionFilter};
 pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates};
 pub use responses::{ResponseRow, Responses};
+pub use sealing::{KeyError, KeySource};
 pub use sqlite::Sqlite;
 pub use threads::{Append, DELETED_KEPT, Founding, Moved, Squash, ThreadKey, Threads};
 
@@ -45,6 +47,9 @@ pub enum StoreError {
     /// The tables could not be brought up to date.
     #[error("the database could not be migrated")]
     Migration(#[source] sqlx::migrate::MigrateError),
+    /// Secrets cannot be sealed or opened.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The store was closed while it was being asked.
     #[error("the store is closed")]
     Closed,
@@ -219,6 +224,10 @@ pub trait Settings: Send + Sync {
     async fn setting(&self, name: &str) -> Result<Option<String>>;
     /// Sets it.
     async fn set_setting(&self, name: &str, value: &str) -> Result<()>;
+    /// The value of a setting that is sealed in the database.
+    async fn secret_setting(&self, name: &str) -> Result<Option<Secret>>;
+    /// Sets it.
+    async fn set_secret_setting(&self, name: &str, value: &Secret) -> Result<()>;
 }
 
 /// All of it.

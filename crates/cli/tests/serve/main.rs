@@ -28,6 +28,7 @@ mod operations;
 mod processes;
 mod python_client;
 mod schemathesis;
+mod secrets;
 mod stop;
 mod streaming;
 #[path = "../support/cloche.rs"]

@@ -3,10 +3,11 @@
 use std::ops::RangeInclusive;
 
 use cloche_model::{
-    EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId, SandboxShape, Team,
-    check_name, env,
+    EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId, SandboxShape, SecretVars,
+    Team, check_name,
 };
 
+use super::EnvDraft;
 use crate::{Engine, Refusal, clock, secrets};
 
 /// The most modules of a preload list.
@@ -56,7 +57,7 @@ pub struct SandboxChange {
     /// What a run may use.
     pub resources: Option<Resources>,
     /// Environment variables.
-    pub env: Option<EnvVars>,
+    pub env: Option<EnvDraft>,
     /// What the ledger keeps.
     pub retention: Option<Retention>,
 }
@@ -84,8 +85,7 @@ impl SandboxChange {
         }
         sandbox.resources = self.resources.unwrap_or(sandbox.resources);
         if let Some(env) = self.env {
-            env::check_level("env_vars", &env)?;
-            sandbox.env = env;
+            (sandbox.env, sandbox.secret_env) = env.settle(&sandbox.secret_env)?;
         }
         sandbox.retention = self.retention.unwrap_or(sandbox.retention);
         check_name("name", &sandbox.name)?;
@@ -174,6 +174,7 @@ impl Engine {
             shape: SandboxShape::default(),
             resources: Resources::default(),
             env: EnvVars::new(),
+            secret_env: SecretVars::new(),
             retention: Retention::default(),
             created_at: clock::now(),
         };
