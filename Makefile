@@ -1,9 +1,11 @@
 # `make help` lists what there is.
 
 CARGO ?= cargo
+# The entry points of the fuzz targets, so that lints see them.
+FUZZING = cloche-jail/fuzzing,cloche-layers/fuzzing,cloche-executor/fuzzing,cloche-gateway/fuzzing
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fuzz vm clean
+.PHONY: help run test check bench fuzz release vm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,19 +22,25 @@ test: ## install what the tests need, then run every test
 		$(CARGO) test --workspace; \
 	fi
 
-check: ## formatting, lints and the habits of the project
+check: ## formatting, lints, the habits of the project, and its dependencies
 	$(CARGO) fmt --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) clippy --workspace --all-targets --features $(FUZZING) -- -D warnings
 	$(CARGO) run -q -p cloche-tidy
+	scripts/check-dependencies
 
 bench: ## measure the numbers of docs/SPECIFICATION.md; BENCH="--rounds 50 --only python"
 	$(CARGO) build --release --bin cloche
 	$(CARGO) run --release -p cloche-bench -- $(BENCH)
 	$(CARGO) bench -p cloche-gateway --bench added_latency
 
-fuzz: ## the random tests of the syscall filter and of layers, many more times than usual
+fuzz: ## fuzz every reader of untrusted bytes for FUZZ_SECONDS each (60), and the random tests for longer
+	scripts/fuzz
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-jail random
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-layers --test layers random_
+
+release: ## the binary, its bill of materials and their checksums, in target/release-artifacts
+	scripts/release
 
 vm: ## try the sandbox on another kernel with control groups v2, in a virtual machine
 	scripts/vm-check

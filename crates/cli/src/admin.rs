@@ -3,10 +3,14 @@
 //! Each noun is a file of its own: its verbs, the request that each one makes, and the columns of
 //! its table. What may be asked for is the server's to say; nothing is checked twice.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::complain;
 
@@ -125,6 +129,9 @@ struct EnvChange {
     /// An environment variable of every execution; can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::variable)]
     env: Vec<(String, String)>,
+    /// A variable whose value is never shown again, and a file with the value; `-` reads standard input.
+    #[arg(long, value_name = "NAME=FILE", value_parser = crate::run::variable)]
+    secret_env: Vec<(String, String)>,
     /// A variable to take away; can be repeated.
     #[arg(long, value_name = "NAME")]
     unset: Vec<String>,
@@ -133,13 +140,17 @@ struct EnvChange {
 impl EnvChange {
     /// The variables after the change; `None` if there is none. The API takes them all at once.
     fn apply(self, server: &Server, path: &str) -> Result<Option<Value>, AdminError> {
-        if self.env.is_empty() && self.unset.is_empty() {
+        if self.env.is_empty() && self.secret_env.is_empty() && self.unset.is_empty() {
             return Ok(None);
         }
         let record = server.get(path)?;
         let mut variables = record["env_vars"].as_object().cloned().unwrap_or_default();
         variables.retain(|name, _| !self.unset.contains(name));
         variables.extend(self.env.into_iter().map(|(name, value)| (name, value.into())));
+        for (name, file) in self.secret_env {
+            let value = key::read_secret(Path::new(&file))?;
+            variables.insert(name, json!({"value": value, "secret": true}));
+        }
         Ok(Some(variables.into()))
     }
 }

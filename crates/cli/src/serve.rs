@@ -29,7 +29,8 @@ mod providers;
 mod settings;
 
 pub(crate) use greeting::start_logs;
-use settings::{LayersArguments, RunsOn, Settings};
+pub(crate) use settings::secret_key_from_environment;
+use settings::{LayersArguments, RunsOn, SecretKeyArguments, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]
@@ -57,6 +58,8 @@ pub(crate) struct ServeArguments {
     webhook_ca: Option<PathBuf>,
     #[command(flatten)]
     layers: LayersArguments,
+    #[command(flatten)]
+    secret_key: SecretKeyArguments,
     /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
     #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
     executor_url: Vec<String>,

@@ -82,7 +82,10 @@ pub(crate) fn admit(
     check_timeout(caller.team.plan, &allowance, request)?;
     check_resources(caller, &allowance)?;
     check_storage(request)?;
-    let env = env::merge(&caller.sandbox.env, &caller.key.env, &request.env)?;
+    let (sandbox, key) = (&caller.sandbox, &caller.key);
+    let of_sandbox = env::reveal_level(&sandbox.env, &sandbox.secret_env);
+    let of_key = env::reveal_level(&key.env, &key.secret_env);
+    let env = env::merge(&of_sandbox, &of_key, &request.env)?;
     let spec = RunSpec {
         env,
         limits: caller.sandbox.resources.limits(request.timeout, config.output),

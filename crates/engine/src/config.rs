@@ -4,6 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeRoom};
+use cloche_store::KeySource;
 use ipnet::IpNet;
 
 use crate::{MemoryConfig, StorageConfig};
@@ -30,6 +31,8 @@ pub struct EngineConfig {
     pub storage: StorageConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
+    /// What seals the secrets in the database; if absent, `secret.key` in the data directory.
+    pub secret_key: Option<KeySource>,
 }
 
 impl Default for EngineConfig {
@@ -44,6 +47,7 @@ impl Default for EngineConfig {
             homes: HomesConfig::default(),
             storage: StorageConfig::default(),
             webhook: WebhookConfig::default(),
+            secret_key: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use cloche_model::{ErrorCode, TraceId};
-use cloche_store::{Sqlite, Store, StoreError, ThreadKey};
+use cloche_store::{KeySource, Sqlite, Store, StoreError, ThreadKey};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, OnceCell};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -124,7 +124,10 @@ impl Engine {
         let lock = claim(data_dir)?;
         let scratch = clear(data_dir)?;
         let host_storage = HostStorage::open(data_dir, config.storage.reserve);
-        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&data_dir.join("cloche.db")).await?);
+        let key = config.secret_key.clone();
+        let key = key.unwrap_or_else(|| KeySource::File(data_dir.join("secret.key")));
+        let database = data_dir.join("cloche.db");
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open_with_key(&database, &key).await?);
         let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
         let ended = store.recover(clock::now(), RESTARTED, first_attempt).await?;
         if ended > 0 {

@@ -36,13 +36,13 @@ mod webhook;
 
 pub use access::Caller;
 pub use admin::{
-    Approver, GateChange, KeyChange, KeyDraft, NewKey, ResourcesChange, RetentionChange,
+    Approver, EnvDraft, GateChange, KeyChange, KeyDraft, NewKey, ResourcesChange, RetentionChange,
     SandboxChange, SandboxDraft, TeamChange, TeamDraft,
 };
 pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
 pub use cloche_store::{
-    ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, ResponseRow, StorageUsage,
+    ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, KeySource, ResponseRow, StorageUsage,
 };
 pub use clock::{now, parse_rfc3339, rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};

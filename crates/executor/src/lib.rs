@@ -21,6 +21,9 @@ mod cell;
 mod control;
 mod drive;
 mod executor;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod home;
 mod image;
 pub mod metrics;

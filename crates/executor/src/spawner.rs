@@ -11,7 +11,7 @@ pub(crate) mod client;
 pub(crate) mod gone;
 mod ground;
 mod held;
-mod homes;
+pub(crate) mod homes;
 mod host_ids;
 mod keeper;
 mod linked;

@@ -159,7 +159,7 @@ fn invalid(message: String) -> ApiError {
     ApiError::Http(StatusCode::BAD_REQUEST, "validation_error", message)
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     match shape(bytes) {
         BodyShape::Fine => {}
         BodyShape::Deep => {

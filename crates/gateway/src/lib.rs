@@ -9,6 +9,9 @@ mod compose;
 mod config;
 mod connection;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod incoming;
 mod mcp;

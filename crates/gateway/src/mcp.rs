@@ -8,6 +8,8 @@ mod addresses;
 mod arguments;
 mod elicit;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod gate;
 mod http;
 mod inert;

@@ -9,6 +9,9 @@ mod calls;
 pub mod cgroup;
 mod encode;
 mod errno;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod init;
 pub mod job;
 mod landlock;

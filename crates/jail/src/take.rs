@@ -8,7 +8,7 @@ use core::ffi::CStr;
 use crate::{
     init::JOB_FD,
     step::Reader,
-    sys::{self, Errno, Result, StringList},
+    sys::{self, Errno, RawFd, Result, StringList},
 };
 
 /// Marks a file in a job: mode, name, content.
@@ -24,20 +24,81 @@ pub const EXEC_BYTES: usize = 160 << 10;
 /// The most arguments, and the most environment variables.
 pub const EXEC_STRINGS: usize = 128;
 
+/// Where a job comes from and what it acts on. The kernel, but for the fuzz target of this reader,
+/// which keeps everything in memory.
+pub(crate) trait JobPort {
+    /// Reads some bytes of the job; none at its end.
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize>;
+    /// Goes to a directory.
+    fn enter(&mut self, directory: &CStr) -> Result<()>;
+    /// Makes a file, or empties the one that is there.
+    fn create(&mut self, name: &CStr, mode: u32) -> Result<RawFd>;
+    /// Writes some bytes to such a file.
+    fn write(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize>;
+    /// Closes such a file.
+    fn close(&mut self, file: RawFd);
+    /// Becomes a program; returns only with the reason why not.
+    fn exec(&mut self, program: &CStr, lists: &ExecLists<'_>, keeps_job: bool) -> Result<()>;
+}
+
+/// The arguments and the environment of a program.
+pub(crate) struct ExecLists<'a> {
+    pub(crate) args: StringList<'a, EXEC_STRINGS>,
+    pub(crate) env: StringList<'a, EXEC_STRINGS>,
+}
+
+/// The job socket and the kernel.
+struct JobSocket;
+
+impl JobPort for JobSocket {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        sys::read(JOB_FD, buffer)
+    }
+
+    fn enter(&mut self, directory: &CStr) -> Result<()> {
+        sys::chdir(directory)
+    }
+
+    fn create(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
+        const CREATE_TRUNCATE_WRITE_NOFOLLOW: i32 = 0o100 | 0o1000 | 0o1 | 0o400_000;
+        sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)
+    }
+
+    fn write(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
+        sys::write(file, bytes)
+    }
+
+    fn close(&mut self, file: RawFd) {
+        sys::close(file);
+    }
+
+    fn exec(&mut self, program: &CStr, lists: &ExecLists<'_>, keeps_job: bool) -> Result<()> {
+        if !keeps_job {
+            sys::close_range(JOB_FD as u32, u32::MAX)?;
+        }
+        Err(sys::exec(program, &lists.args, &lists.env))
+    }
+}
+
 /// Takes a whole job; returns only with the reason why not.
 pub(crate) fn take_job() -> Result<()> {
-    take_files().map(drop)?;
-    exec()
+    take_job_from(&mut JobSocket)
+}
+
+/// The same from any port.
+pub(crate) fn take_job_from(port: &mut impl JobPort) -> Result<()> {
+    take_files(port).map(drop)?;
+    exec(port)
 }
 
 /// Everything of a job up to its end, which says what to exec.
-fn take_files() -> Result<Mark> {
+fn take_files(port: &mut impl JobPort) -> Result<Mark> {
     let mut mark = Mark::default();
     loop {
-        match read_word()? {
-            JOB_FILE => write_file(&mut mark)?,
+        match read_word(port)? {
+            JOB_FILE => write_file(port, &mut mark)?,
             JOB_EXEC => return Ok(mark),
-            JOB_GO => go()?,
+            JOB_GO => go(port)?,
             _ => return Err(Errno::INVAL),
         }
     }
@@ -71,11 +132,20 @@ impl Mark {
 /// Also tells whether a file may be an archive.
 pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
     let _ = sys::write(JOB_FD, b"R");
-    let mark = take_files()?;
-    let (_, args, _, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
-    let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
-    read_exact(strings)?;
+    let taken = take_variables(&mut JobSocket, buffer)?;
     sys::close(JOB_FD);
+    Ok(taken)
+}
+
+/// Takes a job from any port, and executes nothing.
+pub(crate) fn take_variables<'a>(
+    port: &mut impl JobPort,
+    buffer: &'a mut [u8],
+) -> Result<(&'a [u8], bool)> {
+    let mark = take_files(port)?;
+    let [_, args, _, len] = read_words(port)?;
+    let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
+    read_exact(port, strings)?;
     let mut rest = Reader::new(strings);
     (0..=args).try_for_each(|_| rest.text().map(drop)).ok_or(Errno::INVAL)?;
     let before = strings.len() - rest.rest().len();
@@ -84,9 +154,9 @@ pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
     Ok((&strings[..variables], mark.found))
 }
 
-fn read_exact(mut buffer: &mut [u8]) -> Result<()> {
+fn read_exact(port: &mut impl JobPort, mut buffer: &mut [u8]) -> Result<()> {
     while !buffer.is_empty() {
-        match sys::read(JOB_FD, buffer) {
+        match port.read(buffer) {
             Ok(0) => return Err(Errno::PIPE),
             Ok(len) => buffer = &mut buffer[len..],
             Err(Errno::INTR) => {}
@@ -96,71 +166,73 @@ fn read_exact(mut buffer: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-fn read_word() -> Result<u32> {
+fn read_word(port: &mut impl JobPort) -> Result<u32> {
     let mut word = [0; 4];
-    read_exact(&mut word)?;
+    read_exact(port, &mut word)?;
     Ok(u32::from_le_bytes(word))
+}
+
+/// The four numbers of an exec record.
+fn read_words(port: &mut impl JobPort) -> Result<[u32; 4]> {
+    Ok([read_word(port)?, read_word(port)?, read_word(port)?, read_word(port)?])
 }
 
 /// The most bytes of a path in a job.
 const PATH_LEN: usize = 4096;
 
 /// A path: its length, and the bytes with their NUL.
-fn read_path(buffer: &mut [u8; PATH_LEN]) -> Result<&CStr> {
-    let len = read_word()? as usize;
+fn read_path<'a>(port: &mut impl JobPort, buffer: &'a mut [u8; PATH_LEN]) -> Result<&'a CStr> {
+    let len = read_word(port)? as usize;
     let path = buffer.get_mut(..len).ok_or(Errno::INVAL)?;
-    read_exact(path)?;
+    read_exact(port, path)?;
     CStr::from_bytes_with_nul(path).map_err(|_| Errno::INVAL)
 }
 
-fn go() -> Result<()> {
-    sys::chdir(read_path(&mut [0; PATH_LEN])?)
+fn go(port: &mut impl JobPort) -> Result<()> {
+    let mut path = [0; PATH_LEN];
+    let path = read_path(port, &mut path)?;
+    port.enter(path)
 }
 
 /// A file record: mode, name, length of the content, content.
-fn write_file(mark: &mut Mark) -> Result<()> {
-    const CREATE_TRUNCATE_WRITE_NOFOLLOW: i32 = 0o100 | 0o1000 | 0o1 | 0o400_000;
-    let mode = read_word()?;
+fn write_file(port: &mut impl JobPort, mark: &mut Mark) -> Result<()> {
+    let mode = read_word(port)?;
     let mut name = [0; PATH_LEN];
-    let name = read_path(&mut name)?;
-    let file = sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)?;
-    let mut left = read_word()? as usize;
+    let name = read_path(port, &mut name)?;
+    let file = port.create(name, mode)?;
+    let mut left = read_word(port)? as usize;
     let mut buffer = [0; 4 << 10];
     while left > 0 {
         let part = left.min(buffer.len());
-        read_exact(&mut buffer[..part])?;
+        read_exact(port, &mut buffer[..part])?;
         mark.look(&buffer[..part]);
         let mut bytes = &buffer[..part];
         while !bytes.is_empty() {
-            let written = sys::write(file, bytes)?;
+            let written = port.write(file, bytes)?;
             bytes = &bytes[written..];
         }
         left -= part;
     }
-    sys::close(file);
+    port.close(file);
     Ok(())
 }
 
 /// An exec record: flags, counts of arguments and variables, length, then the program's path, the
 /// arguments and the variables, each after its length and with its NUL.
-fn exec() -> Result<()> {
-    let (flags, args, vars, len) = (read_word()?, read_word()?, read_word()?, read_word()?);
+fn exec(port: &mut impl JobPort) -> Result<()> {
+    let [flags, args, vars, len] = read_words(port)?;
     let mut strings = [0; EXEC_BYTES];
     let strings = strings.get_mut(..len as usize).ok_or(Errno::INVAL)?;
-    read_exact(strings)?;
+    read_exact(port, strings)?;
     let mut rest = Reader::new(strings);
     let mut next = || rest.text().ok_or(Errno::INVAL);
     let program = next()?;
-    let mut argv = StringList::<EXEC_STRINGS>::new();
+    let mut lists = ExecLists { args: StringList::new(), env: StringList::new() };
     for _ in 0..args {
-        argv.push(next()?)?;
+        lists.args.push(next()?)?;
     }
-    let mut env = StringList::<EXEC_STRINGS>::new();
     for _ in 0..vars {
-        env.push(next()?)?;
+        lists.env.push(next()?)?;
     }
-    if flags & EXEC_KEEPS_JOB == 0 {
-        sys::close_range(JOB_FD as u32, u32::MAX)?;
-    }
-    Err(sys::exec(program, &argv, &env))
+    port.exec(program, &lists, flags & EXEC_KEEPS_JOB != 0)
 }

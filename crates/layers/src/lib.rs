@@ -8,6 +8,9 @@ mod content;
 pub mod crash;
 mod entry;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod index;
 mod indexes;
 mod ingest;

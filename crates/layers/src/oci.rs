@@ -10,6 +10,8 @@ use cloche_model::LayerDigest;
 use serde::{Deserialize, Serialize};
 
 pub use self::export::ExportMeta;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use self::import::read_image;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";

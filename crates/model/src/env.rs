@@ -3,10 +3,28 @@
 
 use std::collections::BTreeMap;
 
-use crate::Invalid;
+use crate::{Invalid, Secret};
 
 /// Environment variables by name.
 pub type EnvVars = BTreeMap<String, String>;
+/// Variables whose values are never shown again, by name.
+pub type SecretVars = BTreeMap<String, Secret>;
+/// What is shown in place of the value of a secret variable.
+pub const SHOWN_SECRET: &str = "********";
+
+/// All variables of one level, as a program gets them. A name is in one of the two.
+#[must_use]
+pub fn reveal_level(plain: &EnvVars, secret: &SecretVars) -> EnvVars {
+    let revealed = secret.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()));
+    plain.iter().map(|(name, value)| (name.clone(), value.clone())).chain(revealed).collect()
+}
+
+/// All variables of one level, as people see them.
+#[must_use]
+pub fn show_level(plain: EnvVars, secret: &SecretVars) -> EnvVars {
+    let hidden = secret.keys().map(|name| (name.clone(), SHOWN_SECRET.to_owned()));
+    plain.into_iter().chain(hidden).collect()
+}
 
 /// The most variables, at each level and after the merge.
 pub const MAX_VARS: usize = 50;

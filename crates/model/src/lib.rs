@@ -28,7 +28,7 @@ mod thread;
 mod units;
 
 pub use budget::{MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage};
-pub use env::EnvVars;
+pub use env::{EnvVars, SecretVars};
 pub use error::{ErrorCode, Invalid};
 pub use execution::{
     Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Allowance, ByteSize, Cpus, EnvVars, GateSettings, KeyId, Limits, Moment, Plan, SandboxId,
-    SandboxShape, Secret, TeamId,
+    SandboxShape, Secret, SecretVars, TeamId,
 };
 
 /// A tenant.
@@ -58,6 +58,8 @@ pub struct Sandbox {
     pub resources: Resources,
     /// Environment variables of every run.
     pub env: EnvVars,
+    /// Those whose values are secret.
+    pub secret_env: SecretVars,
     /// What the ledger keeps.
     pub retention: Retention,
     /// When it was made.
@@ -123,6 +125,8 @@ pub struct ApiKey {
     pub prefix: String,
     /// Environment variables of every run.
     pub env: EnvVars,
+    /// Those whose values are secret.
+    pub secret_env: SecretVars,
     /// Where results go in webhook mode when the request names nowhere.
     pub webhook_url: Option<String>,
     /// What deliveries are signed with.

@@ -3,11 +3,12 @@
 //!
 //! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
 //! what it is told and knows no policy: no plan is enforced here, no secret is hashed, no webhook
-//! is sent, and nothing reads the clock.
+//! is sent, and nothing reads the clock. Secrets are sealed in the rows, see [`KeySource`].
 
 mod filter;
 mod gates;
 mod responses;
+mod sealing;
 mod sqlite;
 mod storage;
 mod threads;
@@ -17,12 +18,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cloche_model::{
     ApiKey, Execution, ExecutionEnd, ExecutionStart, HomeState, KeyId, Moment, Sandbox, SandboxId,
+    Secret,
     Status, Team, TeamId, TraceId,
 };
 
 pub use filter::{Cursor, ExecutionFilter};
 pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates, QuestionLimits};
 pub use responses::{ResponseRow, Responses};
+pub use sealing::{KeyError, KeySource};
 pub use sqlite::Sqlite;
 pub use storage::{HistoryPruned, HistoryRule, PrunedRows, Storage, StorageUsage};
 pub use threads::{Append, DELETED_KEPT, Fork, Founding, Moved, Squash, ThreadKey, Threads};
@@ -50,6 +53,9 @@ pub enum StoreError {
     /// The disk is full. Nothing of the write is kept.
     #[error("the disk is full")]
     Full,
+    /// Secrets cannot be sealed or opened.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The store was closed while it was being asked.
     #[error("the store is closed")]
     Closed,
@@ -260,6 +266,10 @@ pub trait Settings: Send + Sync {
     async fn setting(&self, name: &str) -> Result<Option<String>>;
     /// Sets it.
     async fn set_setting(&self, name: &str, value: &str) -> Result<()>;
+    /// The value of a setting that is sealed in the database.
+    async fn secret_setting(&self, name: &str) -> Result<Option<Secret>>;
+    /// Sets it.
+    async fn set_secret_setting(&self, name: &str, value: &Secret) -> Result<()>;
 }
 
 /// All of it.

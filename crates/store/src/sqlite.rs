@@ -10,12 +10,13 @@ mod ledger;
 mod outbox;
 mod read;
 mod responses;
+mod sealed;
 mod storage;
 mod tenancy;
 mod threads;
 mod writer;
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{
@@ -23,7 +24,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use crate::{Result, Store, StoreError};
+use crate::{KeySource, Result, Store, StoreError, sealing::Sealer};
 use writer::Writer;
 
 /// Readers at once; each holds a thread and a small cache.
@@ -37,14 +38,26 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
 pub struct Sqlite {
     readers: SqlitePool,
     writer: Writer,
+    /// Seals and opens the secrets in rows.
+    sealer: Arc<Sealer>,
 }
 
 impl Sqlite {
-    /// Opens the file, makes it if it is missing, and brings its tables up to date.
+    /// Opens the file, makes it if it is missing, and brings its tables up to date. Secrets are sealed
+    /// with the key in `secret.key` beside it.
     ///
     /// # Errors
-    /// When the file cannot be opened or its tables cannot be brought up to date.
+    /// As for [`Self::open_with_key`].
     pub async fn open(path: &Path) -> Result<Self> {
+        Self::open_with_key(path, &KeySource::File(path.with_file_name("secret.key"))).await
+    }
+
+    /// The same with a key from elsewhere.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, its tables cannot be brought up to date, or the key is not the
+    /// one that sealed its secrets.
+    pub async fn open_with_key(path: &Path, key: &KeySource) -> Result<Self> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -55,13 +68,14 @@ impl Sqlite {
             .disable_statement_logging();
         let mut connection = options.connect().await?;
         sqlx::migrate!().run(&mut connection).await.map_err(StoreError::Migration)?;
+        let sealer = sealed::unlock(&mut connection, key).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)
             .connect_with(options.clone())
             .await?;
         tokio::spawn(checkpoint(readers.clone()));
-        Ok(Self { readers, writer: Writer::start(connection) })
+        Ok(Self { readers, writer: Writer::start(connection), sealer: Arc::new(sealer) })
     }
 }
 

@@ -7,6 +7,10 @@ use crate::{
     tree::{File, Violation},
 };
 
+/// The crate of the fuzz targets, and the feature that gives it entry points to private code.
+const FUZZ: &str = "fuzz";
+const FUZZING: &str = "fuzzing";
+
 /// Finds dependencies between our crates that the table of arrows does not have.
 pub(crate) fn check(rules: &Rules, files: &[File]) -> Vec<Violation> {
     files.iter().flat_map(|file| check_manifest(rules, file)).collect()
@@ -33,26 +37,48 @@ fn check_manifest(rules: &Rules, file: &File) -> Vec<Violation> {
             found.push(file.at(line, format!("{name} may not use {target} ({kind})")));
         }
     }
+    if name != FUZZ && turns_on_fuzzing(&manifest) {
+        found.push(
+            file.at(line_of_text(file, FUZZING), "only fuzz/ may turn on the feature fuzzing"),
+        );
+    }
     found
 }
 
-/// `jail` for `crates/jail/Cargo.toml`.
+/// Whether a dependency or a default has the feature of the fuzz targets.
+fn turns_on_fuzzing(manifest: &Table) -> bool {
+    let names_it = |value: &Value| {
+        let features = value.as_array().into_iter().flatten();
+        features.filter_map(Value::as_str).any(|feature| feature.ends_with(FUZZING))
+    };
+    let dependencies = tables(manifest).flat_map(|(_, table)| table.values());
+    let defaults = manifest.get("features").and_then(Value::as_table).into_iter().flatten();
+    dependencies.filter_map(|value| value.get("features")).any(names_it)
+        || defaults.filter(|(name, _)| *name != FUZZING).any(|(_, value)| names_it(value))
+}
+
+/// `jail` for `crates/jail/Cargo.toml`; the fuzz targets lie beside the crates.
 fn crate_name(path: &str) -> Option<&str> {
+    if path == "fuzz/Cargo.toml" {
+        return Some(FUZZ);
+    }
     path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|name| !name.contains('/'))
 }
 
 /// Our crates that a manifest names, and in which kind of table, those for one platform included.
 fn dependencies(manifest: &Table) -> Vec<(&'static str, String)> {
-    let mut found = Vec::new();
+    let entries = tables(manifest).flat_map(|(kind, table)| table.iter().map(move |it| (kind, it)));
+    entries.filter_map(|(kind, (key, value))| Some((kind, ours(key, value)?))).collect()
+}
+
+/// The tables of dependencies, by their kind.
+fn tables(manifest: &Table) -> impl Iterator<Item = (&'static str, &Table)> {
+    const KINDS: [&str; 3] = ["dependencies", "build-dependencies", "dev-dependencies"];
     let platforms = manifest.get("target").and_then(Value::as_table).into_iter();
     let platforms = platforms.flat_map(Table::values).filter_map(Value::as_table);
-    for table in platforms.chain([manifest]) {
-        for kind in ["dependencies", "build-dependencies", "dev-dependencies"] {
-            let entries = table.get(kind).and_then(Value::as_table).into_iter().flatten();
-            found.extend(entries.filter_map(|(key, value)| Some((kind, ours(key, value)?))));
-        }
-    }
-    found
+    platforms.chain([manifest]).flat_map(|table| {
+        KINDS.into_iter().filter_map(move |kind| Some((kind, table.get(kind)?.as_table()?)))
+    })
 }
 
 /// The directory of the crate that a dependency means, if it is one of ours.
@@ -65,9 +91,12 @@ fn ours(key: &str, value: &Value) -> Option<String> {
 }
 
 fn line_of(file: &File, target: &str) -> usize {
-    let package = format!("cloche-{target}");
+    line_of_text(file, &format!("cloche-{target}"))
+}
+
+fn line_of_text(file: &File, text: &str) -> usize {
     let lines = file.text.as_deref().unwrap_or_default().lines();
-    lines.map(|line| line.contains(&package)).position(|found| found).map_or(1, |at| at + 1)
+    lines.map(|line| line.contains(text)).position(|found| found).map_or(1, |at| at + 1)
 }
 
 #[cfg(test)]
@@ -110,6 +139,21 @@ mod tests {
         assert!(manifest("gateway", "[dev-dependencies]\ncloche-store = \"1\"\n").is_empty());
         assert_eq!(manifest("store", "[dev-dependencies]\ncloche-engine = \"1\"\n").len(), 1);
         assert_eq!(manifest("store", "[dev-dependencies]\ncloche-nowhere = \"1\"\n").len(), 1);
+    }
+
+    #[test]
+    fn only_the_fuzz_targets_turn_on_their_entry_points() {
+        let text = "[dependencies]\ncloche-jail = { path = \"../j\", features = [\"fuzzing\"] }\n";
+        assert!(complaints(check, &[file("fuzz/Cargo.toml", text)]).is_empty());
+        assert_eq!(
+            manifest("executor", text),
+            ["crates/executor/Cargo.toml:2: only fuzz/ may turn on the feature fuzzing"]
+        );
+        let default = "[features]\ndefault = [\"fuzzing\"]\nfuzzing = []\n";
+        assert_eq!(manifest("jail", default).len(), 1);
+        assert!(manifest("jail", "[features]\nfuzzing = []\n").is_empty());
+        let store = "[dependencies]\ncloche-store = { path = \"../crates/store\" }\n";
+        assert_eq!(complaints(check, &[file("fuzz/Cargo.toml", store)]).len(), 1);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Webhook {
 }
 
 /// The file without the newline at its end. Not an argument: those are seen by everyone on the host.
-fn read_secret(path: &Path) -> Result<String, AdminError> {
+pub(super) fn read_secret(path: &Path) -> Result<String, AdminError> {
     let text = if path == Path::new("-") {
         io::read_to_string(io::stdin())
     } else {

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{Failure, McpArguments, nobody_reads, state_directory};
-use crate::serve::warm_up;
+use crate::serve::{secret_key_from_environment, warm_up};
 
 /// How long running code may go on once the client has left.
 const GRACE: Duration = Duration::ZERO;
@@ -88,6 +88,7 @@ async fn converse(
     let config = Config { layers: Some(layers.clone()), ..config };
     let executor = Executor::attach(process, config).await?;
     let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
+    config.secret_key = secret_key_from_environment();
     config.homes.layers = Some(layers);
     let local = Arc::new(Local::new(executor.clone()));
     let engine = Engine::open(&place.path, config, local).await?;

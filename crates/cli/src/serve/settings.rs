@@ -24,12 +24,15 @@ use super::{
 mod connections;
 mod layers;
 mod memory;
+mod secret_key;
 mod storage;
 
 use connections::ConnectionsFile;
 pub(super) use layers::LayersArguments;
 use layers::LayersFile;
 use memory::MemoryFile;
+pub(super) use secret_key::SecretKeyArguments;
+pub(crate) use secret_key::from_environment as secret_key_from_environment;
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +65,7 @@ pub(crate) enum SettingsError {
 struct File {
     listen: Option<String>,
     data_dir: Option<PathBuf>,
+    secret_key_file: Option<PathBuf>,
     allow_missing: Vec<String>,
     grace_seconds: Option<u64>,
     output: Option<String>,
@@ -185,7 +189,10 @@ impl Settings {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             allow_missing,
             pool: pool(&file.pool)?,
-            engine: engine(&file)?,
+            engine: EngineConfig {
+                secret_key: secret_key::source(arguments.secret_key, file.secret_key_file.clone()),
+                ..engine(&file)?
+            },
             gateway: gateway(&file)?,
             agent: agent(file.agent, file.grace_seconds)?,
             layers: layers::config(file.layers, arguments.layers, &data_dir)?,

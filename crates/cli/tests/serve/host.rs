@@ -120,7 +120,9 @@ impl Host {
 
     /// Stops it and starts another on its directory, with these environment variables.
     pub(crate) async fn stop_and_start(mut self, variables: &[(&str, &str)]) -> Self {
-        self.signal(Signal::TERM);
+        if self.server.try_wait().unwrap().is_none() {
+            self.signal(Signal::TERM);
+        }
         self.ended().await;
         let (directory, arguments) = (Arc::clone(&self.directory), self.arguments.clone());
         Self::start_in(directory, arguments, variables).await.with_key(self.key.clone())

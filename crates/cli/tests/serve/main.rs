@@ -32,6 +32,7 @@ mod operations;
 mod processes;
 mod python_client;
 mod schemathesis;
+mod secrets;
 mod stop;
 mod storage;
 mod streaming;

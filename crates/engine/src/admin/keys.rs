@@ -1,7 +1,8 @@
 //! API keys: made, shown once, changed, revoked at once.
 
-use cloche_model::{ApiKey, EnvVars, Invalid, KeyId, Sandbox, Secret, Team, check_name, env};
+use cloche_model::{ApiKey, Invalid, KeyId, Sandbox, Secret, SecretVars, Team, check_name};
 
+use super::EnvDraft;
 use crate::{
     Engine, Refusal, clock,
     secrets::{self, KEY_PREFIX},
@@ -20,7 +21,7 @@ pub struct KeyDraft {
     /// The name people use.
     pub name: String,
     /// Environment variables of every run.
-    pub env: EnvVars,
+    pub env: EnvDraft,
     /// Where results go by default.
     pub webhook_url: Option<String>,
     /// What deliveries are signed with.
@@ -40,7 +41,7 @@ impl KeyDraft {
             team: team.into(),
             sandbox: sandbox.into(),
             name: name.into(),
-            env: EnvVars::new(),
+            env: EnvDraft::default(),
             webhook_url: None,
             webhook_secret: None,
             may_approve: false,
@@ -56,7 +57,7 @@ pub struct KeyChange {
     /// The sandbox, by id or name.
     pub sandbox: Option<String>,
     /// Environment variables.
-    pub env: Option<EnvVars>,
+    pub env: Option<EnvDraft>,
     /// The default webhook.
     pub webhook_url: Option<Option<String>>,
     /// The secret that signs.
@@ -77,7 +78,6 @@ pub struct NewKey {
 /// Checks all but the webhook's URL, whose host has to be looked up.
 fn check_key(key: &ApiKey) -> Result<(), Invalid> {
     check_name("name", &key.name)?;
-    env::check_level("env_vars", &key.env)?;
     let length = key.webhook_secret.as_ref().map_or(1, |secret| secret.reveal().chars().count());
     if length == 0 || length > MAX_SECRET_CHARS {
         return Err(Invalid::new(format!(
@@ -96,13 +96,15 @@ impl Engine {
         let team = self.team(&draft.team).await?;
         let sandbox = self.sandbox_of(&team, &draft.sandbox).await?;
         let secret = secrets::secret(KEY_PREFIX)?;
+        let (env, secret_env) = draft.env.settle(&SecretVars::new())?;
         let key = ApiKey {
             id: KeyId::from_random(secrets::random()?),
             team: team.id,
             sandbox: sandbox.id,
             name: draft.name,
             prefix: secrets::shown(&secret),
-            env: draft.env,
+            env,
+            secret_env,
             webhook_url: draft.webhook_url,
             webhook_secret: draft.webhook_secret,
             may_approve: draft.may_approve,
@@ -163,7 +165,9 @@ impl Engine {
             key.sandbox = self.sandbox_of(&team, &sandbox).await?.id;
         }
         key.name = change.name.unwrap_or(key.name);
-        key.env = change.env.unwrap_or(key.env);
+        if let Some(env) = change.env {
+            (key.env, key.secret_env) = env.settle(&key.secret_env)?;
+        }
         key.webhook_url = change.webhook_url.unwrap_or(key.webhook_url);
         key.webhook_secret = change.webhook_secret.unwrap_or(key.webhook_secret);
         key.may_approve = change.may_approve.unwrap_or(key.may_approve);

@@ -4,9 +4,10 @@ use std::ops::RangeInclusive;
 
 use cloche_model::{
     ByteSize, Cpus, EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId,
-    SandboxShape, Team, check_name, env,
+    SandboxShape, SecretVars, Team, check_name,
 };
 
+use super::EnvDraft;
 use crate::{Engine, Refusal, clock, secrets};
 
 /// The most modules of a preload list.
@@ -58,7 +59,7 @@ pub struct SandboxChange {
     /// What a run may use.
     pub resources: ResourcesChange,
     /// Environment variables.
-    pub env: Option<EnvVars>,
+    pub env: Option<EnvDraft>,
     /// What the ledger keeps.
     pub retention: RetentionChange,
 }
@@ -128,8 +129,7 @@ impl SandboxChange {
         }
         sandbox.resources = self.resources.apply(sandbox.resources);
         if let Some(env) = self.env {
-            env::check_level("env_vars", &env)?;
-            sandbox.env = env;
+            (sandbox.env, sandbox.secret_env) = env.settle(&sandbox.secret_env)?;
         }
         sandbox.retention = self.retention.apply(sandbox.retention);
         check_name("name", &sandbox.name)?;
@@ -218,6 +218,7 @@ impl Engine {
             shape: SandboxShape::default(),
             resources: Resources::default(),
             env: EnvVars::new(),
+            secret_env: SecretVars::new(),
             retention: Retention::default(),
             created_at: clock::now(),
         };

@@ -1,7 +1,7 @@
 //! What a signed URL says, and how it cannot be changed: HMAC-SHA256 over all of it.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use cloche_model::{HomePath, KeyId, Moment, TeamId, ThreadId};
+use cloche_model::{HomePath, KeyId, Moment, Secret, TeamId, ThreadId};
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -115,11 +115,12 @@ impl Engine {
     pub(crate) async fn signing_key(&self) -> Result<&[u8], Refusal> {
         let key = self.inner.signing_key.get_or_try_init(|| async {
             let store = &self.inner.store;
-            if let Some(key) = store.setting(SETTING).await?.and_then(|key| hex::decode(key).ok()) {
+            let kept = store.secret_setting(SETTING).await?;
+            if let Some(key) = kept.and_then(|key| hex::decode(key.reveal()).ok()) {
                 return Ok(key);
             }
             let key = secrets::random::<32>()?.to_vec();
-            store.set_setting(SETTING, &hex::encode(&key)).await?;
+            store.set_secret_setting(SETTING, &Secret::new(hex::encode(&key))).await?;
             Ok::<_, Refusal>(key)
         });
         key.await.map(Vec::as_slice)

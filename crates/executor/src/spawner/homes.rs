@@ -22,7 +22,12 @@ use rustix::{
     },
 };
 
-use super::{ground, host_ids::HostIds, linked, protocol::HomeRequest};
+use super::{
+    ground,
+    host_ids::HostIds,
+    linked,
+    protocol::{HomeRequest, is_plain_name},
+};
 use crate::image::HOME;
 
 /// Where the unpacked layers are on the spawner's ground.
@@ -245,7 +250,7 @@ fn overlay_at(
 /// Takes away what a file of the run could not be written over: links, files with other names and
 /// files without leave to write. Not directories: whatever is in them is somebody's.
 fn make_way(home: &OwnedFd, name: &str) -> io::Result<bool> {
-    if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
+    if !is_plain_name(name) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a file"));
     }
     let there = match rustix::fs::statat(home, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -304,7 +309,7 @@ fn open_dir(at: impl AsFd, path: &str) -> io::Result<OwnedFd> {
 }
 
 /// A layer's short name: nothing that could be a path or an option.
-fn check_name(name: &str) -> io::Result<()> {
+pub(crate) fn check_name(name: &str) -> io::Result<()> {
     let plain = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
     if name.is_empty() || name.len() > 12 || !name.chars().all(plain) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a layer"));

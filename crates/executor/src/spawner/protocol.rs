@@ -124,6 +124,11 @@ pub(crate) struct Placed {
     pub(crate) leave_out: bool,
 }
 
+/// Whether a name from a packet names a file of the very directory it is looked up in.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..")
+}
+
 /// What a cell had used at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Used {

@@ -1,5 +1,6 @@
 //! Teams, sandboxes and keys as operators write and read them.
 
+mod env;
 mod gates;
 mod keys;
 mod sandboxes;

@@ -64,6 +64,23 @@ impl Layers {
     }
 }
 
+/// Reads an image as `import` does, without a store. Each layer goes to a file of its own.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_image(
+    dir: &Path,
+    bounds: Bounds,
+    mut took: impl FnMut(&File, &Ingested),
+) -> Result<(), LayerError> {
+    let top = File::open(dir).map_err(LayerError::io("opening the image"))?;
+    let image = Image { top: top.into() };
+    for (layer, diff_id) in image.layers()? {
+        let file = NamedTempFile::new_in(dir).map_err(LayerError::io("making a file"))?;
+        let ingested = image.check(&layer, &diff_id, &file, bounds)?;
+        took(file.as_file(), &ingested);
+    }
+    Ok(())
+}
+
 struct Image {
     top: OwnedFd,
 }

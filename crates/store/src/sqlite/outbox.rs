@@ -1,12 +1,13 @@
 //! Webhooks to be sent, and settings, in SQLite.
 
 use async_trait::async_trait;
-use cloche_model::{DeliveryStatus, Moment, TraceId};
+use cloche_model::{DeliveryStatus, Moment, Secret, TraceId};
 use sqlx::Row;
 
 use super::{
     Sqlite,
     read::{moment, number, word},
+    sealed,
 };
 use crate::{Attempt, DueDelivery, Outbox, Result, Settings};
 
@@ -93,6 +94,24 @@ impl Settings for Sqlite {
                     .await?;
                     Ok(())
                 })
+            })
+            .await
+    }
+
+    async fn secret_setting(&self, name: &str) -> Result<Option<Secret>> {
+        let row = sqlx::query("SELECT sealed_value FROM sealed_settings WHERE id = ?")
+            .bind(name.to_owned())
+            .fetch_optional(&self.readers)
+            .await?;
+        row.map(|row| sealed::open_setting(&self.sealer, name, &row)).transpose()
+    }
+
+    async fn set_secret_setting(&self, name: &str, value: &Secret) -> Result<()> {
+        let sealed = sealed::seal_setting(&self.sealer, name, value)?;
+        let name = name.to_owned();
+        self.writer
+            .statement(move |connection| {
+                Box::pin(async move { sealed::write_setting(connection, &name, sealed).await })
             })
             .await
     }

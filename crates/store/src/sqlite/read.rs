@@ -3,13 +3,14 @@
 use std::{str::FromStr, time::Duration};
 
 use cloche_model::{
-    ApiKey, ByteSize, Execution, ExecutionEnd, ExecutionStart, GateSettings, HomeUsage, Moment,
-    Point, Retention, Sandbox, Secret, Status, Team, Thread, UsageReport, Written,
+    ApiKey, ByteSize, Execution, ExecutionEnd, ExecutionStart, GateSettings, HomeUsage, KeyId,
+    Moment, Point, Retention, Sandbox, SandboxId, Status, Team, Thread, UsageReport, Written,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::{Row, sqlite::SqliteRow};
 
-use crate::{Result, StoreError};
+use super::sealed;
+use crate::{Result, StoreError, sealing::Sealer};
 
 fn corrupt(column: &'static str, reason: impl ToString) -> StoreError {
     StoreError::Corrupt { column, reason: reason.to_string() }
@@ -93,9 +94,12 @@ pub(super) fn team(row: &SqliteRow) -> Result<Team> {
     })
 }
 
-pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
+pub(super) fn sandbox(row: &SqliteRow, sealer: &Sealer) -> Result<Sandbox> {
+    let id: SandboxId = word(row, "id")?;
+    let secret_env = sealed::open_env(sealer, ("sandboxes", id.as_str()), row)?;
     Ok(Sandbox {
-        id: word(row, "id")?,
+        id,
+        secret_env,
         team: word(row, "team_id")?,
         name: row.try_get("name")?,
         shape: json(row, "shape")?,
@@ -109,17 +113,20 @@ pub(super) fn sandbox(row: &SqliteRow) -> Result<Sandbox> {
     })
 }
 
-pub(super) fn key(row: &SqliteRow) -> Result<ApiKey> {
-    let secret: Option<String> = row.try_get("webhook_secret")?;
+pub(super) fn key(row: &SqliteRow, sealer: &Sealer) -> Result<ApiKey> {
+    let id: KeyId = word(row, "id")?;
+    let webhook_secret = sealed::open_webhook_secret(sealer, id.as_str(), row)?;
+    let secret_env = sealed::open_env(sealer, ("keys", id.as_str()), row)?;
     Ok(ApiKey {
-        id: word(row, "id")?,
+        id,
+        secret_env,
         team: word(row, "team_id")?,
         sandbox: word(row, "sandbox_id")?,
         name: row.try_get("name")?,
         prefix: row.try_get("prefix")?,
         env: json(row, "env")?,
         webhook_url: row.try_get("webhook_url")?,
-        webhook_secret: secret.map(Secret::new),
+        webhook_secret,
         may_approve: row.try_get("may_approve")?,
         created_at: moment(row, "created_at")?,
         revoked_at: moment_or_null(row, "revoked_at")?,

@@ -7,6 +7,7 @@ use sqlx::{Row, SqliteConnection};
 use super::{
     Sqlite,
     read::{integer, key, sandbox, team, to_json},
+    sealed,
 };
 use crate::{Access, Result, StoreError, Tenancy};
 
@@ -115,17 +116,20 @@ impl Tenancy for Sqlite {
 
     async fn create_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
         let sandbox = sandbox.clone();
+        let sealed_env = self.seal_sandbox_env(&sandbox)?;
         self.writer
             .statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
-                        "INSERT INTO sandboxes (name, shape, resources, env, retain_code, \
-                         retention_days, id, team_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        "INSERT INTO sandboxes (name, shape, resources, env, sealed_env, retain_code, \
+                         retention_days, id, team_id, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(sandbox.name.clone())
                     .bind(to_json("shape", &sandbox.shape)?)
                     .bind(to_json("resources", &sandbox.resources)?)
                     .bind(to_json("env", &sandbox.env)?)
+                    .bind(sealed_env)
                     .bind(sandbox.retention.code)
                     .bind(sandbox.retention.days)
                     .bind(String::from(sandbox.id))
@@ -147,7 +151,7 @@ impl Tenancy for Sqlite {
         .bind(team.map(ToString::to_string))
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(sandbox).collect()
+        rows.iter().map(|row| sandbox(row, &self.sealer)).collect()
     }
 
     async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
@@ -155,22 +159,24 @@ impl Tenancy for Sqlite {
             .bind(id.to_string())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(sandbox).transpose()
+        row.as_ref().map(|row| sandbox(row, &self.sealer)).transpose()
     }
 
     async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool> {
         let sandbox = sandbox.clone();
+        let sealed_env = self.seal_sandbox_env(&sandbox)?;
         self.writer
             .statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
                         "UPDATE sandboxes SET name = ?, shape = ?, resources = ?, env = ?, \
-                         retain_code = ?, retention_days = ? WHERE id = ?",
+                         sealed_env = ?, retain_code = ?, retention_days = ? WHERE id = ?",
                     )
                     .bind(sandbox.name.clone())
                     .bind(to_json("shape", &sandbox.shape)?)
                     .bind(to_json("resources", &sandbox.resources)?)
                     .bind(to_json("env", &sandbox.env)?)
+                    .bind(sealed_env)
                     .bind(sandbox.retention.code)
                     .bind(sandbox.retention.days)
                     .bind(String::from(sandbox.id))
@@ -203,19 +209,21 @@ impl Tenancy for Sqlite {
 
     async fn create_key(&self, key: &ApiKey, digest: &str) -> Result<()> {
         let (key, digest) = (key.clone(), digest.to_owned());
+        let (sealed_env, sealed_webhook_secret) = self.seal_key_secrets(&key)?;
         self.writer
             .statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
-                        "INSERT INTO keys (name, sandbox_id, env, webhook_url, webhook_secret, \
-                         may_approve, id, team_id, prefix, digest, created_at) \
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        "INSERT INTO keys (name, sandbox_id, env, sealed_env, webhook_url, \
+                         sealed_webhook_secret, may_approve, id, team_id, prefix, digest, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(key.name)
                     .bind(String::from(key.sandbox))
                     .bind(to_json("env", &key.env)?)
+                    .bind(sealed_env)
                     .bind(key.webhook_url)
-                    .bind(key.webhook_secret.map(|secret| secret.reveal().to_owned()))
+                    .bind(sealed_webhook_secret)
                     .bind(key.may_approve)
                     .bind(String::from(key.id))
                     .bind(String::from(key.team))
@@ -237,7 +245,7 @@ impl Tenancy for Sqlite {
         .bind(team.map(ToString::to_string))
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(key).collect()
+        rows.iter().map(|row| key(row, &self.sealer)).collect()
     }
 
     async fn key(&self, id: &KeyId) -> Result<Option<ApiKey>> {
@@ -245,23 +253,25 @@ impl Tenancy for Sqlite {
             .bind(id.to_string())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(key).transpose()
+        row.as_ref().map(|row| key(row, &self.sealer)).transpose()
     }
 
     async fn update_key(&self, key: &ApiKey) -> Result<bool> {
         let key = key.clone();
+        let (sealed_env, sealed_webhook_secret) = self.seal_key_secrets(&key)?;
         self.writer
             .statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
-                        "UPDATE keys SET name = ?, sandbox_id = ?, env = ?, webhook_url = ?, \
-                         webhook_secret = ?, may_approve = ? WHERE id = ?",
+                        "UPDATE keys SET name = ?, sandbox_id = ?, env = ?, sealed_env = ?, \
+                         webhook_url = ?, sealed_webhook_secret = ?, may_approve = ? WHERE id = ?",
                     )
                     .bind(key.name)
                     .bind(String::from(key.sandbox))
                     .bind(to_json("env", &key.env)?)
+                    .bind(sealed_env)
                     .bind(key.webhook_url)
-                    .bind(key.webhook_secret.map(|secret| secret.reveal().to_owned()))
+                    .bind(sealed_webhook_secret)
                     .bind(key.may_approve)
                     .bind(String::from(key.id))
                     .execute(connection)
@@ -295,10 +305,26 @@ impl Tenancy for Sqlite {
             .bind(digest.to_owned())
             .fetch_optional(&self.readers)
             .await?;
-        let Some(key) = row.as_ref().map(key).transpose()? else { return Ok(None) };
+        let key = row.as_ref().map(|row| key(row, &self.sealer)).transpose()?;
+        let Some(key) = key else { return Ok(None) };
         let team = self.team(key.team.as_str()).await?;
         let sandbox = self.sandbox(&key.sandbox).await?;
         Ok(team.zip(sandbox).map(|(team, sandbox)| Access { key, team, sandbox }))
+    }
+}
+
+impl Sqlite {
+    fn seal_sandbox_env(&self, sandbox: &Sandbox) -> Result<Option<Vec<u8>>> {
+        let place = ("sandboxes", sandbox.id.as_str());
+        sealed::seal_env(&self.sealer, place, &sandbox.secret_env)
+    }
+
+    /// The variables and the webhook secret of a key.
+    fn seal_key_secrets(&self, key: &ApiKey) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+        let id = key.id.as_str();
+        let env = sealed::seal_env(&self.sealer, ("keys", id), &key.secret_env)?;
+        let secret = key.webhook_secret.as_ref();
+        Ok((env, sealed::seal_webhook_secret(&self.sealer, id, secret)?))
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) fn sandbox(n: u8) -> Sandbox {
         },
         resources: Resources::default(),
         env: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
+        secret_env: BTreeMap::from([("B".to_owned(), Secret::new("hidden"))]),
         retention: Retention { code: false, days: Some(3) },
         created_at: Moment(i64::from(n)),
     }
@@ -62,6 +63,7 @@ pub(crate) fn key(n: u8) -> ApiKey {
         name: format!("key-{n}"),
         prefix: "sk-us-abcd".to_owned(),
         env: BTreeMap::new(),
+        secret_env: BTreeMap::from([("C".to_owned(), Secret::new("hidden"))]),
         webhook_url: Some("https://a.example/hook".to_owned()),
         webhook_secret: Some(Secret::new("s")),
         may_approve: true,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use cloche_engine::{KeyChange, KeyDraft, NewKey, rfc3339};
-use cloche_model::{ApiKey, Secret};
+use cloche_model::{ApiKey, Secret, env::show_level};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    super::execute::{env_schema, webhook_url_schema},
+    super::execute::webhook_url_schema,
+    env::{EnvBody, draft, env_body_schema},
     present,
 };
 
@@ -23,8 +24,8 @@ pub(crate) struct CreateKey {
     #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
     name: String,
     /// For every execution.
-    #[schema(schema_with = env_schema)]
-    env_vars: Option<BTreeMap<String, String>>,
+    #[schema(schema_with = env_body_schema)]
+    env_vars: Option<EnvBody>,
     /// Where results go by default. HTTPS only.
     #[schema(schema_with = webhook_url_schema)]
     webhook_url: Option<String>,
@@ -38,7 +39,7 @@ pub(crate) struct CreateKey {
 impl From<CreateKey> for KeyDraft {
     fn from(body: CreateKey) -> Self {
         Self {
-            env: body.env_vars.unwrap_or_default(),
+            env: draft(body.env_vars.unwrap_or_default()),
             webhook_url: body.webhook_url,
             webhook_secret: body.webhook_secret,
             may_approve: body.may_approve.unwrap_or(false),
@@ -55,8 +56,8 @@ pub(crate) struct UpdateKey {
     sandbox: Option<String>,
     #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
     name: Option<String>,
-    #[schema(schema_with = env_schema)]
-    env_vars: Option<BTreeMap<String, String>>,
+    #[schema(schema_with = env_body_schema)]
+    env_vars: Option<EnvBody>,
     #[serde(default, deserialize_with = "present")]
     #[schema(schema_with = webhook_url_schema)]
     webhook_url: Option<Option<String>>,
@@ -72,7 +73,7 @@ impl From<UpdateKey> for KeyChange {
         Self {
             name: body.name,
             sandbox: body.sandbox,
-            env: body.env_vars,
+            env: body.env_vars.map(draft),
             webhook_url: body.webhook_url,
             webhook_secret: body.webhook_secret,
             may_approve: body.may_approve,
@@ -89,7 +90,10 @@ pub(crate) struct KeyRecord {
     name: String,
     /// How the secret begins.
     prefix: String,
+    /// The values of secret ones are shown as stars.
     env_vars: BTreeMap<String, String>,
+    /// The names of the secret ones.
+    secret_env_vars: Vec<String>,
     webhook_url: Option<String>,
     /// Whether deliveries are signed.
     webhook_signed: bool,
@@ -107,7 +111,8 @@ impl From<ApiKey> for KeyRecord {
             sandbox_id: key.sandbox.into(),
             name: key.name,
             prefix: key.prefix,
-            env_vars: key.env,
+            secret_env_vars: key.secret_env.keys().cloned().collect(),
+            env_vars: show_level(key.env, &key.secret_env),
             webhook_url: key.webhook_url,
             webhook_signed: key.webhook_secret.is_some(),
             may_approve: key.may_approve,

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use cloche_engine::{ResourcesChange, RetentionChange, SandboxChange, SandboxDraft, rfc3339};
-use cloche_model::{ByteSize, Cpus, Invalid, Sandbox};
+use cloche_model::{ByteSize, Cpus, Invalid, Sandbox, env::show_level};
 use serde::{Deserialize, Serialize};
 use utoipa::{
     ToSchema,
     openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type},
 };
 
-use super::super::{
-    execute::env_schema,
-    number::{whole, whole_or_null},
+use super::{
+    super::number::{whole, whole_or_null},
+    env::{EnvBody, draft, env_body_schema},
 };
 
 /// A body with the settings of a sandbox. Both have the same ones, and neither may flatten the
@@ -43,8 +43,8 @@ macro_rules! sandbox_body {
             #[schema(minimum = 8, maximum = 4_194_304)]
             pids: Option<u32>,
             /// For every execution.
-            #[schema(schema_with = env_schema)]
-            env_vars: Option<BTreeMap<String, String>>,
+            #[schema(schema_with = env_body_schema)]
+            env_vars: Option<EnvBody>,
             /// Python modules that are imported before the code comes.
             #[schema(schema_with = preload_schema)]
             preload: Option<Vec<String>>,
@@ -76,7 +76,7 @@ macro_rules! sandbox_body {
                     template: self.template,
                     profile: self.profile,
                     storage: self.storage,
-                    env: self.env_vars,
+                    env: self.env_vars.map(draft),
                     resources: ResourcesChange {
                         cpus: cpus(self.cpu)?,
                         memory: self.memory_mb.map(mib),
@@ -153,7 +153,10 @@ pub(crate) struct SandboxRecord {
     memory_mb: u64,
     disk_mb: u64,
     pids: u32,
+    /// The values of secret ones are shown as stars.
     env_vars: BTreeMap<String, String>,
+    /// The names of the secret ones.
+    secret_env_vars: Vec<String>,
     preload: Vec<String>,
     template: bool,
     profile: String,
@@ -178,7 +181,8 @@ impl From<Sandbox> for SandboxRecord {
             memory_mb: resources.memory.bytes() >> 20,
             disk_mb: resources.disk.bytes() >> 20,
             pids: resources.pids,
-            env_vars: sandbox.env,
+            secret_env_vars: sandbox.secret_env.keys().cloned().collect(),
+            env_vars: show_level(sandbox.env, &sandbox.secret_env),
             preload: sandbox.shape.preload,
             template: sandbox.shape.template,
             profile: sandbox.shape.profile.name().to_owned(),

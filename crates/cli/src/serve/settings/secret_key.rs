@@ -1,0 +1,31 @@
+//! Runs in: server (no capabilities). Where the key is that seals the secrets in the database.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use cloche_engine::KeySource;
+use cloche_model::Secret;
+
+/// The variable that holds the key itself. It is no flag: arguments can be seen by every user. The
+/// spawner starts with an empty environment, so neither it nor a cell gets it.
+const KEY: &str = "CLOCHE_SECRET_KEY";
+
+/// Where the key is, as a flag.
+#[derive(Args, Default)]
+pub(in crate::serve) struct SecretKeyArguments {
+    /// The file with the key that seals secrets in the database, made at the first start [default:
+    /// secret.key in the data directory]. The key itself can be given in CLOCHE_SECRET_KEY instead.
+    #[arg(long, env = "CLOCHE_SECRET_KEY_FILE", value_name = "FILE")]
+    secret_key_file: Option<PathBuf>,
+}
+
+/// The environment first, then the flag, then the file with the settings.
+pub(super) fn source(arguments: SecretKeyArguments, file: Option<PathBuf>) -> Option<KeySource> {
+    from_environment().or_else(|| arguments.secret_key_file.or(file).map(KeySource::File))
+}
+
+/// The key from the environment.
+pub(crate) fn from_environment() -> Option<KeySource> {
+    let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
+    key.map(|key| KeySource::Given(Secret::new(key)))
+}

@@ -1,0 +1,118 @@
+//! Runs in: test. What the fuzz target checks of the packets between server and spawner.
+//!
+//! The function takes any bytes and panics where a property of the reader does not hold. The test at
+//! the end replays the seeds that are in the tree.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use cloche_jail::sys;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::spawner::{
+    homes,
+    protocol::{
+        Event, Inbox, PackRequest, Packet, ProtocolError, Request, Verdict, is_plain_name, send,
+    },
+};
+
+/// Sends bytes with descriptors over a socket and reads them as a packet: the first byte says of which
+/// kind, the second how many descriptors there are. No descriptor is left open, what is accepted is sent
+/// as a packet that means the same, and a name in it that passes the spawner's checks is a plain one.
+pub fn check_packet(bytes: &[u8]) {
+    let [kind, fds, packet @ ..] = bytes else { return };
+    let fds = usize::from(*fds) % (sys::MAX_FDS + 1);
+    match kind % 4 {
+        0 => {
+            if let Some(packet) = pass_on::<Packet>(packet, fds) {
+                check_names(&packet.request);
+            }
+        }
+        1 => drop(pass_on::<Event>(packet, fds)),
+        2 => drop(serde_json::from_slice::<Verdict>(packet).map(|verdict| pass_again(&verdict))),
+        _ => drop(pass_on::<PackRequest>(packet, fds)),
+    }
+}
+
+/// The packet that these bytes are, after it was sent and received again.
+fn pass_on<T: Serialize + DeserializeOwned>(bytes: &[u8], fds: usize) -> Option<T> {
+    let (ours, theirs) = sockets()?;
+    let lowest = next_descriptor(&ours);
+    let passed: Vec<i32> = vec![ours.as_raw_fd(); fds];
+    if sys::send(ours.as_raw_fd(), bytes, &passed).is_err() {
+        return None;
+    }
+    let received = Inbox::new().receive::<T>(&theirs);
+    let packet = match received {
+        Ok((packet, received)) => {
+            assert_eq!(received.len(), fds, "descriptors were lost");
+            Some(packet)
+        }
+        Err(ProtocolError::Closed) => {
+            assert!(bytes.is_empty());
+            None
+        }
+        Err(ProtocolError::Malformed(_)) => None,
+        Err(error) => panic!("receiving: {error}"),
+    };
+    assert_eq!(next_descriptor(&ours), lowest, "descriptors were left open");
+    packet.inspect(pass_again)
+}
+
+/// What is sent again means the same.
+fn pass_again<T: Serialize + DeserializeOwned>(packet: &T) {
+    let Some((ours, theirs)) = sockets() else { return };
+    let text = |packet: &T| serde_json::to_string(packet).unwrap_or_default();
+    match send(ours.as_fd(), packet, &[]) {
+        Ok(()) => {}
+        // Numbers can be written in more ways than one, so the second form may be longer.
+        Err(error) => return assert!(text(packet).len() > 64 << 10, "sending: {error}"),
+    }
+    match Inbox::new().receive::<T>(&theirs) {
+        Ok((again, _)) => assert_eq!(text(&again), text(packet), "it means something else"),
+        Err(error) => assert!(text(packet).len() > 64 << 10, "our own packet: {error}"),
+    }
+}
+
+fn check_names(request: &Request) {
+    let plain = |name: &str| !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..");
+    match request {
+        Request::Home { home, .. } => {
+            for name in home.layers.iter().filter(|name| homes::check_name(name).is_ok()) {
+                assert!(plain(name) && !name.contains(['.', ',', ':', '\\', '=']), "{name:?}");
+            }
+            let placed = home.placed.iter().filter(|name| is_plain_name(name));
+            assert!(placed.into_iter().all(|name| plain(name)));
+        }
+        Request::Pack { request } => {
+            let placed = request.placed.iter().filter(|placed| is_plain_name(&placed.name));
+            assert!(placed.into_iter().all(|placed| plain(&placed.name)));
+        }
+        Request::Spawn { .. } | Request::Fork { .. } | Request::Kill { .. } => {}
+    }
+}
+
+fn sockets() -> Option<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()
+}
+
+/// The lowest number that is free.
+fn next_descriptor(any: &OwnedFd) -> i32 {
+    any.try_clone().map_or(-1, |next| next.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn seeds_of_the_fuzz_target_pass() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/packets");
+        let seeds: Vec<_> = fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap().path()).collect();
+        assert!(!seeds.is_empty());
+        seeds.iter().for_each(|seed| check_packet(&fs::read(seed).unwrap()));
+    }
+}

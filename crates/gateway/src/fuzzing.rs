@@ -1,0 +1,217 @@
+//! Runs in: test. What the fuzz targets check of what callers send: bodies, tool arguments, ranges and
+//! paths.
+//!
+//! Each function takes any bytes and panics where a property of a reader does not hold. The test at the
+//! end replays the seeds that are in the tree.
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use cloche_agent::NewResponse;
+use cloche_model::{ExecuteRequest, HomePath, SubPath, ThreadId};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{
+    body,
+    error::ApiError,
+    mcp,
+    range::{Wanted, wanted},
+    wire::{CreateResponse, DownloadUrl, ExecuteBody, ListFiles, UploadUrl},
+};
+
+/// The most that is said about what is wrong with a request.
+const MESSAGE: usize = 8 << 10;
+
+/// Reads bytes as the body that the first byte names. What is accepted keeps every limit of the
+/// contract, and what is refused is refused in a few words.
+pub fn check_body(bytes: &[u8]) {
+    let Some((which, body)) = bytes.split_first() else { return };
+    check_depth(body);
+    match which % 7 {
+        0 => {
+            let Some(body) = read::<ExecuteBody>(body) else { return };
+            checked(ExecuteRequest::try_from(body)).into_iter().for_each(check_execute);
+        }
+        1 => {
+            let Some(list) = read::<ListFiles>(body) else { return };
+            list.path.iter().for_each(|path| check_home_path(path));
+        }
+        2 => {
+            let Some(upload) = read::<UploadUrl>(body) else { return };
+            check_home_path(&upload.path);
+        }
+        3 => {
+            let Some(download) = read::<DownloadUrl>(body) else { return };
+            check_home_path(&download.path);
+        }
+        4 => {
+            let Some(body) = read::<CreateResponse>(body) else { return };
+            checked(NewResponse::try_from(body));
+        }
+        5 => match object(body).map(mcp::fuzzing::read_execute) {
+            Some(Ok(request)) => check_execute(request),
+            Some(Err(message)) => check_message(&message),
+            None => {}
+        },
+        _ => match object(body).map(mcp::fuzzing::read_write) {
+            Some(Ok((thread, path))) => {
+                drop(thread.parse::<ThreadId>());
+                check_home_path(&path);
+            }
+            Some(Err(message)) => check_message(&message),
+            None => {}
+        },
+    }
+}
+
+/// Reads bytes as what the first byte names: the headers of a range, a path of a home, the path of a URL,
+/// or the sub-paths of a request. A range is never empty and lies within the file; a path never leads out,
+/// and reads back as itself.
+pub fn check_path(bytes: &[u8]) {
+    let Some((which, rest)) = bytes.split_first() else { return };
+    let text = String::from_utf8_lossy(rest);
+    match which % 5 {
+        0 => check_range(rest),
+        1 => check_home_path(&text),
+        2 => {
+            if let Ok(path) = HomePath::from_url(rest) {
+                check_home_path(path.as_str());
+            }
+            // Every path of a home can be written, and is read as itself.
+            assert_eq!(HomePath::bytes_of(&HomePath::text_of(rest)), rest);
+        }
+        3 => {
+            let entries: Vec<String> = text.split('\n').map(str::to_owned).collect();
+            let Some(paths) = checked(SubPath::check_all(&entries)) else { return };
+            assert!(paths.len() == entries.len() && paths.len() <= 10);
+            for (path, entry) in paths.iter().zip(&entries) {
+                let whole = format!("/data/{}/{}", path.slug(), path.path());
+                assert!(*entry == whole || *entry == format!("{whole}/"), "{entry:?}");
+                let plain = |name: &str| !matches!(name, "" | "." | "..") && !name.contains('\0');
+                assert!(!path.slug().contains(['/', '.']) && path.path().split('/').all(plain));
+            }
+        }
+        _ => mcp::fuzzing::check_address(&text),
+    }
+}
+
+fn check_range(bytes: &[u8]) {
+    let Some((size, text)) = bytes.split_first_chunk() else { return };
+    let size = u64::from_le_bytes(*size);
+    let mut lines = text.splitn(2, |&byte| byte == b'\n');
+    let mut headers = HeaderMap::new();
+    for (name, value) in [header::RANGE, header::IF_RANGE].into_iter().zip(&mut lines) {
+        let Ok(value) = HeaderValue::from_bytes(value) else { return };
+        headers.insert(name, value);
+    }
+    match wanted(&headers, size, "\"t\"") {
+        Wanted::Part(part) => assert!(part.start < part.end && part.end <= size, "{part:?} {size}"),
+        Wanted::All | Wanted::Nothing => {}
+    }
+    headers.insert(header::IF_RANGE, HeaderValue::from_static("\"another\""));
+    assert_eq!(wanted(&headers, size, "\"t\""), Wanted::All);
+}
+
+fn check_home_path(text: &str) {
+    if let Ok(Some(directory)) = HomePath::directory(text) {
+        check_plain(&directory);
+    }
+    if let Some(path) = checked(text.parse::<HomePath>()) {
+        check_plain(&path);
+        assert_eq!(HomePath::bytes_of(path.as_str()), path.as_bytes());
+        // Unless it looks like a path that begins with the home, it is read as itself.
+        if let Some(again) = checked(path.as_str().parse::<HomePath>()) {
+            assert_eq!(again.as_bytes(), path.as_bytes(), "{text:?}");
+        } else {
+            panic!("a path that cannot be read again: {text:?}");
+        }
+    }
+}
+
+fn check_plain(path: &HomePath) {
+    let bytes = path.as_bytes();
+    assert!(!bytes.is_empty() && bytes.len() <= HomePath::MAX_BYTES && !bytes.contains(&0));
+    let odd = |name: &[u8]| matches!(name, b"" | b"." | b"..") || name.len() > 255;
+    assert!(!bytes.split(|&byte| byte == b'/').any(odd), "{path}");
+}
+
+fn check_execute(request: ExecuteRequest) {
+    let Some(request) = checked(request.check()) else { return };
+    assert!(!request.code.is_empty() && request.code.len() <= 1 << 20);
+    assert!(request.stdin.len() <= 1 << 20 && request.files.len() <= 32);
+    assert!(!request.timeout.is_zero() && request.timeout.as_secs() <= 365 * 86_400);
+    assert!(request.metadata.len() <= 10 && request.env.len() <= 50);
+    let mut names: Vec<&str> = request.files.iter().map(|file| file.name.as_str()).collect();
+    let plain = |name: &&str| !name.contains(['/', '\0']) && !matches!(*name, "" | "." | "..");
+    assert!(names.iter().all(plain) && names.iter().all(|name| name.len() <= 255));
+    names.sort_unstable();
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "two files with one name");
+    for (name, value) in &request.env {
+        assert!(!name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0'));
+        assert!(!name.starts_with("LD_") && !name.starts_with("PYTHON"));
+    }
+    if let Some(url) = &request.webhook_url {
+        assert!(url.starts_with("https://") && url.len() <= 4 * 2048);
+    }
+}
+
+/// A body that is let through is no deeper than is allowed, whatever it is read as.
+fn check_depth(body: &[u8]) {
+    if body::is_deep(body) {
+        return;
+    }
+    if let Ok(value) = serde_json::from_slice::<Value>(body) {
+        assert!(depth(&value) <= 64);
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match body::parse(bytes) {
+        Ok(body) => Some(body),
+        Err(error) => {
+            check_message(match &error {
+                ApiError::Http(_, _, message) => message,
+                ApiError::Refused(refusal) => &refusal.message,
+            });
+            None
+        }
+    }
+}
+
+fn object(bytes: &[u8]) -> Option<rmcp::model::JsonObject> {
+    serde_json::from_slice(bytes).ok()
+}
+
+fn checked<T>(result: Result<T, cloche_model::Invalid>) -> Option<T> {
+    result.map_err(|why| check_message(&why.to_string())).ok()
+}
+
+fn check_message(message: &str) {
+    assert!(!message.is_empty() && message.len() <= MESSAGE, "{} bytes", message.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn seeds_of_the_fuzz_targets_pass() {
+        let all: [(&str, fn(&[u8])); 2] = [("bodies", check_body), ("paths", check_path)];
+        for (target, check) in all {
+            let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+            let seeds: Vec<_> =
+                fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap().path()).collect();
+            assert!(!seeds.is_empty(), "{target} has no seeds");
+            seeds.iter().for_each(|seed| check(&fs::read(seed).unwrap()));
+        }
+    }
+}

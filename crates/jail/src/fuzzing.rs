@@ -1,0 +1,223 @@
+//! Runs in: test. What the fuzz targets check of the readers that run under the walls.
+//!
+//! Each function takes any bytes and panics where a property of a reader does not hold. The tests
+//! at the end replay the seeds that are in the tree.
+
+use core::ffi::CStr;
+use std::ffi::CString;
+
+use crate::{
+    encode::{self, OwnedStep},
+    job,
+    step::{Reader, Step, StepRef},
+    sys::{Errno, RawFd, Result},
+    take::{self, EXEC_BYTES, EXEC_STRINGS, ExecLists, JobPort},
+};
+
+/// Reads bytes as the program of a plan: what is accepted is encoded to as many bytes, and those
+/// are read as the same step.
+pub fn check_steps(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    while !reader.is_empty() {
+        let before = reader.rest();
+        let Some(wall) = reader.text() else { return };
+        let Some(step) = reader.step() else { return };
+        let used = before.len() - reader.rest().len();
+        let mut again = Vec::new();
+        encode::text(&mut again, &wall.to_owned());
+        encode::step(&mut again, &own(&step));
+        assert_eq!(again.len(), used, "a step is encoded to another length: {step:?}");
+        let mut reread = Reader::new(&again);
+        assert_eq!(reread.text(), Some(wall));
+        assert_eq!(reread.step().as_ref(), Some(&step));
+        assert!(reread.is_empty());
+        if let Step::Landlock { rules, .. } = step {
+            check_rules(rules);
+        }
+    }
+}
+
+/// Landlock rules are read one after the other; those that are accepted are encoded to the same bytes.
+fn check_rules(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    let mut read = Vec::new();
+    while !reader.is_empty() {
+        let (Some(path), Some(access)) = (reader.text(), reader.number()) else { return };
+        read.push((path.to_owned(), access));
+    }
+    assert_eq!(encode::rules(&read), bytes);
+}
+
+fn own(step: &StepRef<'_>) -> OwnedStep {
+    let text = |text: &CStr| text.to_owned();
+    match *step {
+        Step::Become { uid, gid, clear_groups } => Step::Become { uid, gid, clear_groups },
+        Step::Hostname { name } => Step::Hostname { name: name.to_vec() },
+        Step::Loopback => Step::Loopback,
+        Step::Mount { source, target, kind, flags, data } => Step::Mount {
+            source: text(source),
+            target: text(target),
+            kind: text(kind),
+            flags,
+            data: text(data),
+        },
+        Step::Directory { path, mode, uid, gid } => {
+            Step::Directory { path: text(path), mode, uid, gid }
+        }
+        Step::Pivot { root } => Step::Pivot { root: text(root) },
+        Step::Enter { path } => Step::Enter { path: text(path) },
+        Step::Limit { which, soft, hard } => Step::Limit { which, soft, hard },
+        Step::CloseFrom { first } => Step::CloseFrom { first },
+        Step::NoNewPrivs => Step::NoNewPrivs,
+        Step::Landlock { files, scoped, size, rules } => {
+            Step::Landlock { files, scoped, size, rules: rules.to_vec() }
+        }
+        Step::DropBounding { last } => Step::DropBounding { last },
+        Step::DropCapabilities => Step::DropCapabilities,
+        Step::Seccomp { program } => Step::Seccomp { program: program.to_vec() },
+        Step::DieWithParent => Step::DieWithParent,
+        Step::Unshare { kinds } => Step::Unshare { kinds },
+        Step::Write { path, content } => {
+            Step::Write { path: text(path), content: content.to_vec() }
+        }
+        Step::BuildIn { path } => Step::BuildIn { path: text(path) },
+    }
+}
+
+/// Reads bytes as a job, with both endings. The first byte says how much one read returns at most.
+/// What is done for a job, written as a job, is the bytes that were read.
+pub fn check_job(bytes: &[u8]) {
+    let Some((&step, job)) = bytes.split_first() else { return };
+    let step = usize::from(step).max(1);
+    let mut port = MemoryPort::new(job, step);
+    let ended = take::take_job_from(&mut port);
+    assert!(ended.is_err() || port.executed, "a job ended without a program");
+    port.check();
+
+    let mut waiting = MemoryPort::new(job, step);
+    let mut buffer = vec![0; EXEC_BYTES];
+    if let Ok((variables, is_archive)) = take::take_variables(&mut waiting, &mut buffer) {
+        let mut reader = Reader::new(variables);
+        while reader.text().is_some() {}
+        let all = waiting.files.concat();
+        // Files that end with one half of the mark and begin with the other count as well.
+        assert_eq!(is_archive, all.windows(4).any(|bytes| bytes == b"PK\x05\x06"));
+    }
+    waiting.check();
+    assert_eq!(waiting.encoded, port.encoded, "the two endings read files in different ways");
+}
+
+/// A job in memory, and what was done for it.
+struct MemoryPort<'a> {
+    job: &'a [u8],
+    rest: &'a [u8],
+    step: usize,
+    /// What was done, written as a job.
+    encoded: Vec<u8>,
+    files: Vec<Vec<u8>>,
+    open: Option<(CString, u32)>,
+    executed: bool,
+}
+
+impl<'a> MemoryPort<'a> {
+    fn new(job: &'a [u8], step: usize) -> Self {
+        let (encoded, files) = (Vec::new(), Vec::new());
+        Self { job, rest: job, step, encoded, files, open: None, executed: false }
+    }
+
+    fn read_so_far(&self) -> &'a [u8] {
+        &self.job[..self.job.len() - self.rest.len()]
+    }
+
+    /// Files and directories that were complete are the beginning of what was read.
+    fn check(&self) {
+        assert!(self.read_so_far().starts_with(&self.encoded), "a job was read as another");
+    }
+}
+
+impl JobPort for MemoryPort<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let count = self.step.min(buffer.len()).min(self.rest.len());
+        let (head, rest) = self.rest.split_at(count);
+        buffer[..count].copy_from_slice(head);
+        self.rest = rest;
+        Ok(count)
+    }
+
+    fn enter(&mut self, directory: &CStr) -> Result<()> {
+        job::go(&mut self.encoded, directory);
+        Ok(())
+    }
+
+    fn create(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
+        assert!(self.open.is_none(), "a second file was opened before the first was closed");
+        assert!(name.to_bytes_with_nul().len() <= 4096);
+        // The writer has names of text only.
+        if name.to_str().is_err() {
+            return Err(Errno::INVAL);
+        }
+        self.open = Some((name.to_owned(), mode));
+        self.files.push(Vec::new());
+        Ok(7)
+    }
+
+    fn write(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
+        assert!(file == 7 && self.open.is_some() && !bytes.is_empty());
+        let count = bytes.len().min(self.step);
+        let Some(open) = self.files.last_mut() else { return Err(Errno::INVAL) };
+        open.extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn close(&mut self, file: RawFd) {
+        assert_eq!(file, 7);
+        let (Some((name, mode)), Some(content)) = (self.open.take(), self.files.last()) else {
+            panic!("a file was closed that was not open");
+        };
+        let name = name.to_str().unwrap_or_default();
+        assert_eq!(job::file(&mut self.encoded, name, mode, content), Ok(()));
+    }
+
+    fn exec(&mut self, program: &CStr, lists: &ExecLists<'_>, keeps_job: bool) -> Result<()> {
+        self.executed = true;
+        let record = &self.read_so_far()[self.encoded.len()..];
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[at * 4 + byte]));
+        let (args, env) = (word(2) as usize, word(3) as usize);
+        assert_eq!(keeps_job, word(1) & take::EXEC_KEEPS_JOB != 0);
+        assert!(args < EXEC_STRINGS && env < EXEC_STRINGS && word(4) as usize <= EXEC_BYTES);
+        let strings = &record[20..];
+        assert_eq!(strings.len(), word(4) as usize);
+        // The lists point to strings one behind the other, each after its length, and end with null.
+        let mut reader = Reader::new(strings);
+        assert_eq!(reader.text(), Some(program));
+        let mut next = program.as_ptr().addr() + program.count_bytes() + 1;
+        for (list, count) in [(&lists.args, args), (&lists.env, env)] {
+            assert!(list.pointers[count..].iter().all(|pointer| pointer.is_null()));
+            for pointer in &list.pointers[..count] {
+                let Some(text) = reader.text() else { panic!("more strings than there are") };
+                assert_eq!(pointer.addr(), next + 8, "a list points somewhere else");
+                next = pointer.addr() + text.count_bytes() + 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn seeds_of_the_fuzz_targets_pass() {
+        let all: [(&str, fn(&[u8])); 2] = [("job", check_job), ("steps", check_steps)];
+        for (target, check) in all {
+            let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+            let seeds: Vec<_> =
+                fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap().path()).collect();
+            assert!(!seeds.is_empty(), "{target} has no seeds");
+            seeds.iter().for_each(|seed| check(&fs::read(seed).unwrap()));
+        }
+    }
+}
