@@ -24,6 +24,7 @@ mod providers;
 mod settings;
 
 pub(crate) use greeting::start_logs;
+pub(crate) use settings::sidecar_capacity;
 use settings::{LayersArguments, RunsOn, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.

@@ -6,6 +6,8 @@ use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeRoom};
 use ipnet::IpNet;
 
+use crate::AdmissionConfig;
+
 /// Settings of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -18,6 +20,8 @@ pub struct EngineConfig {
     /// How long an execution holds its thread without a sign of life; it gives one three times as
     /// often. After a crash, nothing is held for longer.
     pub lease: Duration,
+    /// How executions and transfers share the host.
+    pub admission: AdmissionConfig,
     /// The gates in front of agent tools.
     pub gates: GateConfig,
     /// The homes of threads.
@@ -33,6 +37,7 @@ impl Default for EngineConfig {
             keepalive: Duration::from_secs(15),
             grace: Duration::from_secs(30),
             lease: Duration::from_secs(60),
+            admission: AdmissionConfig::default(),
             gates: GateConfig::default(),
             homes: HomesConfig::default(),
             webhook: WebhookConfig::default(),
@@ -120,6 +125,12 @@ pub struct WebhookConfig {
     pub allow: Vec<IpNet>,
     /// A PEM file with authorities to trust besides those of the host.
     pub extra_ca: Option<PathBuf>,
+    /// Deliveries under way at once.
+    pub at_once: usize,
+    /// Of one team.
+    pub at_once_per_team: usize,
+    /// Of one team to one host.
+    pub at_once_per_host: usize,
 }
 
 impl Default for WebhookConfig {
@@ -129,6 +140,9 @@ impl Default for WebhookConfig {
             timeout: Duration::from_secs(10),
             allow: Vec::new(),
             extra_ca: None,
+            at_once: 64,
+            at_once_per_team: 16,
+            at_once_per_host: 8,
         }
     }
 }

@@ -37,16 +37,20 @@ impl Engine {
     /// Runs it and records the end. Always gives back how it ended, whatever went wrong.
     pub(crate) async fn drive(
         &self,
-        run: Admitted,
+        mut run: Admitted,
         start: ExecutionStart,
         team: &Team,
         live: &Arc<Live>,
     ) -> Arc<Execution> {
         let limits = run.limits();
         let _lease = self.keep_lease(&start);
-        let (result, mut lines) = match self.at_home(run, &start, team).await {
-            Ok(run) => self.follow(run, live).await,
-            Err(error) => (Err(error), Splitter::new(0)),
+        let (result, mut lines) = match self.find_place(&mut run, live).await {
+            // The place is given back when the cell has ended, before the end is recorded.
+            Ok(_place) => match self.at_home(run, &start, team).await {
+                Ok(run) => self.follow(run, live).await,
+                Err(error) => (Err(error), Splitter::new(0)),
+            },
+            Err(no_place) => (no_place.outcome(), Splitter::new(0)),
         };
         let ended = match result {
             Ok(outcome) => {

@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     AgentMetrics, Caller, Dispatcher, EngineConfig, Metrics, Refusal,
     access::{Roster, unauthorized},
-    admit::Slots,
+    admit::{Admission, Slots},
     clock,
     gates::Desk,
     live::{Live, Stop},
@@ -49,6 +49,8 @@ pub(crate) struct Inner {
     pub(crate) dispatcher: Arc<dyn Dispatcher>,
     pub(crate) roster: Roster,
     pub(crate) slots: Slots,
+    /// Who may use the host now, and who is next.
+    pub(crate) admission: Admission,
     pub(crate) live: RwLock<HashMap<TraceId, Arc<Live>>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) courier: Arc<Courier>,
@@ -119,12 +121,14 @@ impl Engine {
         }
         let metrics = Arc::new(Metrics::new());
         let courier = Courier::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
+        let admission = Admission::new(&config.admission, &metrics);
         let inner = Inner {
             config,
             store,
             dispatcher,
             roster: Roster::default(),
             slots: Slots::default(),
+            admission,
             live: RwLock::default(),
             metrics,
             courier: Arc::new(courier),
@@ -209,6 +213,7 @@ impl Engine {
             Ok(count) => self.agent_metrics().set_pending(count),
             Err(error) => tracing::error!(%error, "pending approvals could not be counted"),
         }
+        self.inner.admission.show_levels();
         let running = self.inner.live.read().len();
         self.inner.metrics.text(running, self.inner.dispatcher.snapshot())
     }

@@ -8,6 +8,7 @@ mod access;
 mod admin;
 mod admit;
 mod bootstrap;
+mod capacity;
 mod clock;
 mod config;
 mod dispatch;
@@ -37,6 +38,7 @@ pub use admin::{
 };
 pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
+pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, ResponseRow};
 pub use clock::{now, parse_rfc3339, rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};

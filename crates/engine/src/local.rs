@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Admitted, DispatchError, Dispatcher, PoolLevel, Snapshot};
 
+pub(crate) use cloche_executor::CpuPriority;
+
 /// The executor of this host.
 pub struct Local {
     executor: Executor,
@@ -37,7 +39,8 @@ impl Dispatcher for Local {
         cancel: CancellationToken,
     ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
         let executor = self.executor.clone();
-        let io = RunIo { output: Some(output), stdin: None, cancel };
+        let priority = run.priority();
+        let io = RunIo { output: Some(output), stdin: None, cancel, priority };
         Box::pin(
             async move { executor.run(run.into_spec(), io).await.map_err(DispatchError::from) },
         )

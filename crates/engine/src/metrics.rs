@@ -1,5 +1,6 @@
 //! What is counted, for Prometheus. Whoever counts does not know how it is shown.
 
+mod admission;
 mod agents;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use prometheus_client::{
 
 use crate::Snapshot;
 
+pub(crate) use admission::{AdmissionMetrics, RequestClass};
 pub use agents::AgentMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,6 +54,7 @@ pub struct Metrics {
     target: Family<PoolLabels, Gauge>,
     webhooks: Family<ResultLabels, Counter>,
     pub(crate) agents: AgentMetrics,
+    pub(crate) admission: AdmissionMetrics,
 }
 
 impl Metrics {
@@ -68,6 +71,7 @@ impl Metrics {
             target: Family::default(),
             webhooks: Family::default(),
             agents: AgentMetrics::default(),
+            admission: AdmissionMetrics::default(),
         };
         metrics.register();
         metrics
@@ -95,6 +99,7 @@ impl Metrics {
             self.webhooks.clone(),
         );
         self.agents.register(registry);
+        self.admission.register(registry);
     }
 
     pub(crate) fn execution_over(&self, status: Status, language: Option<Language>) {

@@ -54,6 +54,7 @@ impl Engine {
         let thread = self.find_thread(team, id).await?;
         let name = at.cloned().unwrap_or(PointName::Seq(thread.head));
         let point = self.point(team, id, &name).await?;
+        let place = self.inner.admission.enter_transfer(team).await?;
         let directory = self.scratch()?;
         let meta = ExportMeta {
             name: id.to_string(),
@@ -69,6 +70,7 @@ impl Engine {
             if let Err(error) = pack(directory.path(), writer) {
                 tracing::debug!(%error, "an export broke off");
             }
+            drop(place);
         });
         Ok(reader)
     }
@@ -88,6 +90,7 @@ impl Engine {
         if self.inner.store.thread(&key).await?.is_some() {
             return settle(cloche_store::Moved::Taken);
         }
+        let _place = self.inner.admission.enter_transfer(team).await?;
         let limit = quota(team, &self.inner.config);
         let directory = self.scratch()?;
         let (path, most) = (directory.path().to_owned(), limit.bytes.bytes() + DESCRIPTION);
