@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::{Caller, EngineConfig, Refusal, local::CpuPriority};
 
 pub(crate) use admission::Admission;
-pub(crate) use fair_queue::{FairQueue, Place, PlaceRequest, Ticket};
+pub(crate) use fair_queue::{FairQueue, HostPlace, PlaceRequest, Ticket};
 pub use job::{JobRefusal, JobRequest, admit_job};
 
 /// A run that was agreed to. Only this module makes one.

@@ -26,7 +26,7 @@ use tokio_util::{
 
 use crate::{
     Admitted, ClassLimits, DispatchError, Dispatcher, HostShare, JobRefusal, JobRequest,
-    admit::{FairQueue, Place, PlaceRequest, Ticket},
+    admit::{FairQueue, HostPlace, PlaceRequest, Ticket},
     admit_job,
 };
 
@@ -149,7 +149,7 @@ impl Sidecar {
         Ok(self.launch(run, (place, promised)))
     }
 
-    fn launch(&self, run: Admitted, place: (OwnedSemaphorePermit, Place)) -> Job {
+    fn launch(&self, run: Admitted, place: (OwnedSemaphorePermit, HostPlace)) -> Job {
         let (id, spec_limits, language) = (run.trace_id().clone(), run.limits(), run.language());
         let cancel = self.inner.stopping.child_token();
         self.inner.running.lock().insert(id.clone(), cancel.clone());

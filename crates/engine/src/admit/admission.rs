@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use cloche_model::{Captured, Ending, ErrorCode, Limits, Outcome, Team, Timings, Usage, Written};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Admitted, FairQueue, Place, PlaceRequest, Ticket, fair_queue::QueueFull};
+use super::{Admitted, FairQueue, HostPlace, PlaceRequest, Ticket, fair_queue::QueueFull};
 use crate::{
     AdmissionConfig, DispatchError, Engine, HostShare, Metrics, PlanWeights, Refusal,
     live::Live,
@@ -72,7 +72,7 @@ impl Admission {
     }
 
     /// A place for an upload, an import or an export of this team, once it is its turn.
-    pub(crate) async fn enter_transfer(&self, team: &Team) -> Result<Place, Refusal> {
+    pub(crate) async fn enter_transfer(&self, team: &Team) -> Result<HostPlace, Refusal> {
         let class = RequestClass::Transfer;
         let mut waiting = match self.enter(class, team, HostShare::PLACE)? {
             Ticket::Granted(place) => return Ok(place),
@@ -138,7 +138,7 @@ impl Engine {
         &self,
         run: &mut Admitted,
         live: &Live,
-    ) -> Result<Option<Place>, NoPlace> {
+    ) -> Result<Option<HostPlace>, NoPlace> {
         let place = match run.take_ticket() {
             None => return Ok(None),
             Some(Ticket::Granted(place)) => place,
@@ -153,9 +153,9 @@ impl Engine {
 
     async fn wait_for_turn(
         &self,
-        turn: impl Future<Output = Option<Place>>,
+        turn: impl Future<Output = Option<HostPlace>>,
         live: &Live,
-    ) -> Result<Place, NoPlace> {
+    ) -> Result<HostPlace, NoPlace> {
         let Admission { runs, metrics, .. } = &self.inner.admission;
         let (stopped, keepalive) = (live.cancel_token(), self.inner.config.keepalive);
         let began = Instant::now();

@@ -65,7 +65,7 @@ struct Waiter {
     id: u64,
     demand: HostShare,
     since: Instant,
-    granted: oneshot::Sender<Place>,
+    granted: oneshot::Sender<HostPlace>,
 }
 
 /// What a request asks for, and on whose behalf.
@@ -90,7 +90,7 @@ pub(crate) enum QueueFull {
 #[derive(Debug)]
 pub(crate) enum Ticket {
     /// It has its place.
-    Granted(Place),
+    Granted(HostPlace),
     /// It has to wait for it.
     Waiting(WaitingTicket),
 }
@@ -99,12 +99,12 @@ pub(crate) enum Ticket {
 pub(crate) struct WaitingTicket {
     id: u64,
     team: TeamId,
-    granted: oneshot::Receiver<Place>,
+    granted: oneshot::Receiver<HostPlace>,
     queue: FairQueue,
 }
 
 /// A part of the host. Dropping it gives it back and lets the next ones in.
-pub(crate) struct Place {
+pub(crate) struct HostPlace {
     id: u64,
     team: TeamId,
     demand: HostShare,
@@ -121,7 +121,7 @@ pub(crate) struct QueueLevel {
     pub(crate) queued: usize,
 }
 
-type Grants = Vec<(oneshot::Sender<Place>, Place)>;
+type Grants = Vec<(oneshot::Sender<HostPlace>, HostPlace)>;
 
 impl FairQueue {
     pub(crate) fn new(limits: ClassLimits, in_front: u64) -> Self {
@@ -171,7 +171,13 @@ impl FairQueue {
     }
 
     /// Writes a place into the books.
-    fn grant(&self, state: &mut QueueState, id: u64, team: &TeamId, demand: HostShare) -> Place {
+    fn grant(
+        &self,
+        state: &mut QueueState,
+        id: u64,
+        team: &TeamId,
+        demand: HostShare,
+    ) -> HostPlace {
         state.used = state.used.plus(demand);
         let mut in_front = true;
         let priority = Arc::new(CpuPriority::default());
@@ -189,7 +195,7 @@ impl FairQueue {
             priority.yield_to_others(true);
         }
         let (team, queue) = (team.clone(), self.clone());
-        Place { id, team, demand, priority, waited: Duration::ZERO, queue }
+        HostPlace { id, team, demand, priority, waited: Duration::ZERO, queue }
     }
 
     /// Gives places to those whose turn it is, as long as there are any.
@@ -210,7 +216,7 @@ impl FairQueue {
         }
     }
 
-    fn release(&self, place: &Place) {
+    fn release(&self, place: &HostPlace) {
         let mut state = self.inner.state.lock();
         state.used = state.used.minus(place.demand);
         let promoted = state.teams.get_mut(&place.team).and_then(|own| {
@@ -228,7 +234,7 @@ impl FairQueue {
 }
 
 impl QueueState {
-    /// Whether this fits, and leaves enough for other teams. One place is nobody's too much.
+    /// Whether this fits, and leaves enough for other teams. A team without a place may have one.
     fn may_have(&self, team: &TeamId, demand: HostShare, limits: &ClassLimits) -> bool {
         let used = self.used.plus(demand);
         if !used.fits(limits.capacity) {
@@ -313,7 +319,7 @@ impl TeamQueue {
 
 impl WaitingTicket {
     /// Waits for the turn; never without an end if places are given back.
-    pub(crate) async fn granted(&mut self) -> Option<Place> {
+    pub(crate) async fn granted(&mut self) -> Option<HostPlace> {
         (&mut self.granted).await.ok()
     }
 }
@@ -335,21 +341,21 @@ impl fmt::Debug for WaitingTicket {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for HostPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut place = f.debug_struct("Place");
+        let mut place = f.debug_struct("HostPlace");
         place.field("id", &self.id).field("demand", &self.demand).finish_non_exhaustive()
     }
 }
 
-impl Place {
+impl HostPlace {
     /// How its cell competes for processors.
     pub(crate) fn priority(&self) -> Arc<CpuPriority> {
         Arc::clone(&self.priority)
     }
 }
 
-impl Drop for Place {
+impl Drop for HostPlace {
     fn drop(&mut self) {
         // A clone of the handle, as the books are changed through it.
         self.queue.clone().release(self);

@@ -34,7 +34,7 @@ fn enter(queue: &FairQueue, number: usize, weight: u32) -> Result<Ticket, QueueF
     queue.enter(request)
 }
 
-fn place(queue: &FairQueue, number: usize) -> Place {
+fn place(queue: &FairQueue, number: usize) -> HostPlace {
     match enter(queue, number, 1).unwrap() {
         Ticket::Granted(place) => place,
         Ticket::Waiting(_) => panic!("it has to wait"),
@@ -49,7 +49,7 @@ fn waiting(queue: &FairQueue, number: usize) -> WaitingTicket {
 }
 
 /// The place of a request that waits, if it was given one.
-fn granted(waiting: &mut WaitingTicket) -> Option<Place> {
+fn granted(waiting: &mut WaitingTicket) -> Option<HostPlace> {
     waiting.granted.try_recv().ok()
 }
 
@@ -237,7 +237,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
 struct Watched {
     queue: FairQueue,
     places: u64,
-    running: Vec<(usize, Place)>,
+    running: Vec<(usize, HostPlace)>,
     waiting: Vec<(usize, WaitingTicket)>,
     passed_over: BTreeMap<usize, BTreeMap<usize, usize>>,
 }
