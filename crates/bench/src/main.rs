@@ -3,7 +3,9 @@
 //! Contestants take turns, so that a noisy moment hits all of them and ratios stay honest. What
 //! is promised is in `docs/SPECIFICATION.md`; this only measures and prints a table.
 
-use std::{error::Error, os::unix::process::CommandExt, process::Command, process::ExitCode};
+use std::{
+    error::Error, os::unix::process::CommandExt, path::PathBuf, process::Command, process::ExitCode,
+};
 
 use clap::Parser;
 use cloche_executor::spawner;
@@ -14,6 +16,7 @@ mod homes;
 mod leftovers;
 mod rounds;
 mod runtimes;
+mod tenants;
 mod warm;
 
 /// Measures cold starts against other sandboxes, and what a thousand runs leave behind.
@@ -28,6 +31,9 @@ struct Arguments {
     /// How many runs the soak has.
     #[arg(long, default_value_t = 20_000)]
     soak: usize,
+    /// The `cloche` whose server is measured; the one beside this binary if absent.
+    #[arg(long, value_name = "PATH")]
+    server: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -51,8 +57,9 @@ fn measure(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         rounds::all(arguments).await?;
         warm::all(arguments).await.map_err(|error| error.to_string())?;
         homes::all(arguments).await.map_err(|error| error.to_string())?;
-        Ok(())
-    })
+        Ok::<(), Box<dyn Error>>(())
+    })?;
+    Ok(tenants::all(arguments).map_err(|error| error.to_string())?)
 }
 
 /// crun 1.8 refuses hosts with both versions of control groups mounted. In a mount namespace of

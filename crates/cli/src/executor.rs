@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     complain,
-    serve::{Failure, start_logs, wait_for_signal},
+    serve::{Failure, sidecar_capacity, start_logs, wait_for_signal},
 };
 
 /// The key: only ever in the environment, as others can read a command line.
@@ -71,6 +71,9 @@ pub(crate) struct ExecutorArguments {
     /// Bytes of each output stream that are kept, at most; the head is kept, the rest is counted.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_OUTPUT", value_name = "SIZE", default_value = "16MiB")]
     max_output: ByteSize,
+    /// Memory that the cells of all jobs may be promised together [default: what the host has].
+    #[arg(long, env = "SANDBOX_EXECUTOR_CAPACITY_MEMORY", value_name = "SIZE")]
+    capacity_memory: Option<ByteSize>,
     /// Start although this wall is missing; see `cloche doctor`.
     #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,
@@ -119,7 +122,10 @@ fn start(arguments: ExecutorArguments) -> Result<(), Failure> {
         names_files: true,
         ..Config::with_program(env::current_exe()?)
     };
-    let options = options(arguments)?;
+    let mut capacity = sidecar_capacity(PoolSettings::default().memory)?;
+    capacity.memory = arguments.capacity_memory.map_or(capacity.memory, ByteSize::bytes);
+    let mut options = options(arguments)?;
+    options.sidecar.capacity = capacity;
     let process = Process::start(&config.program, &config.spawner_args)?;
     cloche_jail::privileges::drop_all()?;
     Runtime::new()?.block_on(serve(process, config, options))

@@ -96,7 +96,7 @@ async fn with_report(
 ) -> Result<u8, Failure> {
     let language = spec.language;
     let cancel = CancellationToken::new();
-    let io = RunIo { output: None, stdin, cancel: cancel.clone(), memory: None };
+    let io = RunIo { stdin, cancel: cancel.clone(), ..RunIo::default() };
     let (outcome, signal) = until_signalled(executor.run(spec, io), &cancel).await?;
     let code = signal.unwrap_or_else(|| outcome.shell_code());
     report::json(language, &outcome, code);
@@ -114,7 +114,7 @@ async fn with_live_output(
     spec.limits.output = ByteSize(0);
     let cancel = CancellationToken::new();
     let (output, printer) = live::printer(cancel.clone());
-    let io = RunIo { output: Some(output), stdin, cancel: cancel.clone(), memory: None };
+    let io = RunIo { output: Some(output), stdin, cancel: cancel.clone(), ..RunIo::default() };
     let (outcome, signal) = until_signalled(executor.run(spec, io), &cancel).await?;
     if let Some(code) = signal {
         return Ok(code);

@@ -29,7 +29,7 @@ mod providers;
 mod settings;
 
 pub(crate) use greeting::start_logs;
-pub(crate) use settings::secret_key_from_environment;
+pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
 use settings::{LayersArguments, RunsOn, SecretKeyArguments, Settings};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.

@@ -1,5 +1,7 @@
 //! May it run? The one place that turns what was asked into what will be done.
 
+mod admission;
+mod fair_queue;
 mod job;
 
 use std::{collections::HashMap, sync::Arc};
@@ -10,8 +12,10 @@ use cloche_model::{
 };
 use parking_lot::Mutex;
 
-use crate::{Caller, EngineConfig, Refusal};
+use crate::{Caller, EngineConfig, Refusal, local::CpuPriority};
 
+pub(crate) use admission::Admission;
+pub(crate) use fair_queue::{FairQueue, HostPlace, PlaceRequest, Ticket};
 pub use job::{JobRefusal, JobRequest, admit_job};
 
 /// A run that was agreed to. Only this module makes one.
@@ -22,9 +26,16 @@ pub struct Admitted {
     team: TeamId,
     /// What the output that is kept is paid from.
     output_account: Option<Arc<MemoryAccount>>,
+    /// Its turn to run, where it has to have one.
+    ticket: Option<Ticket>,
+    priority: Option<Arc<CpuPriority>>,
 }
 
 impl Admitted {
+    fn new(spec: RunSpec, trace_id: TraceId, team: TeamId) -> Self {
+        Self { spec, trace_id, team, output_account: None, ticket: None, priority: None }
+    }
+
     /// What is to be run.
     #[must_use]
     pub fn into_spec(self) -> RunSpec {
@@ -57,6 +68,25 @@ impl Admitted {
 
     pub(crate) fn output_account(&self) -> Option<Arc<MemoryAccount>> {
         self.output_account.clone()
+    }
+
+    /// The same with its turn to run.
+    pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
+        self.ticket = Some(ticket);
+        self
+    }
+
+    pub(crate) fn take_ticket(&mut self) -> Option<Ticket> {
+        self.ticket.take()
+    }
+
+    /// How its cell competes for processors, from now on.
+    pub(crate) fn set_priority(&mut self, priority: Arc<CpuPriority>) {
+        self.priority = Some(priority);
+    }
+
+    pub(crate) fn priority(&self) -> Option<Arc<CpuPriority>> {
+        self.priority.clone()
     }
 
     pub(crate) fn language(&self) -> Language {
@@ -95,8 +125,7 @@ pub(crate) fn admit(
         files: request.files.clone(),
         ..RunSpec::new(request.language, request.code.as_bytes())
     };
-    let (trace_id, team) = (trace_id.clone(), caller.team.id.clone());
-    Ok(Admitted { spec, trace_id, team, output_account: None })
+    Ok(Admitted::new(spec, trace_id.clone(), caller.team.id.clone()))
 }
 
 fn check_delivery(allowance: &Allowance, delivery: Delivery) -> Result<(), Refusal> {

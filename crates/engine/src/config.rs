@@ -7,7 +7,7 @@ use cloche_model::{ByteSize, HomeRoom};
 use cloche_store::KeySource;
 use ipnet::IpNet;
 
-use crate::{MemoryConfig, StorageConfig};
+use crate::{AdmissionConfig, MemoryConfig, StorageConfig};
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct EngineConfig {
     pub lease: Duration,
     /// The memory that callers share.
     pub memory: MemoryConfig,
+    /// How executions and transfers share the host.
+    pub admission: AdmissionConfig,
     /// The gates in front of agent tools.
     pub gates: GateConfig,
     /// The homes of threads.
@@ -43,6 +45,7 @@ impl Default for EngineConfig {
             grace: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             memory: MemoryConfig::default(),
+            admission: AdmissionConfig::default(),
             gates: GateConfig::default(),
             homes: HomesConfig::default(),
             storage: StorageConfig::default(),
@@ -132,6 +135,12 @@ pub struct WebhookConfig {
     pub allow: Vec<IpNet>,
     /// A PEM file with authorities to trust besides those of the host.
     pub extra_ca: Option<PathBuf>,
+    /// Deliveries under way at once.
+    pub at_once: usize,
+    /// Of one team.
+    pub at_once_per_team: usize,
+    /// Of one team to one host.
+    pub at_once_per_host: usize,
 }
 
 impl Default for WebhookConfig {
@@ -141,6 +150,9 @@ impl Default for WebhookConfig {
             timeout: Duration::from_secs(10),
             allow: Vec::new(),
             extra_ca: None,
+            at_once: 64,
+            at_once_per_team: 16,
+            at_once_per_host: 8,
         }
     }
 }

@@ -65,10 +65,15 @@ impl Engine {
     ) -> EndedExecution {
         let limits = run.limits();
         let _lease = self.keep_lease(&start);
-        let run = run.with_output_account(self.inner.memory.outputs.account(start.key.as_str()));
-        let (result, mut lines) = match self.at_home(run, &start, team).await {
-            Ok(run) => self.follow(run, live).await,
-            Err(error) => (Err(error), Splitter::default()),
+        let account = self.inner.memory.outputs.account(start.key.as_str());
+        let mut run = run.with_output_account(account);
+        let (result, mut lines) = match self.find_place(&mut run, live).await {
+            // The place is given back when the cell has ended, before the end is recorded.
+            Ok(_place) => match self.at_home(run, &start, team).await {
+                Ok(run) => self.follow(run, live).await,
+                Err(error) => (Err(error), Splitter::default()),
+            },
+            Err(no_place) => (no_place.outcome(), Splitter::default()),
         };
         let ended = match result {
             Ok(mut outcome) => {

@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     AgentMetrics, Caller, Dispatcher, EngineConfig, Metrics, Refusal,
     access::{Roster, unauthorized},
-    admit::Slots,
+    admit::{Admission, Slots},
     clock,
     gates::Desk,
     live::{Live, Stop},
@@ -51,6 +51,8 @@ pub(crate) struct Inner {
     pub(crate) dispatcher: Arc<dyn Dispatcher>,
     pub(crate) roster: Roster,
     pub(crate) slots: Slots,
+    /// Who may use the host now, and who is next.
+    pub(crate) admission: Admission,
     pub(crate) live: RwLock<HashMap<TraceId, Arc<Live>>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) memory: Arc<Memory>,
@@ -137,12 +139,14 @@ impl Engine {
         let memory = Arc::new(Memory::new(&config.memory, config.output));
         let courier = Courier::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
         let courier = courier.with_memory(Arc::clone(&memory));
+        let admission = Admission::new(&config.admission, &metrics);
         let inner = Inner {
             config,
             store,
             dispatcher,
             roster: Roster::default(),
             slots: Slots::default(),
+            admission,
             live: RwLock::default(),
             metrics,
             memory,
@@ -241,6 +245,7 @@ impl Engine {
         }
         self.inner.metrics.show_memory(&self.inner.memory);
         self.measure_storage().await;
+        self.inner.admission.show_levels();
         let running = self.inner.live.read().len();
         self.inner.metrics.text(running, self.inner.dispatcher.snapshot())
     }

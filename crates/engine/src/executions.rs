@@ -187,6 +187,10 @@ impl Engine {
             inner.host_storage.check_lately()?;
         }
         let slot = inner.slots.take(caller)?;
+        // A turn before the row, so that what may not even wait has no running row; the code itself
+        // starts after both.
+        let ticket = inner.admission.enter_run(&caller.team, &run.limits())?;
+        let run = run.with_ticket(ticket);
         if caller.sandbox.retention.code && !inner.host_storage.is_short() {
             start.code = Some(request.code.into_bytes());
         }

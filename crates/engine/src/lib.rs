@@ -8,6 +8,7 @@ mod access;
 mod admin;
 mod admit;
 mod bootstrap;
+mod capacity;
 mod clock;
 mod config;
 mod dispatch;
@@ -41,6 +42,7 @@ pub use admin::{
 };
 pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
 pub use bootstrap::Bootstrap;
+pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
     ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, KeySource, ResponseRow, StorageUsage,
 };

@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Admitted, DispatchError, Dispatcher, PoolLevel, Snapshot};
 
+pub(crate) use cloche_executor::CpuPriority;
+
 /// The executor of this host.
 pub struct Local {
     executor: Executor,
@@ -37,8 +39,8 @@ impl Dispatcher for Local {
         cancel: CancellationToken,
     ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
         let executor = self.executor.clone();
-        let memory = run.output_account();
-        let io = RunIo { output: Some(output), stdin: None, cancel, memory };
+        let (memory, priority) = (run.output_account(), run.priority());
+        let io = RunIo { output: Some(output), stdin: None, cancel, memory, priority };
         Box::pin(
             async move { executor.run(run.into_spec(), io).await.map_err(DispatchError::from) },
         )

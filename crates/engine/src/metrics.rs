@@ -1,5 +1,6 @@
 //! What is counted, for Prometheus. Whoever counts does not know how it is shown.
 
+mod admission;
 mod agents;
 mod memory;
 mod storage;
@@ -20,6 +21,7 @@ use prometheus_client::{
 
 use crate::{Snapshot, memory::Memory};
 
+pub(crate) use admission::{AdmissionMetrics, RequestClass};
 pub use agents::AgentMetrics;
 pub(crate) use storage::StorageMetrics;
 
@@ -57,6 +59,7 @@ pub struct Metrics {
     pub(crate) agents: AgentMetrics,
     memory: memory::MemoryMetrics,
     pub(crate) storage: StorageMetrics,
+    pub(crate) admission: AdmissionMetrics,
 }
 
 impl Metrics {
@@ -75,6 +78,7 @@ impl Metrics {
             agents: AgentMetrics::default(),
             memory: memory::MemoryMetrics::default(),
             storage: StorageMetrics::default(),
+            admission: AdmissionMetrics::default(),
         };
         metrics.register();
         metrics
@@ -104,6 +108,7 @@ impl Metrics {
         self.agents.register(registry);
         self.memory.register(registry);
         self.storage.register(registry);
+        self.admission.register(registry);
     }
 
     pub(crate) fn execution_over(&self, status: Status, language: Option<Language>) {

@@ -24,7 +24,11 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-use crate::{Admitted, DispatchError, Dispatcher, JobRefusal, JobRequest, admit_job};
+use crate::{
+    Admitted, ClassLimits, DispatchError, Dispatcher, HostShare, JobRefusal, JobRequest,
+    admit::{FairQueue, HostPlace, PlaceRequest, Ticket},
+    admit_job,
+};
 
 use metrics::{Count, Metrics};
 pub use wire::{JobEvent, JobLimits, JobResult, JobTimings, JobUsage, exit_code};
@@ -47,6 +51,8 @@ pub struct SidecarConfig {
     pub most: Limits,
     /// Jobs at once.
     pub jobs: usize,
+    /// What the cells of all jobs may be promised together.
+    pub capacity: HostShare,
     /// How long jobs may go on after the sidecar was asked to stop.
     pub grace: Duration,
     /// How long a stream may be silent before it shows a sign of life.
@@ -60,6 +66,7 @@ impl Default for SidecarConfig {
             default_timeout: Duration::from_secs(30),
             most: Limits { timeout: Duration::from_secs(60), ..Limits::default() },
             jobs: 4,
+            capacity: HostShare::UNLIMITED,
             grace: Duration::from_secs(30),
             keepalive: Duration::from_secs(5),
         }
@@ -76,6 +83,8 @@ struct Inner {
     config: SidecarConfig,
     dispatcher: Arc<dyn Dispatcher>,
     places: Arc<Semaphore>,
+    /// What is promised to cells. Jobs do not wait: there are other executors.
+    promised: FairQueue,
     /// How to stop each job that runs.
     running: Mutex<HashMap<TraceId, CancellationToken>>,
     metrics: Metrics,
@@ -91,6 +100,7 @@ impl Sidecar {
     pub fn new(dispatcher: Arc<dyn Dispatcher>, config: SidecarConfig) -> Self {
         let inner = Inner {
             places: Arc::new(Semaphore::new(config.jobs)),
+            promised: FairQueue::new(without_queue(config.capacity), u64::MAX),
             config,
             dispatcher,
             running: Mutex::default(),
@@ -131,10 +141,15 @@ impl Sidecar {
         let run = admit_job(request, &inner.config)?;
         let place = Arc::clone(&inner.places).try_acquire_owned();
         let place = place.map_err(|_| JobRefusal::Busy(inner.config.jobs))?;
-        Ok(self.launch(run, place))
+        let demand = HostShare::of_cell(&run.limits());
+        let request = PlaceRequest { team: run.team(), weight: 1, demand };
+        let Ok(Ticket::Granted(promised)) = inner.promised.enter(request) else {
+            return Err(JobRefusal::Full);
+        };
+        Ok(self.launch(run, (place, promised)))
     }
 
-    fn launch(&self, run: Admitted, place: OwnedSemaphorePermit) -> Job {
+    fn launch(&self, run: Admitted, place: (OwnedSemaphorePermit, HostPlace)) -> Job {
         let (id, spec_limits, language) = (run.trace_id().clone(), run.limits(), run.language());
         let cancel = self.inner.stopping.child_token();
         self.inner.running.lock().insert(id.clone(), cancel.clone());
@@ -203,6 +218,17 @@ impl Sidecar {
         if tokio::time::timeout(LAST_MOMENTS, inner.jobs.wait()).await.is_err() {
             tracing::error!("some jobs did not end");
         }
+    }
+}
+
+/// A job has what it needs now, or is refused.
+fn without_queue(capacity: HostShare) -> ClassLimits {
+    ClassLimits {
+        capacity,
+        team_share_milli: 1000,
+        queued_per_team: 0,
+        queued: 0,
+        longest_wait: Duration::ZERO,
     }
 }
 

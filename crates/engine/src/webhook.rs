@@ -1,17 +1,19 @@
 //! Webhooks: what is due is taken from the store, sent once, and what became of it written back.
 //!
 //! A delivery is at least once: a crash between the answer and the note of it sends it again.
+//! How many are under way for a team and for one of its receivers is bounded in `lanes`, so a
+//! receiver that does not answer delays its own team.
 
 mod guard;
+mod lanes;
 mod payload;
 mod send;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use cloche_model::{Execution, Invalid, Moment, TraceId};
+use cloche_model::{Execution, Invalid, Moment};
 use cloche_store::{Attempt, DueDelivery, Store, StoreError};
-use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -20,18 +22,19 @@ use crate::{
     memory::{Memory, hold_output},
 };
 use guard::Guard;
+use lanes::{DeliveryLanes, LaneLimits};
 use send::Sender;
 
 pub use send::CourierError;
 
-/// Deliveries under way at once.
-const AT_ONCE: usize = 32;
+/// Deliveries that are looked at at once.
+const LOOKED_AT: u32 = 256;
 /// How long a delivery waits for memory; replies that hold it have shorter limits of their own.
 const MEMORY_PATIENCE: Duration = Duration::from_mins(2);
 /// The longest sleep; a delivery that another process queued is found by then.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
-/// The shortest, so that deliveries under way, which are still due, do not keep the loop busy.
-const SHORTEST_SLEEP: Duration = Duration::from_millis(200);
+/// The shortest, so that many that are due one after the other are looked at together.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
 
 /// Sends webhooks.
 pub(crate) struct Courier {
@@ -41,8 +44,7 @@ pub(crate) struct Courier {
     sender: Sender,
     schedule: Vec<Duration>,
     queued: Notify,
-    under_way: Mutex<HashSet<TraceId>>,
-    places: Arc<Semaphore>,
+    lanes: Arc<DeliveryLanes>,
     memory: Option<Arc<Memory>>,
 }
 
@@ -59,8 +61,7 @@ impl Courier {
             sender: Sender::new(config)?,
             schedule: config.schedule.clone(),
             queued: Notify::new(),
-            under_way: Mutex::default(),
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            lanes: Arc::new(DeliveryLanes::new(LaneLimits::from(config))),
             memory: None,
         })
     }
@@ -105,30 +106,25 @@ impl Courier {
             }
         }
         // What is being sent may finish; what is not sent is still in the store.
-        let all = u32::try_from(AT_ONCE).unwrap_or(u32::MAX);
-        let wait = self.places.acquire_many(all);
-        let _ = tokio::time::timeout(self.sender.timeout(), wait).await;
+        let _ = tokio::time::timeout(self.sender.timeout(), self.lanes.settle()).await;
     }
 
+    /// Starts what is due and has a place. Of what has none, the end of another one reminds us.
     async fn send_due(self: &Arc<Self>) -> Result<Option<Moment>, StoreError> {
-        let limit = u32::try_from(2 * AT_ONCE).unwrap_or(u32::MAX);
-        for delivery in self.store.due(clock::now(), limit).await? {
-            if !self.under_way.lock().insert(delivery.trace_id.clone()) {
-                continue;
-            }
-            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { break };
+        let now = clock::now();
+        for delivery in self.store.due(now, LOOKED_AT).await? {
+            let Some(lane) = self.lanes.enter(&delivery) else { continue };
             let courier = Arc::clone(self);
             tokio::spawn(async move {
                 let trace_id = delivery.trace_id.clone();
                 if let Err(error) = courier.deliver(delivery).await {
                     tracing::error!(%error, %trace_id, "a webhook's fate was not recorded");
                 }
-                courier.under_way.lock().remove(&trace_id);
-                drop(place);
+                drop(lane);
                 courier.wake();
             });
         }
-        self.store.next_due().await
+        self.store.next_due(now).await
     }
 
     async fn deliver(&self, delivery: DueDelivery) -> Result<(), StoreError> {

@@ -60,7 +60,7 @@ pub(crate) struct Driven {
 pub(crate) async fn drive(cell: Cell, spawner: &Spawner, drive: Drive) -> Result<Driven, RunError> {
     let Cell { id, meter, gone, stdin, stdout, stderr, mut job, mut control } = cell;
     let Drive { job: bytes, stdin: input, limits, io } = drive;
-    let RunIo { output: live, stdin: more_input, cancel, memory } = io;
+    let RunIo { output: live, stdin: more_input, cancel, memory, .. } = io;
     let mut stdout = Capture::new(stdout, StreamName::Stdout, limits.output, live.clone());
     let mut stderr = Capture::new(stderr, StreamName::Stderr, limits.output, live);
     stdout.charge_to(memory.as_ref());

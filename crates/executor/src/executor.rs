@@ -17,6 +17,7 @@ use crate::{
     home::{HomeError, House},
     metrics::{Metrics, Snapshot, count},
     pool::{Found, Key, Pool, PoolSettings},
+    priority::CpuPriority,
     seal::{self, Keep, Left, Placed, SealError},
     spawner::{
         client::{Diff, Process, Source, SpawnError, Spawner},
@@ -68,6 +69,8 @@ pub struct RunIo {
     pub cancel: CancellationToken,
     /// What the output that is kept is paid from; none: only its own limit holds.
     pub memory: Option<Arc<MemoryAccount>>,
+    /// How its cell competes for processors; on equal terms if absent.
+    pub priority: Option<Arc<CpuPriority>>,
 }
 
 /// Why an executor could not be started.
@@ -190,7 +193,7 @@ impl Executor {
     }
 
     /// Runs one program in a fresh sandbox, to its end, and keeps what it wrote.
-    pub async fn run(&self, spec: RunSpec, io: RunIo) -> Result<Outcome, RunError> {
+    pub async fn run(&self, spec: RunSpec, mut io: RunIo) -> Result<Outcome, RunError> {
         let Shared { spawner, metrics, pool, layers, .. } = &*self.shared;
         let interpreter = attach::interpreter(spec.language);
         let interpreter = interpreter.ok_or(RunError::NoInterpreter(spec.language))?;
@@ -204,6 +207,9 @@ impl Executor {
         let mut cell = self.cell(&key, found).await?;
         let waited = asked.elapsed();
         metrics.cell.add(waited);
+        if let Some(priority) = io.priority.take() {
+            cell.meter.follow_priority(priority);
+        }
         let moved = match &house {
             Some(house) => Some(house.move_in(&mut cell, spawner).await?),
             None => None,

@@ -1,8 +1,9 @@
 //! Cells made before they are needed.
 //!
 //! A shelf per configuration and language holds parked cells. `take` never waits: it gives a
-//! parked cell, or says which template can fork one, or nothing. One task refills, one cell at a
-//! time and shelf by shelf, after replies have gone out. A cell is handed out by value and driven
+//! parked cell, or says which template can fork one, or nothing. Two tasks refill, each one cell at a
+//! time and shelf by shelf, after replies have gone out: one forks templates, one starts
+//! interpreters, which takes far longer and must not hold up the first. A cell is handed out by value and driven
 //! by value: what has run guest code has no way back.
 
 use std::{
@@ -83,7 +84,16 @@ pub(crate) enum Found {
 /// The pool and its refilling task.
 pub(crate) struct Pool {
     inner: Arc<Inner>,
-    refill: JoinHandle<()>,
+    refill: [JoinHandle<()>; 2],
+}
+
+/// What a refilling task does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RefillLane {
+    /// Forks cells from templates: a millisecond each.
+    Forks,
+    /// Starts interpreters and templates: tens of milliseconds each, more on a busy host.
+    Starts,
 }
 
 struct Inner {
@@ -91,7 +101,8 @@ struct Inner {
     metrics: Arc<Metrics>,
     settings: PoolSettings,
     shelves: Mutex<HashMap<Key, Shelf>>,
-    wake: Notify,
+    /// For each refilling task.
+    wake: [Notify; 2],
     running: AtomicUsize,
 }
 
@@ -115,10 +126,11 @@ impl Pool {
             metrics,
             settings,
             shelves: Mutex::default(),
-            wake: Notify::new(),
+            wake: Default::default(),
             running: AtomicUsize::new(0),
         });
-        let refill = tokio::spawn(Arc::clone(&inner).refill());
+        let lanes = [RefillLane::Forks, RefillLane::Starts];
+        let refill = lanes.map(|lane| tokio::spawn(Arc::clone(&inner).refill(lane)));
         Self { inner, refill }
     }
 
@@ -141,13 +153,13 @@ impl Pool {
     /// A run has been answered: now there is time to refill.
     pub(crate) fn done(&self) {
         self.inner.running.fetch_sub(1, Ordering::Relaxed);
-        self.inner.wake.notify_one();
+        self.inner.wake_refill();
     }
 
     /// Has a configuration warmed up before its first run.
     pub(crate) fn prepare(&self, key: Key) {
         self.inner.shelves().entry(key).or_insert_with(Shelf::new).want(self.inner.settings.floor);
-        self.inner.wake.notify_one();
+        self.inner.wake_refill();
     }
 
     pub(crate) fn levels(&self) -> Vec<ShelfReading> {
@@ -167,8 +179,10 @@ impl Pool {
 
     /// Ends the refilling task. The parked cells go when the spawner does.
     pub(crate) async fn stop(self) {
-        self.refill.abort();
-        let _ = self.refill.await;
+        for refill in self.refill {
+            refill.abort();
+            let _ = refill.await;
+        }
     }
 }
 
@@ -184,13 +198,19 @@ impl Inner {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn refill(self: Arc<Self>) {
+    fn wake_refill(&self) {
+        self.wake.iter().for_each(Notify::notify_one);
+    }
+
+    async fn refill(self: Arc<Self>, lane: RefillLane) {
         let mut turn = 0_usize;
         loop {
             // Also without a sign: cells die, configurations fall out of use.
-            let _ = timeout(ROUND, self.wake.notified()).await;
-            self.look_over().await;
-            while let Some(work) = self.next(turn) {
+            let _ = timeout(ROUND, self.wake[lane as usize].notified()).await;
+            if lane == RefillLane::Forks {
+                self.look_over().await;
+            }
+            while let Some(work) = self.next(turn, lane) {
                 turn = turn.wrapping_add(1);
                 self.work(work).await;
             }
@@ -215,7 +235,7 @@ impl Inner {
     }
 
     /// The next thing to do, shelf by shelf in turn, so that a busy one does not starve another.
-    fn next(&self, turn: usize) -> Option<Work> {
+    fn next(&self, turn: usize, lane: RefillLane) -> Option<Work> {
         let shelves = self.shelves();
         let parked: usize = shelves.values().map(Shelf::parked).sum();
         let running = self.running.load(Ordering::Relaxed);
@@ -235,16 +255,19 @@ impl Inner {
         let in_turn = (0..len).map(|at| keys[(at + turn) % len]);
         let mut work = in_turn.filter_map(|key| {
             let shelf = &shelves[key];
-            if key.language == Language::Python
-                && key.template
-                && (room_for_template || shelf.has_template())
-                && shelf.needs_template(&self.settings)
-            {
+            let template = shelf.template();
+            let starts = lane == RefillLane::Starts;
+            let templated = key.language == Language::Python && key.template;
+            let may_have_one = room_for_template || shelf.has_template();
+            if starts && templated && may_have_one && shelf.needs_template(&self.settings) {
                 return Some(Work::Template(key.clone()));
+            }
+            if starts == template.is_some() {
+                return None;
             }
             // With work under way, only an empty shelf is worth its time.
             let worth = shelf.wants_more() && (running < 2 || shelf.parked() < self.settings.floor);
-            worth.then(|| Work::Cell(key.clone(), shelf.template()))
+            worth.then(|| Work::Cell(key.clone(), template))
         });
         work.next()
     }
@@ -264,6 +287,8 @@ impl Inner {
                 if let Some(shelf) = self.shelves().get_mut(&key) {
                     shelf.put_template(started);
                 }
+                // The first cells of it are for the other task.
+                self.wake_refill();
             }
             Work::Cell(key, template) => {
                 let parked = self.park(&key, template.as_deref()).await;

@@ -86,7 +86,12 @@ pub(crate) async fn park(
 ) -> Result<Cell, RunError> {
     let mut cell = cell::start(spawner, config, Source::Nothing(Kind::Cell)).await?;
     match start_job(language)? {
-        Some(job) => wait_for_interpreter(&mut cell, &job).await?,
+        Some(job) => {
+            // The start of an interpreter for later must not take time from programs that run.
+            cell.meter.yield_to_others(true);
+            wait_for_interpreter(&mut cell, &job).await?;
+            cell.meter.yield_to_others(false);
+        }
         None => wait_for_walls(&mut cell).await?,
     }
     Ok(cell)

@@ -143,6 +143,8 @@ pub struct Gauges {
     pub cpu: Option<File>,
     /// The most memory at once.
     pub peak: Option<File>,
+    /// `cpu.idle`, to be written: 1 makes the members run only when nothing else wants to.
+    pub idle: Option<File>,
 }
 
 impl Cgroup {
@@ -174,6 +176,7 @@ impl Cgroup {
             oom: File::open(dir.join("memory.events")).ok(),
             cpu: File::open(dir.join("cpu.stat")).ok(),
             peak: File::open(dir.join("memory.peak")).ok(),
+            idle: open_idle(dir),
         };
         let born_in = Some(File::open(dir)?);
         let doors = vec![File::options().write(true).open(dir.join("cgroup.procs"))?];
@@ -205,6 +208,7 @@ impl Cgroup {
         }
         if let (Some(dir), Some(milli)) = (make(&controllers.cpu)?, limits.cpu) {
             fs::write(dir.join("cpu.cfs_quota_us"), (u64::from(milli) * 100).to_string())?;
+            gauges.idle = open_idle(&dir);
         }
         if let Some(dir) = make(&controllers.cpuacct)? {
             gauges.cpu = File::open(dir.join("cpuacct.usage")).ok();
@@ -249,8 +253,10 @@ impl Cgroup {
     pub fn kill(&self) {
         // An old v2 without cgroup.kill: killing pid 1 of the box does the same.
         const V2: &[(&str, &str)] =
-            &[("cpu.max", "max"), ("cpu.weight", "10000"), ("cgroup.kill", "1")];
-        const V1: &[(&str, &str)] = &[("cpu.cfs_quota_us", "-1"), ("cpu.shares", "262144")];
+            &[("cpu.max", "max"), ("cpu.idle", "0"), ("cpu.weight", "10000"), ("cgroup.kill", "1")];
+        // While cpu.idle is set, cpu.shares cannot be.
+        const V1: &[(&str, &str)] =
+            &[("cpu.cfs_quota_us", "-1"), ("cpu.idle", "0"), ("cpu.shares", "262144")];
         let settings = if self.born_in.is_some() { V2 } else { V1 };
         for (dir, (file, value)) in
             self.dirs.iter().flat_map(|dir| settings.iter().map(move |s| (dir, s)))
@@ -273,7 +279,8 @@ impl Cgroup {
     pub fn renew(&self) -> bool {
         let (Some(renewal), Some(used)) = (&self.renewal, self.gauges.read()) else { return false };
         let hardly_used = used.oom_kills == 0 && used.cpu <= self.most_time;
-        hardly_used && renewal.is_empty() && renewal.reset()
+        let is_new = hardly_used && renewal.is_empty() && renewal.reset();
+        is_new && self.gauges.idle.as_ref().is_none_or(|idle| idle.write_all_at(b"0", 0).is_ok())
     }
 
     /// Removes the directories that can go; true when none is left. Members that are still dying
@@ -285,6 +292,11 @@ impl Cgroup {
         });
         self.dirs.is_empty()
     }
+}
+
+/// Kernels before 5.15 have no such file.
+fn open_idle(dir: &Path) -> Option<File> {
+    File::options().write(true).open(dir.join("cpu.idle")).ok()
 }
 
 fn write_if_there(path: &Path, value: &str) -> io::Result<()> {

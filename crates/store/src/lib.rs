@@ -141,6 +141,8 @@ pub enum Finished {
 pub struct DueDelivery {
     /// The execution it tells of.
     pub trace_id: TraceId,
+    /// Whose execution that was.
+    pub team: TeamId,
     /// Whose secret signs it.
     pub key: KeyId,
     /// Where it goes.
@@ -248,13 +250,17 @@ pub trait Ledger: Send + Sync {
     async fn prune(&self, now: Moment) -> Result<u64>;
 }
 
+/// Due deliveries of a team to one URL that are given at once.
+pub const DUE_PER_URL: u32 = 16;
+
 /// Webhooks that are still to be sent.
 #[async_trait]
 pub trait Outbox: Send + Sync {
-    /// The deliveries that are due, longest due first.
+    /// The deliveries that are due: of each team its first, then of each its second, and so on. At
+    /// most [`DUE_PER_URL`] of a team to one URL, so that those do not hide what goes elsewhere.
     async fn due(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>>;
-    /// When the next delivery is due.
-    async fn next_due(&self) -> Result<Option<Moment>>;
+    /// When the first delivery is due that is not due yet.
+    async fn next_due(&self, now: Moment) -> Result<Option<Moment>>;
     /// Writes down what became of an attempt.
     async fn attempted(&self, trace: &TraceId, attempt: Attempt) -> Result<()>;
 }

@@ -60,6 +60,7 @@ macro_rules! conformance_of {
                 recovery_leaves_nothing_running_and_no_thread_held,
                 a_refused_execution_is_in_the_ledger,
                 a_webhook_is_due_until_it_is_delivered,
+                due_webhooks_of_teams_take_turns_and_one_url_does_not_hide_another,
                 old_records_go_and_running_ones_stay,
                 many_writers_lose_nothing,
                 settings_are_kept,

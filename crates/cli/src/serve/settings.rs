@@ -21,12 +21,15 @@ use super::{
     providers::{AgentFile, ProviderError},
 };
 
+mod capacity;
 mod connections;
 mod layers;
 mod memory;
 mod secret_key;
 mod storage;
 
+use capacity::CapacityFile;
+pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
 pub(super) use layers::LayersArguments;
 use layers::LayersFile;
@@ -57,6 +60,8 @@ pub(crate) enum SettingsError {
     Patience(f64),
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
+    #[error("capacity.{0} in the configuration: {1} is out of range")]
+    Capacity(&'static str, f64),
 }
 
 /// The file, as it is written. Unknown keys are errors.
@@ -70,6 +75,7 @@ struct File {
     grace_seconds: Option<u64>,
     output: Option<String>,
     pool: PoolFile,
+    capacity: CapacityFile,
     webhook: WebhookFile,
     agent: AgentFile,
     remote: RemoteFile,
@@ -96,7 +102,7 @@ struct McpFile {
 }
 
 /// Sidecars that run the code. Their key is no setting of a file: it is in the environment.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RemoteFile {
     urls: Vec<String>,
@@ -122,6 +128,9 @@ struct WebhookFile {
     timeout_seconds: Option<u64>,
     /// When each attempt is made, in seconds from the end of the execution.
     schedule_seconds: Option<Vec<f64>>,
+    at_once: Option<usize>,
+    at_once_per_team: Option<usize>,
+    at_once_per_host: Option<usize>,
 }
 
 /// The gates in front of agent tools; what a team may set is not here.
@@ -185,19 +194,23 @@ impl Settings {
         let listen = arguments.listen.or_else(|| file.listen.clone());
         let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
         let data_dir = data_dir.unwrap_or_else(|| "cloche-data".into());
+        let (pool, runs_on) =
+            (pool(&file.pool)?, runs_on(file.remote.clone(), arguments.no_local_executor));
+        let mut engine = engine(&file)?;
+        let parked = matches!(runs_on, RunsOn::ThisHost).then_some(pool.memory);
+        engine.admission = file.capacity.admission(parked)?;
+        engine.secret_key =
+            secret_key::source(arguments.secret_key, file.secret_key_file.clone());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             allow_missing,
-            pool: pool(&file.pool)?,
-            engine: EngineConfig {
-                secret_key: secret_key::source(arguments.secret_key, file.secret_key_file.clone()),
-                ..engine(&file)?
-            },
+            pool,
+            engine,
             gateway: gateway(&file)?,
             agent: agent(file.agent, file.grace_seconds)?,
             layers: layers::config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
-            runs_on: runs_on(file.remote, arguments.no_local_executor),
+            runs_on,
         })
     }
 
@@ -310,6 +323,10 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     let network = |text: &String| text.parse().map_err(|_| SettingsError::Network(text.clone()));
     engine.webhook.allow = webhook.allow.iter().map(network).collect::<Result<_, _>>()?;
     engine.webhook.extra_ca.clone_from(&webhook.extra_ca);
+    let usual = engine.webhook.clone();
+    engine.webhook.at_once = webhook.at_once.unwrap_or(usual.at_once);
+    engine.webhook.at_once_per_team = webhook.at_once_per_team.unwrap_or(usual.at_once_per_team);
+    engine.webhook.at_once_per_host = webhook.at_once_per_host.unwrap_or(usual.at_once_per_host);
     let timeout = webhook.timeout_seconds.map(Duration::from_secs);
     engine.webhook.timeout = timeout.unwrap_or(engine.webhook.timeout);
     if let Some(seconds) = &webhook.schedule_seconds {

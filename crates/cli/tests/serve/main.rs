@@ -9,6 +9,7 @@
 )]
 
 mod admin_commands;
+mod admission;
 mod agent;
 mod agent_client;
 mod agent_metrics;

@@ -175,6 +175,25 @@ fn without_a_key_it_starts_only_where_nothing_is_at_stake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_memory_the_host_has_promised_to_others_is_refused() {
+    let arguments = ["--capacity-memory", "1536MiB"];
+    let Some(sidecar) = Sidecar::start_with(&arguments).await else { return };
+    let mark = mark();
+    let body = json!({"code": sleepers(&mark), "language": "bash"});
+    let request = sidecar.post(&body).header("accept", "application/x-ndjson");
+    let held = request.send().await.unwrap();
+    let response = sidecar.post(&json!({"code": "1"})).send().await.unwrap();
+    assert_eq!(response.status(), 429);
+    assert!(response.headers().contains_key("retry-after"));
+    assert!(response.text().await.unwrap().contains("promised to other jobs"));
+    let small = json!({"code": "1", "limits": {"memory_bytes": 256 << 20}});
+    assert_eq!(sidecar.run(small).await.0, 200);
+    assert!(sidecar.metrics().await.contains("jobs_refused_total{reason=\"full\"} 1"));
+    drop(held);
+    wait_for(&mark, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn more_jobs_than_there_are_places_are_refused_and_not_queued() {
     let Some(sidecar) = Sidecar::start_with(&["--max-concurrent-jobs", "2"]).await else { return };
     let mark = mark();

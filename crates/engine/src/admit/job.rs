@@ -57,6 +57,12 @@ pub enum JobRefusal {
     /// Every place is taken.
     #[error("this executor runs {0} jobs at once and all places are taken; try again in a moment")]
     Busy(usize),
+    /// The host has nothing left to promise to it.
+    #[error(
+        "the memory, processors or processes of this executor's host are all promised to other jobs; \
+         try again in a moment"
+    )]
+    Full,
     /// It is being stopped.
     #[error("the executor is shutting down; try another one, or again in a moment")]
     Draining,
@@ -98,8 +104,7 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
     };
     let random = secrets::random().map_err(|_| JobRefusal::Internal)?;
     let team: TeamId = TEAM.parse()?;
-    let trace_id = TraceId::from_random(random);
-    Ok(Admitted { spec, trace_id, team, output_account: None })
+    Ok(Admitted::new(spec, TraceId::from_random(random), team))
 }
 
 fn limits(job: &JobRequest, config: &SidecarConfig) -> Result<Limits, JobRefusal> {

@@ -137,6 +137,7 @@ impl Engine {
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }
+        let _place = self.inner.admission.enter_transfer(team).await?;
         let key = key(team, id);
         if self.inner.store.is_held(&key, clock::now()).await? {
             return Err(busy());

@@ -102,6 +102,7 @@ impl Metrics {
             JobRefusal::Invalid(_) => "invalid",
             JobRefusal::Beyond(_) => "beyond",
             JobRefusal::Busy(_) => "busy",
+            JobRefusal::Full => "full",
             JobRefusal::Draining => "draining",
             JobRefusal::Internal => "internal",
         });

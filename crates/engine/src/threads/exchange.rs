@@ -64,7 +64,8 @@ impl Engine {
         let thread = self.find_thread(team, id).await?;
         let name = at.cloned().unwrap_or(PointName::Seq(thread.head));
         let point = self.point(team, id, &name).await?;
-        let slot = self.begin_export(team)?;
+        let (slot, place) =
+            (self.begin_export(team)?, self.inner.admission.enter_transfer(team).await?);
         let meta = ExportMeta {
             name: id.to_string(),
             created: Some(clock::rfc3339(point.at)),
@@ -87,7 +88,7 @@ impl Engine {
             if let Some((made, _reservation)) = made {
                 engine.discard_layer(&made).await;
             }
-            drop(slot);
+            drop((slot, place));
         });
         Ok(reader)
     }
@@ -120,6 +121,7 @@ impl Engine {
         if self.inner.store.thread(&key).await?.is_some() {
             return settle(Moved::Taken);
         }
+        let _place = self.inner.admission.enter_transfer(team).await?;
         let directory = self.scratch()?;
         let reservation = self.reserve(team, 0).await?;
         let reservation = self.receive(team, tar, directory.path(), reservation).await?;

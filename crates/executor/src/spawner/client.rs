@@ -180,7 +180,7 @@ impl Spawner {
             return Err(SpawnError::SpawnerLost);
         }
         let gauges = answered.await.map_err(|_| SpawnError::SpawnerLost)??;
-        let meter = Meter { cell, gauges, let_go: Arc::clone(&self.shared.let_go) };
+        let meter = Meter::new(cell, gauges, Arc::clone(&self.shared.let_go));
         Ok(Spawned { cell, meter, gone })
     }
 
@@ -294,9 +294,10 @@ impl Shared {
             }
             Event::Spawned { cell, gauges: there } => {
                 let mut files = fds.into_iter().map(File::from);
-                let [oom, cpu, peak] = there.map(|there| there.then(|| files.next()).flatten());
+                let [oom, cpu, peak, idle] =
+                    there.map(|there| there.then(|| files.next()).flatten());
                 if let Some(asked) = self.state().asked.remove(&cell) {
-                    let _ = asked.send(Ok(Gauges { oom, cpu, peak }));
+                    let _ = asked.send(Ok(Gauges { oom, cpu, peak, idle }));
                 }
             }
             Event::Refused { cell, reason } => {

@@ -8,15 +8,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cloche_jail::cgroup::{Gauges, Reading};
 
 use super::protocol::CellId;
+use crate::priority::{CpuPriority, set_idle};
 
 /// The gauges of a cell. While this is held, nobody else gets the cell's cgroup.
 pub(crate) struct Meter {
-    pub(super) cell: CellId,
-    pub(super) gauges: Gauges,
-    pub(super) let_go: Arc<LetGo>,
+    cell: CellId,
+    gauges: Gauges,
+    let_go: Arc<LetGo>,
+    /// The priority of the run that has the cell, once it has one.
+    priority: Option<Arc<CpuPriority>>,
 }
 
 impl Meter {
+    pub(super) fn new(cell: CellId, gauges: Gauges, let_go: Arc<LetGo>) -> Self {
+        Self { cell, gauges, let_go, priority: None }
+    }
+
+    /// From now on the cell has the priority of this run.
+    pub(crate) fn follow_priority(&mut self, priority: Arc<CpuPriority>) {
+        priority.attach(self.gauges.idle.take());
+        self.priority = Some(priority);
+    }
+
+    /// Whether the cell, which has no run yet, takes only the processor time that others leave.
+    pub(crate) fn yield_to_others(&self, yields: bool) {
+        if let Some(idle) = &self.gauges.idle {
+            set_idle(idle, yields);
+        }
+    }
+
     /// What the cell has used; nothing once its cgroup is removed.
     pub(crate) fn read(&self) -> Option<Reading> {
         self.gauges.read()
@@ -25,6 +45,10 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
+        // Before the cgroup can be another cell's.
+        if let Some(priority) = &self.priority {
+            priority.detach();
+        }
         self.let_go.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.cell);
     }
 }

@@ -148,8 +148,8 @@ impl From<Reading> for Used {
 pub(crate) enum Event {
     /// A spawner has started; whatever an earlier one held is gone.
     Hello { walls_missing: Vec<(String, String)> },
-    /// A cell was started. Carries its gauges: those of oom, cpu, peak that are there.
-    Spawned { cell: CellId, gauges: [bool; 3] },
+    /// A cell was started. Carries its gauges: those of oom, cpu, peak and idle that are there.
+    Spawned { cell: CellId, gauges: [bool; 4] },
     /// A cell could not be started.
     Refused { cell: CellId, reason: String },
     /// A home was mounted. Carries the directory that holds what will be written, and the home if

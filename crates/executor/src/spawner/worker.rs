@@ -187,7 +187,9 @@ impl Worker<'_> {
 
     fn tell_spawned(&self, cell: CellId) -> Result<(), ProtocolError> {
         let gauges = self.cells.get(&cell).and_then(|held| Some(held.cgroup.as_ref()?.gauges()));
-        let files = gauges.map_or([None; 3], |g| [g.oom.as_ref(), g.cpu.as_ref(), g.peak.as_ref()]);
+        let files = gauges.map_or([None; 4], |g| {
+            [g.oom.as_ref(), g.cpu.as_ref(), g.peak.as_ref(), g.idle.as_ref()]
+        });
         let event = Event::Spawned { cell, gauges: files.map(|file| file.is_some()) };
         let files: Vec<_> = files.iter().flatten().map(|file| file.as_fd()).collect();
         protocol::send(self.socket, &event, &files)

@@ -71,7 +71,9 @@ fn refuse(refusal: JobRefusal) -> ApiError {
     match refusal {
         JobRefusal::Invalid(invalid) => invalid.into(),
         JobRefusal::Beyond(_) => unprocessable(message),
-        JobRefusal::Busy(_) => Refusal::new(ErrorCode::RateLimited, message).into(),
+        JobRefusal::Busy(_) | JobRefusal::Full => {
+            Refusal::new(ErrorCode::RateLimited, message).into()
+        }
         JobRefusal::Draining => Refusal::new(ErrorCode::Unavailable, message).into(),
         JobRefusal::Internal => Refusal::new(ErrorCode::Internal, message).into(),
     }

@@ -80,6 +80,7 @@ impl Receiver {
             timeout: Duration::from_secs(2),
             allow: vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()],
             extra_ca: Some(self.authority.path().to_owned()),
+            ..WebhookConfig::default()
         };
         EngineConfig { webhook, ..EngineConfig::default() }
     }

@@ -9,16 +9,23 @@ use super::{
     read::{moment, number, word},
     sealed,
 };
-use crate::{Attempt, DueDelivery, Outbox, Result, Settings};
+use crate::{Attempt, DUE_PER_URL, DueDelivery, Outbox, Result, Settings};
 
 #[async_trait]
 impl Outbox for Sqlite {
     async fn due(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>> {
+        // The rank among the same team's and URL's, then the rank among the same team's.
         let rows = sqlx::query(
-            "SELECT trace_id, key_id, url, attempts, queued_at FROM deliveries \
-             WHERE status = 'pending' AND next_at <= ? ORDER BY next_at LIMIT ?",
+            "WITH due AS (SELECT d.trace_id, e.team_id, d.key_id, d.url, d.attempts, d.queued_at, \
+                 d.next_at, row_number() OVER (PARTITION BY e.team_id, d.url ORDER BY d.next_at) \
+                 AS in_url FROM deliveries d JOIN executions e ON e.trace_id = d.trace_id \
+                 WHERE d.status = 'pending' AND d.next_at <= ?) \
+             SELECT trace_id, team_id, key_id, url, attempts, queued_at FROM due WHERE in_url <= ? \
+             ORDER BY row_number() OVER (PARTITION BY team_id ORDER BY in_url, next_at), next_at \
+             LIMIT ?",
         )
         .bind(now.0)
+        .bind(DUE_PER_URL)
         .bind(limit)
         .fetch_all(&self.readers)
         .await?;
@@ -26,6 +33,7 @@ impl Outbox for Sqlite {
             .map(|row| {
                 Ok(DueDelivery {
                     trace_id: word(row, "trace_id")?,
+                    team: word(row, "team_id")?,
                     key: word(row, "key_id")?,
                     url: row.try_get("url")?,
                     attempts: number(row, "attempts")?,
@@ -35,10 +43,13 @@ impl Outbox for Sqlite {
             .collect()
     }
 
-    async fn next_due(&self) -> Result<Option<Moment>> {
-        let row = sqlx::query("SELECT min(next_at) AS at FROM deliveries WHERE status = 'pending'")
-            .fetch_one(&self.readers)
-            .await?;
+    async fn next_due(&self, now: Moment) -> Result<Option<Moment>> {
+        let row = sqlx::query(
+            "SELECT min(next_at) AS at FROM deliveries WHERE status = 'pending' AND next_at > ?",
+        )
+        .bind(now.0)
+        .fetch_one(&self.readers)
+        .await?;
         Ok(row.try_get::<Option<i64>, _>("at")?.map(Moment))
     }
 

@@ -309,6 +309,32 @@ pub(crate) async fn a_refused_execution_is_in_the_ledger(store: &dyn Store) {
     assert_eq!(refused.end.unwrap().error.as_deref(), Some("no"));
 }
 
+pub(crate) async fn due_webhooks_of_teams_take_turns_and_one_url_does_not_hide_another(
+    store: &dyn Store,
+) {
+    let hooked = |n, of: u8, url: &str| ExecutionStart {
+        team: team(of).id,
+        webhook_url: Some(url.to_owned()),
+        ..start(n)
+    };
+    for n in 1..=30 {
+        let url = if n == 30 { "https://b" } else { "https://a" };
+        store.begin(hooked(n, 1, url), LATER).await.unwrap();
+    }
+    store.begin(hooked(31, 2, "https://c"), LATER).await.unwrap();
+    for n in 1..=31 {
+        let delay = Some(Duration::from_micros(u64::from(n)));
+        store.finish(Finish { webhook_delay: delay, ..finish(n) }).await.unwrap();
+    }
+    let due = store.due(Moment(9000), 3).await.unwrap();
+    let order: Vec<_> = due.iter().map(|due| (&due.trace_id, &due.team)).collect();
+    let (first, second) = (team(1).id, team(2).id);
+    assert_eq!(order, [(&trace(1), &first), (&trace(31), &second), (&trace(30), &first)]);
+    let all = store.due(Moment(9000), 100).await.unwrap();
+    let of_a = all.iter().filter(|due| due.url == "https://a").count();
+    assert_eq!(of_a, cloche_store::DUE_PER_URL as usize);
+}
+
 pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
     let hooked = |n| ExecutionStart { webhook_url: Some(format!("https://{n}")), ..start(n) };
     for n in [1, 2] {
@@ -319,7 +345,7 @@ pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
         store.finish(Finish { webhook_delay: delay, ..finish(n) }).await.unwrap();
     }
     assert_eq!(store.due(Moment(2009), 10).await.unwrap(), []);
-    assert_eq!(store.next_due().await.unwrap(), Some(Moment(2010)));
+    assert_eq!(store.next_due(Moment(2009)).await.unwrap(), Some(Moment(2010)));
     assert_eq!(store.due(Moment(2010), 10).await.unwrap().len(), 2);
     let again = Attempt::Again { at: Moment(3000), error: "refused".to_owned() };
     store.attempted(&trace(1), again).await.unwrap();
@@ -327,7 +353,7 @@ pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
     let due = store.due(Moment(3000), 10).await.unwrap();
     assert_eq!((due.len(), due[0].attempts, due[0].url.as_str()), (1, 1, "https://1"));
     store.attempted(&trace(1), Attempt::Delivered).await.unwrap();
-    assert_eq!(store.next_due().await.unwrap(), None);
+    assert_eq!(store.next_due(Moment(0)).await.unwrap(), None);
     for (n, expected) in [(1, DeliveryStatus::Delivered), (2, DeliveryStatus::Failed)] {
         let status = store.execution_of_any(&trace(n)).await.unwrap().unwrap().webhook_status;
         assert_eq!(status, Some(expected));

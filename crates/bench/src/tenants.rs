@@ -1,0 +1,252 @@
+//! Runs in: test. Whether one team's burst multiplies another team's latency: a hundred clients of
+//! one team send Node.js and sleeping programs, one client of another sends `print(1)`, all through
+//! the HTTP door of a real server.
+
+use std::{
+    error::Error,
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    Arguments,
+    figures::{self, Figures, promise},
+    say,
+};
+
+/// Clients of the team with the burst.
+const BURST_CLIENTS: usize = 100;
+/// Between two requests of the other team's client.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long the burst goes on before it is measured beside it.
+const RAMP: Duration = Duration::from_secs(3);
+/// The most that the other team's median may grow.
+const MOST: f64 = 3.0;
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// A program each for half of the clients.
+const PROGRAMS: [(&str, &str); 2] =
+    [("node", "console.log(1)"), ("python", "import time; time.sleep(1)")];
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Measures it if it was asked for.
+pub(crate) fn all(arguments: &Arguments) -> Outcome<()> {
+    let name = "tenants";
+    if !arguments.only.is_empty() && !arguments.only.iter().any(|part| name.contains(part.as_str()))
+    {
+        return Ok(());
+    }
+    let Some(binary) = find_binary(arguments) else {
+        say("\nleft out: tenants: there is no cloche beside this binary; give --server PATH");
+        return Ok(());
+    };
+    let server = BenchServer::start(&binary)?;
+    let (burst, quiet) = (server.make_team("burst")?, server.make_team("quiet")?);
+    let rounds = arguments.rounds;
+    let one = |name: &str| -> Outcome<Figures> {
+        let mut client = HttpClient::connect(&server.address, &quiet)?;
+        let times = (0..rounds).map(|_| client.print_one());
+        Ok(Figures::new(name.to_owned(), times.collect::<Outcome<Vec<_>>>()?))
+    };
+    one("warm-up")?;
+    let alone = one("print(1), host at rest")?;
+    let load = BurstLoad::start(&server.address, &burst);
+    thread::sleep(RAMP);
+    let beside = one("print(1), beside 100 clients");
+    let (served, refused) = load.stop();
+    let beside = beside?;
+    let after = one("print(1), host at rest again")?;
+    let ratio = beside.percentile(50) / alone.percentile(50);
+    figures::table(&[alone, beside, after]);
+    say(&format!("\nthe burst meanwhile: {served} runs answered, {refused} refused"));
+    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    promise("print(1) beside another team's burst : at rest, p50", MOST, ratio);
+    Ok(())
+}
+
+fn find_binary(arguments: &Arguments) -> Option<PathBuf> {
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("cloche"));
+    arguments.server.clone().or_else(beside).filter(|path| path.exists())
+}
+
+/// A server of its own directory and port.
+struct BenchServer {
+    child: Child,
+    address: String,
+    admin: String,
+    _directory: TempDir,
+}
+
+impl BenchServer {
+    fn start(binary: &Path) -> Outcome<Self> {
+        let directory = TempDir::new()?;
+        let data = directory.path().join("data");
+        let child = Command::new(binary)
+            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(directory.path().join("log"))?)
+            .spawn()?;
+        let mut server =
+            Self { child, address: String::new(), admin: String::new(), _directory: directory };
+        let deadline = Instant::now() + START_LIMIT;
+        while !server.is_ready(&data) {
+            if Instant::now() > deadline || server.child.try_wait()?.is_some() {
+                return Err("the server did not get ready".into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    fn is_ready(&mut self, data: &Path) -> bool {
+        let Ok(text) = std::fs::read(data.join("bootstrap.json")) else { return false };
+        let Ok(known) = serde_json::from_slice::<Value>(&text) else { return false };
+        let text = |name: &str| known[name].as_str().unwrap_or_default().to_owned();
+        self.address = text("url").trim_start_matches("http://").to_owned();
+        self.admin = text("admin_token");
+        let ready = HttpClient::connect(&self.address, "")
+            .and_then(|mut client| client.send("GET", "/readyz", &Value::Null));
+        ready.is_ok_and(|(status, _)| status == 200)
+    }
+
+    /// A team with a sandbox and a key; gives back the key.
+    fn make_team(&self, name: &str) -> Outcome<String> {
+        let mut client = HttpClient::connect(&self.address, &self.admin)?;
+        let mut post = |what: &str, body: Value| -> Outcome<Value> {
+            let (status, answer) = client.send("POST", &format!("/v1/admin/{what}"), &body)?;
+            if status >= 300 {
+                return Err(format!("{what}: {status} {answer}").into());
+            }
+            Ok(answer)
+        };
+        post("teams", json!({"name": name, "plan": "pro"}))?;
+        post("sandboxes", json!({"team": name, "name": "bench"}))?;
+        let key = post("keys", json!({"team": name, "sandbox": "bench", "name": "bench"}))?;
+        Ok(key["key"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for BenchServer {
+    fn drop(&mut self) {
+        // The spawner and its cells end when the server's socket is closed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The clients of the burst, a thread each.
+struct BurstLoad {
+    is_over: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    refused: Arc<AtomicUsize>,
+    clients: Vec<thread::JoinHandle<()>>,
+}
+
+impl BurstLoad {
+    fn start(address: &str, key: &str) -> Self {
+        let (is_over, served, refused) = <(Arc<_>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let clients = (0..BURST_CLIENTS).map(|at| {
+            let (address, key) = (address.to_owned(), key.to_owned());
+            let (is_over, served, refused) =
+                (Arc::clone(&is_over), Arc::clone(&served), Arc::clone(&refused));
+            let (language, code) = PROGRAMS[at % PROGRAMS.len()];
+            let body = json!({"language": language, "code": code});
+            thread::spawn(move || {
+                let Ok(mut client) = HttpClient::connect(&address, &key) else { return };
+                while !AtomicBool::load(&is_over, Ordering::Relaxed) {
+                    match client.send("POST", "/v1/sandbox/execute", &body) {
+                        Ok((200, _)) => served.fetch_add(1, Ordering::Relaxed),
+                        Ok(_) => {
+                            thread::sleep(Duration::from_millis(200));
+                            refused.fetch_add(1, Ordering::Relaxed)
+                        }
+                        Err(_) => return,
+                    };
+                }
+            })
+        });
+        Self { clients: clients.collect(), is_over, served, refused }
+    }
+
+    /// Ends it; how many runs were answered and how many refused until now.
+    fn stop(self) -> (usize, usize) {
+        let counts = (self.served.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed));
+        self.is_over.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            let _ = client.join();
+        }
+        counts
+    }
+}
+
+/// One connection that is kept open.
+struct HttpClient {
+    stream: BufReader<TcpStream>,
+    key: String,
+}
+
+impl HttpClient {
+    fn connect(address: &str, key: &str) -> Outcome<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        Ok(Self { stream: BufReader::new(stream), key: key.to_owned() })
+    }
+
+    /// A run of `print(1)`, and how long its answer took.
+    fn print_one(&mut self) -> Outcome<Duration> {
+        thread::sleep(PAUSE);
+        let began = Instant::now();
+        let (status, answer) =
+            self.send("POST", "/v1/sandbox/execute", &json!({"code": "print(1)"}))?;
+        let took = began.elapsed();
+        if status != 200 || answer["stdout"] != "1\n" {
+            return Err(format!("print(1): {status} {answer}").into());
+        }
+        Ok(took)
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: &Value) -> Outcome<(u16, Value)> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.key,
+            body.len()
+        );
+        self.stream.get_mut().write_all((head + &body).as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status = status.ok_or_else(|| io::Error::other(format!("not HTTP: {line:?}")))?;
+        let mut length = 0_usize;
+        loop {
+            line.clear();
+            self.stream.read_line(&mut line)?;
+            let lower = line.trim_end().to_ascii_lowercase();
+            if lower.is_empty() {
+                break;
+            }
+            if let Some(value) = lower.strip_prefix("content-length:") {
+                length = value.trim().parse()?;
+            }
+        }
+        let mut answer = vec![0; length];
+        self.stream.read_exact(&mut answer)?;
+        Ok((status, serde_json::from_slice(&answer).unwrap_or(Value::Null)))
+    }
+}

@@ -1,0 +1,201 @@
+//! Runs in: server (no capabilities). What the host's cells may be promised: `[capacity]` of the file,
+//! and what this host has where the file does not say.
+
+use std::{fs, time::Duration};
+
+use cloche_engine::{AdmissionConfig, HostShare, PlanWeights};
+use cloche_model::ByteSize;
+use serde::Deserialize;
+
+use super::{SettingsError, size};
+
+/// Processors that are promised for each that is there: most programs wait most of the time.
+const CPU_OVERCOMMIT: f64 = 16.0;
+/// The memory that is kept for the server and the spawner.
+const OWN_MEMORY: u64 = 512 << 20;
+/// However much is kept, this part of the memory is promised: one in so many is not.
+const LEAST_PROMISED: u64 = 4;
+
+/// The section of the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::serve) struct CapacityFile {
+    /// Memory for cells before overcommitment.
+    memory: Option<String>,
+    memory_overcommit: Option<f64>,
+    /// Cores before overcommitment.
+    cpus: Option<f64>,
+    cpu_overcommit: Option<f64>,
+    /// Processes and threads of all cells.
+    pids: Option<u64>,
+    /// Cells that run at once, whatever they need.
+    cells: Option<u64>,
+    /// The part of it that one team may have, 0 to 1.
+    team_share: Option<f64>,
+    queued_per_team: Option<usize>,
+    queued: Option<usize>,
+    queue_seconds: Option<u64>,
+    cells_in_front: Option<u64>,
+    /// Uploads, imports and exports at once.
+    transfers: Option<u64>,
+    weights: WeightsFile,
+}
+
+/// Turns of a team in each round, by plan.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WeightsFile {
+    free: Option<u32>,
+    pro: Option<u32>,
+    enterprise: Option<u32>,
+}
+
+impl CapacityFile {
+    /// As it is meant. `pool` is the memory that parked cells may have; without a pool, cells run
+    /// elsewhere, and what this host has is no limit.
+    pub(super) fn admission(
+        &self,
+        pool: Option<ByteSize>,
+    ) -> Result<AdmissionConfig, SettingsError> {
+        let mut admission = AdmissionConfig::default();
+        let host = pool.map_or(HostShare::UNLIMITED, host_share);
+        let runs = &mut admission.runs;
+        runs.capacity = self.capacity(host)?;
+        runs.queued_per_team = self.queued_per_team.unwrap_or(runs.queued_per_team);
+        runs.queued = self.queued.unwrap_or(runs.queued);
+        runs.longest_wait = self.queue_seconds.map_or(runs.longest_wait, Duration::from_secs);
+        if let Some(share) = self.team_share {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(SettingsError::Capacity("team_share", share));
+            }
+            runs.team_share_milli = whole(share * 1000.0);
+        }
+        let transfers = &mut admission.transfers.capacity.places;
+        *transfers = self.transfers.unwrap_or(*transfers);
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        // Half of the cores are then never busy with the front of one team.
+        admission.cells_in_front = self.cells_in_front.unwrap_or((cores / 2).max(1));
+        let usual = PlanWeights::default();
+        admission.weights = PlanWeights {
+            free: self.weights.free.unwrap_or(usual.free),
+            pro: self.weights.pro.unwrap_or(usual.pro),
+            enterprise: self.weights.enterprise.unwrap_or(usual.enterprise),
+        };
+        Ok(admission)
+    }
+
+    fn capacity(&self, host: HostShare) -> Result<HostShare, SettingsError> {
+        let memory = size("capacity.memory", &self.memory)?.map(ByteSize::bytes);
+        let cores = self.cpus.map(|cpus| positive("cpus", cpus)).transpose()?;
+        let cpu_milli = cores.map(|cpus| whole(cpus * 1000.0));
+        let times = |name, factor: Option<f64>, usual: f64, amount: u64| {
+            let factor = positive(name, factor.unwrap_or(usual))?;
+            let times = if amount == u64::MAX { amount } else { whole(amount as f64 * factor) };
+            Ok::<u64, SettingsError>(times)
+        };
+        let (memory, cpu_milli) =
+            (memory.unwrap_or(host.memory), cpu_milli.unwrap_or(host.cpu_milli));
+        Ok(HostShare {
+            memory: times("memory_overcommit", self.memory_overcommit, 1.0, memory)?,
+            cpu_milli: times("cpu_overcommit", self.cpu_overcommit, CPU_OVERCOMMIT, cpu_milli)?,
+            pids: self.pids.unwrap_or(host.pids).max(1),
+            places: self.cells.unwrap_or(host.places).max(1),
+        })
+    }
+}
+
+/// What the sidecar's host has for the cells of jobs.
+pub(crate) fn sidecar_capacity(pool: ByteSize) -> Result<HostShare, SettingsError> {
+    CapacityFile::default().capacity(host_share(pool))
+}
+
+fn positive(name: &'static str, value: f64) -> Result<f64, SettingsError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(value);
+    }
+    Err(SettingsError::Capacity(name, value))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float saturates, and what is negative was refused"
+)]
+fn whole(amount: f64) -> u64 {
+    amount as u64
+}
+
+/// What this host has for cells that run, before overcommitment: what the kernel reports, and where
+/// the server itself is in a cgroup with less memory, that.
+fn host_share(pool: ByteSize) -> HostShare {
+    let total = meminfo_total(&read("/proc/meminfo"));
+    let reserve = OWN_MEMORY.saturating_add(pool.bytes());
+    let memory = total.map_or(u64::MAX, |total| {
+        total.saturating_sub(reserve).max(total - total / LEAST_PROMISED)
+    });
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let pids = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+        .into_iter()
+        .filter_map(|path| read(path).trim().parse::<u64>().ok())
+        .min();
+    // Half of them: the host has other processes, and they come in bursts.
+    let pids = pids.map_or(u64::MAX, |pids| pids / 2);
+    HostShare { memory, cpu_milli: cores * 1000, pids, places: u64::MAX }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// `MemTotal` in bytes.
+fn meminfo_total(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admission(text: &str, pool: Option<ByteSize>) -> Result<AdmissionConfig, SettingsError> {
+        toml::from_str::<CapacityFile>(text).unwrap().admission(pool)
+    }
+
+    #[test]
+    fn a_host_without_cells_of_its_own_has_no_capacity_limit() {
+        let admission = admission("", None).unwrap();
+        assert_eq!(admission.runs.capacity, HostShare::UNLIMITED);
+    }
+
+    #[test]
+    fn capacity_defaults_come_from_the_host_and_leave_room_for_the_server() {
+        let total = meminfo_total(&read("/proc/meminfo")).unwrap();
+        let capacity = admission("", Some(ByteSize::gib(2))).unwrap().runs.capacity;
+        assert!(capacity.memory < total && capacity.memory >= total / 2, "{capacity:?}");
+        assert!(capacity.cpu_milli >= 16_000 && capacity.pids > 1, "{capacity:?}");
+    }
+
+    #[test]
+    fn capacity_settings_replace_what_the_host_has() {
+        let text = "memory = \"4GiB\"\nmemory_overcommit = 1.5\ncpus = 2\ncpu_overcommit = 3\n\
+            pids = 100\ncells = 2\nteam_share = 1.0\nqueued_per_team = 3\nqueue_seconds = 7\n\
+            [weights]\nfree = 5\n";
+        let admission = admission(text, Some(ByteSize::gib(2))).unwrap();
+        let expected = HostShare { memory: 6 << 30, cpu_milli: 6000, pids: 100, places: 2 };
+        assert_eq!(admission.runs.capacity, expected);
+        assert_eq!(admission.runs.team_share_milli, 1000);
+        assert_eq!(admission.weights.free, 5);
+        assert_eq!(admission.runs.longest_wait, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn a_factor_or_share_out_of_range_is_refused_by_name() {
+        for text in
+            ["team_share = 1.5", "cpu_overcommit = 0", "memory_overcommit = -1", "cpus = nan"]
+        {
+            let error = admission(text, None).unwrap_err().to_string();
+            assert!(error.contains(text.split(' ').next().unwrap()), "{error}");
+        }
+    }
+}

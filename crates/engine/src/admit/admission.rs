@@ -1,0 +1,184 @@
+//! Runs in: server (no capabilities). Admission by what the host has: executions and transfers get
+//! a place, a turn to wait for, or a refusal that says when to ask again.
+//!
+//! A turn is taken before the running row is written, and the place waited for after it: an execution
+//! that waits is in the ledger, can be looked at and cancelled, and its time limit has not begun.
+
+use std::{sync::Arc, time::Duration};
+
+use cloche_model::{Captured, Ending, ErrorCode, Limits, Outcome, Team, Timings, Usage, Written};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Admitted, FairQueue, HostPlace, PlaceRequest, Ticket, fair_queue::QueueFull};
+use crate::{
+    AdmissionConfig, DispatchError, Engine, HostShare, Metrics, PlanWeights, Refusal,
+    live::Live,
+    metrics::{AdmissionMetrics, RequestClass},
+};
+
+/// When a request that found the queue full may ask again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// Who may use the host.
+pub(crate) struct Admission {
+    runs: FairQueue,
+    transfers: FairQueue,
+    weights: PlanWeights,
+    metrics: AdmissionMetrics,
+}
+
+/// Why an execution that waited has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// It was cancelled, or the server is shut down.
+    Stopped,
+    /// It waited for as long as it may.
+    TooLate(Duration),
+}
+
+impl NoPlace {
+    /// What became of an execution that has not run.
+    pub(crate) fn outcome(self) -> Result<Outcome, DispatchError> {
+        match self {
+            Self::Stopped => Ok(Outcome {
+                ending: Ending::Cancelled,
+                stdout: Captured::whole(Vec::new()),
+                stderr: Captured::whole(Vec::new()),
+                usage: Usage::default(),
+                written: Written::default(),
+                timings: Timings::default(),
+            }),
+            Self::TooLate(waited) => Err(DispatchError::Unavailable(format!(
+                "the host was full for {} s",
+                waited.as_secs()
+            ))),
+        }
+    }
+}
+
+impl Admission {
+    pub(crate) fn new(config: &AdmissionConfig, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            runs: FairQueue::new(config.runs, config.cells_in_front),
+            transfers: FairQueue::new(config.transfers, u64::MAX),
+            weights: config.weights,
+            metrics: metrics.admission.clone(),
+        }
+    }
+
+    /// A turn for an execution with these limits.
+    pub(crate) fn enter_run(&self, team: &Team, limits: &Limits) -> Result<Ticket, Refusal> {
+        self.enter(RequestClass::Run, team, HostShare::of_cell(limits))
+    }
+
+    /// A place for an upload, an import or an export of this team, once it is its turn.
+    pub(crate) async fn enter_transfer(&self, team: &Team) -> Result<HostPlace, Refusal> {
+        let class = RequestClass::Transfer;
+        let mut waiting = match self.enter(class, team, HostShare::PLACE)? {
+            Ticket::Granted(place) => return Ok(place),
+            Ticket::Waiting(waiting) => waiting,
+        };
+        let longest = self.transfers.longest_wait();
+        match tokio::time::timeout(longest, waiting.granted()).await {
+            Ok(Some(place)) => {
+                self.metrics.note_wait(class, place.waited);
+                Ok(place)
+            }
+            _ => {
+                self.metrics.note_refused(class, "timeout");
+                Err(refusal("the host has been busy with other transfers for too long".to_owned()))
+            }
+        }
+    }
+
+    /// Brings the gauges up to date.
+    pub(crate) fn show_levels(&self) {
+        let classes = [(RequestClass::Run, &self.runs), (RequestClass::Transfer, &self.transfers)];
+        for (class, queue) in classes {
+            let level = queue.level();
+            self.metrics.set_level(class, level.running, level.queued);
+        }
+    }
+
+    fn enter(
+        &self,
+        class: RequestClass,
+        team: &Team,
+        demand: HostShare,
+    ) -> Result<Ticket, Refusal> {
+        let queue = match class {
+            RequestClass::Run => &self.runs,
+            RequestClass::Transfer => &self.transfers,
+        };
+        let weight = self.weights.weight(team.plan);
+        queue.enter(PlaceRequest { team: &team.id, weight, demand }).map_err(|full| {
+            let (reason, message) = match full {
+                QueueFull::Team(count) => (
+                    "team_queue",
+                    format!("the host is full and {count} requests of this team wait"),
+                ),
+                QueueFull::Host(count) => {
+                    ("host_queue", format!("the host is full and {count} requests wait"))
+                }
+            };
+            self.metrics.note_refused(class, reason);
+            refusal(message)
+        })
+    }
+}
+
+fn refusal(why: String) -> Refusal {
+    let message = format!("{why}; try again in a few seconds");
+    Refusal { retry_after: Some(RETRY_AFTER), ..Refusal::new(ErrorCode::Unavailable, message) }
+}
+
+impl Engine {
+    /// Waits for the turn of an execution. Readers of its events see that it is alive.
+    pub(crate) async fn find_place(
+        &self,
+        run: &mut Admitted,
+        live: &Live,
+    ) -> Result<Option<HostPlace>, NoPlace> {
+        let place = match run.take_ticket() {
+            None => return Ok(None),
+            Some(Ticket::Granted(place)) => place,
+            Some(Ticket::Waiting(mut waiting)) => {
+                let turn = async { waiting.granted().await };
+                self.wait_for_turn(turn, live).await?
+            }
+        };
+        run.set_priority(place.priority());
+        Ok(Some(place))
+    }
+
+    async fn wait_for_turn(
+        &self,
+        turn: impl Future<Output = Option<HostPlace>>,
+        live: &Live,
+    ) -> Result<HostPlace, NoPlace> {
+        let Admission { runs, metrics, .. } = &self.inner.admission;
+        let (stopped, keepalive) = (live.cancel_token(), self.inner.config.keepalive);
+        let began = Instant::now();
+        let too_late = began + runs.longest_wait();
+        let mut sign_of_life = began + keepalive;
+        tokio::pin!(turn);
+        loop {
+            tokio::select! {
+                biased;
+                () = stopped.cancelled() => return Err(NoPlace::Stopped),
+                Some(place) = &mut turn => {
+                    metrics.note_wait(RequestClass::Run, place.waited);
+                    return Ok(place);
+                }
+                () = sleep_until(too_late) => {
+                    metrics.note_refused(RequestClass::Run, "timeout");
+                    return Err(NoPlace::TooLate(runs.longest_wait()));
+                }
+                () = sleep_until(sign_of_life) => {
+                    sign_of_life += keepalive;
+                    live.keepalive();
+                }
+            }
+        }
+    }
+}
