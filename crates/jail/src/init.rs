@@ -10,6 +10,7 @@ use crate::{
     pid_one,
     sys::{self, Errno, Prctl, RawFd, Result},
     take,
+    watch::{SOCKETS_FD, Watch},
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
@@ -107,8 +108,20 @@ pub fn run(program: &[u8], fds: CellFds) -> ! {
     match sys::fork() {
         Ok(None) => guest(),
         Ok(Some(pid)) => {
-            report_ready();
-            pid_one::supervise(pid, None)
+            let limit = apply::socket_limit(program);
+            let watch = limit.map(|most| {
+                sys::block_signals().and_then(|()| Watch::begin(None, SOCKETS_FD, most))
+            });
+            match watch.transpose() {
+                Ok(watch) => {
+                    report_ready();
+                    pid_one::supervise(pid, watch)
+                }
+                Err(errno) => {
+                    report(CONTROL_FD, failed(c"sockets", errno));
+                    sys::exit(1)
+                }
+            }
         }
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));
@@ -173,6 +186,8 @@ fn report_ready() {
 /// The process that becomes the guest: waits for its job, then does it.
 fn guest() -> ! {
     sys::close(CONTROL_FD);
+    // Or it could answer for itself.
+    sys::close(SOCKETS_FD);
     // Not inspectable until exec: it is still a copy of the spawner's memory.
     let _ = sys::prctl(Prctl::Dumpable, 0);
     let _ = sys::setsid();

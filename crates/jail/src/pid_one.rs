@@ -21,8 +21,8 @@ pub(crate) struct Own {
     pub(crate) room: Room,
     /// The user it becomes.
     pub(crate) user: u32,
-    /// Where it hears of sockets, if its network is to be used again.
-    pub(crate) sockets: Option<RawFd>,
+    /// Where it hears of sockets, and how many there may be.
+    pub(crate) sockets: Option<(RawFd, u32)>,
 }
 
 /// Pid 1 that shares a template's memory, beside its guest: builds the box, gives up every right,
@@ -49,7 +49,8 @@ pub(crate) fn stay_behind(
     }
     // The other end of `go` may be where the watch's descriptors belong.
     let ready = sys::dup_above(go, watch::FIRST_OTHER_FD as RawFd).and_then(|go| {
-        let watch = own.sockets.map(|sockets| Watch::begin(own.room, sockets)).transpose()?;
+        let begin = |(sockets, most)| Watch::begin(Some(own.room), sockets, most);
+        let watch = own.sockets.map(begin).transpose()?;
         give_up(own.user)?;
         sys::write(go, b"!")?;
         let first = watch.as_ref().map_or(FIRST_FOREIGN_FD, |_| watch::FIRST_OTHER_FD);
@@ -204,7 +205,8 @@ fn ever_started() -> Option<u32> {
     number(last.strip_suffix(b"\n")?)?.checked_sub(1)
 }
 
-fn number(digits: &[u8]) -> Option<u32> {
+/// A decimal number.
+pub(crate) fn number(digits: &[u8]) -> Option<u32> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 

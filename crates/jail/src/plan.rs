@@ -91,6 +91,8 @@ pub struct HostFacts {
     pub landlock: u32,
     /// The highest capability the kernel knows.
     pub last_capability: u32,
+    /// How many files all of the host may have open.
+    pub open_files: u64,
     /// Which of the paths to mask under `/proc` exist: (path, whether it is a directory).
     pub proc_masks: Vec<(String, bool)>,
 }
@@ -176,10 +178,11 @@ pub fn plan(spec: &JailSpec) -> Plan {
             build.proc(masks),
             build.writable_places(),
             build.pivot(),
-            rlimits::steps(count_processes),
+            rlimits::steps(count_processes, spec.host.open_files),
             build.guest_identity(),
             build.no_new_privs(),
             landlock::steps(&build.writable(), spec.host.landlock),
+            build.sockets(),
             build.filter(),
             build.die_with_parent(),
         ],
@@ -206,7 +209,7 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
             build.proc(&[]),
             build.writable_places(),
             build.pivot(),
-            rlimits::steps(false),
+            rlimits::steps(false, spec.host.open_files),
             build.template_end(),
         ],
     )
@@ -233,6 +236,7 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
             build.pivot(),
             build.guest_identity(),
             landlock::steps(&build.writable(), spec.host.landlock),
+            build.sockets(),
             build.filter(),
         ],
     )

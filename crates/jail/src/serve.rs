@@ -7,6 +7,7 @@
 //! a pidfd and waits for the next request. It never sees a job.
 
 use crate::{
+    apply,
     init::{self, CellFds, MAX_CGROUPS},
     networks::{Network, Networks},
     pid_one::{self, Own},
@@ -128,8 +129,6 @@ struct NewCell {
     /// The other end of `go`, which it must not have.
     ready: RawFd,
     room: Room,
-    /// Its network is to be used again.
-    is_watched: bool,
     /// The guest's user and group, as it sees them.
     user: u32,
     libc: ThreadIdPlace,
@@ -178,8 +177,7 @@ impl Template {
         let (go, ready) = sys::pipe()?;
         let fds = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
         let Self { libc, guest, hot, .. } = *self;
-        let is_watched = network.is_some();
-        let cell = NewCell { fds, ready, room, is_watched, user: id(8), libc, guest, hot };
+        let cell = NewCell { fds, ready, room, user: id(8), libc, guest, hot };
         let namespaces = namespaces & !(NEW_NET | WITH_LOOPBACK);
         let started = room.start(namespaces, cell, program, begin);
         sys::close(go);
@@ -203,12 +201,15 @@ fn begin(cell: NewCell, program: &[u8]) -> ! {
     sys::close(cell.ready);
     let _ = sys::ignore_signal(sys::SIGCHLD, false);
     let Ok((guest, go)) = sys::pipe() else { sys::exit(1) };
-    // Before there is a guest, so that it is watched from its first moment. Where that cannot be,
-    // the network is not used again.
-    let sockets = if cell.is_watched { watch::install().ok() } else { None };
+    // Before there is a guest, so that it is watched from its first moment.
+    let limit = apply::socket_limit(program);
+    let Ok(sockets) = limit.map(|most| watch::install().map(|fd| (fd, most))).transpose() else {
+        init::report(cell.fds.control, init::failed(c"sockets", Errno::NOSYS));
+        sys::exit(1)
+    };
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {
-            sockets.into_iter().for_each(sys::close);
+            sockets.into_iter().for_each(|(listener, _)| sys::close(listener));
             sys::close(go);
             let fds = CellFds { go: guest, ..cell.fds };
             init::become_guest(program, fds, || cell.hot.map());

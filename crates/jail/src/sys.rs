@@ -242,8 +242,12 @@ fn install_filter(program: &[u8], flags: usize) -> Result<usize> {
     }
 }
 
-/// Takes one call that a filter tells of, and has the kernel go on with it after something else.
-pub(crate) fn let_call_pass(listener: RawFd, first: impl FnOnce()) -> Result<()> {
+/// Takes one call that a filter tells of. By its number and first argument it is either gone on with
+/// by the kernel, or refused.
+pub(crate) fn answer_call(
+    listener: RawFd,
+    decide: impl FnOnce(usize, u32) -> Result<()>,
+) -> Result<()> {
     const RECEIVE: usize = 0xc050_2100;
     const ANSWER: usize = 0xc018_2101;
     const CONTINUE: u64 = 1 << 32;
@@ -252,8 +256,11 @@ pub(crate) fn let_call_pass(listener: RawFd, first: impl FnOnce()) -> Result<()>
     unsafe {
         syscall(Call::Ioctl, [listener as usize, RECEIVE, told.as_mut_ptr() as usize, 0, 0, 0])?
     };
-    first();
-    let answer = [told[0], 0, CONTINUE];
+    // After which call and by whom come its number and architecture, where it was made, arguments.
+    let answer = match decide(told[2] as u32 as usize, told[4] as u32) {
+        Ok(()) => [told[0], 0, CONTINUE],
+        Err(Errno(errno)) => [told[0], 0, u64::from(-errno as u32)],
+    };
     // SAFETY: struct seccomp_notif_resp is 24 bytes: which call, a value, an error and flags.
     unsafe { syscall(Call::Ioctl, [listener as usize, ANSWER, answer.as_ptr() as usize, 0, 0, 0]) }
         .map(drop)

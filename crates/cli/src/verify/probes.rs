@@ -111,6 +111,10 @@ fn little_memory() -> Limits {
     Limits { memory: ByteSize::mib(128), disk: ByteSize::mib(512), ..ordinary() }
 }
 
+fn hardly_any_memory() -> Limits {
+    Limits { memory: ByteSize::mib(64), ..ordinary() }
+}
+
 fn little_disk() -> Limits {
     Limits { disk: ByteSize::mib(32), ..ordinary() }
 }
@@ -201,6 +205,8 @@ pub(crate) const PROBES: &[Probe] = &[
         .within(one_second)
         .alone(judge::stopped_at_deadline),
     probe!(Resources, "open-files", "EMFILE at the limit, which stays"),
+    probe!(Resources, "socket-queues", "ENOBUFS before their queues hold much")
+        .within(hardly_any_memory),
     probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
         .play(Play::Pair)
         .alone(judge::says),

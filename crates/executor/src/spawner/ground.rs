@@ -255,8 +255,13 @@ fn facts() -> HostFacts {
     HostFacts {
         landlock: sys::landlock_version().unwrap_or(0),
         last_capability: last.trim().parse().unwrap_or(40),
+        open_files: number_in("/proc/sys/fs/file-max").unwrap_or(0),
         proc_masks: proc_masks::MASKED.iter().filter_map(there).collect(),
     }
+}
+
+fn number_in(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 fn mount(
