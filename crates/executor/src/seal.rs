@@ -16,6 +16,7 @@ use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    control::Control,
     executor::RunError,
     spawner::{
         client::{Diff, SpawnError, Spawner},
@@ -178,8 +179,9 @@ pub(crate) async fn seal(
     spawner: &Spawner,
     keep: Keep<'_>,
     left: &Left,
+    control: &mut Control,
 ) -> Result<Written, RunError> {
-    match try_seal(spawner, keep, left).await {
+    match try_seal(spawner, keep, left, control).await {
         Err(error) if left.before.is_some() => Err(RunError::Seal(error)),
         Err(error) => {
             tracing::error!(%error, "the files of a run were not kept");
@@ -189,10 +191,17 @@ pub(crate) async fn seal(
     }
 }
 
-async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Written, SealError> {
+async fn try_seal(
+    spawner: &Spawner,
+    keep: Keep<'_>,
+    left: &Left,
+    control: &mut Control,
+) -> Result<Written, SealError> {
     if left.is_nothing()? {
         return Ok(Written::default());
     }
+    // Now: what is read next must not change any more.
+    control.end_processes().await?;
     let is_full = left.before.is_some() && left.is_full()?;
     let (archive, verdict) = Archive::of(left, spawner).await?;
     let (layer, index) = match (keep, &left.before) {

@@ -11,8 +11,8 @@
 
 use crate::{
     calls::Call,
-    init::CONTROL_FD,
-    pid_one::read_file,
+    init::{CONTROL_FD, Report, report},
+    pid_one::{end_everyone_else, read_file},
     small_filter::{SmallFilter, Verdict},
     socket_budget::SocketBudget,
     sys::{self, Changed, RawFd, Result, Room},
@@ -117,13 +117,21 @@ impl Watch {
 
     /// Waits until whoever was told of the end has done what is left to do, or is gone. Taking a cell
     /// apart takes as long as most need to keep what it has written, and would be in their way. The main
-    /// process, which has stopped for good, is killed then: it makes no socket any more. False, and at
-    /// once, if anything happens to it before that: it has gone on.
+    /// process, which has stopped for good, is killed then: it makes no socket any more. It is killed
+    /// before, and that said, if its home is going to be read: a timer could let it go on and write.
+    /// False, and at once, if anything happens to it before that: it has gone on.
     pub(crate) fn wait_for_leave(&self, main: i32) -> bool {
         const KILL: i32 = 9;
-        // Nothing is ever sent on the control socket: it is closed.
-        let changed = sys::readable([CHILDREN_FD, CONTROL_FD], None);
-        changed == Ok([false, true]) && sys::kill(main, KILL).is_ok()
+        if sys::readable([CHILDREN_FD, CONTROL_FD], None) != Ok([false, true]) {
+            return false;
+        }
+        // One byte asks for the end of all; otherwise it was closed.
+        if sys::read(CONTROL_FD, &mut [0]) != Ok(1) {
+            return sys::kill(main, KILL).is_ok();
+        }
+        end_everyone_else();
+        report(CONTROL_FD, Report::Alone);
+        sys::readable([CONTROL_FD], None).is_ok()
     }
 
     /// The last thing a pid 1 does: says in its room whether its network is as it was.

@@ -90,7 +90,8 @@ fn cells_in_memory(limits: &Limits) -> Option<u64> {
 /// What this host's limits are too small for; by default for as many cells as its memory holds.
 pub(super) fn warnings(cells: Option<u64>) -> Vec<String> {
     let limits = Limits::default();
-    let (Some(host), Some(cells)) = (HostLimits::read(), cells.or_else(|| cells_in_memory(&limits)))
+    let (Some(host), Some(cells)) =
+        (HostLimits::read(), cells.or_else(|| cells_in_memory(&limits)))
     else {
         return vec!["the host's limits for files and processes could not be read".to_owned()];
     };
