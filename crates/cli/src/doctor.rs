@@ -12,6 +12,7 @@ use cloche_model::{Ending, Language, RunSpec};
 use serde::Serialize;
 
 mod advice;
+mod capacity;
 mod parked;
 mod show;
 mod walls;
@@ -27,6 +28,9 @@ pub(crate) struct DoctorArguments {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
+    /// Cells at once to compare the host's limits with; as many as its memory holds by default.
+    #[arg(long, value_name = "COUNT")]
+    cells: Option<u64>,
 }
 
 /// Everything that was found out about this host.
@@ -73,7 +77,7 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
             return ExitCode::from(125);
         }
     };
-    let findings = runtime.block_on(examine());
+    let findings = runtime.block_on(examine(arguments.cells));
     if arguments.json {
         show::json(&findings);
     } else {
@@ -82,7 +86,7 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
     ExitCode::from(u8::from(!findings.ok))
 }
 
-async fn examine() -> Findings {
+async fn examine(cells: Option<u64>) -> Findings {
     let (trial, languages, parked) = attempt().await;
     let walls = walls::judge(&trial);
     let missing: Vec<String> = walls.iter().filter_map(Wall::missing_name).collect();
@@ -97,7 +101,7 @@ async fn examine() -> Findings {
         languages,
         parked,
         serve: Serve { flag: flag.filter(|_| !refuses.is_empty()), refuses },
-        notes: advice::notes(),
+        notes: advice::notes().into_iter().chain(capacity::warnings(cells)).collect(),
     }
 }
 

@@ -88,6 +88,7 @@ const GUARDS: &[(&str, &[&str])] = &[
     ("capabilities", &["privileges"]),
     ("no-new-privs", &["privileges"]),
     ("landlock", &["landlock"]),
+    ("sockets", &["socket-queues"]),
     ("seccomp", &["kernel-calls"]),
     // What happens when the spawner dies is played by `orphan`, below.
     ("die-with-parent", &[]),

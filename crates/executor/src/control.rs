@@ -6,13 +6,17 @@ use std::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::UnixStream as StdStream,
     },
+    time::Duration,
 };
 
 use cloche_jail::{
     init::{REPORT_LEN, Report},
     sys::{self, Errno},
 };
-use tokio::{io::Interest, net::UnixStream};
+use tokio::{io::Interest, net::UnixStream, time::timeout};
+
+/// How long the processes of a cell may take to end when they are killed.
+const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// Our end of a cell's control socket.
 pub(crate) struct Control {
@@ -47,6 +51,18 @@ impl Control {
         match self.report().await {
             Some(Report::Ready) => Ok(()),
             other => Err(other),
+        }
+    }
+
+    /// Has every process of the cell ended, once its main process was reported to have: that one may
+    /// only have stopped. Pid 1 says so, or is gone, and then all others are.
+    pub(crate) async fn end_processes(&mut self) -> io::Result<()> {
+        // A pid 1 that is gone takes nothing any more, and is no error.
+        let _ = self.socket.try_write(b"!");
+        match timeout(LONGEST_END, self.report()).await {
+            Ok(Some(Report::Alone) | None) => Ok(()),
+            Ok(Some(_)) => Err(io::ErrorKind::InvalidData.into()),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 

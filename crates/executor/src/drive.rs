@@ -123,7 +123,7 @@ fn ending(end: &End, oom_kills: u64) -> Result<Ending, RunError> {
         End::Reported(Report::Exited(code)) => Ending::Exited(code.to_le_bytes()[0]),
         End::Reported(Report::Signalled(signal)) => Ending::Signalled(signal.to_le_bytes()[0]),
         End::Reported(Report::Failed(wall, errno)) => return Err(wall_error(wall, *errno)),
-        End::Reported(Report::Ready) | End::Lost => return Err(RunError::CellLost),
+        End::Reported(Report::Ready | Report::Alone) | End::Lost => return Err(RunError::CellLost),
     })
 }
 

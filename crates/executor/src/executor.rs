@@ -223,14 +223,14 @@ impl Executor {
         let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
         let driven = drive(cell, spawner, work).await;
         self.watch_teardown(gone);
-        let Driven { mut outcome, home, control } = driven?;
+        let Driven { mut outcome, home, mut control } = driven?;
         outcome.timings.cell = waited;
         let ended = Instant::now();
         let (diff, before) = moved.unzip();
         let diff = diff.or(home.map(|upper| Diff { upper, merged: None }));
         if let (Some(keep), Some(placed), Some(diff)) = (keep, placed, diff) {
             let left = Left { diff, placed, before };
-            let written = seal::seal(spawner, keep, &left).await;
+            let written = seal::seal(spawner, keep, &left, &mut control).await;
             // The last to let go of a home unmounts it, which may take its time.
             tokio::task::spawn_blocking(move || drop(left));
             outcome.written = written?;

@@ -16,6 +16,7 @@ use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    control::Control,
     executor::RunError,
     spawner::{
         client::{Diff, SpawnError, Spawner},
@@ -178,8 +179,9 @@ pub(crate) async fn seal(
     spawner: &Spawner,
     keep: Keep<'_>,
     left: &Left,
+    control: &mut Control,
 ) -> Result<Written, RunError> {
-    match try_seal(spawner, keep, left).await {
+    match try_seal(spawner, keep, left, control).await {
         // The program has run, and its outcome does not depend on the disk of this host.
         Err(SealError::Layer(error)) if error.is_disk_full() => {
             tracing::error!(%error, "the disk is full, so the files of a run were not kept");
@@ -194,10 +196,17 @@ pub(crate) async fn seal(
     }
 }
 
-async fn try_seal(spawner: &Spawner, keep: Keep<'_>, left: &Left) -> Result<Written, SealError> {
+async fn try_seal(
+    spawner: &Spawner,
+    keep: Keep<'_>,
+    left: &Left,
+    control: &mut Control,
+) -> Result<Written, SealError> {
     if left.is_nothing()? {
         return Ok(Written::default());
     }
+    // Now: what is read next must not change any more.
+    control.end_processes().await?;
     let is_full = left.before.is_some() && left.is_full()?;
     // Files of a run without a thread are named and dropped while the disk of the host is short.
     let is_short = matches!(keep, Keep::In(layers) if !layers.keeps_output());

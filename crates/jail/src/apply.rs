@@ -6,6 +6,7 @@ use crate::{
     speculation,
     step::{Reader, Step, StepRef},
     sys::{self, Errno, LandlockRuleset, Prctl, Result},
+    watch,
 };
 
 /// Which step failed, and why.
@@ -44,7 +45,8 @@ impl Part {
             Self::All => true,
             // Where each process works is its own, and none may stay where the box was built.
             Self::Box => is_of_the_box || matches!(step, Step::Enter { .. }),
-            Self::Process => !is_of_the_box,
+            // Its pid 1 was told of sockets before it was born.
+            Self::Process => !is_of_the_box && !matches!(step, Step::WatchSockets { .. }),
         }
     }
 }
@@ -61,6 +63,18 @@ pub(crate) fn apply(program: &[u8], part: Part) -> core::result::Result<(), Fail
         }
     }
     Ok(())
+}
+
+/// How many sockets a box may have; nothing where they are not counted.
+pub(crate) fn socket_limit(program: &[u8]) -> Option<u32> {
+    let mut reader = Reader::new(program);
+    while !reader.is_empty() {
+        reader.text()?;
+        if let Step::WatchSockets { most } = reader.step()? {
+            return Some(most);
+        }
+    }
+    None
 }
 
 fn take(step: StepRef<'_>) -> Result<()> {
@@ -85,6 +99,7 @@ fn take(step: StepRef<'_>) -> Result<()> {
         Step::Unshare { kinds } => sys::unshare(kinds),
         Step::NoSpeculation { kind } => speculation::disable(kind),
         Step::Write { path, content } => write(path, content),
+        Step::WatchSockets { .. } => watch::install_for_pid_one(),
     }
 }
 

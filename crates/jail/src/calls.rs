@@ -1,16 +1,16 @@
 //! The system calls that the jail makes, by name, and their numbers on each architecture.
 
 #[cfg(target_arch = "x86_64")]
-const NUMBERS: [usize; 56] = [
+const NUMBERS: [usize; 58] = [
     0, 1, 3, 257, 258, 266, 260, 165, 166, 155, 80, 170, 117, 119, 116, 157, 126, 302, 444, 445,
     446, 317, 435, 247, 62, 231, 436, 292, 46, 47, 41, 16, 308, 272, 59, 424, 39, 112, 293, 268,
-    72, 428, 429, 442, 259, 56, 13, 144, 28, 9, 304, 271, 14, 289, 440, 334,
+    72, 428, 429, 442, 259, 56, 13, 144, 28, 9, 304, 271, 14, 289, 440, 334, 42, 11,
 ];
 #[cfg(target_arch = "aarch64")]
-const NUMBERS: [usize; 56] = [
+const NUMBERS: [usize; 58] = [
     63, 64, 57, 56, 34, 36, 54, 40, 39, 41, 49, 161, 147, 149, 159, 167, 91, 261, 444, 445, 446,
     277, 435, 95, 129, 94, 436, 24, 211, 212, 198, 29, 268, 97, 221, 424, 172, 157, 59, 53, 25,
-    428, 429, 442, 33, 220, 134, 119, 233, 222, 265, 73, 135, 74, 440, 293,
+    428, 429, 442, 33, 220, 134, 119, 233, 222, 265, 73, 135, 74, 440, 293, 203, 215,
 ];
 
 /// A call, as a place in the table of numbers.
@@ -73,6 +73,9 @@ pub(crate) enum Call {
     ProcessMadvise,
     #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template's library"))]
     Rseq,
+    /// Made by guests only; told of by a filter.
+    Connect,
+    Munmap,
 }
 
 impl Call {

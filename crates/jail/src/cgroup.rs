@@ -85,6 +85,8 @@ struct Renewal {
     members: File,
     /// The memory that is charged to it now.
     memory: File,
+    /// What its sockets queue now, where that is counted.
+    sockets: Option<File>,
     /// The counters of time and of the most memory, which begin anew when they are written to. Not
     /// the gauges, which others have, too.
     counters: [File; 2],
@@ -100,6 +102,7 @@ impl Renewal {
         Ok(Self {
             members: File::open(file(&controllers.pids, "pids.current")?)?,
             memory: File::open(file(&controllers.memory, "memory.usage_in_bytes")?)?,
+            sockets: File::open(file(&controllers.memory, "memory.kmem.tcp.usage_in_bytes")?).ok(),
             counters: [
                 write(file(&controllers.cpuacct, "cpuacct.usage")?)?,
                 write(file(&controllers.memory, "memory.max_usage_in_bytes")?)?,
@@ -111,6 +114,7 @@ impl Renewal {
     fn is_empty(&self) -> bool {
         number(&self.members) == Some(0)
             && number(&self.memory).is_some_and(|bytes| bytes <= MOST_LEFT_OVER)
+            && self.sockets.as_ref().is_none_or(|sockets| number(sockets) == Some(0))
     }
 
     fn reset(&self) -> bool {
@@ -124,6 +128,11 @@ const MOST_LEFT_OVER: u64 = 1 << 20;
 /// The part of a quota's period of a tenth of a second that members may have used of a cgroup that is
 /// used again: the rest is for the next ones.
 const MOST_TIME: u32 = 10;
+
+/// v1: what its sockets may queue.
+const SOCKET_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
+/// As a part of the memory limit.
+const SOCKET_SHARE: u64 = 4;
 
 /// How a new process gets in.
 #[derive(Clone, Debug, Default)]
@@ -199,6 +208,8 @@ impl Cgroup {
             if let Some(memory) = limits.memory {
                 fs::write(dir.join("memory.limit_in_bytes"), memory.to_string())?;
                 write_if_there(&dir.join("memory.memsw.limit_in_bytes"), &memory.to_string())?;
+                // What TCP and UDP queue is counted for itself, and only where it has a limit.
+                write_if_there(&dir.join(SOCKET_LIMIT), &(memory / SOCKET_SHARE).to_string())?;
             }
             gauges.oom = File::open(dir.join("memory.oom_control")).ok();
             gauges.peak = File::open(dir.join("memory.max_usage_in_bytes")).ok();

@@ -92,6 +92,7 @@ pub(crate) fn step(out: &mut Vec<u8>, step: &OwnedStep) {
             number(out, 18);
             text(out, path);
         }
+        Step::WatchSockets { most } => numbers(out, &[40, (*most).into()]),
     }
 }
 
@@ -131,6 +132,7 @@ mod tests {
             Step::NoSpeculation { kind: 1 },
             Step::Write { path: path(), content: b"16".to_vec() },
             Step::BuildIn { path: path() },
+            Step::WatchSockets { most: 256 },
         ];
         for step in &steps {
             let bytes = borrowed(step);

@@ -21,6 +21,8 @@ impl Errno {
     pub const INVAL: Self = Self(22);
     /// No such system call.
     pub const NOSYS: Self = Self(38);
+    /// No room for another socket.
+    pub const NOBUFS: Self = Self(105);
     /// Broken pipe; here: the other side of a socket is gone.
     pub const PIPE: Self = Self(32);
 }

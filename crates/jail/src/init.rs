@@ -10,6 +10,7 @@ use crate::{
     pid_one,
     sys::{self, Errno, Prctl, RawFd, Result},
     take,
+    watch::{SOCKETS_FD, Watch},
 };
 
 /// Where the job arrives, in every process of the cell that is ours.
@@ -32,6 +33,8 @@ pub enum Report {
     Exited(i32),
     /// The main process was ended by this signal.
     Signalled(i32),
+    /// Asked for after an end: no process of the cell is left but pid 1.
+    Alone,
 }
 
 /// The name of a wall, cut to what fits into a report.
@@ -49,6 +52,7 @@ impl Report {
             Self::Failed(name, errno) => (2, errno.0, name),
             Self::Exited(code) => (3, code, [0; 56]),
             Self::Signalled(signal) => (4, signal, [0; 56]),
+            Self::Alone => (5, 0, [0; 56]),
         };
         let mut out = [0; REPORT_LEN];
         out[..4].copy_from_slice(&kind.to_le_bytes());
@@ -70,6 +74,7 @@ impl Report {
             }
             3 => Some(Self::Exited(value)),
             4 => Some(Self::Signalled(value)),
+            5 => Some(Self::Alone),
             _ => None,
         }
     }
@@ -104,17 +109,35 @@ pub const MAX_CGROUPS: usize = 4;
 /// The life of pid 1, from just after `clone` to its end.
 pub fn run(program: &[u8], fds: CellFds) -> ! {
     enter(program, Part::All, fds, || {});
-    match sys::fork() {
-        Ok(None) => guest(),
-        Ok(Some(pid)) => {
+    let limit = apply::socket_limit(program);
+    let started = match sys::fork() {
+        Ok(None) => {
+            if limit.is_some() {
+                // Or it could answer for itself. A template has its own socket there.
+                sys::close(SOCKETS_FD);
+            }
+            guest()
+        }
+        Ok(Some(pid)) => watch_sockets(limit).map(|watch| (pid, watch)),
+        Err(errno) => Err(errno),
+    };
+    match started {
+        Ok((pid, watch)) => {
             report_ready();
-            pid_one::supervise(pid, None)
+            pid_one::supervise(pid, watch)
         }
         Err(errno) => {
             report(CONTROL_FD, failed(c"start of the guest", errno));
             sys::exit(1)
         }
     }
+}
+
+/// Once there is a guest, which has its signals as they were.
+fn watch_sockets(limit: Option<u32>) -> Result<Option<Watch>> {
+    let Some(most) = limit else { return Ok(None) };
+    sys::block_signals()?;
+    Watch::begin(None, SOCKETS_FD, most).map(Some)
 }
 
 /// Gets into its cgroups, does something else until the box is there, and takes its own steps; ends

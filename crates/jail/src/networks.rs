@@ -35,6 +35,7 @@ impl Network {
 }
 
 /// Those that no cell has.
+#[derive(Clone, Copy)]
 pub(crate) struct Networks {
     idle: [Option<Network>; MOST],
     /// The kind that was asked for last: whether its loopback is up.

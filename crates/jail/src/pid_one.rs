@@ -21,8 +21,8 @@ pub(crate) struct Own {
     pub(crate) room: Room,
     /// The user it becomes.
     pub(crate) user: u32,
-    /// Where it hears of sockets, if its network is to be used again.
-    pub(crate) sockets: Option<RawFd>,
+    /// Where it hears of sockets, and how many there may be.
+    pub(crate) sockets: Option<(RawFd, u32)>,
 }
 
 /// Pid 1 that shares a template's memory, beside its guest: builds the box, gives up every right,
@@ -49,7 +49,8 @@ pub(crate) fn stay_behind(
     }
     // The other end of `go` may be where the watch's descriptors belong.
     let ready = sys::dup_above(go, watch::FIRST_OTHER_FD as RawFd).and_then(|go| {
-        let watch = own.sockets.map(|sockets| Watch::begin(own.room, sockets)).transpose()?;
+        let begin = |(sockets, most)| Watch::begin(Some(own.room), sockets, most);
+        let watch = own.sockets.map(begin).transpose()?;
         give_up(own.user)?;
         sys::write(go, b"!")?;
         let first = watch.as_ref().map_or(FIRST_FOREIGN_FD, |_| watch::FIRST_OTHER_FD);
@@ -130,17 +131,18 @@ pub(crate) fn supervise(main: i32, mut watch: Option<Watch>) -> ! {
 /// Ends, and everything in the cell with it, once nobody does anything there any more. Where that
 /// is not certain, nothing is said of the network.
 fn leave(watch: Option<&Watch>, all_is_quiet: impl FnOnce(&Watch) -> bool) -> ! {
-    if let Some(watch) = watch
-        && all_is_quiet(watch)
-    {
-        watch.end();
+    match watch {
+        Some(watch) if all_is_quiet(watch) => watch.end(),
+        // Before the control socket closes, which says that nothing changes in the home any more.
+        Some(_) => end_everyone_else(),
+        None => {}
     }
     sys::exit(0)
 }
 
 /// Kills and reaps whatever the main process has left behind, so that nothing changes in the box
 /// after its end is reported. Whoever is killed can no longer fork, so once is enough.
-fn end_everyone_else() {
+pub(crate) fn end_everyone_else() {
     const KILL: i32 = 9;
     // Everyone is everyone on the host, for whoever is not the first of a namespace of its own.
     if sys::getpid() == 1 && sys::kill(-1, KILL).is_ok() {
@@ -188,8 +190,8 @@ fn last_word(main: i32, looks: &mut u32) -> Option<i32> {
     let threads = fields.split(|byte| *byte == b' ').nth(15).and_then(number);
     if code <= 0xff && threads.is_some() && threads == ever_started() {
         // It does nothing any more, and nobody else is there who could make it go on. One that has
-        // set a timer to do so is killed with the next thing we do; killed here, it would have its
-        // memory taken apart before the report.
+        // set a timer to do so is killed when it goes on, and before its home is read; killed here,
+        // it would have its memory taken apart before the report.
         return Some(code);
     }
     let _ = sys::kill(main, CONTINUE);
@@ -204,7 +206,8 @@ fn ever_started() -> Option<u32> {
     number(last.strip_suffix(b"\n")?)?.checked_sub(1)
 }
 
-fn number(digits: &[u8]) -> Option<u32> {
+/// A decimal number.
+pub(crate) fn number(digits: &[u8]) -> Option<u32> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 

@@ -320,6 +320,32 @@ impl Changed {
     }
 }
 
+/// The most descriptors that travel with one message.
+pub const MAX_FDS: usize = 16;
+
+/// struct msghdr, struct iovec and a control buffer for descriptors, laid out for the kernel.
+#[repr(C)]
+pub(crate) struct Message {
+    pub(crate) header: [usize; 7],
+    part: [usize; 2],
+    pub(crate) control: [u64; 2 + MAX_FDS / 2],
+}
+
+impl Message {
+    pub(crate) fn new(data: usize, len: usize) -> Self {
+        Self { header: [0; 7], part: [data, len], control: [0; 2 + MAX_FDS / 2] }
+    }
+
+    /// Fills in the pointers between the parts; must be called where the struct will stay.
+    pub(crate) fn link(&mut self, control_len: usize) -> usize {
+        self.header[2] = (&raw const self.part) as usize;
+        self.header[3] = 1;
+        self.header[4] = (&raw const self.control) as usize;
+        self.header[5] = control_len;
+        (&raw const self.header) as usize
+    }
+}
+
 /// Pointers to strings, as `execve` takes them, ended by a null pointer.
 pub struct StringList<'a, const N: usize> {
     pub(crate) pointers: [*const u8; N],

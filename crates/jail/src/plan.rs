@@ -96,6 +96,8 @@ pub struct HostFacts {
     pub last_capability: u32,
     /// Which of the kinds of speculation can be switched off for one process.
     pub speculation: [bool; 2],
+    /// How many files all of the host may have open.
+    pub open_files: u64,
     /// Which of the paths to mask under `/proc` exist: (path, whether it is a directory).
     pub proc_masks: Vec<(String, bool)>,
 }
@@ -181,11 +183,12 @@ pub fn plan(spec: &JailSpec) -> Plan {
             build.proc(masks),
             build.writable_places(),
             build.pivot(),
-            rlimits::steps(count_processes),
+            rlimits::steps(count_processes, spec.host.open_files),
             build.guest_identity(),
             build.no_new_privs(),
             landlock::steps(&build.writable(), spec.host.landlock),
             build.speculation(),
+            build.sockets(),
             build.filter(),
             build.die_with_parent(),
         ],
@@ -213,7 +216,7 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
             build.proc(&[]),
             build.writable_places(),
             build.pivot(),
-            rlimits::steps(false),
+            rlimits::steps(false, spec.host.open_files),
             build.template_end(),
         ],
     )
@@ -240,6 +243,7 @@ pub fn forked_plan(spec: &JailSpec) -> Plan {
             build.pivot(),
             build.guest_identity(),
             landlock::steps(&build.writable(), spec.host.landlock),
+            build.sockets(),
             build.filter(),
         ],
     )

@@ -7,10 +7,11 @@
 //! a pidfd and waits for the next request. It never sees a job.
 
 use crate::{
+    apply,
     init::{self, CellFds, MAX_CGROUPS},
     networks::{Network, Networks},
     pid_one::{self, Own},
-    sys::{self, Errno, HotPages, Place, Prctl, RawFd, Result, Room, ThreadIdPlace},
+    sys::{self, Errno, HotPages, Place, Prctl, RawFd, Result, Room, RoomBlock, ThreadIdPlace},
     text::Text,
     watch,
 };
@@ -28,24 +29,30 @@ pub const NO_ID: u32 = u32::MAX;
 pub const REQUEST_HEAD: usize = 20;
 /// Nanoseconds without a request after which a network is made for the next one.
 const QUIET: u64 = 2_000_000;
-/// The most cells of one template at a time.
-const MAX_CELLS: usize = 2048;
 
 /// Answers requests until the socket closes; returns only in a new cell, as its guest, which has the
 /// pages mapped that every program needs.
 pub fn serve(socket: RawFd, hot: HotPages) {
-    Place::call(&mut (socket, hot), |(socket, hot), guest| answer_requests(*socket, *hot, guest));
+    let mut given = (socket, hot, None);
+    Place::call(&mut given, answer_requests);
+    // In a guest: what it would see there is about its siblings.
+    if given.2.map(RoomBlock::unmap) != Some(Ok(())) {
+        sys::exit(1);
+    }
 }
 
-fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
+fn answer_requests(given: &mut (RawFd, HotPages, Option<RoomBlock>), guest: Place) {
     // Cells that end are nobody's to wait for here: the spawner watches them by their pidfds.
     let _ = sys::ignore_signal(sys::SIGCHLD, true);
     // Or a guest could look into its pid 1, and from there at everyone.
     let hidden = sys::prctl(Prctl::Dumpable, 0);
     let (Ok(()), Ok(libc)) = (hidden, sys::thread_id_place()) else { sys::exit(1) };
     let mut request = [0; REQUEST_LEN];
-    let networks = Networks::new();
-    let mut template = Template { libc, guest, hot, networks, rooms: Rooms::new() };
+    let table = CellTable { networks: Networks::new(), rooms: [None; RoomBlock::ROOMS] };
+    let Ok((block, table)) = RoomBlock::new(table) else { sys::exit(1) };
+    let (socket, hot, _) = *given;
+    given.2 = Some(block);
+    let mut template = Template { libc, guest, hot, block, table };
     loop {
         match sys::receive(socket, &mut request) {
             Err(Errno::INTR) => {}
@@ -59,7 +66,7 @@ fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
                         sys::close(pidfd);
                         // Not at once: the new cell has more use for the time.
                         if sys::readable([socket], Some(QUIET)) != Ok([true]) {
-                            let _ = template.networks.make_ahead();
+                            let _ = template.table.networks.make_ahead();
                         }
                     }
                     Err(errno) => answer(socket, -errno.0, &[]),
@@ -69,9 +76,12 @@ fn answer_requests(socket: RawFd, hot: HotPages, guest: Place) {
     }
 }
 
-/// Room for the first processes of cells; what is free is used again.
-struct Rooms {
-    rooms: [Option<Lodging>; MAX_CELLS],
+/// Which rooms the first processes of cells are in, and the networks that no cell has. Rooms that are
+/// free are used again.
+#[derive(Clone, Copy)]
+struct CellTable {
+    rooms: [Option<Lodging>; RoomBlock::ROOMS],
+    networks: Networks,
 }
 
 /// A room and what belongs to whoever is in it.
@@ -83,18 +93,16 @@ struct Lodging {
     network: Option<Network>,
 }
 
-impl Rooms {
-    const fn new() -> Self {
-        Self { rooms: [None; MAX_CELLS] }
-    }
-
+impl CellTable {
     /// Wipes all that have become free, and so before the next cell's guest gets its copy of this
     /// memory: what is left there is about others. Gives back the networks that are as they were.
-    fn tidy(&mut self, networks: &mut Networks) -> Result<()> {
+    fn tidy(&mut self) -> Result<()> {
         for lodging in self.rooms.iter_mut().map_while(Option::as_mut) {
             if lodging.used && lodging.room.is_free() {
                 match lodging.network.take() {
-                    Some(network) if lodging.room.was_left_clean() => networks.keep(network),
+                    Some(network) if lodging.room.was_left_clean() => {
+                        self.networks.keep(network);
+                    }
                     Some(network) => network.forget(),
                     None => {}
                 }
@@ -106,10 +114,11 @@ impl Rooms {
     }
 
     /// A room for a new cell with this network.
-    fn take(&mut self, network: Option<Network>) -> Result<Room> {
-        let is_free = |place: &&mut Option<Lodging>| place.is_none_or(|lodging| !lodging.used);
-        let place = self.rooms.iter_mut().find(is_free).ok_or(Errno::AGAIN)?;
-        let room = place.map_or_else(Room::new, |lodging| Ok(lodging.room))?;
+    fn take(&mut self, block: RoomBlock, network: Option<Network>) -> Result<Room> {
+        let mut places = self.rooms.iter_mut().enumerate();
+        let is_free = |place: &Option<Lodging>| place.is_none_or(|lodging| !lodging.used);
+        let (number, place) = places.find(|(_, place)| is_free(place)).ok_or(Errno::AGAIN)?;
+        let room = block.room(number).ok_or(Errno::AGAIN)?;
         *place = Some(Lodging { room, used: true, network });
         Ok(room)
     }
@@ -128,8 +137,6 @@ struct NewCell {
     /// The other end of `go`, which it must not have.
     ready: RawFd,
     room: Room,
-    /// Its network is to be used again.
-    is_watched: bool,
     /// The guest's user and group, as it sees them.
     user: u32,
     libc: ThreadIdPlace,
@@ -143,8 +150,8 @@ struct Template {
     guest: Place,
     /// What guests will need of our memory.
     hot: HotPages,
-    networks: Networks,
-    rooms: Rooms,
+    block: RoomBlock,
+    table: &'static mut CellTable,
 }
 
 impl Template {
@@ -164,12 +171,12 @@ impl Template {
         let mut cgroups = [None; MAX_CGROUPS];
         cgroups.iter_mut().zip(doors).for_each(|(to, from)| *to = *from);
         let namespaces = u64::from(id(12)) | u64::from(id(16)) << 32;
-        self.rooms.tidy(&mut self.networks)?;
+        self.table.tidy()?;
         let network = match namespaces & NEW_NET {
             0 => None,
-            _ => Some(self.networks.enter(namespaces & WITH_LOOPBACK != 0)?),
+            _ => Some(self.table.networks.enter(namespaces & WITH_LOOPBACK != 0)?),
         };
-        let room = self.rooms.take(network);
+        let room = self.table.take(self.block, network);
         if let (Err(_), Some(network)) = (&room, network) {
             network.forget();
         }
@@ -178,8 +185,7 @@ impl Template {
         let (go, ready) = sys::pipe()?;
         let fds = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
         let Self { libc, guest, hot, .. } = *self;
-        let is_watched = network.is_some();
-        let cell = NewCell { fds, ready, room, is_watched, user: id(8), libc, guest, hot };
+        let cell = NewCell { fds, ready, room, user: id(8), libc, guest, hot };
         let namespaces = namespaces & !(NEW_NET | WITH_LOOPBACK);
         let started = room.start(namespaces, cell, program, begin);
         sys::close(go);
@@ -203,12 +209,15 @@ fn begin(cell: NewCell, program: &[u8]) -> ! {
     sys::close(cell.ready);
     let _ = sys::ignore_signal(sys::SIGCHLD, false);
     let Ok((guest, go)) = sys::pipe() else { sys::exit(1) };
-    // Before there is a guest, so that it is watched from its first moment. Where that cannot be,
-    // the network is not used again.
-    let sockets = if cell.is_watched { watch::install().ok() } else { None };
+    // Before there is a guest, so that it is watched from its first moment.
+    let limit = apply::socket_limit(program);
+    let Ok(sockets) = limit.map(|most| watch::install().map(|fd| (fd, most))).transpose() else {
+        init::report(cell.fds.control, init::failed(c"sockets", Errno::NOSYS));
+        sys::exit(1)
+    };
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {
-            sockets.into_iter().for_each(sys::close);
+            sockets.into_iter().for_each(|(listener, _)| sys::close(listener));
             sys::close(go);
             let fds = CellFds { go: guest, ..cell.fds };
             init::become_guest(program, fds, || cell.hot.map());

@@ -51,15 +51,16 @@ impl SmallFilter {
         filter
     }
 
-    /// One call, unless its first argument, a 32-bit number, is this one.
-    pub(crate) fn of_call_unless(
-        call: Call,
-        argument: u32,
+    /// One call always; another unless its first argument, a 32-bit number, is the one given.
+    pub(crate) fn of_calls_unless(
+        always: Call,
+        (call, argument): (Call, u32),
         listed: Verdict,
         others: Verdict,
     ) -> Self {
         let mut filter = Self::for_this_machine(others);
         filter.put(LOAD, 0, 0, 0);
+        filter.put(IS, 3, 0, always.number() as u32);
         filter.put(IS, 0, 3, call.number() as u32);
         filter.put(LOAD, 0, 0, 16);
         filter.put(IS, 1, 0, argument);
@@ -133,13 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn one_call_is_told_of_unless_it_is_of_one_kind() {
+    fn connects_are_told_of_and_sockets_unless_they_are_of_one_kind() {
         let (socket, tell, allow) = (Call::Socket, Verdict::Tell, Verdict::Allow);
-        let filter = SmallFilter::of_call_unless(socket, 1, tell, allow);
+        let connect = Call::Connect;
+        let filter = SmallFilter::of_calls_unless(connect, (socket, 1), tell, allow);
         for number in 0..512 {
             for family in [0, 1, 2, 10, 16, 1 << 32 | 1, 1 << 32 | 2, u64::MAX] {
                 // The kernel looks at the lower half only.
-                let told = number == socket.number() as u32 && family as u32 != 1;
+                let told = number == connect.number() as u32
+                    || number == socket.number() as u32 && family as u32 != 1;
                 let wanted = if told { tell } else { allow };
                 assert_eq!(verdict(&filter, number, HERE, family), wanted.number());
                 assert_eq!(verdict(&filter, number, !HERE, family), allow.number());

@@ -47,6 +47,8 @@ pub(crate) enum Step<T, B> {
     NoSpeculation { kind: u32 },
     /// Build from here on: paths that do not begin at the root begin here.
     BuildIn { path: T },
+    /// Have pid 1 hear of sockets, of which the cell may have this many.
+    WatchSockets { most: u32 },
 }
 
 /// A step as it is read by the process that takes it.
@@ -147,6 +149,7 @@ impl<'a> Reader<'a> {
             17 => Step::Write { path: self.text()?, content: self.bytes()? },
             18 => Step::BuildIn { path: self.text()? },
             19 => Step::NoSpeculation { kind: self.word()? },
+            40 => Step::WatchSockets { most: self.word()? },
             _ => return None,
         })
     }

@@ -242,8 +242,12 @@ fn install_filter(program: &[u8], flags: usize) -> Result<usize> {
     }
 }
 
-/// Takes one call that a filter tells of, and has the kernel go on with it after something else.
-pub(crate) fn let_call_pass(listener: RawFd, first: impl FnOnce()) -> Result<()> {
+/// Takes one call that a filter tells of. By its number and first argument it is either gone on with
+/// by the kernel, or refused.
+pub(crate) fn answer_call(
+    listener: RawFd,
+    decide: impl FnOnce(usize, u32) -> Result<()>,
+) -> Result<()> {
     const RECEIVE: usize = 0xc050_2100;
     const ANSWER: usize = 0xc018_2101;
     const CONTINUE: u64 = 1 << 32;
@@ -252,8 +256,11 @@ pub(crate) fn let_call_pass(listener: RawFd, first: impl FnOnce()) -> Result<()>
     unsafe {
         syscall(Call::Ioctl, [listener as usize, RECEIVE, told.as_mut_ptr() as usize, 0, 0, 0])?
     };
-    first();
-    let answer = [told[0], 0, CONTINUE];
+    // After which call and by whom come its number and architecture, where it was made, arguments.
+    let answer = match decide(told[2] as u32 as usize, told[4] as u32) {
+        Ok(()) => [told[0], 0, CONTINUE],
+        Err(Errno(errno)) => [told[0], 0, u64::from(-errno as u32)],
+    };
     // SAFETY: struct seccomp_notif_resp is 24 bytes: which call, a value, an error and flags.
     unsafe { syscall(Call::Ioctl, [listener as usize, ANSWER, answer.as_ptr() as usize, 0, 0, 0]) }
         .map(drop)
@@ -307,6 +314,49 @@ pub fn fork_under_libc(ThreadIdPlace(place): ThreadIdPlace) -> Result<Option<i32
     Ok((pid != 0).then_some(pid as i32))
 }
 
+/// Memory for many rooms, and for what their keeper notes of them: in one piece, so that a copy of
+/// this process can let go of it all, and with it of the sight of who is in them.
+#[derive(Clone, Copy)]
+pub struct RoomBlock(usize);
+
+impl RoomBlock {
+    /// How many rooms there are.
+    pub const ROOMS: usize = 2048;
+    const NOTES: usize = 128 << 10;
+    const LEN: usize = Self::NOTES + Self::ROOMS * Room::SIZE;
+
+    /// Makes one, with the first notes in it.
+    pub fn new<T: Copy>(notes: T) -> Result<(Self, &'static mut T)> {
+        const { assert!(size_of::<T>() <= Self::NOTES) };
+        const READ_WRITE: usize = 3;
+        const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
+        let how = [0, Self::LEN, READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0];
+        // Without an address the kernel gives memory that nothing else is in.
+        let at = numbers(Plain::Mmap, how)?;
+        // SAFETY: the mapping is new, aligned to a page and longer than the notes; no other reference
+        // to its first part is ever made, and the process that has this one never unmaps it.
+        let notes = unsafe {
+            (at as *mut T).write(notes);
+            &mut *(at as *mut T)
+        };
+        Ok((Self(at), notes))
+    }
+
+    /// A room by its number.
+    #[must_use]
+    pub fn room(self, number: usize) -> Option<Room> {
+        let at = self.0 + Self::NOTES + number * Room::SIZE;
+        (number < Self::ROOMS).then_some(Room(at as *mut u32))
+    }
+
+    /// Lets go of all of it, in a copy of the process that is on its own stack again.
+    pub fn unmap(self) -> Result<()> {
+        // SAFETY: the copy uses neither notes nor rooms: it has left the room that it began in, and
+        // goes back to nothing that knows of them.
+        unsafe { syscall(Call::Munmap, [self.0, Self::LEN, 0, 0, 0, 0]) }.map(drop)
+    }
+}
+
 /// Room in this process's memory for one process that shares it: what that is told, some bytes
 /// for it to read, and its stack. The first word is zero when nobody is in it.
 #[derive(Clone, Copy)]
@@ -326,15 +376,6 @@ impl Room {
     const TOLD: usize = 64;
     const GIVEN: usize = 1024;
     const SIZE: usize = 128 << 10;
-
-    /// Makes room.
-    pub fn new() -> Result<Self> {
-        const READ_WRITE: usize = 3;
-        const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
-        let how = [0, Self::SIZE, READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0];
-        // Without an address the kernel gives memory that nothing else is in.
-        numbers(Plain::Mmap, how).map(|at| Self(at as *mut u32))
-    }
 
     /// Forgets all that was in it.
     pub fn wipe(self) -> Result<()> {
@@ -550,32 +591,6 @@ pub fn loopback_up() -> Result<()> {
         unsafe { syscall(Call::Ioctl, [socket, SIOCSIFFLAGS, request.as_ptr() as usize, 0, 0, 0]) };
     close(socket as i32);
     result.map(drop)
-}
-
-/// The most descriptors that travel with one message.
-pub const MAX_FDS: usize = 16;
-
-/// struct msghdr, struct iovec and a control buffer for descriptors, laid out for the kernel.
-#[repr(C)]
-struct Message {
-    header: [usize; 7],
-    part: [usize; 2],
-    control: [u64; 2 + MAX_FDS / 2],
-}
-
-impl Message {
-    fn new(data: usize, len: usize) -> Self {
-        Self { header: [0; 7], part: [data, len], control: [0; 2 + MAX_FDS / 2] }
-    }
-
-    /// Fills in the pointers between the parts; must be called where the struct will stay.
-    fn link(&mut self, control_len: usize) -> usize {
-        self.header[2] = (&raw const self.part) as usize;
-        self.header[3] = 1;
-        self.header[4] = (&raw const self.control) as usize;
-        self.header[5] = control_len;
-        (&raw const self.header) as usize
-    }
 }
 
 /// SOL_SOCKET in the low half, SCM_RIGHTS in the high half of one little-endian word.

@@ -11,6 +11,7 @@ mod pid_one;
 mod plain;
 mod serve;
 mod small_filter;
+mod socket_budget;
 mod speculation;
 mod step;
 mod sys;

@@ -1,49 +1,69 @@
-//! How pid 1 learns whether anybody in its cell has left something in its network. Core only.
+//! How pid 1 hears of every socket in its cell, and bounds how many there are. Core only.
 //!
-//! Without a socket nothing can be. A socket of a program's own machine (`AF_UNIX`) leaves nothing but
-//! itself. Of all others pid 1 is told: the kernel holds whoever makes one until pid 1 has heard of it,
-//! and then goes on with the call: pid 1 decides nothing. What the guest's own filter refuses is
-//! refused all the same. A network in which no such socket was made, and none of any kind is left, is
-//! as it was made, and can be another cell's next.
+//! What waits in a socket is kernel memory, and much of it is charged to no control group: the queue
+//! of a netlink socket, a connection that was not accepted yet, a datagram that is put together; with
+//! v1 control groups every queue of TCP and UDP. So the number of sockets is bounded. The kernel holds
+//! a process that calls `socket` for anything but `AF_UNIX`, or `connect`, until pid 1 has answered:
+//! `connect` makes a socket, too, that of the other end.
+//!
+//! A network in which no socket but `AF_UNIX` was ever made, and none of any kind is left, is as it was
+//! made, and can be another cell's next.
 
 use crate::{
     calls::Call,
-    init::CONTROL_FD,
-    pid_one::read_file,
+    init::{CONTROL_FD, Report, report},
+    pid_one::{end_everyone_else, read_file},
     small_filter::{SmallFilter, Verdict},
+    socket_budget::SocketBudget,
     sys::{self, Changed, RawFd, Result, Room},
     text::Text,
 };
 
 /// Where pid 1 hears of sockets.
-const SOCKETS_FD: RawFd = 5;
+pub(crate) const SOCKETS_FD: RawFd = 5;
 /// Where pid 1 hears of children.
 const CHILDREN_FD: RawFd = 6;
 /// The first descriptor that a watching pid 1 does not need.
 pub(crate) const FIRST_OTHER_FD: u32 = 7;
 /// Those whose other end is on the same machine.
 const AF_UNIX: u32 = 1;
-/// As many sockets are made at once; then pid 1 rests for each one. It is not in the cell's cgroup,
-/// so what it does is at nobody's expense.
-const AT_ONCE: u32 = 256;
-const REST: u64 = 200_000;
+/// So often pid 1 is woken at once; then it rests each time, and longer from the second number on. A
+/// forked cell's is not in the cell's cgroup: what it does is not charged to the cell.
+const WAKES_AT_ONCE: [u32; 2] = [256, 4096];
+const RESTS: [u64; 2] = [200_000, 1_000_000];
 
-/// Has the kernel tell of every socket to elsewhere that this process or one that comes from it
-/// makes; gives what it tells it by. All ways to one that begin without one are one call.
+/// Has the kernel tell of sockets that this process or one that comes from it makes or connects.
+/// Returns the notification fd. `socket` is the only way to get a first socket.
 pub(crate) fn install() -> Result<RawFd> {
     let (tell, allow) = (Verdict::Tell, Verdict::Allow);
-    sys::seccomp_listener(SmallFilter::of_call_unless(Call::Socket, AF_UNIX, tell, allow).bytes())
+    let socket = (Call::Socket, AF_UNIX);
+    let filter = SmallFilter::of_calls_unless(Call::Connect, socket, tell, allow);
+    sys::seccomp_listener(filter.bytes())
+}
+
+/// The same for a process that is going to be pid 1, with the notification fd where it stays.
+pub(crate) fn install_for_pid_one() -> Result<()> {
+    let listener = install()?;
+    if listener != SOCKETS_FD {
+        sys::dup_onto(listener, SOCKETS_FD)?;
+        sys::close(listener);
+    }
+    Ok(())
 }
 
 /// A pid 1's watch.
 pub(crate) struct Watch {
-    room: Room,
+    /// Where a pid 1 lives that shares a template's memory.
+    room: Option<Room>,
+    budget: SocketBudget,
+    /// How many sockets that are not `AF_UNIX` were asked for.
     sockets: u32,
+    wakes: u32,
 }
 
 impl Watch {
     /// Puts both descriptors where they stay; all signals are held back already.
-    pub(crate) fn begin(room: Room, listener: RawFd) -> Result<Self> {
+    pub(crate) fn begin(room: Option<Room>, listener: RawFd, most: u32) -> Result<Self> {
         if listener != SOCKETS_FD {
             sys::dup_onto(listener, SOCKETS_FD)?;
         }
@@ -51,7 +71,7 @@ impl Watch {
         if children != CHILDREN_FD {
             sys::dup_onto(children, CHILDREN_FD)?;
         }
-        Ok(Self { room, sockets: 0 })
+        Ok(Self { room, budget: SocketBudget::of(most), sockets: 0, wakes: 0 })
     }
 
     /// Waits for any child to end or to be stopped, and lets sockets be made meanwhile.
@@ -62,43 +82,65 @@ impl Watch {
                 return Ok(changed);
             }
             let [ended, asked] = sys::readable([CHILDREN_FD, SOCKETS_FD], None)?;
+            self.wakes = self.wakes.saturating_add(1);
+            self.rest();
             if ended {
                 // Only that there was one: which, is asked above.
                 sys::read(CHILDREN_FD, &mut [0; 128])?;
             }
             if asked {
-                self.let_pass();
+                self.answer();
             }
         }
     }
 
-    fn let_pass(&mut self) {
-        self.sockets = self.sockets.saturating_add(1);
-        let rests = self.sockets > AT_ONCE;
-        // Whoever asked may be gone by now. It waits in a way that no signal interrupts from when it
-        // was heard of; so the rest comes then.
-        let _ = sys::let_call_pass(SOCKETS_FD, || {
-            if rests {
-                let _ = sys::readable([CHILDREN_FD], Some(REST));
+    /// Sleeps where a guest wakes it again and again: by sockets, by children that stop and go on, by
+    /// processes that it has to reap. Those that came meanwhile are dealt with at once.
+    fn rest(&self) {
+        let Some(_not_in_the_cell_s_cgroup) = self.room else { return };
+        let often = WAKES_AT_ONCE.iter().filter(|most| self.wakes > **most).count();
+        if let Some(rest) = often.checked_sub(1).and_then(|at| RESTS.get(at)) {
+            let _ = sys::readable([], Some(*rest));
+        }
+    }
+
+    fn answer(&mut self) {
+        // The process that asked may be gone by now.
+        let _ = sys::answer_call(SOCKETS_FD, |call, family| {
+            if call == Call::Connect.number() {
+                return self.budget.take(None);
             }
+            self.sockets = self.sockets.saturating_add(1);
+            self.budget.take(Some(family))
         });
     }
 
     /// Waits until whoever was told of the end has done what is left to do, or is gone. Taking a cell
     /// apart takes as long as most need to keep what it has written, and would be in their way. The main
-    /// process, which has stopped for good, is killed then: it makes no socket any more. False, and at
-    /// once, if anything happens to it before that: it has gone on.
+    /// process, which has stopped for good, is killed then: it makes no socket any more. It is killed
+    /// before, and that said, if its home is going to be read: a timer could let it go on and write.
+    /// False, and at once, if anything happens to it before that: it has gone on.
     pub(crate) fn wait_for_leave(&self, main: i32) -> bool {
         const KILL: i32 = 9;
-        // Nothing is ever sent on the control socket: it is closed.
-        let changed = sys::readable([CHILDREN_FD, CONTROL_FD], None);
-        changed == Ok([false, true]) && sys::kill(main, KILL).is_ok()
+        if sys::readable([CHILDREN_FD, CONTROL_FD], None) != Ok([false, true]) {
+            return false;
+        }
+        // One byte asks for the end of all; otherwise it was closed.
+        if sys::read(CONTROL_FD, &mut [0]) != Ok(1) {
+            return sys::kill(main, KILL).is_ok();
+        }
+        end_everyone_else();
+        report(CONTROL_FD, Report::Alone);
+        sys::readable([CONTROL_FD], None).is_ok()
     }
 
     /// The last thing a pid 1 does: says in its room whether its network is as it was.
     pub(crate) fn end(&self) {
-        if self.sockets == 0 && none_is_open() == Some(true) {
-            self.room.leave_clean();
+        if let Some(room) = self.room
+            && self.sockets == 0
+            && none_is_open() == Some(true)
+        {
+            room.leave_clean();
         }
     }
 }

@@ -65,7 +65,7 @@ impl Wall {
 struct Kind(&'static str, &'static str, &'static [&'static str]);
 
 /// In the order in which a box is built.
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 24] = [
     Kind("namespace:user", "privileges on the host", &[]),
     Kind("namespace:mount", "seeing or changing the host's files", &[]),
     Kind("namespace:pid", "seeing or signalling other processes; daemons that stay", &[]),
@@ -103,6 +103,7 @@ const KINDS: [Kind; 23] = [
         "writing outside home, /tmp and /dev/shm, should the mounts fail",
         &["landlock"],
     ),
+    Kind("sockets", "pinning kernel memory in the queues of sockets", &["sockets"]),
     Kind("seccomp", "most of the kernel's attack surface", &["seccomp"]),
     Kind("die-with-parent", "outliving us", &["die-with-parent"]),
 ];

@@ -118,6 +118,10 @@ fn little_memory() -> Limits {
     Limits { memory: ByteSize::mib(128), disk: ByteSize::mib(512), ..ordinary() }
 }
 
+fn hardly_any_memory() -> Limits {
+    Limits { memory: ByteSize::mib(64), ..ordinary() }
+}
+
 fn little_disk() -> Limits {
     Limits { disk: ByteSize::mib(32), ..ordinary() }
 }
@@ -210,6 +214,9 @@ pub(crate) const PROBES: &[Probe] = &[
         .within(one_second)
         .alone(judge::stopped_at_deadline),
     probe!(Resources, "open-files", "EMFILE at the limit, which stays"),
+    probe!(Resources, "socket-queues", "ENOBUFS before their queues hold much")
+        .within(hardly_any_memory),
+    probe!(Resources, "woken-pid-one", "stops and starts cost pid 1 little, or are charged"),
     probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
         .play(Play::Pair)
         .alone(judge::says),
@@ -219,6 +226,7 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(Resources, "message-queues", "EMFILE at the limit"),
     probe!(Resources, "realtime", "EPERM"),
     probe!(BetweenRuns, "own-namespaces", "no namespace in common").play(Play::Pair),
+    probe!(BetweenRuns, "siblings", "no memory of other cells in a copy of the template"),
     probe!(BetweenRuns, "left-files", "no file of another run").play(Play::PairThenAfter),
     probe!(BetweenRuns, "system-v", "no shared memory, semaphore or queue")
         .play(Play::PairThenAfter),

@@ -286,8 +286,13 @@ fn facts() -> HostFacts {
         landlock: sys::landlock_version().unwrap_or(0),
         last_capability: last.trim().parse().unwrap_or(40),
         speculation: speculation::KINDS.map(|(kind, _)| speculation::can_disable(kind)),
+        open_files: number_in("/proc/sys/fs/file-max").unwrap_or(0),
         proc_masks: proc_masks::MASKED.iter().filter_map(there).collect(),
     }
+}
+
+fn number_in(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 fn mount(

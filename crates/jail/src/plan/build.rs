@@ -264,6 +264,17 @@ impl<'a> Builder<'a> {
         controlled.map(|(kind, name)| (name.into(), Step::NoSpeculation { kind })).collect()
     }
 
+    /// Before the filter, which forbids it. A socket pins up to an eighth of a MiB of kernel memory that
+    /// is charged to no control group, so half of the memory limit is the most that all of them do.
+    pub(super) fn sockets(&self) -> Named {
+        const EACH: u64 = 256 << 10;
+        const LEAST: u64 = 256;
+        const MOST: u64 = 4096;
+        let most = self.spec.cgroup.memory.map_or(MOST / 4, |memory| memory / EACH);
+        let most = most.clamp(LEAST, MOST) as u32;
+        vec![("sockets".into(), Step::WatchSockets { most })]
+    }
+
     /// The filter last: it forbids what the steps before it did.
     pub(super) fn filter(&self) -> Named {
         vec![(

@@ -89,6 +89,7 @@ pub(crate) fn return_value(verdict: Verdict) -> u32 {
     const ERRNO: u32 = 0x0005_0000;
     match verdict {
         Verdict::Allow => 0x7fff_0000,
+        Verdict::Ignore => ERRNO,
         Verdict::NotPermitted => ERRNO | 1,
         Verdict::Invalid => ERRNO | 22,
         Verdict::NotImplemented => ERRNO | 38,

@@ -35,6 +35,9 @@ pub(crate) enum PolicyError {
 pub(crate) enum Verdict {
     #[serde(rename = "allow")]
     Allow,
+    /// Answered as if it had been done.
+    #[serde(rename = "ignore")]
+    Ignore,
     #[serde(rename = "EPERM")]
     NotPermitted,
     #[serde(rename = "EINVAL")]
@@ -296,6 +299,7 @@ impl Verdict {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
+            Self::Ignore => "ignore",
             Self::NotPermitted => "EPERM",
             Self::Invalid => "EINVAL",
             Self::NotImplemented => "ENOSYS",

@@ -176,6 +176,10 @@ fn a_guest_cannot_hand_the_kernel_a_program() {
     expect(Verdict::NotImplemented, "seccomp", &[1]);
     expect(Verdict::Invalid, "prctl", &[22, 2]);
     expect(Verdict::NotPermitted, "setsockopt", &[3, 1, 26]);
+    // SO_RCVBUF, SO_RCVLOWAT; SO_SNDBUF.
+    expect(Verdict::Ignore, "setsockopt", &[3, 1, 8 | ABOVE]);
+    expect(Verdict::Ignore, "setsockopt", &[3, 1, 18]);
+    expect(Verdict::Allow, "setsockopt", &[3, 1, 7]);
     expect(Verdict::NotPermitted, "setsockopt", &[3, 1 | ABOVE, 50 | ABOVE]);
     expect(Verdict::Allow, "setsockopt", &[3, 6, 26]);
     expect(Verdict::Allow, "setsockopt", &[3, 1, 2]);
