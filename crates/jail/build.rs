@@ -1,5 +1,5 @@
-//! Compiles `policy/seccomp.json` into the filter that the crate embeds, so that a bad policy is a
-//! build error and a running jail parses nothing.
+//! Compiles the policies in `policy/` into the filters that the crate embeds, so that a bad policy is
+//! a build error and a running jail parses nothing.
 
 use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode};
 
@@ -13,10 +13,11 @@ mod table;
 use policy::{Condition, Policy, Verdict};
 use table::{Arch, Table};
 
-const POLICY: &str = "policy/seccomp.json";
+/// The guest's filter is called `seccomp`; the others are those of our own processes.
+const POLICIES: [&str; 3] = ["seccomp", "server", "packer"];
 
 fn main() -> ExitCode {
-    println!("cargo::rerun-if-changed={POLICY}");
+    println!("cargo::rerun-if-changed=policy");
     println!("cargo::rerun-if-changed=src/seccomp");
     match build() {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,15 +33,19 @@ fn build() -> Result<(), Box<dyn Error>> {
     let arch = Arch::from_cargo(&target).ok_or_else(|| {
         format!("there is no syscall filter for {target}; x86_64 and aarch64 have one")
     })?;
-    let policy = Policy::parse(&fs::read_to_string(POLICY)?)?;
-    // Every architecture, so that a mistake shows up wherever it is made.
-    for other in Arch::ALL {
-        bpf::compile(&Table::new(&policy, other)?)?;
-    }
-    let program = bpf::compile(&Table::new(&policy, arch)?)?;
     let out = env::var("OUT_DIR")?;
-    fs::write(Path::new(&out).join("seccomp.bpf"), bpf::bytes(&program))?;
-    fs::write(Path::new(&out).join("seccomp_denials.rs"), denials(&policy)?)?;
+    for name in POLICIES {
+        let text = fs::read_to_string(format!("policy/{name}.json"))?;
+        let policy = Policy::parse(&text).map_err(|error| format!("{name}.json: {error}"))?;
+        // Every architecture, so that a mistake shows up wherever it is made.
+        for other in Arch::ALL {
+            bpf::compile(&Table::new(&policy, other)?)?;
+        }
+        let program = bpf::compile(&Table::new(&policy, arch)?)?;
+        fs::write(Path::new(&out).join(format!("{name}.bpf")), bpf::bytes(&program))?;
+        let rows = denials(&policy)?;
+        fs::write(Path::new(&out).join(format!("{name}_denials.rs")), rows)?;
+    }
     Ok(())
 }
 

@@ -1,4 +1,5 @@
-//! The system call filter of a cell, compiled by `build.rs` from `policy/seccomp.json`.
+//! The system call filters, compiled by `build.rs` from `policy/`: `seccomp.json` is a cell's,
+//! `server.json` the server's, `packer.json` a packer's.
 //!
 //! This file only holds the result. It must not know how a filter is installed, nor decide what
 //! is in it: the policy does, with a reason for every rule.
@@ -32,6 +33,10 @@ struct Aligned<T: ?Sized>(T);
 static PROGRAM: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp.bpf")));
 
+static SERVER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf")));
+
+static PACKER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/packer.bpf")));
+
 static DENIALS: &[Denial] = &include!(concat!(env!("OUT_DIR"), "/seccomp_denials.rs"));
 
 /// The filter: eight bytes for each `struct sock_filter`, in native byte order, aligned to eight.
@@ -39,6 +44,18 @@ static DENIALS: &[Denial] = &include!(concat!(env!("OUT_DIR"), "/seccomp_denials
 #[must_use]
 pub fn filter() -> &'static [u8] {
     &PROGRAM.0
+}
+
+/// The filter of the server, from `policy/server.json`.
+#[must_use]
+pub fn server_filter() -> &'static [u8] {
+    &SERVER.0
+}
+
+/// The filter of a packer, from `policy/packer.json`.
+#[must_use]
+pub fn packer_filter() -> &'static [u8] {
+    &PACKER.0
 }
 
 /// Every refusal that the policy names, with its reason. What it does not name gets `ENOSYS`.

@@ -19,6 +19,7 @@ mod crashes;
 mod execute;
 mod first_start;
 mod host;
+mod identity;
 mod mcp;
 #[path = "../../../agent/tests/support/models.rs"]
 mod models;
