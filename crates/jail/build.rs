@@ -1,5 +1,5 @@
-//! Compiles `policy/seccomp.json` and `policy/strict.json` into the filters that the crate embeds, so
-//! that a bad policy is a build error and a running jail parses nothing.
+//! Compiles the policies in `policy/` into the filters that the crate embeds, so that a bad policy is
+//! a build error and a running jail parses nothing.
 
 use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode};
 
@@ -16,12 +16,13 @@ use policy::{Condition, Policy, Verdict};
 use strict::StrictPolicy;
 use table::{Arch, Table};
 
-const POLICY: &str = "policy/seccomp.json";
+/// The guest's filter is called `seccomp`; the others are those of our own processes.
+const POLICIES: [&str; 3] = ["seccomp", "server", "packer"];
+/// The guest's filter of the strict profile: what it takes away from `seccomp`.
 const STRICT: &str = "policy/strict.json";
 
 fn main() -> ExitCode {
-    println!("cargo::rerun-if-changed={POLICY}");
-    println!("cargo::rerun-if-changed={STRICT}");
+    println!("cargo::rerun-if-changed=policy");
     println!("cargo::rerun-if-changed=src/seccomp");
     match build() {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,19 +38,27 @@ fn build() -> Result<(), Box<dyn Error>> {
     let arch = Arch::from_cargo(&target).ok_or_else(|| {
         format!("there is no syscall filter for {target}; x86_64 and aarch64 have one")
     })?;
-    let text = fs::read_to_string(POLICY)?;
-    let policy = Policy::parse(&text)?;
-    let strict = StrictPolicy::derive(&fs::read_to_string(STRICT)?, Policy::parse(&text)?)?;
     let out = env::var("OUT_DIR")?;
-    for (policy, file) in [(&policy, "seccomp.bpf"), (&strict, "seccomp_strict.bpf")] {
-        // Every architecture, so that a mistake shows up wherever it is made.
-        for other in Arch::ALL {
-            bpf::compile(&Table::new(policy, other)?)?;
-        }
-        let program = bpf::compile(&Table::new(policy, arch)?)?;
-        fs::write(Path::new(&out).join(file), bpf::bytes(&program))?;
+    for name in POLICIES {
+        let text = fs::read_to_string(format!("policy/{name}.json"))?;
+        let policy = Policy::parse(&text).map_err(|error| format!("{name}.json: {error}"))?;
+        write_filter(&policy, arch, &Path::new(&out).join(format!("{name}.bpf")))?;
+        let rows = denials(&policy)?;
+        fs::write(Path::new(&out).join(format!("{name}_denials.rs")), rows)?;
     }
-    fs::write(Path::new(&out).join("seccomp_denials.rs"), denials(&policy)?)?;
+    let guest = Policy::parse(&fs::read_to_string("policy/seccomp.json")?)?;
+    let strict = StrictPolicy::derive(&fs::read_to_string(STRICT)?, guest)?;
+    write_filter(&strict, arch, &Path::new(&out).join("seccomp_strict.bpf"))?;
+    Ok(())
+}
+
+fn write_filter(policy: &Policy, arch: Arch, file: &Path) -> Result<(), Box<dyn Error>> {
+    // Every architecture, so that a mistake shows up wherever it is made.
+    for other in Arch::ALL {
+        bpf::compile(&Table::new(policy, other)?)?;
+    }
+    let program = bpf::compile(&Table::new(policy, arch)?)?;
+    fs::write(file, bpf::bytes(&program))?;
     Ok(())
 }
 

@@ -110,7 +110,7 @@ pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
 
 async fn start(layers: Option<&Layers>) -> Outcome<Executor> {
     let mut config = Config::with_program(std::env::current_exe()?);
-    config.spawner_args.extend(layers.map(|layers| layers.cache_dir().display().to_string()));
+    config.unpacked_layers = layers.map(|layers| layers.cache_dir().to_owned());
     config.pool = Some(PoolSettings::default());
     config.layers = layers.cloned();
     let executor = Executor::start(config).await?;

@@ -38,8 +38,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("__spawner") {
-        let layers = std::env::args_os().nth(2).map(Into::into);
-        return spawner::run(&spawner::Options { layers }).unwrap_or(ExitCode::FAILURE);
+        return spawner::run().unwrap_or(ExitCode::FAILURE);
     }
     match measure(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 //!
 //! It builds a real sandbox and runs a real program in each language; files of the host's are
 //! read only to explain what went wrong. `walls` judges, `advice` explains, `parked` weighs the cells
-//! of a pool, `show` prints.
+//! of a pool, `server` tries what a server could do, `show` prints.
 
 use std::process::ExitCode;
 
@@ -14,10 +14,12 @@ use serde::Serialize;
 mod advice;
 mod capacity;
 mod parked;
+mod server;
 mod show;
 mod walls;
 
 use parked::Parked;
+use server::ServerFindings;
 use walls::{Trial, Wall};
 
 use crate::complain;
@@ -44,6 +46,8 @@ struct Findings {
     languages: Vec<Interpreter>,
     /// What cells that wait for a job cost.
     parked: Vec<Parked>,
+    /// What a server would be, tried in processes that are confined like one.
+    server: ServerFindings,
     serve: Serve,
     /// What is no wall, but good to know.
     notes: Vec<String>,
@@ -88,11 +92,17 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
 
 async fn examine(cells: Option<u64>) -> Findings {
     let (trial, languages, parked) = attempt().await;
-    let walls = walls::judge(&trial);
+    let server = server::examine();
+    let mut walls = walls::judge(&trial);
+    let of_server = server::walls(&server);
+    let mut names = trial.names();
+    names.extend(of_server.iter().filter_map(Wall::missing_name));
+    walls.extend(of_server);
     let missing: Vec<String> = walls.iter().filter_map(Wall::missing_name).collect();
-    let dispensable = trial.failed_step.is_none() && trial.refusal.is_none();
-    let flag = dispensable.then(|| format!("--allow-missing {}", trial.names().join(",")));
-    let refuses = if dispensable { trial.names() } else { missing.clone() };
+    let dispensable =
+        trial.failed_step.is_none() && trial.refusal.is_none() && server.why.is_none();
+    let flag = dispensable.then(|| format!("--allow-missing {}", names.join(",")));
+    let refuses = if dispensable { names } else { missing.clone() };
     Findings {
         ok: missing.is_empty(),
         kernel: advice::kernel(),
@@ -100,6 +110,7 @@ async fn examine(cells: Option<u64>) -> Findings {
         walls,
         languages,
         parked,
+        server,
         serve: Serve { flag: flag.filter(|_| !refuses.is_empty()), refuses },
         notes: advice::notes().into_iter().chain(capacity::warnings(cells)).collect(),
     }

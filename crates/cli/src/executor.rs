@@ -1,8 +1,8 @@
 //! `cloche executor`: the sidecar. Runs code for other servers by the contract's `POST /execute`, and
 //! keeps nothing.
 //!
-//! Starts as the server does: the spawner first, while there are privileges to give it; then ours are
-//! dropped; then threads, the executor and the door.
+//! Starts as the server does: the spawner first, while there are privileges to give it; then it
+//! becomes a user of its own and is confined; then threads, the executor and the door.
 
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     complain,
+    identity::{self, Needs, ServerUser},
     serve::{Failure, sidecar_capacity, start_logs, wait_for_signal},
 };
 
@@ -77,6 +78,9 @@ pub(crate) struct ExecutorArguments {
     /// Start although this wall is missing; see `cloche doctor`.
     #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,
+    /// The user that an executor started as root becomes [default: cloche, else 65529].
+    #[arg(long, env = "CLOCHE_USER", value_name = "NAME|UID[:GID]")]
+    user: Option<String>,
     /// Seconds that jobs may go on after a signal to stop.
     #[arg(long, env = "SANDBOX_EXECUTOR_GRACE", value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
@@ -124,10 +128,14 @@ fn start(arguments: ExecutorArguments) -> Result<(), Failure> {
     };
     let mut capacity = sidecar_capacity(PoolSettings::default().memory)?;
     capacity.memory = arguments.capacity_memory.map_or(capacity.memory, ByteSize::bytes);
+    let user = ServerUser::choose(arguments.user.as_deref())?;
     let mut options = options(arguments)?;
     options.sidecar.capacity = capacity;
-    let process = Process::start(&config.program, &config.spawner_args)?;
-    cloche_jail::privileges::drop_all()?;
+    identity::set_private_umask();
+    identity::protect_from_oom();
+    let process = Process::start(&config)?;
+    let needs = Needs { runs_cells: true, ..Needs::default() };
+    identity::confine(&user, &needs, &config.allow_missing)?;
     Runtime::new()?.block_on(serve(process, config, options))
 }
 

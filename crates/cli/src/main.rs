@@ -2,14 +2,14 @@
 //!
 //! Each subcommand is a file of its own; this one only says which there are.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use cloche_executor::spawner::Options;
 
 mod admin;
 mod doctor;
 mod executor;
+mod identity;
 mod mcp;
 mod run;
 mod serve;
@@ -49,11 +49,10 @@ enum Command {
     Verify(verify::VerifyArguments),
     /// The privileged half; started by cloche itself.
     #[command(name = "__spawner", hide = true)]
-    Spawner {
-        /// Where the layers of homes lie unpacked.
-        #[arg(long)]
-        layers: Option<PathBuf>,
-    },
+    Spawner,
+    /// Confines itself as a server does and tries something; started by `cloche doctor`.
+    #[command(name = "__confined", hide = true)]
+    Confined(identity::trial::TrialArguments),
 }
 
 fn main() -> ExitCode {
@@ -69,12 +68,13 @@ fn main() -> ExitCode {
         Command::Thread(arguments) => admin::thread(*arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::Verify(arguments) => verify::main(&arguments),
-        Command::Spawner { layers } => spawner(layers),
+        Command::Spawner => spawner(),
+        Command::Confined(arguments) => identity::trial::main(&arguments),
     }
 }
 
-fn spawner(layers: Option<PathBuf>) -> ExitCode {
-    cloche_executor::spawner::run(&Options { layers }).unwrap_or_else(|error| {
+fn spawner() -> ExitCode {
+    cloche_executor::spawner::run().unwrap_or_else(|error| {
         complain(&error);
         ExitCode::from(2)
     })

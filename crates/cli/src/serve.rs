@@ -1,7 +1,7 @@
 //! `cloche serve`: the server. Start-up, on one screen.
 //!
-//! The spawner first, while there are privileges to give it; then ours are dropped; then threads,
-//! the executor, the store and the doors.
+//! The spawner first, while there are privileges to give it; then the server becomes a user of its
+//! own and is confined; then threads, the executor, the store and the doors.
 
 use std::{
     collections::BTreeSet, error::Error, path::PathBuf, process::ExitCode, sync::Arc,
@@ -20,7 +20,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::complain;
+use crate::{
+    complain,
+    identity::{self, ServerUser},
+};
 
 mod descriptors;
 mod greeting;
@@ -47,6 +50,9 @@ pub(crate) struct ServeArguments {
     /// Start although this wall is missing; see `cloche doctor`.
     #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,
+    /// The user that a server started as root becomes [default: cloche, else 65529].
+    #[arg(long, env = "CLOCHE_USER", value_name = "NAME|UID[:GID]")]
+    user: Option<String>,
     /// Seconds that executions may go on after a signal to stop [default: 30].
     #[arg(long, env = "CLOCHE_GRACE", value_name = "SECONDS")]
     grace: Option<u64>,
@@ -94,12 +100,16 @@ fn start(arguments: ServeArguments) -> Result<(), Failure> {
         tracing::warn!(%error, "memory is given back to the system later than it could be");
     }
     let settings = Settings::merge(arguments)?;
+    let user = ServerUser::choose(settings.user.as_deref())?;
+    identity::set_private_umask();
+    settings.make_data_dir(&user)?;
+    identity::protect_from_oom();
     let local = match settings.runs_on {
-        RunsOn::ThisHost => Some(spawn(settings.executor(std::env::current_exe()?)?)?),
+        RunsOn::ThisHost => Some(spawn(settings.executor(std::env::current_exe()?))?),
         RunsOn::Sidecars(_) | RunsOn::Nothing => None,
     };
-    cloche_jail::privileges::drop_all()?;
     let settings = settings.within_descriptors(descriptors::raise_limit());
+    identity::confine(&user, &settings.needs(), &settings.allow_missing)?;
     Runtime::new()?.block_on(serve(local, settings))
 }
 
@@ -107,7 +117,7 @@ fn start(arguments: ServeArguments) -> Result<(), Failure> {
 type Spawned = (Process, Config);
 
 fn spawn(config: Config) -> Result<Spawned, Failure> {
-    Ok((Process::start(&config.program, &config.spawner_args)?, config))
+    Ok((Process::start(&config)?, config))
 }
 
 async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure> {

@@ -40,6 +40,44 @@ fn the_verdict_is_the_exit_code() {
 }
 
 #[test]
+fn a_server_is_tried_from_inside_and_every_attempt_is_held() {
+    if !can_sandbox() {
+        return;
+    }
+    let report = cloche(["doctor", "--json"]).json();
+    let server = &report["server"];
+    let attempts = server["attempts"].as_array().unwrap();
+    let names: Vec<_> = attempts.iter().map(|tried| tried["attempt"].as_str().unwrap()).collect();
+    for name in ["read-shadow", "read-outside", "write-outside", "write-inside", "execute", "fork",
+        "mount", "become-root", "packer-execute"]
+    {
+        assert!(names.contains(&name), "{name}: {server}");
+    }
+    assert!(attempts.iter().all(|tried| tried["held"] == true), "{server}");
+    let how = |name: &str| attempts.iter().find(|tried| tried["attempt"] == name).unwrap()["how"].clone();
+    for name in ["execute", "fork", "mount", "become-root", "packer-execute"] {
+        assert_eq!(how(name), "killed (SIGSYS)", "{server}");
+    }
+    let process = &server["process"];
+    assert_eq!(process["no_new_privs"], true, "{server}");
+    assert_eq!(process["seccomp"], true, "{server}");
+    assert_eq!(process["capabilities"], false, "{server}");
+    assert_eq!(process["data_dir_mode"], 0o700, "{server}");
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(process["changed_user"], true, "{server}");
+        assert_ne!(process["uid"], 0, "{server}");
+        assert_eq!(process["oom_score_adj"], -900, "{server}");
+    }
+    for name in ["server:user", "server:root", "server:landlock", "server:seccomp", "packer:seccomp"] {
+        assert_eq!(wall(&report, name)["state"], "present", "{report}");
+    }
+    let text = cloche(["doctor"]).stdout;
+    for word in ["server user", "data directory", "oom_score_adj", "server:landlock"] {
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+#[test]
 fn languages_are_found_as_a_sandbox_sees_them() {
     if !can_sandbox() {
         return;

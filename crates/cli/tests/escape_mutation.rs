@@ -135,30 +135,27 @@ fn spawner(mode: &str, wall: &str) -> ExitCode {
     rustix::io::fcntl_setfd(&leak, rustix::io::FdFlags::empty()).unwrap();
     let list = wall.strip_prefix("list:").map(|path| File::create(path).unwrap());
     let listed = Mutex::new(list);
-    let ended = cloche_executor::spawner::run_with(
-        &cloche_executor::spawner::Options::default(),
-        &|plan| {
-            let walls = plan.walls();
-            // A template names the machine for its cells, and leaves the filter to them.
-            let has = |name: &str| walls.iter().any(|wall| wall == name);
-            let is_forked = has("seccomp") && !has("hostname");
-            if let Some(list) = listed.lock().unwrap().as_mut()
-                && is_forked == (mode == "warm")
-            {
-                list.write_all(walls.join("\n").as_bytes()).unwrap();
-            }
-            if (mode == "warm") != is_forked {
-                return plan;
-            }
-            let without = plan.without(wall);
-            if wall != "namespace:user" {
-                return without;
-            }
-            // These set limits of the user namespace they are in: here that would be the host's.
-            let limits = walls.iter().filter(|wall| wall.starts_with("limit:"));
-            limits.fold(without, |plan, limit| plan.without(limit))
-        },
-    );
+    let ended = cloche_executor::spawner::run_with(&|plan| {
+        let walls = plan.walls();
+        // A template names the machine for its cells, and leaves the filter to them.
+        let has = |name: &str| walls.iter().any(|wall| wall == name);
+        let is_forked = has("seccomp") && !has("hostname");
+        if let Some(list) = listed.lock().unwrap().as_mut()
+            && is_forked == (mode == "warm")
+        {
+            list.write_all(walls.join("\n").as_bytes()).unwrap();
+        }
+        if (mode == "warm") != is_forked {
+            return plan;
+        }
+        let without = plan.without(wall);
+        if wall != "namespace:user" {
+            return without;
+        }
+        // These set limits of the user namespace they are in: here that would be the host's.
+        let limits = walls.iter().filter(|wall| wall.starts_with("limit:"));
+        limits.fold(without, |plan, limit| plan.without(limit))
+    });
     drop(leak);
     ended.unwrap_or(ExitCode::FAILURE)
 }

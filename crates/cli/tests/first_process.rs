@@ -27,8 +27,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["__spawner"] => {
-            let options = spawner::Options::default();
-            let ended = spawner::run_with(&options, &|plan| plan.without("landlock"));
+            let ended = spawner::run_with(&|plan| plan.without("landlock"));
             ended.unwrap_or(ExitCode::FAILURE)
         }
         asked if !own_main::is_to_run(NAME, asked) => ExitCode::SUCCESS,

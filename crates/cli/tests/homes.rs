@@ -42,8 +42,7 @@ impl Host {
         };
         let layers = Layers::open(config).await.unwrap();
         let mut config = Config { pool, ..Config::with_program(binary()) };
-        let unpacked = layers.cache_dir().display().to_string();
-        config.spawner_args.extend(["--layers".to_owned(), unpacked]);
+        config.unpacked_layers = Some(layers.cache_dir().to_owned());
         config.layers = Some(layers.clone());
         match Executor::start(config).await {
             Ok(executor) => Some(Self { executor, layers, _dir: dir }),

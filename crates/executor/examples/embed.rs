@@ -19,7 +19,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     if std::env::args().nth(1).as_deref() == Some("__spawner") {
-        return Ok(spawner::run(&spawner::Options::default())?);
+        return Ok(spawner::run()?);
     }
     run().map(|()| ExitCode::SUCCESS)
 }

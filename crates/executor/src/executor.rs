@@ -40,6 +40,9 @@ pub struct Config {
     /// Where homes and what runs write are kept; none: nothing is kept, and threads are refused.
     /// The spawner must have been told the same directory of unpacked layers.
     pub layers: Option<Layers>,
+    /// The directory of unpacked layers, which the spawner mounts homes from; it must exist when the
+    /// spawner is started.
+    pub unpacked_layers: Option<PathBuf>,
     /// Without layers: whether outcomes name the files that runs wrote all the same.
     pub names_files: bool,
 }
@@ -53,6 +56,7 @@ impl Config {
             allow_missing: Vec::new(),
             pool: None,
             layers: None,
+            unpacked_layers: None,
             names_files: false,
         }
     }
@@ -156,7 +160,7 @@ struct Shared {
 impl Executor {
     /// Starts a spawner, and refuses where a wall is missing that may not be.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        let process = Process::start(&config.program, &config.spawner_args)?;
+        let process = Process::start(&config)?;
         Self::attach(process, config).await
     }
 

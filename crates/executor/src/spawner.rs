@@ -24,4 +24,4 @@ mod templates;
 mod worker;
 
 pub use client::Process;
-pub use keeper::{NotASpawner, Options, run, run_with};
+pub use keeper::{NotASpawner, run, run_with};

@@ -94,6 +94,7 @@ pub fn launch(launch: &Launch<'_>) -> io::Result<Launched> {
             if launch.namespaces & 0x1000_0000 != 0 {
                 map_ids(pid, launch.identity, launch.guest)?;
             }
+            raise_oom_score(pid, launch.identity)?;
             sys::write(writer, b"!").map_err(os)?;
             Ok(launched)
         }
@@ -124,6 +125,20 @@ impl Drop for Network {
 
 fn above_ours(fd: RawFd) -> io::Result<OwnedFd> {
     sys::dup_above(fd, FIRST_FOREIGN_FD as i32 + 1).map(sys::owned).map_err(os)
+}
+
+/// What the kernel adds to a guest's badness when the host runs out of memory. The spawner may be
+/// protected, and a copy of it has its score.
+pub const GUEST_OOM_SCORE: i32 = 500;
+
+/// Before the cell goes on: everything in it inherits this, and nothing in it can lower it.
+fn raise_oom_score(pid: i32, identity: Identity) -> io::Result<()> {
+    let raised = fs::write(format!("/proc/{pid}/oom_score_adj"), GUEST_OOM_SCORE.to_string());
+    match identity {
+        // An ordinary user's spawner has no protection that could be inherited.
+        Identity::Shared { .. } => Ok(()),
+        Identity::Own { .. } | Identity::Range { .. } => raised,
+    }
 }
 
 fn map_ids(pid: i32, identity: Identity, (uid, gid): (u32, u32)) -> io::Result<()> {

@@ -8,7 +8,24 @@ use crate::sys::{self, Errno, Prctl};
 ///
 /// Threads have capabilities each: to be called while there is only one.
 pub fn drop_all() -> io::Result<()> {
-    let os = |errno: Errno| io::Error::from_raw_os_error(errno.0);
+    drop_bounding_set()?;
+    drop_capabilities()
+}
+
+/// The same after becoming another user, with that group and no other. Others of that user cannot
+/// look into this process.
+pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    drop_bounding_set()?;
+    sys::become_user(uid, gid, true).map_err(os)?;
+    drop_capabilities()
+}
+
+/// Lets no other process of the same user look into this one, and leaves no core dumps.
+pub fn forbid_inspection() -> io::Result<()> {
+    sys::prctl(Prctl::Dumpable, 0).map_err(os)
+}
+
+fn drop_bounding_set() -> io::Result<()> {
     let last = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap")?;
     for capability in 0..=last.trim().parse::<usize>().unwrap_or(63) {
         match sys::prctl(Prctl::DropBounding, capability) {
@@ -17,6 +34,14 @@ pub fn drop_all() -> io::Result<()> {
             dropped => dropped.map_err(os)?,
         }
     }
+    Ok(())
+}
+
+fn drop_capabilities() -> io::Result<()> {
     sys::capset_none().map_err(os)?;
     sys::prctl(Prctl::NoNewPrivs, 1).map_err(os)
+}
+
+fn os(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
 }

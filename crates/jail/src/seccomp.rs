@@ -1,5 +1,6 @@
-//! The system call filters of cells, compiled by `build.rs` from `policy/seccomp.json` and
-//! `policy/strict.json`.
+//! The system call filters, compiled by `build.rs` from `policy/`: `seccomp.json` is a cell's,
+//! `strict.json` what the strict profile takes away from it, `server.json` the server's,
+//! `packer.json` a packer's.
 //!
 //! This file only holds the results. It must not know how a filter is installed, nor decide what
 //! is in it: the policy does, with a reason for every rule.
@@ -37,6 +38,9 @@ static PROGRAM: &Aligned<[u8]> =
 
 static STRICT_PROGRAM: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp_strict.bpf")));
+static SERVER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf")));
+
+static PACKER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/packer.bpf")));
 
 static DENIALS: &[Denial] = &include!(concat!(env!("OUT_DIR"), "/seccomp_denials.rs"));
 
@@ -58,6 +62,18 @@ pub fn filter(policy: SyscallPolicy) -> &'static [u8] {
         SyscallPolicy::Standard => &PROGRAM.0,
         SyscallPolicy::Strict => &STRICT_PROGRAM.0,
     }
+}
+
+/// The filter of the server, from `policy/server.json`.
+#[must_use]
+pub fn server_filter() -> &'static [u8] {
+    &SERVER.0
+}
+
+/// The filter of a packer, from `policy/packer.json`.
+#[must_use]
+pub fn packer_filter() -> &'static [u8] {
+    &PACKER.0
 }
 
 /// Every refusal that the policy names, with its reason. What it does not name gets `ENOSYS`.

@@ -218,6 +218,12 @@ pub fn seccomp(program: &[u8]) -> Result<()> {
     install_filter(program, 0).map(drop)
 }
 
+/// The same, with every refusal written to the kernel's audit log.
+pub fn seccomp_logged(program: &[u8]) -> Result<()> {
+    const LOG: usize = 2;
+    install_filter(program, LOG).map(drop)
+}
+
 /// The same, for a filter that tells of calls; gives the descriptor that it tells them by. Once a call
 /// was heard of, no signal but the last interrupts it; kernels before 5.19 do not have that.
 pub(crate) fn seccomp_listener(program: &[u8]) -> Result<RawFd> {

@@ -219,6 +219,24 @@ fn remove(dir: &Path, name: &str) -> std::io::Result<()> {
     beneath::remove(fs::File::open(dir)?, name)
 }
 
+/// Removes every unpacked layer below a directory of layers that no process uses: they are unpacked
+/// again when they are wanted. For when the files get another owner.
+///
+/// # Errors
+/// If something cannot be removed.
+pub fn remove_unpacked(layers: &Path) -> std::io::Result<()> {
+    let cache = layers.join("cache");
+    for entry in fs::read_dir(&cache)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            beneath::remove(fs::File::open(&cache)?, &entry.file_name().to_string_lossy())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// A layer in use. It stays where it is until this is dropped.
 pub(crate) struct Hold {
     cache: Arc<Cache>,

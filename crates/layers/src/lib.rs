@@ -28,6 +28,7 @@ mod wire;
 mod writer;
 
 pub use beneath::directory as directory_beneath;
+pub use cache::remove_unpacked;
 pub use config::{LayersConfig, S3Config, StoreConfig};
 pub use content::OpenFile;
 pub use entry::{ContentHash, Entry, Extent, Kind, Mtime, Xattr};

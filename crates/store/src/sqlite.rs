@@ -65,6 +65,8 @@ impl Sqlite {
             .synchronous(SqliteSynchronous::Normal)
             .busy_timeout(Duration::from_secs(10))
             .pragma("wal_autocheckpoint", CHECKPOINT_BACKSTOP)
+            // The server can write nowhere but to its data directory.
+            .pragma("temp_store", "memory")
             .disable_statement_logging();
         let mut connection = options.connect().await?;
         sqlx::migrate!().run(&mut connection).await.map_err(StoreError::Migration)?;

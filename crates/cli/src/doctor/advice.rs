@@ -12,8 +12,14 @@ pub(super) fn how_to_get(wall: &str) -> String {
     match wall {
         "namespace:user" => user_namespaces(),
         "host-uid" => "run as root; as an ordinary user all sandboxes share your user id".into(),
-        "landlock" => landlock(),
-        "seccomp" => "a kernel with CONFIG_SECCOMP_FILTER".into(),
+        "landlock" | "server:landlock" => landlock(),
+        "server:root" => "run as root, or user namespaces in which mounts are allowed; see \
+            namespace:user"
+            .into(),
+        "server:user" => "make a user named cloche, or give `--user`".into(),
+        "seccomp" | "server:seccomp" | "packer:seccomp" => {
+            "a kernel with CONFIG_SECCOMP_FILTER".into()
+        }
         "root" => {
             "overlay mounts in user namespaces: Linux 5.11 or later, and `modprobe overlay`".into()
         }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Findings, walls::State};
+use super::{Findings, server, walls::State};
 
 /// One JSON object.
 pub(super) fn json(findings: &Findings) {
@@ -47,6 +47,8 @@ fn text(findings: &Findings) -> String {
         });
         lines.push(format!("         {name:<18} {each}"));
     }
+    lines.push(String::new());
+    lines.extend(server::lines(&findings.server));
     lines.push(String::new());
     lines.extend(findings.notes.iter().map(|note| format!("note: {note}")));
     lines.push(verdict(findings));

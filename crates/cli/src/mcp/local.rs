@@ -56,14 +56,15 @@ impl Drop for Place {
 
 /// Serves the client at standard input and output.
 pub(super) fn serve(arguments: McpArguments) -> Result<(), Failure> {
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let place = choose(arguments.data_dir)?;
     let mut config = Config::with_program(env::current_exe()?);
     let unpacked = std::path::absolute(place.path.join("layers/cache"))?;
     DirBuilder::new().recursive(true).mode(0o700).create(&unpacked)?;
-    config.spawner_args.extend(["--layers".to_owned(), unpacked.display().to_string()]);
+    config.unpacked_layers = Some(unpacked);
     config.allow_missing = arguments.allow_missing;
     config.pool = Some(PoolSettings { floor: 1, ceiling: 4, ..PoolSettings::default() });
-    let process = Process::start(&config.program, &config.spawner_args)?;
+    let process = Process::start(&config)?;
     cloche_jail::privileges::drop_all()?;
     let runtime = Runtime::new()?;
     let policy = if arguments.ask { ToolPolicy::Ask } else { ToolPolicy::Allow };

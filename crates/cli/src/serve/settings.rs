@@ -16,6 +16,8 @@ use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit, Secret};
 use serde::Deserialize;
 
+use crate::identity::{DataDirError, Needs, ServerUser, make_private};
+
 use super::{
     ServeArguments,
     providers::{AgentFile, ProviderError},
@@ -71,6 +73,7 @@ struct File {
     listen: Option<String>,
     data_dir: Option<PathBuf>,
     secret_key_file: Option<PathBuf>,
+    user: Option<String>,
     allow_missing: Vec<String>,
     grace_seconds: Option<u64>,
     output: Option<String>,
@@ -158,7 +161,9 @@ struct ThreadsFile {
 pub(crate) struct Settings {
     pub(crate) listen: String,
     pub(crate) data_dir: PathBuf,
-    allow_missing: Vec<String>,
+    /// Who a server that was started as root becomes.
+    pub(super) user: Option<String>,
+    pub(super) allow_missing: Vec<String>,
     pool: PoolSettings,
     engine: EngineConfig,
     agent: AgentConfig,
@@ -193,7 +198,8 @@ impl Settings {
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
         let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
-        let data_dir = data_dir.unwrap_or_else(|| "cloche-data".into());
+        let data_dir = absolute(data_dir.unwrap_or_else(|| "cloche-data".into()));
+        file.webhook.extra_ca = file.webhook.extra_ca.map(absolute);
         let (pool, runs_on) =
             (pool(&file.pool)?, runs_on(file.remote.clone(), arguments.no_local_executor));
         let mut engine = engine(&file)?;
@@ -210,20 +216,37 @@ impl Settings {
             agent: agent(file.agent, file.grace_seconds)?,
             layers: layers::config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
+            user: arguments.user.or(file.user),
             runs_on,
         })
     }
 
-    /// The executor's settings; makes the directory that the spawner shows layers from, as it
-    /// must be there before the spawner is.
-    pub(super) fn executor(&self, program: PathBuf) -> io::Result<Config> {
-        let unpacked = std::path::absolute(self.layers_dir().join("cache"))?;
-        DirBuilder::new().recursive(true).mode(0o700).create(&unpacked)?;
+    /// Makes the data directory private, and in it the directory that the spawner shows layers from:
+    /// it must be there before the spawner is, and its owner is who unpacks layers.
+    pub(super) fn make_data_dir(&self, user: &ServerUser) -> Result<(), DataDirError> {
+        make_private(&self.data_dir, user)?;
+        let unpacked = self.layers_dir().join("cache");
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&unpacked);
+        made.map_err(|source| DataDirError::Io { path: unpacked, source })?;
+        make_private(&self.data_dir, user)
+    }
+
+    /// What the confined server uses.
+    pub(super) fn needs(&self) -> Needs {
+        Needs {
+            data_dir: Some(self.data_dir.clone()),
+            reads: self.engine.webhook.extra_ca.iter().cloned().collect(),
+            runs_cells: matches!(self.runs_on, RunsOn::ThisHost),
+        }
+    }
+
+    /// The executor's settings.
+    pub(super) fn executor(&self, program: PathBuf) -> Config {
         let mut config = Config::with_program(program);
-        config.spawner_args.extend(["--layers".to_owned(), unpacked.display().to_string()]);
+        config.unpacked_layers = Some(self.layers_dir().join("cache"));
         config.allow_missing.clone_from(&self.allow_missing);
         config.pool = Some(self.pool.clone());
-        Ok(config)
+        config
     }
 
     /// The same with no more connections than the limit of open files allows.
@@ -258,6 +281,11 @@ impl Settings {
             gateway: self.gateway.clone(),
         }
     }
+}
+
+/// From the root on: the server leaves the directory that it was started in.
+fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {

@@ -128,6 +128,12 @@ impl Host {
         Self::start_in(directory, arguments, variables).await.with_key(self.key.clone())
     }
 
+    /// The same with other arguments.
+    pub(crate) async fn restart_with(mut self, arguments: &[&str]) -> Self {
+        self.arguments = arguments.iter().map(ToString::to_string).collect();
+        self.stop_and_start(&[]).await
+    }
+
     pub(crate) fn with_key(mut self, key: impl Into<String>) -> Self {
         self.key = key.into();
         self

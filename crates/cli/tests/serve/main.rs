@@ -23,6 +23,7 @@ mod crashes;
 mod execute;
 mod first_start;
 mod host;
+mod identity;
 mod mcp;
 mod memory;
 #[path = "../../../agent/tests/support/models.rs"]

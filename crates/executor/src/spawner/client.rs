@@ -31,9 +31,10 @@ use super::{
     meter::{LetGo, Meter},
     protocol::{
         self, CellConfig, CellId, Event, HomeRequest, Inbox, Kind, PackRequest, Packet,
-        ProtocolError, Request,
+        ProtocolError, Request, SpawnerSetup,
     },
 };
+use crate::executor::Config;
 
 /// Why a cell could not be had.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -49,6 +50,9 @@ pub enum SpawnError {
     SpawnerLost,
 }
 
+/// What the spawner's command line begins with. Guests can read it: it is no path of this host's.
+pub(super) const ARG0: &str = "cloche";
+
 /// A spawner that runs and that nobody speaks to yet.
 ///
 /// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts
@@ -60,19 +64,25 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the program as a spawner, with one end of a socket as its standard input.
-    pub fn start(program: &std::path::Path, args: &[String]) -> io::Result<Self> {
+    /// Starts the program as a spawner, with one end of a socket as its standard input, and hands it
+    /// the directory of unpacked layers.
+    pub fn start(config: &Config) -> io::Result<Self> {
+        let layers = config.unpacked_layers.as_ref().map(File::open).transpose()?;
         let flags = SocketFlags::CLOEXEC;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let keeper = Command::new(program)
-            .args(args)
+        let keeper = Command::new(&config.program)
+            .arg0(ARG0)
+            .args(&config.spawner_args)
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             // Ctrl-C is for us to handle: the spawner ends when its socket is closed.
             .process_group(0)
             .spawn()?;
+        let fds: Vec<_> = layers.as_ref().map(AsFd::as_fd).into_iter().collect();
+        let setup = SpawnerSetup { has_layers: layers.is_some() };
+        protocol::send(socket.as_fd(), &setup, &fds).map_err(io::Error::other)?;
         Ok(Self { socket, keeper })
     }
 }

@@ -25,6 +25,7 @@ use cloche_jail::{
 };
 
 use super::{
+    client::ARG0,
     homes,
     host_ids::{self, HostIds},
 };
@@ -51,7 +52,7 @@ pub(super) struct Ground {
 }
 
 /// Leaves the host's mounts for a ground of our own, with the layers of homes on it.
-pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
+pub(super) fn prepare(layers: Option<&OwnedFd>) -> io::Result<Ground> {
     let mut missing = Vec::new();
     let (cgroups, mut held) = match Hierarchy::take().and_then(hold) {
         Ok((hierarchy, held)) => (Some(hierarchy), held),
@@ -78,11 +79,11 @@ pub(super) fn prepare(layers: Option<&Path>) -> io::Result<Ground> {
     let ids = take_host_ids(privileged, &mut held, &mut missing);
     mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
     // Taken before the ground covers any path.
-    let layers = layers.map(|path| sys::open_tree(&text(path)).map(sys::owned).map_err(os));
+    let layers = layers.map(tree_of).transpose()?;
     let root = Path::new("/tmp");
     mount(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
     let image = build(root, privileged.then_some(ids))?;
-    show_layers(root, layers.transpose()?)?;
+    show_layers(root, layers)?;
     std::env::set_current_dir(root)?;
     sys::pivot_here().map_err(os)?;
     let facts = facts();
@@ -124,6 +125,18 @@ fn take_host_ids(
     }
 }
 
+/// A copy of the mount that an open directory is in, from there on. The directory was opened among
+/// the host's mounts, and only one of ours can be copied: so by its path, if that is still the same.
+fn tree_of(directory: &OwnedFd) -> io::Result<OwnedFd> {
+    let path = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
+    let tree = sys::owned(sys::open_tree(&text(&path)).map_err(os)?);
+    let (wanted, found) = (rustix::fs::fstat(directory)?, rustix::fs::fstat(&tree)?);
+    if (wanted.st_dev, wanted.st_ino) != (found.st_dev, found.st_ino) {
+        return Err(io::Error::other("the directory of layers was moved while the server started"));
+    }
+    Ok(tree)
+}
+
 /// Reaches the cgroup directories through descriptors, as their paths will be gone.
 fn hold(hierarchy: Hierarchy) -> io::Result<(Hierarchy, Vec<OwnedFd>)> {
     let mut held: Vec<OwnedFd> = Vec::new();
@@ -159,6 +172,7 @@ pub(super) fn start_anew_in_user_namespace() {
         return;
     }
     let again = std::process::Command::new("/proc/self/exe")
+        .arg0(ARG0)
         .args(std::env::args_os().skip(1))
         .env(INSIDE, "1")
         .exec();
@@ -208,13 +222,22 @@ fn show_layers(root: &Path, layers: Option<OwnedFd>) -> io::Result<()> {
 /// `/usr` with root's files shown as the image owner's, so that they are root's inside a box.
 fn show_usr_as_the_image_s(target: &Path, ids: HostIds) -> io::Result<()> {
     let tree = sys::owned(sys::open_tree(c"/usr").map_err(os)?);
-    let namespace = mapping_namespace(ids.image_owner(), ids.image_ids())?;
+    let mapping = IdMapping { from: (0, 0), to: ids.image_owner(), count: ids.image_ids() };
+    let namespace = mapping_namespace(mapping)?;
     sys::idmap(tree.as_raw_fd(), namespace.as_raw_fd()).map_err(os)?;
     sys::attach_mount(tree.as_raw_fd(), &text(target)).map_err(os)
 }
 
+/// Files of user and group `from` are shown as those of user and group `to`, and so on for `count` ids.
+#[derive(Clone, Copy)]
+pub(super) struct IdMapping {
+    pub(super) from: (u32, u32),
+    pub(super) to: u32,
+    pub(super) count: u32,
+}
+
 /// A user namespace that exists only to say how ids are shown: made by a child that does nothing.
-pub(super) fn mapping_namespace(first: u32, count: u32) -> io::Result<OwnedFd> {
+pub(super) fn mapping_namespace(mapping: IdMapping) -> io::Result<OwnedFd> {
     let (read, write) = sys::pipe().map(|(r, w)| (sys::owned(r), sys::owned(w))).map_err(os)?;
     let (read_fd, write_fd) = (read.as_raw_fd(), write.as_raw_fd());
     match sys::clone(CloneRequest { namespaces: NEW_USER, cgroup: None }).map_err(os)? {
@@ -225,9 +248,9 @@ pub(super) fn mapping_namespace(first: u32, count: u32) -> io::Result<OwnedFd> {
         }
         Cloned::Parent(pid, pidfd) => {
             sys::close(pidfd);
-            let map = format!("0 {first} {count}");
-            fs::write(format!("/proc/{pid}/uid_map"), &map)?;
-            fs::write(format!("/proc/{pid}/gid_map"), &map)?;
+            let IdMapping { from: (uid, gid), to, count } = mapping;
+            fs::write(format!("/proc/{pid}/uid_map"), format!("{uid} {to} {count}"))?;
+            fs::write(format!("/proc/{pid}/gid_map"), format!("{gid} {to} {count}"))?;
             let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
             // It ends by itself now, and is reaped with whatever else has ended.
             drop(write);

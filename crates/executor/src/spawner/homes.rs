@@ -120,9 +120,14 @@ impl Homes {
 
     /// The layers, shown as the guest's in this slot.
     fn view(&self, slot: u32) -> io::Result<OwnedFd> {
-        let view = clone_of(open_dir(CWD, LAYERS)?.as_fd())?;
+        let layers = open_dir(CWD, LAYERS)?;
+        let view = clone_of(layers.as_fd())?;
         if let Some(ids) = self.ids {
-            let namespace = ground::mapping_namespace(ids.guest(slot), 1)?;
+            // The server unpacks layers as the user that owns their directory.
+            let owner = rustix::fs::fstat(&layers)?;
+            let from = (owner.st_uid, owner.st_gid);
+            let mapping = ground::IdMapping { from, to: ids.guest(slot), count: 1 };
+            let namespace = ground::mapping_namespace(mapping)?;
             sys::idmap(view.as_raw_fd(), namespace.as_raw_fd()).map_err(os)?;
         }
         Ok(view)

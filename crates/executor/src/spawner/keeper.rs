@@ -4,9 +4,9 @@
 //! not yet read.
 
 use std::{
+    ffi::CStr,
     io,
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -16,35 +16,40 @@ use cloche_jail::{
     plan::Plan,
     sys::{self, Changed, CloneRequest, Cloned, Prctl},
 };
+use rustix::fs::Mode;
 
-use super::{ground, worker};
+use super::{
+    ground,
+    protocol::{Inbox, SpawnerSetup},
+    worker,
+};
 
 /// Started by hand: standard input is not the socket of an executor.
 #[derive(Debug, thiserror::Error)]
 #[error("this command is started by cloche itself, with a socket as its standard input")]
 pub struct NotASpawner;
 
+/// What this process, and so pid 1 of a cell, is called.
+const NAME: &CStr = c"cloche";
 /// A worker that dies this soon after its start is not started again at once.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
-/// What a spawner is told when it is started.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Where the layers of homes lie unpacked; without it there are no homes to mount.
-    pub layers: Option<PathBuf>,
-}
-
 /// Runs the spawner on the socket that is standard input, until the executor closes it.
-pub fn run(options: &Options) -> Result<ExitCode, NotASpawner> {
-    run_with(options, &|plan| plan)
+pub fn run() -> Result<ExitCode, NotASpawner> {
+    run_with(&|plan| plan)
 }
 
 /// The same with every plan changed on its way: how the escape suite leaves out a wall.
-pub fn run_with(options: &Options, change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> {
+pub fn run_with(change: &dyn Fn(Plan) -> Plan) -> Result<ExitCode, NotASpawner> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
     rustix::net::sockopt::socket_type(&socket).map_err(|_| NotASpawner)?;
     ground::start_anew_in_user_namespace();
     reset_signals();
+    hide_origin();
+    let Ok((setup, fds)) = Inbox::new().receive::<SpawnerSetup>(&socket) else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let layers = fds.into_iter().next().filter(|_| setup.has_layers);
     // The worker's cells come to us if it dies, to be reaped.
     let _ = sys::prctl(Prctl::ChildSubreaper, 1);
     loop {
@@ -52,7 +57,7 @@ pub fn run_with(options: &Options, change: &dyn Fn(Plan) -> Plan) -> Result<Exit
         let pid = match sys::clone(CloneRequest::default()) {
             Ok(Cloned::Child) => {
                 let _ = sys::prctl(Prctl::ParentDeathSignal, 9);
-                sys::exit(worker::run(&socket, options, change));
+                sys::exit(worker::run(&socket, layers.as_ref(), change));
             }
             Ok(Cloned::Parent(pid, pidfd)) => {
                 sys::close(pidfd);
@@ -76,6 +81,15 @@ fn reset_signals() {
     for signal in (1..=64).filter(|signal| ![SIGPIPE, sys::SIGCHLD].contains(signal)) {
         let _ = sys::ignore_signal(signal, false);
     }
+}
+
+/// Pid 1 of a cell is a copy of this process: its name and its umask say nothing about who started
+/// the server, and how.
+fn hide_origin() {
+    const USUAL: Mode = Mode::WGRP.union(Mode::WOTH);
+    // A name that stays as it was is no reason not to start.
+    let _ = rustix::thread::set_name(NAME);
+    rustix::process::umask(USUAL);
 }
 
 /// Reaps until this child has ended: its exit code, or nothing if it was killed.

@@ -2,7 +2,7 @@
 //!
 //! Files may have any mode and marks that only root can see, so the server cannot read them. The
 //! packer keeps the two capabilities that it needs, walks the tree beneath one descriptor, and
-//! writes an archive to a pipe. It never opens anything by a path of the host's.
+//! writes an archive to a pipe, under a filter of its own (`policy/packer.json`). It never opens anything by a path of the host's.
 
 use std::{
     ffi::OsString,
@@ -11,7 +11,10 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-use cloche_jail::sys::{self, CloneRequest, Cloned, Errno, Prctl};
+use cloche_jail::{
+    seccomp,
+    sys::{self, CloneRequest, Cloned, Errno, Prctl},
+};
 use cloche_layers::{Markers, Most, Upper, pack};
 use cloche_model::HomePath;
 use rustix::{
@@ -48,7 +51,10 @@ const COMPLETING: CapabilitySet = READING.union(CapabilitySet::FOWNER);
 impl Packer {
     /// Starts a packer for this; what it finds goes to the pipes.
     pub(super) fn start(self, request: &PackRequest, fds: &[OwnedFd]) -> io::Result<()> {
-        start(|| self.pack(request, fds))
+        start(|| {
+            install_filter()?;
+            self.pack(request, fds)
+        })
     }
 
     /// Starts one that waits for something to pack. While somebody waits, to start one takes as long
@@ -67,6 +73,7 @@ impl Packer {
             if self.privileged {
                 keep_only(COMPLETING)?;
             }
+            install_filter()?;
             let received = Inbox::new().receive::<PackRequest>(sys::owned(ONLY));
             let (request, fds) = received.map_err(io::Error::other)?;
             let packed = self.pack(&request, &fds);
@@ -112,6 +119,12 @@ fn start(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
             sys::exit(i32::from(work().is_err()))
         }
     }
+}
+
+/// From here on this process can read, write and end, and any other call ends it.
+fn install_filter() -> io::Result<()> {
+    sys::prctl(Prctl::NoNewPrivs, 1).map_err(os)?;
+    sys::seccomp_logged(seccomp::packer_filter()).map_err(os)
 }
 
 fn os(errno: Errno) -> io::Error {

@@ -51,6 +51,14 @@ pub(crate) enum Kind {
     Template,
 }
 
+/// The first packet to a new spawner: what it needs before it can make anything.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SpawnerSetup {
+    /// Whether the packet carries the directory of unpacked layers. By descriptor, since arguments
+    /// of the spawner are those of pid 1 of a cell, which every guest can read.
+    pub(crate) has_layers: bool,
+}
+
 /// From the executor.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Packet {

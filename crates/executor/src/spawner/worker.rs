@@ -28,7 +28,6 @@ use super::{
     held::{Held, Life},
     homes::{Homes, Housing},
     host_ids::GUEST_IDS,
-    keeper::Options,
     packer::Packer,
     plans::{Plans, Shape},
     protocol::{
@@ -46,8 +45,12 @@ const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Serves one executor until it closes the socket; the exit code of the process.
-pub(super) fn run(socket: &OwnedFd, options: &Options, change: &dyn Fn(Plan) -> Plan) -> i32 {
-    let ground = match ground::prepare(options.layers.as_deref()) {
+pub(super) fn run(
+    socket: &OwnedFd,
+    layers: Option<&OwnedFd>,
+    change: &dyn Fn(Plan) -> Plan,
+) -> i32 {
+    let ground = match ground::prepare(layers) {
         Ok(ground) => ground,
         Err(error) => {
             let reason = format!("cannot prepare the ground for cells: {error}");

@@ -48,8 +48,8 @@ pub(crate) enum Verdict {
     NoSuchProtocol,
     #[serde(rename = "EAFNOSUPPORT")]
     NoSuchFamily,
-    /// Not for rules: the answer to a foreign architecture.
-    #[serde(skip)]
+    /// The end of the process; for our own processes, and for a foreign architecture.
+    #[serde(rename = "kill")]
     Kill,
 }
 

@@ -2,6 +2,7 @@
 //! for random calls, and for random policies.
 
 mod machine;
+mod own_processes;
 mod random;
 mod strict;
 

@@ -1,0 +1,172 @@
+//! Runs in: `cloche doctor`.
+//!
+//! What a server would be on this host. Starts children that confine themselves as a server does and
+//! then try what it must not be able to do; judges by what became of them.
+
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    path::Path,
+    process::Command,
+};
+
+use clap::ValueEnum;
+use cloche_jail::launch::GUEST_OOM_SCORE;
+use serde::Serialize;
+
+use super::{
+    advice,
+    walls::{State, Wall},
+};
+use crate::identity::trial::{Attempt, ConfinedProcess};
+
+/// The signal of a call that a filter does not allow.
+const SIGSYS: i32 = 31;
+
+/// What the server would be, and what it could not do.
+#[derive(Serialize)]
+pub(super) struct ServerFindings {
+    /// The process that was tried; none where it could not be confined.
+    pub(super) process: Option<ConfinedProcess>,
+    /// Why there is none.
+    pub(super) why: Option<String>,
+    /// What every guest has, whatever the spawner has.
+    pub(super) guest_oom_score_adj: i32,
+    pub(super) attempts: Vec<Tried>,
+}
+
+/// One thing that was tried from inside.
+#[derive(Serialize)]
+pub(super) struct Tried {
+    pub(super) attempt: Attempt,
+    /// Whether it went as it must.
+    pub(super) held: bool,
+    /// What happened.
+    pub(super) how: String,
+}
+
+/// Tries everything.
+pub(super) fn examine() -> ServerFindings {
+    let mut findings = ServerFindings {
+        process: None,
+        why: None,
+        guest_oom_score_adj: GUEST_OOM_SCORE,
+        attempts: Vec::new(),
+    };
+    if let Err(error) = try_all(&mut findings) {
+        findings.why = Some(error.to_string());
+    }
+    findings
+}
+
+fn try_all(findings: &mut ServerFindings) -> io::Result<()> {
+    let place = tempfile::tempdir()?;
+    // Everybody could read the bait, if it were only for modes.
+    fs::set_permissions(place.path(), Permissions::from_mode(0o755))?;
+    let bait = place.path().join("bait");
+    fs::write(&bait, "read\n")?;
+    fs::set_permissions(&bait, Permissions::from_mode(0o644))?;
+    for attempt in Attempt::value_variants() {
+        let (said, killed) = run(*attempt, place.path(), &bait)?;
+        if *attempt == Attempt::Report {
+            findings.process = Some(serde_json::from_str(&said)?);
+            continue;
+        }
+        let done = said == "done" && !killed;
+        let held = done == (*attempt == Attempt::WriteInside);
+        let how = if killed { "killed (SIGSYS)".to_owned() } else { said };
+        findings.attempts.push(Tried { attempt: *attempt, held, how });
+    }
+    Ok(())
+}
+
+/// What a child said, and whether the filter ended it.
+fn run(attempt: Attempt, place: &Path, bait: &Path) -> io::Result<(String, bool)> {
+    let name = attempt.to_possible_value().map(|value| value.get_name().to_owned());
+    let output = Command::new("/proc/self/exe")
+        .args(["__confined", &name.unwrap_or_default(), "--data-dir"])
+        .arg(place.join("data"))
+        .arg("--bait")
+        .arg(bait)
+        .output()?;
+    let killed = output.status.signal() == Some(SIGSYS);
+    if !killed && !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(io::Error::other(said));
+    }
+    Ok((String::from_utf8_lossy(&output.stdout).trim().to_owned(), killed))
+}
+
+/// The server's walls, as others are shown.
+pub(super) fn walls(findings: &ServerFindings) -> Vec<Wall> {
+    const WALLS: [(&str, &str, &[Attempt]); 5] = [
+        (
+            "server:user",
+            "root's powers for a server that was broken into",
+            &[Attempt::BecomeRoot, Attempt::ReadShadow],
+        ),
+        ("server:root", "reading the host's files through the server", &[Attempt::ReadOutside]),
+        (
+            "server:landlock",
+            "writing outside the data directory",
+            &[Attempt::WriteOutside, Attempt::WriteInside],
+        ),
+        (
+            "server:seccomp",
+            "programs, processes and mounts from the server",
+            &[Attempt::Execute, Attempt::Fork, Attempt::Mount],
+        ),
+        (
+            "packer:seccomp",
+            "programs from a packer, which has capabilities",
+            &[Attempt::PackerExecute],
+        ),
+    ];
+    let missing = findings.process.as_ref().map(|process| process.missing.as_slice());
+    let judge = |(name, stops, attempts): (&'static str, &'static str, &[Attempt])| {
+        let said = missing.unwrap_or_default().iter().find(|(wall, _)| wall == name);
+        let fell =
+            findings.attempts.iter().find(|tried| !tried.held && attempts.contains(&tried.attempt));
+        let why = said
+            .map(|(_, why)| why.clone())
+            .or_else(|| fell.map(|tried| format!("{:?}: {}", tried.attempt, tried.how)))
+            .or_else(|| findings.why.clone());
+        let state = if why.is_some() { State::Missing } else { State::Present };
+        let how = why.is_some().then(|| advice::how_to_get(name));
+        Wall { name, stops, state, why, how }
+    };
+    WALLS.into_iter().map(judge).collect()
+}
+
+/// The same for people.
+pub(super) fn lines(findings: &ServerFindings) -> Vec<String> {
+    let Some(process) = &findings.process else {
+        let why = findings.why.as_deref().unwrap_or("no answer");
+        return vec![format!("none     server             {why}")];
+    };
+    let name = process.user.as_deref().unwrap_or("no name");
+    let change = if process.changed_user { "becomes" } else { "stays" };
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let line = |what: &str, text: String| format!("         {what:<18} {text}");
+    vec![
+        line("server user", format!("{change} {}:{} ({name})", process.uid, process.gid)),
+        line(
+            "server process",
+            format!(
+                "capabilities: {}, no new privileges: {}, system call filter: {}",
+                if process.capabilities { "some" } else { "none" },
+                yes(process.no_new_privs),
+                yes(process.seccomp),
+            ),
+        ),
+        line("data directory", format!("mode {:04o}", process.data_dir_mode)),
+        line(
+            "oom_score_adj",
+            format!(
+                "server and spawner {}, guests {}",
+                process.oom_score_adj, findings.guest_oom_score_adj
+            ),
+        ),
+    ]
+}

@@ -1,0 +1,142 @@
+//! Runs in: server (root until it is confined, then its own user).
+//!
+//! Who the server is once its spawner runs, and what it can still reach. As root it becomes a user
+//! of its own; then it leaves the host's mounts for a root with its data directory and what name
+//! lookups and TLS read, and takes Landlock and a system call filter. To be done while there is one
+//! thread.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use cloche_executor::StartError;
+use cloche_jail::{privileges, seccomp, sys};
+
+mod data_dir;
+mod landlock;
+mod private_root;
+pub(crate) mod trial;
+mod user;
+
+pub(crate) use data_dir::{DataDirError, make_private};
+pub(crate) use user::ServerUser;
+
+use crate::serve::Failure;
+
+/// What the kernel adds to the badness of server and spawner when the host runs out of memory:
+/// nearly everything else goes first.
+pub(crate) const OOM_SCORE: i32 = -900;
+
+/// What the server goes on to use.
+#[derive(Debug, Default)]
+pub(crate) struct Needs {
+    /// The directory that it writes to; an executor sidecar has none.
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Files and directories that it reads beyond those that every server reads.
+    pub(crate) reads: Vec<PathBuf>,
+    /// Whether it runs cells. It then reads files of homes that lie on no mount of its own, which
+    /// Landlock would refuse: what it can read is then up to the private root alone.
+    pub(crate) runs_cells: bool,
+}
+
+/// Files that are made from now on are the server's alone.
+pub(crate) fn set_private_umask() {
+    use rustix::fs::Mode;
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Has the kernel end nearly everything else before this process and its spawner. Cells get a score
+/// of their own. An ordinary user has no such protection to give.
+pub(crate) fn protect_from_oom() {
+    if rustix::process::geteuid().is_root()
+        && let Err(error) = fs::write("/proc/self/oom_score_adj", OOM_SCORE.to_string())
+    {
+        tracing::warn!(%error, "the server is not protected when the host runs out of memory");
+    }
+}
+
+/// A wall that is missing, and why.
+type Missing = (String, String);
+
+/// Becomes the user, and keeps nothing but what is needed. Refuses where a wall cannot be built and
+/// is not allowed to be missing.
+pub(crate) fn confine(
+    user: &ServerUser,
+    needs: &Needs,
+    allow_missing: &[String],
+) -> Result<(), Failure> {
+    let mut missing = build_walls(user, needs)?;
+    missing.retain(|(wall, _)| !allow_missing.contains(wall));
+    if missing.is_empty() { Ok(()) } else { Err(StartError::Missing(missing).into()) }
+}
+
+/// Takes every wall there is, and names those that this host does not have.
+fn build_walls(user: &ServerUser, needs: &Needs) -> Result<Vec<Missing>, Failure> {
+    let mut missing = Vec::new();
+    let reads = reads(needs);
+    let built = private_root::enter(&reads, needs.data_dir.as_deref());
+    match user {
+        ServerUser::Become { uid, gid, .. } => privileges::become_user(*uid, *gid)?,
+        ServerUser::Keep { .. } => privileges::drop_all()?,
+    }
+    privileges::forbid_inspection()?;
+    if let Some(data_dir) = &needs.data_dir {
+        check_reach(data_dir)?;
+    }
+    // Where the root is the host's, Landlock is what keeps the server from reading it.
+    let governs_reads = built.is_err() && !needs.runs_cells;
+    if let Err(error) = &built
+        && !governs_reads
+    {
+        missing.push(("server:root".to_owned(), error.to_string()));
+    }
+    if let Err(why) = landlock::restrict(&reads, needs.data_dir.as_deref(), governs_reads) {
+        missing.push(("server:landlock".to_owned(), why));
+    }
+    if let Err(errno) = sys::seccomp_logged(seccomp::server_filter()) {
+        let why = io::Error::from_raw_os_error(errno.0).to_string();
+        missing.push(("server:seccomp".to_owned(), why));
+    }
+    Ok(missing)
+}
+
+/// Without a root of its own the server walks the host's directories as its new user.
+fn check_reach(data_dir: &Path) -> Result<(), DataDirError> {
+    std::env::set_current_dir(data_dir)
+        .map_err(|source| DataDirError::Unreachable { path: data_dir.to_owned(), source })
+}
+
+/// What name lookups, TLS, time zones and the number of processors are read from.
+const EVERY_SERVER_READS: [&str; 10] = [
+    "/etc",
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/bin",
+    "/nix/store",
+    "/sys/fs/cgroup",
+    "/sys/devices/system/cpu",
+    "/proc",
+];
+
+fn reads(needs: &Needs) -> Vec<PathBuf> {
+    let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+    let certificates = variables.into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let all = EVERY_SERVER_READS.into_iter().map(PathBuf::from);
+    let all = all.chain(resolver()).chain(certificates).chain(needs.reads.iter().cloned());
+    all.filter_map(|path| std::path::absolute(path).ok()).filter(|path| path.exists()).collect()
+}
+
+/// Where the addresses of name servers are, if that is not in `/etc`: the directory, since the file
+/// is replaced when they change.
+fn resolver() -> Option<PathBuf> {
+    let file = fs::canonicalize("/etc/resolv.conf").ok()?;
+    if file.starts_with("/etc") || file.starts_with("/usr") {
+        return None;
+    }
+    let directory = file.parent()?;
+    let is_its_own = directory.components().count() > 2;
+    Some(if is_its_own { directory.to_owned() } else { file })
+}

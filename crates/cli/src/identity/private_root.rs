@@ -1,0 +1,151 @@
+//! Runs in: server (root until it is confined, then its own user).
+//!
+//! A root file system of the server's own: an empty tmpfs with a few directories of the host's bound
+//! read-only at their own paths, and the data directory at its path. So the data directory may lie
+//! below a directory that only root can enter, and the rest of the host is not there to be read.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::symlink},
+    },
+    path::{Path, PathBuf},
+};
+
+use cloche_jail::sys::{self, Errno};
+use rustix::fs::Mode;
+
+const NEW_USER: u64 = 0x1000_0000;
+const NEW_MOUNT: u64 = 0x0002_0000;
+const PRIVATE_REC: u64 = 1 << 18 | 16384;
+const READ_ONLY: u64 = 1;
+const NOSUID_NODEV: u64 = 2 | 4;
+const NOEXEC: u64 = 8;
+const REMOUNT_BIND: u64 = 32 | 4096;
+const REMOUNT: u64 = 32;
+/// Where the new root is put together; the host's is covered only in our own mount namespace.
+const STAGE: &str = "/tmp";
+/// What libraries open by name.
+const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
+
+/// A part of the host, held open, and where it goes.
+struct Part {
+    path: PathBuf,
+    tree: OwnedFd,
+    is_directory: bool,
+    writable: bool,
+}
+
+/// Leaves the host's mounts for a root that holds these parts. After an error everything is as
+/// visible as before.
+pub(super) fn enter(reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()> {
+    let is_root = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
+    if !is_root {
+        enter_user_namespace()?;
+    }
+    mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
+    let mut parts = Vec::new();
+    let mut links = Vec::new();
+    for path in reads.iter().map(PathBuf::as_path).chain(DEVICES.map(Path::new)) {
+        match fs::read_link(path) {
+            // The links of a merged /usr.
+            Ok(target) if path.parent() == Some(Path::new("/")) => {
+                links.push((path.to_owned(), target));
+            }
+            _ => parts.extend(Part::open(path, false)),
+        }
+    }
+    if let Some(data_dir) = data_dir {
+        parts.push(Part::open(data_dir, true)?);
+    }
+    // Outer directories first, or they would cover what lies in them.
+    parts.sort_by_key(|part| part.path.components().count());
+    let umask = rustix::process::umask(Mode::WGRP | Mode::WOTH);
+    let built = build(&parts, &links);
+    rustix::process::umask(umask);
+    if let Err(error) = built {
+        let _ = rustix::mount::unmount(STAGE, rustix::mount::UnmountFlags::DETACH);
+        return Err(error);
+    }
+    std::env::set_current_dir(STAGE)?;
+    sys::pivot_here().map_err(os)?;
+    mount(c"", Path::new("/"), c"", REMOUNT | READ_ONLY | NOSUID_NODEV, c"")?;
+    std::env::set_current_dir(data_dir.unwrap_or(Path::new("/")))
+}
+
+fn build(parts: &[Part], links: &[(PathBuf, PathBuf)]) -> io::Result<()> {
+    let root = Path::new(STAGE);
+    mount(c"cloche", root, c"tmpfs", NOSUID_NODEV, c"mode=755,size=1m")?;
+    for (path, target) in links {
+        symlink(target, inside(path))?;
+    }
+    for part in parts {
+        let place = inside(&part.path);
+        match part.is_directory {
+            true => fs::create_dir_all(&place)?,
+            false => {
+                fs::create_dir_all(place.parent().unwrap_or(root))?;
+                if !place.exists() {
+                    fs::write(&place, "")?;
+                }
+            }
+        }
+        if part.path == Path::new("/proc") && mount_own_proc(&place).is_ok() {
+            continue;
+        }
+        sys::attach_mount(part.tree.as_raw_fd(), &text(&place)).map_err(os)?;
+        if !part.writable && part.is_directory {
+            // Refused where the host's own flags must stay; modes and Landlock forbid writing anyway.
+            let flags = REMOUNT_BIND | READ_ONLY | NOSUID_NODEV;
+            let _ = mount(c"", &place, c"", flags, c"");
+        }
+    }
+    Ok(())
+}
+
+/// A view of `/proc` in which processes of other users do not exist. Only root may make one.
+fn mount_own_proc(place: &Path) -> io::Result<()> {
+    mount(c"proc", place, c"proc", NOSUID_NODEV | NOEXEC, c"hidepid=2")
+}
+
+/// As an ordinary user: mounts are ours to change in a user namespace, where we stay who we are.
+fn enter_user_namespace() -> io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::unshare(NEW_USER | NEW_MOUNT).map_err(os)?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
+}
+
+impl Part {
+    fn open(path: &Path, writable: bool) -> io::Result<Self> {
+        let is_directory = fs::metadata(path)?.is_dir();
+        let tree = sys::owned(sys::open_tree(&text(path)).map_err(os)?);
+        Ok(Self { path: path.to_owned(), tree, is_directory, writable })
+    }
+}
+
+/// Where a path of the host's is in the root that is being built.
+fn inside(path: &Path) -> PathBuf {
+    Path::new(STAGE).join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn mount(
+    source: &std::ffi::CStr,
+    target: &Path,
+    kind: &std::ffi::CStr,
+    flags: u64,
+    data: &std::ffi::CStr,
+) -> io::Result<()> {
+    sys::mount(source, &text(target), kind, flags, data).map_err(os)
+}
+
+fn text(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+fn os(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}

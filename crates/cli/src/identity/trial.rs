@@ -1,0 +1,168 @@
+//! Runs in: a child of `cloche doctor`, confined as a server is.
+//!
+//! Confines itself on a data directory of its own and then tries one thing that a server must not be
+//! able to do. The doctor judges by the answer, or by the signal that ends this process.
+
+use std::{
+    fs, io,
+    os::unix::{fs::MetadataExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use clap::{Args, ValueEnum};
+use cloche_jail::{
+    seccomp,
+    sys::{self, Prctl},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Missing, Needs, ServerUser, build_walls, make_private, protect_from_oom};
+use crate::serve::Failure;
+
+/// What is tried from inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Attempt {
+    /// Nothing: says what the process is.
+    Report,
+    /// Reading the host's passwords.
+    ReadShadow,
+    /// Reading a file that everybody on the host can read.
+    ReadOutside,
+    /// Making a file beside the data directory.
+    WriteOutside,
+    /// Making a file in the data directory, which must succeed.
+    WriteInside,
+    /// Starting a program.
+    Execute,
+    /// A second process.
+    Fork,
+    /// Mounting something.
+    Mount,
+    /// Becoming root.
+    BecomeRoot,
+    /// Starting a program under the filter of a packer.
+    PackerExecute,
+}
+
+/// What the hidden command takes.
+#[derive(Args)]
+pub(crate) struct TrialArguments {
+    attempt: Attempt,
+    #[arg(long)]
+    data_dir: PathBuf,
+    /// A file outside that everybody can read.
+    #[arg(long)]
+    bait: PathBuf,
+}
+
+/// What a confined process says of itself.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ConfinedProcess {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// The name of its user, if it has one.
+    pub(crate) user: Option<String>,
+    /// Whether it has become another user than the one who started it.
+    pub(crate) changed_user: bool,
+    /// No groups beside its own.
+    pub(crate) groups_dropped: bool,
+    pub(crate) no_new_privs: bool,
+    pub(crate) seccomp: bool,
+    pub(crate) capabilities: bool,
+    pub(crate) oom_score_adj: i32,
+    /// The mode of its data directory.
+    pub(crate) data_dir_mode: u32,
+    pub(crate) missing: Vec<Missing>,
+}
+
+/// Confines this process and tries.
+pub(crate) fn main(arguments: &TrialArguments) -> ExitCode {
+    match attempt(arguments) {
+        Ok(said) => {
+            say(&said);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            crate::complain(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "this is what the doctor reads")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+fn attempt(arguments: &TrialArguments) -> Result<String, Failure> {
+    if arguments.attempt == Attempt::PackerExecute {
+        sys::prctl(Prctl::NoNewPrivs, 1).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        sys::seccomp_logged(seccomp::packer_filter())
+            .map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        return Ok(answer(execute()));
+    }
+    let user = ServerUser::choose(None)?;
+    super::set_private_umask();
+    make_private(&arguments.data_dir, &user)?;
+    protect_from_oom();
+    let data_dir = Some(arguments.data_dir.clone());
+    let needs = Needs { data_dir, reads: Vec::new(), runs_cells: true };
+    let missing = build_walls(&user, &needs)?;
+    let refused = |errno: sys::Errno| io::Error::from_raw_os_error(errno.0);
+    Ok(match arguments.attempt {
+        Attempt::Report => serde_json::to_string(&report(&user, missing, &arguments.data_dir)?)?,
+        Attempt::ReadShadow => answer(fs::read("/etc/shadow").map(drop)),
+        Attempt::ReadOutside => answer(fs::read(&arguments.bait).map(drop)),
+        Attempt::WriteOutside => answer(fs::write(arguments.bait.with_extension("new"), "")),
+        Attempt::WriteInside => answer(fs::write(arguments.data_dir.join("written"), "")),
+        Attempt::Execute | Attempt::PackerExecute => answer(execute()),
+        Attempt::Fork => answer(sys::fork().map(drop).map_err(refused)),
+        Attempt::Mount => answer(sys::mount(c"t", c"/", c"tmpfs", 0, c"").map_err(refused)),
+        Attempt::BecomeRoot => answer(sys::become_user(0, 0, true).map_err(refused)),
+    })
+}
+
+fn execute() -> io::Result<()> {
+    Err(Command::new("/proc/self/exe").arg("--version").exec())
+}
+
+/// `done`, or the reason why not.
+fn answer(tried: io::Result<()>) -> String {
+    tried.map_or_else(|error| error.to_string(), |()| "done".to_owned())
+}
+
+fn report(
+    user: &ServerUser,
+    missing: Vec<Missing>,
+    data_dir: &Path,
+) -> io::Result<ConfinedProcess> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|line| line.trim_start_matches(':').trim().to_owned()).unwrap_or_default()
+    };
+    let first = |name: &str| {
+        let all = field(name);
+        all.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_default()
+    };
+    let name = match user {
+        ServerUser::Become { name, .. } => name.clone(),
+        ServerUser::Keep { .. } => None,
+    };
+    let oom_score_adj = fs::read_to_string("/proc/self/oom_score_adj")?;
+    Ok(ConfinedProcess {
+        uid: first("Uid"),
+        gid: first("Gid"),
+        user: name,
+        changed_user: matches!(user, ServerUser::Become { .. }),
+        groups_dropped: field("Groups").is_empty(),
+        no_new_privs: field("NoNewPrivs") == "1",
+        seccomp: field("Seccomp") == "2",
+        capabilities: field("CapEff").chars().any(|digit| digit != '0'),
+        oom_score_adj: oom_score_adj.trim().parse().unwrap_or_default(),
+        data_dir_mode: fs::metadata(data_dir)?.mode() & 0o7777,
+        missing,
+    })
+}

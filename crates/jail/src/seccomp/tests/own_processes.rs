@@ -1,0 +1,96 @@
+//! Runs in: test.
+//!
+//! The filters of our own processes: what ends a server or a packer, and what they need.
+
+use super::{
+    super::{
+        bpf::{self, return_value},
+        packer_filter,
+        policy::{Policy, Verdict},
+        server_filter,
+        table::{Arch, Table},
+    },
+    machine::{Call, run},
+};
+
+const SERVER: &str = include_str!("../../../policy/server.json");
+const PACKER: &str = include_str!("../../../policy/packer.json");
+
+/// Asserts on every architecture that has the call.
+#[track_caller]
+fn expect(policy: &str, verdict: Verdict, name: &str, args: &[u64]) {
+    let policy = Policy::parse(policy).unwrap();
+    let mut all = [0; 6];
+    all[..args.len()].copy_from_slice(args);
+    let having = Arch::ALL.into_iter().filter_map(|arch| Some((arch, arch.number(name)?)));
+    let having: Vec<_> = having.collect();
+    assert!(!having.is_empty(), "{name} is no system call");
+    for (arch, number) in having {
+        let program = bpf::compile(&Table::new(&policy, arch).unwrap()).unwrap();
+        let value = run(&program, &Call { number, arch: arch.audit(), args: all }).value;
+        assert_eq!(value, return_value(verdict), "{name}{args:x?} on {arch:?}");
+    }
+}
+
+#[test]
+fn the_embedded_filters_are_the_compiled_policies() {
+    let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
+    for (text, embedded) in [(SERVER, server_filter()), (PACKER, packer_filter())] {
+        let table = Table::new(&Policy::parse(text).unwrap(), arch).unwrap();
+        assert_eq!(embedded, bpf::bytes(&bpf::compile(&table).unwrap()));
+    }
+}
+
+#[test]
+fn programs_processes_mounts_and_other_users_end_server_and_packer() {
+    for call in [
+        "execve", "execveat", "ptrace", "process_vm_writev", "pidfd_getfd", "mount", "umount2",
+        "pivot_root", "chroot", "setns", "unshare", "open_tree", "move_mount", "fsopen", "setuid",
+        "setgid", "setresuid", "setresgid", "setgroups", "bpf", "perf_event_open", "userfaultfd",
+        "io_uring_setup", "kexec_load", "kexec_file_load", "init_module", "finit_module",
+        "keyctl", "reboot", "swapon", "clock_settime", "fork", "vfork",
+    ] {
+        expect(SERVER, Verdict::Kill, call, &[]);
+        expect(PACKER, Verdict::Kill, call, &[]);
+    }
+    expect(SERVER, Verdict::Kill, "capset", &[]);
+    expect(SERVER, Verdict::Kill, "open_by_handle_at", &[]);
+}
+
+#[test]
+fn the_server_makes_threads_and_no_processes() {
+    let (thread, fork, vfork, user) = (0x003d_0f00, 0x0120_0011, 0x4111, 0x1001_0000);
+    expect(SERVER, Verdict::Allow, "clone", &[thread]);
+    expect(SERVER, Verdict::Kill, "clone", &[fork]);
+    expect(SERVER, Verdict::Kill, "clone", &[vfork]);
+    expect(SERVER, Verdict::Kill, "clone", &[user]);
+    expect(SERVER, Verdict::NotImplemented, "clone3", &[]);
+    expect(PACKER, Verdict::Kill, "clone", &[thread]);
+}
+
+#[test]
+fn the_server_has_tcp_udp_and_local_sockets() {
+    for (family, kind, protocol) in [(1, 1, 0), (2, 1, 6), (10, 2, 17), (2, 0x80801, 0), (16, 3, 0)]
+    {
+        expect(SERVER, Verdict::Allow, "socket", &[family, kind, protocol]);
+    }
+    for (family, kind, protocol) in [(2, 3, 1), (17, 3, 0), (40, 1, 0), (38, 5, 0), (16, 3, 9)] {
+        expect(SERVER, Verdict::NoSuchFamily, "socket", &[family, kind, protocol]);
+    }
+    expect(PACKER, Verdict::Kill, "socket", &[2, 1, 0]);
+    expect(PACKER, Verdict::Kill, "connect", &[]);
+}
+
+#[test]
+fn written_memory_of_the_server_does_not_become_code() {
+    expect(SERVER, Verdict::Allow, "mprotect", &[0, 0, 3]);
+    expect(SERVER, Verdict::NotPermitted, "mprotect", &[0, 0, 5]);
+}
+
+#[test]
+fn the_server_makes_whiteouts_and_no_devices() {
+    expect(SERVER, Verdict::Allow, "mknodat", &[0, 0, 0o020_000, 0]);
+    expect(SERVER, Verdict::NotPermitted, "mknodat", &[0, 0, 0o020_666, 0x103]);
+    expect(SERVER, Verdict::NotPermitted, "mknodat", &[0, 0, 0o060_600, 0]);
+    expect(SERVER, Verdict::Allow, "mknodat", &[0, 0, 0o010_600, 0]);
+}
