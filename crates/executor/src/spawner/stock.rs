@@ -29,7 +29,7 @@ const LEVEL: usize = 4;
 /// How many cgroups are kept for the next cells, and how many whose gauges may still be read.
 const MOST_CGROUPS: usize = 32;
 /// How many cgroups of the past are kept for the page cache that is charged to them.
-const MOST_CACHED: usize = 128;
+const MOST_CACHED: usize = 64;
 /// How long page cache is given back when we end.
 const LAST_MOMENTS: Duration = Duration::from_millis(200);
 
@@ -118,11 +118,12 @@ impl Stock {
 
     /// Lets go of a cgroup without members. Removed with page cache it would stay in the kernel for as
     /// long as that does. The next cells may read the same files, so some are kept as they are.
-    fn dismiss(&mut self, cgroup: Cgroup) {
+    fn dismiss(&mut self, mut cgroup: Cgroup) {
         if cgroup.page_cache() == 0 {
             self.leaving.push(cgroup);
             return;
         }
+        cgroup.close_files();
         self.cached.push_back(cgroup);
         if self.cached.len() > 2 * MOST_CACHED {
             // It has not been quiet for long.
