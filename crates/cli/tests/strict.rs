@@ -82,7 +82,10 @@ async fn python_node_and_bash_run_under_the_strict_profile() {
         let config = Config { pool, ..Config::with_program(binary()) };
         let executor = match Executor::start(config).await {
             Ok(executor) => executor,
-            Err(error) => return skip(&error.to_string()),
+            Err(error) => {
+                skip(&error.to_string());
+                return;
+            }
         };
         for (language, code, expected) in PROGRAMS {
             if let Some(printed) = run(&executor, *language, code).await {

@@ -5,10 +5,11 @@
 //! A network is used once. A cgroup is used again after cells that have left nothing in it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fs::File,
     io,
     os::fd::{AsRawFd, OwnedFd},
+    time::{Duration, Instant},
 };
 
 use cloche_jail::{
@@ -27,6 +28,10 @@ const NEW_NET: u64 = 0x4000_0000;
 const LEVEL: usize = 4;
 /// How many cgroups are kept for the next cells, and how many whose gauges may still be read.
 const MOST_CGROUPS: usize = 32;
+/// How many cgroups of the past are kept for the page cache that is charged to them.
+const MOST_CACHED: usize = 64;
+/// How long page cache is given back when we end.
+const LAST_MOMENTS: Duration = Duration::from_millis(200);
 
 /// There for the next cells.
 pub(super) struct Stock {
@@ -37,8 +42,8 @@ pub(super) struct Stock {
     read: BTreeMap<CellId, (CgroupLimits, Cgroup)>,
     /// Not to be used again, and not removed yet.
     leaving: Vec<Cgroup>,
-    /// The same, with page cache that the kernel is to let go of first, when it is quiet.
-    cached: Vec<Cgroup>,
+    /// The same, with page cache, the oldest first.
+    cached: VecDeque<Cgroup>,
     /// What the next cgroups will most likely be asked to hold to.
     limits: Option<CgroupLimits>,
     /// Our own network, to go back to.
@@ -58,7 +63,7 @@ impl Stock {
             cgroups: Vec::new(),
             read: BTreeMap::new(),
             leaving: Vec::new(),
-            cached: Vec::new(),
+            cached: VecDeque::new(),
             limits: None,
             home: File::open("/proc/self/ns/net").ok().map(OwnedFd::from),
             made: 0,
@@ -111,23 +116,27 @@ impl Stock {
         true
     }
 
-    /// Lets go of a cgroup without members. With page cache it would stay in the kernel for as long
-    /// as that does, so the page cache goes first.
-    fn dismiss(&mut self, cgroup: Cgroup) {
+    /// Lets go of a cgroup without members. Removed with page cache it would stay in the kernel for as
+    /// long as that does. The next cells may read the same files, so some are kept as they are.
+    fn dismiss(&mut self, mut cgroup: Cgroup) {
         if cgroup.page_cache() == 0 {
             self.leaving.push(cgroup);
             return;
         }
-        self.cached.push(cgroup);
-        if self.cached.len() > MOST_CGROUPS {
+        cgroup.close_files();
+        self.cached.push_back(cgroup);
+        if self.cached.len() > 2 * MOST_CACHED {
             // It has not been quiet for long.
-            self.drop_page_cache();
+            self.drop_oldest_page_cache();
         }
     }
 
-    /// Has the kernel let go of the page cache of one; false when there is none.
-    fn drop_page_cache(&mut self) -> bool {
-        let Some(cgroup) = self.cached.pop() else { return false };
+    /// Has the kernel let go of the oldest page cache, if there is too much; false if there is not.
+    fn drop_oldest_page_cache(&mut self) -> bool {
+        if self.cached.len() <= MOST_CACHED {
+            return false;
+        }
+        let Some(cgroup) = self.cached.pop_front() else { return false };
         cgroup.drop_page_cache();
         self.leaving.push(cgroup);
         true
@@ -162,7 +171,7 @@ impl Stock {
     pub(super) fn is_short(&self, with_cgroups: bool) -> bool {
         // If nobody has asked for a cell yet, what will be asked for is not known.
         self.limits.is_some()
-            && (!self.cached.is_empty()
+            && (self.cached.len() > MOST_CACHED
                 || matches!(self.spare, Some(None))
                 || self.networks.len() < LEVEL
                 || with_cgroups && self.wants_cgroup().is_some())
@@ -181,7 +190,7 @@ impl Stock {
             // Nobody has asked for a cell yet: what will be asked for is not known.
             return false;
         }
-        if self.drop_page_cache() {
+        if self.drop_oldest_page_cache() {
             return true;
         }
         if matches!(self.spare, Some(None))
@@ -225,8 +234,9 @@ impl Drop for Stock {
         let idle = self.cgroups.drain(..).map(|(_, cgroup)| cgroup);
         let read = std::mem::take(&mut self.read).into_values().map(|(_, cgroup)| cgroup);
         let cached = self.cached.drain(..);
+        let until = Instant::now() + LAST_MOMENTS;
         for mut cgroup in idle.chain(read).chain(self.leaving.drain(..)).chain(cached) {
-            if cgroup.page_cache() > 0 {
+            if Instant::now() < until && cgroup.page_cache() > 0 {
                 cgroup.drop_page_cache();
             }
             // Nobody is in it, so it goes at once.

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Cgroup, field};
+use super::{Cgroup, Gauges, field};
 
 /// The files of one version: what is cached, and what reclaims it.
 const V1: (&str, &str) = ("cache", "memory.force_empty");
@@ -21,6 +21,13 @@ impl Cgroup {
     pub fn is_empty(&self) -> bool {
         let members = |dir: &PathBuf| fs::read_to_string(dir.join("cgroup.procs"));
         self.dirs.iter().all(|dir| members(dir).is_ok_and(|members| members.is_empty()))
+    }
+
+    /// Closes its files, for one that is neither entered nor read any more.
+    pub fn close_files(&mut self) {
+        self.doors.clear();
+        self.gauges = Gauges::default();
+        self.renewal = None;
     }
 
     /// Bytes of the host's files that are cached at its expense. Files of a tmpfs are not: they go
