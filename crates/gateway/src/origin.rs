@@ -38,8 +38,7 @@ pub(crate) fn check_host(parts: &Parts) -> Result<(), ApiError> {
 
 fn is_address_or_localhost(host: &str) -> bool {
     let Ok(url) = Url::parse(&format!("http://{host}/")) else { return false };
-    let plain = url.username().is_empty() && url.password().is_none() && url.path() == "/";
-    plain
+    !host.contains(['/', '\\', '?', '#', '@'])
         && match url.host() {
             Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
             Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,

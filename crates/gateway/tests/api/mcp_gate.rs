@@ -170,7 +170,7 @@ async fn the_form_shows_files_and_stdin_of_a_call_in_full() {
     for part in [
         "code:\n    import helper\\u{200b}\n",
         "stdin_data:\n    in\\u{e0041}put\n",
-        "file helper.py, 23 bytes:\n    print('unseen')\\u{202e}\n",
+        "file helper.py, 18 bytes:\n    print('unseen')\\u{202e}\n",
         "file b.bin, 2 bytes: !! BINARY, NOT SHOWN, sha256 06eb7d6a69ee19e5",
     ] {
         assert!(said.contains(part), "{part:?} is not in {said}");

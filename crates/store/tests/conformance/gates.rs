@@ -6,8 +6,8 @@ use cloche_model::{
     HomeState, KeyId, Moment, Plan, PointKind, Team, TeamId, Tool, ToolPolicy, TraceId,
 };
 use cloche_store::{
-    Answer, Append, ApprovalFilter, Asked, Begun, CallId, DecisionFilter, Moved, QuestionLimits, Squash,
-    Store, ThreadKey,
+    Answer, Append, ApprovalFilter, Asked, Begun, CallId, DecisionFilter, Moved, QuestionLimits,
+    Squash, Store, ThreadKey,
 };
 
 use crate::{
@@ -218,7 +218,10 @@ pub(crate) async fn what_is_late_does_not_count(store: &dyn Store) {
     // What has run out makes room, and can be asked again.
     let again =
         Approval { id: approval(9).id, created_at: SOON, expires_at: Moment(2000), ..approval(1) };
-    let asked = store.ask(again, 1, decision(6, DecisionKind::Asked)).await.unwrap();
+    let asked = store
+        .ask(again, QuestionLimits { count: 1, ..MOST }, decision(6, DecisionKind::Asked))
+        .await
+        .unwrap();
     assert_eq!(asked, Asked::New);
     for n in [1, 2] {
         let expired = decision(10 + n, DecisionKind::Expired);
@@ -233,7 +236,7 @@ pub(crate) async fn what_is_late_does_not_count(store: &dyn Store) {
 pub(crate) async fn time_and_an_answer_do_not_both_win(store: &dyn Store) {
     for n in 1..=20 {
         let asked = decision(100 + n, DecisionKind::Asked);
-        store.ask(approval(n), 100, asked).await.unwrap();
+        store.ask(approval(n), QuestionLimits { count: 100, ..MOST }, asked).await.unwrap();
         let approval = approval(n).id;
         // The clock of one is a moment before the end, the other's a moment after.
         let (answered, expired) = tokio::join!(
