@@ -212,7 +212,9 @@ mod tests {
         let all: Vec<u8> = (0..1_000_003_u32).map(|n| (n % 251) as u8).collect();
         for (limit, piece) in [(10_u64, 1000), (100_000, 7777), (0, 300_000), (2_000_000, 65_536)] {
             let mut captured = Captured::default();
-            all.chunks(piece).for_each(|piece| captured.keep(piece, limit));
+            for piece in all.chunks(piece) {
+                captured.keep(piece, limit);
+            }
             let head = usize::try_from(limit).unwrap().min(all.len());
             assert_eq!(captured.bytes, all[..head]);
             assert_eq!(captured.dropped, (all.len() - head) as u64);

@@ -199,3 +199,27 @@ async fn the_server_may_open_as_many_files_as_its_hard_limit_and_cells_may_not()
     let of_cell: u64 = result["stdout"].as_str().unwrap().trim().parse().unwrap();
     assert!(of_cell <= 4096, "{of_cell}");
 }
+
+#[tokio::test]
+async fn bodies_announced_by_expect_and_chunked_bodies_are_read() {
+    let Some(host) = Host::start().await else { return };
+    let body = r#"{"code": "print(3)"}"#;
+    let length = format!("expect: 100-continue\r\ncontent-length: {}\r\n", body.len());
+    let mut waiting = say(&host, head(&host, &length).as_bytes()).await;
+    let mut asked = [0; 12];
+    timeout(PATIENCE, waiting.read_exact(&mut asked)).await.unwrap().unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100");
+    waiting.write_all(body.as_bytes()).await.unwrap();
+    let chunked = "transfer-encoding: chunked\r\nconnection: close\r\n";
+    let chunks = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let mut sent = say(&host, (head(&host, chunked) + &chunks).as_bytes()).await;
+    for stream in [&mut waiting, &mut sent] {
+        let mut text = String::new();
+        while !text.contains("\"stdout\":\"3\\n\"") {
+            let mut bytes = [0; 1024];
+            let read = timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
+            assert!(read > 0, "{text}");
+            text += &String::from_utf8_lossy(&bytes[..read]);
+        }
+    }
+}
