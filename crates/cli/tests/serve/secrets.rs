@@ -19,7 +19,7 @@ use crate::{
     support::{binary, ended},
 };
 
-const WEBHOOK: &str = "webhook-secret-that-nobody-may-read";
+const WEBHOOK: &str = "webhook-secret-of-the-default-key";
 const VARIABLE: &str = "variable-that-only-the-program-may-read";
 
 fn database(data: &Path) -> Vec<(PathBuf, Vec<u8>)> {
