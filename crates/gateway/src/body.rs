@@ -155,7 +155,21 @@ fn too_slow() -> ApiError {
     ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
 }
 
+/// The most characters of what is said about a body.
+const MAX_REASON: usize = 1000;
+
+/// What is wrong with JSON, without most of a value or a name that it quotes: those can be as long as a
+/// body.
+pub(crate) fn shorten_reason(mut reason: String) -> String {
+    if let Some((at, _)) = reason.char_indices().nth(MAX_REASON) {
+        reason.truncate(at);
+        reason.push('…');
+    }
+    reason
+}
+
 fn invalid(message: String) -> ApiError {
+    let message = shorten_reason(message);
     ApiError::Http(StatusCode::BAD_REQUEST, "validation_error", message)
 }
 
@@ -226,6 +240,21 @@ pub(crate) fn shape(bytes: &[u8]) -> BodyShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_value_of_the_wrong_kind_is_not_said_in_full() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Counted {
+            #[expect(dead_code, reason = "it is never read")]
+            count: u32,
+        }
+        let body = format!("{{\"count\": \"{}\"}}", "ä".repeat(100_000));
+        let Err(ApiError::Http(_, _, message)) = parse::<Counted>(body.as_bytes()) else {
+            panic!("a text is no number");
+        };
+        assert!(message.starts_with("count: invalid type: string"), "{message}");
+        assert!(message.len() <= 2 * MAX_REASON + 3 && message.ends_with('…'));
+    }
 
     #[test]
     fn brackets_in_strings_are_not_depth() {

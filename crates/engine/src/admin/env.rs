@@ -11,7 +11,7 @@ use cloche_model::{
 /// All variables of a sandbox or a key, as an operator gives them.
 #[derive(Clone, Debug, Default)]
 pub struct EnvDraft {
-    /// Those that everybody may see who may see the sandbox or the key.
+    /// Those that are shown with the sandbox or the key.
     pub plain: EnvVars,
     /// Secret ones; without a value, the one that is there is kept.
     pub secret: BTreeMap<String, Option<Secret>>,

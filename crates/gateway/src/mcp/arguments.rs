@@ -6,7 +6,7 @@ use rmcp::model::JsonObject;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::wire::whole;
+use crate::{body::shorten_reason, wire::whole};
 
 /// How long code may take whose caller named no limit.
 const DEFAULT_TIMEOUT_MS: i64 = 5000;
@@ -54,10 +54,10 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Resul
     let value = Value::Object(arguments);
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        match path.as_str() {
+        shorten_reason(match path.as_str() {
             "." => error.into_inner().to_string(),
             _ => format!("{path}: {}", error.into_inner()),
-        }
+        })
     })
 }
 
