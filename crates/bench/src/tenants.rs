@@ -233,7 +233,7 @@ impl HttpClient {
         self.stream.read_line(&mut line)?;
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status = status.ok_or_else(|| io::Error::other(format!("not HTTP: {line:?}")))?;
-        let mut length = 0_usize;
+        let (mut length, mut is_chunked) = (0_usize, false);
         loop {
             line.clear();
             self.stream.read_line(&mut line)?;
@@ -244,9 +244,29 @@ impl HttpClient {
             if let Some(value) = lower.strip_prefix("content-length:") {
                 length = value.trim().parse()?;
             }
+            is_chunked |= lower == "transfer-encoding: chunked";
         }
-        let mut answer = vec![0; length];
-        self.stream.read_exact(&mut answer)?;
+        let answer = if is_chunked { self.read_chunks()? } else { self.read_bytes(length)? };
         Ok((status, serde_json::from_slice(&answer).unwrap_or(Value::Null)))
+    }
+
+    fn read_bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read_chunks(&mut self) -> Outcome<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line)?;
+            let length = usize::from_str_radix(line.trim(), 16)?;
+            all.extend(self.read_bytes(length)?);
+            self.read_bytes(2)?;
+            if length == 0 {
+                return Ok(all);
+            }
+        }
     }
 }

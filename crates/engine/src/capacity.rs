@@ -72,10 +72,8 @@ impl HostShare {
     /// Whether no part is more than `share : 1 - share` of what is free of it, in thousandths.
     pub(crate) fn is_within(self, free: Self, share_milli: u64) -> bool {
         let share = u128::from(share_milli.min(1000));
-        let pairs = self.parts().into_iter().zip(free.parts());
-        pairs
-            .into_iter()
-            .all(|(has, free)| u128::from(has) * (1000 - share) <= u128::from(free) * share)
+        let mut pairs = self.parts().into_iter().zip(free.parts());
+        pairs.all(|(has, free)| u128::from(has) * (1000 - share) <= u128::from(free) * share)
     }
 }
 

@@ -121,10 +121,9 @@ async fn a_full_host_serves_the_other_team_next_and_refuses_beyond_the_queue() {
 async fn a_queued_execution_is_visible_can_be_cancelled_and_never_runs() {
     let settings = "cells = 1\nqueue_seconds = 600";
     let Some((host, _files)) = host_with(settings, &[]).await else { return };
-    let mark = mark();
+    let (mark, marked) = (mark(), mark());
     let running = host.background(sleeping(&mark)).await;
     wait_for(&mark, 2);
-    let marked = crate::processes::mark();
     let body = json!({"code": sleepers(&marked), "language": "bash", "thread_id": "t"});
     let queued = host.background(body.clone()).await;
     until_queued(&host, 1).await;

@@ -116,11 +116,7 @@ fn positive(name: &'static str, value: f64) -> Result<f64, SettingsError> {
     Err(SettingsError::Capacity(name, value))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast from a float saturates, and what is negative was refused"
-)]
+/// A cast from a float saturates, and what is negative was refused.
 fn whole(amount: f64) -> u64 {
     amount as u64
 }
