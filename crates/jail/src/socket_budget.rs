@@ -1,6 +1,6 @@
-//! How many sockets a cell may have, counted by what the kernel says is there. Core only.
-//!
 //! Runs in: pid 1 of a cell
+//!
+//! How many sockets a cell may have, counted by what the kernel says is there. Core only.
 //!
 //! Counting is a read of two files, so it is done once for many sockets: as many as were free at the
 //! last count are let pass. A call that was let pass and is not done yet is not in the next count, so
@@ -49,7 +49,7 @@ impl SocketBudget {
     }
 }
 
-/// The sockets of this network, also those that nobody has accepted yet.
+/// The sockets of this network, also those that were not accepted yet.
 struct SocketCounts {
     not_unix: u32,
     netlink: u32,

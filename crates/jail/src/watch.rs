@@ -27,10 +27,13 @@ const CHILDREN_FD: RawFd = 6;
 pub(crate) const FIRST_OTHER_FD: u32 = 7;
 /// Those whose other end is on the same machine.
 const AF_UNIX: u32 = 1;
-/// So often pid 1 is woken at once; then it rests each time, and longer from the second number on. A
-/// forked cell's is not in the cell's cgroup: what it does is not charged to the cell.
-const WAKES_AT_ONCE: [u32; 2] = [256, 4096];
-const RESTS: [u64; 2] = [200_000, 1_000_000];
+/// So often pid 1 is woken at once; then it rests each time. A forked cell's is not in the cell's
+/// cgroup: what it does is not charged to the cell.
+const WAKES_AT_ONCE: u32 = 256;
+/// Nanoseconds, for a socket. Some programs make many.
+const REST_FOR_SOCKET: u64 = 150_000;
+/// For a child that stopped, went on or ended. No program has many that pid 1 hears of.
+const REST_FOR_CHILD: u64 = 1_000_000;
 
 /// Has the kernel tell of sockets that this process or one that comes from it makes or connects.
 /// Returns the notification fd. `socket` is the only way to get a first socket.
@@ -82,8 +85,7 @@ impl Watch {
                 return Ok(changed);
             }
             let [ended, asked] = sys::readable([CHILDREN_FD, SOCKETS_FD], None)?;
-            self.wakes = self.wakes.saturating_add(1);
-            self.rest();
+            self.rest(ended);
             if ended {
                 // Only that there was one: which, is asked above.
                 sys::read(CHILDREN_FD, &mut [0; 128])?;
@@ -96,11 +98,11 @@ impl Watch {
 
     /// Sleeps where a guest wakes it again and again: by sockets, by children that stop and go on, by
     /// processes that it has to reap. Those that came meanwhile are dealt with at once.
-    fn rest(&self) {
-        let Some(_not_in_the_cell_s_cgroup) = self.room else { return };
-        let often = WAKES_AT_ONCE.iter().filter(|most| self.wakes > **most).count();
-        if let Some(rest) = often.checked_sub(1).and_then(|at| RESTS.get(at)) {
-            let _ = sys::readable([], Some(*rest));
+    fn rest(&mut self, is_child: bool) {
+        self.wakes = self.wakes.saturating_add(1);
+        if self.room.is_some() && self.wakes > WAKES_AT_ONCE {
+            let rest = if is_child { REST_FOR_CHILD } else { REST_FOR_SOCKET };
+            let _ = sys::readable([], Some(rest));
         }
     }
 
