@@ -186,7 +186,7 @@ async fn a_data_directory_is_handed_over_to_another_user_with_its_threads() {
     }
     let Some(host) = Host::start_with(&["--user", "7311:7312"]).await else { return };
     assert_eq!(status(host.pid(), "Uid"), "7311\t7311\t7311\t7311");
-    assert_eq!(bash(&host, "t", "echo one >f; chmod 4755 f; mkdir -p d/e").await, "");
+    assert_eq!(bash(&host, "t", "echo one >f; chmod 750 f; mkdir -p d/e").await, "");
     assert_eq!(
         bash(&host, "t", "cat f; echo two >d/e/g; ls -ln f | cut -d' ' -f3").await,
         "one\n1000\n"
@@ -198,7 +198,7 @@ async fn a_data_directory_is_handed_over_to_another_user_with_its_threads() {
         assert_eq!((found.uid(), found.gid()), (uid, gid), "{path:?}");
     }
     let said = bash(&host, "t", "cat f d/e/g; stat -c '%a %U' f; echo more >>f; cat f").await;
-    assert_eq!(said, "one\ntwo\n4755 baponi\none\nmore\n");
+    assert_eq!(said, "one\ntwo\n750 baponi\none\nmore\n");
 }
 
 #[test]
