@@ -110,7 +110,7 @@ pub(super) fn walls(findings: &ServerFindings) -> Vec<Wall> {
         (
             "server:landlock",
             "writing outside the data directory",
-            &[Attempt::WriteOutside, Attempt::WriteInside],
+            &[Attempt::WriteOutside, Attempt::WriteDevice, Attempt::WriteInside],
         ),
         (
             "server:seccomp",
