@@ -11,7 +11,7 @@ use std::{
 };
 
 use cloche_executor::StartError;
-use cloche_jail::{privileges, seccomp, sys};
+use cloche_jail::{privileges, seccomp};
 
 mod data_dir;
 mod landlock;
@@ -94,7 +94,7 @@ fn build_walls(user: &ServerUser, needs: &Needs) -> Result<Vec<Missing>, Failure
     if let Err(why) = landlock::restrict(&reads, needs.data_dir.as_deref(), governs_reads) {
         missing.push(("server:landlock".to_owned(), why));
     }
-    if let Err(errno) = sys::seccomp_logged(seccomp::server_filter()) {
+    if let Err(errno) = seccomp::confine_server() {
         let why = io::Error::from_raw_os_error(errno.0).to_string();
         missing.push(("server:seccomp".to_owned(), why));
     }

@@ -48,16 +48,27 @@ fn a_server_is_tried_from_inside_and_every_attempt_is_held() {
     let server = &report["server"];
     let attempts = server["attempts"].as_array().unwrap();
     let names: Vec<_> = attempts.iter().map(|tried| tried["attempt"].as_str().unwrap()).collect();
-    for name in ["read-shadow", "read-outside", "write-outside", "write-inside", "execute", "fork",
-        "mount", "become-root", "packer-execute"]
-    {
+    for name in [
+        "read-shadow",
+        "read-outside",
+        "write-outside",
+        "write-inside",
+        "execute",
+        "fork",
+        "mount",
+        "become-root",
+        "packer-execute",
+    ] {
         assert!(names.contains(&name), "{name}: {server}");
     }
     assert!(attempts.iter().all(|tried| tried["held"] == true), "{server}");
-    let how = |name: &str| attempts.iter().find(|tried| tried["attempt"] == name).unwrap()["how"].clone();
+    let how =
+        |name: &str| attempts.iter().find(|tried| tried["attempt"] == name).unwrap()["how"].clone();
     for name in ["execute", "fork", "mount", "become-root", "packer-execute"] {
         assert_eq!(how(name), "killed (SIGSYS)", "{server}");
     }
+    // Modes and mounts would allow it: this is Landlock's.
+    assert_eq!(how("write-device"), "Permission denied (os error 13)", "{server}");
     let process = &server["process"];
     assert_eq!(process["no_new_privs"], true, "{server}");
     assert_eq!(process["seccomp"], true, "{server}");
@@ -66,9 +77,12 @@ fn a_server_is_tried_from_inside_and_every_attempt_is_held() {
     if rustix::process::geteuid().is_root() {
         assert_eq!(process["changed_user"], true, "{server}");
         assert_ne!(process["uid"], 0, "{server}");
-        assert_eq!(process["oom_score_adj"], -900, "{server}");
+        // 0 where root of a container lacks CAP_SYS_RESOURCE.
+        assert!(process["oom_score_adj"].as_i64().unwrap() <= 0, "{server}");
     }
-    for name in ["server:user", "server:root", "server:landlock", "server:seccomp", "packer:seccomp"] {
+    for name in
+        ["server:user", "server:root", "server:landlock", "server:seccomp", "packer:seccomp"]
+    {
         assert_eq!(wall(&report, name)["state"], "present", "{report}");
     }
     let text = cloche(["doctor"]).stdout;

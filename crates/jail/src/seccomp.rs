@@ -16,6 +16,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use crate::{
+    calls::Call,
+    small_filter::{SmallFilter, Verdict},
+    sys,
+};
+
 /// A refused system call, for documents and for `cloche doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denial {
@@ -68,6 +74,17 @@ pub fn filter(policy: SyscallPolicy) -> &'static [u8] {
 #[must_use]
 pub fn server_filter() -> &'static [u8] {
     &SERVER.0
+}
+
+/// Puts this thread, and all that come from it, under the server's filter. Refusals are logged, but
+/// for `clone3`: libc asks for it with every thread, and then uses `clone`.
+///
+/// # Errors
+/// If the kernel takes no filters.
+pub fn confine_server() -> sys::Result<()> {
+    let silent = SmallFilter::of_calls(&[Call::Clone3], Verdict::NotImplemented, Verdict::Allow);
+    sys::seccomp(silent.bytes())?;
+    sys::seccomp_logged(server_filter())
 }
 
 /// The filter of a packer, from `policy/packer.json`.

@@ -16,6 +16,8 @@ pub(crate) enum Verdict {
     Kill,
     /// Whoever holds the listener is told, and decides.
     Tell,
+    /// It looks like one that this kernel does not have.
+    NotImplemented,
     /// It is made.
     Allow,
 }
@@ -25,6 +27,7 @@ impl Verdict {
         match self {
             Self::Kill => 0x8000_0000,
             Self::Tell => 0x7fc0_0000,
+            Self::NotImplemented => 0x0005_0000 | 38,
             Self::Allow => 0x7fff_0000,
         }
     }

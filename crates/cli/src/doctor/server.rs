@@ -86,7 +86,7 @@ fn run(attempt: Attempt, place: &Path, bait: &Path) -> io::Result<(String, bool)
     let name = attempt.to_possible_value().map(|value| value.get_name().to_owned());
     let output = Command::new("/proc/self/exe")
         .args(["__confined", &name.unwrap_or_default(), "--data-dir"])
-        .arg(place.join("data"))
+        .arg(place.join(format!("data-{attempt:?}")))
         .arg("--bait")
         .arg(bait)
         .output()?;
@@ -110,7 +110,7 @@ pub(super) fn walls(findings: &ServerFindings) -> Vec<Wall> {
         (
             "server:landlock",
             "writing outside the data directory",
-            &[Attempt::WriteOutside, Attempt::WriteInside],
+            &[Attempt::WriteOutside, Attempt::WriteDevice, Attempt::WriteInside],
         ),
         (
             "server:seccomp",

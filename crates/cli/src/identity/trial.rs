@@ -32,6 +32,8 @@ pub(crate) enum Attempt {
     ReadOutside,
     /// Making a file beside the data directory.
     WriteOutside,
+    /// Opening a device for writing that modes and mounts would allow: Landlock alone is in the way.
+    WriteDevice,
     /// Making a file in the data directory, which must succeed.
     WriteInside,
     /// Starting a program.
@@ -116,6 +118,7 @@ fn attempt(arguments: &TrialArguments) -> Result<String, Failure> {
         Attempt::ReadShadow => answer(fs::read("/etc/shadow").map(drop)),
         Attempt::ReadOutside => answer(fs::read(&arguments.bait).map(drop)),
         Attempt::WriteOutside => answer(fs::write(arguments.bait.with_extension("new"), "")),
+        Attempt::WriteDevice => answer(fs::File::options().write(true).open("/dev/zero").map(drop)),
         Attempt::WriteInside => answer(fs::write(arguments.data_dir.join("written"), "")),
         Attempt::Execute | Attempt::PackerExecute => answer(execute()),
         Attempt::Fork => answer(sys::fork().map(drop).map_err(refused)),

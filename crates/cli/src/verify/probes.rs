@@ -144,7 +144,11 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(HostBoundary, "path-tricks", "no name leads out of the root"),
     probe!(HostBoundary, "pid-one", "memory, descriptors and binary of pid 1 are out of reach")
         .alone(judge::binary_unchanged),
-    probe!(HostBoundary, "pid-one-names", "command line and name of pid 1 tell nothing of the host"),
+    probe!(
+        HostBoundary,
+        "pid-one-names",
+        "command line and name of pid 1 tell nothing of the host"
+    ),
     probe!(HostBoundary, "descriptors", "only 0, 1 and 2 are open"),
     probe!(HostBoundary, "kernel-settings", "EROFS or EACCES for every setting of the host"),
     probe!(HostBoundary, "masks", "what tells of the host under /proc is covered"),

@@ -44,11 +44,39 @@ fn the_embedded_filters_are_the_compiled_policies() {
 #[test]
 fn programs_processes_mounts_and_other_users_end_server_and_packer() {
     for call in [
-        "execve", "execveat", "ptrace", "process_vm_writev", "pidfd_getfd", "mount", "umount2",
-        "pivot_root", "chroot", "setns", "unshare", "open_tree", "move_mount", "fsopen", "setuid",
-        "setgid", "setresuid", "setresgid", "setgroups", "bpf", "perf_event_open", "userfaultfd",
-        "io_uring_setup", "kexec_load", "kexec_file_load", "init_module", "finit_module",
-        "keyctl", "reboot", "swapon", "clock_settime", "fork", "vfork",
+        "execve",
+        "execveat",
+        "ptrace",
+        "process_vm_writev",
+        "pidfd_getfd",
+        "mount",
+        "umount2",
+        "pivot_root",
+        "chroot",
+        "setns",
+        "unshare",
+        "open_tree",
+        "move_mount",
+        "fsopen",
+        "setuid",
+        "setgid",
+        "setresuid",
+        "setresgid",
+        "setgroups",
+        "bpf",
+        "perf_event_open",
+        "userfaultfd",
+        "io_uring_setup",
+        "kexec_load",
+        "kexec_file_load",
+        "init_module",
+        "finit_module",
+        "keyctl",
+        "reboot",
+        "swapon",
+        "clock_settime",
+        "fork",
+        "vfork",
     ] {
         expect(SERVER, Verdict::Kill, call, &[]);
         expect(PACKER, Verdict::Kill, call, &[]);
@@ -64,8 +92,16 @@ fn the_server_makes_threads_and_no_processes() {
     expect(SERVER, Verdict::Kill, "clone", &[fork]);
     expect(SERVER, Verdict::Kill, "clone", &[vfork]);
     expect(SERVER, Verdict::Kill, "clone", &[user]);
-    expect(SERVER, Verdict::NotImplemented, "clone3", &[]);
     expect(PACKER, Verdict::Kill, "clone", &[thread]);
+}
+
+#[test]
+fn a_packer_resizes_a_tmpfs_and_makes_none() {
+    expect(PACKER, Verdict::Allow, "fsconfig", &[0, 1]);
+    expect(PACKER, Verdict::Allow, "fsconfig", &[0, 7]);
+    for command in [0, 2, 3, 4, 5, 6, 8] {
+        expect(PACKER, Verdict::Kill, "fsconfig", &[0, command]);
+    }
 }
 
 #[test]
