@@ -32,8 +32,8 @@ mod providers;
 mod settings;
 
 pub(crate) use greeting::start_logs;
-pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
 use settings::{LayersArguments, RunsOn, SecretKeyArguments, Settings};
+pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
 #[derive(Args)]

@@ -18,8 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cloche_model::{
     ApiKey, Execution, ExecutionEnd, ExecutionStart, HomeState, KeyId, Moment, Sandbox, SandboxId,
-    Secret,
-    Status, Team, TeamId, TraceId,
+    Secret, Status, Team, TeamId, TraceId,
 };
 
 pub use filter::{Cursor, ExecutionFilter};

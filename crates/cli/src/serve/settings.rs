@@ -205,8 +205,7 @@ impl Settings {
         let mut engine = engine(&file)?;
         let parked = matches!(runs_on, RunsOn::ThisHost).then_some(pool.memory);
         engine.admission = file.capacity.admission(parked)?;
-        engine.secret_key =
-            secret_key::source(arguments.secret_key, file.secret_key_file.clone());
+        engine.secret_key = secret_key::source(arguments.secret_key, file.secret_key_file.clone());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             allow_missing,

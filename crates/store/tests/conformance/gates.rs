@@ -359,6 +359,7 @@ pub(crate) async fn an_approved_execution_begins_only_in_the_home_that_was_appro
     assert_eq!(begin(home("u", &[])).await, Begun::ThreadChanged, "another thread");
     assert!(!store.is_held(&thread_key("t"), Moment(1001)).await.unwrap(), "nothing was written");
     assert_eq!(begin(home("t", &[1, 2])).await, Begun::Started);
-    let second = store.begin_approved(on_thread(2, "t"), Moment(2000), None, home("t", &[1, 2])).await;
+    let second =
+        store.begin_approved(on_thread(2, "t"), Moment(2000), None, home("t", &[1, 2])).await;
     assert_eq!(second.unwrap(), Begun::ThreadBusy);
 }

@@ -6,9 +6,8 @@ use std::{collections::BTreeMap, time::Duration};
 use cloche_model::{
     ApiKey, Beat, ByteSize, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings,
     KeyId, Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId,
-    SandboxProfile,
-    SandboxShape, Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy, TraceId,
-    UsageReport, Written,
+    SandboxProfile, SandboxShape, Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy,
+    TraceId, UsageReport, Written,
 };
 use cloche_store::{
     Attempt, Begun, Cursor, ExecutionFilter, Finish, Finished, Store, StoreError, ThreadKey,

@@ -19,9 +19,18 @@ pub(in crate::serve) struct SecretKeyArguments {
     secret_key_file: Option<PathBuf>,
 }
 
-/// The environment first, then the flag, then the file with the settings.
+/// The environment first, then the flag, then the file with the settings. A file that was named is
+/// read here, before the server becomes its own user and sees nothing but its data directory.
 pub(super) fn source(arguments: SecretKeyArguments, file: Option<PathBuf>) -> Option<KeySource> {
-    from_environment().or_else(|| arguments.secret_key_file.or(file).map(KeySource::File))
+    from_environment().or_else(|| arguments.secret_key_file.or(file).map(read_key_file))
+}
+
+fn read_key_file(path: PathBuf) -> KeySource {
+    match std::fs::read_to_string(&path) {
+        Ok(key) => KeySource::Given(Secret::new(key.trim().to_owned())),
+        // The store makes it, or says why it cannot.
+        Err(_) => KeySource::File(path),
+    }
 }
 
 /// The key from the environment.
