@@ -69,6 +69,8 @@ fn own(step: &StepRef<'_>) -> OwnedStep {
         Step::Limit { which, soft, hard } => Step::Limit { which, soft, hard },
         Step::CloseFrom { first } => Step::CloseFrom { first },
         Step::NoNewPrivs => Step::NoNewPrivs,
+        Step::NoSpeculation { kind } => Step::NoSpeculation { kind },
+        Step::WatchSockets { most } => Step::WatchSockets { most },
         Step::Landlock { files, scoped, size, rules } => {
             Step::Landlock { files, scoped, size, rules: rules.to_vec() }
         }
