@@ -11,8 +11,12 @@ impl Engine {
     /// Adds a response.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written, or its team has used up its storage budget.
     pub async fn create_response(&self, row: ResponseRow) -> Result<(), Refusal> {
+        self.inner.host_storage.check_lately()?;
+        if let Some(team) = self.inner.store.team(row.team.as_str()).await? {
+            self.check_budget(&team).await?;
+        }
         Ok(self.inner.store.create_response(row).await?)
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cloche_model::{ErrorCode, Team, ThreadId};
 use cloche_store::{HistoryPruned, HistoryRule, PrunedRows, ThreadKey};
 
+use super::over_budget;
 use crate::{Engine, Refusal, clock, threads};
 
 /// Which points of a thread are dropped: those that every rule that is set lets go.
@@ -41,7 +42,7 @@ impl Engine {
     /// does what another thread has.
     ///
     /// # Errors
-    /// When there is no thread that the team may see, or an execution holds it.
+    /// When there is no thread that the team may see, an execution holds it, or a rule is malformed.
     pub async fn prune_history(
         &self,
         team: &Team,
@@ -101,6 +102,20 @@ impl Engine {
             self.note_pruned(team, &pruned, "records").await;
         }
         Ok(())
+    }
+
+    /// Refuses new rows of a team that has used up its budget, after it was pruned.
+    pub(crate) async fn check_budget(&self, team: &Team) -> Result<(), Refusal> {
+        let Some(budget) = self.storage_budget(team) else { return Ok(()) };
+        for is_pruned in [false, true] {
+            if is_pruned {
+                self.make_room(team, 1).await?;
+            }
+            if self.stores_at_most(team, budget.saturating_sub(1)).await? {
+                return Ok(());
+            }
+        }
+        Err(Refusal { code: ErrorCode::RateLimited, ..over_budget(team, budget) })
     }
 
     async fn stores_at_most(&self, team: &Team, bytes: u64) -> Result<bool, Refusal> {

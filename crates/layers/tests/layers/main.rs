@@ -10,6 +10,7 @@ mod keeping;
 mod model;
 mod moto;
 mod packing;
+mod room;
 mod snapshot;
 mod stack;
 mod support;

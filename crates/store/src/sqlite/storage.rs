@@ -273,6 +273,12 @@ async fn recount(connection: &mut SqliteConnection, sizes: String) -> Result<()>
         .bind(sizes)
         .execute(&mut *connection)
         .await?;
+    // A layer that was stored after the sizes were listed has the size that it came with.
+    sqlx::query(
+        "INSERT OR IGNORE INTO temp.layer_sizes SELECT layer, max(bytes) FROM team_layers GROUP BY 1",
+    )
+    .execute(&mut *connection)
+    .await?;
     for statement in RECOUNT {
         sqlx::query(statement).execute(&mut *connection).await?;
     }
