@@ -117,10 +117,10 @@ mod tests {
 
     #[test]
     fn a_shorter_record_says_what_it_left_out() {
-        let mut end = ExecutionEnd { stdout: vec![b'a'; 3000], ..ExecutionEnd::default() };
-        end.stderr = b"short".to_vec();
+        let mut end = ExecutionEnd { stdout: vec![b'a'; 3000].into(), ..ExecutionEnd::default() };
+        end.stderr = bytes::Bytes::from_static(b"short");
         shorten(&mut end, LEAST_OUTPUT);
         assert_eq!((end.stdout.len(), end.stdout_dropped), (1024, 1976));
-        assert_eq!((end.stderr.as_slice(), end.stderr_dropped), (&b"short"[..], 0));
+        assert_eq!((&end.stderr[..], end.stderr_dropped), (&b"short"[..], 0));
     }
 }
