@@ -17,7 +17,7 @@ use url::Url;
 
 use crate::{
     Metrics, WebhookConfig, clock,
-    memory::{Memory, hold_output},
+    memory::{MemoryBudgets, hold_output},
 };
 use guard::Guard;
 use send::Sender;
@@ -43,7 +43,7 @@ pub(crate) struct Courier {
     queued: Notify,
     under_way: Mutex<HashSet<TraceId>>,
     places: Arc<Semaphore>,
-    memory: Option<Arc<Memory>>,
+    memory: Option<Arc<MemoryBudgets>>,
 }
 
 impl Courier {
@@ -66,7 +66,7 @@ impl Courier {
     }
 
     /// The same, with records read only when there is memory for them.
-    pub(crate) fn with_memory(self, memory: Arc<Memory>) -> Self {
+    pub(crate) fn with_memory(self, memory: Arc<MemoryBudgets>) -> Self {
         Self { memory: Some(memory), ..self }
     }
 
