@@ -26,7 +26,7 @@ use crate::{
     clock,
     gates::Desk,
     live::{Live, Stop},
-    memory::Memory,
+    memory::MemoryBudgets,
     secrets,
     storage::{HostStorage, Reservations},
     webhook::{Courier, CourierError},
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(crate) admission: Admission,
     pub(crate) live: RwLock<HashMap<TraceId, Arc<Live>>>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Arc<MemoryBudgets>,
     pub(crate) courier: Arc<Courier>,
     /// Calls that wait for a person.
     pub(crate) desk: Arc<Desk>,
@@ -136,7 +136,7 @@ impl Engine {
             tracing::warn!(ended, "executions that a restart cut short are recorded as failed");
         }
         let metrics = Arc::new(Metrics::new());
-        let memory = Arc::new(Memory::new(&config.memory, config.output));
+        let memory = Arc::new(MemoryBudgets::new(&config.memory, config.output));
         let courier = Courier::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
         let courier = courier.with_memory(Arc::clone(&memory));
         let admission = Admission::new(&config.admission, &metrics);
@@ -227,7 +227,7 @@ impl Engine {
 
     /// The memory that callers share.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &MemoryBudgets {
         &self.inner.memory
     }
 

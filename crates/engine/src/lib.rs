@@ -58,7 +58,7 @@ pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited, describe_approval, f
 pub use json_pieces::{JsonPieces, serialize_text, serialize_text_or_null};
 pub use live::{Event, EventKind, Reader};
 pub use local::Local;
-pub use memory::{MEMORY_WAIT, Memory, MemoryConfig, MemoryPool, refuse_memory};
+pub use memory::{MEMORY_WAIT, MemoryBudgets, MemoryConfig, MemoryPool, refuse_memory};
 pub use metrics::{AgentMetrics, Metrics};
 pub use nowhere::Nowhere;
 pub use refusal::Refusal;

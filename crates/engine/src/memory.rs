@@ -116,7 +116,7 @@ impl MemoryPool {
 }
 
 /// The three budgets of a server.
-pub struct Memory {
+pub struct MemoryBudgets {
     /// For bodies of requests.
     pub bodies: MemoryPool,
     /// For what executions print.
@@ -125,7 +125,7 @@ pub struct Memory {
     pub replies: MemoryPool,
 }
 
-impl Memory {
+impl MemoryBudgets {
     /// Budgets of these sizes; `output` is the most that is kept of one output stream.
     pub(crate) fn new(config: &MemoryConfig, output: ByteSize) -> Self {
         // Both streams of one execution, twice: as they are and as lines, or as they are read.

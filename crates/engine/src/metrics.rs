@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{Snapshot, memory::Memory};
+use crate::{Snapshot, memory::MemoryBudgets};
 
 pub(crate) use admission::{AdmissionMetrics, RequestClass};
 pub use agents::AgentMetrics;
@@ -131,7 +131,7 @@ impl Metrics {
         self.webhooks.get_or_create(&ResultLabels { result }).inc();
     }
 
-    pub(crate) fn show_memory(&self, memory: &Memory) {
+    pub(crate) fn show_memory(&self, memory: &MemoryBudgets) {
         self.memory.show(memory);
     }
 

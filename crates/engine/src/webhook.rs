@@ -19,7 +19,7 @@ use url::Url;
 
 use crate::{
     Metrics, WebhookConfig, clock,
-    memory::{Memory, hold_output},
+    memory::{MemoryBudgets, hold_output},
 };
 use guard::Guard;
 use lanes::{DeliveryLanes, LaneLimits};
@@ -45,7 +45,7 @@ pub(crate) struct Courier {
     schedule: Vec<Duration>,
     queued: Notify,
     lanes: Arc<DeliveryLanes>,
-    memory: Option<Arc<Memory>>,
+    memory: Option<Arc<MemoryBudgets>>,
 }
 
 impl Courier {
@@ -67,7 +67,7 @@ impl Courier {
     }
 
     /// The same, with records read only when there is memory for them.
-    pub(crate) fn with_memory(self, memory: Arc<Memory>) -> Self {
+    pub(crate) fn with_memory(self, memory: Arc<MemoryBudgets>) -> Self {
         Self { memory: Some(memory), ..self }
     }
 

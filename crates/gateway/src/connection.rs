@@ -20,7 +20,7 @@ use tower::ServiceExt;
 
 use crate::GatewayConfig;
 use stall::StallGuard;
-use watch::{Silence, Watch, WatchedBody};
+use watch::{ConnectionWatch, Silence, WatchedBody};
 
 /// How often an HTTP/2 connection is asked whether it is still there, and how long it may take.
 const PING: std::time::Duration = std::time::Duration::from_secs(20);
@@ -44,7 +44,7 @@ pub(crate) async fn serve_connection(
 ) {
     // Answers are small and awaited; without this they wait for the client's acknowledgement.
     let _ = stream.set_nodelay(true);
-    let watch = Arc::new(Watch::new());
+    let watch = Arc::new(ConnectionWatch::new());
     let watching = Arc::clone(&watch);
     let service = service_fn(move |request: Request<Incoming>| {
         let (app, visit) = (app.clone(), watching.enter());

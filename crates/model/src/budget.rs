@@ -202,7 +202,7 @@ impl MemoryReservation {
     /// The same bytes; as long as any part of them is held, so is the reservation.
     #[must_use]
     pub fn hold_with(reservation: Arc<Self>, bytes: impl Into<Bytes>) -> Bytes {
-        Bytes::from_owner(Held { bytes: bytes.into(), _reservation: reservation })
+        Bytes::from_owner(PaidBytes { bytes: bytes.into(), _reservation: reservation })
     }
 }
 
@@ -224,12 +224,12 @@ impl fmt::Debug for MemoryAccount {
     }
 }
 
-struct Held {
+struct PaidBytes {
     bytes: Bytes,
     _reservation: Arc<MemoryReservation>,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for PaidBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::memory::Memory;
+use crate::memory::MemoryBudgets;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BudgetLabels {
@@ -37,7 +37,7 @@ impl MemoryMetrics {
         registry.register("memory_shortages", shortages, self.shortages.clone());
     }
 
-    pub(super) fn show(&self, memory: &Memory) {
+    pub(super) fn show(&self, memory: &MemoryBudgets) {
         let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         for (name, pool) in memory.each() {
             let (labels, budget) = (BudgetLabels { budget: name }, pool.budget());

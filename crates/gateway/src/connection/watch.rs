@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::GatewayConfig;
 
 /// Watches one connection.
-pub(super) struct Watch {
+pub(super) struct ConnectionWatch {
     state: Mutex<WatchState>,
 }
 
@@ -44,12 +44,12 @@ pub(super) enum Silence {
 }
 
 /// A request under way, until its answer was sent or given up.
-pub(super) struct Visit {
-    watch: Arc<Watch>,
+pub(super) struct RequestVisit {
+    watch: Arc<ConnectionWatch>,
     id: u64,
 }
 
-impl Watch {
+impl ConnectionWatch {
     pub(super) fn new() -> Self {
         Self {
             state: Mutex::new(WatchState {
@@ -63,12 +63,12 @@ impl Watch {
     }
 
     /// A request came.
-    pub(super) fn enter(self: &Arc<Self>) -> Visit {
+    pub(super) fn enter(self: &Arc<Self>) -> RequestVisit {
         let mut state = self.state.lock();
         state.requests += 1;
         state.served = true;
         state.next_visit += 1;
-        Visit { watch: Arc::clone(self), id: state.next_visit }
+        RequestVisit { watch: Arc::clone(self), id: state.next_visit }
     }
 
     /// Waits until the client keeps still for too long.
@@ -99,7 +99,7 @@ impl WatchState {
     }
 }
 
-impl Drop for Visit {
+impl Drop for RequestVisit {
     fn drop(&mut self) {
         let mut state = self.watch.state.lock();
         state.requests -= 1;
@@ -111,11 +111,11 @@ impl Drop for Visit {
 /// The body of an answer, which tells the watch how it is taken.
 pub(super) struct WatchedBody {
     body: Body,
-    visit: Visit,
+    visit: RequestVisit,
 }
 
 impl WatchedBody {
-    pub(super) fn new(body: Body, visit: Visit) -> Self {
+    pub(super) fn new(body: Body, visit: RequestVisit) -> Self {
         Self { body, visit }
     }
 }
@@ -129,7 +129,7 @@ impl HttpBody for WatchedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        let Visit { watch, id } = &self.visit;
+        let RequestVisit { watch, id } = &self.visit;
         let mut state = watch.state.lock();
         match &polled {
             Poll::Ready(Some(_)) => drop(state.given.insert(*id, Instant::now())),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// What would be wrong, and in how many seconds from the beginning.
-    fn due(watch: &Watch, begun: Instant) -> (Silence, u64) {
+    fn due(watch: &ConnectionWatch, begun: Instant) -> (Silence, u64) {
         let (silence, at) = watch.state.lock().deadline(&config());
         let after = at.duration_since(begun) + Duration::from_millis(500);
         (silence, after.as_secs())
@@ -176,7 +176,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_without_a_request_is_idle() {
         let begun = Instant::now();
-        let watch = Arc::new(Watch::new());
+        let watch = Arc::new(ConnectionWatch::new());
         assert_eq!(due(&watch, begun), (Silence::Idle, 10));
         drop(watch.enter());
         let quiet = watch.state.lock().quiet_since;
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_may_take_its_time_but_its_client_has_to_read() {
-        let watch = Arc::new(Watch::new());
+        let watch = Arc::new(ConnectionWatch::new());
         let visit = watch.enter();
         let (_, at) = watch.state.lock().deadline(&config());
         assert!(at > Instant::now(), "a request that goes on is never due");
@@ -201,7 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_waits_for_its_program_does_not_wait_for_its_client() {
-        let watch = Arc::new(Watch::new());
+        let watch = Arc::new(ConnectionWatch::new());
         let endless = Body::from_stream(futures::stream::pending::<Result<Bytes, axum::Error>>());
         let mut body = WatchedBody::new(endless, watch.enter());
         assert!(futures::poll!(body.frame()).is_pending());

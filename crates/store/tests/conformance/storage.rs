@@ -56,6 +56,7 @@ fn upload(thread: &str, head: u64, layer: Layer) -> Append {
         kind: PointKind::Upload,
         at: Moment(3000),
         allowed_at: None,
+        approved: None,
         budget: None,
     }
 }

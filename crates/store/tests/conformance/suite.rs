@@ -318,9 +318,9 @@ pub(crate) async fn due_webhooks_of_teams_take_turns_and_one_url_does_not_hide_a
     };
     for n in 1..=30 {
         let url = if n == 30 { "https://b" } else { "https://a" };
-        store.begin(hooked(n, 1, url), LATER).await.unwrap();
+        store.begin(hooked(n, 1, url), LATER, None).await.unwrap();
     }
-    store.begin(hooked(31, 2, "https://c"), LATER).await.unwrap();
+    store.begin(hooked(31, 2, "https://c"), LATER, None).await.unwrap();
     for n in 1..=31 {
         let delay = Some(Duration::from_micros(u64::from(n)));
         store.finish(Finish { webhook_delay: delay, ..finish(n) }).await.unwrap();
