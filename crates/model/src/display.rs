@@ -1,5 +1,5 @@
-//! Text from agents and guests, made safe to show: every character that a reader would not see, or
-//! that would move what they see, is written as an escape.
+//! Runs in: server (no capabilities), command line. Text from agents and guests, made safe to show: every
+//! character that a reader would not see, or that would move what they see, is written as an escape.
 //!
 //! The one implementation for terminals, forms of MCP clients, tables and reports. It knows nothing of
 //! where the text goes.

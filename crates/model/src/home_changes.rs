@@ -1,4 +1,5 @@
-//! A thread's home as an approval is bound to it, and what a person is shown of it.
+//! Runs in: server (no capabilities), command line. A thread's home as an approval is bound to it, and what
+//! a person is shown of it.
 
 use serde::{Deserialize, Serialize};
 
