@@ -12,6 +12,9 @@ use crate::{Engine, Refusal, clock, secrets};
 /// The largest concurrency limit; no limit at all is said by leaving it out.
 const MAX_CONCURRENCY: u32 = 1_000_000;
 
+/// The largest storage budget: what every reader of JSON can count.
+const MAX_STORAGE: ByteSize = ByteSize((1 << 53) - 1);
+
 /// A team to be made.
 #[derive(Clone, Debug)]
 pub struct TeamDraft {
@@ -56,6 +59,10 @@ fn check(team: &Team) -> Result<(), Invalid> {
     let longest = MAX_TIMEOUT.as_secs();
     if team.max_timeout.is_some_and(|limit| !(1..=longest).contains(&limit.as_secs())) {
         return Err(Invalid::new(format!("max_timeout_seconds must be between 1 and {longest}")));
+    }
+    if team.storage.is_some_and(|limit| limit > MAX_STORAGE) {
+        let most = MAX_STORAGE.bytes();
+        return Err(Invalid::new(format!("storage_bytes must be at most {most}")));
     }
     if team.max_concurrency.is_some_and(|limit| limit > MAX_CONCURRENCY) {
         return Err(Invalid::new(format!(

@@ -5,11 +5,14 @@
 
 use std::time::Duration;
 
-use cloche_model::{ErrorCode, Team, ThreadId};
+use cloche_model::{ErrorCode, Invalid, Team, ThreadId};
 use cloche_store::{HistoryPruned, HistoryRule, PrunedRows, ThreadKey};
 
 use super::over_budget;
 use crate::{Engine, Refusal, clock, threads};
+
+/// The oldest that a rule can ask for: a hundred years.
+const MOST_DAYS: u32 = 36_500;
 
 /// Which points of a thread are dropped: those that every rule that is set lets go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,16 @@ pub struct HistoryPolicy {
 }
 
 impl HistoryPolicy {
+    fn check(self) -> Result<(), Invalid> {
+        if self.keep.is_some_and(|keep| !(1..1 << 53).contains(&keep)) {
+            return Err(Invalid::new("keep must be 1 or more: the newest point always stays"));
+        }
+        if self.older_than_days.is_some_and(|days| days > MOST_DAYS) {
+            return Err(Invalid::new(format!("older_than_days must be at most {MOST_DAYS}")));
+        }
+        Ok(())
+    }
+
     fn rule(self) -> HistoryRule {
         let age = |days| Duration::from_hours(24 * u64::from(days));
         let before = self.older_than_days.map(|days| clock::now().minus(age(days)));
@@ -53,10 +66,7 @@ impl Engine {
             true => self.plan_policy(team),
             false => policy,
         };
-        if policy.keep == Some(0) {
-            let message = "keep must be 1 or more: the newest point always stays";
-            return Err(Refusal::new(ErrorCode::Validation, message));
-        }
+        policy.check()?;
         let before = self.inner.store.storage_usage(&team.id).await?.total();
         let key = threads::key(team, id);
         let pruned = match self.inner.store.prune_thread(&key, policy.rule(), clock::now()).await? {
