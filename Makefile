@@ -5,7 +5,7 @@ CARGO ?= cargo
 FUZZING = cloche-jail/fuzzing,cloche-layers/fuzzing,cloche-executor/fuzzing,cloche-gateway/fuzzing
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fuzz release vm clean
+.PHONY: help run test check deny bench fuzz release vm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,13 @@ test: ## install what the tests need, then run every test
 		$(CARGO) test --workspace; \
 	fi
 
-check: ## formatting, lints, the habits of the project, and its dependencies
+check: ## formatting, lints and the habits of the project
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets --features $(FUZZING) -- -D warnings
 	$(CARGO) run -q -p cloche-tidy
+
+deny: ## licences, sources, bans and duplicate versions of all dependencies; builds cargo-deny once
 	scripts/check-dependencies
 
 bench: ## measure the numbers of docs/SPECIFICATION.md; BENCH="--rounds 50 --only python"

@@ -108,11 +108,34 @@ mod tests {
 
     use super::*;
 
+    /// Changes, doubles or takes away a few bytes; the same number always does the same.
+    fn mutate(mut bytes: Vec<u8>, mut number: u64) -> Vec<u8> {
+        let mut next = |below: usize| {
+            number ^= number << 13;
+            number ^= number >> 7;
+            number ^= number << 17;
+            usize::try_from(number % below.max(1) as u64).unwrap()
+        };
+        for _ in 0..=next(4) {
+            let (at, kind, byte) = (next(bytes.len()), next(4), next(256));
+            match kind {
+                0 if !bytes.is_empty() => bytes[at] = u8::try_from(byte).unwrap(),
+                1 if !bytes.is_empty() => drop(bytes.remove(at)),
+                2 => bytes.insert(at, u8::try_from(byte).unwrap()),
+                _ => bytes.extend_from_within(at..),
+            }
+        }
+        bytes
+    }
+
     #[test]
-    fn seeds_of_the_fuzz_target_pass() {
+    fn seeds_of_the_fuzz_target_and_random_changes_of_them_pass() {
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/packets");
         let seeds: Vec<_> = fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap().path()).collect();
         assert!(!seeds.is_empty());
-        seeds.iter().for_each(|seed| check_packet(&fs::read(seed).unwrap()));
+        for seed in seeds.iter().map(|seed| fs::read(seed).unwrap()) {
+            check_packet(&seed);
+            (1..1000).for_each(|number| check_packet(&mutate(seed.clone(), number)));
+        }
     }
 }

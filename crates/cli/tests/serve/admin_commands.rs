@@ -81,7 +81,7 @@ async fn people_get_tables_and_the_secret_once() {
     let host = host.with_key(secret);
     assert_eq!(host.run(json!({"code": "1"})).await.0, 200);
     let shown = admin(&host, &["sandbox", "show", "default/default"]).printed();
-    assert!(shown.contains("network         blocked"), "{shown}");
+    assert!(shown.contains("network          blocked"), "{shown}");
     let list = admin(&host, &["team", "list"]).printed();
     assert!(list.contains("enterprise"), "{list}");
 }
