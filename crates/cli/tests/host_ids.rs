@@ -7,7 +7,6 @@ use std::{
 };
 
 #[path = "support/cloche.rs"]
-#[allow(dead_code, unused_imports, reason = "not all of it is needed here")]
 mod support;
 
 use support::{binary, skip};

@@ -7,7 +7,6 @@ use cloche_executor::{Config, Executor, PoolSettings, RunError, RunIo};
 use cloche_model::{Ending, Language, RunSpec, SandboxProfile};
 
 #[path = "support/cloche.rs"]
-#[allow(dead_code, unused_imports, reason = "not all of it is needed here")]
 mod support;
 
 use support::{binary, skip};

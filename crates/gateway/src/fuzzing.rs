@@ -223,9 +223,12 @@ mod tests {
         bytes
     }
 
+    /// A target and what it does with its input.
+    type FuzzCheck = (&'static str, fn(&[u8]));
+
     #[test]
     fn seeds_of_the_fuzz_targets_and_random_changes_of_them_pass() {
-        let all: [(&str, fn(&[u8])); 2] = [("bodies", check_body), ("paths", check_path)];
+        let all: [FuzzCheck; 2] = [("bodies", check_body), ("paths", check_path)];
         for (target, check) in all {
             let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
             let seeds: Vec<_> =

@@ -211,9 +211,12 @@ mod tests {
 
     use super::*;
 
+    /// A target and what it does with its input.
+    type FuzzCheck = (&'static str, fn(&[u8]));
+
     #[test]
     fn seeds_of_the_fuzz_targets_pass() {
-        let all: [(&str, fn(&[u8])); 2] = [("job", check_job), ("steps", check_steps)];
+        let all: [FuzzCheck; 2] = [("job", check_job), ("steps", check_steps)];
         for (target, check) in all {
             let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
             let seeds: Vec<_> =

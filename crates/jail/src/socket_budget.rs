@@ -8,7 +8,7 @@
 
 use crate::{
     pid_one::{number, read_file},
-    sys::{Errno, Result},
+    sys::{self, Errno, Result},
     text::Text,
 };
 
@@ -16,6 +16,8 @@ const AF_NETLINK: u32 = 16;
 /// Each holds up to a quarter of a MiB that is charged to no control group. `getifaddrs` needs one for
 /// a moment.
 const MOST_NETLINK: u32 = 64;
+/// Nanoseconds before each count of sockets that seem to be too many.
+const COUNT_PAUSES: [u64; 6] = [0, 1_000_000, 3_000_000, 10_000_000, 20_000_000, 30_000_000];
 
 /// What is left to be given before the next count.
 #[derive(Debug)]
@@ -35,16 +37,33 @@ impl SocketBudget {
     /// there may be, or if they cannot be counted.
     pub(crate) fn take(&mut self, family: Option<u32>) -> Result<()> {
         let is_netlink = family == Some(AF_NETLINK);
-        if self.left == 0 || is_netlink && self.netlink_left == 0 {
-            let there = SocketCounts::read().ok_or(Errno::NOBUFS)?;
-            self.left = self.most.saturating_sub(there.not_unix);
-            self.netlink_left = MOST_NETLINK.saturating_sub(there.netlink);
+        if !self.has_left(is_netlink) {
+            self.count_again(is_netlink)?;
         }
         let netlink_left = self.netlink_left.checked_sub(u32::from(is_netlink));
         let (Some(left), Some(netlink_left)) = (self.left.checked_sub(1), netlink_left) else {
             return Err(Errno::NOBUFS);
         };
         (self.left, self.netlink_left) = (left, netlink_left);
+        Ok(())
+    }
+
+    const fn has_left(&self, is_netlink: bool) -> bool {
+        self.left > 0 && (!is_netlink || self.netlink_left > 0)
+    }
+
+    /// The kernel frees a closed socket only after an RCU grace period, and counts it until then. So a
+    /// program that closes many and makes others is counted a few times before it is refused.
+    fn count_again(&mut self, is_netlink: bool) -> Result<()> {
+        for pause in COUNT_PAUSES {
+            let _ = sys::readable([], Some(pause));
+            let there = SocketCounts::read().ok_or(Errno::NOBUFS)?;
+            self.left = self.most.saturating_sub(there.not_unix);
+            self.netlink_left = MOST_NETLINK.saturating_sub(there.netlink);
+            if self.has_left(is_netlink) {
+                break;
+            }
+        }
         Ok(())
     }
 }

@@ -218,10 +218,9 @@ pub fn seccomp(program: &[u8]) -> Result<()> {
     install_filter(program, 0).map(drop)
 }
 
-/// The same, with every refusal written to the kernel's audit log.
+/// The same with `SECCOMP_FILTER_FLAG_LOG`: every refusal is written to the kernel's audit log.
 pub fn seccomp_logged(program: &[u8]) -> Result<()> {
-    const LOG: usize = 2;
-    install_filter(program, LOG).map(drop)
+    install_filter(program, 2).map(drop)
 }
 
 /// The same, for a filter that tells of calls; gives the descriptor that it tells them by. Once a call

@@ -33,7 +33,7 @@ const WAKES_AT_ONCE: u32 = 256;
 /// Nanoseconds, for a socket. Some programs make many.
 const REST_FOR_SOCKET: u64 = 150_000;
 /// For a child that stopped, went on or ended. No program has many that pid 1 hears of.
-const REST_FOR_CHILD: u64 = 1_000_000;
+const REST_FOR_CHILD: u64 = 3_000_000;
 
 /// Has the kernel tell of sockets that this process or one that comes from it makes or connects.
 /// Returns the notification fd. `socket` is the only way to get a first socket.

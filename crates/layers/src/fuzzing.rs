@@ -273,9 +273,12 @@ mod tests {
 
     use super::*;
 
+    /// A target and what it does with its input.
+    type FuzzCheck = (&'static str, fn(&[u8]));
+
     #[test]
     fn seeds_of_the_fuzz_targets_pass() {
-        let all: [(&str, fn(&[u8])); 2] = [("archive", check_archive), ("image", check_image)];
+        let all: [FuzzCheck; 2] = [("archive", check_archive), ("image", check_image)];
         for (target, check) in all {
             let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
             let seeds: Vec<_> =

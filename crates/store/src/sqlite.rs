@@ -7,6 +7,7 @@
 mod gates;
 mod heads;
 mod ledger;
+mod ledger_end;
 mod outbox;
 mod read;
 mod responses;

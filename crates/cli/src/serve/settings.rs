@@ -11,7 +11,7 @@ use std::{
 use cloche_agent::AgentConfig;
 use cloche_engine::{EngineConfig, GateConfig, HomesConfig, RemoteConfig};
 use cloche_executor::{Config, PoolSettings};
-use cloche_gateway::{GatewayConfig, McpConfig, ServerOptions};
+use cloche_gateway::{GatewayConfig, ServerOptions};
 use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit, Secret};
 use serde::Deserialize;
@@ -26,6 +26,7 @@ use super::{
 mod capacity;
 mod connections;
 mod layers;
+mod mcp;
 mod memory;
 mod secret_key;
 mod storage;
@@ -35,6 +36,7 @@ pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
 pub(super) use layers::LayersArguments;
 use layers::LayersFile;
+use mcp::McpFile;
 use memory::MemoryFile;
 pub(super) use secret_key::SecretKeyArguments;
 pub(crate) use secret_key::from_environment as secret_key_from_environment;
@@ -89,19 +91,6 @@ struct File {
     mcp: McpFile,
     memory: MemoryFile,
     connections: ConnectionsFile,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct McpFile {
-    /// The most of each output stream that a result shows.
-    output: Option<String>,
-    /// The most of a file that is read at once.
-    file: Option<String>,
-    /// Origins of web pages that may ask.
-    origins: Vec<String>,
-    /// How long a call waits for a person.
-    approval_wait_seconds: Option<u64>,
 }
 
 /// Sidecars that run the code. Their key is no setting of a file: it is in the environment.
@@ -327,19 +316,9 @@ fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
 }
 
 fn gateway(file: &File) -> Result<GatewayConfig, SettingsError> {
-    let gateway = GatewayConfig { mcp: mcp(&file.mcp)?, ..GatewayConfig::default() };
+    let gateway = GatewayConfig { mcp: file.mcp.config()?, ..GatewayConfig::default() };
     let gateway = file.connections.apply(gateway)?;
     Ok(GatewayConfig { body: file.memory.largest_body(gateway.body)?, ..gateway })
-}
-
-fn mcp(file: &McpFile) -> Result<McpConfig, SettingsError> {
-    let usual = McpConfig::default();
-    let output = size("mcp.output", &file.output)?.unwrap_or(usual.output);
-    let wait = file.approval_wait_seconds.map(Duration::from_secs);
-    let approval_wait = wait.unwrap_or(usual.approval_wait);
-    let file_size = size("mcp.file", &file.file)?.unwrap_or(usual.file);
-    let origins = file.origins.clone();
-    Ok(McpConfig { output, file: file_size, origins, approval_wait })
 }
 
 fn engine(file: &File) -> Result<EngineConfig, SettingsError> {

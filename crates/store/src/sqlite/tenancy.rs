@@ -313,14 +313,17 @@ impl Tenancy for Sqlite {
     }
 }
 
+/// A sealed column; NULL where there is nothing to seal.
+type SealedValue = Option<Vec<u8>>;
+
 impl Sqlite {
-    fn seal_sandbox_env(&self, sandbox: &Sandbox) -> Result<Option<Vec<u8>>> {
+    fn seal_sandbox_env(&self, sandbox: &Sandbox) -> Result<SealedValue> {
         let place = ("sandboxes", sandbox.id.as_str());
         sealed::seal_env(&self.sealer, place, &sandbox.secret_env)
     }
 
     /// The variables and the webhook secret of a key.
-    fn seal_key_secrets(&self, key: &ApiKey) -> Result<(Option<Vec<u8>>, Option<Vec<u8>>)> {
+    fn seal_key_secrets(&self, key: &ApiKey) -> Result<(SealedValue, SealedValue)> {
         let id = key.id.as_str();
         let env = sealed::seal_env(&self.sealer, ("keys", id), &key.secret_env)?;
         let secret = key.webhook_secret.as_ref();

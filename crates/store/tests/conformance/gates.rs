@@ -294,7 +294,16 @@ fn home(thread: &str, layers: &[u8]) -> HomeState {
 async fn put(store: &dyn Store, n: u8, head: u64, approved: Option<HomeState>) -> Moved {
     let thread = ThreadKey { team: team(1), id: "t".parse().unwrap() };
     let (kind, at) = (PointKind::Upload, Moment(1));
-    let append = Append { thread, head, layer: layer(n), kind, at, allowed_at: None, approved, budget: None };
+    let append = Append {
+        thread,
+        head,
+        layer: layer(n),
+        kind,
+        at,
+        allowed_at: None,
+        approved,
+        budget: None,
+    };
     store.append(append).await.unwrap()
 }
 
@@ -348,7 +357,16 @@ pub(crate) async fn an_approved_execution_begins_only_in_the_home_that_was_appro
 ) {
     let append = |n, head| {
         let (thread, kind, at) = (thread_key("t"), PointKind::Upload, Moment(1));
-        Append { thread, head, layer: layer(n), kind, at, allowed_at: None, approved: None, budget: None }
+        Append {
+            thread,
+            head,
+            layer: layer(n),
+            kind,
+            at,
+            allowed_at: None,
+            approved: None,
+            budget: None,
+        }
     };
     store.append(append(1, 0)).await.unwrap();
     let approved = home("t", &[1]);

@@ -1,0 +1,37 @@
+//! Runs in: server (no capabilities).
+//!
+//! What the MCP server shows and how long it waits: `[mcp]` of the file.
+
+use std::time::Duration;
+
+use cloche_gateway::McpConfig;
+use serde::Deserialize;
+
+use super::{SettingsError, size};
+
+/// The section of the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct McpFile {
+    /// The most of each output stream that a result shows.
+    output: Option<String>,
+    /// The most of a file that is read at once.
+    file: Option<String>,
+    /// Origins of web pages that may ask.
+    origins: Vec<String>,
+    /// How long a call waits for a person.
+    approval_wait_seconds: Option<u64>,
+}
+
+impl McpFile {
+    pub(super) fn config(&self) -> Result<McpConfig, SettingsError> {
+        let usual = McpConfig::default();
+        let wait = self.approval_wait_seconds.map(Duration::from_secs);
+        Ok(McpConfig {
+            output: size("mcp.output", &self.output)?.unwrap_or(usual.output),
+            file: size("mcp.file", &self.file)?.unwrap_or(usual.file),
+            origins: self.origins.clone(),
+            approval_wait: wait.unwrap_or(usual.approval_wait),
+        })
+    }
+}
