@@ -22,11 +22,12 @@ test: ## install what the tests need, then run every test
 		$(CARGO) test --workspace; \
 	fi
 
-check: ## formatting, lints and the habits of the project
+check: ## formatting, lints, the habits of the project, and its dependencies
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets --features $(FUZZING) -- -D warnings
 	$(CARGO) run -q -p cloche-tidy
+	scripts/check-dependencies
 
 deny: ## licences, sources, bans and duplicate versions of all dependencies; builds cargo-deny once
 	scripts/check-dependencies

@@ -416,7 +416,11 @@ async fn outcomes_are_recorded_on_a_disk_that_is_full() {
     bash(&host, "t", "echo 1 >f").await;
     let ballast = host.data().join("ballast");
     assert_eq!(fs::metadata(&ballast).unwrap().len(), 2 * MIB);
-    fill(&host.data().join("filler"));
+    // Short, but not full: what is written meanwhile must not need the ballast yet.
+    let filler = host.data().join("filler");
+    fill(&filler);
+    let length = fs::metadata(&filler).unwrap().len();
+    fs::File::options().write(true).open(&filler).unwrap().set_len(length - 4 * MIB).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while run_on(&host, "t", "echo 2 >f").await.0 != 507 {
         assert!(Instant::now() < deadline, "the full disk is not noticed");

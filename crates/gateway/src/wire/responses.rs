@@ -167,12 +167,12 @@ pub(crate) struct Cancelling {
 pub(crate) struct ResponseFiles {
     /// Always `list`.
     object: &'static str,
-    data: Vec<FileRecord>,
+    data: Vec<ResponseFileRecord>,
 }
 
 /// A file that the code of a response wrote.
 #[derive(Debug, Serialize, ToSchema)]
-struct FileRecord {
+struct ResponseFileRecord {
     id: String,
     /// Always `file`.
     object: &'static str,
@@ -310,7 +310,7 @@ impl Cancelling {
 
 impl ResponseFiles {
     pub(crate) fn of(files: Vec<ResponseFile>) -> Self {
-        let record = |file: ResponseFile| FileRecord {
+        let record = |file: ResponseFile| ResponseFileRecord {
             id: file.id,
             object: "file",
             filename: file.filename,

@@ -28,7 +28,10 @@ async fn a_layer_is_removed_once_all_who_stored_it_have_settled() {
     assert!(!remove(&place, &digest, false).await, "one may still need it");
     place.layers.settle(&digest);
     assert!(!remove(&place, &digest, true).await, "a row needs it");
-    let unpacked = place.unpacked(&digest).await;
+    let mountable = place.layers.mountable(std::slice::from_ref(&digest)).await.unwrap();
+    let unpacked = place.layers.cache_dir().join(mountable.names()[0]);
+    assert!(unpacked.exists());
+    drop(mountable);
     assert!(remove(&place, &digest, false).await);
     assert!(!place.blob(&digest).exists() && !unpacked.exists());
     assert!(matches!(place.layers.index(&digest).await, Err(LayerError::Missing(_))));

@@ -183,9 +183,10 @@ async fn prune_thread(
     let mut pruned = 0;
     for statement in [
         "DELETE FROM thread_layers WHERE team_id = ?1 AND thread_id = ?2 AND gone_at <= ?3",
-        "UPDATE executions SET layer = NULL WHERE trace_id IN (SELECT trace_id FROM points WHERE \
-         team_id = ?1 AND thread_id = ?2 AND seq < ?3 AND trace_id IS NOT NULL AND layer IS NOT \
-         NULL) AND layer NOT IN (SELECT layer FROM thread_layers WHERE team_id = ?1)",
+        // Also those of points that an earlier pruning took while a later point still had the layer.
+        "UPDATE executions SET layer = NULL WHERE layer IS NOT NULL AND team_id = ?1 AND thread_id = \
+         ?2 AND status != 'running' AND ?3 > 0 AND layer NOT IN (SELECT layer FROM thread_layers \
+         WHERE team_id = ?1)",
         "DELETE FROM points WHERE team_id = ?1 AND thread_id = ?2 AND seq < ?3",
     ] {
         let done = sqlx::query(statement).bind(team).bind(id).bind(oldest);
