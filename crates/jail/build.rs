@@ -12,9 +12,9 @@ mod strict;
 #[path = "src/seccomp/table.rs"]
 mod table;
 
-use policy::{Condition, Policy, Verdict};
+use policy::{ArgCondition, FilterPolicy, SyscallVerdict};
 use strict::StrictPolicy;
-use table::{Arch, Table};
+use table::{Arch, RuleTable};
 
 /// The guest's filter is called `seccomp`; the others are those of our own processes.
 const POLICIES: [&str; 3] = ["seccomp", "server", "packer"];
@@ -24,7 +24,7 @@ const STRICT: &str = "policy/strict.json";
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=policy");
     println!("cargo::rerun-if-changed=src/seccomp");
-    match build() {
+    match compile_policies() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("cargo::error={error}");
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn build() -> Result<(), Box<dyn Error>> {
+fn compile_policies() -> Result<(), Box<dyn Error>> {
     let target = env::var("CARGO_CFG_TARGET_ARCH")?;
     let arch = Arch::from_cargo(&target).ok_or_else(|| {
         format!("there is no syscall filter for {target}; x86_64 and aarch64 have one")
@@ -41,42 +41,47 @@ fn build() -> Result<(), Box<dyn Error>> {
     let out = env::var("OUT_DIR")?;
     for name in POLICIES {
         let text = fs::read_to_string(format!("policy/{name}.json"))?;
-        let policy = Policy::parse(&text).map_err(|error| format!("{name}.json: {error}"))?;
+        let policy = FilterPolicy::parse(&text).map_err(|error| format!("{name}.json: {error}"))?;
         write_filter(&policy, arch, &Path::new(&out).join(format!("{name}.bpf")))?;
-        let rows = denials(&policy)?;
+        let rows = format_denials(&policy)?;
         fs::write(Path::new(&out).join(format!("{name}_denials.rs")), rows)?;
     }
-    let guest = Policy::parse(&fs::read_to_string("policy/seccomp.json")?)?;
-    let strict = StrictPolicy::derive(&fs::read_to_string(STRICT)?, guest)?;
+    let guest = FilterPolicy::parse(&fs::read_to_string("policy/seccomp.json")?)?;
+    let strict = StrictPolicy::derive_policy(&fs::read_to_string(STRICT)?, guest)?;
     write_filter(&strict, arch, &Path::new(&out).join("seccomp_strict.bpf"))?;
     Ok(())
 }
 
-fn write_filter(policy: &Policy, arch: Arch, file: &Path) -> Result<(), Box<dyn Error>> {
+fn write_filter(policy: &FilterPolicy, arch: Arch, file: &Path) -> Result<(), Box<dyn Error>> {
     // Every architecture, so that a mistake shows up wherever it is made.
     for other in Arch::ALL {
-        bpf::compile(&Table::new(policy, other)?)?;
+        bpf::compile_filter(&RuleTable::new(policy, other)?)?;
     }
-    let program = bpf::compile(&Table::new(policy, arch)?)?;
-    fs::write(file, bpf::bytes(&program))?;
+    let program = bpf::compile_filter(&RuleTable::new(policy, arch)?)?;
+    fs::write(file, bpf::program_bytes(&program))?;
     Ok(())
 }
 
 /// The refused calls as a Rust array of `Denial`s.
-fn denials(policy: &Policy) -> Result<String, std::fmt::Error> {
+fn format_denials(policy: &FilterPolicy) -> Result<String, std::fmt::Error> {
     let mut rows = Vec::new();
     for rule in &policy.deny {
         rows.extend(rule.calls.iter().map(|call| (call, rule.errno, None, &rule.why)));
     }
     for rule in &policy.conditional {
         for clause in &rule.clauses {
-            rows.push((&rule.call, clause.then, Some(describe(&clause.when)), &clause.why));
+            rows.push((
+                &rule.call,
+                clause.then,
+                Some(describe_conditions(&clause.when)),
+                &clause.why,
+            ));
         }
         let rest = Some("anything else".to_owned());
         rows.push((&rule.call, rule.otherwise.then, rest, &rule.otherwise.why));
     }
     let mut source = String::from("[\n");
-    for (call, verdict, when, why) in rows.iter().filter(|row| row.1 != Verdict::Allow) {
+    for (call, verdict, when, why) in rows.iter().filter(|row| row.1 != SyscallVerdict::Allow) {
         let errno = verdict.name();
         writeln!(
             source,
@@ -87,8 +92,8 @@ fn denials(policy: &Policy) -> Result<String, std::fmt::Error> {
     Ok(source)
 }
 
-fn describe(when: &[Condition]) -> String {
-    let one = |condition: &Condition| {
+fn describe_conditions(when: &[ArgCondition]) -> String {
+    let one = |condition: &ArgCondition| {
         let names = |all: Vec<&str>| all.join(" or ");
         if condition.any_bit.is_empty() {
             let values = condition.one_of.keys().map(String::as_str).collect();

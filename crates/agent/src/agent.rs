@@ -18,10 +18,11 @@ use serde::de::DeserializeOwned;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    AgentConfig, Event, EventKind, EventReader, Failure, ModelProvider, ProviderConfig, Response,
-    live::{Live, Stop},
+    AgentConfig, ModelProvider, ProviderConfig, Response, ResponseEvent, ResponseEventKind,
+    ResponseEventReader, ResponseFailure,
+    live::{LiveResponse, ResponseStopReason},
     provider,
-    response::Kept,
+    response::StoredResponse,
 };
 
 /// How long responses may take to end once they are told to.
@@ -30,37 +31,37 @@ const LAST_MOMENTS: Duration = Duration::from_secs(10);
 /// Everything behind the Agent API. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
-    inner: Arc<Inner>,
+    inner: Arc<AgentInner>,
 }
 
-struct Inner {
+struct AgentInner {
     engine: Engine,
     config: AgentConfig,
-    providers: BTreeMap<String, Provider>,
-    live: RwLock<HashMap<ResponseId, Arc<Live>>>,
+    providers: BTreeMap<String, ConfiguredProvider>,
+    live: RwLock<HashMap<ResponseId, Arc<LiveResponse>>>,
     tasks: TaskTracker,
     draining: AtomicBool,
 }
 
-struct Provider {
-    asked: Arc<dyn ModelProvider>,
+struct ConfiguredProvider {
+    client: Arc<dyn ModelProvider>,
     config: ProviderConfig,
 }
 
 /// Why an agent could not start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot prepare the model provider {name}")]
-pub struct StartError {
+pub struct AgentStartError {
     name: String,
     source: reqwest::Error,
 }
 
 /// A response that has begun.
-pub struct Begun {
-    live: Arc<Live>,
+pub struct StartedResponse {
+    live: Arc<LiveResponse>,
 }
 
-impl Begun {
+impl StartedResponse {
     /// The response as it is now.
     #[must_use]
     pub fn response(&self) -> Response {
@@ -69,22 +70,22 @@ impl Begun {
 
     /// Its events from the first on.
     #[must_use]
-    pub fn events(&self) -> EventReader {
-        self.live.read(0)
+    pub fn events(&self) -> ResponseEventReader {
+        self.live.read_events(0)
     }
 
     /// Waits until it is over, or somebody has to do something.
-    pub async fn settled(&self) -> Response {
-        self.live.settled().await
+    pub async fn wait_settled(&self) -> Response {
+        self.live.wait_settled().await
     }
 }
 
 /// The events of a response.
-pub enum Follow {
+pub enum ResponseEvents {
     /// It is under way; there will be more.
-    Live(EventReader),
+    Live(ResponseEventReader),
     /// It is over; these are all.
-    Over(Vec<Event>),
+    Over(Vec<ResponseEvent>),
 }
 
 impl Agent {
@@ -92,16 +93,17 @@ impl Agent {
     ///
     /// # Errors
     /// When a provider cannot be prepared.
-    pub fn new(engine: Engine, config: AgentConfig) -> Result<Self, StartError> {
+    pub fn new(engine: Engine, config: AgentConfig) -> Result<Self, AgentStartError> {
         let mut providers = BTreeMap::new();
         for (name, config) in &config.providers {
-            let failed = |source| StartError { name: name.clone(), source };
-            let asked = provider::connect(config).map_err(failed)?;
-            providers.insert(name.clone(), Provider { asked, config: config.clone() });
+            let failed = |source| AgentStartError { name: name.clone(), source };
+            let asked = provider::connect_provider(config).map_err(failed)?;
+            providers
+                .insert(name.clone(), ConfiguredProvider { client: asked, config: config.clone() });
         }
         let (live, tasks) = (RwLock::default(), TaskTracker::new());
         let draining = AtomicBool::new(false);
-        let inner = Inner { engine, config, providers, live, tasks, draining };
+        let inner = AgentInner { engine, config, providers, live, tasks, draining };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -109,19 +111,22 @@ impl Agent {
     ///
     /// # Errors
     /// When the store cannot be read or written.
-    pub async fn recover(&self) -> Result<usize, Refusal> {
+    pub async fn recover_responses(&self) -> Result<usize, Refusal> {
         let open = self.inner.engine.open_responses().await?;
         for row in &open {
             let message = "the server was restarted while this response was being made";
-            let failure = Failure::new("server_restarted", message);
-            let mut kept: Kept = read("record", &row.record)?;
+            let failure = ResponseFailure::new("server_restarted", message);
+            let mut kept: StoredResponse = parse_stored("record", &row.record)?;
             kept.response.break_off(failure);
-            let events = vec![Event { seq: 0, kind: EventKind::Failed(kept.response.clone()) }];
+            let events = vec![ResponseEvent {
+                seq: 0,
+                kind: ResponseEventKind::Failed(kept.response.clone()),
+            }];
             let over = ResponseRow {
                 status: ResponseStatus::Failed,
                 completed_at: Some(now()),
-                record: write(&kept)?,
-                events: write(&events)?,
+                record: serialize_stored(&kept)?,
+                events: serialize_stored(&events)?,
                 ..row.clone()
             };
             self.inner.engine.update_response(over).await?;
@@ -134,7 +139,11 @@ impl Agent {
     }
 
     /// Takes a place among the responses under way.
-    fn enter(&self, caller: &Caller, response: Response) -> Result<Arc<Live>, Refusal> {
+    fn register_live(
+        &self,
+        caller: &Caller,
+        response: Response,
+    ) -> Result<Arc<LiveResponse>, Refusal> {
         let mut live = self.inner.live.write();
         let team = &caller.team.id;
         let limit = self.inner.config.at_once;
@@ -142,16 +151,16 @@ impl Agent {
             let message = format!("{limit} responses of this team are under way already");
             return Err(Refusal::new(ErrorCode::RateLimited, message));
         }
-        let new = Live::new(team.clone(), response);
+        let new = LiveResponse::new(team.clone(), response);
         live.insert(new.id.clone(), Arc::clone(&new));
         Ok(new)
     }
 
-    fn leave(&self, live: &Live) {
+    fn remove_live(&self, live: &LiveResponse) {
         self.inner.live.write().remove(&live.id);
     }
 
-    fn live_of(&self, caller: &Caller, id: &ResponseId) -> Option<Arc<Live>> {
+    fn find_live(&self, caller: &Caller, id: &ResponseId) -> Option<Arc<LiveResponse>> {
         let live = self.inner.live.read().get(id).cloned()?;
         (live.team == caller.team.id).then_some(live)
     }
@@ -160,52 +169,56 @@ impl Agent {
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn retrieve(&self, caller: &Caller, id: &ResponseId) -> Result<Response, Refusal> {
-        if let Some(live) = self.live_of(caller, id) {
+    pub async fn retrieve_response(
+        &self,
+        caller: &Caller,
+        id: &ResponseId,
+    ) -> Result<Response, Refusal> {
+        if let Some(live) = self.find_live(caller, id) {
             let response = live.response();
-            return if response.store { Ok(response) } else { Err(none()) };
+            return if response.store { Ok(response) } else { Err(response_not_found()) };
         }
-        Ok(self.stored(caller, id).await?.0.response)
+        Ok(self.load_stored(caller, id).await?.0.response)
     }
 
     /// The events of a response after this number; all of them without one.
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn follow(
+    pub async fn follow_response(
         &self,
         caller: &Caller,
         id: &ResponseId,
         after: Option<u64>,
-    ) -> Result<Follow, Refusal> {
+    ) -> Result<ResponseEvents, Refusal> {
         let from = after.map_or(0, |after| after.saturating_add(1));
-        if let Some(live) = self.live_of(caller, id) {
+        if let Some(live) = self.find_live(caller, id) {
             return if live.response().store {
-                Ok(Follow::Live(live.read(from)))
+                Ok(ResponseEvents::Live(live.read_events(from)))
             } else {
-                Err(none())
+                Err(response_not_found())
             };
         }
-        let (_, row) = self.stored(caller, id).await?;
-        let mut events: Vec<Event> = read("events", &row.events)?;
+        let (_, row) = self.load_stored(caller, id).await?;
+        let mut events: Vec<ResponseEvent> = parse_stored("events", &row.events)?;
         events.retain(|event| event.seq >= from);
-        Ok(Follow::Over(events))
+        Ok(ResponseEvents::Over(events))
     }
 
     /// Tells a response to stop. `None` if it is being stopped; what it is if it was over already.
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn cancel(
+    pub async fn cancel_response(
         &self,
         caller: &Caller,
         id: &ResponseId,
     ) -> Result<Option<ResponseStatus>, Refusal> {
-        if let Some(live) = self.live_of(caller, id) {
-            live.stop(Stop::User);
+        if let Some(live) = self.find_live(caller, id) {
+            live.stop(ResponseStopReason::User);
             return Ok(None);
         }
-        Ok(Some(self.stored(caller, id).await?.0.response.status))
+        Ok(Some(self.load_stored(caller, id).await?.0.response.status))
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -213,16 +226,16 @@ impl Agent {
     }
 
     /// A response that is over and can be seen.
-    pub(crate) async fn stored(
+    pub(crate) async fn load_stored(
         &self,
         caller: &Caller,
         id: &ResponseId,
-    ) -> Result<(Kept, ResponseRow), Refusal> {
-        let row = self.inner.engine.response(caller, id).await?;
+    ) -> Result<(StoredResponse, ResponseRow), Refusal> {
+        let row = self.inner.engine.find_response(caller, id).await?;
         if !row.visible {
-            return Err(none());
+            return Err(response_not_found());
         }
-        Ok((read("record", &row.record)?, row))
+        Ok((parse_stored("record", &row.record)?, row))
     }
 
     /// Takes nothing new, gives what is under way a little time, then ends it.
@@ -234,31 +247,32 @@ impl Agent {
         }
         let left: Vec<_> = self.inner.live.read().values().cloned().collect();
         tracing::warn!(left = left.len(), "responses are ended, the server stops");
-        left.iter().for_each(|live| live.stop(Stop::Shutdown));
+        left.iter().for_each(|live| live.stop(ResponseStopReason::Shutdown));
         if tokio::time::timeout(LAST_MOMENTS, self.inner.tasks.wait()).await.is_err() {
             tracing::error!("some responses did not end; the next start will record them");
         }
     }
 }
 
-fn none() -> Refusal {
+fn response_not_found() -> Refusal {
     Refusal::not_found("response")
 }
 
-fn internal(failure: Failure) -> Refusal {
+fn internal_refusal(failure: ResponseFailure) -> Refusal {
     Refusal {
         source: Some(failure.message.into()),
         ..Refusal::new(ErrorCode::Internal, "something went wrong on our side; try again")
     }
 }
 
-fn read<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, Refusal> {
-    serde_json::from_str(text)
-        .map_err(|error| internal(Failure::new("internal_error", format!("{what}: {error}"))))
+fn parse_stored<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, Refusal> {
+    serde_json::from_str(text).map_err(|error| {
+        internal_refusal(ResponseFailure::new("internal_error", format!("{what}: {error}")))
+    })
 }
 
-fn write<T: serde::Serialize>(value: &T) -> Result<String, Refusal> {
-    crate::work::json(value).map_err(internal)
+fn serialize_stored<T: serde::Serialize>(value: &T) -> Result<String, Refusal> {
+    crate::response_task::to_json(value).map_err(internal_refusal)
 }
 
 /// A name that nobody has: the prefix and 20 random letters and digits.

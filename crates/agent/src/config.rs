@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use cloche_model::Secret;
 use url::Url;
 
-use crate::Prices;
+use crate::TokenPrices;
 
 /// Settings of the agent. Without providers it answers nothing but keeps what there was.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Default for AgentConfig {
 
 /// How a provider is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ProviderProtocol {
     /// Chat completions, as OpenAI and many others offer them.
     OpenAi,
     /// Anthropic's messages.
@@ -47,15 +47,15 @@ pub enum Protocol {
 #[derive(Clone, Debug)]
 pub struct ProviderConfig {
     /// Its protocol.
-    pub protocol: Protocol,
+    pub protocol: ProviderProtocol,
     /// Where it is, version included: `https://api.openai.com/v1`.
     pub base_url: Url,
     /// What it is opened with; local ones often need nothing.
     pub api_key: Option<Secret>,
     /// What its tokens cost.
-    pub prices: Prices,
+    pub prices: TokenPrices,
     /// Models that cost something else.
-    pub model_prices: BTreeMap<String, Prices>,
+    pub model_prices: BTreeMap<String, TokenPrices>,
     /// How long it may take to connect, and be silent while it answers.
     pub timeout: Duration,
     /// How often a call is made again that failed for a passing reason.
@@ -67,12 +67,12 @@ pub struct ProviderConfig {
 impl ProviderConfig {
     /// A provider at this address with the usual settings and no prices.
     #[must_use]
-    pub fn new(protocol: Protocol, base_url: Url) -> Self {
+    pub fn new(protocol: ProviderProtocol, base_url: Url) -> Self {
         Self {
             protocol,
             base_url,
             api_key: None,
-            prices: Prices::default(),
+            prices: TokenPrices::default(),
             model_prices: BTreeMap::new(),
             timeout: Duration::from_secs(120),
             retries: 2,

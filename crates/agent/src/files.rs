@@ -3,7 +3,7 @@
 use cloche_engine::{Caller, HomeFile, Refusal};
 use cloche_model::{HomePath, Moment, ResponseId};
 
-use crate::{Agent, gate, response::KeptFile};
+use crate::{Agent, gate, response::StoredResponseFile};
 
 /// A file of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +23,13 @@ impl Agent {
     ///
     /// # Errors
     /// When there is no such response that the caller may see.
-    pub async fn files(
+    pub async fn list_files(
         &self,
         caller: &Caller,
         id: &ResponseId,
     ) -> Result<Vec<ResponseFile>, Refusal> {
         gate::check_offered(self.engine(), caller).await?;
-        let (kept, _) = self.stored(caller, id).await?;
+        let (kept, _) = self.load_stored(caller, id).await?;
         Ok(kept.files.into_iter().map(ResponseFile::from).collect())
     }
 
@@ -37,14 +37,14 @@ impl Agent {
     ///
     /// # Errors
     /// When there is no such response or file that the caller may see.
-    pub async fn file(
+    pub async fn open_file(
         &self,
         caller: &Caller,
         id: &ResponseId,
         file_id: &str,
     ) -> Result<HomeFile, Refusal> {
         gate::check_offered(self.engine(), caller).await?;
-        let (kept, _) = self.stored(caller, id).await?;
+        let (kept, _) = self.load_stored(caller, id).await?;
         let none = || Refusal::not_found("file");
         let file = kept.files.into_iter().find(|file| file.id == file_id).ok_or_else(none)?;
         let path: HomePath = file.path.parse().map_err(|_| none())?;
@@ -52,8 +52,8 @@ impl Agent {
     }
 }
 
-impl From<KeptFile> for ResponseFile {
-    fn from(file: KeptFile) -> Self {
+impl From<StoredResponseFile> for ResponseFile {
+    fn from(file: StoredResponseFile) -> Self {
         Self { id: file.id, filename: file.path, size: file.size, created_at: file.written_at }
     }
 }

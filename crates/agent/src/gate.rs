@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
-use cloche_engine::{Caller, Engine, Gate, Pass, Refusal, Shut, ToolCall, Waited, rfc3339};
-use cloche_model::{Approval, ErrorCode, Tool};
+use cloche_engine::{
+    ApprovalWaitResult, CallPermit, Caller, Engine, GateDecision, GateRefusalReason, Refusal,
+    ToolCall, format_rfc3339,
+};
+use cloche_model::{AgentTool, Approval, ErrorCode};
 use serde_json::json;
 
-use crate::{response::Action, sandbox::Program};
+use crate::{response::PendingAction, sandbox::SandboxProgram};
 
 /// How long one wait for a person lasts before the gate is asked again.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -17,9 +20,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Refuses a response whose tool would be refused anyway, with a sentence that says who can turn it
 /// on.
 pub(crate) async fn check_offered(engine: &Engine, caller: &Caller) -> Result<(), Refusal> {
-    match engine.why_not_offered(caller, Tool::ExecuteCode).await {
+    match engine.why_not_offered(caller, AgentTool::ExecuteCode).await {
         None => Ok(()),
-        Some(closed) if closed.why == Shut::NotWired => {
+        Some(closed) if closed.why == GateRefusalReason::NotWired => {
             Err(Refusal::new(ErrorCode::Unavailable, closed.message))
         }
         Some(closed) => Err(Refusal::new(ErrorCode::Forbidden, closed.message)),
@@ -27,44 +30,49 @@ pub(crate) async fn check_offered(engine: &Engine, caller: &Caller) -> Result<()
 }
 
 /// The call as a person is asked about it: everything that decides what happens.
-pub(crate) fn call(program: &Program, container: &str) -> ToolCall {
+pub(crate) fn sandbox_tool_call(program: &SandboxProgram, container: &str) -> ToolCall {
     let arguments = json!({
         "language": program.language.name(),
         "code": program.code,
         "timeout_seconds": program.timeout.as_secs(),
         "thread_id": container,
     });
-    ToolCall::new(Tool::ExecuteCode, &arguments)
+    ToolCall::new(AgentTool::ExecuteCode, &arguments)
 }
 
 /// What is decided about a call for now.
-pub(crate) enum Verdict {
+pub(crate) enum GateVerdict {
     /// It may run, once.
-    Go(Pass),
+    Go(CallPermit),
     /// It may not, and this is what the model is told.
     No(String),
     /// A person has to answer; wait for that, and ask again.
     Wait(Box<Approval>),
 }
 
-pub(crate) async fn ask(engine: &Engine, caller: &Caller, call: &ToolCall) -> Verdict {
-    match engine.gate(caller, call).await {
-        Gate::Open(pass) => Verdict::Go(pass),
-        Gate::Closed(closed) => Verdict::No(closed.message),
-        Gate::Ask(approval) => Verdict::Wait(approval),
+pub(crate) async fn ask_gate(engine: &Engine, caller: &Caller, call: &ToolCall) -> GateVerdict {
+    match engine.decide_call(caller, call).await {
+        GateDecision::Open(pass) => GateVerdict::Go(pass),
+        GateDecision::Closed(closed) => GateVerdict::No(closed.message),
+        GateDecision::Ask(approval) => GateVerdict::Wait(approval),
     }
 }
 
 /// Waits for a person; an error is what the model is told instead.
-pub(crate) async fn wait(
+pub(crate) async fn wait_for_person(
     engine: &Engine,
     caller: &Caller,
     approval: &Approval,
 ) -> Result<(), String> {
     match engine.wait_for_approval(caller, &approval.id, PATIENCE).await {
-        Ok(Waited::Approved | Waited::Denied { .. } | Waited::Spent | Waited::Changed) => Ok(()),
-        Ok(Waited::Expired) => Err("nobody approved this call in time".to_owned()),
-        Ok(Waited::StillPending) => {
+        Ok(
+            ApprovalWaitResult::Approved
+            | ApprovalWaitResult::Denied { .. }
+            | ApprovalWaitResult::Spent
+            | ApprovalWaitResult::Changed,
+        ) => Ok(()),
+        Ok(ApprovalWaitResult::Expired) => Err("nobody approved this call in time".to_owned()),
+        Ok(ApprovalWaitResult::StillPending) => {
             tokio::time::sleep(PAUSE).await;
             Ok(())
         }
@@ -73,13 +81,13 @@ pub(crate) async fn wait(
 }
 
 /// What the owner of the response is told meanwhile.
-pub(crate) fn action(approval: &Approval) -> Action {
-    Action {
+pub(crate) fn approval_action(approval: &Approval) -> PendingAction {
+    PendingAction {
         approval_id: approval.id.to_string(),
         message: format!(
             "a person has to approve this code before it runs, until {}: an operator of this \
              server can, with `cloche approval approve {}`",
-            rfc3339(approval.expires_at),
+            format_rfc3339(approval.expires_at),
             approval.id
         ),
     }

@@ -4,25 +4,32 @@
 //! door runs it. This crate knows no HTTP of its callers, no SQL and no kernel.
 
 mod agent;
-mod ask;
+mod chat;
 mod config;
 mod files;
 mod gate;
 mod live;
+mod model_chain;
 mod price;
 mod provider;
 mod request;
 mod response;
+mod response_task;
 mod sandbox;
-mod talk;
-mod work;
 
-pub use agent::{Agent, Begun, Follow, StartError};
-pub use config::{AgentConfig, Protocol, ProviderConfig};
+pub use agent::{Agent, AgentStartError, ResponseEvents, StartedResponse};
+pub use chat::{
+    ChatMessage, ModelReply, ModelRequest, ModelToolCall, TokenCounts, ToolChoice, ToolDefinition,
+};
+pub use config::{AgentConfig, ProviderConfig, ProviderProtocol};
 pub use files::ResponseFile;
-pub use live::{Event, EventKind, EventReader};
-pub use price::{Bill, Prices};
-pub use provider::{Anthropic, Listener, ModelProvider, OpenAi, ProviderError, Trouble};
+pub use live::{ResponseEvent, ResponseEventKind, ResponseEventReader};
+pub use price::{ResponseBill, TokenPrices};
+pub use provider::{
+    AnthropicProvider, ModelProvider, OpenAiProvider, ProviderError, ProviderErrorKind,
+    TextListener,
+};
 pub use request::{InputItem, NewResponse, ToolRequest};
-pub use response::{Action, Failure, Item, Response, RunResult, RunStatus, SandboxCall};
-pub use talk::{Call, Choice, Message, Reply, Tokens, Tool, Turn};
+pub use response::{
+    PendingAction, Response, ResponseFailure, ResponseItem, RunResult, RunStatus, SandboxCall,
+};

@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Item, Response};
+use crate::{Response, ResponseItem};
 
 /// Something that happened to a response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Event {
+pub struct ResponseEvent {
     /// Its number; the first is 0.
     pub seq: u64,
     /// What happened.
-    pub kind: EventKind,
+    pub kind: ResponseEventKind,
 }
 
 /// What can happen to a response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum EventKind {
+pub enum ResponseEventKind {
     /// It was accepted.
     Created(Response),
     /// Work on it has begun, or goes on.
@@ -32,14 +32,14 @@ pub enum EventKind {
         /// Its place.
         index: usize,
         /// The item as it begins.
-        item: Item,
+        item: ResponseItem,
     },
     /// An item is finished.
     ItemDone {
         /// Its place.
         index: usize,
         /// The item.
-        item: Item,
+        item: ResponseItem,
     },
     /// A message has more text.
     TextDelta {
@@ -65,9 +65,9 @@ pub enum EventKind {
     Failed(Response),
 }
 
-impl EventKind {
+impl ResponseEventKind {
     /// The last event of a response that has ended like this.
-    pub(crate) fn over(response: Response) -> Self {
+    pub(crate) fn final_event(response: Response) -> Self {
         match response.status {
             ResponseStatus::Failed | ResponseStatus::Cancelled => Self::Failed(response),
             _ => Self::Completed(response),
@@ -77,7 +77,7 @@ impl EventKind {
 
 /// Why a response was told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum ResponseStopReason {
     /// Its owner wants it.
     User,
     /// It took too long.
@@ -87,32 +87,33 @@ pub(crate) enum Stop {
 }
 
 /// A response under way.
-pub(crate) struct Live {
+pub(crate) struct LiveResponse {
     pub(crate) id: ResponseId,
     pub(crate) team: TeamId,
-    state: Mutex<State>,
+    state: Mutex<LiveResponseState>,
     /// Fires when it has been told to stop.
     pub(crate) stopped: CancellationToken,
     /// Changes with every change of the state.
-    bell: watch::Sender<()>,
+    changes: watch::Sender<()>,
 }
 
-struct State {
+struct LiveResponseState {
     response: Response,
-    events: Vec<Event>,
-    stop: Option<Stop>,
+    events: Vec<ResponseEvent>,
+    stop: Option<ResponseStopReason>,
     over: bool,
 }
 
-impl Live {
+impl LiveResponse {
     pub(crate) fn new(team: TeamId, response: Response) -> Arc<Self> {
-        let events = vec![Event { seq: 0, kind: EventKind::Created(response.clone()) }];
+        let events =
+            vec![ResponseEvent { seq: 0, kind: ResponseEventKind::Created(response.clone()) }];
         Arc::new(Self {
             id: response.id.clone(),
             team,
-            state: Mutex::new(State { response, events, stop: None, over: false }),
+            state: Mutex::new(LiveResponseState { response, events, stop: None, over: false }),
             stopped: CancellationToken::new(),
-            bell: watch::Sender::new(()),
+            changes: watch::Sender::new(()),
         })
     }
 
@@ -122,20 +123,23 @@ impl Live {
     }
 
     /// All events so far.
-    pub(crate) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<ResponseEvent> {
         self.state.lock().events.clone()
     }
 
     /// Changes the response and says what happened.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Response) -> (T, Vec<EventKind>)) -> T {
+    pub(crate) fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Response) -> (T, Vec<ResponseEventKind>),
+    ) -> T {
         let mut state = self.state.lock();
         let (value, kinds) = change(&mut state.response);
         for kind in kinds {
             let seq = state.events.len() as u64;
-            state.events.push(Event { seq, kind });
+            state.events.push(ResponseEvent { seq, kind });
         }
         drop(state);
-        self.bell.send_replace(());
+        self.changes.send_replace(());
         value
     }
 
@@ -143,26 +147,28 @@ impl Live {
     pub(crate) fn finish(&self, response: Response) {
         let mut state = self.state.lock();
         let seq = state.events.len() as u64;
-        state.events.push(Event { seq, kind: EventKind::over(response.clone()) });
+        state
+            .events
+            .push(ResponseEvent { seq, kind: ResponseEventKind::final_event(response.clone()) });
         state.response = response;
         state.over = true;
         drop(state);
-        self.bell.send_replace(());
+        self.changes.send_replace(());
     }
 
     /// Tells it to stop; the first reason is the one that counts.
-    pub(crate) fn stop(&self, stop: Stop) {
+    pub(crate) fn stop(&self, stop: ResponseStopReason) {
         self.state.lock().stop.get_or_insert(stop);
         self.stopped.cancel();
     }
 
-    pub(crate) fn stop_reason(&self) -> Option<Stop> {
+    pub(crate) fn stop_reason(&self) -> Option<ResponseStopReason> {
         self.state.lock().stop
     }
 
     /// Waits until it is over or somebody has to do something.
-    pub(crate) async fn settled(&self) -> Response {
-        let mut bell = self.bell.subscribe();
+    pub(crate) async fn wait_settled(&self) -> Response {
+        let mut bell = self.changes.subscribe();
         loop {
             {
                 let state = self.state.lock();
@@ -177,22 +183,22 @@ impl Live {
     }
 
     /// The events from this number on.
-    pub(crate) fn read(self: &Arc<Self>, from: u64) -> EventReader {
+    pub(crate) fn read_events(self: &Arc<Self>, from: u64) -> ResponseEventReader {
         let next = usize::try_from(from).unwrap_or(usize::MAX);
-        EventReader { bell: self.bell.subscribe(), live: Arc::clone(self), next }
+        ResponseEventReader { changes: self.changes.subscribe(), live: Arc::clone(self), next }
     }
 }
 
 /// Reads the events of a response that is under way.
-pub struct EventReader {
-    live: Arc<Live>,
+pub struct ResponseEventReader {
+    live: Arc<LiveResponse>,
     next: usize,
-    bell: watch::Receiver<()>,
+    changes: watch::Receiver<()>,
 }
 
-impl EventReader {
+impl ResponseEventReader {
     /// The events since the last time, once there are any; nothing after the last one.
-    pub async fn next(&mut self) -> Option<Vec<Event>> {
+    pub async fn next(&mut self) -> Option<Vec<ResponseEvent>> {
         loop {
             {
                 let state = self.live.state.lock();
@@ -204,7 +210,7 @@ impl EventReader {
                     return None;
                 }
             }
-            self.bell.changed().await.ok()?;
+            self.changes.changed().await.ok()?;
         }
     }
 }

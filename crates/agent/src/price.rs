@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Tokens;
+use crate::TokenCounts;
 
 /// How much use of a container one session covers.
 pub(crate) const SESSION: Duration = Duration::from_secs(20 * 60);
 
 /// Dollars for a million tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Prices {
+pub struct TokenPrices {
     /// Tokens that are read.
     pub input: f64,
     /// Tokens that are written.
@@ -21,9 +21,9 @@ pub struct Prices {
 
 /// What a response has used so far and what that costs, in dollars.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Bill {
+pub struct ResponseBill {
     /// Tokens of all calls of models.
-    pub tokens: Tokens,
+    pub tokens: TokenCounts,
     /// What those that were read cost.
     pub input_cost: f64,
     /// What those that were written cost.
@@ -34,10 +34,10 @@ pub struct Bill {
     pub sandbox_cost: f64,
 }
 
-impl Bill {
+impl ResponseBill {
     /// Adds the tokens of one call.
     #[expect(clippy::cast_precision_loss, reason = "money is shown, not summed for accounts")]
-    pub(crate) fn add_tokens(&mut self, tokens: Tokens, prices: Prices) {
+    pub(crate) fn add_tokens(&mut self, tokens: TokenCounts, prices: TokenPrices) {
         self.tokens.add(tokens);
         self.input_cost += tokens.input as f64 * prices.input / 1e6;
         self.output_cost += tokens.output as f64 * prices.output / 1e6;
@@ -52,7 +52,7 @@ impl Bill {
 
 /// A home that the runs of a chain of responses share, and how much it was used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Container {
+pub(crate) struct ResponseContainer {
     /// Its name, which is that of a thread.
     pub(crate) id: String,
     /// How long code has run in it.
@@ -61,13 +61,13 @@ pub(crate) struct Container {
     sessions: u64,
 }
 
-impl Container {
+impl ResponseContainer {
     pub(crate) fn new(id: String) -> Self {
         Self { id, active: Duration::ZERO, sessions: 0 }
     }
 
     /// Notes a run; gives back how many sessions begin with it.
-    pub(crate) fn used(&mut self, time: Duration) -> u64 {
+    pub(crate) fn record_use(&mut self, time: Duration) -> u64 {
         self.active += time;
         let begun = 1 + u64::try_from(self.active.as_nanos() / SESSION.as_nanos()).unwrap_or(0);
         let new = begun.saturating_sub(self.sessions);
@@ -82,18 +82,18 @@ mod tests {
 
     #[test]
     fn tokens_are_priced_by_the_million() {
-        let mut bill = Bill::default();
-        let tokens = Tokens { input: 2_000_000, output: 500_000, ..Tokens::default() };
-        bill.add_tokens(tokens, Prices { input: 1.25, output: 10.0 });
+        let mut bill = ResponseBill::default();
+        let tokens = TokenCounts { input: 2_000_000, output: 500_000, ..TokenCounts::default() };
+        bill.add_tokens(tokens, TokenPrices { input: 1.25, output: 10.0 });
         assert!((bill.total() - 7.5).abs() < 1e-9, "{bill:?}");
     }
 
     #[test]
     fn a_session_is_billed_once_in_twenty_minutes_of_use() {
-        let mut container = Container::new("c".to_owned());
-        assert_eq!(container.used(Duration::from_secs(1)), 1);
-        assert_eq!(container.used(Duration::from_secs(19 * 60)), 0);
-        assert_eq!(container.used(Duration::from_secs(60)), 1);
-        assert_eq!(container.used(Duration::from_secs(41 * 60)), 2);
+        let mut container = ResponseContainer::new("c".to_owned());
+        assert_eq!(container.record_use(Duration::from_secs(1)), 1);
+        assert_eq!(container.record_use(Duration::from_secs(19 * 60)), 0);
+        assert_eq!(container.record_use(Duration::from_secs(60)), 1);
+        assert_eq!(container.record_use(Duration::from_secs(41 * 60)), 2);
     }
 }

@@ -8,10 +8,10 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-pub use anthropic::Anthropic;
-pub use openai::OpenAi;
+pub use anthropic::AnthropicProvider;
+pub use openai::OpenAiProvider;
 
-use crate::{Protocol, ProviderConfig, Reply, Turn};
+use crate::{ModelReply, ModelRequest, ProviderConfig, ProviderProtocol};
 
 /// The most text that one answer may have.
 const MAX_TEXT: usize = 1 << 20;
@@ -23,11 +23,11 @@ const MAX_ARGUMENTS: usize = 6 << 20;
 const MAX_NAME: usize = 128;
 
 /// Where text goes as it comes.
-pub trait Listener: Send + Sync {
+pub trait TextListener: Send + Sync {
     /// A piece of text.
-    fn heard(&self, piece: &str);
+    fn on_text(&self, piece: &str);
     /// Whether there was any; then nobody else can be asked for the same answer.
-    fn has_heard(&self) -> bool;
+    fn has_text(&self) -> bool;
 }
 
 /// Somebody who can be asked for what a model says.
@@ -37,16 +37,16 @@ pub trait ModelProvider: Send + Sync {
     ///
     /// # Errors
     /// When there is no whole answer.
-    async fn answer(
+    async fn stream_reply(
         &self,
-        turn: &Turn<'_>,
-        listener: &dyn Listener,
-    ) -> Result<Reply, ProviderError>;
+        turn: &ModelRequest<'_>,
+        listener: &dyn TextListener,
+    ) -> Result<ModelReply, ProviderError>;
 }
 
 /// What kind of thing went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum ProviderErrorKind {
     /// Too many requests or tokens for now.
     RateLimited,
     /// The provider has an error of its own.
@@ -61,7 +61,7 @@ pub enum Trouble {
     Malformed,
 }
 
-impl Trouble {
+impl ProviderErrorKind {
     /// A name for machines.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -81,7 +81,7 @@ impl Trouble {
 #[error("{message}")]
 pub struct ProviderError {
     /// The kind.
-    pub trouble: Trouble,
+    pub trouble: ProviderErrorKind,
     /// A sentence for the caller. It holds nothing that is secret.
     pub message: String,
     /// When the provider wants to be asked again.
@@ -89,12 +89,12 @@ pub struct ProviderError {
 }
 
 impl ProviderError {
-    pub(crate) fn new(trouble: Trouble, message: impl Into<String>) -> Self {
+    pub(crate) fn new(trouble: ProviderErrorKind, message: impl Into<String>) -> Self {
         Self { trouble, message: message.into(), retry_after: None }
     }
 
     fn malformed(what: &str) -> Self {
-        Self::new(Trouble::Malformed, format!("the model provider sent {what}"))
+        Self::new(ProviderErrorKind::Malformed, format!("the model provider sent {what}"))
     }
 
     /// Whether asking again may help.
@@ -102,7 +102,10 @@ impl ProviderError {
     pub fn is_passing(&self) -> bool {
         matches!(
             self.trouble,
-            Trouble::RateLimited | Trouble::Overloaded | Trouble::Unreachable | Trouble::TimedOut
+            ProviderErrorKind::RateLimited
+                | ProviderErrorKind::Overloaded
+                | ProviderErrorKind::Unreachable
+                | ProviderErrorKind::TimedOut
         )
     }
 }
@@ -111,21 +114,23 @@ impl ProviderError {
 ///
 /// # Errors
 /// When no client can be made.
-pub(crate) fn connect(config: &ProviderConfig) -> Result<Arc<dyn ModelProvider>, reqwest::Error> {
+pub(crate) fn connect_provider(
+    config: &ProviderConfig,
+) -> Result<Arc<dyn ModelProvider>, reqwest::Error> {
     Ok(match config.protocol {
-        Protocol::OpenAi => Arc::new(OpenAi::new(config)?),
-        Protocol::Anthropic => Arc::new(Anthropic::new(config)?),
+        ProviderProtocol::OpenAi => Arc::new(OpenAiProvider::new(config)?),
+        ProviderProtocol::Anthropic => Arc::new(AnthropicProvider::new(config)?),
     })
 }
 
 /// An answer while it comes in pieces, kept within bounds.
 #[derive(Default)]
-struct Draft {
-    reply: Reply,
+struct ReplyDraft {
+    reply: ModelReply,
 }
 
-impl Draft {
-    fn text(&mut self, piece: &str, listener: &dyn Listener) -> Result<(), ProviderError> {
+impl ReplyDraft {
+    fn push_text(&mut self, piece: &str, listener: &dyn TextListener) -> Result<(), ProviderError> {
         if piece.is_empty() {
             return Ok(());
         }
@@ -133,23 +138,23 @@ impl Draft {
             return Err(ProviderError::malformed("more text than is accepted"));
         }
         self.reply.text.push_str(piece);
-        listener.heard(piece);
+        listener.on_text(piece);
         Ok(())
     }
 
     /// The call at this place, which is new or the last one.
-    fn call(&mut self, place: usize) -> Result<&mut crate::Call, ProviderError> {
+    fn call_at(&mut self, place: usize) -> Result<&mut crate::ModelToolCall, ProviderError> {
         let calls = &mut self.reply.calls;
         if place >= MAX_CALLS || place > calls.len() {
             return Err(ProviderError::malformed("more tool calls than are accepted"));
         }
         if place == calls.len() {
-            calls.push(crate::Call::default());
+            calls.push(crate::ModelToolCall::default());
         }
         Ok(&mut calls[place])
     }
 
-    fn name(target: &mut String, piece: &str) -> Result<(), ProviderError> {
+    fn push_name(target: &mut String, piece: &str) -> Result<(), ProviderError> {
         if target.len() + piece.len() > MAX_NAME {
             return Err(ProviderError::malformed("a tool call with a name that is too long"));
         }
@@ -157,7 +162,7 @@ impl Draft {
         Ok(())
     }
 
-    fn arguments(target: &mut String, piece: &str) -> Result<(), ProviderError> {
+    fn push_arguments(target: &mut String, piece: &str) -> Result<(), ProviderError> {
         if target.len() + piece.len() > MAX_ARGUMENTS {
             return Err(ProviderError::malformed("a tool call with too many arguments"));
         }
@@ -165,7 +170,7 @@ impl Draft {
         Ok(())
     }
 
-    fn finish(self) -> Result<Reply, ProviderError> {
+    fn finish(self) -> Result<ModelReply, ProviderError> {
         if self.reply.calls.iter().any(|call| call.name.is_empty()) {
             return Err(ProviderError::malformed("a tool call without a name"));
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use cloche_model::{Invalid, ResponseId};
 use serde_json::{Value, json};
 
-use crate::{Call, Choice, Message, Tool, sandbox};
+use crate::{ChatMessage, ModelToolCall, ToolChoice, ToolDefinition, sandbox};
 
 /// The most items of input.
 const MAX_ITEMS: usize = 1000;
@@ -108,13 +108,13 @@ pub enum ToolRequest {
 
 /// A request whose every field keeps its own rule.
 #[derive(Clone, Debug)]
-pub(crate) struct Order {
-    pub(crate) input: Vec<Message>,
+pub(crate) struct CheckedResponseRequest {
+    pub(crate) input: Vec<ChatMessage>,
     pub(crate) instructions: Option<String>,
     pub(crate) models: Vec<String>,
-    pub(crate) tools: Vec<Tool>,
+    pub(crate) tools: Vec<ToolDefinition>,
     pub(crate) sandbox: bool,
-    pub(crate) choice: Choice,
+    pub(crate) choice: ToolChoice,
     pub(crate) max_steps: u32,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) background: bool,
@@ -126,26 +126,27 @@ pub(crate) struct Order {
 
 impl NewResponse {
     /// The models to ask, in order; wins over every other check.
-    pub(crate) fn models(&self) -> Result<Vec<String>, Invalid> {
+    pub(crate) fn model_names(&self) -> Result<Vec<String>, Invalid> {
         check_models(self.model.as_ref(), self.models.as_deref())
     }
 
     /// Checks each field against its own rule.
-    pub(crate) fn check(self) -> Result<Order, Invalid> {
+    pub(crate) fn check(self) -> Result<CheckedResponseRequest, Invalid> {
         let store = self.store.unwrap_or(true);
         if self.background && !store {
             return Err(Invalid::new(
                 "background needs store: a response that is not stored cannot be polled",
             ));
         }
-        let models = self.models()?;
-        let instructions = instructions(self.instructions, self.language_preference)?;
+        let models = self.model_names()?;
+        let instructions = build_instructions(self.instructions, self.language_preference)?;
         check_size(&self.input, instructions.as_deref())?;
         let (tools, sandbox) = check_tools(self.tools)?;
         let previous = self.previous_response_id.map(|id| id.parse()).transpose();
-        let previous = previous.map_err(|why: Invalid| named("previous_response_id", &why))?;
-        let max_steps = number("max_steps", self.max_steps, MAX_STEPS)?;
-        Ok(Order {
+        let previous =
+            previous.map_err(|why: Invalid| field_error("previous_response_id", &why))?;
+        let max_steps = check_number("max_steps", self.max_steps, MAX_STEPS)?;
+        Ok(CheckedResponseRequest {
             input: check_input(self.input)?,
             instructions,
             models,
@@ -153,28 +154,28 @@ impl NewResponse {
             tools,
             sandbox,
             max_steps: max_steps.unwrap_or(DEFAULT_STEPS),
-            max_tokens: number("max_output_tokens", self.max_output_tokens, MAX_TOKENS)?,
+            max_tokens: check_number("max_output_tokens", self.max_output_tokens, MAX_TOKENS)?,
             background: self.background,
             store,
             previous,
-            temperature: range("temperature", self.temperature, 2.0)?,
-            top_p: range("top_p", self.top_p, 1.0)?,
+            temperature: check_range("temperature", self.temperature, 2.0)?,
+            top_p: check_range("top_p", self.top_p, 1.0)?,
         })
     }
 }
 
-fn named(field: &str, why: &impl ToString) -> Invalid {
+fn field_error(field: &str, why: &impl ToString) -> Invalid {
     Invalid::new(format!("{field}: {}", why.to_string()))
 }
 
-fn number(field: &str, value: Option<i64>, most: i64) -> Result<Option<u32>, Invalid> {
+fn check_number(field: &str, value: Option<i64>, most: i64) -> Result<Option<u32>, Invalid> {
     let Some(value) = value else { return Ok(None) };
     let within = u32::try_from(value).ok().filter(|_| (1..=most).contains(&value));
     let wrong = || Invalid::new(format!("{field} must be between 1 and {most}, got {value}"));
     within.map(Some).ok_or_else(wrong)
 }
 
-fn range(field: &str, value: Option<f64>, most: f64) -> Result<Option<f64>, Invalid> {
+fn check_range(field: &str, value: Option<f64>, most: f64) -> Result<Option<f64>, Invalid> {
     match value {
         Some(value) if !(0.0..=most).contains(&value) => {
             Err(Invalid::new(format!("{field} must be between 0 and {most}, got {value}")))
@@ -204,7 +205,7 @@ fn check_models(model: Option<&String>, models: Option<&[String]>) -> Result<Vec
     Ok(chain)
 }
 
-fn instructions(
+fn build_instructions(
     instructions: Option<String>,
     language: Option<String>,
 ) -> Result<Option<String>, Invalid> {
@@ -241,7 +242,7 @@ fn check_size(input: &[InputItem], instructions: Option<&str>) -> Result<(), Inv
     Ok(())
 }
 
-fn check_input(items: Vec<InputItem>) -> Result<Vec<Message>, Invalid> {
+fn check_input(items: Vec<InputItem>) -> Result<Vec<ChatMessage>, Invalid> {
     let mut messages = Vec::with_capacity(items.len());
     for (at, item) in items.into_iter().enumerate() {
         let wrong = |why: &str| Invalid::new(format!("input[{at}]: {why}"));
@@ -250,19 +251,19 @@ fn check_input(items: Vec<InputItem>) -> Result<Vec<Message>, Invalid> {
                 return Err(wrong("content must not be empty"));
             }
             InputItem::Message { role, text } => messages.push(match role.as_str() {
-                "user" => Message::User(text),
-                "assistant" => Message::Assistant { text, calls: Vec::new() },
-                "system" | "developer" => Message::System(text),
+                "user" => ChatMessage::User(text),
+                "assistant" => ChatMessage::Assistant { text, calls: Vec::new() },
+                "system" | "developer" => ChatMessage::System(text),
                 _ => return Err(wrong("role must be one of: user, assistant, system, developer")),
             }),
             InputItem::FunctionCall { call_id, name, arguments } => {
                 check_call_id(&call_id).map_err(|why| wrong(&why.to_string()))?;
                 check_function_name(&name).map_err(|why| wrong(&why.to_string()))?;
-                push_call(&mut messages, Call { id: call_id, name, arguments });
+                push_call(&mut messages, ModelToolCall { id: call_id, name, arguments });
             }
             InputItem::FunctionOutput { call_id, output } => {
                 check_call_id(&call_id).map_err(|why| wrong(&why.to_string()))?;
-                messages.push(Message::Tool { call_id, text: output });
+                messages.push(ChatMessage::Tool { call_id, text: output });
             }
         }
     }
@@ -270,11 +271,11 @@ fn check_input(items: Vec<InputItem>) -> Result<Vec<Message>, Invalid> {
 }
 
 /// Calls that follow one another belong to the same turn.
-fn push_call(messages: &mut Vec<Message>, call: Call) {
-    if let Some(Message::Assistant { calls, .. }) = messages.last_mut() {
+fn push_call(messages: &mut Vec<ChatMessage>, call: ModelToolCall) {
+    if let Some(ChatMessage::Assistant { calls, .. }) = messages.last_mut() {
         calls.push(call);
     } else {
-        messages.push(Message::Assistant { text: String::new(), calls: vec![call] });
+        messages.push(ChatMessage::Assistant { text: String::new(), calls: vec![call] });
     }
 }
 
@@ -299,7 +300,7 @@ fn check_function_name(name: &str) -> Result<(), Invalid> {
 }
 
 /// The tools as a model is told of them, and whether the sandbox is among them.
-fn check_tools(tools: Vec<ToolRequest>) -> Result<(Vec<Tool>, bool), Invalid> {
+fn check_tools(tools: Vec<ToolRequest>) -> Result<(Vec<ToolDefinition>, bool), Invalid> {
     if tools.len() > MAX_TOOLS {
         let got = tools.len();
         return Err(Invalid::new(format!("tools exceeds {MAX_TOOLS} entries, got {got}")));
@@ -311,10 +312,10 @@ fn check_tools(tools: Vec<ToolRequest>) -> Result<(Vec<Tool>, bool), Invalid> {
             ToolRequest::Sandbox if with_sandbox => continue,
             ToolRequest::Sandbox => {
                 with_sandbox = true;
-                sandbox::tool()
+                sandbox::tool_definition()
             }
             ToolRequest::Function { name, description, parameters } => {
-                function(name, description, parameters)?
+                check_function(name, description, parameters)?
             }
         };
         if !names.insert(tool.name.clone()) {
@@ -325,12 +326,12 @@ fn check_tools(tools: Vec<ToolRequest>) -> Result<(Vec<Tool>, bool), Invalid> {
     Ok((checked, with_sandbox))
 }
 
-fn function(
+fn check_function(
     name: String,
     description: Option<String>,
     parameters: Option<Value>,
-) -> Result<Tool, Invalid> {
-    check_function_name(&name).map_err(|why| named("tools", &why))?;
+) -> Result<ToolDefinition, Invalid> {
+    check_function_name(&name).map_err(|why| field_error("tools", &why))?;
     let parameters = parameters.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
     if !parameters.is_object() {
         return Err(Invalid::new(format!("tools: the parameters of {name} must be an object")));
@@ -339,17 +340,17 @@ fn function(
     if description.len() + parameters.to_string().len() > MAX_TOOL {
         return Err(Invalid::new(format!("tools: {name} must be described in at most 64 kB")));
     }
-    Ok(Tool { name, description, parameters })
+    Ok(ToolDefinition { name, description, parameters })
 }
 
-fn check_choice(choice: Option<&str>, tools: &[Tool]) -> Result<Choice, Invalid> {
+fn check_choice(choice: Option<&str>, tools: &[ToolDefinition]) -> Result<ToolChoice, Invalid> {
     match choice {
-        None | Some("auto") => Ok(Choice::Auto),
-        Some("none") => Ok(Choice::Never),
+        None | Some("auto") => Ok(ToolChoice::Auto),
+        Some("none") => Ok(ToolChoice::Never),
         Some("required") if tools.is_empty() => {
             Err(Invalid::new("tool_choice is required, but there are no tools"))
         }
-        Some("required") => Ok(Choice::Required),
+        Some("required") => Ok(ToolChoice::Required),
         Some(_) => Err(Invalid::new("tool_choice must be one of: auto, none, required")),
     }
 }
@@ -414,7 +415,7 @@ mod tests {
         let input = vec![request().input[0].clone(), call("a"), call("b")];
         let order = NewResponse { input, ..request() }.check().unwrap();
         assert_eq!(order.input.len(), 2);
-        let Message::Assistant { calls, .. } = &order.input[1] else { panic!("{order:?}") };
+        let ChatMessage::Assistant { calls, .. } = &order.input[1] else { panic!("{order:?}") };
         assert_eq!(calls.len(), 2);
     }
 }

@@ -3,7 +3,7 @@
 use cloche_model::{ErrorCode, Moment, ResponseId, ResponseStatus, TraceId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Bill, Message, price::Container};
+use crate::{ChatMessage, ResponseBill, price::ResponseContainer};
 
 /// A response, as far as it has come.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,23 +23,23 @@ pub struct Response {
     /// The response it continues.
     pub previous: Option<ResponseId>,
     /// What came of it.
-    pub output: Vec<Item>,
+    pub output: Vec<ResponseItem>,
     /// Why it failed.
-    pub error: Option<Failure>,
+    pub error: Option<ResponseFailure>,
     /// What somebody has to do before it goes on.
-    pub action: Option<Action>,
+    pub action: Option<PendingAction>,
     /// What it used.
-    pub bill: Bill,
+    pub bill: ResponseBill,
 }
 
 impl Response {
     /// Ends it where it stands: what was under way has failed with it.
-    pub(crate) fn break_off(&mut self, failure: Failure) {
+    pub(crate) fn break_off(&mut self, failure: ResponseFailure) {
         self.status = ResponseStatus::Failed;
         self.error = Some(failure);
         self.action = None;
         for item in &mut self.output {
-            if let Item::Sandbox(call) = item
+            if let ResponseItem::Sandbox(call) = item
                 && call.status == RunStatus::InProgress
             {
                 call.status = RunStatus::Failed;
@@ -50,7 +50,7 @@ impl Response {
 
 /// A call that waits for a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Action {
+pub struct PendingAction {
     /// What they decide about.
     pub approval_id: String,
     /// Who can do what.
@@ -60,7 +60,7 @@ pub struct Action {
 /// One thing that came of a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Item {
+pub enum ResponseItem {
     /// Something the model said.
     Message {
         /// Its id.
@@ -85,7 +85,7 @@ pub enum Item {
     },
 }
 
-impl Item {
+impl ResponseItem {
     /// Bytes of text in it.
     pub(crate) fn size(&self) -> usize {
         match self {
@@ -160,37 +160,37 @@ impl RunStatus {
 
 /// Why a response failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct ResponseFailure {
     /// A name for machines.
     pub code: String,
     /// A sentence for people.
     pub message: String,
 }
 
-impl Failure {
+impl ResponseFailure {
     pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
         Self { code: code.to_owned(), message: message.into() }
     }
 
     /// What the engine refused.
-    pub(crate) fn refused(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub(crate) fn from_refusal(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::new(code.name(), message)
     }
 }
 
 /// What the store keeps of a response as its record.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct StoredResponse {
     pub(crate) response: Response,
     /// The container of its chain, once there is one.
-    pub(crate) container: Option<Container>,
+    pub(crate) container: Option<ResponseContainer>,
     /// Files that its runs wrote.
-    pub(crate) files: Vec<KeptFile>,
+    pub(crate) files: Vec<StoredResponseFile>,
 }
 
 /// A file that a run wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KeptFile {
+pub(crate) struct StoredResponseFile {
     pub(crate) id: String,
     /// The execution that wrote it.
     pub(crate) trace_id: TraceId,
@@ -201,4 +201,4 @@ pub(crate) struct KeptFile {
 }
 
 /// What was said in a chain of responses.
-pub(crate) type Conversation = Vec<Message>;
+pub(crate) type Conversation = Vec<ChatMessage>;

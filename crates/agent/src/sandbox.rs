@@ -3,16 +3,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cloche_engine::{Caller, Engine, Pass, Refusal};
+use cloche_engine::{CallPermit, Caller, Engine, Refusal};
 use cloche_model::{
-    Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionEnd, Language, OutputFile, Status,
-    TraceId,
+    DeliveryMode, ErrorCode, ExecuteRequest, Execution, ExecutionEnd, ExecutionStatus, Language,
+    OutputFile, TraceId,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Failure, RunResult, RunStatus, Tool};
+use crate::{ResponseFailure, RunResult, RunStatus, ToolDefinition};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "sandbox";
@@ -30,12 +30,12 @@ const DEFAULT_TIMEOUT: u64 = 60;
 const MAX_TIMEOUT: u64 = 600;
 
 /// The tool as a model is told of it.
-pub(crate) fn tool() -> Tool {
+pub(crate) fn tool_definition() -> ToolDefinition {
     let description = "Runs a program in an isolated Linux container and gives back what it \
                        printed. The container has no network. Its home directory, which is the \
                        working directory, is kept between calls; processes and variables are not. \
                        Files that are written there are handed to the user.";
-    Tool {
+    ToolDefinition {
         name: NAME.to_owned(),
         description: description.to_owned(),
         parameters: json!({
@@ -59,22 +59,22 @@ pub(crate) fn tool() -> Tool {
 
 /// A program that a model wants to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct SandboxProgram {
     pub(crate) language: Language,
     pub(crate) code: String,
     pub(crate) timeout: Duration,
 }
 
 #[derive(Deserialize)]
-struct Arguments {
+struct SandboxToolArguments {
     code: String,
     language: Option<String>,
     timeout_seconds: Option<f64>,
 }
 
 /// Reads what the model wrote; what is wrong with it is told to the model.
-pub(crate) fn program(arguments: &str, caller: &Caller) -> Result<Program, String> {
-    let read: Arguments = serde_json::from_str(arguments)
+pub(crate) fn parse_program(arguments: &str, caller: &Caller) -> Result<SandboxProgram, String> {
+    let read: SandboxToolArguments = serde_json::from_str(arguments)
         .map_err(|error| format!("the arguments are not what the tool takes: {error}"))?;
     let language = match read.language.as_deref() {
         None | Some("python") => Language::Python,
@@ -84,9 +84,9 @@ pub(crate) fn program(arguments: &str, caller: &Caller) -> Result<Program, Strin
     let asked = read.timeout_seconds.unwrap_or(f64::from(u32::MAX)).max(1.0);
     let asked = Duration::try_from_secs_f64(asked.floor()).unwrap_or(Duration::MAX);
     let usual = if read.timeout_seconds.is_some() { MAX_TIMEOUT } else { DEFAULT_TIMEOUT };
-    let most = caller.team.allowance().timeout.unwrap_or(Duration::MAX);
+    let most = caller.team.effective_limits().timeout.unwrap_or(Duration::MAX);
     let timeout = asked.min(Duration::from_secs(usual)).min(most);
-    Ok(Program { language, code: read.code, timeout })
+    Ok(SandboxProgram { language, code: read.code, timeout })
 }
 
 /// The language and the code of a call as the model gave them, also where they cannot be used. What
@@ -99,7 +99,7 @@ pub(crate) fn as_given(arguments: &str) -> (String, String) {
 }
 
 /// What a call came to.
-pub(crate) struct Ran {
+pub(crate) struct SandboxCallOutcome {
     /// For the response.
     pub(crate) result: RunResult,
     /// For the model.
@@ -112,10 +112,10 @@ pub(crate) struct Ran {
     pub(crate) began: bool,
 }
 
-impl Ran {
+impl SandboxCallOutcome {
     /// A call that did not run, and why. No program wrote to standard error, so that is where the
     /// reason is.
-    pub(crate) fn not(why: &str) -> Self {
+    pub(crate) fn not_run(why: &str) -> Self {
         let result = RunResult {
             stdout: String::new(),
             stderr: why.to_owned(),
@@ -127,28 +127,28 @@ impl Ran {
         Self { result, told, trace_id: None, files: Vec::new(), began: false }
     }
 
-    fn of(execution: &Execution) -> Self {
+    fn from_execution(execution: &Execution) -> Self {
         let nothing = ExecutionEnd::default();
         let end = execution.end.as_ref().unwrap_or(&nothing);
         let trace_id = &execution.start.trace_id;
-        let (status, trouble) = judge(execution.status, end);
-        if !began(execution.status, end) {
+        let (status, trouble) = judge_execution(execution.status, end);
+        if !has_begun(execution.status, end) {
             let why = trouble.unwrap_or_default();
-            return Self { trace_id: Some(trace_id.clone()), ..Self::not(&why) };
+            return Self { trace_id: Some(trace_id.clone()), ..Self::not_run(&why) };
         }
         let files = end.written.files.clone();
         let names: Vec<_> = files.iter().take(TOLD_FILES).map(|file| &file.name).collect();
         let told = json!({
             "status": status.name(),
             "exit_code": end.exit_code,
-            "stdout": told(&end.stdout, (end.stdout_dropped, &end.stdout_tail)),
-            "stderr": told(&end.stderr, (end.stderr_dropped, &end.stderr_tail)),
+            "stdout": output_for_model(&end.stdout, (end.stdout_dropped, &end.stdout_tail)),
+            "stderr": output_for_model(&end.stderr, (end.stderr_dropped, &end.stderr_tail)),
             "error": trouble,
             "files": names,
         });
         let result = RunResult {
-            stdout: shown(&end.stdout, end.stdout_dropped, trace_id),
-            stderr: shown(&end.stderr, end.stderr_dropped, trace_id),
+            stdout: shown_output(&end.stdout, end.stdout_dropped, trace_id),
+            stderr: shown_output(&end.stderr, end.stderr_dropped, trace_id),
             exit_code: end.exit_code,
             duration_ms: end.usage.wall_ms,
             status,
@@ -159,22 +159,24 @@ impl Ran {
 }
 
 /// Whether there was a program: one that no sandbox could be had for has no outcome at all.
-fn began(status: Status, end: &ExecutionEnd) -> bool {
+fn has_begun(status: ExecutionStatus, end: &ExecutionEnd) -> bool {
     let nothing = end.exit_code == -1 && end.usage.wall_ms == 0 && end.stdout.is_empty();
-    !(matches!(status, Status::Failed | Status::Blocked) && nothing && end.stderr.is_empty())
+    !(matches!(status, ExecutionStatus::Failed | ExecutionStatus::Blocked)
+        && nothing
+        && end.stderr.is_empty())
 }
 
 /// How an execution ended, in the words of the tool, and what to say about it.
-fn judge(status: Status, end: &ExecutionEnd) -> (RunStatus, Option<String>) {
+fn judge_execution(status: ExecutionStatus, end: &ExecutionEnd) -> (RunStatus, Option<String>) {
     let error = end.error.clone();
     match status {
-        Status::Success => (RunStatus::Completed, None),
-        Status::Failed if error.is_none() => (RunStatus::Completed, None),
-        Status::Timeout => (
+        ExecutionStatus::Success => (RunStatus::Completed, None),
+        ExecutionStatus::Failed if error.is_none() => (RunStatus::Completed, None),
+        ExecutionStatus::Timeout => (
             RunStatus::TimedOut,
             Some(error.unwrap_or_else(|| "the time limit was reached".into())),
         ),
-        Status::Oom => (
+        ExecutionStatus::Oom => (
             RunStatus::Failed,
             Some(error.unwrap_or_else(|| "the program was killed: out of memory".into())),
         ),
@@ -183,7 +185,7 @@ fn judge(status: Status, end: &ExecutionEnd) -> (RunStatus, Option<String>) {
 }
 
 /// The head of a stream, and where the rest is.
-fn shown(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
+fn shown_output(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
     let kept = &bytes[..bytes.len().min(SHOWN)];
     let mut text = String::from_utf8_lossy(kept).into_owned();
     let more = (bytes.len() - kept.len()) as u64 + dropped;
@@ -194,7 +196,7 @@ fn shown(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
 }
 
 /// The head and the tail of a stream, of which so many bytes were not kept but for their end.
-fn told(bytes: &[u8], (dropped, last): (u64, &[u8])) -> String {
+fn output_for_model(bytes: &[u8], (dropped, last): (u64, &[u8])) -> String {
     if bytes.len() <= TOLD_HEAD + TOLD_TAIL && dropped == 0 {
         return String::from_utf8_lossy(bytes).into_owned();
     }
@@ -207,13 +209,13 @@ fn told(bytes: &[u8], (dropped, last): (u64, &[u8])) -> String {
 }
 
 /// Where and for whom a program runs.
-pub(crate) struct Place<'a> {
+pub(crate) struct ProgramContext<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) caller: &'a Caller,
     /// The thread whose home is the container.
     pub(crate) container: &'a str,
     /// What let the program run.
-    pub(crate) pass: &'a Pass,
+    pub(crate) pass: &'a CallPermit,
     /// What the execution can be found by.
     pub(crate) metadata: BTreeMap<String, String>,
     /// Fires when the response has been told to stop.
@@ -222,7 +224,10 @@ pub(crate) struct Place<'a> {
 
 /// Runs a program to its end. A limit of the team, or nothing to run it on, fails the response;
 /// anything else is a result.
-pub(crate) async fn run(place: Place<'_>, program: &Program) -> Result<Ran, Failure> {
+pub(crate) async fn run_in_sandbox(
+    place: ProgramContext<'_>,
+    program: &SandboxProgram,
+) -> Result<SandboxCallOutcome, ResponseFailure> {
     let request = ExecuteRequest {
         code: program.code.clone(),
         language: Some(program.language.name().to_owned()),
@@ -232,35 +237,39 @@ pub(crate) async fn run(place: Place<'_>, program: &Program) -> Result<Ran, Fail
         metadata: Some(place.metadata),
         ..ExecuteRequest::default()
     };
-    let started =
-        place.engine.execute_passed(place.caller, request, Delivery::Inline, place.pass).await;
+    let started = place
+        .engine
+        .start_permitted_execution(place.caller, request, DeliveryMode::Inline, place.pass)
+        .await;
     let started = match started {
         Ok(started) => started,
-        Err(refusal) => return refused(refusal),
+        Err(refusal) => return refused_outcome(refusal),
     };
     let trace_id = started.trace_id.clone();
-    let mut over = std::pin::pin!(started.over());
+    let mut over = std::pin::pin!(started.wait_until_over());
     let ended = tokio::select! {
         ended = &mut over => ended,
         () = place.stopped.cancelled() => {
             // The end is awaited all the same: the container must be free for whatever comes next.
-            let _ = place.engine.cancel(place.caller, &trace_id).await;
+            let _ = place.engine.cancel_execution(place.caller, &trace_id).await;
             over.await
         }
     };
     match ended {
-        Ok(execution) => Ok(Ran::of(&execution)),
-        Err(refusal) => refused(refusal),
+        Ok(execution) => Ok(SandboxCallOutcome::from_execution(&execution)),
+        Err(refusal) => refused_outcome(refusal),
     }
 }
 
-fn refused(refusal: Refusal) -> Result<Ran, Failure> {
+fn refused_outcome(refusal: Refusal) -> Result<SandboxCallOutcome, ResponseFailure> {
     match refusal.code {
-        ErrorCode::Validation | ErrorCode::Conflict => Ok(Ran::not(&refusal.message)),
+        ErrorCode::Validation | ErrorCode::Conflict => {
+            Ok(SandboxCallOutcome::not_run(&refusal.message))
+        }
         code => {
             let cause = refusal.source.as_ref().map(ToString::to_string);
             tracing::warn!(error = %refusal, cause, "a call of the sandbox was refused");
-            Err(Failure::refused(code, refusal.message.into_owned()))
+            Err(ResponseFailure::from_refusal(code, refusal.message.into_owned()))
         }
     }
 }
@@ -273,10 +282,10 @@ mod tests {
     fn a_model_is_told_both_ends_of_much_output() {
         let mut bytes = vec![b'a'; 100 << 10];
         bytes.extend_from_slice(b"the end");
-        let text = told(&bytes, (0, &[]));
+        let text = output_for_model(&bytes, (0, &[]));
         assert!(text.starts_with("aaa") && text.ends_with("the end"), "{text}");
         assert!(text.contains(&format!("[{} bytes left out]", bytes.len() - (32 << 10))));
-        let text = told(&bytes, (90, b"the very end"));
+        let text = output_for_model(&bytes, (90, b"the very end"));
         assert!(text.starts_with("aaa") && text.ends_with("]\nthe very end"), "{text}");
         let left_out = bytes.len() + 90 - (24 << 10) - 12;
         assert!(text.contains(&format!("[{left_out} bytes left out]")), "{text}");
@@ -285,9 +294,9 @@ mod tests {
     #[test]
     fn a_response_says_where_the_rest_of_the_output_is() {
         let trace_id = TraceId::from_random([1; 20]);
-        let text = shown(&vec![b'a'; SHOWN + 3], 4, &trace_id);
+        let text = shown_output(&vec![b'a'; SHOWN + 3], 4, &trace_id);
         assert!(text.ends_with(&format!("[7 more bytes; see the execution {trace_id}]\n")));
-        assert_eq!(shown(b"\xff", 0, &trace_id), "\u{fffd}");
+        assert_eq!(shown_output(b"\xff", 0, &trace_id), "\u{fffd}");
     }
 
     #[test]
@@ -305,20 +314,35 @@ mod tests {
     fn only_a_program_that_there_was_is_billed() {
         let error = Some("no executor is available to run the code".to_owned());
         let nothing = ExecutionEnd { exit_code: -1, error, ..ExecutionEnd::default() };
-        assert!(!began(Status::Failed, &nothing) && !began(Status::Blocked, &nothing));
+        assert!(
+            !has_begun(ExecutionStatus::Failed, &nothing)
+                && !has_begun(ExecutionStatus::Blocked, &nothing)
+        );
         // Its time or its owner's patience was up, it failed, or it was lost after it had spoken.
-        assert!(began(Status::Timeout, &nothing) && began(Status::Cancelled, &nothing));
-        assert!(began(Status::Failed, &ExecutionEnd { exit_code: 1, ..nothing.clone() }));
-        assert!(began(Status::Failed, &ExecutionEnd { stdout: b"up".to_vec().into(), ..nothing }));
+        assert!(
+            has_begun(ExecutionStatus::Timeout, &nothing)
+                && has_begun(ExecutionStatus::Cancelled, &nothing)
+        );
+        assert!(has_begun(
+            ExecutionStatus::Failed,
+            &ExecutionEnd { exit_code: 1, ..nothing.clone() }
+        ));
+        assert!(has_begun(
+            ExecutionStatus::Failed,
+            &ExecutionEnd { stdout: b"up".to_vec().into(), ..nothing }
+        ));
     }
 
     #[test]
     fn a_program_that_failed_has_completed_and_one_that_we_lost_has_not() {
         let end = ExecutionEnd { exit_code: 1, ..ExecutionEnd::default() };
-        assert_eq!(judge(Status::Failed, &end), (RunStatus::Completed, None));
+        assert_eq!(judge_execution(ExecutionStatus::Failed, &end), (RunStatus::Completed, None));
         let lost = ExecutionEnd { error: Some("lost".into()), ..end.clone() };
-        assert_eq!(judge(Status::Failed, &lost), (RunStatus::Failed, Some("lost".into())));
-        assert_eq!(judge(Status::Timeout, &end).0, RunStatus::TimedOut);
-        assert_eq!(judge(Status::Oom, &end).0, RunStatus::Failed);
+        assert_eq!(
+            judge_execution(ExecutionStatus::Failed, &lost),
+            (RunStatus::Failed, Some("lost".into()))
+        );
+        assert_eq!(judge_execution(ExecutionStatus::Timeout, &end).0, RunStatus::TimedOut);
+        assert_eq!(judge_execution(ExecutionStatus::Oom, &end).0, RunStatus::Failed);
     }
 }

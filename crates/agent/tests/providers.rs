@@ -7,8 +7,9 @@ mod models;
 use std::{sync::Mutex, time::Duration};
 
 use cloche_agent::{
-    Anthropic, Call, Choice, Listener, Message, ModelProvider, OpenAi, Protocol, ProviderConfig,
-    ProviderError, Reply, Tokens, Tool, Trouble, Turn,
+    AnthropicProvider, ChatMessage, ModelProvider, ModelReply, ModelRequest, ModelToolCall,
+    OpenAiProvider, ProviderConfig, ProviderError, ProviderErrorKind, ProviderProtocol,
+    TextListener, TokenCounts, ToolChoice, ToolDefinition,
 };
 use cloche_model::Secret;
 use models::{Models, SECRET};
@@ -18,12 +19,12 @@ use serde_json::{Value, json};
 #[derive(Default)]
 struct Ear(Mutex<Vec<String>>);
 
-impl Listener for Ear {
-    fn heard(&self, piece: &str) {
+impl TextListener for Ear {
+    fn on_text(&self, piece: &str) {
         self.0.lock().unwrap().push(piece.to_owned());
     }
 
-    fn has_heard(&self) -> bool {
+    fn has_text(&self) -> bool {
         !self.0.lock().unwrap().is_empty()
     }
 }
@@ -35,53 +36,53 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn start(protocol: Protocol, secret: &str) -> Self {
+    async fn start(protocol: ProviderProtocol, secret: &str) -> Self {
         let models = Models::start().await;
         let mut config = ProviderConfig::new(protocol, models.base_url().parse().unwrap());
         config.api_key = Some(Secret::new(secret));
         config.timeout = Duration::from_millis(300);
         let provider: Box<dyn ModelProvider> = match protocol {
-            Protocol::OpenAi => Box::new(OpenAi::new(&config).unwrap()),
-            Protocol::Anthropic => Box::new(Anthropic::new(&config).unwrap()),
+            ProviderProtocol::OpenAi => Box::new(OpenAiProvider::new(&config).unwrap()),
+            ProviderProtocol::Anthropic => Box::new(AnthropicProvider::new(&config).unwrap()),
         };
         Self { models, provider, ear: Ear::default() }
     }
 
-    async fn ask(&self, messages: &[Message]) -> Result<Reply, ProviderError> {
-        let tools = [Tool {
+    async fn ask(&self, messages: &[ChatMessage]) -> Result<ModelReply, ProviderError> {
+        let tools = [ToolDefinition {
             name: "sandbox".to_owned(),
             description: "Runs code".to_owned(),
             parameters: json!({"type": "object"}),
         }];
-        let turn = Turn {
+        let turn = ModelRequest {
             model: "small",
             instructions: Some("Be brief."),
             messages,
             tools: &tools,
-            choice: Choice::Required,
+            choice: ToolChoice::Required,
             max_tokens: Some(50),
             temperature: Some(0.5),
             top_p: None,
         };
-        self.provider.answer(&turn, &self.ear).await
+        self.provider.stream_reply(&turn, &self.ear).await
     }
 
-    async fn say(&self, entry: Value) -> Result<Reply, ProviderError> {
-        self.ask(&[Message::User(json!([entry]).to_string())]).await
+    async fn say(&self, entry: Value) -> Result<ModelReply, ProviderError> {
+        self.ask(&[ChatMessage::User(json!([entry]).to_string())]).await
     }
 }
 
-async fn text_comes_in_pieces_and_as_a_whole(protocol: Protocol) {
+async fn text_comes_in_pieces_and_as_a_whole(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     let reply = fixture.say(json!({"text": "Grüße, Welt"})).await.unwrap();
     assert_eq!(reply.text, "Grüße, Welt");
     assert_eq!(*fixture.ear.0.lock().unwrap(), ["Grü", "ße,", " We", "lt"]);
-    let tokens = Tokens { input: 100, output: 20, cache_read: 40, cache_creation: 0 };
+    let tokens = TokenCounts { input: 100, output: 20, cache_read: 40, cache_creation: 0 };
     assert_eq!(reply.tokens, tokens);
     assert!(reply.calls.is_empty() && !reply.cut);
 }
 
-async fn calls_are_put_together(protocol: Protocol) {
+async fn calls_are_put_together(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     let first = json!({"code": "print('\\u00e4')\n", "language": "python"});
     let calls = json!([
@@ -95,18 +96,19 @@ async fn calls_are_put_together(protocol: Protocol) {
     assert_ne!(reply.calls[0].id, reply.calls[1].id);
 }
 
-async fn a_conversation_arrives_as_it_was(protocol: Protocol) {
+async fn a_conversation_arrives_as_it_was(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
-    let call = |id: &str| Call {
+    let call = |id: &str| ModelToolCall {
         id: id.to_owned(),
         name: "sandbox".to_owned(),
         arguments: "{\"code\":\"1\"}".to_owned(),
     };
-    let told = |id: &str| Message::Tool { call_id: id.to_owned(), text: format!("result of {id}") };
+    let told =
+        |id: &str| ChatMessage::Tool { call_id: id.to_owned(), text: format!("result of {id}") };
     let talk = [
-        Message::System("Mind the gap.".to_owned()),
-        Message::User(json!([{"calls": []}, {"told": true}]).to_string()),
-        Message::Assistant { text: String::new(), calls: vec![call("a"), call("b")] },
+        ChatMessage::System("Mind the gap.".to_owned()),
+        ChatMessage::User(json!([{"calls": []}, {"told": true}]).to_string()),
+        ChatMessage::Assistant { text: String::new(), calls: vec![call("a"), call("b")] },
         told("a"),
         told("b"),
     ];
@@ -121,17 +123,17 @@ async fn a_conversation_arrives_as_it_was(protocol: Protocol) {
     assert!(!text.contains(SECRET));
 }
 
-async fn trouble_is_told_apart(protocol: Protocol) {
+async fn trouble_is_told_apart(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     for (entry, trouble) in [
-        (json!({"http": 429, "retry_after": "7"}), Trouble::RateLimited),
-        (json!({"http": 503}), Trouble::Overloaded),
-        (json!({"http": 400}), Trouble::Refused),
-        (json!({"page": true}), Trouble::Malformed),
-        (json!({"garbage": true}), Trouble::Malformed),
-        (json!({"error": "busy"}), Trouble::Overloaded),
-        (json!({"break": true}), Trouble::Unreachable),
-        (json!({"text": "well", "silent": true}), Trouble::TimedOut),
+        (json!({"http": 429, "retry_after": "7"}), ProviderErrorKind::RateLimited),
+        (json!({"http": 503}), ProviderErrorKind::Overloaded),
+        (json!({"http": 400}), ProviderErrorKind::Refused),
+        (json!({"page": true}), ProviderErrorKind::Malformed),
+        (json!({"garbage": true}), ProviderErrorKind::Malformed),
+        (json!({"error": "busy"}), ProviderErrorKind::Overloaded),
+        (json!({"break": true}), ProviderErrorKind::Unreachable),
+        (json!({"text": "well", "silent": true}), ProviderErrorKind::TimedOut),
     ] {
         let error = fixture.say(entry.clone()).await.unwrap_err();
         assert_eq!(error.trouble, trouble, "{entry} {error}");
@@ -143,39 +145,39 @@ async fn trouble_is_told_apart(protocol: Protocol) {
 }
 
 /// Only silence is too long, not the time that all of it takes.
-async fn a_slow_answer_is_waited_for(protocol: Protocol) {
+async fn a_slow_answer_is_waited_for(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     let begun = std::time::Instant::now();
     let reply = fixture.say(json!({"text": "well, well", "slow": 40})).await.unwrap();
     assert_eq!(reply.text, "well, well");
     assert!(begun.elapsed() > Duration::from_millis(600), "it was not slow");
     let error = fixture.say(json!({"text": "well", "slow": 2000})).await.unwrap_err();
-    assert_eq!(error.trouble, Trouble::TimedOut);
+    assert_eq!(error.trouble, ProviderErrorKind::TimedOut);
 }
 
-async fn an_answer_without_tokens_is_cut(protocol: Protocol) {
+async fn an_answer_without_tokens_is_cut(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     assert!(fixture.say(json!({"text": "well", "cut": true})).await.unwrap().cut);
 }
 
-async fn a_wrong_key_is_not_talked_about(protocol: Protocol) {
+async fn a_wrong_key_is_not_talked_about(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, "wrong").await;
     let error = fixture.say(json!({"text": "hello"})).await.unwrap_err();
-    assert_eq!(error.trouble, Trouble::Refused);
+    assert_eq!(error.trouble, ProviderErrorKind::Refused);
     assert!(error.message.contains("credentials (HTTP 401)"), "{error}");
     assert!(!error.message.contains(SECRET) && !error.message.contains("wrong"), "{error}");
 }
 
-async fn nobody_there_is_said_so(protocol: Protocol) {
+async fn nobody_there_is_said_so(protocol: ProviderProtocol) {
     let mut fixture = Fixture::start(protocol, SECRET).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = ProviderConfig::new(protocol, format!("http://{free}/v1").parse().unwrap());
     fixture.provider = match protocol {
-        Protocol::OpenAi => Box::new(OpenAi::new(&config).unwrap()),
-        Protocol::Anthropic => Box::new(Anthropic::new(&config).unwrap()),
+        ProviderProtocol::OpenAi => Box::new(OpenAiProvider::new(&config).unwrap()),
+        ProviderProtocol::Anthropic => Box::new(AnthropicProvider::new(&config).unwrap()),
     };
     let error = fixture.say(json!({"text": "hello"})).await.unwrap_err();
-    assert_eq!(error.trouble, Trouble::Unreachable);
+    assert_eq!(error.trouble, ProviderErrorKind::Unreachable);
 }
 
 macro_rules! conformance {
@@ -206,5 +208,5 @@ macro_rules! conformance_of {
     };
 }
 
-conformance_of!(openai, cloche_agent::Protocol::OpenAi);
-conformance_of!(anthropic, cloche_agent::Protocol::Anthropic);
+conformance_of!(openai, cloche_agent::ProviderProtocol::OpenAi);
+conformance_of!(anthropic, cloche_agent::ProviderProtocol::Anthropic);

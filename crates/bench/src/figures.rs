@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use crate::say;
+use crate::print_line;
 
 /// The times of one contestant.
-pub(crate) struct Figures {
+pub(crate) struct LatencyFigures {
     pub(crate) name: String,
     sorted: Vec<Duration>,
 }
 
-impl Figures {
+impl LatencyFigures {
     /// Takes times in any order.
     pub(crate) fn new(name: String, mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
@@ -25,12 +25,12 @@ impl Figures {
 }
 
 /// Prints p50, p90 and p99 of each as a Markdown table.
-pub(crate) fn table(all: &[Figures]) {
-    say("\n| contestant | runs | p50 ms | p90 ms | p99 ms |\n|---|---|---|---|---|");
+pub(crate) fn print_table(all: &[LatencyFigures]) {
+    print_line("\n| contestant | runs | p50 ms | p90 ms | p99 ms |\n|---|---|---|---|---|");
     for figures in all {
         let [p50, p90, p99] = [50, 90, 99].map(|percent| figures.percentile(percent));
         let runs = figures.sorted.len();
-        say(&format!("| {} | {runs} | {p50:.2} | {p90:.2} | {p99:.2} |", figures.name));
+        print_line(&format!("| {} | {runs} | {p50:.2} | {p90:.2} | {p99:.2} |", figures.name));
     }
 }
 
@@ -46,37 +46,37 @@ const PROMISES: [(&str, &str, f64); 4] = [
 const TAIL: f64 = 2.5;
 
 /// Prints each promise beside what was measured.
-pub(crate) fn promises(all: &[Figures]) {
+pub(crate) fn print_promises(all: &[LatencyFigures]) {
     let median = |name: &str| {
         let figures = all.iter().find(|figures| figures.name == name);
         figures.map_or(f64::NAN, |figures| figures.percentile(50))
     };
-    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
     for (ours, theirs, most) in PROMISES {
-        promise(&format!("{ours} : {theirs}"), most, median(ours) / median(theirs));
+        print_promise(&format!("{ours} : {theirs}"), most, median(ours) / median(theirs));
     }
-    tail_rows(all);
+    print_tail_rows(all);
 }
 
 /// Prints how far the slowest runs are from the median ones.
-pub(crate) fn tails(all: &[Figures]) {
-    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
-    tail_rows(all);
+pub(crate) fn print_tails(all: &[LatencyFigures]) {
+    print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    print_tail_rows(all);
 }
 
-fn tail_rows(all: &[Figures]) {
+fn print_tail_rows(all: &[LatencyFigures]) {
     for figures in all.iter().filter(|figures| figures.name.starts_with("cloche cold")) {
         let ratio = figures.percentile(99) / figures.percentile(50);
-        promise(&format!("{} p99 : p50", figures.name), TAIL, ratio);
+        print_promise(&format!("{} p99 : p50", figures.name), TAIL, ratio);
     }
 }
 
 /// Prints one promise beside what was measured.
-pub(crate) fn promise(what: &str, most: f64, measured: f64) {
+pub(crate) fn print_promise(what: &str, most: f64, measured: f64) {
     let kept = match measured {
         ratio if ratio.is_nan() => "not measured",
         ratio if ratio <= most => "yes",
         _ => "NO",
     };
-    say(&format!("| {what} | {most} | {measured:.3} | {kept} |"));
+    print_line(&format!("| {what} | {most} | {measured:.3} | {kept} |"));
 }

@@ -10,35 +10,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_executor::{Config, Executor, PoolSettings, RunIo};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
 use cloche_layers::{
-    Bounds, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, Upper, pack,
+    LayerBounds, Layers, LayersConfig, OverlayXattrs, PackOptions, StoreConfig, StoredLayer,
+    UpperDir, pack_upper_dir,
 };
 use cloche_model::{
-    ByteSize, Ending, HomeRoom, Language, LayerDigest, Limits, RunSpec, ThreadHome,
+    ByteSize, HomeQuota, Language, LayerDigest, RunEnding, RunLimits, RunSpec, ThreadHome,
 };
 
 use crate::{
-    Arguments,
-    figures::{self, Figures, promise},
-    say,
+    BenchArguments,
+    figures::{self, LatencyFigures, print_promise},
+    print_line,
 };
 
 /// Between two runs, so that the pool is refilled as it would be at rest.
 const PAUSE: Duration = Duration::from_millis(15);
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A job: what it is called, what is written, and the home it starts with. Without one it runs where
 /// nothing is kept.
-struct Job {
+struct HomeCase {
     name: &'static str,
     code: &'static str,
     home: Option<Vec<LayerDigest>>,
 }
 
 /// Where jobs run: with threads, and without anything that is kept.
-struct Hosts {
+struct HomeExecutors {
     threads: Executor,
     plain: Executor,
 }
@@ -53,7 +54,7 @@ const TEN_MB: &str =
     "import os\nfor i in range(160): open(f'f{i}', 'wb').write(os.urandom(65536))\nprint(1)";
 
 /// Measures homes, if that was asked for.
-pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
+pub(crate) async fn measure_homes(arguments: &BenchArguments) -> BenchResult<()> {
     let wanted = |part: &String| "homes".contains(part.as_str());
     if !arguments.only.is_empty() && !arguments.only.iter().any(wanted) {
         return Ok(());
@@ -63,59 +64,62 @@ pub(crate) async fn all(arguments: &Arguments) -> Outcome<()> {
         dir: place.path().join("layers"),
         store: StoreConfig::Local,
         cache_bytes: ByteSize::gib(4),
-        bounds: Bounds::default(),
+        bounds: LayerBounds::default(),
     })
     .await?;
-    let hosts = Hosts { threads: start(Some(&layers)).await?, plain: start(None).await? };
-    let small = store(&layers, &small_tree(place.path())?).await?;
-    let large = match pandas_tree(place.path()) {
-        Some(tree) => Some(store(&layers, &tree).await?),
+    let hosts = HomeExecutors {
+        threads: start_with_layers(Some(&layers)).await?,
+        plain: start_with_layers(None).await?,
+    };
+    let small = store_tree(&layers, &make_small_tree(place.path())?).await?;
+    let large = match install_pandas_tree(place.path()) {
+        Some(tree) => Some(store_tree(&layers, &tree).await?),
         None => {
-            say("the large home is left out: pandas could not be installed");
+            print_line("the large home is left out: pandas could not be installed");
             None
         }
     };
     let small_home = vec![small.layer.digest.clone()];
     let mut jobs = vec![
-        Job { name: "no thread", code: QUIET, home: None },
-        Job { name: "unchanged home", code: QUIET, home: Some(small_home.clone()) },
-        Job { name: "small home, a line", code: LINE, home: Some(small_home.clone()) },
-        Job { name: "1 MB, no thread", code: ONE_MB, home: None },
-        Job { name: "1 MB of new files", code: ONE_MB, home: Some(small_home.clone()) },
-        Job { name: "10 MB, no thread", code: TEN_MB, home: None },
-        Job { name: "10 MB of new files", code: TEN_MB, home: Some(small_home) },
+        HomeCase { name: "no thread", code: QUIET, home: None },
+        HomeCase { name: "unchanged home", code: QUIET, home: Some(small_home.clone()) },
+        HomeCase { name: "small home, a line", code: LINE, home: Some(small_home.clone()) },
+        HomeCase { name: "1 MB, no thread", code: ONE_MB, home: None },
+        HomeCase { name: "1 MB of new files", code: ONE_MB, home: Some(small_home.clone()) },
+        HomeCase { name: "10 MB, no thread", code: TEN_MB, home: None },
+        HomeCase { name: "10 MB of new files", code: TEN_MB, home: Some(small_home) },
     ];
-    let deep = stack(&layers, place.path(), 48).await?;
+    let deep = store_stack(&layers, place.path(), 48).await?;
     for (name, depth) in [("8 layers", 8), ("16 layers", 16), ("48 layers", 48)] {
-        jobs.push(Job { name, code: LOOK, home: Some(deep[..depth].to_vec()) });
+        jobs.push(HomeCase { name, code: LOOK, home: Some(deep[..depth].to_vec()) });
     }
     if let Some(large) = &large {
         let home = Some(vec![large.layer.digest.clone()]);
-        jobs.push(Job { name: "large home, unchanged", code: QUIET, home: home.clone() });
-        jobs.push(Job { name: "large home, a line", code: LINE, home });
+        jobs.push(HomeCase { name: "large home, unchanged", code: QUIET, home: home.clone() });
+        jobs.push(HomeCase { name: "large home, a line", code: LINE, home });
     }
-    let (times, stored) = rounds(&hosts, &jobs, arguments.rounds.min(100)).await?;
-    figures::table(&times);
-    judge(&times);
+    let (times, stored) = time_cases(&hosts, &jobs, arguments.rounds.min(100)).await?;
+    figures::print_table(&times);
+    print_home_promises(&times);
     if let Some(large) = large {
         let share = stored as f64 / large.layer.bytes.bytes() as f64;
-        promise("stored after a line : large home", 0.001, share);
+        print_promise("stored after a line : large home", 0.001, share);
         let entries = large.index.entries().len();
-        say(&format!("\nthe large home: {} in {entries} entries", large.layer.bytes));
+        print_line(&format!("\nthe large home: {} in {entries} entries", large.layer.bytes));
     }
     hosts.threads.stop().await;
     hosts.plain.stop().await;
     Ok(())
 }
 
-async fn start(layers: Option<&Layers>) -> Outcome<Executor> {
-    let mut config = Config::with_program(std::env::current_exe()?);
+async fn start_with_layers(layers: Option<&Layers>) -> BenchResult<Executor> {
+    let mut config = ExecutorConfig::with_program(std::env::current_exe()?);
     config.unpacked_layers = layers.map(|layers| layers.cache_dir().to_owned());
     config.pool = Some(PoolSettings::default());
     config.layers = layers.cloned();
     let executor = Executor::start(config).await?;
     let spec = RunSpec::new(Language::Python, "");
-    executor.prepare(Language::Python, &spec.limits, &spec.sandbox);
+    executor.prewarm_pool(Language::Python, &spec.limits, &spec.sandbox);
     while !executor.is_warm() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -123,22 +127,26 @@ async fn start(layers: Option<&Layers>) -> Outcome<Executor> {
 }
 
 /// Every job in turn, so often; and the bytes that a line added to the last home took.
-async fn rounds(hosts: &Hosts, jobs: &[Job], rounds: usize) -> Outcome<(Vec<Figures>, u64)> {
+async fn time_cases(
+    hosts: &HomeExecutors,
+    jobs: &[HomeCase],
+    rounds: usize,
+) -> BenchResult<(Vec<LatencyFigures>, u64)> {
     let mut times = vec![Vec::new(); jobs.len()];
     let mut stored = 0;
     // The first of each is not counted: it unpacks what the others find.
     for round in 0..=rounds {
         for (job, times) in jobs.iter().zip(&mut times) {
             tokio::time::sleep(PAUSE).await;
-            let room = HomeRoom { bytes: ByteSize::gib(1), inodes: 1_000_000 };
+            let room = HomeQuota { bytes: ByteSize::gib(1), inodes: 1_000_000 };
             let home = job.home.clone().map(|layers| ThreadHome { layers, room });
-            let limits = Limits::default();
+            let limits = RunLimits::default();
             let spec = RunSpec { home, limits, ..RunSpec::new(Language::Python, job.code) };
             let executor = if job.home.is_some() { &hosts.threads } else { &hosts.plain };
             let began = Instant::now();
             let outcome = executor.run(spec, RunIo::default()).await?;
             let took = began.elapsed();
-            if outcome.ending != Ending::Exited(0) || outcome.stdout.bytes != b"1\n" {
+            if outcome.ending != RunEnding::Exited(0) || outcome.stdout.bytes != b"1\n" {
                 return Err(format!("{}: {outcome:?}", job.name).into());
             }
             stored = outcome.written.layer.map_or(stored, |layer| layer.stored.bytes());
@@ -148,27 +156,38 @@ async fn rounds(hosts: &Hosts, jobs: &[Job], rounds: usize) -> Outcome<(Vec<Figu
         }
     }
     let named = jobs.iter().zip(times);
-    Ok((named.map(|(job, times)| Figures::new(job.name.to_owned(), times)).collect(), stored))
+    Ok((
+        named.map(|(job, times)| LatencyFigures::new(job.name.to_owned(), times)).collect(),
+        stored,
+    ))
 }
 
-fn judge(times: &[Figures]) {
+fn print_home_promises(times: &[LatencyFigures]) {
     let at = |name: &str| {
         let found = times.iter().find(|figures| figures.name == name);
         found.map_or(f64::NAN, |figures| figures.percentile(50))
     };
-    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
-    promise("unchanged home, ms more", 1.0, at("unchanged home") - at("no thread"));
-    promise("1 MB of new files, ms more", 6.0, at("1 MB of new files") - at("1 MB, no thread"));
-    promise(
+    print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    print_promise("unchanged home, ms more", 1.0, at("unchanged home") - at("no thread"));
+    print_promise(
+        "1 MB of new files, ms more",
+        6.0,
+        at("1 MB of new files") - at("1 MB, no thread"),
+    );
+    print_promise(
         "large home : small home, a line",
         1.1,
         at("large home, a line") / at("small home, a line"),
     );
-    promise("large home : small home", 1.1, at("large home, unchanged") / at("unchanged home"));
+    print_promise(
+        "large home : small home",
+        1.1,
+        at("large home, unchanged") / at("unchanged home"),
+    );
 }
 
 /// A home in which every layer has its own files.
-async fn stack(layers: &Layers, place: &Path, depth: usize) -> Outcome<Vec<LayerDigest>> {
+async fn store_stack(layers: &Layers, place: &Path, depth: usize) -> BenchResult<Vec<LayerDigest>> {
     let mut stack = Vec::new();
     for layer in 0..depth {
         let tree = place.join(format!("layer{layer}"));
@@ -176,12 +195,12 @@ async fn stack(layers: &Layers, place: &Path, depth: usize) -> Outcome<Vec<Layer
         for file in 0..20 {
             fs::write(tree.join(format!("shared/{layer}-{file}")), "content")?;
         }
-        stack.push(store(layers, &tree).await?.layer.digest);
+        stack.push(store_tree(layers, &tree).await?.layer.digest);
     }
     Ok(stack)
 }
 
-fn small_tree(place: &Path) -> Outcome<PathBuf> {
+fn make_small_tree(place: &Path) -> BenchResult<PathBuf> {
     let tree = place.join("small");
     fs::create_dir(&tree)?;
     fs::write(tree.join("notes.txt"), "first\n")?;
@@ -189,7 +208,7 @@ fn small_tree(place: &Path) -> Outcome<PathBuf> {
 }
 
 /// What `pip install pandas` brings, as it would lie in a home.
-fn pandas_tree(place: &Path) -> Option<PathBuf> {
+fn install_pandas_tree(place: &Path) -> Option<PathBuf> {
     let tree = place.join("large");
     let target = tree.join(".local/lib/python3/site-packages");
     fs::create_dir_all(&target).ok()?;
@@ -201,13 +220,17 @@ fn pandas_tree(place: &Path) -> Option<PathBuf> {
     installed.is_ok_and(|status| status.success()).then_some(tree)
 }
 
-async fn store(layers: &Layers, tree: &Path) -> Outcome<Stored> {
-    let request =
-        PackRequest { skip: Vec::new(), markers: Markers::Trusted, home_mode: None, most: None };
+async fn store_tree(layers: &Layers, tree: &Path) -> BenchResult<StoredLayer> {
+    let request = PackOptions {
+        skip: Vec::new(),
+        markers: OverlayXattrs::Trusted,
+        home_mode: None,
+        most: None,
+    };
     let mut archive = tempfile::tempfile()?;
     let tree = File::open(tree)?;
-    pack(Upper { dir: tree.as_fd(), merged: None }, &request, &mut archive)?;
+    pack_upper_dir(UpperDir { dir: tree.as_fd(), merged: None }, &request, &mut archive)?;
     archive.seek(SeekFrom::Start(0))?;
-    let stored = layers.store(tokio::fs::File::from_std(archive)).await?;
+    let stored = layers.store_archive(tokio::fs::File::from_std(archive)).await?;
     stored.ok_or_else(|| "an empty home".into())
 }

@@ -2,11 +2,11 @@
 
 use std::{fs, path::PathBuf};
 
-use crate::say;
+use crate::print_line;
 
 /// A count of everything that a run could forget to clean up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Count {
+pub(crate) struct LeftoverCounts {
     /// Descendants of ours.
     pub(crate) processes: usize,
     pub(crate) mounts: usize,
@@ -17,13 +17,13 @@ pub(crate) struct Count {
     pub(crate) temporary: usize,
 }
 
-impl Count {
+impl LeftoverCounts {
     /// Counts now.
-    pub(crate) fn take() -> Self {
+    pub(crate) fn count_now() -> Self {
         Self {
-            processes: descendants(std::process::id()).len(),
+            processes: list_descendants(std::process::id()).len(),
             mounts: fs::read_to_string("/proc/self/mounts").map_or(0, |text| text.lines().count()),
-            cgroups: cgroups(),
+            cgroups: count_cgroups(),
             descriptors: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
             temporary: fs::read_dir(std::env::temp_dir()).map_or(0, |entries| {
                 let ours = |name: &str| name.contains("cloche");
@@ -33,10 +33,10 @@ impl Count {
     }
 }
 
-impl Count {
+impl LeftoverCounts {
     /// Prints what was there before and is there after; true when nothing has grown.
-    pub(crate) fn compare(self, after: Self) -> bool {
-        say("\n| on the host | before | after |\n|---|---|---|");
+    pub(crate) fn print_growth(self, after: Self) -> bool {
+        print_line("\n| on the host | before | after |\n|---|---|---|");
         let lines = [
             ("processes", self.processes, after.processes),
             ("mounts", self.mounts, after.mounts),
@@ -45,7 +45,7 @@ impl Count {
             ("temporary files", self.temporary, after.temporary),
         ];
         for (what, before, after) in lines {
-            say(&format!("| {what} | {before} | {after} |"));
+            print_line(&format!("| {what} | {before} | {after} |"));
         }
         lines.iter().all(|(_, before, after)| after <= before)
     }
@@ -66,20 +66,20 @@ pub(crate) fn parked_memory() -> u64 {
         let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
         line.split_whitespace().next()?.parse().ok()
     };
-    let all = descendants(std::process::id());
+    let all = list_descendants(std::process::id());
     let deepest = all.iter().map(|pid| depth(*pid)).max().unwrap_or(0);
     all.into_iter().filter(|pid| depth(*pid) == deepest).filter_map(pss).sum()
 }
 
 /// Every process below this one.
-fn descendants(pid: u32) -> Vec<u32> {
+fn list_descendants(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = threads.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     let children = children.collect::<Vec<_>>().join(" ");
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
     children
         .flat_map(|child| {
-            let mut all = descendants(child);
+            let mut all = list_descendants(child);
             all.push(child);
             all
         })
@@ -87,8 +87,8 @@ fn descendants(pid: u32) -> Vec<u32> {
 }
 
 /// Cells below the directories that a process of ours made, whoever it was: `cloche.PID/cellN`.
-fn cgroups() -> usize {
-    let own = descendants(std::process::id());
+fn count_cgroups() -> usize {
+    let own = list_descendants(std::process::id());
     let own: Vec<String> = own.into_iter().map(|pid| format!("cloche.{pid}")).collect();
     let mut count = 0;
     let mut places = vec![PathBuf::from("/sys/fs/cgroup")];

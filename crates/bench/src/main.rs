@@ -21,7 +21,7 @@ mod warm;
 
 /// Measures cold starts against other sandboxes, and what a thousand runs leave behind.
 #[derive(Parser)]
-struct Arguments {
+struct BenchArguments {
     /// Only contestants whose name contains this; can be repeated. `leftovers` is one, too.
     #[arg(long)]
     only: Vec<String>,
@@ -38,40 +38,42 @@ struct Arguments {
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("__spawner") {
-        return spawner::run().unwrap_or(ExitCode::FAILURE);
+        return spawner::run_spawner().unwrap_or(ExitCode::FAILURE);
     }
-    match measure(&Arguments::parse()) {
+    match measure_all(&BenchArguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("the benchmark failed: {error}"));
+            print_line(&format!("the benchmark failed: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn measure(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    without_hybrid_cgroups();
+fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
+    hide_hybrid_cgroups();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        rounds::all(arguments).await?;
-        warm::all(arguments).await.map_err(|error| error.to_string())?;
-        homes::all(arguments).await.map_err(|error| error.to_string())?;
+        rounds::measure_cold_starts(arguments).await?;
+        warm::measure_warm_runs(arguments).await.map_err(|error| error.to_string())?;
+        homes::measure_homes(arguments).await.map_err(|error| error.to_string())?;
         Ok::<(), Box<dyn Error>>(())
     })?;
-    tenants::all(arguments).map_err(|error| error.to_string())?;
+    tenants::measure_tenants(arguments).map_err(|error| error.to_string())?;
     Ok(())
 }
 
 /// crun 1.8 refuses hosts with both versions of control groups mounted. In a mount namespace of
 /// our own we can take v2 away, for every contestant alike.
-fn without_hybrid_cgroups() {
+fn hide_hybrid_cgroups() {
     const DONE: &str = "CLOCHE_BENCH_UNSHARED";
     let unified = "/sys/fs/cgroup/unified";
     let hybrid = std::path::Path::new(unified).join("cgroup.controllers").exists();
     if !hybrid || !rustix::process::geteuid().is_root() || std::env::var_os(DONE).is_some() {
         return;
     }
-    say("this host has v1 and v2 control groups; v2 is hidden from this benchmark, for crun");
+    print_line(
+        "this host has v1 and v2 control groups; v2 is hidden from this benchmark, for crun",
+    );
     let script = format!("umount {unified}; exec \"$0\" \"$@\"");
     let Ok(own) = std::env::current_exe() else { return };
     let mut again = Command::new("unshare");
@@ -82,6 +84,6 @@ fn without_hybrid_cgroups() {
 
 /// Prints a line for people.
 #[expect(clippy::print_stdout, reason = "a benchmark's output is its purpose")]
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     println!("{line}");
 }

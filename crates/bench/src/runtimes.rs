@@ -8,11 +8,11 @@ use std::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::contestants::Job;
+use crate::contestants::BenchProgram;
 
 /// bubblewrap with the namespaces and the read-only `/usr` of a cell; it has no cgroups, no
 /// Landlock and, by default, no filter.
-pub(crate) fn bubblewrap(job: Job) -> Vec<String> {
+pub(crate) fn bubblewrap_argv(job: BenchProgram) -> Vec<String> {
     let walls = "bwrap --unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts \
         --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib \
         --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp";
@@ -20,13 +20,13 @@ pub(crate) fn bubblewrap(job: Job) -> Vec<String> {
 }
 
 /// An OCI bundle: a root with the host's `/usr`, and the configuration.
-pub(crate) struct Bundle {
+pub(crate) struct OciBundle {
     dir: TempDir,
 }
 
-impl Bundle {
+impl OciBundle {
     /// Writes the bundle to a directory of its own.
-    pub(crate) fn new(job: Job) -> io::Result<Self> {
+    pub(crate) fn new(job: BenchProgram) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         // The container's root is an ordinary user here, and must be able to enter.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
@@ -37,12 +37,12 @@ impl Bundle {
         for name in ["bin", "lib", "lib64"] {
             symlink(format!("usr/{name}"), root.join(name))?;
         }
-        fs::write(dir.path().join("config.json"), config(job).to_string())?;
+        fs::write(dir.path().join("config.json"), oci_config(job).to_string())?;
         Ok(Self { dir })
     }
 
     /// The command line that runs it once, as a container with this id.
-    pub(crate) fn command(&self, runtime: &str, flags: &[&str], id: String) -> Vec<String> {
+    pub(crate) fn run_argv(&self, runtime: &str, flags: &[&str], id: String) -> Vec<String> {
         let mut argv = vec![runtime.to_owned()];
         argv.extend(flags.iter().map(|&flag| flag.to_owned()));
         let path = self.dir.path().display().to_string();
@@ -53,7 +53,7 @@ impl Bundle {
 
 /// The walls of a cell that the specification has words for. Not the system call filter: theirs
 /// would be another one.
-fn config(job: Job) -> serde_json::Value {
+fn oci_config(job: BenchProgram) -> serde_json::Value {
     let namespaces = ["user", "pid", "network", "ipc", "uts", "mount", "cgroup"];
     let namespaces = namespaces.map(|kind| json!({ "type": kind }));
     let ids = json!([{ "containerID": 0, "hostID": 0x6000_0000, "size": 65536 }]);

@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Arguments,
-    figures::{self, Figures, promise},
-    say,
+    BenchArguments,
+    figures::{self, LatencyFigures, print_promise},
+    print_line,
 };
 
 /// Clients of the team with the burst.
@@ -39,26 +39,28 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const PROGRAMS: [(&str, &str); 2] =
     [("node", "console.log(1)"), ("python", "import time; time.sleep(1)")];
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Measures it if it was asked for.
-pub(crate) fn all(arguments: &Arguments) -> Outcome<()> {
+pub(crate) fn measure_tenants(arguments: &BenchArguments) -> BenchResult<()> {
     let name = "tenants";
     if !arguments.only.is_empty() && !arguments.only.iter().any(|part| name.contains(part.as_str()))
     {
         return Ok(());
     }
     let Some(binary) = find_binary(arguments) else {
-        say("\nleft out: tenants: there is no cloche beside this binary; give --server PATH");
+        print_line(
+            "\nleft out: tenants: there is no cloche beside this binary; give --server PATH",
+        );
         return Ok(());
     };
     let server = BenchServer::start(&binary)?;
     let (burst, quiet) = (server.make_team("burst")?, server.make_team("quiet")?);
     let rounds = arguments.rounds;
-    let one = |name: &str| -> Outcome<Figures> {
-        let mut client = HttpClient::connect(&server.address, &quiet)?;
-        let times = (0..rounds).map(|_| client.print_one());
-        Ok(Figures::new(name.to_owned(), times.collect::<Outcome<Vec<_>>>()?))
+    let one = |name: &str| -> BenchResult<LatencyFigures> {
+        let mut client = BenchClient::connect(&server.address, &quiet)?;
+        let times = (0..rounds).map(|_| client.time_print_one());
+        Ok(LatencyFigures::new(name.to_owned(), times.collect::<BenchResult<Vec<_>>>()?))
     };
     one("warm-up")?;
     let alone = one("print(1), host at rest")?;
@@ -69,14 +71,14 @@ pub(crate) fn all(arguments: &Arguments) -> Outcome<()> {
     let beside = beside?;
     let after = one("print(1), host at rest again")?;
     let ratio = beside.percentile(50) / alone.percentile(50);
-    figures::table(&[alone, beside, after]);
-    say(&format!("\nthe burst meanwhile: {served} runs answered, {refused} refused"));
-    say("\n| promise | at most | measured | kept |\n|---|---|---|---|");
-    promise("print(1) beside another team's burst : at rest, p50", MOST, ratio);
+    figures::print_table(&[alone, beside, after]);
+    print_line(&format!("\nthe burst meanwhile: {served} runs answered, {refused} refused"));
+    print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
+    print_promise("print(1) beside another team's burst : at rest, p50", MOST, ratio);
     Ok(())
 }
 
-fn find_binary(arguments: &Arguments) -> Option<PathBuf> {
+fn find_binary(arguments: &BenchArguments) -> Option<PathBuf> {
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("cloche"));
     arguments.server.clone().or_else(beside).filter(|path| path.exists())
 }
@@ -90,7 +92,7 @@ struct BenchServer {
 }
 
 impl BenchServer {
-    fn start(binary: &Path) -> Outcome<Self> {
+    fn start(binary: &Path) -> BenchResult<Self> {
         let directory = TempDir::new()?;
         let data = directory.path().join("data");
         let child = Command::new(binary)
@@ -118,16 +120,17 @@ impl BenchServer {
         let text = |name: &str| known[name].as_str().unwrap_or_default().to_owned();
         self.address = text("url").trim_start_matches("http://").to_owned();
         self.admin = text("admin_token");
-        let ready = HttpClient::connect(&self.address, "")
-            .and_then(|mut client| client.send("GET", "/readyz", &Value::Null));
+        let ready = BenchClient::connect(&self.address, "")
+            .and_then(|mut client| client.send_request("GET", "/readyz", &Value::Null));
         ready.is_ok_and(|(status, _)| status == 200)
     }
 
     /// A team with a sandbox and a key; gives back the key.
-    fn make_team(&self, name: &str) -> Outcome<String> {
-        let mut client = HttpClient::connect(&self.address, &self.admin)?;
-        let mut post = |what: &str, body: Value| -> Outcome<Value> {
-            let (status, answer) = client.send("POST", &format!("/v1/admin/{what}"), &body)?;
+    fn make_team(&self, name: &str) -> BenchResult<String> {
+        let mut client = BenchClient::connect(&self.address, &self.admin)?;
+        let mut post = |what: &str, body: Value| -> BenchResult<Value> {
+            let (status, answer) =
+                client.send_request("POST", &format!("/v1/admin/{what}"), &body)?;
             if status >= 300 {
                 return Err(format!("{what}: {status} {answer}").into());
             }
@@ -166,9 +169,9 @@ impl BurstLoad {
             let (language, code) = PROGRAMS[at % PROGRAMS.len()];
             let body = json!({"language": language, "code": code});
             thread::spawn(move || {
-                let Ok(mut client) = HttpClient::connect(&address, &key) else { return };
+                let Ok(mut client) = BenchClient::connect(&address, &key) else { return };
                 while !AtomicBool::load(&is_over, Ordering::Relaxed) {
-                    match client.send("POST", "/v1/sandbox/execute", &body) {
+                    match client.send_request("POST", "/v1/sandbox/execute", &body) {
                         Ok((200, _)) => served.fetch_add(1, Ordering::Relaxed),
                         Ok(_) => {
                             thread::sleep(Duration::from_millis(200));
@@ -194,13 +197,13 @@ impl BurstLoad {
 }
 
 /// One connection that is kept open.
-struct HttpClient {
+struct BenchClient {
     stream: BufReader<TcpStream>,
     key: String,
 }
 
-impl HttpClient {
-    fn connect(address: &str, key: &str) -> Outcome<Self> {
+impl BenchClient {
+    fn connect(address: &str, key: &str) -> BenchResult<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
@@ -208,11 +211,11 @@ impl HttpClient {
     }
 
     /// A run of `print(1)`, and how long its answer took.
-    fn print_one(&mut self) -> Outcome<Duration> {
+    fn time_print_one(&mut self) -> BenchResult<Duration> {
         thread::sleep(PAUSE);
         let began = Instant::now();
         let (status, answer) =
-            self.send("POST", "/v1/sandbox/execute", &json!({"code": "print(1)"}))?;
+            self.send_request("POST", "/v1/sandbox/execute", &json!({"code": "print(1)"}))?;
         let took = began.elapsed();
         if status != 200 || answer["stdout"] != "1\n" {
             return Err(format!("print(1): {status} {answer}").into());
@@ -220,7 +223,12 @@ impl HttpClient {
         Ok(took)
     }
 
-    fn send(&mut self, method: &str, path: &str, body: &Value) -> Outcome<(u16, Value)> {
+    fn send_request(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &Value,
+    ) -> BenchResult<(u16, Value)> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
@@ -256,7 +264,7 @@ impl HttpClient {
         Ok(bytes)
     }
 
-    fn read_chunks(&mut self) -> Outcome<Vec<u8>> {
+    fn read_chunks(&mut self) -> BenchResult<Vec<u8>> {
         let mut all = Vec::new();
         loop {
             let mut line = String::new();

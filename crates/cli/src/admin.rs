@@ -12,29 +12,29 @@ use std::{
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::complain;
+use crate::print_error;
 
 mod approval;
+mod client;
 mod connection;
 mod key;
 mod sandbox;
-mod server;
 mod table;
 mod team;
 mod thread;
 
 pub(crate) use approval::ApprovalArguments;
-pub(crate) use connection::connect;
+pub(crate) use connection::open_connection;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;
 pub(crate) use thread::ThreadArguments;
 
-use server::{AdminError, Root, Server};
+use client::{AdminClient, AdminError, ApiRoot};
 
 /// Where the server is and how its answer is shown; the same for every noun and verb.
 #[derive(Args)]
-pub(crate) struct Common {
+pub(crate) struct AdminArguments {
     /// The server's data directory; its address and admin token are read there.
     #[arg(long, global = true, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     #[arg(default_value = "cloche-data")]
@@ -48,7 +48,7 @@ pub(crate) struct Common {
 }
 
 /// What is shown of an answer to a person.
-enum Show {
+enum AnswerView {
     /// Some fields of every record in the list of this name.
     List(&'static str, &'static [&'static str]),
     /// Every field of one record.
@@ -68,56 +68,56 @@ enum Show {
 type Fields = Map<String, Value>;
 
 /// Something that can be asked of the server.
-trait Verb {
+trait AdminVerb {
     /// Where what it asks for is.
-    fn root(&self) -> Root {
-        Root::Admin
+    fn api_root(&self) -> ApiRoot {
+        ApiRoot::Admin
     }
     /// Asks it, and says how the answer is to be shown.
-    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError>;
+    fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError>;
 }
 
-fn carry_out(common: &Common, verb: impl Verb) -> ExitCode {
-    let answer = Server::find(&common.data_dir, common.url.as_deref(), verb.root())
-        .and_then(|server| verb.ask(&server))
-        .and_then(|(answer, show)| table::print(&answer, &show, common.json));
+fn run_verb(common: &AdminArguments, verb: impl AdminVerb) -> ExitCode {
+    let answer = AdminClient::find(&common.data_dir, common.url.as_deref(), verb.api_root())
+        .and_then(|server| verb.send_to(&server))
+        .and_then(|(answer, show)| table::print_answer(&answer, &show, common.json));
     match answer {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// `cloche team`.
-pub(crate) fn team(arguments: TeamArguments) -> ExitCode {
-    carry_out(&arguments.common, arguments.verb)
+pub(crate) fn run_team_command(arguments: TeamArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
 }
 
 /// `cloche sandbox`.
-pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
-    carry_out(&arguments.common, arguments.verb)
+pub(crate) fn run_sandbox_command(arguments: SandboxArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
 }
 
 /// `cloche approval`.
-pub(crate) fn approval(arguments: ApprovalArguments) -> ExitCode {
-    carry_out(&arguments.common, arguments.verb)
+pub(crate) fn run_approval_command(arguments: ApprovalArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
 }
 
 /// `cloche key`.
-pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
-    carry_out(&arguments.common, arguments.verb)
+pub(crate) fn run_key_command(arguments: KeyArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
 }
 
 /// `cloche thread`.
-pub(crate) fn thread(arguments: ThreadArguments) -> ExitCode {
-    let of_team = thread::OfTeam { verb: arguments.verb, team: arguments.team };
-    carry_out(&arguments.common, of_team)
+pub(crate) fn run_thread_command(arguments: ThreadArguments) -> ExitCode {
+    let of_team = thread::TeamThreadVerb { verb: arguments.verb, team: arguments.team };
+    run_verb(&arguments.common, of_team)
 }
 
 /// Puts a value into a body, if there is one: what is absent stays as it is.
-fn put(fields: &mut Fields, name: &str, value: Option<impl Into<Value>>) {
+fn put_field(fields: &mut Fields, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         fields.insert(name.to_owned(), value.into());
     }
@@ -127,10 +127,10 @@ fn put(fields: &mut Fields, name: &str, value: Option<impl Into<Value>>) {
 #[derive(Args)]
 struct EnvChange {
     /// An environment variable of every execution; can be repeated.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::parse_variable)]
     env: Vec<(String, String)>,
     /// A variable whose value is never shown again, and a file with the value; `-` reads standard input.
-    #[arg(long, value_name = "NAME=FILE", value_parser = crate::run::variable)]
+    #[arg(long, value_name = "NAME=FILE", value_parser = crate::run::parse_variable)]
     secret_env: Vec<(String, String)>,
     /// A variable to take away; can be repeated.
     #[arg(long, value_name = "NAME")]
@@ -139,7 +139,7 @@ struct EnvChange {
 
 impl EnvChange {
     /// The variables after the change; `None` if there is none. The API takes them all at once.
-    fn apply(self, server: &Server, path: &str) -> Result<Option<Value>, AdminError> {
+    fn apply(self, server: &AdminClient, path: &str) -> Result<Option<Value>, AdminError> {
         if self.env.is_empty() && self.secret_env.is_empty() && self.unset.is_empty() {
             return Ok(None);
         }
@@ -156,7 +156,7 @@ impl EnvChange {
 }
 
 /// Variables of something new; `None` if there are none.
-fn variables(env: Vec<(String, String)>) -> Option<Value> {
+fn variables_to_json(env: Vec<(String, String)>) -> Option<Value> {
     let env: BTreeMap<_, _> = env.into_iter().map(|(name, value)| (name, value.into())).collect();
     (!env.is_empty()).then(|| Value::Object(env.into_iter().collect()))
 }

@@ -7,22 +7,22 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use cloche_executor::{Config, Executor, RunError, RunIo, StartError};
-use cloche_model::{Ending, Language, RunSpec};
+use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo};
+use cloche_model::{Language, RunEnding, RunSpec};
 use serde::Serialize;
 
 mod advice;
 mod capacity;
-mod parked;
+mod parked_cells;
 mod server;
 mod show;
 mod walls;
 
-use parked::Parked;
+use parked_cells::ParkedCells;
 use server::ServerFindings;
-use walls::{Trial, Wall};
+use walls::{SandboxTrial, Wall};
 
-use crate::complain;
+use crate::print_error;
 
 /// What `cloche doctor` takes.
 #[derive(Args)]
@@ -37,25 +37,25 @@ pub(crate) struct DoctorArguments {
 
 /// Everything that was found out about this host.
 #[derive(Serialize)]
-struct Findings {
+struct HostFindings {
     /// Whether no wall is missing.
     ok: bool,
     kernel: String,
     root: bool,
     walls: Vec<Wall>,
-    languages: Vec<Interpreter>,
+    languages: Vec<InterpreterFinding>,
     /// What cells that wait for a job cost.
-    parked: Vec<Parked>,
+    parked: Vec<ParkedCells>,
     /// What a server would be, tried in processes that are confined like one.
     server: ServerFindings,
-    serve: Serve,
+    serve: ServeReadiness,
     /// What is no wall, but good to know.
     notes: Vec<String>,
 }
 
 /// A language and what runs it inside a sandbox.
 #[derive(Serialize)]
-struct Interpreter {
+struct InterpreterFinding {
     language: Language,
     path: Option<String>,
     version: Option<String>,
@@ -65,7 +65,7 @@ struct Interpreter {
 
 /// What a server would say to this host.
 #[derive(Serialize)]
-struct Serve {
+struct ServeReadiness {
     /// The walls for which it would refuse to start.
     refuses: Vec<String>,
     /// The flag with which it would start nevertheless; none where nothing helps.
@@ -77,25 +77,25 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             return ExitCode::from(125);
         }
     };
-    let findings = runtime.block_on(examine(arguments.cells));
+    let findings = runtime.block_on(examine_host(arguments.cells));
     if arguments.json {
-        show::json(&findings);
+        show::print_json(&findings);
     } else {
-        show::table(&findings);
+        show::print_table(&findings);
     }
     ExitCode::from(u8::from(!findings.ok))
 }
 
-async fn examine(cells: Option<u64>) -> Findings {
-    let (trial, languages, parked) = attempt().await;
-    let server = server::examine();
-    let mut walls = walls::judge(&trial);
-    let of_server = server::walls(&server);
-    let mut names = trial.names();
+async fn examine_host(cells: Option<u64>) -> HostFindings {
+    let (trial, languages, parked) = try_sandbox().await;
+    let server = server::examine_server();
+    let mut walls = walls::judge_walls(&trial);
+    let of_server = server::server_walls(&server);
+    let mut names = trial.missing_names();
     names.extend(of_server.iter().filter_map(Wall::missing_name));
     walls.extend(of_server);
     let missing: Vec<String> = walls.iter().filter_map(Wall::missing_name).collect();
@@ -103,25 +103,25 @@ async fn examine(cells: Option<u64>) -> Findings {
         trial.failed_step.is_none() && trial.refusal.is_none() && server.why.is_none();
     let flag = dispensable.then(|| format!("--allow-missing {}", names.join(",")));
     let refuses = if dispensable { names } else { missing.clone() };
-    Findings {
+    HostFindings {
         ok: missing.is_empty(),
-        kernel: advice::kernel(),
+        kernel: advice::kernel_release(),
         root: rustix::process::geteuid().is_root(),
         walls,
         languages,
         parked,
         server,
-        serve: Serve { flag: flag.filter(|_| !refuses.is_empty()), refuses },
-        notes: advice::notes().into_iter().chain(capacity::warnings(cells)).collect(),
+        serve: ServeReadiness { flag: flag.filter(|_| !refuses.is_empty()), refuses },
+        notes: advice::host_notes().into_iter().chain(capacity::capacity_warnings(cells)).collect(),
     }
 }
 
 /// Starts a spawner and runs a program in each language; then parks cells of those that are there.
-async fn attempt() -> (Trial, Vec<Interpreter>, Vec<Parked>) {
-    let mut trial = Trial::default();
-    let mut config = Config::with_program("/proc/self/exe");
+async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCells>) {
+    let mut trial = SandboxTrial::default();
+    let mut config = ExecutorConfig::with_program("/proc/self/exe");
     let mut started = Executor::start(config.clone()).await;
-    if let Err(StartError::Missing(missing)) = started {
+    if let Err(ExecutorStartError::Missing(missing)) = started {
         config.allow_missing = missing.iter().map(|(wall, _)| wall.clone()).collect();
         trial.missing = missing;
         started = Executor::start(config.clone()).await;
@@ -129,49 +129,54 @@ async fn attempt() -> (Trial, Vec<Interpreter>, Vec<Parked>) {
     let executor = match started {
         Ok(executor) => executor,
         Err(error) => {
-            trial.refusal = Some(chain(&error));
+            trial.refusal = Some(error_with_causes(&error));
             return (trial, Vec::new(), Vec::new());
         }
     };
     let mut languages = Vec::new();
     for language in Language::ALL {
-        languages.push(ask(&executor, language, &mut trial).await);
+        languages.push(probe_interpreter(&executor, language, &mut trial).await);
     }
     executor.stop().await;
     let there = languages.iter().filter(|found| found.path.is_some());
     let there: Vec<Language> = there.map(|found| found.language).collect();
-    let parked = parked::measure(&config, &there).await;
+    let parked = parked_cells::measure_parked_cells(&config, &there).await;
     (trial, languages, parked)
 }
 
 /// Has an interpreter say where and what it is, in a sandbox.
-async fn ask(executor: &Executor, language: Language, trial: &mut Trial) -> Interpreter {
+async fn probe_interpreter(
+    executor: &Executor,
+    language: Language,
+    trial: &mut SandboxTrial,
+) -> InterpreterFinding {
     let code = match language {
         Language::Python => "import sys; print(sys.executable, sys.version.split()[0])",
         Language::Node => "console.log(process.execPath, process.version.slice(1))",
         Language::Bash => "echo $BASH ${BASH_VERSION%%[^0-9.]*}",
     };
     let outcome = executor.run(RunSpec::new(language, code), RunIo::default()).await;
-    let mut found = Interpreter { language, path: None, version: None, why: None };
+    let mut found = InterpreterFinding { language, path: None, version: None, why: None };
     match outcome {
-        Ok(outcome) if outcome.ending == Ending::Exited(0) => {
+        Ok(outcome) if outcome.ending == RunEnding::Exited(0) => {
             trial.built = true;
-            let said = outcome.stdout.text();
+            let said = outcome.stdout.to_text_lossy();
             let mut words = said.split_whitespace().map(str::to_owned);
             (found.path, found.version) = (words.next(), words.next());
         }
         Ok(outcome) => {
             trial.built = true;
-            found.why = Some(format!("it does not start: {}", outcome.stderr.text().trim()));
+            found.why =
+                Some(format!("it does not start: {}", outcome.stderr.to_text_lossy().trim()));
         }
         Err(error) => {
-            found.why = Some(chain(&error));
+            found.why = Some(error_with_causes(&error));
             match error {
                 RunError::NoInterpreter(_) => {}
                 RunError::Wall { wall, source } => {
                     trial.failed_step = Some((wall, source.to_string()));
                 }
-                other => trial.refusal = Some(chain(&other)),
+                other => trial.refusal = Some(error_with_causes(&other)),
             }
         }
     }
@@ -179,7 +184,7 @@ async fn ask(executor: &Executor, language: Language, trial: &mut Trial) -> Inte
 }
 
 /// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -7,16 +7,16 @@
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use cloche_engine::{Local, sidecar::SidecarConfig};
-use cloche_executor::{Config, Executor, PoolSettings, spawner::Process};
+use cloche_engine::{LocalDispatcher, sidecar::SidecarConfig};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, spawner::SpawnerProcess};
 use cloche_gateway::{SidecarOptions, SidecarServer};
-use cloche_model::{ByteSize, Cpus, Language, Limits, SandboxShape, Secret};
+use cloche_model::{ByteSize, CpuShare, Language, RunLimits, SandboxShape, Secret};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    complain,
-    identity::{self, Needs, ServerUser},
+    identity::{self, ServerNeeds, ServerUser},
+    print_error,
     serve::{Failure, sidecar_capacity, start_logs, wait_for_signal},
 };
 
@@ -61,7 +61,7 @@ pub(crate) struct ExecutorArguments {
     max_memory: ByteSize,
     /// The most cores of a job.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_CPUS", value_name = "CORES", default_value = "1")]
-    max_cpus: Cpus,
+    max_cpus: CpuShare,
     /// The most processes and threads of a job.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_PIDS", value_name = "N", default_value_t = 256,
         value_parser = clap::value_parser!(u32).range(8..))]
@@ -91,7 +91,7 @@ pub(crate) struct ExecutorArguments {
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum SettingsError {
+enum SidecarSettingsError {
     #[error(
         "{KEY} is empty: whoever can reach this port could run code here. Set it to a secret that the \
          clients of this executor know; only where SANDBOX_EXECUTOR_ENVIRONMENT is development, dev, \
@@ -109,41 +109,45 @@ enum SettingsError {
 
 /// Runs jobs until it is told to stop.
 pub(crate) fn main(arguments: ExecutorArguments) -> ExitCode {
-    match start(arguments) {
+    match start_sidecar(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&*error);
+            print_error(&*error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn start(arguments: ExecutorArguments) -> Result<(), Failure> {
+fn start_sidecar(arguments: ExecutorArguments) -> Result<(), Failure> {
     start_logs(arguments.json_logs, "info");
-    let config = Config {
+    let config = ExecutorConfig {
         allow_missing: arguments.allow_missing.clone(),
         pool: Some(PoolSettings::default()),
         names_files: true,
-        ..Config::with_program(env::current_exe()?)
+        ..ExecutorConfig::with_program(env::current_exe()?)
     };
     let mut capacity = sidecar_capacity(PoolSettings::default().memory)?;
     capacity.memory = arguments.capacity_memory.map_or(capacity.memory, ByteSize::bytes);
     let user = ServerUser::choose(arguments.user.as_deref())?;
-    let mut options = options(arguments)?;
+    let mut options = sidecar_options(arguments)?;
     options.sidecar.capacity = capacity;
     identity::set_private_umask();
     identity::protect_from_oom();
-    let process = Process::start(&config)?;
-    let needs = Needs { runs_cells: true, ..Needs::default() };
-    identity::confine(&user, &needs, &config.allow_missing)?;
-    Runtime::new()?.block_on(serve(process, config, options))
+    let process = SpawnerProcess::start(&config)?;
+    let needs = ServerNeeds { runs_cells: true, ..ServerNeeds::default() };
+    identity::confine_process(&user, &needs, &config.allow_missing)?;
+    Runtime::new()?.block_on(serve_jobs(process, config, options))
 }
 
-async fn serve(process: Process, config: Config, options: SidecarOptions) -> Result<(), Failure> {
-    let executor = Executor::attach(process, config).await?;
-    let usual = Limits::default();
+async fn serve_jobs(
+    process: SpawnerProcess,
+    config: ExecutorConfig,
+    options: SidecarOptions,
+) -> Result<(), Failure> {
+    let executor = Executor::with_spawner(process, config).await?;
+    let usual = RunLimits::default();
     let most = options.sidecar.most;
-    let limits = Limits {
+    let limits = RunLimits {
         memory: usual.memory.min(most.memory),
         cpus: usual.cpus.min(most.cpus),
         pids: usual.pids.min(most.pids),
@@ -151,10 +155,11 @@ async fn serve(process: Process, config: Config, options: SidecarOptions) -> Res
         ..usual
     };
     for language in Language::ALL {
-        executor.prepare(language, &limits, &SandboxShape::default());
+        executor.prewarm_pool(language, &limits, &SandboxShape::default());
     }
-    let server = SidecarServer::open(options, Arc::new(Local::new(executor.clone()))).await?;
-    show(&server);
+    let server =
+        SidecarServer::open(options, Arc::new(LocalDispatcher::new(executor.clone()))).await?;
+    print_address(&server);
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
     server.run(stop).await?;
@@ -163,25 +168,25 @@ async fn serve(process: Process, config: Config, options: SidecarOptions) -> Res
 }
 
 #[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
-fn show(server: &SidecarServer) {
+fn print_address(server: &SidecarServer) {
     println!("cloche executor is listening on http://{}", server.address());
 }
 
-fn options(arguments: ExecutorArguments) -> Result<SidecarOptions, SettingsError> {
+fn sidecar_options(arguments: ExecutorArguments) -> Result<SidecarOptions, SidecarSettingsError> {
     let (default, most) = (arguments.default_timeout_ms, arguments.max_timeout_ms);
     if default > most {
-        return Err(SettingsError::Timeouts { default, most });
+        return Err(SidecarSettingsError::Timeouts { default, most });
     }
     let key = match env::var(KEY) {
         Ok(key) => Some(key),
         Err(env::VarError::NotPresent) => None,
-        Err(env::VarError::NotUnicode(_)) => return Err(SettingsError::KeyIsNoText),
+        Err(env::VarError::NotUnicode(_)) => return Err(SidecarSettingsError::KeyIsNoText),
     };
     Ok(SidecarOptions {
         sidecar: SidecarConfig {
             key: check_key(key, &arguments.environment)?,
             default_timeout: Duration::from_millis(default),
-            most: Limits {
+            most: RunLimits {
                 timeout: Duration::from_millis(most),
                 memory: arguments.max_memory,
                 cpus: arguments.max_cpus,
@@ -198,11 +203,14 @@ fn options(arguments: ExecutorArguments) -> Result<SidecarOptions, SettingsError
 }
 
 /// The key; none only where the environment says that this is nobody's production.
-fn check_key(key: Option<String>, environment: &str) -> Result<Option<Secret>, SettingsError> {
+fn check_key(
+    key: Option<String>,
+    environment: &str,
+) -> Result<Option<Secret>, SidecarSettingsError> {
     let key = key.map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
     let relaxed = RELAXED.iter().any(|name| environment.trim().eq_ignore_ascii_case(name));
     if key.is_none() && !relaxed {
-        return Err(SettingsError::NoKey(environment.to_owned()));
+        return Err(SidecarSettingsError::NoKey(environment.to_owned()));
     }
     if key.is_none() {
         tracing::warn!("{KEY} is empty: whoever can reach this port can run code here");

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cloche_executor::StartError;
+use cloche_executor::ExecutorStartError;
 use cloche_jail::{privileges, seccomp};
 
 mod data_dir;
@@ -30,7 +30,7 @@ pub(crate) const OOM_SCORE: i32 = -900;
 
 /// What the server goes on to use.
 #[derive(Debug, Default)]
-pub(crate) struct Needs {
+pub(crate) struct ServerNeeds {
     /// The directory that it writes to; an executor sidecar has none.
     pub(crate) data_dir: Option<PathBuf>,
     /// Files and directories that it reads beyond those that every server reads.
@@ -61,24 +61,24 @@ type Missing = (String, String);
 
 /// Becomes the user, and keeps nothing but what is needed. Refuses where a wall cannot be built and
 /// is not allowed to be missing.
-pub(crate) fn confine(
+pub(crate) fn confine_process(
     user: &ServerUser,
-    needs: &Needs,
+    needs: &ServerNeeds,
     allow_missing: &[String],
 ) -> Result<(), Failure> {
     let mut missing = build_walls(user, needs)?;
     missing.retain(|(wall, _)| !allow_missing.contains(wall));
-    if missing.is_empty() { Ok(()) } else { Err(StartError::Missing(missing).into()) }
+    if missing.is_empty() { Ok(()) } else { Err(ExecutorStartError::Missing(missing).into()) }
 }
 
 /// Takes every wall there is, and names those that this host does not have.
-fn build_walls(user: &ServerUser, needs: &Needs) -> Result<Vec<Missing>, Failure> {
+fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, Failure> {
     let mut missing = Vec::new();
-    let reads = reads(needs);
-    let built = private_root::enter(&reads, needs.data_dir.as_deref());
+    let reads = readable_paths(needs);
+    let built = private_root::enter_private_root(&reads, needs.data_dir.as_deref());
     match user {
         ServerUser::Become { uid, gid, .. } => privileges::become_user(*uid, *gid)?,
-        ServerUser::Keep { .. } => privileges::drop_all()?,
+        ServerUser::Keep { .. } => privileges::drop_all_capabilities()?,
     }
     privileges::forbid_inspection()?;
     if let Some(data_dir) = &needs.data_dir {
@@ -91,7 +91,7 @@ fn build_walls(user: &ServerUser, needs: &Needs) -> Result<Vec<Missing>, Failure
     {
         missing.push(("server:root".to_owned(), error.to_string()));
     }
-    if let Err(why) = landlock::restrict(&reads, needs.data_dir.as_deref(), governs_reads) {
+    if let Err(why) = landlock::restrict_access(&reads, needs.data_dir.as_deref(), governs_reads) {
         missing.push(("server:landlock".to_owned(), why));
     }
     if let Err(errno) = seccomp::confine_server() {
@@ -121,17 +121,17 @@ const EVERY_SERVER_READS: [&str; 10] = [
     "/proc",
 ];
 
-fn reads(needs: &Needs) -> Vec<PathBuf> {
+fn readable_paths(needs: &ServerNeeds) -> Vec<PathBuf> {
     let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
     let certificates = variables.into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     let all = EVERY_SERVER_READS.into_iter().map(PathBuf::from);
-    let all = all.chain(resolver()).chain(certificates).chain(needs.reads.iter().cloned());
+    let all = all.chain(resolver_path()).chain(certificates).chain(needs.reads.iter().cloned());
     all.filter_map(|path| std::path::absolute(path).ok()).filter(|path| path.exists()).collect()
 }
 
 /// Where the addresses of name servers are, if that is not in `/etc`: the directory, since the file
 /// is replaced when they change.
-fn resolver() -> Option<PathBuf> {
+fn resolver_path() -> Option<PathBuf> {
     let file = fs::canonicalize("/etc/resolv.conf").ok()?;
     if file.starts_with("/etc") || file.starts_with("/usr") {
         return None;

@@ -18,13 +18,13 @@ mod verify;
 /// Runs code nobody has read yet, in a box that holds.
 #[derive(Parser)]
 #[command(name = "cloche", version)]
-struct Arguments {
+struct CliArguments {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Run a program in a fresh sandbox, without a server.
     Run(Box<run::RunArguments>),
     /// Start the server.
@@ -56,33 +56,33 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
-        Command::Run(arguments) => run::main(*arguments),
-        Command::Serve(arguments) => serve::main(arguments),
-        Command::Executor(arguments) => executor::main(*arguments),
-        Command::Mcp(arguments) => mcp::main(arguments),
-        Command::Key(arguments) => admin::key(*arguments),
-        Command::Approval(arguments) => admin::approval(arguments),
-        Command::Team(arguments) => admin::team(arguments),
-        Command::Sandbox(arguments) => admin::sandbox(*arguments),
-        Command::Thread(arguments) => admin::thread(*arguments),
-        Command::Doctor(arguments) => doctor::main(&arguments),
-        Command::Verify(arguments) => verify::main(&arguments),
-        Command::Spawner => spawner(),
-        Command::Confined(arguments) => identity::trial::main(&arguments),
+    match CliArguments::parse().command {
+        CliCommand::Run(arguments) => run::main(*arguments),
+        CliCommand::Serve(arguments) => serve::main(arguments),
+        CliCommand::Executor(arguments) => executor::main(*arguments),
+        CliCommand::Mcp(arguments) => mcp::main(arguments),
+        CliCommand::Key(arguments) => admin::run_key_command(*arguments),
+        CliCommand::Approval(arguments) => admin::run_approval_command(arguments),
+        CliCommand::Team(arguments) => admin::run_team_command(arguments),
+        CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),
+        CliCommand::Thread(arguments) => admin::run_thread_command(*arguments),
+        CliCommand::Doctor(arguments) => doctor::main(&arguments),
+        CliCommand::Verify(arguments) => verify::main(&arguments),
+        CliCommand::Spawner => run_spawner(),
+        CliCommand::Confined(arguments) => identity::trial::main(&arguments),
     }
 }
 
-fn spawner() -> ExitCode {
-    cloche_executor::spawner::run().unwrap_or_else(|error| {
-        complain(&error);
+fn run_spawner() -> ExitCode {
+    cloche_executor::spawner::run_spawner().unwrap_or_else(|error| {
+        print_error(&error);
         ExitCode::from(2)
     })
 }
 
 /// Says what went wrong, with every cause, on one line of standard error.
 #[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
-fn complain(error: &dyn std::error::Error) {
+fn print_error(error: &dyn std::error::Error) {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

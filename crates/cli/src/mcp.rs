@@ -13,12 +13,12 @@ use rustix::{
 };
 use tokio::{runtime::Runtime, sync::oneshot};
 
-use crate::{complain, serve::start_logs};
+use crate::{print_error, serve::start_logs};
 
-mod events;
+mod endpoint;
 mod local;
 mod proxy;
-mod remote;
+mod sse_decoder;
 
 /// What `cloche mcp` takes.
 #[derive(Args)]
@@ -44,29 +44,29 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) fn main(arguments: McpArguments) -> ExitCode {
     start_logs(false, "warn");
     let ended = match &arguments.url {
-        Some(url) => pass_on(url, &arguments),
-        None => local::serve(arguments),
+        Some(url) => proxy_to_server(url, &arguments),
+        None => local::serve_stdio(arguments),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&*error);
+            print_error(&*error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn pass_on(url: &str, arguments: &McpArguments) -> Result<(), Failure> {
-    let remote = remote::Remote::find(url, arguments.data_dir.as_deref())?;
+fn proxy_to_server(url: &str, arguments: &McpArguments) -> Result<(), Failure> {
+    let remote = endpoint::McpEndpoint::find(url, arguments.data_dir.as_deref())?;
     let runtime = Runtime::new()?;
-    runtime.block_on(proxy::run(remote))?;
+    runtime.block_on(proxy::run_proxy(remote))?;
     // A read of standard input may still wait for a line that never comes.
     runtime.shutdown_background();
     Ok(())
 }
 
 /// Waits until nobody can read our standard output any more; for ever where that cannot be known.
-async fn nobody_reads() {
+async fn wait_for_closed_stdout() {
     let (tell, told) = oneshot::channel();
     // A thread, which may wait for ever: the runtime would have to own the descriptor.
     std::thread::spawn(move || {

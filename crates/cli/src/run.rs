@@ -5,8 +5,8 @@
 
 use std::{io, process::ExitCode};
 
-use cloche_executor::{Config, Executor, RunError, RunIo, StartError};
-use cloche_model::{ByteSize, Outcome, RunSpec};
+use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo};
+use cloche_model::{ByteSize, RunOutcome, RunSpec};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -18,10 +18,10 @@ mod live;
 mod program;
 mod report;
 
-pub(crate) use arguments::{RunArguments, variable};
-use program::Meant;
+pub(crate) use arguments::{RunArguments, parse_variable};
+use program::ResolvedRun;
 
-use crate::complain;
+use crate::print_error;
 
 /// Our own failure: the sandbox could not be built, or the host lacks something.
 const OUR_FAULT: u8 = 125;
@@ -36,11 +36,11 @@ const PRIVILEGED_WALLS: [&str; 5] =
 
 /// Why there is no outcome to report.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum RunFailure {
     #[error(transparent)]
-    Usage(#[from] program::Misuse),
+    Usage(#[from] program::UsageError),
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(#[from] ExecutorStartError),
     #[error(transparent)]
     Run(#[from] RunError),
     #[error("cannot set up a run")]
@@ -52,86 +52,86 @@ enum Failure {
 /// Runs the program.
 pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     let run = || {
-        let meant = Meant::from_arguments(arguments)?;
+        let meant = ResolvedRun::from_arguments(arguments)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let code = runtime.block_on(execute(meant));
+        let code = runtime.block_on(run_in_sandbox(meant));
         // A thread of its own may still be waiting for our standard input: not worth a wait.
         runtime.shutdown_background();
         code
     };
-    let code = run().unwrap_or_else(|failure: Failure| {
-        complain(&failure);
+    let code = run().unwrap_or_else(|failure: RunFailure| {
+        print_error(&failure);
         match failure {
-            Failure::Usage(_) | Failure::Run(RunError::Job(_)) => USAGE,
+            RunFailure::Usage(_) | RunFailure::Run(RunError::Job(_)) => USAGE,
             _ => OUR_FAULT,
         }
     });
     ExitCode::from(code)
 }
 
-async fn execute(meant: Meant) -> Result<u8, Failure> {
-    let Meant { spec, json, feeds_stdin, allow_missing } = meant;
-    let mut config = Config::with_program("/proc/self/exe");
+async fn run_in_sandbox(meant: ResolvedRun) -> Result<u8, RunFailure> {
+    let ResolvedRun { spec, json, feeds_stdin, allow_missing } = meant;
+    let mut config = ExecutorConfig::with_program("/proc/self/exe");
     config.allow_missing.clone_from(&allow_missing);
     if !rustix::process::geteuid().is_root() {
         config.allow_missing.extend(PRIVILEGED_WALLS.map(str::to_owned));
     }
     let executor = Executor::start(config).await?;
-    report::missing(executor.missing(), &allow_missing);
-    let stdin = feeds_stdin.then(live::stdin);
+    report::print_missing_walls(executor.missing_walls(), &allow_missing);
+    let stdin = feeds_stdin.then(live::stream_stdin);
     let ended = if json {
-        with_report(&executor, spec, stdin).await
+        run_with_report(&executor, spec, stdin).await
     } else {
-        with_live_output(&executor, spec, stdin).await
+        run_with_live_output(&executor, spec, stdin).await
     };
     executor.stop().await;
     ended
 }
 
 /// Runs silently and prints one JSON object at the end.
-async fn with_report(
+async fn run_with_report(
     executor: &Executor,
     spec: RunSpec,
     stdin: Option<mpsc::Receiver<Vec<u8>>>,
-) -> Result<u8, Failure> {
+) -> Result<u8, RunFailure> {
     let language = spec.language;
     let cancel = CancellationToken::new();
     let io = RunIo { stdin, cancel: cancel.clone(), ..RunIo::default() };
     let (outcome, signal) = until_signalled(executor.run(spec, io), &cancel).await?;
     let code = signal.unwrap_or_else(|| outcome.shell_code());
-    report::json(language, &outcome, code);
+    report::print_json(language, &outcome, code);
     Ok(code)
 }
 
 /// Passes output on as it arrives, and explains an unusual end in a sentence.
-async fn with_live_output(
+async fn run_with_live_output(
     executor: &Executor,
     mut spec: RunSpec,
     stdin: Option<mpsc::Receiver<Vec<u8>>>,
-) -> Result<u8, Failure> {
+) -> Result<u8, RunFailure> {
     let limits = spec.limits;
     // Everything is passed on, so nothing has to be kept.
     spec.limits.output = ByteSize(0);
     let cancel = CancellationToken::new();
-    let (output, printer) = live::printer(cancel.clone());
+    let (output, printer) = live::start_printer(cancel.clone());
     let io = RunIo { output: Some(output), stdin, cancel: cancel.clone(), ..RunIo::default() };
     let (outcome, signal) = until_signalled(executor.run(spec, io), &cancel).await?;
     if let Some(code) = signal {
         return Ok(code);
     }
-    if printer.finish().await == live::Printed::NobodyReads {
+    if printer.finish().await == live::PrintOutcome::NobodyReads {
         return Ok(BROKEN_PIPE);
     }
-    report::ending(&outcome, &limits);
+    report::print_ending(&outcome, &limits);
     Ok(outcome.shell_code())
 }
 
 /// Waits for the outcome. The first signal cancels the run; a second one leaves without it.
 /// With the outcome comes the exit code that the signal asks for.
 async fn until_signalled(
-    run: impl Future<Output = Result<Outcome, RunError>>,
+    run: impl Future<Output = Result<RunOutcome, RunError>>,
     cancel: &CancellationToken,
-) -> Result<(Outcome, Option<u8>), Failure> {
+) -> Result<(RunOutcome, Option<u8>), RunFailure> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -145,7 +145,7 @@ async fn until_signalled(
             _ = hang_up.recv() => 1,
         };
         if code.replace(128 + signal).is_some() {
-            return Err(Failure::Abandoned);
+            return Err(RunFailure::Abandoned);
         }
         cancel.cancel();
     }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use clap::Args;
-use cloche_engine::{Dispatcher, Engine, Local, Nowhere, Remote};
-use cloche_executor::{Config, Executor, spawner::Process};
+use cloche_engine::{Dispatcher, Engine, LocalDispatcher, NullDispatcher, RemoteDispatcher};
+use cloche_executor::{Executor, ExecutorConfig, spawner::SpawnerProcess};
 use cloche_gateway::Server;
 use cloche_layers::Layers;
 use cloche_model::{ByteSize, Language};
@@ -21,8 +21,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    complain,
     identity::{self, ServerUser},
+    print_error,
 };
 
 mod descriptors;
@@ -32,7 +32,7 @@ mod providers;
 mod settings;
 
 pub(crate) use greeting::start_logs;
-use settings::{LayersArguments, RunsOn, SecretKeyArguments, Settings};
+use settings::{LayersArguments, RunsOn, SecretKeyArguments, ServeSettings};
 pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
 
 /// What `cloche serve` takes; flags win over the environment, the environment over the file.
@@ -84,65 +84,67 @@ pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// Serves until it is told to stop.
 pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
-    match start(arguments) {
+    match start_server(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&*error);
+            print_error(&*error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn start(arguments: ServeArguments) -> Result<(), Failure> {
+fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
     let restarted = heap::restart_with_settings();
     start_logs(arguments.json_logs, "info,rmcp=error");
     if let Err(error) = restarted {
         tracing::warn!(%error, "memory is given back to the system later than it could be");
     }
-    let settings = Settings::merge(arguments)?;
+    let settings = ServeSettings::merge(arguments)?;
     let user = ServerUser::choose(settings.user.as_deref())?;
     identity::set_private_umask();
     settings.make_data_dir(&user)?;
     identity::protect_from_oom();
     let local = match settings.runs_on {
-        RunsOn::ThisHost => Some(spawn(settings.executor(std::env::current_exe()?))?),
+        RunsOn::ThisHost => {
+            Some(start_spawner(settings.executor_config(std::env::current_exe()?))?)
+        }
         RunsOn::Sidecars(_) | RunsOn::Nothing => None,
     };
     let settings = settings.within_descriptors(descriptors::raise_limit());
-    identity::confine(&user, &settings.needs(), &settings.allow_missing)?;
-    Runtime::new()?.block_on(serve(local, settings))
+    identity::confine_process(&user, &settings.server_needs(), &settings.allow_missing)?;
+    Runtime::new()?.block_on(serve_requests(local, settings))
 }
 
 /// The privileged half, and what the executor that uses it is to be.
-type Spawned = (Process, Config);
+type Spawned = (SpawnerProcess, ExecutorConfig);
 
-fn spawn(config: Config) -> Result<Spawned, Failure> {
-    Ok((Process::start(&config)?, config))
+fn start_spawner(config: ExecutorConfig) -> Result<Spawned, Failure> {
+    Ok((SpawnerProcess::start(&config)?, config))
 }
 
-async fn serve(local: Option<Spawned>, settings: Settings) -> Result<(), Failure> {
+async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Result<(), Failure> {
     // The engine moves the heads of threads, the executor mounts their homes: both use the same layers.
-    let layers = Layers::open(settings.layers()).await?;
+    let layers = Layers::open(settings.layers_config()).await?;
     let executor = match local {
         Some((process, config)) => {
-            let config = Config { layers: Some(layers.clone()), ..config };
-            Some(Executor::attach(process, config).await?)
+            let config = ExecutorConfig { layers: Some(layers.clone()), ..config };
+            Some(Executor::with_spawner(process, config).await?)
         }
         None => None,
     };
     let dispatcher: Arc<dyn Dispatcher> = match (&executor, &settings.runs_on) {
-        (Some(executor), _) => Arc::new(Local::new(executor.clone())),
-        (None, RunsOn::Sidecars(remote)) => Arc::new(Remote::new(remote.clone())?),
-        (None, _) => Arc::new(Nowhere),
+        (Some(executor), _) => Arc::new(LocalDispatcher::new(executor.clone())),
+        (None, RunsOn::Sidecars(remote)) => Arc::new(RemoteDispatcher::new(remote.clone())?),
+        (None, _) => Arc::new(NullDispatcher),
     };
-    let server = Server::open(settings.server(layers), dispatcher).await?;
-    let server = server.with_agent(settings.agent())?;
+    let server = Server::open(settings.server_options(layers), dispatcher).await?;
+    let server = server.with_agent(settings.agent_config())?;
     match &executor {
         Some(executor) => warm_up(server.engine(), executor).await?,
         None if !server.engine().can_run_code() => tracing::warn!("code execution is turned off"),
         None => {}
     }
-    greeting::show(&server, &settings);
+    greeting::print_greeting(&server, &settings);
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
     server.run(stop).await?;
@@ -159,17 +161,17 @@ const MOST_TEAMS_AHEAD: usize = 8;
 /// Has cells parked for every sandbox there is, before the first request.
 pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
     let mut teams = BTreeSet::new();
-    for sandbox in engine.sandboxes(None).await? {
+    for sandbox in engine.list_sandboxes(None).await? {
         let team = sandbox.team.as_str();
         if teams.len() < MOST_TEAMS_AHEAD {
             teams.insert(team.to_owned());
         }
         let is_ahead = teams.contains(team);
-        let limits = sandbox.resources.limits(Duration::MAX, ByteSize::default());
+        let limits = sandbox.resources.to_run_limits(Duration::MAX, ByteSize::default());
         let shape = sandbox.shape.in_group(sandbox.team.as_str());
         let later = |language: &Language| *language == Language::Python && !is_ahead;
         for language in Language::ALL.into_iter().filter(|language| !later(language)) {
-            executor.prepare(language, &limits, &shape);
+            executor.prewarm_pool(language, &limits, &shape);
         }
     }
     Ok(())

@@ -10,21 +10,21 @@ use std::{
 };
 
 use clap::Args;
-use cloche_executor::{Config, Executor, PoolSettings, StartError};
+use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings};
 use cloche_model::Language;
 use tokio::task::JoinSet;
 
-mod bait;
+mod decoys;
 mod host;
-mod judge;
-mod play;
 mod probes;
 mod report;
+mod runner;
+mod verdict;
 
-use bait::Bait;
-use play::{Finding, Stage, with_causes};
+use decoys::HostDecoys;
 use probes::{PROBES, Probe};
-use report::{Cell, Report, Row, inert};
+use report::{CellOrigin, ProbeRow, VerifyReport, to_inert_text};
+use runner::{ProbeFinding, ProbeRunner, with_causes};
 
 /// How many probes run at once, of those that need not be alone.
 const AT_ONCE: usize = 3;
@@ -43,30 +43,30 @@ pub(crate) struct VerifyArguments {
 /// Runs the probes.
 #[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
 pub(crate) fn main(arguments: &VerifyArguments) -> ExitCode {
-    match verify(arguments) {
+    match run_verify(arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("cloche verify: {}", inert(&with_causes(error.as_ref())));
+            eprintln!("cloche verify: {}", to_inert_text(&with_causes(error.as_ref())));
             ExitCode::from(2)
         }
     }
 }
 
-fn verify(arguments: &VerifyArguments) -> Result<bool, Box<dyn std::error::Error>> {
-    let chosen = choose(&arguments.only)?;
+fn run_verify(arguments: &VerifyArguments) -> Result<bool, Box<dyn std::error::Error>> {
+    let chosen = choose_probes(&arguments.only)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(attack(&chosen))?;
+    let report = runtime.block_on(run_probes(&chosen))?;
     let mut out = io::stdout().lock();
     match arguments.json {
-        true => report.json(&mut out)?,
-        false => report.table(&mut out)?,
+        true => report.write_json(&mut out)?,
+        false => report.write_table(&mut out)?,
     }
     out.flush()?;
     Ok(report.broke == 0)
 }
 
-fn choose(only: &[String]) -> Result<Vec<&'static Probe>, String> {
+fn choose_probes(only: &[String]) -> Result<Vec<&'static Probe>, String> {
     if let Some(unknown) = only.iter().find(|name| !PROBES.iter().any(|probe| probe.name == **name))
     {
         return Err(format!("there is no probe {unknown:?}"));
@@ -75,62 +75,74 @@ fn choose(only: &[String]) -> Result<Vec<&'static Probe>, String> {
     Ok(PROBES.iter().filter(wanted).collect())
 }
 
-async fn attack(chosen: &[&'static Probe]) -> Result<Report, Box<dyn std::error::Error>> {
+async fn run_probes(chosen: &[&'static Probe]) -> Result<VerifyReport, Box<dyn std::error::Error>> {
     let started = Instant::now();
-    let (cold, missing) = stage(None).await?;
+    let (cold, missing) = start_runner(None).await?;
     // The first run warms caches, and tells of a host without the language of the probes.
-    if let Finding::NotHere(why) | Finding::NotStarted(why) = cold.find(&PROBES[0]).await {
+    if let ProbeFinding::NotHere(why) | ProbeFinding::NotStarted(why) =
+        cold.run_and_judge(&PROBES[0]).await
+    {
         return Err(why.into());
     }
     let (alone, together): (Vec<_>, Vec<_>) = chosen.iter().copied().partition(|probe| probe.alone);
-    let mut rows = at_once(&cold, Cell::Cold, together.clone()).await;
+    let mut rows = run_concurrently(&cold, CellOrigin::Cold, together.clone()).await;
     for probe in alone {
-        rows.push(row(probe, Cell::Cold, cold.find(probe).await));
+        rows.push(to_row(probe, CellOrigin::Cold, cold.run_and_judge(probe).await));
     }
-    end(cold).await;
-    let (warm, _) = stage(Some(PoolSettings::default())).await?;
+    stop_runner(cold).await;
+    let (warm, _) = start_runner(Some(PoolSettings::default())).await?;
     let forked = together.into_iter().filter(|probe| probe.language == Language::Python).collect();
-    rows.extend(at_once(&warm, Cell::Warm, forked).await);
-    end(warm).await;
-    let place = |row: &Row| PROBES.iter().position(|probe| probe.name == row.probe);
+    rows.extend(run_concurrently(&warm, CellOrigin::Warm, forked).await);
+    stop_runner(warm).await;
+    let place = |row: &ProbeRow| PROBES.iter().position(|probe| probe.name == row.probe);
     rows.sort_by_key(|row| (row.cell, place(row)));
     let held = rows.iter().filter(|row| row.held).count();
     let broke = rows.len() - held;
-    Ok(Report { probes: rows, held, broke, missing, seconds: started.elapsed().as_secs_f64() })
+    Ok(VerifyReport {
+        probes: rows,
+        held,
+        broke,
+        missing,
+        seconds: started.elapsed().as_secs_f64(),
+    })
 }
 
 /// Sets the stage, also where walls are missing: what that costs is what the probes tell.
-async fn stage(
+async fn start_runner(
     pool: Option<PoolSettings>,
-) -> Result<(Arc<Stage>, Vec<(String, String)>), Box<dyn std::error::Error>> {
-    let config = Config { pool, ..Config::with_program("/proc/self/exe") };
+) -> Result<(Arc<ProbeRunner>, Vec<(String, String)>), Box<dyn std::error::Error>> {
+    let config = ExecutorConfig { pool, ..ExecutorConfig::with_program("/proc/self/exe") };
     let (executor, missing) = match Executor::start(config.clone()).await {
-        Err(StartError::Missing(missing)) => {
+        Err(ExecutorStartError::Missing(missing)) => {
             let allow_missing = missing.iter().map(|(wall, _)| wall.clone()).collect();
-            (Executor::start(Config { allow_missing, ..config }).await?, missing)
+            (Executor::start(ExecutorConfig { allow_missing, ..config }).await?, missing)
         }
         started => (started?, Vec::new()),
     };
-    Ok((Arc::new(Stage { executor, bait: Bait::lay()? }), missing))
+    Ok((Arc::new(ProbeRunner { executor, decoys: HostDecoys::create()? }), missing))
 }
 
-async fn end(stage: Arc<Stage>) {
+async fn stop_runner(stage: Arc<ProbeRunner>) {
     if let Some(stage) = Arc::into_inner(stage) {
         stage.executor.stop().await;
     }
 }
 
-async fn at_once(stage: &Arc<Stage>, cell: Cell, probes: Vec<&'static Probe>) -> Vec<Row> {
+async fn run_concurrently(
+    stage: &Arc<ProbeRunner>,
+    cell: CellOrigin,
+    probes: Vec<&'static Probe>,
+) -> Vec<ProbeRow> {
     let (mut left, mut running, mut rows) = (probes.into_iter(), JoinSet::new(), Vec::new());
     loop {
         while running.len() < AT_ONCE {
             let Some(probe) = left.next() else { break };
             let stage = Arc::clone(stage);
             running.spawn(async move {
-                if cell == Cell::Warm {
+                if cell == CellOrigin::Warm {
                     stage.warm_up(probe).await;
                 }
-                row(probe, cell, stage.find(probe).await)
+                to_row(probe, cell, stage.run_and_judge(probe).await)
             });
         }
         match running.join_next().await {
@@ -142,18 +154,18 @@ async fn at_once(stage: &Arc<Stage>, cell: Cell, probes: Vec<&'static Probe>) ->
     }
 }
 
-fn row(probe: &Probe, cell: Cell, finding: Finding) -> Row {
+fn to_row(probe: &Probe, cell: CellOrigin, finding: ProbeFinding) -> ProbeRow {
     let (held, got) = match finding {
-        Finding::Decided(verdict) => (verdict.held, verdict.got),
-        Finding::NotHere(why) => (true, why),
-        Finding::NotStarted(why) => (false, format!("no sandbox: {why}")),
+        ProbeFinding::Decided(verdict) => (verdict.held, verdict.got),
+        ProbeFinding::NotHere(why) => (true, why),
+        ProbeFinding::NotStarted(why) => (false, format!("no sandbox: {why}")),
     };
-    Row {
+    ProbeRow {
         probe: probe.name,
         group: probe.group.name(),
         cell,
         expected: probe.expect,
-        got: inert(&got),
+        got: to_inert_text(&got),
         held,
     }
 }

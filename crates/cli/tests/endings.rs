@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_executor::{Config, Executor, PoolSettings, RunError, RunIo};
-use cloche_model::{ByteSize, Ending, Language, Limits, Outcome, RunSpec};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunError, RunIo};
+use cloche_model::{ByteSize, Language, RunEnding, RunLimits, RunOutcome, RunSpec};
 use tokio::sync::{Mutex, MutexGuard, mpsc};
 
 #[path = "../src/verify/host.rs"]
@@ -31,7 +31,7 @@ struct Host {
 impl Host {
     async fn start(pool: Option<PoolSettings>) -> Option<Self> {
         let quiet = QUIET.lock().await;
-        let config = Config { pool, ..Config::with_program(binary()) };
+        let config = ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) };
         match Executor::start(config).await {
             Ok(executor) => Some(Self { executor, _quiet: quiet }),
             Err(error) => {
@@ -46,37 +46,37 @@ impl Host {
         self.executor.stop().await;
     }
 
-    async fn run(&self, spec: RunSpec) -> Outcome {
+    async fn run(&self, spec: RunSpec) -> RunOutcome {
         self.executor.run(spec, RunIo::default()).await.unwrap()
     }
 }
 
-fn python(code: &str, limits: Limits) -> RunSpec {
+fn python(code: &str, limits: RunLimits) -> RunSpec {
     RunSpec { limits, ..RunSpec::new(Language::Python, code) }
 }
 
-fn half_a_second() -> Limits {
-    Limits { timeout: Duration::from_millis(500), pids: 64, ..Limits::default() }
+fn half_a_second() -> RunLimits {
+    RunLimits { timeout: Duration::from_millis(500), pids: 64, ..RunLimits::default() }
 }
 
-fn little_memory() -> Limits {
-    Limits { memory: ByteSize::mib(64), ..Limits::default() }
+fn little_memory() -> RunLimits {
+    RunLimits { memory: ByteSize::mib(64), ..RunLimits::default() }
 }
 
 /// The best of five: others may be using this machine.
 async fn assert_dead_in_time(spec: &RunSpec) {
     let Some(host) = Host::start(None).await else { return };
     host.run(RunSpec::new(Language::Python, "")).await;
-    host.executor.settle().await;
-    let before = host::Counts::take();
+    host.executor.wait_for_teardown().await;
+    let before = host::HostCounts::take();
     let mut over = Duration::MAX;
     for _ in 0..5 {
         let started = Instant::now();
         let outcome = host.run(spec.clone()).await;
-        assert_eq!(outcome.ending, Ending::TimedOut);
+        assert_eq!(outcome.ending, RunEnding::TimedOut);
         over = over.min(started.elapsed().saturating_sub(spec.limits.timeout));
-        host.executor.settle().await;
-        assert_eq!(host::Counts::take().growth(&before), None);
+        host.executor.wait_for_teardown().await;
+        assert_eq!(host::HostCounts::take().growth(&before), None);
     }
     let allowed = Duration::from_millis(100).mul_f64(business());
     assert!(over <= allowed, "dead {over:?} after the deadline, {allowed:?} allowed");
@@ -117,7 +117,10 @@ async fn a_daemon_that_holds_the_output_does_not_delay_the_answer() {
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nprint('over')";
     let started = Instant::now();
     let outcome = host.run(RunSpec::new(Language::Python, code)).await;
-    assert_eq!((outcome.ending, outcome.stdout.text().as_str()), (Ending::Exited(0), "over\n"));
+    assert_eq!(
+        (outcome.ending, outcome.stdout.to_text_lossy().as_str()),
+        (RunEnding::Exited(0), "over\n")
+    );
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     host.end().await;
 }
@@ -141,17 +144,17 @@ async fn running_out_of_memory_is_told_from_every_other_end() {
         ),
     ] {
         let outcome = host.run(python(code, little_memory())).await;
-        assert_eq!(outcome.ending, Ending::OutOfMemory, "{how}: {outcome:?}");
+        assert_eq!(outcome.ending, RunEnding::OutOfMemory, "{how}: {outcome:?}");
     }
     let outcome = host.run(python("import os; os.kill(os.getpid(), 9)", little_memory())).await;
-    assert_eq!(outcome.ending, Ending::Signalled(9));
+    assert_eq!(outcome.ending, RunEnding::Signalled(9));
     let outcome = host.run(python("raise SystemExit(137)", little_memory())).await;
-    assert_eq!(outcome.ending, Ending::Exited(137));
+    assert_eq!(outcome.ending, RunEnding::Exited(137));
     host.end().await;
 }
 
 /// Starts a program that prints and then sleeps; returns once it has printed.
-async fn sleeper(executor: &Executor) -> tokio::task::JoinHandle<Result<Outcome, RunError>> {
+async fn sleeper(executor: &Executor) -> tokio::task::JoinHandle<Result<RunOutcome, RunError>> {
     let (output, mut printed) = mpsc::channel(4);
     let spec = RunSpec::new(Language::Bash, "echo here; sleep 60");
     let (executor, io) = (executor.clone(), RunIo { output: Some(output), ..RunIo::default() });
@@ -171,14 +174,14 @@ async fn a_spawner_that_is_killed_ends_its_runs_and_the_next_one_works() {
     let running = sleeper(&host.executor).await;
     let keeper = youngest_child(std::process::id());
     let worker = youngest_child(keeper);
-    let below = host::descendants(worker);
+    let below = host::list_descendants(worker);
     assert!(!below.is_empty());
     kill(worker);
     let ended = tokio::time::timeout(Duration::from_secs(5), running).await;
     assert!(matches!(ended, Ok(Ok(Err(_)))), "{ended:?}");
     gone(&below).await;
     let outcome = host.run(RunSpec::new(Language::Bash, "echo again")).await;
-    assert_eq!(outcome.stdout.text(), "again\n");
+    assert_eq!(outcome.stdout.to_text_lossy(), "again\n");
     host.end().await;
 }
 
@@ -188,8 +191,8 @@ fn youngest_child(of: u32) -> u32 {
         let since = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(19));
         since.and_then(|since| since.parse::<u64>().ok())
     };
-    let children = host::descendants(of).into_iter();
-    children.filter(|pid| host::parent(*pid) == Some(of)).max_by_key(started).unwrap()
+    let children = host::list_descendants(of).into_iter();
+    children.filter(|pid| host::parent_pid(*pid) == Some(of)).max_by_key(started).unwrap()
 }
 
 /// Waits until none of these processes is there.
@@ -222,7 +225,7 @@ async fn a_server_that_is_killed_leaves_no_process_cgroup_or_mount() {
     let mut below = Vec::new();
     // Keeper, worker, pid 1, and the shell or what it started.
     while below.len() < 4 {
-        below = host::descendants(server.id());
+        below = host::list_descendants(server.id());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     kill(server.id());
@@ -273,17 +276,17 @@ async fn after_many_runs_nothing_is_left() {
         };
         host.run(spec()).await;
         settled(&host).await;
-        let (before, files) = (host::Counts::take(), temporary());
+        let (before, files) = (host::HostCounts::take(), temporary());
         for _ in 0..40 {
             let outcome = host.run(spec()).await;
-            assert_eq!(outcome.stdout.text(), "1\n", "{outcome:?}");
+            assert_eq!(outcome.stdout.to_text_lossy(), "1\n", "{outcome:?}");
         }
         settled(&host).await;
-        assert_eq!(host::Counts::take().growth(&before), None);
+        assert_eq!(host::HostCounts::take().growth(&before), None);
         assert!(temporary() <= files);
-        let below = host::descendants(std::process::id());
+        let below = host::list_descendants(std::process::id());
         host.end().await;
-        assert!(host::descendants(std::process::id()).len() < below.len());
+        assert!(host::list_descendants(std::process::id()).len() < below.len());
         for pid in below {
             assert_eq!(cgroups_of(pid), Vec::<String>::new());
         }
@@ -293,11 +296,11 @@ async fn after_many_runs_nothing_is_left() {
 /// Waits until past runs are gone, and the pool and the spawner hold what they should: both make
 /// things ahead, and so the counts must have come to rest.
 async fn settled(host: &Host) {
-    let (mut last, mut same) = (host::Counts::default(), 0);
+    let (mut last, mut same) = (host::HostCounts::default(), 0);
     for _ in 0..500 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        host.executor.settle().await;
-        let now = host::Counts::take();
+        host.executor.wait_for_teardown().await;
+        let now = host::HostCounts::take();
         same = if host.executor.is_warm() && now == last { same + 1 } else { 0 };
         last = now;
         if same == 5 {
@@ -341,13 +344,13 @@ async fn nothing_of_a_run_is_in_the_memory_of_the_next() {
         spec.env.insert("MARK".to_owned(), "secret-of-the-last".to_owned());
         spec.stdin = b"secret-of-the-last\n".to_vec();
         let outcome = host.run(spec).await;
-        assert_eq!(outcome.ending, Ending::Exited(0), "{outcome:?}");
+        assert_eq!(outcome.ending, RunEnding::Exited(0), "{outcome:?}");
         let outcome = host.run(look.clone()).await;
-        assert_eq!(outcome.stdout.text(), "['own']\n", "{outcome:?}");
+        assert_eq!(outcome.stdout.to_text_lossy(), "['own']\n", "{outcome:?}");
     }
     // And where there is one, it is found.
     let code = format!("other = 'secret-of-the-last'\n{LOOK}");
     let outcome = host.run(RunSpec::new(Language::Python, code.as_str())).await;
-    assert_eq!(outcome.stdout.text(), "['other', 'own']\n", "{outcome:?}");
+    assert_eq!(outcome.stdout.to_text_lossy(), "['other', 'own']\n", "{outcome:?}");
     host.end().await;
 }

@@ -18,30 +18,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_executor::{Config, Executor, PoolSettings, RunIo, StartError};
+use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings, RunIo};
 use cloche_model::{Language, RunSpec};
 
-#[path = "../src/verify/bait.rs"]
+#[path = "../src/verify/decoys.rs"]
 #[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod bait;
+mod decoys;
 #[path = "../src/verify/host.rs"]
 #[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod host;
-#[path = "../src/verify/judge.rs"]
-#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod judge;
 #[path = "support/own_main.rs"]
 mod own_main;
-#[path = "../src/verify/play.rs"]
-#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod play;
 #[path = "../src/verify/probes.rs"]
 #[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
 mod probes;
+#[path = "../src/verify/runner.rs"]
+#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
+mod runner;
+#[path = "../src/verify/verdict.rs"]
+#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
+mod verdict;
 
-use bait::Bait;
-use play::{Finding, Stage};
+use decoys::HostDecoys;
 use probes::PROBES;
+use runner::{ProbeFinding, ProbeRunner};
 
 const NAME: &str = "every_wall_is_missed_when_it_is_left_out";
 /// How many walls are tried at once.
@@ -135,8 +135,8 @@ fn spawner(mode: &str, wall: &str) -> ExitCode {
     rustix::io::fcntl_setfd(&leak, rustix::io::FdFlags::empty()).unwrap();
     let list = wall.strip_prefix("list:").map(|path| File::create(path).unwrap());
     let listed = Mutex::new(list);
-    let ended = cloche_executor::spawner::run_with(&|plan| {
-        let walls = plan.walls();
+    let ended = cloche_executor::spawner::run_spawner_with(&|plan| {
+        let walls = plan.wall_names();
         // A template names the machine for its cells, and leaves the filter to them.
         let has = |name: &str| walls.iter().any(|wall| wall == name);
         let is_forked = has("seccomp") && !has("hostname");
@@ -148,23 +148,23 @@ fn spawner(mode: &str, wall: &str) -> ExitCode {
         if (mode == "warm") != is_forked {
             return plan;
         }
-        let without = plan.without(wall);
+        let without = plan.without_wall(wall);
         if wall != "namespace:user" {
             return without;
         }
         // These set limits of the user namespace they are in: here that would be the host's.
         let limits = walls.iter().filter(|wall| wall.starts_with("limit:"));
-        limits.fold(without, |plan, limit| plan.without(limit))
+        limits.fold(without, |plan, limit| plan.without_wall(limit))
     });
     drop(leak);
     ended.unwrap_or(ExitCode::FAILURE)
 }
 
-fn config(mode: Mode, wall: &str) -> Config {
+fn config(mode: Mode, wall: &str) -> ExecutorConfig {
     let own = env::current_exe().unwrap();
     let own = own.to_str().unwrap();
     let spawner = ["__spawner", mode.name(), wall].map(str::to_owned);
-    let mut config = Config::with_program(own);
+    let mut config = ExecutorConfig::with_program(own);
     config.spawner_args = spawner.to_vec();
     match mode {
         Mode::Cold => {}
@@ -187,9 +187,9 @@ fn config(mode: Mode, wall: &str) -> Config {
 async fn start(mode: Mode, wall: &str) -> Result<Executor, String> {
     let config = config(mode, wall);
     let started = match Executor::start(config.clone()).await {
-        Err(StartError::Missing(missing)) if mode == Mode::Rootless => {
+        Err(ExecutorStartError::Missing(missing)) if mode == Mode::Rootless => {
             let allow_missing = missing.into_iter().map(|(wall, _)| wall).collect();
-            Executor::start(Config { allow_missing, ..config }).await
+            Executor::start(ExecutorConfig { allow_missing, ..config }).await
         }
         started => started,
     };
@@ -260,7 +260,7 @@ async fn walls(mode: Mode) -> Result<Vec<String>, String> {
         warm(&executor, &spec).await?;
     }
     let outcome = executor.run(spec, RunIo::default()).await.map_err(|error| error.to_string())?;
-    assert_eq!(outcome.stdout.text(), "1\n", "{outcome:?}");
+    assert_eq!(outcome.stdout.to_text_lossy(), "1\n", "{outcome:?}");
     executor.stop().await;
     let walls: BTreeSet<String> =
         std::fs::read_to_string(list.path()).unwrap().lines().map(str::to_owned).collect();
@@ -272,12 +272,12 @@ async fn walls(mode: Mode) -> Result<Vec<String>, String> {
 
 /// Has a cell of this kind parked; an error where none can be.
 async fn warm(executor: &Executor, spec: &RunSpec) -> Result<(), String> {
-    executor.prepare(spec.language, &spec.limits, &spec.sandbox);
+    executor.prewarm_pool(spec.language, &spec.limits, &spec.sandbox);
     let (mut waited, mut since_template) = (0, 0);
     // A template takes long to start; once it is there, a cell does not.
     while waited < 500 && since_template < 50 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let shelves = executor.snapshot().shelves;
+        let shelves = executor.read_metrics().buckets;
         if shelves.iter().any(|shelf| shelf.parked > 0 && shelf.templates > 0) {
             return Ok(());
         }
@@ -338,7 +338,7 @@ async fn miss(mode: Mode, wall: &str) -> Missed {
     };
     let guards = GUARDS.iter().find(|(prefix, _)| wall.starts_with(prefix));
     let guards = guards.map_or(&[][..], |(_, guards)| guards);
-    let stage = Stage { executor, bait: Bait::lay().unwrap() };
+    let stage = ProbeRunner { executor, decoys: HostDecoys::create().unwrap() };
     let mut missed = Missed::Not;
     for name in guards {
         let probe = PROBES.iter().find(|probe| probe.name == *name).unwrap();
@@ -354,7 +354,7 @@ async fn miss(mode: Mode, wall: &str) -> Missed {
     missed
 }
 
-async fn attack(mode: Mode, stage: &Stage, probe: &probes::Probe) -> Missed {
+async fn attack(mode: Mode, stage: &ProbeRunner, probe: &probes::Probe) -> Missed {
     if mode == Mode::Warm {
         let mut spec = RunSpec::new(probe.language, "");
         spec.limits = (probe.limits)();
@@ -362,16 +362,16 @@ async fn attack(mode: Mode, stage: &Stage, probe: &probes::Probe) -> Missed {
             return Missed::NotBuilt(why);
         }
     }
-    let cold_before = stage.executor.snapshot().cold_starts;
-    let found = stage.find(probe).await;
-    if mode == Mode::Warm && stage.executor.snapshot().cold_starts > cold_before {
+    let cold_before = stage.executor.read_metrics().cold_starts;
+    let found = stage.run_and_judge(probe).await;
+    if mode == Mode::Warm && stage.executor.read_metrics().cold_starts > cold_before {
         return Missed::NotBuilt("no cell was forked".to_owned());
     }
     match found {
-        Finding::Decided(verdict) if verdict.held => Missed::Not,
-        Finding::Decided(verdict) => Missed::Broke(format!("{}: {}", probe.name, verdict.got)),
-        Finding::NotStarted(why) => Missed::NotBuilt(why),
-        Finding::NotHere(why) => Missed::Moot(why),
+        ProbeFinding::Decided(verdict) if verdict.held => Missed::Not,
+        ProbeFinding::Decided(verdict) => Missed::Broke(format!("{}: {}", probe.name, verdict.got)),
+        ProbeFinding::NotStarted(why) => Missed::NotBuilt(why),
+        ProbeFinding::NotHere(why) => Missed::Moot(why),
     }
 }
 
@@ -404,14 +404,14 @@ fn keeper(wall: &str) -> u32 {
     let words = format!("__spawner\0cold\0{wall}\0");
     let is_keeper = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.ends_with(words.as_bytes()) && host::parent(*pid) == Some(std::process::id())
+        line.ends_with(words.as_bytes()) && host::parent_pid(*pid) == Some(std::process::id())
     };
-    host::descendants(std::process::id()).into_iter().find(is_keeper).unwrap()
+    host::list_descendants(std::process::id()).into_iter().find(is_keeper).unwrap()
 }
 
 /// Whether pid 1 of a cell has a file open that is the spawner's.
 async fn kept_open(wall: &str) -> Missed {
-    for pid in host::descendants(keeper(wall)) {
+    for pid in host::list_descendants(keeper(wall)) {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let first = |line: &str| line.starts_with("NSpid:") && line.ends_with("\t1");
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -426,8 +426,8 @@ async fn kept_open(wall: &str) -> Missed {
 /// Kills the keeper, and sees who of those below is still there. Ends what is.
 async fn outlived(wall: &str) -> Missed {
     let keeper = keeper(wall);
-    let below = host::descendants(keeper);
-    let worker = below.iter().copied().find(|pid| host::parent(*pid) == Some(keeper)).unwrap();
+    let below = host::list_descendants(keeper);
+    let worker = below.iter().copied().find(|pid| host::parent_pid(*pid) == Some(keeper)).unwrap();
     kill(keeper);
     while is_alive(worker) {
         tokio::time::sleep(Duration::from_millis(1)).await;

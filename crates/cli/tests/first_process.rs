@@ -8,8 +8,8 @@
 
 use std::{env, process::ExitCode, time::Duration};
 
-use cloche_executor::{Config, Executor, PoolSettings, RunIo, spawner};
-use cloche_model::{Ending, Language, RunSpec};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo, spawner};
+use cloche_model::{Language, RunEnding, RunSpec};
 
 #[path = "support/own_main.rs"]
 mod own_main;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["__spawner"] => {
-            let ended = spawner::run_with(&|plan| plan.without("landlock"));
+            let ended = spawner::run_spawner_with(&|plan| plan.without_wall("landlock"));
             ended.unwrap_or(ExitCode::FAILURE)
         }
         asked if !own_main::is_to_run(NAME, asked) => ExitCode::SUCCESS,
@@ -41,7 +41,8 @@ fn main() -> ExitCode {
 
 async fn attack() {
     let pool = Some(PoolSettings { floor: 1, ceiling: 2, ..PoolSettings::default() });
-    let config = Config { pool, ..Config::with_program(env::current_exe().unwrap()) };
+    let config =
+        ExecutorConfig { pool, ..ExecutorConfig::with_program(env::current_exe().unwrap()) };
     let executor = match Executor::start(config).await {
         Ok(executor) => executor,
         Err(error) if env::var_os("REQUIRE_KERNEL").is_none() => {
@@ -51,19 +52,24 @@ async fn attack() {
         Err(error) => panic!("{error}"),
     };
     let plain = RunSpec::new(Language::Python, "print(1)");
-    executor.prepare(Language::Python, &plain.limits, &plain.sandbox);
+    executor.prewarm_pool(Language::Python, &plain.limits, &plain.sandbox);
     for _ in 0..500 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        if executor.snapshot().shelves.iter().any(|shelf| shelf.parked > 0 && shelf.templates > 0) {
+        if executor
+            .read_metrics()
+            .buckets
+            .iter()
+            .any(|shelf| shelf.parked > 0 && shelf.templates > 0)
+        {
             break;
         }
     }
     let attack = RunSpec::new(Language::Python, ATTACK);
     for (spec, expected) in [(&attack, "sent\n")].into_iter().chain([(&plain, "1\n"); 6]) {
         let outcome = executor.run(spec.clone(), RunIo::default()).await.unwrap();
-        assert_eq!(outcome.stdout.text(), expected, "{outcome:?}");
-        assert_eq!(outcome.ending, Ending::Exited(0), "{outcome:?}");
+        assert_eq!(outcome.stdout.to_text_lossy(), expected, "{outcome:?}");
+        assert_eq!(outcome.ending, RunEnding::Exited(0), "{outcome:?}");
     }
-    assert_eq!(executor.snapshot().cold_starts, 0, "all of them came from the template");
+    assert_eq!(executor.read_metrics().cold_starts, 0, "all of them came from the template");
     executor.stop().await;
 }

@@ -9,11 +9,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use cloche_executor::{Config, Executor, PoolSettings, RunError, RunIo};
-use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunError, RunIo};
+use cloche_layers::{LayerBounds, Layers, LayersConfig, StoreConfig};
 use cloche_model::{
-    ByteSize, Ending, FileName, HomeRoom, InputFile, Language, LayerDigest, Limits, Outcome,
-    RunSpec, SandboxShape, ThreadHome,
+    ByteSize, FileName, HomeQuota, InputFile, Language, LayerDigest, RunEnding, RunLimits,
+    RunOutcome, RunSpec, SandboxShape, ThreadHome,
 };
 use proptest::{collection::vec, prelude::*};
 use serde::Serialize;
@@ -38,10 +38,10 @@ impl Host {
             dir: dir.path().join("layers"),
             store: StoreConfig::Local,
             cache_bytes: cache,
-            bounds: Bounds::default(),
+            bounds: LayerBounds::default(),
         };
         let layers = Layers::open(config).await.unwrap();
-        let mut config = Config { pool, ..Config::with_program(binary()) };
+        let mut config = ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) };
         config.unpacked_layers = Some(layers.cache_dir().to_owned());
         config.layers = Some(layers.clone());
         match Executor::start(config).await {
@@ -53,7 +53,7 @@ impl Host {
         }
     }
 
-    async fn run(&self, spec: RunSpec) -> Outcome {
+    async fn run(&self, spec: RunSpec) -> RunOutcome {
         self.executor.run(spec, RunIo::default()).await.unwrap()
     }
 }
@@ -65,8 +65,8 @@ struct Thread {
 }
 
 impl Thread {
-    async fn run(&mut self, host: &Host, spec: RunSpec) -> Outcome {
-        let room = HomeRoom { bytes: ByteSize::mib(64), inodes: 10_000 };
+    async fn run(&mut self, host: &Host, spec: RunSpec) -> RunOutcome {
+        let room = HomeQuota { bytes: ByteSize::mib(64), inodes: 10_000 };
         let home = Some(ThreadHome { layers: self.layers.clone(), room });
         let outcome = host.run(RunSpec { home, ..spec }).await;
         self.layers.extend(outcome.written.layer.clone().map(|layer| layer.digest));
@@ -75,8 +75,13 @@ impl Thread {
 
     async fn bash(&mut self, host: &Host, code: &str) -> String {
         let outcome = self.run(host, RunSpec::new(Language::Bash, code)).await;
-        assert_eq!(outcome.ending, Ending::Exited(0), "{code}: {}", outcome.stderr.text());
-        outcome.stdout.text()
+        assert_eq!(
+            outcome.ending,
+            RunEnding::Exited(0),
+            "{code}: {}",
+            outcome.stderr.to_text_lossy()
+        );
+        outcome.stdout.to_text_lossy()
     }
 }
 
@@ -160,18 +165,19 @@ async fn live(host: &Host, calls: &[Call]) {
         let input = serde_json::to_vec(call).unwrap();
         let spec = RunSpec { stdin: input.clone(), ..RunSpec::new(Language::Python, WORK) };
         let outcome = thread.run(host, spec).await;
-        let wanted = if call.dies { Ending::Signalled(9) } else { Ending::Exited(0) };
-        assert_eq!(outcome.ending, wanted, "{}", outcome.stderr.text());
+        let wanted = if call.dies { RunEnding::Signalled(9) } else { RunEnding::Exited(0) };
+        assert_eq!(outcome.ending, wanted, "{}", outcome.stderr.to_text_lossy());
         bare(plain.path(), WORK, &input);
         let found = thread.run(host, RunSpec::new(Language::Python, DUMP)).await;
-        assert_eq!(found.ending, Ending::Exited(0), "{}", found.stderr.text());
+        assert_eq!(found.ending, RunEnding::Exited(0), "{}", found.stderr.to_text_lossy());
         assert_eq!(found.written.layer, None, "looking writes nothing");
-        let (found, wanted) = (lines(&found.stdout.text()), lines(&bare(plain.path(), DUMP, b"")));
+        let (found, wanted) =
+            (lines(&found.stdout.to_text_lossy()), lines(&bare(plain.path(), DUMP, b"")));
         let more: Vec<_> = found.difference(&wanted).collect();
         let less: Vec<_> = wanted.difference(&found).collect();
         assert!(more.is_empty() && less.is_empty(), "more {more:#?}, less {less:#?}");
         if call.squash {
-            let squashed = host.layers.squash(&thread.layers).await.unwrap();
+            let squashed = host.layers.squash_stack(&thread.layers).await.unwrap();
             thread.layers = squashed.map(|stored| stored.layer.digest).into_iter().collect();
         }
     }
@@ -183,7 +189,7 @@ fn a_home_is_like_a_plain_directory_over_many_runs() {
     // Hardly any layer stays unpacked that is not in use.
     let pool = Some(PoolSettings::default());
     let Some(host) = runtime.block_on(Host::start(ByteSize::kib(16), pool)) else { return };
-    host.executor.prepare(Language::Python, &Limits::default(), &SandboxShape::default());
+    host.executor.prewarm_pool(Language::Python, &RunLimits::default(), &SandboxShape::default());
     let config = ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() };
     proptest!(config, |(calls in vec(call(), 1..7))| {
         runtime.block_on(live(&host, &calls));
@@ -238,11 +244,11 @@ async fn losing_one_of_several_names_or_a_mode_copies_no_content() {
     let make = "head -c 3M /dev/urandom > big; ln big other; cp big single; sha256sum big";
     let sum = thread.bash(&host, make).await;
     // In a home that has no room for another copy.
-    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 50 };
     let run = async |layers: &[LayerDigest], code: &str| {
         let home = Some(ThreadHome { layers: layers.to_vec(), room });
         let outcome = host.run(RunSpec { home, ..RunSpec::new(Language::Bash, code) }).await;
-        assert_eq!(outcome.ending, Ending::Exited(0), "{}", outcome.stderr.text());
+        assert_eq!(outcome.ending, RunEnding::Exited(0), "{}", outcome.stderr.to_text_lossy());
         outcome.written.layer.unwrap()
     };
     let removed = run(&thread.layers, "rm other").await;
@@ -268,7 +274,7 @@ async fn the_home_itself_keeps_its_mode_time_and_attributes() {
     let look = "import os; s = os.stat('.'); \
         print(os.getxattr('.', 'user.mark').decode(), oct(s.st_mode), int(s.st_mtime))";
     let seen = thread.run(&host, RunSpec::new(Language::Python, look)).await;
-    assert_eq!(seen.stdout.text(), "home 0o40755 77\n", "{}", seen.stderr.text());
+    assert_eq!(seen.stdout.to_text_lossy(), "home 0o40755 77\n", "{}", seen.stderr.to_text_lossy());
     assert_eq!(seen.written.layer, None);
     for (mode, in_the_run) in [("500", "500"), ("000", "100"), ("1700", "1700")] {
         let changed =
@@ -276,13 +282,13 @@ async fn the_home_itself_keeps_its_mode_time_and_attributes() {
         assert!(changed.written.layer.is_some(), "{mode}");
         let seen = thread.bash(&host, "stat -c %a .; cat file").await;
         assert_eq!(seen, format!("{in_the_run}\nkept\n"));
-        let squashed = host.layers.squash(&thread.layers).await.unwrap().unwrap();
+        let squashed = host.layers.squash_stack(&thread.layers).await.unwrap().unwrap();
         let kept = squashed.index.get(b"").unwrap();
         assert_eq!(format!("{:03o}", kept.mode), mode, "what the thread keeps");
         thread.layers = vec![squashed.layer.digest];
         // Through a run that changes something else.
         thread.bash(&host, "[ ! -w . ] || echo more >> other; echo kept > file").await;
-        let kept = host.layers.index(thread.layers.last().unwrap()).await.unwrap();
+        let kept = host.layers.load_index(thread.layers.last().unwrap()).await.unwrap();
         assert_eq!(format!("{:03o}", kept.get(b"").unwrap().mode), mode, "after another run");
     }
     host.executor.stop().await;
@@ -315,14 +321,14 @@ for i in range(60): os.setxattr('d', f'user.{i}', b'b' * 30)";
     assert!(!kept.written.quota_exceeded, "{kept:?}");
     let look = "import os; os.rename('d', 'e'); print(len(os.getxattr('f', 'user.a')), len(os.listxattr('e')))";
     let seen = thread.run(&host, RunSpec::new(Language::Python, look)).await;
-    assert_eq!(seen.stdout.text(), "3500 60\n", "{}", seen.stderr.text());
+    assert_eq!(seen.stdout.to_text_lossy(), "3500 60\n", "{}", seen.stderr.to_text_lossy());
     let seen = thread
         .run(&host, RunSpec::new(Language::Python, "import os; print(len(os.listxattr('e')))"))
         .await;
-    assert_eq!(seen.stdout.text(), "60\n", "{}", seen.stderr.text());
+    assert_eq!(seen.stdout.to_text_lossy(), "60\n", "{}", seen.stderr.to_text_lossy());
     let more = "import os; os.setxattr('f', 'user.b', b'b' * 200)";
     let lost = thread.run(&host, RunSpec::new(Language::Python, more)).await;
-    assert_eq!(lost.ending, Ending::Exited(0));
+    assert_eq!(lost.ending, RunEnding::Exited(0));
     assert!(lost.written.quota_exceeded, "{lost:?}");
     host.executor.stop().await;
 }
@@ -350,14 +356,19 @@ async fn what_pip_and_npm_install_is_there_in_the_next_call() {
     thread.bash(&host, WHEEL).await;
     let code = "import greet; print(greet.greet())";
     let imported = thread.run(&host, RunSpec::new(Language::Python, code)).await;
-    assert_eq!(imported.stdout.text(), "hello from a wheel\n", "{}", imported.stderr.text());
+    assert_eq!(
+        imported.stdout.to_text_lossy(),
+        "hello from a wheel\n",
+        "{}",
+        imported.stderr.to_text_lossy()
+    );
     let package = "mkdir dep && cd dep && echo '{\"name\":\"dep\",\"version\":\"1.0.0\"}' > package.json \
         && echo 'module.exports = 42' > index.js && npm pack --silent && cd .. \
         && npm install --offline --silent --no-audit ./dep/dep-1.0.0.tgz && rm -r dep";
     thread.bash(&host, package).await;
     let required =
         thread.run(&host, RunSpec::new(Language::Node, "console.log(require('dep'))")).await;
-    assert_eq!(required.stdout.text(), "42\n", "{}", required.stderr.text());
+    assert_eq!(required.stdout.to_text_lossy(), "42\n", "{}", required.stderr.to_text_lossy());
     host.executor.stop().await;
 }
 
@@ -392,7 +403,8 @@ async fn of_what_a_run_without_a_thread_wrote_a_part_is_kept_and_said_to_be_one(
     let code = "head -c 33M /dev/zero > big; ln big z-link; echo small > small; echo x > $'odd\\xff'; \
         for i in 1 2 3 4; do head -c 30M /dev/zero > d$i; done; \
         truncate -s 1G hole; echo end >> hole";
-    let limits = Limits { disk: ByteSize::mib(400), memory: ByteSize::gib(1), ..Limits::default() };
+    let limits =
+        RunLimits { disk: ByteSize::mib(400), memory: ByteSize::gib(1), ..RunLimits::default() };
     let written = host.run(RunSpec { limits, ..RunSpec::new(Language::Bash, code) }).await.written;
     let files = written.files.iter().map(|it| (it.name.as_str(), it.size >> 20, it.truncated));
     let expected = [
@@ -409,7 +421,7 @@ async fn of_what_a_run_without_a_thread_wrote_a_part_is_kept_and_said_to_be_one(
     assert_eq!(files.collect::<Vec<_>>(), expected);
     let layer = written.layer.unwrap();
     assert_eq!(layer.bytes, ByteSize::mib(128));
-    let index = host.layers.index(&layer.digest).await.unwrap();
+    let index = host.layers.load_index(&layer.digest).await.unwrap();
     let kept: Vec<u64> = index.files().map(|(_, size)| size >> 20).collect();
     assert_eq!(kept, [32, 30, 30, 30, 6, 0, 0, 0, 32]);
     host.executor.stop().await;
@@ -418,23 +430,27 @@ async fn of_what_a_run_without_a_thread_wrote_a_part_is_kept_and_said_to_be_one(
 #[tokio::test]
 async fn a_home_that_is_full_says_so_and_can_be_cleared() {
     let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
-    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 50 };
     let run = async |layers: &[LayerDigest], code: &str| {
         let home = Some(ThreadHome { layers: layers.to_vec(), room });
         host.run(RunSpec { home, ..RunSpec::new(Language::Bash, code) }).await
     };
     let full = run(&[], "head -c 5M /dev/zero > big").await;
-    assert!(full.stderr.text().contains("No space left"), "{}", full.stderr.text());
+    assert!(
+        full.stderr.to_text_lossy().contains("No space left"),
+        "{}",
+        full.stderr.to_text_lossy()
+    );
     assert!(full.written.quota_exceeded);
     let layer = full.written.layer.unwrap().digest;
     let cleared = run(&[layer], "rm big && echo cleared").await;
-    assert_eq!(cleared.stdout.text(), "cleared\n");
+    assert_eq!(cleared.stdout.to_text_lossy(), "cleared\n");
     assert!(!cleared.written.quota_exceeded);
     let deep = "mkdir d; cd d; echo kept > ~/kept; for i in $(seq 90); do \
         n=$(printf 'x%.0s' $(seq 200)); mkdir $n && cd $n || exit 1; done";
     let deep = host
         .run(RunSpec {
-            home: Some(ThreadHome { layers: Vec::new(), room: HomeRoom { inodes: 1000, ..room } }),
+            home: Some(ThreadHome { layers: Vec::new(), room: HomeQuota { inodes: 1000, ..room } }),
             ..RunSpec::new(Language::Bash, deep)
         })
         .await;
@@ -455,11 +471,11 @@ async fn what_has_the_program_s_name_gives_way_unless_it_is_a_directory() {
         let mut thread = Thread::default();
         thread.bash(&host, before).await;
         let ran = thread.run(&host, RunSpec::new(Language::Python, "print(1)")).await;
-        assert_eq!(ran.stdout.text(), "1\n", "{before}: {}", ran.stderr.text());
+        assert_eq!(ran.stdout.to_text_lossy(), "1\n", "{before}: {}", ran.stderr.to_text_lossy());
     }
     let mut thread = Thread::default();
     thread.bash(&host, "mkdir main.py").await;
-    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 50 };
     let home = Some(ThreadHome { layers: thread.layers.clone(), room });
     let spec = RunSpec { home, ..RunSpec::new(Language::Python, "print(1)") };
     let error = host.executor.run(spec, RunIo::default()).await.unwrap_err();
@@ -471,7 +487,7 @@ async fn what_has_the_program_s_name_gives_way_unless_it_is_a_directory() {
 #[tokio::test]
 async fn a_layer_that_is_not_there_is_an_error_and_no_run() {
     let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
-    let room = HomeRoom { bytes: ByteSize::mib(1), inodes: 50 };
+    let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 50 };
     let layers = vec![LayerDigest::from_sha256([7; 32])];
     let spec = RunSpec {
         home: Some(ThreadHome { layers, room }),
@@ -479,7 +495,7 @@ async fn a_layer_that_is_not_there_is_an_error_and_no_run() {
     };
     let error = host.executor.run(spec, RunIo::default()).await.unwrap_err();
     assert!(matches!(error, RunError::Home(_)), "{error:?}");
-    host.executor.settle().await;
+    host.executor.wait_for_teardown().await;
     host.executor.stop().await;
 }
 
@@ -488,8 +504,8 @@ async fn a_thread_s_run_has_one_disk_limit_for_its_home_and_its_other_places() {
     let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
         return;
     };
-    let limits = Limits { disk: ByteSize::mib(32), ..Limits::default() };
-    let room = HomeRoom { bytes: ByteSize::gib(1), inodes: 100_000 };
+    let limits = RunLimits { disk: ByteSize::mib(32), ..RunLimits::default() };
+    let room = HomeQuota { bytes: ByteSize::gib(1), inodes: 100_000 };
     // A byte per file beyond what fits is no matter of rounding: each is a page.
     let fill = "for place in ~ /tmp /dev/shm; do head -c 40M /dev/zero > $place/big 2> /dev/null; done; \
         cat ~/big /tmp/big /dev/shm/big | wc -c";
@@ -502,7 +518,7 @@ async fn a_thread_s_run_has_one_disk_limit_for_its_home_and_its_other_places() {
         };
         let home = Some(ThreadHome { layers: Vec::new(), room });
         let outcome = host.run(RunSpec { home, limits, ..RunSpec::new(language, code) }).await;
-        let written: u64 = outcome.stdout.text().trim().parse().unwrap();
+        let written: u64 = outcome.stdout.to_text_lossy().trim().parse().unwrap();
         assert!(written > 24 << 20, "{language}: {written}");
         assert!(written <= 33 << 20, "{language}: {} MiB written of 32", written >> 20);
     }

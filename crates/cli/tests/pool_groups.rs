@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use cloche_executor::{Config, Executor, PoolSettings, RunIo};
-use cloche_model::{ByteSize, Language, Limits, RunSpec, SandboxShape};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
+use cloche_model::{ByteSize, Language, RunLimits, RunSpec, SandboxShape};
 
 #[path = "support/cloche.rs"]
 mod support;
@@ -17,16 +17,19 @@ const PATIENCE: usize = 6000;
 /// An executor whose pool is warm for these groups.
 async fn warm(memory: ByteSize, groups: &[&str]) -> Option<Executor> {
     let pool = Some(PoolSettings { floor: 1, memory, ..PoolSettings::default() });
-    let executor = match Executor::start(Config { pool, ..Config::with_program(binary()) }).await {
-        Ok(executor) => executor,
-        Err(error) => {
-            skip(&error.to_string());
-            return None;
-        }
-    };
+    let executor =
+        match Executor::start(ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) })
+            .await
+        {
+            Ok(executor) => executor,
+            Err(error) => {
+                skip(&error.to_string());
+                return None;
+            }
+        };
     for group in groups {
         let shape = SandboxShape::default().in_group(*group);
-        executor.prepare(Language::Python, &Limits::default(), &shape);
+        executor.prewarm_pool(Language::Python, &RunLimits::default(), &shape);
     }
     for _ in 0..PATIENCE {
         if executor.is_warm() {
@@ -41,7 +44,7 @@ async fn warm(memory: ByteSize, groups: &[&str]) -> Option<Executor> {
 async fn seed(executor: &Executor, group: &str) -> String {
     let mut spec = RunSpec::new(Language::Python, "print(hash('cloche'))");
     spec.sandbox = SandboxShape::default().in_group(group);
-    executor.run(spec, RunIo::default()).await.unwrap().stdout.text()
+    executor.run(spec, RunIo::default()).await.unwrap().stdout.to_text_lossy()
 }
 
 #[tokio::test]
@@ -64,6 +67,6 @@ async fn a_group_beyond_the_budget_shares_no_template() {
         seeds.insert(seed(&executor, "one").await);
     }
     assert_eq!(seeds.len(), 3, "{seeds:?}");
-    assert!(executor.snapshot().shelves.iter().all(|shelf| shelf.templates == 0));
+    assert!(executor.read_metrics().buckets.iter().all(|shelf| shelf.templates == 0));
     executor.stop().await;
 }

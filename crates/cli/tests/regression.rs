@@ -33,7 +33,7 @@ async fn run(ways: &Ways, tests: &str) -> Went {
     spec.limits.memory = ByteSize::gib(2);
     spec.limits.pids = 512;
     let outcome = ways.run_as(spec, false).await;
-    let said = outcome.stdout.text();
+    let said = outcome.stdout.to_text_lossy();
     assert!(said.contains("all were run"), "{tests}: {:?}\n{said}", outcome.ending);
     let mut went = Went::new();
     for (test, how) in said.lines().filter_map(|line| line.split_once(' ')) {

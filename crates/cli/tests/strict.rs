@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use cloche_executor::{Config, Executor, PoolSettings, RunError, RunIo};
-use cloche_model::{Ending, Language, RunSpec, SandboxProfile};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunError, RunIo};
+use cloche_model::{Language, RunEnding, RunSpec, SandboxProfile};
 
 #[path = "support/cloche.rs"]
 mod support;
@@ -68,9 +68,9 @@ async fn run(executor: &Executor, language: Language, code: &str) -> Option<Stri
         Err(RunError::NoInterpreter(_)) => None,
         ran => {
             let outcome = ran.unwrap();
-            let said = outcome.stderr.text();
-            assert_eq!(outcome.ending, Ending::Exited(0), "{language}: {code}: {said}");
-            Some(outcome.stdout.text())
+            let said = outcome.stderr.to_text_lossy();
+            assert_eq!(outcome.ending, RunEnding::Exited(0), "{language}: {code}: {said}");
+            Some(outcome.stdout.to_text_lossy())
         }
     }
 }
@@ -78,7 +78,7 @@ async fn run(executor: &Executor, language: Language, code: &str) -> Option<Stri
 #[tokio::test]
 async fn python_node_and_bash_run_under_the_strict_profile() {
     for pool in [None, Some(PoolSettings { floor: 1, ..PoolSettings::default() })] {
-        let config = Config { pool, ..Config::with_program(binary()) };
+        let config = ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) };
         let executor = match Executor::start(config).await {
             Ok(executor) => executor,
             Err(error) => {

@@ -4,8 +4,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use cloche_executor::{Config, Executor, PoolSettings, RunIo};
-use cloche_model::{ByteSize, Cpus, Ending, Language, Limits, Outcome, RunSpec};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
+use cloche_model::{ByteSize, CpuShare, Language, RunEnding, RunLimits, RunOutcome, RunSpec};
 
 #[path = "support/cloche.rs"]
 mod support;
@@ -15,11 +15,11 @@ use support::{binary, skip};
 /// An executor whose cells are all forked by one template, when they are needed.
 async fn start() -> Option<Executor> {
     let pool = Some(PoolSettings { floor: 0, ceiling: 0, ..PoolSettings::default() });
-    match Executor::start(Config { pool, ..Config::with_program(binary()) }).await {
+    match Executor::start(ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) }).await {
         Ok(executor) => {
             for _ in 0..100 {
                 run(&executor, "").await;
-                let shelves = executor.snapshot().shelves;
+                let shelves = executor.read_metrics().buckets;
                 if shelves.iter().any(|shelf| shelf.templates > 0) {
                     return Some(executor);
                 }
@@ -34,15 +34,15 @@ async fn start() -> Option<Executor> {
     }
 }
 
-async fn run_with(executor: &Executor, code: &str, limits: Limits) -> Outcome {
+async fn run_with(executor: &Executor, code: &str, limits: RunLimits) -> RunOutcome {
     let spec = RunSpec { limits, ..RunSpec::new(Language::Python, code) };
     executor.run(spec, RunIo::default()).await.unwrap()
 }
 
 async fn run(executor: &Executor, code: &str) -> String {
-    let outcome = run_with(executor, code, Limits::default()).await;
+    let outcome = run_with(executor, code, RunLimits::default()).await;
     let said = String::from_utf8(outcome.stderr.bytes).unwrap();
-    assert_eq!((outcome.ending, said.as_str()), (Ending::Exited(0), ""), "{code}");
+    assert_eq!((outcome.ending, said.as_str()), (RunEnding::Exited(0), ""), "{code}");
     String::from_utf8(outcome.stdout.bytes).unwrap()
 }
 
@@ -146,22 +146,25 @@ print(len(pairs))";
 #[tokio::test]
 async fn what_a_cell_has_used_is_not_the_next_one_s() {
     let Some(executor) = start().await else { return };
-    let limits =
-        Limits { memory: ByteSize::mib(96), cpus: Cpus::from_milli(500), ..Limits::default() };
-    let short = Limits { timeout: Duration::from_millis(700), ..limits };
+    let limits = RunLimits {
+        memory: ByteSize::mib(96),
+        cpus: CpuShare::from_millicores(500),
+        ..RunLimits::default()
+    };
+    let short = RunLimits { timeout: Duration::from_millis(700), ..limits };
     let wasteful = [
-        ("x = bytearray(60 << 20); print(len(x))", Ending::Exited(0)),
-        ("import time\nwhile time.process_time() < 0.2: pass", Ending::Exited(0)),
-        ("x = [bytearray(1 << 20) for _ in range(1000)]", Ending::OutOfMemory),
-        ("while True: pass", Ending::TimedOut),
-        ("open('/tmp/much', 'wb').write(bytes(30 << 20))", Ending::Exited(0)),
+        ("x = bytearray(60 << 20); print(len(x))", RunEnding::Exited(0)),
+        ("import time\nwhile time.process_time() < 0.2: pass", RunEnding::Exited(0)),
+        ("x = [bytearray(1 << 20) for _ in range(1000)]", RunEnding::OutOfMemory),
+        ("while True: pass", RunEnding::TimedOut),
+        ("open('/tmp/much', 'wb').write(bytes(30 << 20))", RunEnding::Exited(0)),
     ];
     for (code, ending) in wasteful {
-        let limits_now = if ending == Ending::TimedOut { short } else { limits };
+        let limits_now = if ending == RunEnding::TimedOut { short } else { limits };
         assert_eq!(run_with(&executor, code, limits_now).await.ending, ending, "{code}");
         for _ in 0..3 {
             let outcome = run_with(&executor, "raise SystemExit(3)", limits).await;
-            assert_eq!(outcome.ending, Ending::Exited(3), "after {code}");
+            assert_eq!(outcome.ending, RunEnding::Exited(3), "after {code}");
             assert!(outcome.usage.cpu < Duration::from_millis(100), "{:?}", outcome.usage);
             assert!(outcome.usage.peak_memory < ByteSize::mib(24), "{:?}", outcome.usage);
         }
@@ -204,10 +207,10 @@ while True: print("still here", flush=True)
 async fn a_program_that_has_said_its_last_word_does_not_go_on() {
     let Some(executor) = start().await else { return };
     for _ in 0..3 {
-        let outcome = run_with(&executor, UNDEAD, Limits::default()).await;
-        assert_eq!(outcome.ending, Ending::Exited(7));
+        let outcome = run_with(&executor, UNDEAD, RunLimits::default()).await;
+        assert_eq!(outcome.ending, RunEnding::Exited(7));
         assert!(outcome.usage.wall < Duration::from_secs(10), "{:?}", outcome.usage);
     }
-    executor.settle().await;
+    executor.wait_for_teardown().await;
     executor.stop().await;
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cloche_model::ErrorCode;
-use cloche_store::{Access, Store};
+use cloche_store::{KeyAccess, Store};
 use parking_lot::RwLock;
 
 use crate::{Refusal, secrets};
@@ -16,24 +16,28 @@ use crate::{Refusal, secrets};
 const REMEMBERED: usize = 10_000;
 
 /// Someone whose key is good: the key, its team and its sandbox.
-pub type Caller = Arc<Access>;
+pub type Caller = Arc<KeyAccess>;
 
 /// Remembers what keys open.
 #[derive(Default)]
-pub(crate) struct Roster {
+pub(crate) struct KeyCache {
     known: RwLock<HashMap<String, Caller>>,
     /// Grows with every change, so that a look-up that began before it is not remembered after.
     changes: AtomicU64,
 }
 
-impl Roster {
-    pub(crate) async fn caller(&self, store: &dyn Store, secret: &str) -> Result<Caller, Refusal> {
-        let digest = secrets::digest(secret);
+impl KeyCache {
+    pub(crate) async fn find_caller(
+        &self,
+        store: &dyn Store,
+        secret: &str,
+    ) -> Result<Caller, Refusal> {
+        let digest = secrets::digest_secret(secret);
         if let Some(caller) = self.known.read().get(&digest) {
             return Ok(Arc::clone(caller));
         }
         let before = self.changes.load(Ordering::SeqCst);
-        let access = store.access(&digest).await?.ok_or_else(unauthorized)?;
+        let access = store.find_key_access(&digest).await?.ok_or_else(unauthorized_refusal)?;
         let caller = Arc::new(access);
         let mut known = self.known.write();
         if self.changes.load(Ordering::SeqCst) == before {
@@ -46,13 +50,13 @@ impl Roster {
     }
 
     /// Forgets everything: something that a key opens has changed, or a key has.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn forget_all(&self) {
         let mut known = self.known.write();
         self.changes.fetch_add(1, Ordering::SeqCst);
         known.clear();
     }
 }
 
-pub(crate) fn unauthorized() -> Refusal {
+pub(crate) fn unauthorized_refusal() -> Refusal {
     Refusal::new(ErrorCode::Unauthorized, "missing, invalid or revoked API key")
 }

@@ -7,31 +7,31 @@ mod job;
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
-    Allowance, CheckedRequest, Delivery, ErrorCode, Invalid, Language, Limits, MemoryAccount, Plan,
-    RunSpec, TeamId, ThreadHome, TraceId, env,
+    CheckedRequest, DeliveryMode, ErrorCode, Invalid, Language, MemoryAccount, PlanLimits,
+    RunLimits, RunSpec, TeamId, TeamPlan, ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
 
 use crate::{Caller, EngineConfig, Refusal, local::CpuPriority};
 
-pub(crate) use admission::Admission;
-pub(crate) use fair_queue::{FairQueue, HostPlace, PlaceRequest, Ticket};
+pub(crate) use admission::AdmissionControl;
+pub(crate) use fair_queue::{FairQueue, HostPlace, PlaceRequest, QueueTicket};
 pub use job::{JobRefusal, JobRequest, admit_job};
 
 /// A run that was agreed to. Only this module makes one.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct AdmittedRun {
     spec: RunSpec,
     trace_id: TraceId,
     team: TeamId,
     /// What the output that is kept is paid from.
     output_account: Option<Arc<MemoryAccount>>,
     /// Its turn to run, where it has to have one.
-    ticket: Option<Ticket>,
+    ticket: Option<QueueTicket>,
     priority: Option<Arc<CpuPriority>>,
 }
 
-impl Admitted {
+impl AdmittedRun {
     fn new(spec: RunSpec, trace_id: TraceId, team: TeamId) -> Self {
         Self { spec, trace_id, team, output_account: None, ticket: None, priority: None }
     }
@@ -71,21 +71,21 @@ impl Admitted {
     }
 
     /// The same with its turn to run.
-    pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
+    pub(crate) fn with_ticket(mut self, ticket: QueueTicket) -> Self {
         self.ticket = Some(ticket);
         self
     }
 
-    pub(crate) fn take_ticket(&mut self) -> Option<Ticket> {
+    pub(crate) fn take_ticket(&mut self) -> Option<QueueTicket> {
         self.ticket.take()
     }
 
     /// How its cell competes for processors, from now on.
-    pub(crate) fn set_priority(&mut self, priority: Arc<CpuPriority>) {
+    pub(crate) fn set_cpu_priority(&mut self, priority: Arc<CpuPriority>) {
         self.priority = Some(priority);
     }
 
-    pub(crate) fn priority(&self) -> Option<Arc<CpuPriority>> {
+    pub(crate) fn cpu_priority(&self) -> Option<Arc<CpuPriority>> {
         self.priority.clone()
     }
 
@@ -93,21 +93,21 @@ impl Admitted {
         self.spec.language
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> RunLimits {
         self.spec.limits
     }
 }
 
 /// Decides by plan, sandbox and environment. Concurrency and the thread are decided after it, as
 /// they have to be given back.
-pub(crate) fn admit(
+pub(crate) fn admit_execution(
     caller: &Caller,
     request: &CheckedRequest,
-    delivery: Delivery,
+    delivery: DeliveryMode,
     trace_id: &TraceId,
     config: &EngineConfig,
-) -> Result<Admitted, Refusal> {
-    let allowance = caller.team.allowance();
+) -> Result<AdmittedRun, Refusal> {
+    let allowance = caller.team.effective_limits();
     check_delivery(&allowance, delivery)?;
     check_timeout(caller.team.plan, &allowance, request)?;
     check_resources(caller, &allowance)?;
@@ -115,32 +115,32 @@ pub(crate) fn admit(
     let (sandbox, key) = (&caller.sandbox, &caller.key);
     let of_sandbox = env::reveal_level(&sandbox.env, &sandbox.secret_env);
     let of_key = env::reveal_level(&key.env, &key.secret_env);
-    let env = env::merge(&of_sandbox, &of_key, &request.env)?;
+    let env = env::merge_levels(&of_sandbox, &of_key, &request.env)?;
     let spec = RunSpec {
         env,
-        limits: caller.sandbox.resources.limits(request.timeout, config.output),
+        limits: caller.sandbox.resources.to_run_limits(request.timeout, config.output),
         // One team's programs share no template with another's.
         sandbox: caller.sandbox.shape.clone().in_group(caller.team.id.as_str()),
         stdin: request.stdin.clone(),
         files: request.files.clone(),
         ..RunSpec::new(request.language, request.code.as_bytes())
     };
-    Ok(Admitted::new(spec, trace_id.clone(), caller.team.id.clone()))
+    Ok(AdmittedRun::new(spec, trace_id.clone(), caller.team.id.clone()))
 }
 
-fn check_delivery(allowance: &Allowance, delivery: Delivery) -> Result<(), Refusal> {
+fn check_delivery(allowance: &PlanLimits, delivery: DeliveryMode) -> Result<(), Refusal> {
     let message = match delivery {
         _ if allowance.streaming => return Ok(()),
-        Delivery::Inline => return Ok(()),
-        Delivery::Streaming => Plan::streaming_refusal(),
-        Delivery::Webhook => Plan::webhook_refusal(),
+        DeliveryMode::Inline => return Ok(()),
+        DeliveryMode::Streaming => TeamPlan::streaming_refusal(),
+        DeliveryMode::Webhook => TeamPlan::webhook_refusal(),
     };
     Err(Refusal::new(ErrorCode::RateLimited, message))
 }
 
 fn check_timeout(
-    plan: Plan,
-    allowance: &Allowance,
+    plan: TeamPlan,
+    allowance: &PlanLimits,
     request: &CheckedRequest,
 ) -> Result<(), Refusal> {
     match allowance.timeout {
@@ -152,9 +152,9 @@ fn check_timeout(
 }
 
 /// A sandbox is checked when it is saved; this catches a team that has changed its plan since.
-fn check_resources(caller: &Caller, allowance: &Allowance) -> Result<(), Refusal> {
+fn check_resources(caller: &Caller, allowance: &PlanLimits) -> Result<(), Refusal> {
     let resources = &caller.sandbox.resources;
-    let plan = caller.team.plan.title();
+    let plan = caller.team.plan.display_name();
     let over = |what: &str, has: String, limit: String| {
         Refusal::new(
             ErrorCode::RateLimited,
@@ -182,30 +182,30 @@ fn check_storage(request: &CheckedRequest) -> Result<(), Invalid> {
 
 /// Counts the executions of each team.
 #[derive(Clone, Default)]
-pub(crate) struct Slots {
+pub(crate) struct TeamSlots {
     taken: Arc<Mutex<HashMap<TeamId, u32>>>,
 }
 
 /// One of a team's executions; dropping it gives the place back.
-pub(crate) struct Slot {
-    slots: Slots,
+pub(crate) struct ExecutionSlot {
+    slots: TeamSlots,
     team: TeamId,
 }
 
-impl Slots {
-    pub(crate) fn take(&self, caller: &Caller) -> Result<Slot, Refusal> {
+impl TeamSlots {
+    pub(crate) fn take(&self, caller: &Caller) -> Result<ExecutionSlot, Refusal> {
         let team = &caller.team;
         let mut taken = self.taken.lock();
         let count = taken.entry(team.id.clone()).or_default();
-        if let Some(limit) = team.allowance().concurrency.filter(|limit| *count >= *limit) {
+        if let Some(limit) = team.effective_limits().concurrency.filter(|limit| *count >= *limit) {
             return Err(Refusal::new(ErrorCode::RateLimited, team.plan.concurrency_refusal(limit)));
         }
         *count += 1;
-        Ok(Slot { slots: self.clone(), team: team.id.clone() })
+        Ok(ExecutionSlot { slots: self.clone(), team: team.id.clone() })
     }
 }
 
-impl Drop for Slot {
+impl Drop for ExecutionSlot {
     fn drop(&mut self) {
         let mut taken = self.slots.taken.lock();
         if let Some(count) = taken.get_mut(&self.team) {

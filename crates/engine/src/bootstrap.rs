@@ -3,7 +3,7 @@
 
 use std::{io, path::Path};
 
-use cloche_model::{Plan, Secret};
+use cloche_model::{Secret, TeamPlan};
 use serde_json::{Value, json};
 use tokio::{fs, io::AsyncWriteExt};
 
@@ -18,7 +18,7 @@ const FILE: &str = "bootstrap.json";
 
 /// What the file holds, for whoever shows it to a person.
 #[derive(Debug)]
-pub struct Bootstrap {
+pub struct BootstrapFile {
     /// Where the server is.
     pub url: String,
     /// A key of the team `default`.
@@ -35,54 +35,54 @@ impl Engine {
     ///
     /// # Errors
     /// When the store or the file cannot be written.
-    pub async fn bootstrap(
+    pub async fn ensure_bootstrap(
         &self,
         data_dir: &Path,
         url: &str,
-    ) -> Result<Option<Bootstrap>, Refusal> {
+    ) -> Result<Option<BootstrapFile>, Refusal> {
         let path = data_dir.join(FILE);
-        let made = if self.inner.store.setting(ADMIN_TOKEN).await?.is_none() {
-            Some(self.first_start(url).await?)
+        let made = if self.inner.store.read_setting(ADMIN_TOKEN).await?.is_none() {
+            Some(self.create_first_tenant(url).await?)
         } else {
-            read(&path).await.map_err(Refusal::internal)?
+            read_bootstrap(&path).await.map_err(Refusal::internal)?
         };
         let Some(bootstrap) = made else {
             tracing::warn!(path = %path.display(), "there is no bootstrap file to keep up to date");
             return Ok(None);
         };
-        let bootstrap = Bootstrap { url: url.to_owned(), ..bootstrap };
-        write(&path, &bootstrap).await.map_err(Refusal::internal)?;
+        let bootstrap = BootstrapFile { url: url.to_owned(), ..bootstrap };
+        write_bootstrap(&path, &bootstrap).await.map_err(Refusal::internal)?;
         if bootstrap.first_start {
             // Last, so that a start that was cut short before the file was written begins again.
-            let digest = secrets::digest(bootstrap.admin_token.reveal());
+            let digest = secrets::digest_secret(bootstrap.admin_token.reveal());
             self.inner.store.set_setting(ADMIN_TOKEN, &digest).await?;
         }
         Ok(Some(bootstrap))
     }
 
-    async fn first_start(&self, url: &str) -> Result<Bootstrap, Refusal> {
+    async fn create_first_tenant(&self, url: &str) -> Result<BootstrapFile, Refusal> {
         const NAME: &str = "default";
-        let team = match self.inner.store.team(NAME).await? {
+        let team = match self.inner.store.find_team(NAME).await? {
             Some(team) => team,
-            None => self.create_team(TeamDraft::new(NAME, Plan::Enterprise)).await?,
+            None => self.create_team(TeamDraft::new(NAME, TeamPlan::Enterprise)).await?,
         };
-        let sandboxes = self.sandboxes(Some(team.id.as_str())).await?;
+        let sandboxes = self.list_sandboxes(Some(team.id.as_str())).await?;
         let sandbox = match sandboxes.into_iter().find(|sandbox| sandbox.name == NAME) {
             Some(sandbox) => sandbox,
             None => self.create_sandbox(SandboxDraft::new(team.id.as_str(), NAME)).await?,
         };
         let draft = KeyDraft::new(team.id.as_str(), sandbox.id.as_str(), NAME);
         let key = self.create_key(draft).await?;
-        Ok(Bootstrap {
+        Ok(BootstrapFile {
             url: url.to_owned(),
             api_key: key.secret,
-            admin_token: secrets::secret(ADMIN_PREFIX)?,
+            admin_token: secrets::generate_secret(ADMIN_PREFIX)?,
             first_start: true,
         })
     }
 }
 
-async fn read(path: &Path) -> io::Result<Option<Bootstrap>> {
+async fn read_bootstrap(path: &Path) -> io::Result<Option<BootstrapFile>> {
     let bytes = match fs::read(path).await {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -90,7 +90,7 @@ async fn read(path: &Path) -> io::Result<Option<Bootstrap>> {
     };
     let value: Value = serde_json::from_slice(&bytes)?;
     let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    Ok(Some(Bootstrap {
+    Ok(Some(BootstrapFile {
         url: text("url"),
         api_key: Secret::new(text("api_key")),
         admin_token: Secret::new(text("admin_token")),
@@ -99,7 +99,7 @@ async fn read(path: &Path) -> io::Result<Option<Bootstrap>> {
 }
 
 /// Writes it whole or not at all, readable by the owner only from the first byte on.
-async fn write(path: &Path, bootstrap: &Bootstrap) -> io::Result<()> {
+async fn write_bootstrap(path: &Path, bootstrap: &BootstrapFile) -> io::Result<()> {
     let text = json!({
         "url": bootstrap.url,
         "api_key": bootstrap.api_key.reveal(),

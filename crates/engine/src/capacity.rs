@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cloche_model::{Limits, Plan};
+use cloche_model::{RunLimits, TeamPlan};
 
 /// An amount of everything that is promised to cells: what one needs, what many have, what is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,20 +29,20 @@ impl HostShare {
 
     /// What a cell with these limits is promised.
     #[must_use]
-    pub fn of_cell(limits: &Limits) -> Self {
+    pub fn of_cell(limits: &RunLimits) -> Self {
         Self {
             memory: limits.memory.bytes(),
-            cpu_milli: u64::from(limits.cpus.milli()),
+            cpu_milli: u64::from(limits.cpus.millicores()),
             pids: u64::from(limits.pids),
             places: 1,
         }
     }
 
-    fn parts(self) -> [u64; 4] {
+    fn to_array(self) -> [u64; 4] {
         [self.memory, self.cpu_milli, self.pids, self.places]
     }
 
-    fn zip(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
+    fn zip_with(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             memory: with(self.memory, other.memory),
             cpu_milli: with(self.cpu_milli, other.cpu_milli),
@@ -51,28 +51,28 @@ impl HostShare {
         }
     }
 
-    pub(crate) fn plus(self, other: Self) -> Self {
-        self.zip(other, u64::saturating_add)
+    pub(crate) fn saturating_add(self, other: Self) -> Self {
+        self.zip_with(other, u64::saturating_add)
     }
 
-    pub(crate) fn minus(self, other: Self) -> Self {
-        self.zip(other, u64::saturating_sub)
+    pub(crate) fn saturating_sub(self, other: Self) -> Self {
+        self.zip_with(other, u64::saturating_sub)
     }
 
     /// The smaller of each.
     pub(crate) fn at_most(self, other: Self) -> Self {
-        self.zip(other, u64::min)
+        self.zip_with(other, u64::min)
     }
 
     /// Whether there is no more of anything in it than in the other.
-    pub(crate) fn fits(self, other: Self) -> bool {
-        self.parts().into_iter().zip(other.parts()).all(|(part, most)| part <= most)
+    pub(crate) fn fits_in(self, other: Self) -> bool {
+        self.to_array().into_iter().zip(other.to_array()).all(|(part, most)| part <= most)
     }
 
     /// Whether no part is more than `share : 1 - share` of what is free of it, in thousandths.
     pub(crate) fn is_within(self, free: Self, share_milli: u64) -> bool {
         let share = u128::from(share_milli.min(1000));
-        let mut pairs = self.parts().into_iter().zip(free.parts());
+        let mut pairs = self.to_array().into_iter().zip(free.to_array());
         pairs.all(|(has, free)| u128::from(has) * (1000 - share) <= u128::from(free) * share)
     }
 }
@@ -107,11 +107,11 @@ pub struct PlanWeights {
 impl PlanWeights {
     /// The turns of a team on this plan; at least one.
     #[must_use]
-    pub fn weight(&self, plan: Plan) -> u32 {
+    pub fn weight_for(&self, plan: TeamPlan) -> u32 {
         let weight = match plan {
-            Plan::Free => self.free,
-            Plan::Pro => self.pro,
-            Plan::Enterprise => self.enterprise,
+            TeamPlan::Free => self.free,
+            TeamPlan::Pro => self.pro,
+            TeamPlan::Enterprise => self.enterprise,
         };
         weight.max(1)
     }

@@ -11,7 +11,7 @@ pub fn now() -> Moment {
 
 /// A moment as RFC 3339 in UTC, to the millisecond.
 #[must_use]
-pub fn rfc3339(moment: Moment) -> String {
+pub fn format_rfc3339(moment: Moment) -> String {
     match Timestamp::from_microsecond(moment.0) {
         Ok(time) => format!("{time:.3}"),
         // Only a moment some ten thousand years away is not a date.
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn a_moment_is_written_in_utc_and_read_back() {
         let moment = Moment(1_773_662_400_123_000);
-        assert_eq!(rfc3339(moment), "2026-03-16T12:00:00.123Z");
+        assert_eq!(format_rfc3339(moment), "2026-03-16T12:00:00.123Z");
         assert_eq!(parse_rfc3339("2026-03-16T13:00:00.123+01:00"), Some(moment));
         assert_eq!(parse_rfc3339("yesterday"), None);
     }

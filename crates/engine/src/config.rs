@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use cloche_layers::Layers;
-use cloche_model::{ByteSize, HomeRoom};
+use cloche_model::{ByteSize, HomeQuota};
 use cloche_store::KeySource;
 use ipnet::IpNet;
 
@@ -85,7 +85,7 @@ pub struct HomesConfig {
     /// Where layers are kept; without it, nothing that needs a thread can be done.
     pub layers: Option<Layers>,
     /// What a home may hold whatever the plan says: the machine's own limit.
-    pub cap: HomeRoom,
+    pub cap: HomeQuota,
     /// So many layers are made one in the background. A run of a thread with four times as many waits
     /// until they are.
     pub squash_depth: usize,
@@ -114,7 +114,7 @@ impl Default for HomesConfig {
     fn default() -> Self {
         Self {
             layers: None,
-            cap: HomeRoom { bytes: ByteSize::gib(64), inodes: 4_000_000 },
+            cap: HomeQuota { bytes: ByteSize::gib(64), inodes: 4_000_000 },
             squash_depth: 16,
             grace: Duration::from_secs(3600),
             sweep_every: Duration::from_secs(600),

@@ -1,11 +1,11 @@
 //! The seam to whatever runs code: this host's executor, or others over the network.
 
-use cloche_model::{Outcome, OutputChunk};
+use cloche_model::{OutputChunk, RunOutcome};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::Admitted;
+use crate::AdmittedRun;
 
 /// Runs what was admitted.
 pub trait Dispatcher: Send + Sync {
@@ -14,16 +14,16 @@ pub trait Dispatcher: Send + Sync {
     /// says so.
     fn dispatch(
         &self,
-        run: Admitted,
+        run: AdmittedRun,
         output: mpsc::Sender<OutputChunk>,
         cancel: CancellationToken,
-    ) -> BoxFuture<'static, Result<Outcome, DispatchError>>;
+    ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>>;
 
     /// Whether a run could start now; if not, why.
     ///
     /// # Errors
     /// The reason, for an operator.
-    fn ready(&self) -> Result<(), String>;
+    fn check_ready(&self) -> Result<(), String>;
 
     /// Whether there is anything at all that could run code, now or later. Where there is not,
     /// agents are not offered the tool.
@@ -37,7 +37,7 @@ pub trait Dispatcher: Send + Sync {
     }
 
     /// What is held ready and what is in use, for metrics.
-    fn snapshot(&self) -> Snapshot;
+    fn current_load(&self) -> DispatcherLoad;
 }
 
 /// Why a run has no outcome.
@@ -56,7 +56,7 @@ pub enum DispatchError {
 
 /// The state of whatever runs code.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct DispatcherLoad {
     /// Cells that run guest code now.
     pub cells_running: u64,
     /// Each pool of parked cells.

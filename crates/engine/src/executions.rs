@@ -3,57 +3,57 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cloche_model::{
-    CheckedRequest, Delivery, ErrorCode, ExecuteRequest, Execution, ExecutionStart, HomeState,
-    Moment, Status, Team, TraceId,
+    CheckedRequest, DeliveryMode, ErrorCode, ExecuteRequest, Execution, ExecutionStart,
+    ExecutionStatus, HomeState, Moment, Team, TraceId,
 };
-use cloche_store::{Begun, Cursor, ExecutionFilter, StoreError};
+use cloche_store::{BeginOutcome, ExecutionCursor, ExecutionFilter, StoreError};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::{
-    Admitted, Caller, Engine, Event, Pass, Reader, Refusal, admit,
-    admit::Slot,
+    AdmittedRun, CallPermit, Caller, Engine, EventLogReader, ExecutionEvent, Refusal, admit,
+    admit::ExecutionSlot,
     clock,
-    drive::{EndReason, EndedExecution, UNAVAILABLE},
-    live::{Live, Stop},
+    execution_task::{EndReason, EndedExecution, UNAVAILABLE},
+    live_execution::{LiveExecution, StopCause},
     memory::{MEMORY_WAIT, hold_output},
-    nowhere, replay, secrets,
-    storage::over_budget,
+    null_dispatcher, replay, secrets,
+    storage::over_budget_refusal,
     threads,
 };
 
 /// An execution that has begun.
-pub struct Started {
+pub struct StartedExecution {
     /// Its id.
     pub trace_id: TraceId,
-    live: Arc<Live>,
+    live: Arc<LiveExecution>,
     over: oneshot::Receiver<EndedExecution>,
 }
 
-impl Started {
+impl StartedExecution {
     /// Its events from the first on.
     #[must_use]
-    pub fn events(&self) -> Reader {
-        self.live.read(0)
+    pub fn read_events(&self) -> EventLogReader {
+        self.live.reader_after(0)
     }
 
     /// Ties the execution to whoever holds the leash: dropped before the end, it is stopped.
     #[must_use]
-    pub fn leash(&self) -> Leash {
-        Leash(Arc::clone(&self.live))
+    pub fn cancel_on_drop(&self) -> CancelOnDrop {
+        CancelOnDrop(Arc::clone(&self.live))
     }
 
     /// Waits for the end; the record of it is durable by then.
     ///
     /// # Errors
     /// When nothing could run it, or we failed to follow it.
-    pub async fn over(self) -> Result<Arc<Execution>, Refusal> {
+    pub async fn wait_until_over(self) -> Result<Arc<Execution>, Refusal> {
         let trace_id = self.trace_id;
-        let lost = |error| Refusal::internal(error).of(trace_id.clone());
+        let lost = |error| Refusal::internal(error).with_trace_id(trace_id.clone());
         let EndedExecution { execution, reason } = self.over.await.map_err(lost)?;
         match reason {
             EndReason::NoExecutor => {
-                Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).of(trace_id))
+                Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).with_trace_id(trace_id))
             }
             EndReason::Outcome | EndReason::NoOutcome => Ok(execution),
         }
@@ -61,28 +61,28 @@ impl Started {
 }
 
 /// Stops an execution when it is dropped. What is over stays as it is.
-pub struct Leash(Arc<Live>);
+pub struct CancelOnDrop(Arc<LiveExecution>);
 
-impl Drop for Leash {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.0.stop(Stop::User);
+        self.0.stop(StopCause::User);
     }
 }
 
 /// The events of an execution from some number on.
-pub enum Output {
+pub enum ExecutionEvents {
     /// It is under way; there will be more.
-    Live(Reader),
+    Live(EventLogReader),
     /// It is over; these are all.
-    Over(Vec<Event>),
+    Over(Vec<ExecutionEvent>),
 }
 
 /// Some executions, and where the list goes on.
-pub struct Page {
+pub struct LedgerPage {
     /// The executions, newest first, without code and output.
     pub executions: Vec<Execution>,
     /// Where the next page begins, if there is one.
-    pub next: Option<Cursor>,
+    pub next: Option<ExecutionCursor>,
 }
 
 impl Engine {
@@ -91,13 +91,13 @@ impl Engine {
     ///
     /// # Errors
     /// When it is refused, or cannot be started.
-    pub async fn execute(
+    pub async fn start_execution(
         &self,
         caller: &Caller,
         request: ExecuteRequest,
-        delivery: Delivery,
-    ) -> Result<Started, Refusal> {
-        self.execute_in(caller, request, delivery, None).await
+        delivery: DeliveryMode,
+    ) -> Result<StartedExecution, Refusal> {
+        self.start_in_home(caller, request, delivery, None).await
     }
 
     /// The same for a call of an agent that a gate let through. Where a person approved it, the thread
@@ -105,49 +105,49 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`Engine::execute`], or when the thread has changed.
-    pub async fn execute_passed(
+    pub async fn start_permitted_execution(
         &self,
         caller: &Caller,
         request: ExecuteRequest,
-        delivery: Delivery,
-        pass: &Pass,
-    ) -> Result<Started, Refusal> {
-        self.execute_in(caller, request, delivery, pass.home.as_ref()).await
+        delivery: DeliveryMode,
+        pass: &CallPermit,
+    ) -> Result<StartedExecution, Refusal> {
+        self.start_in_home(caller, request, delivery, pass.home.as_ref()).await
     }
 
-    async fn execute_in(
+    async fn start_in_home(
         &self,
         caller: &Caller,
         request: ExecuteRequest,
-        delivery: Delivery,
+        delivery: DeliveryMode,
         home: Option<&HomeState>,
-    ) -> Result<Started, Refusal> {
+    ) -> Result<StartedExecution, Refusal> {
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }
         if !self.can_run_code() {
-            return Err(Refusal::new(ErrorCode::Unavailable, nowhere::SENTENCE));
+            return Err(Refusal::new(ErrorCode::Unavailable, null_dispatcher::SENTENCE));
         }
-        let trace_id = TraceId::from_random(secrets::random()?);
-        let mut start = self.describe(caller, &request, delivery, &trace_id);
-        match self.begin(caller, request, &mut start, home).await {
-            Ok((run, slot)) => Ok(self.launch(run, slot, start, caller.team.clone())),
+        let trace_id = TraceId::from_random(secrets::random_bytes()?);
+        let mut start = self.describe_request(caller, &request, delivery, &trace_id);
+        match self.begin_execution(caller, request, &mut start, home).await {
+            Ok((run, slot)) => Ok(self.spawn_execution(run, slot, start, caller.team.clone())),
             Err(refusal) => {
                 if refusal.code != ErrorCode::Internal {
                     self.note_refusal(start, &refusal).await;
                 }
-                Err(refusal.of(trace_id))
+                Err(refusal.with_trace_id(trace_id))
             }
         }
     }
 
     /// What is known of a request before it is checked. The code is kept only once it is accepted:
     /// a refused one may be of any size.
-    fn describe(
+    fn describe_request(
         &self,
         caller: &Caller,
         request: &ExecuteRequest,
-        delivery: Delivery,
+        delivery: DeliveryMode,
         trace_id: &TraceId,
     ) -> ExecutionStart {
         ExecutionStart {
@@ -167,19 +167,25 @@ impl Engine {
         }
     }
 
-    async fn begin(
+    async fn begin_execution(
         &self,
         caller: &Caller,
         request: ExecuteRequest,
         start: &mut ExecutionStart,
         home: Option<&HomeState>,
-    ) -> Result<(Admitted, Slot), Refusal> {
+    ) -> Result<(AdmittedRun, ExecutionSlot), Refusal> {
         let inner = &self.inner;
         let request = request.check()?;
         start.language = Some(request.language);
         start.metadata.clone_from(&request.metadata);
-        let run = admit::admit(caller, &request, start.delivery, &start.trace_id, &inner.config)?;
-        if start.delivery == Delivery::Webhook {
+        let run = admit::admit_execution(
+            caller,
+            &request,
+            start.delivery,
+            &start.trace_id,
+            &inner.config,
+        )?;
+        if start.delivery == DeliveryMode::Webhook {
             start.webhook_url = self.webhook_url(caller, &request).await?;
         }
         if request.thread.is_some() {
@@ -194,7 +200,7 @@ impl Engine {
         if caller.sandbox.retention.code && !inner.host_storage.is_short() {
             start.code = Some(request.code.into_bytes());
         }
-        let until = start.created_at.plus(inner.config.lease);
+        let until = start.created_at.saturating_add(inner.config.lease);
         self.begin_within_budget(&caller.team, start, until, home).await?;
         Ok((run, slot))
     }
@@ -211,8 +217,8 @@ impl Engine {
         let begin = || async {
             let start = start.clone();
             match home.cloned() {
-                Some(home) => store.begin_approved(start, until, budget, home).await,
-                None => store.begin(start, until, budget).await,
+                Some(home) => store.begin_approved_execution(start, until, budget, home).await,
+                None => store.begin_execution(start, until, budget).await,
             }
         };
         for is_pruned in [false, true] {
@@ -224,13 +230,13 @@ impl Engine {
                 begun = begin().await;
             }
             match begun? {
-                Begun::Started => return Ok(()),
-                Begun::ThreadBusy => return Err(threads::busy()),
-                Begun::ThreadChanged => return Err(threads::changed()),
-                Begun::OverBudget => {}
+                BeginOutcome::Started => return Ok(()),
+                BeginOutcome::ThreadBusy => return Err(threads::thread_busy_refusal()),
+                BeginOutcome::ThreadChanged => return Err(threads::thread_changed_refusal()),
+                BeginOutcome::OverBudget => {}
             }
         }
-        let refusal = over_budget(team, budget.unwrap_or_default());
+        let refusal = over_budget_refusal(team, budget.unwrap_or_default());
         // The contract's status for every limit of a plan. Asking again soon does not help.
         Err(Refusal { code: ErrorCode::RateLimited, ..refusal })
     }
@@ -243,7 +249,7 @@ impl Engine {
     ) -> Result<Option<String>, Refusal> {
         let url = request.webhook_url.clone().or_else(|| caller.key.webhook_url.clone());
         if let Some(url) = &url {
-            self.inner.courier.check("webhook_url", url).await?;
+            self.inner.webhook_sender.check_url("webhook_url", url).await?;
         }
         Ok(url)
     }
@@ -251,37 +257,43 @@ impl Engine {
     async fn note_refusal(&self, mut start: ExecutionStart, refusal: &Refusal) {
         start.code = None;
         start.webhook_url = None;
-        self.inner.metrics.execution_over(Status::Blocked, start.language);
+        self.inner.metrics.execution_over(ExecutionStatus::Blocked, start.language);
         let error = format!("{}: {}", refusal.code.name(), refusal.message);
         let trace_id = start.trace_id.clone();
-        if let Err(error) = self.inner.store.refuse(start, &error).await {
+        if let Err(error) = self.inner.store.record_refusal(start, &error).await {
             tracing::error!(%error, %trace_id, "a refusal was not written to the ledger");
         }
     }
 
-    fn launch(&self, run: Admitted, slot: Slot, start: ExecutionStart, team: Team) -> Started {
-        let live = Live::new(start.trace_id.clone(), start.team.clone());
+    fn spawn_execution(
+        &self,
+        run: AdmittedRun,
+        slot: ExecutionSlot,
+        start: ExecutionStart,
+        team: Team,
+    ) -> StartedExecution {
+        let live = LiveExecution::new(start.trace_id.clone(), start.team.clone());
         self.inner.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
         let (done, over) = oneshot::channel();
         let trace_id = start.trace_id.clone();
         let engine = self.clone();
         let driven = Arc::clone(&live);
         self.inner.runs.spawn(async move {
-            let ended = engine.drive(run, start, &team, &driven).await;
+            let ended = engine.run_execution(run, start, &team, &driven).await;
             // The place is free before anyone hears of the end, so that whoever asks next finds it.
             drop(slot);
             engine.inner.live.write().remove(&driven.trace_id);
             driven.finish(Arc::clone(&ended.execution));
             let _ = done.send(ended);
         });
-        Started { trace_id, live, over }
+        StartedExecution { trace_id, live, over }
     }
 
     /// One execution of the caller's team.
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn execution(
+    pub async fn find_execution(
         &self,
         caller: &Caller,
         trace_id: &TraceId,
@@ -290,7 +302,7 @@ impl Engine {
         let bytes = store.record_bytes(trace_id).await?;
         let memory = &self.inner.memory;
         let reserved = memory.reserve_reply(&caller.key.id, bytes, MEMORY_WAIT).await?;
-        let found = store.execution(&caller.team.id, trace_id).await?;
+        let found = store.find_execution(&caller.team.id, trace_id).await?;
         let found = found.ok_or_else(|| Refusal::not_found("execution"))?;
         Ok(hold_output(found, reserved))
     }
@@ -299,21 +311,21 @@ impl Engine {
     ///
     /// # Errors
     /// When the ledger cannot be read.
-    pub async fn executions(
+    pub async fn list_executions(
         &self,
         caller: &Caller,
         mut filter: ExecutionFilter,
-    ) -> Result<Page, Refusal> {
+    ) -> Result<LedgerPage, Refusal> {
         let limit = filter.limit as usize;
         filter.limit += 1;
-        let mut executions = self.inner.store.executions(&caller.team.id, &filter).await?;
+        let mut executions = self.inner.store.list_executions(&caller.team.id, &filter).await?;
         let more = executions.len() > limit;
         executions.truncate(limit);
-        let next = executions.last().filter(|_| more).map(|last| Cursor {
+        let next = executions.last().filter(|_| more).map(|last| ExecutionCursor {
             created_at: last.start.created_at,
             trace_id: last.start.trace_id.clone(),
         });
-        Ok(Page { executions, next })
+        Ok(LedgerPage { executions, next })
     }
 
     /// Asks for an execution to be stopped. `None` if it is being stopped; what it is if it was
@@ -321,36 +333,36 @@ impl Engine {
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn cancel(
+    pub async fn cancel_execution(
         &self,
         caller: &Caller,
         trace_id: &TraceId,
-    ) -> Result<Option<Status>, Refusal> {
-        if let Some(live) = self.live_of(caller, trace_id) {
-            live.stop(Stop::User);
+    ) -> Result<Option<ExecutionStatus>, Refusal> {
+        if let Some(live) = self.find_live(caller, trace_id) {
+            live.stop(StopCause::User);
             return Ok(None);
         }
-        Ok(Some(self.execution(caller, trace_id).await?.status))
+        Ok(Some(self.find_execution(caller, trace_id).await?.status))
     }
 
     /// The events of an execution after this number.
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn output(
+    pub async fn execution_events(
         &self,
         caller: &Caller,
         trace_id: &TraceId,
         after: u64,
-    ) -> Result<Output, Refusal> {
-        if let Some(live) = self.live_of(caller, trace_id) {
-            return Ok(Output::Live(live.read(after)));
+    ) -> Result<ExecutionEvents, Refusal> {
+        if let Some(live) = self.find_live(caller, trace_id) {
+            return Ok(ExecutionEvents::Live(live.reader_after(after)));
         }
-        let execution = self.execution(caller, trace_id).await?;
-        Ok(Output::Over(replay::events(Arc::new(execution), after)))
+        let execution = self.find_execution(caller, trace_id).await?;
+        Ok(ExecutionEvents::Over(replay::replay_events(Arc::new(execution), after)))
     }
 
-    fn live_of(&self, caller: &Caller, trace_id: &TraceId) -> Option<Arc<Live>> {
+    fn find_live(&self, caller: &Caller, trace_id: &TraceId) -> Option<Arc<LiveExecution>> {
         let live = self.inner.live.read().get(trace_id).cloned()?;
         (live.team == caller.team.id).then_some(live)
     }

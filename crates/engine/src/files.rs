@@ -9,8 +9,8 @@ use cloche_model::{ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
 
 use crate::{Caller, Engine, Refusal, clock, threads};
 
-pub use signing::{Grant, Purpose};
-pub use transfer::{FileReader, HomeFile, NewFile};
+pub use signing::{UrlGrant, UrlPurpose};
+pub use transfer::{FileReader, FileUpload, HomeFile};
 
 /// The longest that a URL is good, whatever the configuration says. It is known for longer which
 /// threads were deleted.
@@ -49,7 +49,7 @@ pub struct FileFilter {
 }
 
 /// A URL's last part, and until when it is good.
-pub struct Signed {
+pub struct SignedToken {
     /// What the URL ends with.
     pub token: String,
     /// Until when.
@@ -57,7 +57,7 @@ pub struct Signed {
 }
 
 /// Who asks for a URL: a team, by one of its keys or through an operator.
-pub struct Signer<'a> {
+pub struct UrlSigner<'a> {
     /// The team.
     pub team: &'a Team,
     /// The key; the URL is no good once it is revoked.
@@ -69,7 +69,7 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no thread that the team may see, or its layers cannot be read.
-    pub async fn files(
+    pub async fn list_files(
         &self,
         team: &Team,
         id: &ThreadId,
@@ -85,18 +85,18 @@ impl Engine {
     /// When the file is too large, or something is in its place that it cannot replace.
     pub async fn upload_url(
         &self,
-        signer: &Signer<'_>,
+        signer: &UrlSigner<'_>,
         id: &ThreadId,
         path: HomePath,
         length: u64,
-    ) -> Result<Signed, Refusal> {
+    ) -> Result<SignedToken, Refusal> {
         let limit = self.inner.config.homes.upload.bytes();
         if length > limit {
             let message = format!("content_length must be at most {limit} bytes, got {length}");
             return Err(Refusal::new(ErrorCode::Validation, message));
         }
-        self.place(signer.team, id, &path, length).await?;
-        self.sign(signer, Purpose::Put { length }, id, path).await
+        self.check_upload(signer.team, id, &path, length).await?;
+        self.sign_url(signer, UrlPurpose::Put { length }, id, path).await
     }
 
     /// A URL that a file can be had from.
@@ -105,25 +105,26 @@ impl Engine {
     /// When there is no such file that the team may see.
     pub async fn download_url(
         &self,
-        signer: &Signer<'_>,
+        signer: &UrlSigner<'_>,
         id: &ThreadId,
         path: HomePath,
-    ) -> Result<Signed, Refusal> {
+    ) -> Result<SignedToken, Refusal> {
         let thread = self.find_thread(signer.team, id).await?;
         self.file_in(thread.layers, &path).await?;
-        self.sign(signer, Purpose::Get, id, path).await
+        self.sign_url(signer, UrlPurpose::Get, id, path).await
     }
 
-    async fn sign(
+    async fn sign_url(
         &self,
-        signer: &Signer<'_>,
-        purpose: Purpose,
+        signer: &UrlSigner<'_>,
+        purpose: UrlPurpose,
         id: &ThreadId,
         path: HomePath,
-    ) -> Result<Signed, Refusal> {
+    ) -> Result<SignedToken, Refusal> {
         let signed_at = clock::now();
-        let expires_at = signed_at.plus(self.inner.config.homes.url_expiry.min(LONGEST_URL));
-        let grant = Grant {
+        let expires_at =
+            signed_at.saturating_add(self.inner.config.homes.url_expiry.min(LONGEST_URL));
+        let grant = UrlGrant {
             purpose,
             team: signer.team.id.clone(),
             key: signer.key.cloned(),
@@ -132,27 +133,27 @@ impl Engine {
             signed_at,
             expires_at,
         };
-        let token = grant.token(self.signing_key().await?);
-        Ok(Signed { token, expires_at })
+        let token = grant.sign_token(self.signing_key().await?);
+        Ok(SignedToken { token, expires_at })
     }
 
     /// What a signed URL allows, if it is ours, still good, and its key was not revoked.
     ///
     /// # Errors
     /// The same for whatever is wrong with it.
-    pub async fn granted(&self, token: &str) -> Result<(Grant, Team), Refusal> {
+    pub async fn verify_grant(&self, token: &str) -> Result<(UrlGrant, Team), Refusal> {
         let refused = || {
             Refusal::new(ErrorCode::Unauthorized, "this URL was not signed here, or it has expired")
         };
-        let grant = Grant::read(token, self.signing_key().await?).ok_or_else(refused)?;
+        let grant = UrlGrant::verify_token(token, self.signing_key().await?).ok_or_else(refused)?;
         if grant.expires_at <= clock::now() {
             return Err(refused());
         }
         if let Some(key) = &grant.key {
-            let key = self.inner.store.key(key).await?;
+            let key = self.inner.store.find_key(key).await?;
             key.filter(|key| key.revoked_at.is_none()).ok_or_else(refused)?;
         }
-        let team = self.inner.store.team(grant.team.as_str()).await?.ok_or_else(refused)?;
+        let team = self.inner.store.find_team(grant.team.as_str()).await?.ok_or_else(refused)?;
         Ok((grant, team))
     }
 
@@ -160,7 +161,7 @@ impl Engine {
     ///
     /// # Errors
     /// When there is none that the team may see.
-    pub async fn file(
+    pub async fn find_file(
         &self,
         team: &Team,
         id: &ThreadId,
@@ -180,7 +181,7 @@ impl Engine {
         trace_id: &TraceId,
         path: &HomePath,
     ) -> Result<HomeFile, Refusal> {
-        let execution = self.execution(caller, trace_id).await?;
+        let execution = self.find_execution(caller, trace_id).await?;
         let layer = execution.end.and_then(|end| end.written.layer);
         let layer = layer.ok_or_else(|| Refusal::not_found("file"))?;
         self.file_in(vec![layer.digest], path).await
@@ -188,8 +189,8 @@ impl Engine {
 }
 
 /// Nothing above the plan's limit, which is said.
-pub(crate) fn over_quota(team: &Team, limit: cloche_model::HomeRoom) -> Refusal {
-    let (plan, bytes, inodes) = (team.plan.title(), limit.bytes, limit.inodes);
+pub(crate) fn over_quota_refusal(team: &Team, limit: cloche_model::HomeQuota) -> Refusal {
+    let (plan, bytes, inodes) = (team.plan.display_name(), limit.bytes, limit.inodes);
     Refusal::new(
         ErrorCode::QuotaExceeded,
         format!(
@@ -199,4 +200,4 @@ pub(crate) fn over_quota(team: &Team, limit: cloche_model::HomeRoom) -> Refusal 
     )
 }
 
-pub(crate) use threads::failed;
+pub(crate) use threads::layer_refusal;

@@ -5,35 +5,35 @@
 //! is a no. Settings are read from the store each time, so a caller that was looked up long ago is
 //! judged by what holds now.
 
+mod approval_waiters;
 mod ask;
 mod call;
 mod changes;
 mod describe;
-mod desk;
 mod expiry;
 mod startup_files;
 mod waiting;
 
 use cloche_model::{
-    Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState, Tool, ToolPolicy,
+    AgentTool, Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState, ToolPolicy,
     TraceId,
 };
 
 use crate::{Caller, Engine, Refusal, clock, secrets};
 
+pub(crate) use approval_waiters::ApprovalWaiters;
 pub use call::ToolCall;
 pub use describe::{describe_approval, form_text};
-pub(crate) use desk::Desk;
-pub use waiting::Waited;
-pub(crate) use waiting::as_of_now;
+pub use waiting::ApprovalWaitResult;
+pub(crate) use waiting::with_expiry_applied;
 
 /// What is decided about a call.
 #[derive(Debug)]
-pub enum Gate {
+pub enum GateDecision {
     /// It may run, once; the decision is in the ledger.
-    Open(Pass),
+    Open(CallPermit),
     /// It may not.
-    Closed(Closed),
+    Closed(GateRefusal),
     /// A person has to answer first. Wait with [`Engine::wait_for_approval`], then ask
     /// [`Engine::gate`] again with the same call: that uses the approval.
     Ask(Box<Approval>),
@@ -42,7 +42,7 @@ pub enum Gate {
 /// The right to make one call. Tell the engine what it became with [`Engine::ran`].
 #[derive(Debug)]
 #[must_use = "the decision should be told which execution it let run"]
-pub struct Pass {
+pub struct CallPermit {
     /// The decision that let it run.
     pub decision: DecisionId,
     /// Who made it.
@@ -53,16 +53,16 @@ pub struct Pass {
 
 /// Why a call may not run.
 #[derive(Debug)]
-pub struct Closed {
+pub struct GateRefusal {
     /// Which gate.
-    pub why: Shut,
+    pub why: GateRefusalReason,
     /// A sentence for the caller, which says who can change it.
     pub message: String,
 }
 
 /// What a call was stopped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shut {
+pub enum GateRefusalReason {
     /// Gate 1: nothing here can run code.
     NotWired,
     /// Gate 2: the team has not turned agents on.
@@ -76,13 +76,13 @@ pub enum Shut {
     /// Its arguments are more than a person can be shown.
     TooLarge,
     /// A person would have to be asked, and there is nobody.
-    Nobody,
+    NoPerson,
     /// It could not be looked up, and that means no.
     Unknown,
 }
 
 /// What holds for a caller now.
-struct Standing {
+struct CallerGates {
     own: GateSettings,
     effective: GateSettings,
     team_name: String,
@@ -90,12 +90,12 @@ struct Standing {
 
 impl Engine {
     /// Whether a tool is to be shown to this caller's agents at all. An error means no.
-    pub async fn tool_offered(&self, caller: &Caller, tool: Tool) -> bool {
+    pub async fn tool_offered(&self, caller: &Caller, tool: AgentTool) -> bool {
         if !self.inner.dispatcher.is_wired() {
             return false;
         }
-        match self.standing(caller).await {
-            Ok(Some(standing)) => shut(&standing, tool).is_none(),
+        match self.caller_gates(caller).await {
+            Ok(Some(standing)) => policy_refusal(&standing, tool).is_none(),
             Ok(None) => false,
             Err(error) => {
                 tracing::error!(%error, "gates could not be looked up, so they are closed");
@@ -106,117 +106,131 @@ impl Engine {
 
     /// Why [`Engine::tool_offered`] says no, in a sentence that says who can change it; `None` where
     /// it says yes. Nothing is recorded.
-    pub async fn why_not_offered(&self, caller: &Caller, tool: Tool) -> Option<Closed> {
-        self.closed(caller, tool).await.map_or_else(|_| Some(unknown()), |standing| standing.err())
+    pub async fn why_not_offered(&self, caller: &Caller, tool: AgentTool) -> Option<GateRefusal> {
+        self.check_gates(caller, tool)
+            .await
+            .map_or_else(|_| Some(unknown_refusal()), |standing| standing.err())
     }
 
     /// Whether the person at the caller's client may answer for it. An error means no.
     pub async fn may_elicit(&self, caller: &Caller) -> bool {
-        let standing = self.standing(caller).await;
+        let standing = self.caller_gates(caller).await;
         matches!(standing, Ok(Some(standing)) if standing.effective.allows_elicitation())
     }
 
     /// Decides about one call and writes the decision down. An approval that was given for it is used
     /// by this: a second call needs another.
-    pub async fn gate(&self, caller: &Caller, call: &ToolCall) -> Gate {
-        self.gate_for(caller, call, true).await
+    pub async fn decide_call(&self, caller: &Caller, call: &ToolCall) -> GateDecision {
+        self.decide_or_refuse(caller, call, true).await
     }
 
     /// The same where there is nobody who could be asked: a call that needs a person's word is refused.
-    pub async fn gate_without_people(&self, caller: &Caller, call: &ToolCall) -> Gate {
-        self.gate_for(caller, call, false).await
+    pub async fn decide_without_people(&self, caller: &Caller, call: &ToolCall) -> GateDecision {
+        self.decide_or_refuse(caller, call, false).await
     }
 
-    async fn gate_for(&self, caller: &Caller, call: &ToolCall, people: bool) -> Gate {
-        self.try_gate(caller, call, people).await.unwrap_or_else(|refusal| {
-            let cause = refusal.source.as_ref().map(ToString::to_string);
-            tracing::error!(error = %refusal, cause, "a gate could not be looked up, so it is closed");
-            Gate::Closed(unknown())
-        })
-    }
-
-    async fn try_gate(
+    async fn decide_or_refuse(
         &self,
         caller: &Caller,
         call: &ToolCall,
         people: bool,
-    ) -> Result<Gate, Refusal> {
-        let standing = match self.closed(caller, call.tool).await? {
+    ) -> GateDecision {
+        self.try_decide(caller, call, people).await.unwrap_or_else(|refusal| {
+            let cause = refusal.source.as_ref().map(ToString::to_string);
+            tracing::error!(error = %refusal, cause, "a gate could not be looked up, so it is closed");
+            GateDecision::Closed(unknown_refusal())
+        })
+    }
+
+    async fn try_decide(
+        &self,
+        caller: &Caller,
+        call: &ToolCall,
+        people: bool,
+    ) -> Result<GateDecision, Refusal> {
+        let standing = match self.check_gates(caller, call.tool).await? {
             Ok(standing) => standing,
             Err(closed) => {
-                let by = if closed.why == Shut::Policy { "policy" } else { "gate" };
-                return self.refuse(caller, call, by, closed).await;
+                let by = if closed.why == GateRefusalReason::Policy { "policy" } else { "gate" };
+                return self.refuse_call(caller, call, by, closed).await;
             }
         };
-        if standing.effective.policy(call.tool) == ToolPolicy::Allow {
+        if standing.effective.policy_for(call.tool) == ToolPolicy::Allow {
             let whose = standing.own.execute_code.map_or("fleet policy", |_| "team policy");
-            let allowed = decision(DecisionKind::Allowed, whose.to_owned(), caller, call)?;
-            let pass = Pass { decision: allowed.id.clone(), by: allowed.by.clone(), home: None };
-            self.inner.store.note(allowed).await?;
-            self.agent_metrics().decided(DecisionKind::Allowed);
-            return Ok(Gate::Open(pass));
+            let allowed = new_decision(DecisionKind::Allowed, whose.to_owned(), caller, call)?;
+            let pass =
+                CallPermit { decision: allowed.id.clone(), by: allowed.by.clone(), home: None };
+            self.inner.store.record_decision(allowed).await?;
+            self.agent_metrics().count_decision(DecisionKind::Allowed);
+            return Ok(GateDecision::Open(pass));
         }
         if !people {
-            return self.refuse(caller, call, "gate", nobody()).await;
+            return self.refuse_call(caller, call, "gate", no_person_refusal()).await;
         }
-        self.ask(caller, call).await
+        self.ask_person(caller, call).await
     }
 
     /// Turns a call away, and writes that down.
-    async fn refuse(
+    async fn refuse_call(
         &self,
         caller: &Caller,
         call: &ToolCall,
         by: &str,
-        closed: Closed,
-    ) -> Result<Gate, Refusal> {
+        closed: GateRefusal,
+    ) -> Result<GateDecision, Refusal> {
         let note = Some(closed.message.clone());
-        let refused = decision(DecisionKind::Refused, by.to_owned(), caller, call)?;
-        self.inner.store.note(Decision { note, ..refused }).await?;
-        self.agent_metrics().decided(DecisionKind::Refused);
-        Ok(Gate::Closed(closed))
+        let refused = new_decision(DecisionKind::Refused, by.to_owned(), caller, call)?;
+        self.inner.store.record_decision(Decision { note, ..refused }).await?;
+        self.agent_metrics().count_decision(DecisionKind::Refused);
+        Ok(GateDecision::Closed(closed))
     }
 
     /// What holds for the caller, or why nothing does.
-    async fn closed(
+    async fn check_gates(
         &self,
         caller: &Caller,
-        tool: Tool,
-    ) -> Result<Result<Standing, Closed>, Refusal> {
+        tool: AgentTool,
+    ) -> Result<Result<CallerGates, GateRefusal>, Refusal> {
         if !self.inner.dispatcher.is_wired() {
-            return Ok(Err(Closed {
-                why: Shut::NotWired,
+            return Ok(Err(GateRefusal {
+                why: GateRefusalReason::NotWired,
                 message: format!(
                     "{tool} is not available: this server has nothing that can run code; its \
                      operator can start a local executor or set SANDBOX_EXECUTOR_URL"
                 ),
             }));
         }
-        let Some(standing) = self.standing(caller).await? else { return Ok(Err(unknown())) };
-        Ok(match shut(&standing, tool) {
+        let Some(standing) = self.caller_gates(caller).await? else {
+            return Ok(Err(unknown_refusal()));
+        };
+        Ok(match policy_refusal(&standing, tool) {
             Some(closed) => Err(closed),
             None => Ok(standing),
         })
     }
 
     /// `None` if the team is gone or the key was revoked since the caller was looked up.
-    async fn standing(&self, caller: &Caller) -> Result<Option<Standing>, Refusal> {
+    async fn caller_gates(&self, caller: &Caller) -> Result<Option<CallerGates>, Refusal> {
         let store = &self.inner.store;
-        let Some(team) = store.team(caller.team.id.as_str()).await? else { return Ok(None) };
-        let key = store.key(&caller.key.id).await?;
+        let Some(team) = store.find_team(caller.team.id.as_str()).await? else { return Ok(None) };
+        let key = store.find_key(&caller.key.id).await?;
         if key.is_none_or(|key| key.revoked_at.is_some()) {
             return Ok(None);
         }
-        let effective = team.gates.or(store.fleet_gates().await?);
-        Ok(Some(Standing { own: team.gates, effective, team_name: team.name }))
+        let effective = team.gates.with_fallback(store.fleet_gates().await?);
+        Ok(Some(CallerGates { own: team.gates, effective, team_name: team.name }))
     }
 
     /// Writes down which execution a decision let run, for its record to show.
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn ran(&self, pass: &Pass, execution: &TraceId) -> Result<(), Refusal> {
-        self.inner.store.note_execution(&pass.decision, execution).await?;
+    pub async fn note_execution(
+        &self,
+        pass: &CallPermit,
+        execution: &TraceId,
+    ) -> Result<(), Refusal> {
+        self.inner.store.record_decision_execution(&pass.decision, execution).await?;
         Ok(())
     }
 
@@ -229,24 +243,24 @@ impl Engine {
         caller: &Caller,
         execution: &TraceId,
     ) -> Result<Option<Decision>, Refusal> {
-        Ok(self.inner.store.decision_of(&caller.team.id, execution).await?)
+        Ok(self.inner.store.find_execution_decision(&caller.team.id, execution).await?)
     }
 }
 
 /// Gate 2 and a policy that says no.
-fn shut(standing: &Standing, tool: Tool) -> Option<Closed> {
+fn policy_refusal(standing: &CallerGates, tool: AgentTool) -> Option<GateRefusal> {
     let team = &standing.team_name;
     if !standing.effective.allows_agents() {
-        return Some(Closed {
-            why: Shut::TeamOff,
+        return Some(GateRefusal {
+            why: GateRefusalReason::TeamOff,
             message: format!(
                 "{tool} is off for the team {team:?}: an operator of this server can turn it on \
                  with `cloche team set {team} agent_sandbox=on`"
             ),
         });
     }
-    (standing.effective.policy(tool) == ToolPolicy::Deny).then(|| Closed {
-        why: Shut::Policy,
+    (standing.effective.policy_for(tool) == ToolPolicy::Deny).then(|| GateRefusal {
+        why: GateRefusalReason::Policy,
         message: format!(
             "the policy of the team {team:?} denies {tool}: an operator of this server can change \
              it with `cloche team set {team} {}=ask`",
@@ -255,39 +269,39 @@ fn shut(standing: &Standing, tool: Tool) -> Option<Closed> {
     })
 }
 
-fn unknown() -> Closed {
+fn unknown_refusal() -> GateRefusal {
     let message = "whether this tool may be used could not be looked up, which means no; an \
                    operator of this server finds the reason in its log";
-    Closed { why: Shut::Unknown, message: message.to_owned() }
+    GateRefusal { why: GateRefusalReason::Unknown, message: message.to_owned() }
 }
 
-fn nobody() -> Closed {
+fn no_person_refusal() -> GateRefusal {
     let message = "every call here needs the word of the person at the client, and this client \
                    cannot ask them: use one that offers elicitation, or start `cloche mcp` without \
                    --ask";
-    Closed { why: Shut::Nobody, message: message.to_owned() }
+    GateRefusal { why: GateRefusalReason::NoPerson, message: message.to_owned() }
 }
 
-fn crowded() -> Closed {
+fn crowded_refusal() -> GateRefusal {
     let message = "too many calls of this team wait for a person already; they are listed by \
                    `cloche approval list`";
-    Closed { why: Shut::Crowded, message: message.to_owned() }
+    GateRefusal { why: GateRefusalReason::Crowded, message: message.to_owned() }
 }
 
-fn no(by: &str, reason: Option<&str>) -> Closed {
+fn denied_refusal(by: &str, reason: Option<&str>) -> GateRefusal {
     let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    Closed { why: Shut::Denied, message: format!("{by} denied this call{why}") }
+    GateRefusal { why: GateRefusalReason::Denied, message: format!("{by} denied this call{why}") }
 }
 
 /// A decision about a call, made now.
-fn decision(
+fn new_decision(
     kind: DecisionKind,
     by: String,
     caller: &Caller,
     call: &ToolCall,
 ) -> Result<Decision, Refusal> {
     Ok(Decision {
-        id: DecisionId::from_random(secrets::random()?),
+        id: DecisionId::from_random(secrets::random_bytes()?),
         kind,
         by,
         at: clock::now(),
@@ -308,7 +322,7 @@ pub(crate) fn decision_about(
     approval: &Approval,
 ) -> Result<Decision, Refusal> {
     Ok(Decision {
-        id: DecisionId::from_random(secrets::random()?),
+        id: DecisionId::from_random(secrets::random_bytes()?),
         kind,
         by,
         at: clock::now(),

@@ -52,11 +52,11 @@ pub fn serialize_text_or_null<S: Serializer>(
 /// JSON that is written piece by piece.
 #[derive(Clone, Debug, Default)]
 pub struct JsonPieces {
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<JsonPiece>,
 }
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum JsonPiece {
     /// JSON as it is.
     Json(Bytes),
     /// Text that has yet to be escaped.
@@ -65,21 +65,21 @@ enum Piece {
 
 impl JsonPieces {
     /// The JSON of a value. Long texts that are parts of `sources` are not copied.
-    pub fn of<T: Serialize>(value: &T, sources: &[Bytes]) -> Self {
+    pub fn from_value<T: Serialize>(value: &T, sources: &[Bytes]) -> Self {
         let mut pieces = Self::default();
-        pieces.push(value, sources, b"");
+        pieces.push_value(value, sources, b"");
         pieces
     }
 
     /// Adds a value and a line feed.
     pub fn push_line<T: Serialize>(&mut self, value: &T, sources: &[Bytes]) {
-        self.push(value, sources, b"\n");
+        self.push_value(value, sources, b"\n");
     }
 
-    fn push<T: Serialize>(&mut self, value: &T, sources: &[Bytes], end: &[u8]) {
+    fn push_value<T: Serialize>(&mut self, value: &T, sources: &[Bytes], end: &[u8]) {
         let mut texts = Vec::new();
         let mut json = Vec::new();
-        let formatter = Splitting { sources, texts: &mut texts };
+        let formatter = SplittingFormatter { sources, texts: &mut texts };
         let mut serializer = serde_json::Serializer::with_formatter(&mut json, formatter);
         // Writing strings and numbers to memory cannot fail.
         let _ = value.serialize(&mut serializer);
@@ -87,16 +87,16 @@ impl JsonPieces {
         let mut json = Bytes::from(json);
         for text in texts {
             let Some(at) = json.iter().position(|byte| *byte == MARK) else { break };
-            self.pieces.push_back(Piece::Json(json.split_to(at)));
-            self.pieces.push_back(Piece::Text(text));
+            self.pieces.push_back(JsonPiece::Json(json.split_to(at)));
+            self.pieces.push_back(JsonPiece::Text(text));
             let _ = json.split_to(1);
         }
-        self.pieces.push_back(Piece::Json(json));
+        self.pieces.push_back(JsonPiece::Json(json));
     }
 
     /// The next bytes, at most about a hundred kilobytes; none after the last.
     pub fn next_chunk(&mut self) -> Option<Bytes> {
-        if let (1, Some(Piece::Json(json))) = (self.pieces.len(), self.pieces.front_mut()) {
+        if let (1, Some(JsonPiece::Json(json))) = (self.pieces.len(), self.pieces.front_mut()) {
             let json = std::mem::take(json);
             self.pieces.clear();
             return Some(json).filter(|json| !json.is_empty());
@@ -105,16 +105,16 @@ impl JsonPieces {
         while chunk.len() < CHUNK {
             match self.pieces.front_mut() {
                 None => break,
-                Some(Piece::Json(json)) => {
+                Some(JsonPiece::Json(json)) => {
                     chunk.extend_from_slice(&json.split_to(json.len().min(CHUNK)));
                 }
-                Some(Piece::Text(text)) => {
+                Some(JsonPiece::Text(text)) => {
                     // Writing to memory cannot fail.
                     let taken = escape_step(text, &mut chunk).unwrap_or(text.len());
                     let _ = text.split_to(taken);
                 }
             }
-            if self.pieces.front().is_some_and(Piece::is_empty) {
+            if self.pieces.front().is_some_and(JsonPiece::is_empty) {
                 self.pieces.pop_front();
             }
         }
@@ -124,7 +124,7 @@ impl JsonPieces {
     /// Whether all of it was given out.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.pieces.iter().all(Piece::is_empty)
+        self.pieces.iter().all(JsonPiece::is_empty)
     }
 
     /// All of it at once, where it is known to be small.
@@ -133,13 +133,13 @@ impl JsonPieces {
     /// Gives itself back where it is not.
     pub fn into_small(mut self) -> Result<Bytes, Self> {
         match (self.pieces.len(), self.pieces.front()) {
-            (1, Some(Piece::Json(_))) => Ok(self.next_chunk().unwrap_or_default()),
+            (1, Some(JsonPiece::Json(_))) => Ok(self.next_chunk().unwrap_or_default()),
             _ => Err(self),
         }
     }
 }
 
-impl Piece {
+impl JsonPiece {
     fn is_empty(&self) -> bool {
         let (Self::Json(bytes) | Self::Text(bytes)) = self;
         bytes.is_empty()
@@ -175,31 +175,35 @@ impl Body for MeasuredJson {
 }
 
 /// Writes short texts where they are and marks the place of long ones.
-struct Splitting<'a> {
+struct SplittingFormatter<'a> {
     sources: &'a [Bytes],
     texts: &'a mut Vec<Bytes>,
 }
 
-impl Formatter for Splitting<'_> {
+impl Formatter for SplittingFormatter<'_> {
     fn write_byte_array<W: ?Sized + io::Write>(
         &mut self,
         writer: &mut W,
         value: &[u8],
     ) -> io::Result<()> {
         writer.write_all(b"\"")?;
-        match self.sources.iter().find(|source| value.len() > SHORT && contains(source, value)) {
+        match self
+            .sources
+            .iter()
+            .find(|source| value.len() > SHORT && contains_slice(source, value))
+        {
             Some(source) => {
                 self.texts.push(source.slice_ref(value));
                 writer.write_all(&[MARK])?;
             }
-            None => escape(value, writer)?,
+            None => escape_text(value, writer)?,
         }
         writer.write_all(b"\"")
     }
 }
 
 /// Whether the second is a part of the memory of the first.
-fn contains(source: &Bytes, part: &[u8]) -> bool {
+fn contains_slice(source: &Bytes, part: &[u8]) -> bool {
     let (whole, part) = (source.as_ptr_range(), part.as_ptr_range());
     whole.start <= part.start && part.end <= whole.end
 }
@@ -217,7 +221,7 @@ impl Formatter for BareEscapes {
     }
 }
 
-fn escape<W: ?Sized + io::Write>(mut text: &[u8], writer: &mut W) -> io::Result<()> {
+fn escape_text<W: ?Sized + io::Write>(mut text: &[u8], writer: &mut W) -> io::Result<()> {
     while !text.is_empty() {
         let taken = escape_step(text, writer)?;
         text = &text[taken..];
@@ -299,9 +303,9 @@ mod tests {
         let mut sources = vec![streamed.stdout.clone()];
         sources.extend(streamed.stderr.clone());
         let expected = serde_json::to_vec(&plain).unwrap();
-        let shared = all(JsonPieces::of(&streamed, &sources), CHUNK + 6 * STEP);
+        let shared = all(JsonPieces::from_value(&streamed, &sources), CHUNK + 6 * STEP);
         assert!(shared == expected, "{} bytes", stdout.len());
-        let copied = all(JsonPieces::of(&streamed, &[]), usize::MAX);
+        let copied = all(JsonPieces::from_value(&streamed, &[]), usize::MAX);
         assert!(copied == expected, "{} bytes", stdout.len());
     }
 
@@ -345,7 +349,7 @@ mod tests {
         fn short_texts_need_no_second_piece(stdout in vec(any::<u8>(), 0..200)) {
             let text = Bytes::from(stdout);
             let value = Streamed { before: 1, stdout: text.clone(), stderr: None, after: String::new() };
-            let small = JsonPieces::of(&value, &[text]).into_small().unwrap();
+            let small = JsonPieces::from_value(&value, &[text]).into_small().unwrap();
             prop_assert_eq!(small.first(), Some(&b'{'));
         }
     }

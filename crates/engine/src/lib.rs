@@ -12,18 +12,18 @@ mod capacity;
 mod clock;
 mod config;
 mod dispatch;
-mod drive;
 mod engine;
+mod execution_task;
 mod executions;
 mod files;
 mod gates;
 mod json_pieces;
-mod lines;
-mod live;
+mod line_splitter;
+mod live_execution;
 mod local;
 mod memory;
 mod metrics;
-mod nowhere;
+mod null_dispatcher;
 mod record;
 mod refusal;
 mod remote;
@@ -40,31 +40,37 @@ pub use admin::{
     Approver, EnvDraft, GateChange, KeyChange, KeyDraft, NewKey, ResourcesChange, RetentionChange,
     SandboxChange, SandboxDraft, TeamChange, TeamDraft,
 };
-pub use admit::{Admitted, JobRefusal, JobRequest, admit_job};
-pub use bootstrap::Bootstrap;
+pub use admit::{AdmittedRun, JobRefusal, JobRequest, admit_job};
+pub use bootstrap::BootstrapFile;
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
-    ApprovalFilter, Cursor, DecisionFilter, ExecutionFilter, KeySource, ResponseRow, StorageUsage,
+    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, KeySource, ResponseRow,
+    StorageUsage,
 };
-pub use clock::{now, parse_rfc3339, rfc3339};
+pub use clock::{format_rfc3339, now, parse_rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
-pub use dispatch::{DispatchError, Dispatcher, PoolLevel, Snapshot};
-pub use engine::{Engine, OpenError};
-pub use executions::{Leash, Output, Page, Started};
+pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel};
+pub use engine::{Engine, EngineOpenError};
+pub use executions::{CancelOnDrop, ExecutionEvents, LedgerPage, StartedExecution};
 pub use files::{
-    FileFilter, FileInfo, FilePage, FileReader, Grant, HomeFile, NewFile, Purpose, Signed, Signer,
+    FileFilter, FileInfo, FilePage, FileReader, FileUpload, HomeFile, SignedToken, UrlGrant,
+    UrlPurpose, UrlSigner,
 };
-pub use gates::{Closed, Gate, Pass, Shut, ToolCall, Waited, describe_approval, form_text};
+pub use gates::{
+    ApprovalWaitResult, CallPermit, GateDecision, GateRefusal, GateRefusalReason, ToolCall,
+    describe_approval, form_text,
+};
 pub use json_pieces::{JsonPieces, serialize_text, serialize_text_or_null};
-pub use live::{Event, EventKind, Reader};
-pub use local::Local;
+pub use live_execution::{EventLogReader, ExecutionEvent, ExecutionEventKind};
+pub use local::LocalDispatcher;
 pub use memory::{MEMORY_WAIT, MemoryBudgets, MemoryConfig, MemoryPool, refuse_memory};
-pub use metrics::{AgentMetrics, Metrics};
-pub use nowhere::Nowhere;
+pub use metrics::{AgentMetrics, EngineMetrics};
+pub use null_dispatcher::NullDispatcher;
 pub use refusal::Refusal;
-pub use remote::{Remote, RemoteConfig, RemoteError};
+pub use remote::{RemoteConfig, RemoteConfigError, RemoteDispatcher};
 pub use storage::{
-    HistoryPolicy, HostRoom, PlanStorage, PrunedHistory, StorageConfig, StorageReserve, TeamStorage,
+    DiskSpace, HistoryPolicy, PlanStorage, PrunedHistory, StorageConfig, StorageReserve,
+    TeamStorage,
 };
-pub use threads::{Difference, History, TarStream, ThreadPage};
-pub use webhook::CourierError;
+pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage};
+pub use webhook::WebhookSetupError;

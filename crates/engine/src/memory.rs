@@ -78,8 +78,8 @@ impl MemoryPool {
 
     /// What this holder has of it.
     #[must_use]
-    pub fn account(&self, holder: &str) -> Arc<MemoryAccount> {
-        self.budget.account(holder)
+    pub fn account_for(&self, holder: &str) -> Arc<MemoryAccount> {
+        self.budget.account_for(holder)
     }
 
     /// Takes bytes, and waits for them if it must. More than a share is counted as a share: it has
@@ -93,8 +93,8 @@ impl MemoryPool {
         bytes: u64,
         patience: Duration,
     ) -> Result<MemoryReservation, MemoryShortage> {
-        let account = self.account(holder);
-        let bytes = bytes.min(self.budget.share());
+        let account = self.account_for(holder);
+        let bytes = bytes.min(self.budget.holder_share());
         let deadline = tokio::time::Instant::now() + patience;
         loop {
             let released = self.released.notified();
@@ -132,14 +132,17 @@ impl MemoryBudgets {
         let one = ByteSize(output.bytes().saturating_mul(4));
         Self {
             // One body of the usual limit, as it came and as it was understood.
-            bodies: MemoryPool::new(config.bodies, ByteSize::mib(64).min(half(config.bodies))),
+            bodies: MemoryPool::new(
+                config.bodies,
+                ByteSize::mib(64).min(halve_size(config.bodies)),
+            ),
             outputs: MemoryPool::new(config.outputs, one),
             replies: MemoryPool::new(config.replies, one),
         }
     }
 
     /// Each budget by its name.
-    pub(crate) fn each(&self) -> [(&'static str, &MemoryPool); 3] {
+    pub(crate) fn named_pools(&self) -> [(&'static str, &MemoryPool); 3] {
         [("bodies", &self.bodies), ("outputs", &self.outputs), ("replies", &self.replies)]
     }
 
@@ -156,7 +159,7 @@ impl MemoryBudgets {
     }
 }
 
-fn half(size: ByteSize) -> ByteSize {
+fn halve_size(size: ByteSize) -> ByteSize {
     ByteSize(size.bytes() / 2)
 }
 

@@ -7,7 +7,7 @@ mod storage;
 
 use std::time::Duration;
 
-use cloche_model::{Language, Status, Timings};
+use cloche_model::{ExecutionStatus, Language, RunTimings};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{Snapshot, memory::MemoryBudgets};
+use crate::{DispatcherLoad, memory::MemoryBudgets};
 
 pub(crate) use admission::{AdmissionMetrics, RequestClass};
 pub use agents::AgentMetrics;
@@ -47,7 +47,7 @@ struct PoolLabels {
 }
 
 /// The counters of one engine.
-pub struct Metrics {
+pub struct EngineMetrics {
     registry: Registry,
     executions: Family<ExecutionLabels, Counter>,
     phases: Family<PhaseLabels, Histogram>,
@@ -62,7 +62,7 @@ pub struct Metrics {
     pub(crate) admission: AdmissionMetrics,
 }
 
-impl Metrics {
+impl EngineMetrics {
     pub(crate) fn new() -> Self {
         // 100 µs to about 50 min.
         let histogram = || Histogram::new(exponential_buckets(0.0001, 2.0, 25));
@@ -111,12 +111,12 @@ impl Metrics {
         self.admission.register(registry);
     }
 
-    pub(crate) fn execution_over(&self, status: Status, language: Option<Language>) {
+    pub(crate) fn execution_over(&self, status: ExecutionStatus, language: Option<Language>) {
         let language = language.map_or("unknown", Language::name);
         self.executions.get_or_create(&ExecutionLabels { status: status.name(), language }).inc();
     }
 
-    pub(crate) fn phases(&self, timings: &Timings, seal: Duration) {
+    pub(crate) fn observe_phases(&self, timings: &RunTimings, seal: Duration) {
         for (phase, time) in [
             ("queue", timings.cell),
             ("attach", timings.attach),
@@ -132,12 +132,12 @@ impl Metrics {
     }
 
     pub(crate) fn show_memory(&self, memory: &MemoryBudgets) {
-        self.memory.show(memory);
+        self.memory.set_gauges(memory);
     }
 
     /// Everything in the text format of Prometheus.
     #[must_use]
-    pub(crate) fn text(&self, running: usize, snapshot: Snapshot) -> String {
+    pub(crate) fn encode_text(&self, running: usize, snapshot: DispatcherLoad) -> String {
         let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.running.set(gauge(running as u64));
         self.cells.set(gauge(snapshot.cells_running));

@@ -6,7 +6,7 @@
 
 use cloche_layers::crash;
 use cloche_model::{ExecutionEnd, Layer, Team};
-use cloche_store::{Finish, Finished, StoreError};
+use cloche_store::{ExecutionFinish, FinishOutcome, StoreError};
 
 use crate::Engine;
 
@@ -23,36 +23,36 @@ impl Engine {
     /// Writes the end, and gives back what was written in the place of `finish`.
     pub(crate) async fn finish_within_budget(
         &self,
-        mut finish: Finish,
+        mut finish: ExecutionFinish,
         team: &Team,
-    ) -> Result<Finish, StoreError> {
+    ) -> Result<ExecutionFinish, StoreError> {
         let layer = finish.end.written.layer.clone();
         let moves = finish.thread.is_some() && layer.is_some();
         if moves {
-            crash::point("layer-durable");
+            crash::reach_point("layer-durable");
         }
         finish.budget = self.unreserved_budget(team);
         let mut finished = self.write_end(&mut finish).await?;
-        if finished == Finished::OverBudget {
+        if finished == FinishOutcome::OverBudget {
             self.make_room_for(team, layer.as_ref()).await;
             finish.budget = self.unreserved_budget(team);
             finished = self.write_end(&mut finish).await?;
         }
-        if finished == Finished::OverBudget {
+        if finished == FinishOutcome::OverBudget {
             leave_files_out(&mut finish);
             finished = self.write_end(&mut finish).await?;
         }
-        if finished == Finished::ThreadLost {
+        if finished == FinishOutcome::ThreadLost {
             tracing::error!(trace_id = %finish.trace_id, "an execution lost its thread");
             finish.thread = None;
             finish.end.error = Some(LOST.to_owned());
-            if self.write_end(&mut finish).await? == Finished::OverBudget {
+            if self.write_end(&mut finish).await? == FinishOutcome::OverBudget {
                 leave_files_out(&mut finish);
                 self.write_end(&mut finish).await?;
             }
         }
         if moves {
-            crash::point("head-moved");
+            crash::reach_point("head-moved");
         }
         match (layer, &finish.end.written.layer) {
             (Some(layer), Some(_)) => self.settle_layer(&layer.digest),
@@ -63,36 +63,36 @@ impl Engine {
     }
 
     async fn make_room_for(&self, team: &Team, layer: Option<&Layer>) {
-        let wanted = layer.map_or(0, Layer::charge);
+        let wanted = layer.map_or(0, Layer::disk_bytes);
         if let Err(refusal) = self.make_room(team, wanted).await {
             tracing::error!(error = %refusal, source = ?refusal.source, "a team was not pruned");
         }
     }
 
     /// Writes the end, however little room the disk has for it.
-    async fn write_end(&self, finish: &mut Finish) -> Result<Finished, StoreError> {
+    async fn write_end(&self, finish: &mut ExecutionFinish) -> Result<FinishOutcome, StoreError> {
         let (store, host) = (&self.inner.store, &self.inner.host_storage);
         if host.is_short() {
             let most = if host.is_full() { LEAST_OUTPUT } else { SHORT_OUTPUT };
-            shorten(&mut finish.end, most);
+            truncate_output(&mut finish.end, most);
         }
-        match store.finish(finish.clone()).await {
+        match store.finish_execution(finish.clone()).await {
             Err(StoreError::Full) => {}
             other => return other,
         }
         if host.release_ballast() {
-            match store.finish(finish.clone()).await {
+            match store.finish_execution(finish.clone()).await {
                 Err(StoreError::Full) => {}
                 other => return other,
             }
         }
-        shorten(&mut finish.end, LEAST_OUTPUT);
-        store.finish(finish.clone()).await
+        truncate_output(&mut finish.end, LEAST_OUTPUT);
+        store.finish_execution(finish.clone()).await
     }
 }
 
 /// The outcome without the files, which the team may not store; its home stays as it was.
-fn leave_files_out(finish: &mut Finish) {
+fn leave_files_out(finish: &mut ExecutionFinish) {
     let written = &mut finish.end.written;
     written.layer = None;
     written.quota_exceeded = true;
@@ -102,7 +102,7 @@ fn leave_files_out(finish: &mut Finish) {
 }
 
 /// Keeps the beginning of each stream, and counts the rest as dropped.
-fn shorten(end: &mut ExecutionEnd, most: usize) {
+fn truncate_output(end: &mut ExecutionEnd, most: usize) {
     for (stream, dropped) in
         [(&mut end.stdout, &mut end.stdout_dropped), (&mut end.stderr, &mut end.stderr_dropped)]
     {
@@ -119,7 +119,7 @@ mod tests {
     fn a_shorter_record_says_what_it_left_out() {
         let mut end = ExecutionEnd { stdout: vec![b'a'; 3000].into(), ..ExecutionEnd::default() };
         end.stderr = bytes::Bytes::from_static(b"short");
-        shorten(&mut end, LEAST_OUTPUT);
+        truncate_output(&mut end, LEAST_OUTPUT);
         assert_eq!((end.stdout.len(), end.stdout_dropped), (1024, 1976));
         assert_eq!((&end.stderr[..], end.stderr_dropped), (&b"short"[..], 0));
     }

@@ -47,7 +47,7 @@ impl Refusal {
         }
     }
 
-    pub(crate) fn of(self, trace_id: TraceId) -> Self {
+    pub(crate) fn with_trace_id(self, trace_id: TraceId) -> Self {
         Self { trace_id: Some(trace_id), ..self }
     }
 }

@@ -3,26 +3,26 @@
 //! The least busy one is asked first; one that fails is left out until its health check is good
 //! again. A run that has begun is never begun again elsewhere.
 
-mod ask;
-mod book;
 mod events;
-mod follow;
 mod health;
+mod job_body;
+mod registry;
+mod remote_run;
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use cloche_model::{Outcome, OutputChunk, Secret};
+use cloche_model::{OutputChunk, RunOutcome, Secret};
 use futures::future::BoxFuture;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::{Admitted, DispatchError, Dispatcher, Snapshot};
+use crate::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad};
 
-use book::{Book, Place};
-use follow::Follow;
+use registry::{SidecarRegistry, SidecarSlot};
+use remote_run::RemoteRun;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -58,7 +58,7 @@ impl Default for RemoteConfig {
 
 /// Why sidecars cannot be used with these settings.
 #[derive(Debug, thiserror::Error)]
-pub enum RemoteError {
+pub enum RemoteConfigError {
     /// One of the addresses is none.
     #[error("{url:?} is not an address of an executor such as http://sandbox-executor:9099: {why}")]
     Url {
@@ -79,26 +79,27 @@ pub enum RemoteError {
 }
 
 /// The executors at some addresses.
-pub struct Remote {
-    shared: Arc<Shared>,
+pub struct RemoteDispatcher {
+    shared: Arc<RemoteInner>,
     checks: JoinHandle<()>,
 }
 
-struct Shared {
+struct RemoteInner {
     client: Client,
     config: RemoteConfig,
-    book: Book,
+    registry: SidecarRegistry,
 }
 
-impl Remote {
+impl RemoteDispatcher {
     /// Takes the addresses and begins to look after them. To be called within a runtime.
     ///
     /// # Errors
     /// When an address or the key cannot be used.
-    pub fn new(config: RemoteConfig) -> Result<Self, RemoteError> {
-        let urls = config.urls.iter().map(|url| base(url)).collect::<Result<Vec<_>, _>>()?;
+    pub fn new(config: RemoteConfig) -> Result<Self, RemoteConfigError> {
+        let urls =
+            config.urls.iter().map(|url| parse_base_url(url)).collect::<Result<Vec<_>, _>>()?;
         if urls.is_empty() {
-            return Err(RemoteError::Nothing);
+            return Err(RemoteConfigError::Nothing);
         }
         let client = Client::builder()
             .default_headers(key_header(config.key.as_ref())?)
@@ -112,27 +113,27 @@ impl Remote {
             .pool_max_idle_per_host(0)
             .tcp_nodelay(true)
             .build()?;
-        let shared = Arc::new(Shared { client, book: Book::new(urls), config });
-        let checks = tokio::spawn(health::look_after(Arc::clone(&shared)));
+        let shared = Arc::new(RemoteInner { client, registry: SidecarRegistry::new(urls), config });
+        let checks = tokio::spawn(health::watch_sidecars(Arc::clone(&shared)));
         Ok(Self { shared, checks })
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteDispatcher {
     fn drop(&mut self) {
         self.checks.abort();
     }
 }
 
 /// The address with a slash at its end, so that paths are put behind it.
-fn base(text: &str) -> Result<Url, RemoteError> {
-    let wrong = |why: String| RemoteError::Url { url: text.to_owned(), why };
+fn parse_base_url(text: &str) -> Result<Url, RemoteConfigError> {
+    let wrong = |why: String| RemoteConfigError::Url { url: text.to_owned(), why };
     let mut url: Url = text.trim().parse().map_err(|why| wrong(format!("{why}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(wrong("it must begin with http:// or https://".to_owned()));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(RemoteError::Url {
+        return Err(RemoteConfigError::Url {
             url: format!("{}://…", url.scheme()),
             why: "the key belongs into SANDBOX_EXECUTOR_API_KEY".to_owned(),
         });
@@ -147,49 +148,56 @@ fn base(text: &str) -> Result<Url, RemoteError> {
     Ok(url)
 }
 
-fn key_header(key: Option<&Secret>) -> Result<header::HeaderMap, RemoteError> {
+fn key_header(key: Option<&Secret>) -> Result<header::HeaderMap, RemoteConfigError> {
     let mut headers = header::HeaderMap::new();
     if let Some(key) = key {
         let value = format!("Bearer {}", key.reveal());
-        let mut value = header::HeaderValue::from_str(&value).map_err(|_| RemoteError::Key)?;
+        let mut value =
+            header::HeaderValue::from_str(&value).map_err(|_| RemoteConfigError::Key)?;
         value.set_sensitive(true);
         headers.insert("x-service-api-key", value);
     }
     Ok(headers)
 }
 
-impl Dispatcher for Remote {
+impl Dispatcher for RemoteDispatcher {
     fn dispatch(
         &self,
-        run: Admitted,
+        run: AdmittedRun,
         output: mpsc::Sender<OutputChunk>,
         cancel: CancellationToken,
-    ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+    ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let (limits, memory) = (run.limits(), run.output_account());
-            let body = ask::body(&run.into_spec(), shared.config.timeout)?;
+            let body = job_body::encode_body(&run.into_spec(), shared.config.timeout)?;
             shared
-                .run(body, Follow::new(output, cancel, limits.output).charged_to(memory.as_ref()))
+                .run_on_sidecar(
+                    body,
+                    RemoteRun::new(output, cancel, limits.output).charged_to(memory.as_ref()),
+                )
                 .await
         })
     }
 
-    fn ready(&self) -> Result<(), String> {
-        self.shared.book.ready()
+    fn check_ready(&self) -> Result<(), String> {
+        self.shared.registry.check_ready()
     }
 
     fn keeps_homes(&self) -> bool {
         false
     }
 
-    fn snapshot(&self) -> Snapshot {
-        Snapshot { cells_running: self.shared.book.in_flight(), ..Snapshot::default() }
+    fn current_load(&self) -> DispatcherLoad {
+        DispatcherLoad {
+            cells_running: self.shared.registry.in_flight(),
+            ..DispatcherLoad::default()
+        }
     }
 }
 
 /// What came of asking one sidecar.
-enum Answer {
+enum SidecarAnswer {
     /// It took the run.
     Taken(Response),
     /// It did not, and another may.
@@ -198,109 +206,109 @@ enum Answer {
     Refused(DispatchError),
 }
 
-impl Shared {
-    fn request(&self, method: Method, place: &Place, path: &str) -> RequestBuilder {
+impl RemoteInner {
+    fn request_to(&self, method: Method, place: &SidecarSlot, path: &str) -> RequestBuilder {
         // The base ends with a slash and the path is ours, so joining cannot fail.
         let url = place.url.join(path).unwrap_or_else(|_| place.url.clone());
         self.client.request(method, url)
     }
 
     /// Asks one after the other until one takes it, then follows it there.
-    async fn run(
+    async fn run_on_sidecar(
         self: Arc<Self>,
         body: Bytes,
-        mut follow: Follow,
-    ) -> Result<Outcome, DispatchError> {
+        mut follow: RemoteRun,
+    ) -> Result<RunOutcome, DispatchError> {
         let deadline = Instant::now() + self.config.timeout;
         let mut reasons = Vec::new();
         let mut tried = Vec::new();
-        while let Some(place) = self.book.take(&tried) {
+        while let Some(place) = self.registry.take(&tried) {
             tried.push(place.index);
             let cancel = follow.cancel_token();
-            let asked = tokio::time::timeout_at(deadline, self.ask(&place, body.clone()));
+            let asked = tokio::time::timeout_at(deadline, self.post_job(&place, body.clone()));
             let answer = tokio::select! {
                 biased;
                 // Letting go of the request closes its connection, and that stops the run.
-                () = cancel.cancelled() => return Ok(follow.cancelled()),
+                () = cancel.cancelled() => return Ok(follow.cancelled_outcome()),
                 answer = asked => answer,
             };
             match answer {
-                Ok(Answer::Taken(response)) => {
+                Ok(SidecarAnswer::Taken(response)) => {
                     return follow.until_over(&self, &place, response, deadline).await;
                 }
-                Ok(Answer::Refused(error)) => return Err(error),
-                Ok(Answer::Elsewhere(why)) => reasons.push(format!("{}: {why}", place.url)),
+                Ok(SidecarAnswer::Refused(error)) => return Err(error),
+                Ok(SidecarAnswer::Elsewhere(why)) => reasons.push(format!("{}: {why}", place.url)),
                 Err(_) => {
-                    place.fail("it did not answer in time");
+                    place.mark_down("it did not answer in time");
                     return Err(DispatchError::Failed(format!("{}: no answer", place.url)));
                 }
             }
         }
-        reasons.extend(self.book.left_out(&tried));
+        reasons.extend(self.registry.left_out(&tried));
         Err(DispatchError::Unavailable(reasons.join("; ")))
     }
 
-    async fn ask(&self, place: &Place, body: Bytes) -> Answer {
+    async fn post_job(&self, place: &SidecarSlot, body: Bytes) -> SidecarAnswer {
         let request = self
-            .request(Method::POST, place, "execute")
+            .request_to(Method::POST, place, "execute")
             .header(header::ACCEPT, "application/x-ndjson")
             .header(header::CONTENT_TYPE, "application/json")
             .body(body);
         let response = match request.send().await {
             Ok(response) => response,
             Err(error) if error.is_connect() => {
-                place.fail("it cannot be reached");
-                return Answer::Elsewhere("it cannot be reached".to_owned());
+                place.mark_down("it cannot be reached");
+                return SidecarAnswer::Elsewhere("it cannot be reached".to_owned());
             }
             Err(error) => {
-                place.fail("it broke a connection");
+                place.mark_down("it broke a connection");
                 let why = format!("{} broke the connection: {}", place.url, error.without_url());
-                return Answer::Refused(DispatchError::Failed(why));
+                return SidecarAnswer::Refused(DispatchError::Failed(why));
             }
         };
         match response.status() {
-            StatusCode::OK if streams(&response) => Answer::Taken(response),
-            status => refusal(place, status, &said(response).await),
+            StatusCode::OK if is_event_stream(&response) => SidecarAnswer::Taken(response),
+            status => classify_refusal(place, status, &read_error_message(response).await),
         }
     }
 }
 
-fn streams(response: &Response) -> bool {
+fn is_event_stream(response: &Response) -> bool {
     let kind = response.headers().get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-ndjson"))
 }
 
 /// What an answer that is no run means.
-fn refusal(place: &Place, status: StatusCode, message: &str) -> Answer {
+fn classify_refusal(place: &SidecarSlot, status: StatusCode, message: &str) -> SidecarAnswer {
     match status {
         StatusCode::BAD_REQUEST
         | StatusCode::PAYLOAD_TOO_LARGE
         | StatusCode::UNPROCESSABLE_ENTITY => {
-            Answer::Refused(DispatchError::Impossible(message.to_owned()))
+            SidecarAnswer::Refused(DispatchError::Impossible(message.to_owned()))
         }
         // It is well, and has no place at present.
-        StatusCode::TOO_MANY_REQUESTS => Answer::Elsewhere("it is busy".to_owned()),
+        StatusCode::TOO_MANY_REQUESTS => SidecarAnswer::Elsewhere("it is busy".to_owned()),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            place.fail("it refuses the key");
-            Answer::Elsewhere("it refuses the key".to_owned())
+            place.mark_down("it refuses the key");
+            SidecarAnswer::Elsewhere("it refuses the key".to_owned())
         }
         StatusCode::INTERNAL_SERVER_ERROR => {
-            Answer::Refused(DispatchError::Failed(format!("{}: {message}", place.url)))
+            SidecarAnswer::Refused(DispatchError::Failed(format!("{}: {message}", place.url)))
         }
         StatusCode::SERVICE_UNAVAILABLE => {
-            place.fail("it takes nothing at present");
-            Answer::Elsewhere("it takes nothing at present".to_owned())
+            place.mark_down("it takes nothing at present");
+            SidecarAnswer::Elsewhere("it takes nothing at present".to_owned())
         }
         status => {
             let why = format!("it answers {status}, which no executor does");
-            place.fail(&why);
-            Answer::Elsewhere(why)
+            place.mark_down(&why);
+            SidecarAnswer::Elsewhere(why)
         }
     }
 }
 
 /// The sentence of an error's body.
-async fn said(mut response: Response) -> String {
+async fn read_error_message(mut response: Response) -> String {
     let mut bytes = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         bytes.extend_from_slice(&chunk);
@@ -319,12 +327,18 @@ mod tests {
 
     #[test]
     fn an_address_is_http_and_holds_no_secret() {
-        assert_eq!(base("http://a:9099").unwrap().join("execute").unwrap().path(), "/execute");
-        assert_eq!(base(" https://a/x ").unwrap().join("execute").unwrap().path(), "/x/execute");
+        assert_eq!(
+            parse_base_url("http://a:9099").unwrap().join("execute").unwrap().path(),
+            "/execute"
+        );
+        assert_eq!(
+            parse_base_url(" https://a/x ").unwrap().join("execute").unwrap().path(),
+            "/x/execute"
+        );
         for wrong in ["", "a:9099", "ftp://a", "unix:/x", "http://", "http://a?b=c"] {
-            assert!(base(wrong).is_err(), "{wrong:?}");
+            assert!(parse_base_url(wrong).is_err(), "{wrong:?}");
         }
-        let error = base("http://user:hunter2@a:9099").unwrap_err().to_string();
+        let error = parse_base_url("http://user:hunter2@a:9099").unwrap_err().to_string();
         assert!(!error.contains("hunter2"), "{error}");
     }
 }

@@ -14,7 +14,7 @@ impl Engine {
     /// When it cannot be written, or its team has used up its storage budget.
     pub async fn create_response(&self, row: ResponseRow) -> Result<(), Refusal> {
         self.inner.host_storage.check_lately()?;
-        if let Some(team) = self.inner.store.team(row.team.as_str()).await? {
+        if let Some(team) = self.inner.store.find_team(row.team.as_str()).await? {
             self.check_budget(&team).await?;
         }
         Ok(self.inner.store.create_response(row).await?)
@@ -32,8 +32,12 @@ impl Engine {
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn response(&self, caller: &Caller, id: &ResponseId) -> Result<ResponseRow, Refusal> {
-        let found = self.inner.store.response(&caller.team.id, id).await?;
+    pub async fn find_response(
+        &self,
+        caller: &Caller,
+        id: &ResponseId,
+    ) -> Result<ResponseRow, Refusal> {
+        let found = self.inner.store.find_response(&caller.team.id, id).await?;
         found.ok_or_else(|| Refusal::not_found("response"))
     }
 

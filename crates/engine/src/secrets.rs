@@ -16,7 +16,7 @@ pub(crate) const ADMIN_PREFIX: &str = "ck-admin-";
 const SHOWN: usize = KEY_PREFIX.len() + 6;
 
 /// Bytes from the system's generator.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Refusal> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| Refusal {
         source: Some(error.to_string().into()),
@@ -26,18 +26,18 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], Refusal> {
 }
 
 /// A new secret with this prefix.
-pub(crate) fn secret(prefix: &str) -> Result<Secret, Refusal> {
-    let letters = random::<40>()?.map(|byte| char::from(ALPHABET[usize::from(byte % 32)]));
+pub(crate) fn generate_secret(prefix: &str) -> Result<Secret, Refusal> {
+    let letters = random_bytes::<40>()?.map(|byte| char::from(ALPHABET[usize::from(byte % 32)]));
     Ok(Secret::new(format!("{prefix}{}", String::from_iter(letters))))
 }
 
 /// What a secret is kept as.
-pub(crate) fn digest(secret: &str) -> String {
+pub(crate) fn digest_secret(secret: &str) -> String {
     hex::encode(Sha256::digest(secret.as_bytes()))
 }
 
 /// The part of a secret that may be shown.
-pub(crate) fn shown(secret: &Secret) -> String {
+pub(crate) fn visible_prefix(secret: &Secret) -> String {
     secret.reveal().chars().take(SHOWN).collect()
 }
 
@@ -47,10 +47,11 @@ mod tests {
 
     #[test]
     fn two_secrets_differ_and_only_their_head_is_shown() {
-        let (one, two) = (secret(KEY_PREFIX).unwrap(), secret(KEY_PREFIX).unwrap());
+        let (one, two) =
+            (generate_secret(KEY_PREFIX).unwrap(), generate_secret(KEY_PREFIX).unwrap());
         assert_ne!(one.reveal(), two.reveal());
         assert_eq!(one.reveal().len(), 46);
-        assert_eq!(shown(&one).len(), 12);
-        assert_eq!(digest("abc").len(), 64);
+        assert_eq!(visible_prefix(&one).len(), 12);
+        assert_eq!(digest_secret("abc").len(), 64);
     }
 }

@@ -3,7 +3,7 @@
 //! It has no ledger, no teams and no queue. Whoever lets go of a [`Job`] stops it.
 
 mod metrics;
-mod wire;
+mod protocol;
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use cloche_model::{ByteSize, Limits, Outcome, OutputChunk, Secret, TraceId};
+use cloche_model::{ByteSize, OutputChunk, RunLimits, RunOutcome, Secret, TraceId};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -25,13 +25,13 @@ use tokio_util::{
 };
 
 use crate::{
-    Admitted, ClassLimits, DispatchError, Dispatcher, HostShare, JobRefusal, JobRequest,
-    admit::{FairQueue, HostPlace, PlaceRequest, Ticket},
+    AdmittedRun, ClassLimits, DispatchError, Dispatcher, HostShare, JobRefusal, JobRequest,
+    admit::{FairQueue, HostPlace, PlaceRequest, QueueTicket},
     admit_job,
 };
 
-use metrics::{Count, Metrics};
-pub use wire::{JobEvent, JobLimits, JobResult, JobTimings, JobUsage, exit_code};
+use metrics::{FinishedJob, SidecarMetrics};
+pub use protocol::{JobEvent, JobLimits, JobResult, JobTimings, JobUsage, exit_code};
 
 /// Chunks of output that may wait for the client.
 const CHUNKS: usize = 16;
@@ -48,7 +48,7 @@ pub struct SidecarConfig {
     /// The time limit of a job that named none.
     pub default_timeout: Duration,
     /// The most that a job may use, time included.
-    pub most: Limits,
+    pub most: RunLimits,
     /// Jobs at once.
     pub jobs: usize,
     /// What the cells of all jobs may be promised together.
@@ -64,7 +64,7 @@ impl Default for SidecarConfig {
         Self {
             key: None,
             default_timeout: Duration::from_secs(30),
-            most: Limits { timeout: Duration::from_secs(60), ..Limits::default() },
+            most: RunLimits { timeout: Duration::from_secs(60), ..RunLimits::default() },
             jobs: 4,
             capacity: HostShare::UNLIMITED,
             grace: Duration::from_secs(30),
@@ -76,10 +76,10 @@ impl Default for SidecarConfig {
 /// A sidecar. Cheap to clone.
 #[derive(Clone)]
 pub struct Sidecar {
-    inner: Arc<Inner>,
+    inner: Arc<SidecarInner>,
 }
 
-struct Inner {
+struct SidecarInner {
     config: SidecarConfig,
     dispatcher: Arc<dyn Dispatcher>,
     places: Arc<Semaphore>,
@@ -87,7 +87,7 @@ struct Inner {
     promised: FairQueue,
     /// How to stop each job that runs.
     running: Mutex<HashMap<TraceId, CancellationToken>>,
-    metrics: Metrics,
+    metrics: SidecarMetrics,
     jobs: TaskTracker,
     draining: AtomicBool,
     /// Stops every job.
@@ -98,13 +98,13 @@ impl Sidecar {
     /// Runs jobs through this dispatcher.
     #[must_use]
     pub fn new(dispatcher: Arc<dyn Dispatcher>, config: SidecarConfig) -> Self {
-        let inner = Inner {
+        let inner = SidecarInner {
             places: Arc::new(Semaphore::new(config.jobs)),
             promised: FairQueue::new(without_queue(config.capacity), u64::MAX),
             config,
             dispatcher,
             running: Mutex::default(),
-            metrics: Metrics::new(),
+            metrics: SidecarMetrics::new(),
             jobs: TaskTracker::new(),
             draining: AtomicBool::new(false),
             stopping: CancellationToken::new(),
@@ -125,15 +125,15 @@ impl Sidecar {
     ///
     /// # Errors
     /// When it is refused.
-    pub fn start(&self, request: JobRequest) -> Result<Job, JobRefusal> {
-        let started = self.begin(request);
+    pub fn start_job(&self, request: JobRequest) -> Result<SidecarJob, JobRefusal> {
+        let started = self.begin_job(request);
         if let Err(refusal) = &started {
-            self.inner.metrics.refused(refusal);
+            self.inner.metrics.count_refusal(refusal);
         }
         started
     }
 
-    fn begin(&self, request: JobRequest) -> Result<Job, JobRefusal> {
+    fn begin_job(&self, request: JobRequest) -> Result<SidecarJob, JobRefusal> {
         let inner = &self.inner;
         if self.is_draining() {
             return Err(JobRefusal::Draining);
@@ -143,13 +143,13 @@ impl Sidecar {
         let place = place.map_err(|_| JobRefusal::Busy(inner.config.jobs))?;
         let demand = HostShare::of_cell(&run.limits());
         let request = PlaceRequest { team: run.team(), weight: 1, demand };
-        let Ok(Ticket::Granted(promised)) = inner.promised.enter(request) else {
+        let Ok(QueueTicket::Granted(promised)) = inner.promised.enter(request) else {
             return Err(JobRefusal::Full);
         };
-        Ok(self.launch(run, (place, promised)))
+        Ok(self.launch_job(run, (place, promised)))
     }
 
-    fn launch(&self, run: Admitted, place: (OwnedSemaphorePermit, HostPlace)) -> Job {
+    fn launch_job(&self, run: AdmittedRun, place: (OwnedSemaphorePermit, HostPlace)) -> SidecarJob {
         let (id, spec_limits, language) = (run.trace_id().clone(), run.limits(), run.language());
         let cancel = self.inner.stopping.child_token();
         self.inner.running.lock().insert(id.clone(), cancel.clone());
@@ -163,7 +163,7 @@ impl Sidecar {
                 Err(DispatchError::Failed("nobody took the output in time".to_owned()))
             });
             inner.running.lock().remove(&job);
-            inner.metrics.over(Count { language, result: &result });
+            inner.metrics.count_finished(FinishedJob { language, result: &result });
             if let Err(error) = &result {
                 tracing::error!(%error, trace_id = %job, "a job had no outcome");
             }
@@ -172,12 +172,19 @@ impl Sidecar {
             let _ = done.send(result);
         });
         let keepalive = self.inner.config.keepalive;
-        Job { id, output: spec_limits.output, keepalive, chunks, over, guard: cancel.drop_guard() }
+        SidecarJob {
+            id,
+            output: spec_limits.output,
+            keepalive,
+            chunks,
+            over,
+            guard: cancel.drop_guard(),
+        }
     }
 
     /// Stops a job; whoever follows it hears how it ended. Whether there was one.
     #[must_use]
-    pub fn cancel(&self, id: &TraceId) -> bool {
+    pub fn cancel_job(&self, id: &TraceId) -> bool {
         let found = self.inner.running.lock().get(id).cloned();
         found.inspect(CancellationToken::cancel).is_some()
     }
@@ -197,7 +204,7 @@ impl Sidecar {
     /// Everything that is counted, in the text format of Prometheus.
     #[must_use]
     pub fn metrics_text(&self) -> String {
-        self.inner.metrics.text(self.load(), self.inner.dispatcher.snapshot())
+        self.inner.metrics.encode_text(self.load(), self.inner.dispatcher.current_load())
     }
 
     /// Counts a request that was refused before it was a job: the key was wrong, the body was.
@@ -233,39 +240,39 @@ fn without_queue(capacity: HostShare) -> ClassLimits {
 }
 
 /// A job under way. Letting go of it stops it.
-pub struct Job {
+pub struct SidecarJob {
     /// Its id, by which it can be stopped.
     pub id: TraceId,
     /// Bytes of each output stream that its outcome keeps.
     pub output: ByteSize,
     keepalive: Duration,
     chunks: mpsc::Receiver<OutputChunk>,
-    over: oneshot::Receiver<Result<Outcome, DispatchError>>,
+    over: oneshot::Receiver<Result<RunOutcome, DispatchError>>,
     #[expect(dead_code, reason = "it acts when it is dropped")]
     guard: DropGuard,
 }
 
 /// What happens to a job.
-pub enum Step {
+pub enum JobUpdate {
     /// It printed something.
     Output(OutputChunk),
     /// Nothing, for a while.
     Silence,
     /// It is over; nothing follows.
-    Over(Box<Result<Outcome, DispatchError>>),
+    Over(Box<Result<RunOutcome, DispatchError>>),
 }
 
-impl Job {
+impl SidecarJob {
     /// What happens next. Not to be asked again after the end.
-    pub async fn next(&mut self) -> Step {
+    pub async fn next(&mut self) -> JobUpdate {
         tokio::select! {
             chunk = self.chunks.recv() => match chunk {
-                Some(chunk) => Step::Output(chunk),
-                None => Step::Over(Box::new((&mut self.over).await.unwrap_or_else(|_| {
+                Some(chunk) => JobUpdate::Output(chunk),
+                None => JobUpdate::Over(Box::new((&mut self.over).await.unwrap_or_else(|_| {
                     Err(DispatchError::Failed("the job was lost".to_owned()))
                 }))),
             },
-            () = tokio::time::sleep(self.keepalive) => Step::Silence,
+            () = tokio::time::sleep(self.keepalive) => JobUpdate::Silence,
         }
     }
 
@@ -273,9 +280,9 @@ impl Job {
     ///
     /// # Errors
     /// When there is no outcome.
-    pub async fn outcome(mut self) -> Result<Outcome, DispatchError> {
+    pub async fn wait_outcome(mut self) -> Result<RunOutcome, DispatchError> {
         loop {
-            if let Step::Over(result) = self.next().await {
+            if let JobUpdate::Over(result) = self.next().await {
                 return *result;
             }
         }

@@ -18,10 +18,10 @@ use cloche_store::{StorageUsage, StoreError};
 use crate::{Engine, Refusal};
 
 pub use config::{PlanStorage, StorageConfig, StorageReserve};
-pub use host::HostRoom;
+pub use host::DiskSpace;
 pub(crate) use host::{HostStorage, NO_ROOM};
 pub use prune::{HistoryPolicy, PrunedHistory};
-pub(crate) use reserve::{Reservation, Reservations};
+pub(crate) use reserve::{StorageReservation, StorageReservations};
 
 /// What a team stores and may store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ enum RemoveError {
 }
 
 /// What a team hears that has used up its budget.
-pub(crate) fn over_budget(team: &Team, budget: u64) -> Refusal {
-    let (plan, budget) = (team.plan.title(), ByteSize(budget));
+pub(crate) fn over_budget_refusal(team: &Team, budget: u64) -> Refusal {
+    let (plan, budget) = (team.plan.display_name(), ByteSize(budget));
     Refusal::new(
         ErrorCode::QuotaExceeded,
         format!(
@@ -98,7 +98,7 @@ impl Engine {
     /// When the layers cannot be listed or the store fails.
     pub async fn recount_storage(&self) -> Result<(), Refusal> {
         let sizes = match &self.inner.config.homes.layers {
-            Some(layers) => layers.sizes().await.map_err(Refusal::internal)?,
+            Some(layers) => layers.layer_sizes().await.map_err(Refusal::internal)?,
             None => std::collections::HashMap::new(),
         };
         self.inner.store.recount_storage(&sizes).await?;
@@ -107,7 +107,7 @@ impl Engine {
 
     /// Counts once what an older version left uncounted.
     pub(crate) async fn count_storage_once(&self) -> Result<(), Refusal> {
-        match self.inner.store.setting(COUNTED).await? {
+        match self.inner.store.read_setting(COUNTED).await? {
             Some(_) => Ok(()),
             None => self.recount_storage().await,
         }
@@ -147,13 +147,13 @@ impl Engine {
             Ok(usages) => usages,
             Err(error) => return tracing::error!(%error, "storage could not be measured"),
         };
-        self.inner.metrics.storage.set(&usages, host.measure(), host.refusals());
+        self.inner.metrics.storage.set_gauges(&usages, host.measure(), host.refusal_count());
     }
 
     /// Says that a layer that was stored is needed from now on.
     pub(crate) fn settle_layer(&self, layer: &LayerDigest) {
         if let Some(layers) = &self.inner.config.homes.layers {
-            layers.settle(layer);
+            layers.release_pin(layer);
         }
     }
 
@@ -179,8 +179,8 @@ impl Engine {
         let layers = self.layers()?;
         let mut sum = 0_u64;
         for digest in stack {
-            let stored = layers.stored_size(digest).await.map_err(crate::threads::failed)?;
-            sum = sum.saturating_add(Layer::charge_of(stored));
+            let stored = layers.stored_size(digest).await.map_err(crate::threads::layer_refusal)?;
+            sum = sum.saturating_add(Layer::disk_bytes_for(stored));
         }
         Ok(sum)
     }

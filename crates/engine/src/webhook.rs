@@ -4,28 +4,28 @@
 //! How many are under way for a team and for one of its receivers is bounded in `lanes`, so a
 //! receiver that does not answer delays its own team.
 
-mod guard;
+mod address_guard;
+mod client;
 mod lanes;
 mod payload;
-mod send;
 
 use std::{sync::Arc, time::Duration};
 
 use cloche_model::{Execution, Invalid, Moment};
-use cloche_store::{Attempt, DueDelivery, Store, StoreError};
+use cloche_store::{DeliveryAttempt, DueDelivery, Store, StoreError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::{
-    Metrics, WebhookConfig, clock,
+    EngineMetrics, WebhookConfig, clock,
     memory::{MemoryBudgets, hold_output},
 };
-use guard::Guard;
+use address_guard::AddressGuard;
+use client::WebhookClient;
 use lanes::{DeliveryLanes, LaneLimits};
-use send::Sender;
 
-pub use send::CourierError;
+pub use client::WebhookSetupError;
 
 /// Deliveries that are looked at at once.
 const LOOKED_AT: u32 = 256;
@@ -37,28 +37,28 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 const SHORTEST_SLEEP: Duration = Duration::from_millis(20);
 
 /// Sends webhooks.
-pub(crate) struct Courier {
+pub(crate) struct WebhookSender {
     store: Arc<dyn Store>,
-    metrics: Arc<Metrics>,
-    guard: Guard,
-    sender: Sender,
+    metrics: Arc<EngineMetrics>,
+    guard: AddressGuard,
+    sender: WebhookClient,
     schedule: Vec<Duration>,
     queued: Notify,
     lanes: Arc<DeliveryLanes>,
     memory: Option<Arc<MemoryBudgets>>,
 }
 
-impl Courier {
+impl WebhookSender {
     pub(crate) fn new(
         config: &WebhookConfig,
         store: Arc<dyn Store>,
-        metrics: Arc<Metrics>,
-    ) -> Result<Self, CourierError> {
+        metrics: Arc<EngineMetrics>,
+    ) -> Result<Self, WebhookSetupError> {
         Ok(Self {
             store,
             metrics,
-            guard: Guard::new(config.allow.clone()),
-            sender: Sender::new(config)?,
+            guard: AddressGuard::new(config.allow.clone()),
+            sender: WebhookClient::new(config)?,
             schedule: config.schedule.clone(),
             queued: Notify::new(),
             lanes: Arc::new(DeliveryLanes::new(LaneLimits::from(config))),
@@ -73,11 +73,11 @@ impl Courier {
 
     /// Checks a URL before it is accepted: its form, and the addresses its name has now. They are
     /// looked at again when it is used.
-    pub(crate) async fn check(&self, field: &str, url: &str) -> Result<(), Invalid> {
-        let url = guard::parse(field, url)?;
-        match self.guard.addresses(&url).await {
-            Ok(_) | Err(guard::Blocked::Unresolved(_)) => Ok(()),
-            Err(guard::Blocked::Address(_)) => Err(Invalid::new(format!(
+    pub(crate) async fn check_url(&self, field: &str, url: &str) -> Result<(), Invalid> {
+        let url = address_guard::parse_webhook_url(field, url)?;
+        match self.guard.resolve_allowed(&url).await {
+            Ok(_) | Err(address_guard::BlockedUrl::Unresolved(_)) => Ok(()),
+            Err(address_guard::BlockedUrl::Address(_)) => Err(Invalid::new(format!(
                 "{field} points at an address that webhooks may not be sent to"
             ))),
         }
@@ -98,7 +98,7 @@ impl Courier {
                     None
                 }
             };
-            let sleep = next.map_or(LONGEST_SLEEP, |next| next.since(clock::now()));
+            let sleep = next.map_or(LONGEST_SLEEP, |next| next.duration_since(clock::now()));
             tokio::select! {
                 () = closing.cancelled() => break,
                 () = self.queued.notified() => {}
@@ -106,13 +106,13 @@ impl Courier {
             }
         }
         // What is being sent may finish; what is not sent is still in the store.
-        let _ = tokio::time::timeout(self.sender.timeout(), self.lanes.settle()).await;
+        let _ = tokio::time::timeout(self.sender.timeout(), self.lanes.wait_idle()).await;
     }
 
     /// Starts what is due and has a place. Of what has none, the end of another one reminds us.
     async fn send_due(self: &Arc<Self>) -> Result<Option<Moment>, StoreError> {
         let now = clock::now();
-        for delivery in self.store.due(now, LOOKED_AT).await? {
+        for delivery in self.store.due_deliveries(now, LOOKED_AT).await? {
             let Some(lane) = self.lanes.enter(&delivery) else { continue };
             let courier = Arc::clone(self);
             tokio::spawn(async move {
@@ -124,28 +124,31 @@ impl Courier {
                 courier.wake();
             });
         }
-        self.store.next_due(now).await
+        self.store.next_delivery_due(now).await
     }
 
     async fn deliver(&self, delivery: DueDelivery) -> Result<(), StoreError> {
-        let sent = self.attempt(&delivery).await;
+        let sent = self.attempt_delivery(&delivery).await;
         let made = delivery.attempts as usize + 1;
         let attempt = match sent {
             Ok(()) => {
                 self.metrics.webhook_attempt("delivered");
-                Attempt::Delivered
+                DeliveryAttempt::Delivered
             }
             Err(error) => {
                 let trace_id = &delivery.trace_id;
                 tracing::warn!(%error, %trace_id, attempt = made, "a webhook was not delivered");
                 self.metrics.webhook_attempt("failed");
                 match self.schedule.get(made) {
-                    Some(after) => Attempt::Again { at: delivery.queued_at.plus(*after), error },
-                    None => Attempt::GaveUp { error },
+                    Some(after) => DeliveryAttempt::Again {
+                        at: delivery.queued_at.saturating_add(*after),
+                        error,
+                    },
+                    None => DeliveryAttempt::GaveUp { error },
                 }
             }
         };
-        self.store.attempted(&delivery.trace_id, attempt).await
+        self.store.record_attempt(&delivery.trace_id, attempt).await
     }
 
     /// The record of a delivery, once there is memory for it.
@@ -159,7 +162,7 @@ impl Courier {
             }
             None => None,
         };
-        let execution = self.store.execution_of_any(trace_id).await;
+        let execution = self.store.find_execution_of_any_team(trace_id).await;
         let execution = execution.map_err(|error| error.to_string())?;
         let execution = execution.ok_or("the execution's record is gone")?;
         Ok(match reserved {
@@ -169,13 +172,13 @@ impl Courier {
     }
 
     /// One attempt; the error is a sentence for the log and the record.
-    async fn attempt(&self, delivery: &DueDelivery) -> Result<(), String> {
+    async fn attempt_delivery(&self, delivery: &DueDelivery) -> Result<(), String> {
         let execution = self.read_record(delivery).await?;
-        let key = self.store.key(&delivery.key).await.map_err(|error| error.to_string())?;
+        let key = self.store.find_key(&delivery.key).await.map_err(|error| error.to_string())?;
         let secret = key.and_then(|key| key.webhook_secret);
-        let body = payload::body(&execution);
+        let body = payload::encode_payload(&execution);
         let url = Url::parse(&delivery.url).map_err(|error| error.to_string())?;
-        let letter = send::Letter { url, body, secret };
+        let letter = client::WebhookDelivery { url, body, secret };
         self.sender.send(&self.guard, letter).await
     }
 }

@@ -4,22 +4,22 @@
 
 use std::{error::Error, process::ExitCode};
 
-use cloche_executor::{Config, Executor, RunIo, spawner};
+use cloche_executor::{Executor, ExecutorConfig, RunIo, spawner};
 use cloche_model::{Language, RunSpec};
 
 #[tokio::main]
 async fn run() -> Result<(), Box<dyn Error>> {
-    let executor = Executor::start(Config::with_program(std::env::current_exe()?)).await?;
+    let executor = Executor::start(ExecutorConfig::with_program(std::env::current_exe()?)).await?;
     let spec = RunSpec::new(Language::Python, "print(6 * 7)");
     let outcome = executor.run(spec, RunIo::default()).await?;
-    assert_eq!(outcome.stdout.text(), "42\n");
+    assert_eq!(outcome.stdout.to_text_lossy(), "42\n");
     executor.stop().await;
     Ok(())
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     if std::env::args().nth(1).as_deref() == Some("__spawner") {
-        return Ok(spawner::run()?);
+        return Ok(spawner::run_spawner()?);
     }
     run().map(|()| ExitCode::SUCCESS)
 }

@@ -11,11 +11,11 @@ use std::{
 use tokio::net::{UnixStream, unix::pipe};
 
 use crate::{
-    control::Control,
+    control_socket::ControlSocket,
     spawner::{
-        client::{Source, SpawnError, Spawned, Spawner},
-        gone::Gone,
-        meter::Meter,
+        cell_exit::CellExit,
+        cell_meter::CellMeter,
+        client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
         protocol::{CellConfig, CellId},
     },
 };
@@ -23,15 +23,15 @@ use crate::{
 /// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
 pub(crate) struct Cell {
     pub(crate) id: CellId,
-    pub(crate) meter: Meter,
-    pub(crate) gone: Gone,
+    pub(crate) meter: CellMeter,
+    pub(crate) gone: CellExit,
     pub(crate) stdin: pipe::Sender,
     pub(crate) stdout: pipe::Receiver,
     pub(crate) stderr: pipe::Receiver,
     /// Where the job is written.
     pub(crate) job: UnixStream,
     /// Where pid 1 reports.
-    pub(crate) control: Control,
+    pub(crate) control: ControlSocket,
 }
 
 impl Cell {
@@ -41,7 +41,7 @@ impl Cell {
     }
 
     /// What it has written to its standard error so far, for a log.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn read_stderr(&self) -> String {
         let mut buffer = [0; 2048];
         let len = self.stderr.try_read(&mut buffer).unwrap_or(0);
         String::from_utf8_lossy(&buffer[..len]).into_owned()
@@ -58,10 +58,10 @@ pub(crate) enum CellError {
 }
 
 /// Has the spawner start a cell.
-pub(crate) async fn start(
-    spawner: &Spawner,
+pub(crate) async fn spawn_cell(
+    spawner: &SpawnerClient,
     config: &CellConfig,
-    source: Source,
+    source: CellSource,
 ) -> Result<Cell, CellError> {
     let (stdin_theirs, stdin) = io::pipe()?;
     let (stdout, stdout_theirs) = io::pipe()?;
@@ -75,7 +75,7 @@ pub(crate) async fn start(
         job_theirs.as_fd(),
         control_theirs.as_fd(),
     ];
-    let Spawned { cell, meter, gone } = spawner.spawn(config, source, theirs).await?;
+    let SpawnedCell { cell, meter, gone } = spawner.spawn_cell(config, source, theirs).await?;
     job.set_nonblocking(true)?;
     Ok(Cell {
         id: cell,
@@ -85,6 +85,6 @@ pub(crate) async fn start(
         stdout: pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?,
         stderr: pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?,
         job: UnixStream::from_std(job)?,
-        control: Control::new(control)?,
+        control: ControlSocket::new(control)?,
     })
 }

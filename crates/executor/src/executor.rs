@@ -2,33 +2,34 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Instant};
 
-use cloche_jail::job::InvalidJob;
+use cloche_jail::job_writer::InvalidJob;
 use cloche_layers::Layers;
 use cloche_model::{
-    Language, Limits, MemoryAccount, Outcome, OutputChunk, RunSpec, SandboxProfile, SandboxShape,
+    Language, MemoryAccount, OutputChunk, RunLimits, RunOutcome, RunSpec, SandboxProfile,
+    SandboxShape,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    attach,
     cell::{self, Cell, CellError},
-    drive::{Drive, Driven, drive},
-    home::{HomeError, House},
-    metrics::{Metrics, Snapshot, count},
-    pool::{Found, Key, Pool, PoolSettings},
+    cell_run::{CellRun, FinishedRun, watch_run},
+    commit::{self, CommitError, HomeDiff, OutputSink, PlacedFile},
+    home_mount::{HomeError, HomeMount},
+    job_builder,
+    metrics::{ExecutorMetrics, ExecutorReading, increment_counter},
+    pool::{Pool, PoolKey, PoolLookup, PoolSettings},
     priority::CpuPriority,
-    seal::{self, Keep, Left, Placed, SealError},
     spawner::{
-        client::{Diff, Process, Source, SpawnError, Spawner},
-        gone::Gone,
-        protocol::{CellConfig, Kind},
+        cell_exit::CellExit,
+        client::{CellSource, OverlayDirs, SpawnError, SpawnerClient, SpawnerProcess},
+        protocol::{CellConfig, SpawnKind},
     },
 };
 
 /// How an executor is set up.
 #[derive(Clone)]
-pub struct Config {
+pub struct ExecutorConfig {
     /// The `cloche` binary, which is started again as the spawner.
     pub program: PathBuf,
     /// The arguments that make it one.
@@ -47,7 +48,7 @@ pub struct Config {
     pub names_files: bool,
 }
 
-impl Config {
+impl ExecutorConfig {
     /// The defaults, with this binary as the spawner.
     pub fn with_program(program: impl Into<PathBuf>) -> Self {
         Self {
@@ -79,7 +80,7 @@ pub struct RunIo {
 
 /// Why an executor could not be started.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ExecutorStartError {
     /// The spawner could not be started.
     #[error("cannot start the spawner")]
     Spawner(#[from] io::Error),
@@ -87,11 +88,11 @@ pub enum StartError {
     #[error("the spawner died while starting")]
     Lost(#[from] SpawnError),
     /// Walls are missing that were not allowed to be.
-    #[error("this host cannot build: {}", describe(.0))]
+    #[error("this host cannot build: {}", describe_walls(.0))]
     Missing(Vec<(String, String)>),
 }
 
-fn describe(missing: &[(String, String)]) -> String {
+fn describe_walls(missing: &[(String, String)]) -> String {
     let each = missing.iter().map(|(wall, why)| format!("{wall} ({why})"));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -124,7 +125,7 @@ pub enum RunError {
     Home(#[source] HomeError),
     /// The program has run, and what it wrote to its home could not be kept.
     #[error("what the program wrote could not be kept")]
-    Seal(#[source] SealError),
+    Commit(#[source] CommitError),
     /// The job cannot be given to a cell.
     #[error(transparent)]
     Job(#[from] InvalidJob),
@@ -145,12 +146,12 @@ impl From<CellError> for RunError {
 /// Runs programs on this host. Cheap to clone; the last one to be dropped ends the spawner.
 #[derive(Clone)]
 pub struct Executor {
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorInner>,
 }
 
-struct Shared {
-    spawner: Arc<Spawner>,
-    metrics: Arc<Metrics>,
+struct ExecutorInner {
+    spawner: Arc<SpawnerClient>,
+    metrics: Arc<ExecutorMetrics>,
     pool: Option<Pool>,
     layers: Option<Layers>,
     names_files: bool,
@@ -159,82 +160,85 @@ struct Shared {
 
 impl Executor {
     /// Starts a spawner, and refuses where a wall is missing that may not be.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
-        let process = Process::start(&config)?;
-        Self::attach(process, config).await
+    pub async fn start(config: ExecutorConfig) -> Result<Self, ExecutorStartError> {
+        let process = SpawnerProcess::start(&config)?;
+        Self::with_spawner(process, config).await
     }
 
     /// The same with a spawner that was started before, e.g. before privileges were dropped.
-    pub async fn attach(process: Process, config: Config) -> Result<Self, StartError> {
-        let spawner = Spawner::attach(process)?;
-        let missing = spawner.missing().await?;
+    pub async fn with_spawner(
+        process: SpawnerProcess,
+        config: ExecutorConfig,
+    ) -> Result<Self, ExecutorStartError> {
+        let spawner = SpawnerClient::from_process(process)?;
+        let missing = spawner.missing_walls().await?;
         let mut refused = missing.clone();
         refused.retain(|(wall, _)| !config.allow_missing.contains(wall));
         if !refused.is_empty() {
             spawner.stop().await;
-            return Err(StartError::Missing(refused));
+            return Err(ExecutorStartError::Missing(refused));
         }
-        let (spawner, metrics) = (Arc::new(spawner), Arc::new(Metrics::default()));
+        let (spawner, metrics) = (Arc::new(spawner), Arc::new(ExecutorMetrics::default()));
         let pool = config
             .pool
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        let Config { layers, names_files, .. } = config;
-        let shared = Shared { spawner, metrics, pool, layers, names_files, missing };
+        let ExecutorConfig { layers, names_files, .. } = config;
+        let shared = ExecutorInner { spawner, metrics, pool, layers, names_files, missing };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The walls this host cannot build and was allowed not to: name and reason.
     #[must_use]
-    pub fn missing(&self) -> &[(String, String)] {
+    pub fn missing_walls(&self) -> &[(String, String)] {
         &self.shared.missing
     }
 
     /// Has cells parked for runs like this one before the first comes.
-    pub fn prepare(&self, language: Language, limits: &Limits, sandbox: &SandboxShape) {
+    pub fn prewarm_pool(&self, language: Language, limits: &RunLimits, sandbox: &SandboxShape) {
         if let Some(pool) = &self.shared.pool {
-            pool.prepare(key(language, limits, sandbox));
+            pool.prewarm_bucket(pool_key(language, limits, sandbox));
         }
     }
 
     /// Runs one program in a fresh sandbox, to its end, and keeps what it wrote.
-    pub async fn run(&self, spec: RunSpec, mut io: RunIo) -> Result<Outcome, RunError> {
-        let Shared { spawner, metrics, pool, layers, .. } = &*self.shared;
-        let interpreter = attach::interpreter(spec.language);
+    pub async fn run(&self, spec: RunSpec, mut io: RunIo) -> Result<RunOutcome, RunError> {
+        let ExecutorInner { spawner, metrics, pool, layers, .. } = &*self.shared;
+        let interpreter = job_builder::find_interpreter(spec.language);
         let interpreter = interpreter.ok_or(RunError::NoInterpreter(spec.language))?;
-        let job = attach::job(&spec, &interpreter)?;
-        let house = House::prepare(layers.as_ref(), &spec).await?;
+        let job = job_builder::build_job(&spec, &interpreter)?;
+        let house = HomeMount::prepare(layers.as_ref(), &spec).await?;
         let asked = Instant::now();
-        let key = key(spec.language, &spec.limits, &spec.sandbox);
-        let pool = pool.as_ref().filter(|_| !attach::must_start_anew(&spec));
-        let found = pool.map_or(Found::Nothing, |pool| pool.take(&key));
-        let done = pool.map(Done);
-        let mut cell = self.cell(&key, found).await?;
+        let key = pool_key(spec.language, &spec.limits, &spec.sandbox);
+        let pool = pool.as_ref().filter(|_| !job_builder::needs_cold_start(&spec));
+        let found = pool.map_or(PoolLookup::Nothing, |pool| pool.take(&key));
+        let done = pool.map(PoolRunGuard);
+        let mut cell = self.acquire_cell(&key, found).await?;
         let waited = asked.elapsed();
         metrics.cell.add(waited);
         if let Some(priority) = io.priority.take() {
             cell.meter.follow_priority(priority);
         }
         let moved = match &house {
-            Some(house) => Some(house.move_in(&mut cell, spawner).await?),
+            Some(house) => Some(house.mount_into(&mut cell, spawner).await?),
             None => None,
         };
         let gone = cell.gone.clone();
         let keep = match layers {
-            Some(layers) => Some(Keep::In(layers)),
-            None => self.shared.names_files.then_some(Keep::NamesOnly),
+            Some(layers) => Some(OutputSink::In(layers)),
+            None => self.shared.names_files.then_some(OutputSink::NamesOnly),
         };
-        let placed = keep.is_some().then(|| Placed::of(&spec));
-        let work = Drive { job, stdin: spec.stdin, limits: spec.limits, io };
-        let driven = drive(cell, spawner, work).await;
+        let placed = keep.is_some().then(|| PlacedFile::from_spec(&spec));
+        let work = CellRun { job, stdin: spec.stdin, limits: spec.limits, io };
+        let driven = watch_run(cell, spawner, work).await;
         self.watch_teardown(gone);
-        let Driven { mut outcome, home, mut control } = driven?;
+        let FinishedRun { mut outcome, home, mut control } = driven?;
         outcome.timings.cell = waited;
         let ended = Instant::now();
         let (diff, before) = moved.unzip();
-        let diff = diff.or(home.map(|upper| Diff { upper, merged: None }));
+        let diff = diff.or(home.map(|upper| OverlayDirs { upper, merged: None }));
         if let (Some(keep), Some(placed), Some(diff)) = (keep, placed, diff) {
-            let left = Left { diff, placed, before };
-            let written = seal::seal(spawner, keep, &left, &mut control).await;
+            let left = HomeDiff { diff, placed, before };
+            let written = commit::commit_home(spawner, keep, &left, &mut control).await;
             // The last to let go of a home unmounts it, which may take its time.
             tokio::task::spawn_blocking(move || drop(left));
             outcome.written = written?;
@@ -250,20 +254,20 @@ impl Executor {
     }
 
     /// The cell for a run: parked, else forked, else from nothing; never an error for want of one.
-    async fn cell(&self, key: &Key, found: Found) -> Result<Cell, RunError> {
-        let Shared { spawner, metrics, .. } = &*self.shared;
+    async fn acquire_cell(&self, key: &PoolKey, found: PoolLookup) -> Result<Cell, RunError> {
+        let ExecutorInner { spawner, metrics, .. } = &*self.shared;
         match found {
-            Found::Parked(cell) => return Ok(*cell),
-            Found::Template(template) => {
-                if let Ok(cell) = template.fork(spawner, &key.config).await {
-                    count(&metrics.forks);
+            PoolLookup::Parked(cell) => return Ok(*cell),
+            PoolLookup::Template(template) => {
+                if let Ok(cell) = template.fork_cell(spawner, &key.config).await {
+                    increment_counter(&metrics.forks);
                     return Ok(cell);
                 }
             }
-            Found::Nothing => {}
+            PoolLookup::Nothing => {}
         }
-        count(&metrics.cold);
-        let start = || cell::start(spawner, &key.config, Source::Nothing(Kind::Cell));
+        increment_counter(&metrics.cold);
+        let start = || cell::spawn_cell(spawner, &key.config, CellSource::Nothing(SpawnKind::Cell));
         match start().await {
             // Nothing of the program has run yet, and a new spawner is there at once.
             Err(CellError::Spawn(SpawnError::SpawnerLost)) => Ok(start().await?),
@@ -272,7 +276,7 @@ impl Executor {
     }
 
     /// Times what happens after the reply.
-    fn watch_teardown(&self, gone: Gone) {
+    fn watch_teardown(&self, gone: CellExit) {
         let (metrics, ended) = (Arc::clone(&self.shared.metrics), Instant::now());
         if self.shared.pool.is_some() {
             tokio::spawn(async move {
@@ -284,9 +288,9 @@ impl Executor {
 
     /// Counters, timings and levels at this moment.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let levels = self.shared.pool.as_ref().map(Pool::levels).unwrap_or_default();
-        self.shared.metrics.read(self.shared.spawner.alive(), levels)
+    pub fn read_metrics(&self) -> ExecutorReading {
+        let levels = self.shared.pool.as_ref().map(Pool::bucket_readings).unwrap_or_default();
+        self.shared.metrics.read(self.shared.spawner.count_alive(), levels)
     }
 
     /// Whether the pool holds what it should.
@@ -296,14 +300,16 @@ impl Executor {
     }
 
     /// Waits until nothing of past runs is left on the host. Parked cells are not past runs.
-    pub async fn settle(&self) {
-        let held = || self.shared.pool.as_ref().map_or(0, Pool::held);
-        self.shared.spawner.settle(held).await;
+    pub async fn wait_for_teardown(&self) {
+        let held = || self.shared.pool.as_ref().map_or(0, Pool::count_held);
+        self.shared.spawner.wait_for_teardown(held).await;
     }
 
     /// Ends the spawner and everything that still runs. With other clones around, they keep it.
     pub async fn stop(self) {
-        let Some(Shared { spawner, pool, .. }) = Arc::into_inner(self.shared) else { return };
+        let Some(ExecutorInner { spawner, pool, .. }) = Arc::into_inner(self.shared) else {
+            return;
+        };
         if let Some(pool) = pool {
             pool.stop().await;
         }
@@ -314,19 +320,19 @@ impl Executor {
 }
 
 /// Tells the pool that a run is over, however it ended.
-struct Done<'a>(&'a Pool);
+struct PoolRunGuard<'a>(&'a Pool);
 
-impl Drop for Done<'_> {
+impl Drop for PoolRunGuard<'_> {
     fn drop(&mut self) {
-        self.0.done();
+        self.0.finish_run();
     }
 }
 
-fn key(language: Language, limits: &Limits, sandbox: &SandboxShape) -> Key {
+fn pool_key(language: Language, limits: &RunLimits, sandbox: &SandboxShape) -> PoolKey {
     let config = CellConfig {
         image: sandbox.image.clone(),
         memory: limits.memory.bytes(),
-        cpu_milli: limits.cpus.milli(),
+        cpu_milli: limits.cpus.millicores(),
         pids: limits.pids,
         disk: limits.disk.bytes(),
         strict: sandbox.profile == SandboxProfile::Strict,
@@ -336,5 +342,5 @@ fn key(language: Language, limits: &Limits, sandbox: &SandboxShape) -> Key {
     let template = python && sandbox.uses_template();
     // Cells with an interpreter of their own have nothing in common.
     let group = sandbox.pool_group.clone().filter(|_| template);
-    Key { config, language, preload, template, group }
+    PoolKey { config, language, preload, template, group }
 }

@@ -10,9 +10,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::spawner::{
-    homes,
+    home_mounter,
     protocol::{
-        Event, Inbox, PackRequest, Packet, ProtocolError, Request, Verdict, is_plain_name, send,
+        PackReport, PackRequest, PacketBuffer, ProtocolError, RequestPacket, SpawnerEvent,
+        SpawnerRequest, is_plain_name, send_packet,
     },
 };
 
@@ -24,25 +25,27 @@ pub fn check_packet(bytes: &[u8]) {
     let fds = usize::from(*fds) % (sys::MAX_FDS + 1);
     match kind % 4 {
         0 => {
-            if let Some(packet) = pass_on::<Packet>(packet, fds) {
+            if let Some(packet) = send_and_receive::<RequestPacket>(packet, fds) {
                 check_names(&packet.request);
             }
         }
-        1 => drop(pass_on::<Event>(packet, fds)),
-        2 => drop(serde_json::from_slice::<Verdict>(packet).map(|verdict| pass_again(&verdict))),
-        _ => drop(pass_on::<PackRequest>(packet, fds)),
+        1 => drop(send_and_receive::<SpawnerEvent>(packet, fds)),
+        2 => drop(
+            serde_json::from_slice::<PackReport>(packet).map(|verdict| check_round_trip(&verdict)),
+        ),
+        _ => drop(send_and_receive::<PackRequest>(packet, fds)),
     }
 }
 
 /// The packet that these bytes are, after it was sent and received again.
-fn pass_on<T: Serialize + DeserializeOwned>(bytes: &[u8], fds: usize) -> Option<T> {
-    let (ours, theirs) = sockets()?;
+fn send_and_receive<T: Serialize + DeserializeOwned>(bytes: &[u8], fds: usize) -> Option<T> {
+    let (ours, theirs) = open_socket_pair()?;
     let lowest = next_descriptor(&ours);
     let passed: Vec<i32> = vec![ours.as_raw_fd(); fds];
-    if sys::send(ours.as_raw_fd(), bytes, &passed).is_err() {
+    if sys::sendmsg(ours.as_raw_fd(), bytes, &passed).is_err() {
         return None;
     }
-    let received = Inbox::new().receive::<T>(&theirs);
+    let received = PacketBuffer::new().receive::<T>(&theirs);
     let packet = match received {
         Ok((packet, received)) => {
             assert_eq!(received.len(), fds, "descriptors were lost");
@@ -56,43 +59,47 @@ fn pass_on<T: Serialize + DeserializeOwned>(bytes: &[u8], fds: usize) -> Option<
         Err(error) => panic!("receiving: {error}"),
     };
     assert_eq!(next_descriptor(&ours), lowest, "descriptors were left open");
-    packet.inspect(pass_again)
+    packet.inspect(check_round_trip)
 }
 
 /// What is sent again means the same.
-fn pass_again<T: Serialize + DeserializeOwned>(packet: &T) {
-    let Some((ours, theirs)) = sockets() else { return };
+fn check_round_trip<T: Serialize + DeserializeOwned>(packet: &T) {
+    let Some((ours, theirs)) = open_socket_pair() else { return };
     let text = |packet: &T| serde_json::to_string(packet).unwrap_or_default();
-    match send(ours.as_fd(), packet, &[]) {
+    match send_packet(ours.as_fd(), packet, &[]) {
         Ok(()) => {}
         // Numbers can be written in more ways than one, so the second form may be longer.
         Err(error) => return assert!(text(packet).len() > 64 << 10, "sending: {error}"),
     }
-    match Inbox::new().receive::<T>(&theirs) {
+    match PacketBuffer::new().receive::<T>(&theirs) {
         Ok((again, _)) => assert_eq!(text(&again), text(packet), "it means something else"),
         Err(error) => assert!(text(packet).len() > 64 << 10, "our own packet: {error}"),
     }
 }
 
-fn check_names(request: &Request) {
+fn check_names(request: &SpawnerRequest) {
     let plain = |name: &str| !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..");
     match request {
-        Request::Home { home, .. } => {
-            for name in home.layers.iter().filter(|name| homes::check_name(name).is_ok()) {
+        SpawnerRequest::Home { home, .. } => {
+            for name in
+                home.layers.iter().filter(|name| home_mounter::check_layer_name(name).is_ok())
+            {
                 assert!(plain(name) && !name.contains(['.', ',', ':', '\\', '=']), "{name:?}");
             }
             let placed = home.placed.iter().filter(|name| is_plain_name(name));
             assert!(placed.into_iter().all(|name| plain(name)));
         }
-        Request::Pack { request } => {
+        SpawnerRequest::Pack { request } => {
             let placed = request.placed.iter().filter(|placed| is_plain_name(&placed.name));
             assert!(placed.into_iter().all(|placed| plain(&placed.name)));
         }
-        Request::Spawn { .. } | Request::Fork { .. } | Request::Kill { .. } => {}
+        SpawnerRequest::Spawn { .. }
+        | SpawnerRequest::Fork { .. }
+        | SpawnerRequest::Kill { .. } => {}
     }
 }
 
-fn sockets() -> Option<(OwnedFd, OwnedFd)> {
+fn open_socket_pair() -> Option<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()
 }

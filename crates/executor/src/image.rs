@@ -45,7 +45,7 @@ const FROM_HOST_ETC: [&str; 15] = [
 ];
 
 /// `/etc` of our own making.
-fn own_etc() -> [(&'static str, String); 8] {
+fn generated_etc() -> [(&'static str, String); 8] {
     [
         (
             "passwd",
@@ -68,29 +68,29 @@ fn own_etc() -> [(&'static str, String); 8] {
 }
 
 /// Builds the tree in `root`, which is empty, owned by `owner`.
-pub(crate) fn build(root: &Path, host: &Path, owner: Option<u32>) -> io::Result<()> {
+pub(crate) fn build_image(root: &Path, host: &Path, owner: Option<u32>) -> io::Result<()> {
     for directory in MOUNT_POINTS.iter().chain(&EMPTY) {
         fs::create_dir_all(root.join(directory))?;
     }
     fs::create_dir_all(root.join("etc/ssl"))?;
     symlink("/tmp", root.join("var/tmp"))?;
     symlink("/run", root.join("var/run"))?;
-    merged_usr_links(root, host)?;
+    link_merged_usr(root, host)?;
     for path in FROM_HOST_ETC {
         let from = host.join("etc").join(path);
         if let Ok(metadata) = fs::symlink_metadata(&from) {
-            copy(&from, metadata.file_type(), &root.join("etc").join(path))?;
+            copy_tree(&from, metadata.file_type(), &root.join("etc").join(path))?;
         }
     }
-    for (name, content) in own_etc() {
+    for (name, content) in generated_etc() {
         fs::write(root.join("etc").join(name), content)?;
     }
     symlink("/proc/self/mounts", root.join("etc/mtab"))?;
-    owner.map_or(Ok(()), |owner| give(root, owner))
+    owner.map_or(Ok(()), |owner| chown_tree(root, owner))
 }
 
 /// `/bin`, `/lib` and the like: links into `/usr`, as the host has them.
-fn merged_usr_links(root: &Path, host: &Path) -> io::Result<()> {
+fn link_merged_usr(root: &Path, host: &Path) -> io::Result<()> {
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
         match fs::read_link(host.join(name)) {
             Ok(target) => symlink(target, root.join(name))?,
@@ -105,7 +105,7 @@ fn merged_usr_links(root: &Path, host: &Path) -> io::Result<()> {
 
 /// Copies a file, a link or a tree. Hosts have hundreds of links there, so each costs no more
 /// than reading and making it.
-fn copy(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
+fn copy_tree(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
     if kind.is_symlink() {
         return symlink(fs::read_link(from)?, to);
     }
@@ -113,7 +113,7 @@ fn copy(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
         fs::create_dir_all(to)?;
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            copy(&entry.path(), entry.file_type()?, &to.join(entry.file_name()))?;
+            copy_tree(&entry.path(), entry.file_type()?, &to.join(entry.file_name()))?;
         }
         return Ok(());
     }
@@ -129,13 +129,13 @@ fn copy(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
 
 /// Gives the tree to the image's owner, so that it is root's inside the box. Links are left as
 /// they are: nobody asks who owns one.
-pub(crate) fn give(path: &Path, owner: u32) -> io::Result<()> {
+pub(crate) fn chown_tree(path: &Path, owner: u32) -> io::Result<()> {
     lchown(path, Some(owner), Some(owner))?;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let kind = entry.file_type()?;
         if kind.is_dir() {
-            give(&entry.path(), owner)?;
+            chown_tree(&entry.path(), owner)?;
         } else if !kind.is_symlink() {
             lchown(entry.path(), Some(owner), Some(owner))?;
         }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn only_what_is_on_the_list_is_taken() {
         let (host, root) = (host(), tempfile::tempdir().unwrap());
-        build(root.path(), host.path(), None).unwrap();
+        build_image(root.path(), host.path(), None).unwrap();
         let there = |path: &str| fs::symlink_metadata(root.path().join(path)).is_ok();
         assert!(there("etc/services") && there("etc/ssl/certs/a.pem") && there("bin"));
         assert!(there("etc/passwd") && there("lib") && there("home/baponi"));
@@ -174,7 +174,7 @@ mod tests {
         let (host, root) = (host(), tempfile::tempdir().unwrap());
         let private = host.path().join("etc/ssl/certs/a.pem");
         fs::set_permissions(&private, fs::Permissions::from_mode(0o640)).unwrap();
-        build(root.path(), host.path(), None).unwrap();
+        build_image(root.path(), host.path(), None).unwrap();
         assert!(!root.path().join("etc/ssl/certs/a.pem").exists());
     }
 }

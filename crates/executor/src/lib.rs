@@ -16,30 +16,30 @@
 //! # Ok(()) }
 //! ```
 
-mod attach;
 mod cell;
-mod control;
-mod drive;
+mod cell_run;
+mod commit;
+mod control_socket;
 mod executor;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod home;
+mod home_mount;
 mod image;
+mod job_builder;
 pub mod metrics;
 mod output;
 mod pool;
+mod pool_bucket;
 mod priority;
-mod seal;
-mod shelf;
 pub mod spawner;
 mod warm;
 
-pub use executor::{Config, Executor, RunError, RunIo, StartError};
-pub use home::HomeError;
+pub use commit::CommitError;
+pub use executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo};
+pub use home_mount::HomeError;
 pub use image::{HOME, USER};
 pub use pool::PoolSettings;
 pub use priority::CpuPriority;
-pub use seal::SealError;
 pub use spawner::client::SpawnError;
 pub use warm::DEFAULT_PRELOAD;

@@ -13,7 +13,7 @@ pub const BOUNDS_US: [u64; 15] = [
 
 /// How long something took, counted in buckets.
 #[derive(Debug, Default)]
-pub struct Histogram {
+pub struct DurationHistogram {
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     total_us: AtomicU64,
 }
@@ -27,7 +27,7 @@ pub struct HistogramReading {
     pub total: Duration,
 }
 
-impl Histogram {
+impl DurationHistogram {
     pub(crate) fn add(&self, taken: Duration) {
         let us = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
         let at = BOUNDS_US.iter().position(|bound| us <= *bound).unwrap_or(BOUNDS_US.len());
@@ -46,25 +46,25 @@ impl Histogram {
 
 /// Everything that is counted.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics {
+pub(crate) struct ExecutorMetrics {
     pub(crate) hits: AtomicU64,
     pub(crate) forks: AtomicU64,
     pub(crate) cold: AtomicU64,
     pub(crate) died_parked: AtomicU64,
-    pub(crate) cell: Histogram,
-    pub(crate) attach: Histogram,
-    pub(crate) run: Histogram,
-    pub(crate) seal: Histogram,
-    pub(crate) teardown: Histogram,
+    pub(crate) cell: DurationHistogram,
+    pub(crate) attach: DurationHistogram,
+    pub(crate) run: DurationHistogram,
+    pub(crate) seal: DurationHistogram,
+    pub(crate) teardown: DurationHistogram,
 }
 
-pub(crate) fn count(counter: &AtomicU64) {
+pub(crate) fn increment_counter(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The executor at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct ExecutorReading {
     /// Runs that found a parked cell.
     pub pool_hits: u64,
     /// Runs whose cell was forked from a template when they came.
@@ -86,12 +86,12 @@ pub struct Snapshot {
     /// Cells alive or being cleaned up, templates included.
     pub cells: usize,
     /// What is parked.
-    pub shelves: Vec<ShelfReading>,
+    pub buckets: Vec<BucketReading>,
 }
 
 /// One shelf of the pool at one moment.
 #[derive(Clone, Debug)]
-pub struct ShelfReading {
+pub struct BucketReading {
     /// The language of its cells.
     pub language: cloche_model::Language,
     /// How many are parked.
@@ -102,10 +102,10 @@ pub struct ShelfReading {
     pub templates: usize,
 }
 
-impl Metrics {
-    pub(crate) fn read(&self, cells: usize, shelves: Vec<ShelfReading>) -> Snapshot {
+impl ExecutorMetrics {
+    pub(crate) fn read(&self, cells: usize, shelves: Vec<BucketReading>) -> ExecutorReading {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Snapshot {
+        ExecutorReading {
             pool_hits: get(&self.hits),
             on_demand_forks: get(&self.forks),
             cold_starts: get(&self.cold),
@@ -116,7 +116,7 @@ impl Metrics {
             seal: self.seal.read(),
             teardown: self.teardown.read(),
             cells,
-            shelves,
+            buckets: shelves,
         }
     }
 }

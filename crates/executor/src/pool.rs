@@ -21,10 +21,10 @@ use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 use crate::{
     cell::Cell,
     executor::RunError,
-    metrics::{Metrics, ShelfReading, count},
-    shelf::Shelf,
+    metrics::{BucketReading, ExecutorMetrics, increment_counter},
+    pool_bucket::PoolBucket,
     spawner::{
-        client::Spawner,
+        client::SpawnerClient,
         protocol::{CellConfig, CellId},
     },
     warm::{self, Template},
@@ -62,7 +62,7 @@ impl Default for PoolSettings {
 
 /// What makes cells interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct PoolKey {
     pub(crate) config: CellConfig,
     pub(crate) language: Language,
     pub(crate) preload: Vec<String>,
@@ -72,7 +72,7 @@ pub(crate) struct Key {
 }
 
 /// What the pool has for a run.
-pub(crate) enum Found {
+pub(crate) enum PoolLookup {
     /// A cell that waits for its job.
     Parked(Box<Cell>),
     /// None, but a template that can fork one.
@@ -83,7 +83,7 @@ pub(crate) enum Found {
 
 /// The pool and its refilling task.
 pub(crate) struct Pool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolInner>,
     refill: [JoinHandle<()>; 2],
 }
 
@@ -96,11 +96,11 @@ enum RefillLane {
     Starts,
 }
 
-struct Inner {
-    spawner: Arc<Spawner>,
-    metrics: Arc<Metrics>,
+struct PoolInner {
+    spawner: Arc<SpawnerClient>,
+    metrics: Arc<ExecutorMetrics>,
     settings: PoolSettings,
-    shelves: Mutex<HashMap<Key, Shelf>>,
+    buckets: Mutex<HashMap<PoolKey, PoolBucket>>,
     /// For each refilling task.
     wake: [Notify; 2],
     running: AtomicUsize,
@@ -117,64 +117,68 @@ const BACKLOG: usize = 64;
 
 impl Pool {
     pub(crate) fn new(
-        spawner: Arc<Spawner>,
-        metrics: Arc<Metrics>,
+        spawner: Arc<SpawnerClient>,
+        metrics: Arc<ExecutorMetrics>,
         settings: PoolSettings,
     ) -> Self {
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(PoolInner {
             spawner,
             metrics,
             settings,
-            shelves: Mutex::default(),
+            buckets: Mutex::default(),
             wake: Default::default(),
             running: AtomicUsize::new(0),
         });
         let lanes = [RefillLane::Forks, RefillLane::Starts];
-        let refill = lanes.map(|lane| tokio::spawn(Arc::clone(&inner).refill(lane)));
+        let refill = lanes.map(|lane| tokio::spawn(Arc::clone(&inner).run_refill_lane(lane)));
         Self { inner, refill }
     }
 
     /// A cell for a run, without waiting. Counts the run as under way until [`Pool::done`].
-    pub(crate) fn take(&self, key: &Key) -> Found {
+    pub(crate) fn take(&self, key: &PoolKey) -> PoolLookup {
         self.inner.running.fetch_add(1, Ordering::Relaxed);
-        let mut shelves = self.inner.shelves();
-        let shelf = shelves.entry(key.clone()).or_insert_with(Shelf::new);
+        let mut shelves = self.inner.lock_buckets();
+        let shelf = shelves.entry(key.clone()).or_insert_with(PoolBucket::new);
         let found = shelf.take(&self.inner.settings);
-        self.inner.metrics.died_parked.fetch_add(shelf.buried(), Ordering::Relaxed);
+        self.inner.metrics.died_parked.fetch_add(shelf.take_dead_count(), Ordering::Relaxed);
         match found {
             Some(cell) => {
-                count(&self.inner.metrics.hits);
-                Found::Parked(Box::new(cell))
+                increment_counter(&self.inner.metrics.hits);
+                PoolLookup::Parked(Box::new(cell))
             }
-            None => shelf.template().map_or(Found::Nothing, Found::Template),
+            None => shelf.living_template().map_or(PoolLookup::Nothing, PoolLookup::Template),
         }
     }
 
     /// A run has been answered: now there is time to refill.
-    pub(crate) fn done(&self) {
+    pub(crate) fn finish_run(&self) {
         self.inner.running.fetch_sub(1, Ordering::Relaxed);
         self.inner.wake_refill();
     }
 
     /// Has a configuration warmed up before its first run.
-    pub(crate) fn prepare(&self, key: Key) {
-        self.inner.shelves().entry(key).or_insert_with(Shelf::new).want(self.inner.settings.floor);
+    pub(crate) fn prewarm_bucket(&self, key: PoolKey) {
+        self.inner
+            .lock_buckets()
+            .entry(key)
+            .or_insert_with(PoolBucket::new)
+            .raise_target(self.inner.settings.floor);
         self.inner.wake_refill();
     }
 
-    pub(crate) fn levels(&self) -> Vec<ShelfReading> {
-        let shelves = self.inner.shelves();
-        shelves.iter().map(|(key, shelf)| shelf.reading(key.language)).collect()
+    pub(crate) fn bucket_readings(&self) -> Vec<BucketReading> {
+        let shelves = self.inner.lock_buckets();
+        shelves.iter().map(|(key, shelf)| shelf.to_reading(key.language)).collect()
     }
 
     /// How many cells and templates wait for runs to come.
-    pub(crate) fn held(&self) -> usize {
-        self.levels().iter().map(|shelf| shelf.parked + shelf.templates).sum()
+    pub(crate) fn count_held(&self) -> usize {
+        self.bucket_readings().iter().map(|shelf| shelf.parked + shelf.templates).sum()
     }
 
     /// Whether every shelf holds what it should.
     pub(crate) fn is_full(&self) -> bool {
-        self.inner.shelves().values().all(Shelf::is_full)
+        self.inner.lock_buckets().values().all(PoolBucket::is_full)
     }
 
     /// Ends the refilling task. The parked cells go when the spawner does.
@@ -187,67 +191,67 @@ impl Pool {
 }
 
 /// What the refilling task does next.
-enum Work {
-    Template(Key),
-    Cell(Key, Option<Arc<Template>>),
+enum RefillWork {
+    Template(PoolKey),
+    Cell(PoolKey, Option<Arc<Template>>),
 }
 
-impl Inner {
-    fn shelves(&self) -> MutexGuard<'_, HashMap<Key, Shelf>> {
+impl PoolInner {
+    fn lock_buckets(&self) -> MutexGuard<'_, HashMap<PoolKey, PoolBucket>> {
         // A panic elsewhere leaves the shelves as good as they were.
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake_refill(&self) {
         self.wake.iter().for_each(Notify::notify_one);
     }
 
-    async fn refill(self: Arc<Self>, lane: RefillLane) {
+    async fn run_refill_lane(self: Arc<Self>, lane: RefillLane) {
         let mut turn = 0_usize;
         loop {
             // Also without a sign: cells die, configurations fall out of use.
             let _ = timeout(ROUND, self.wake[lane as usize].notified()).await;
             if lane == RefillLane::Forks {
-                self.look_over().await;
+                self.prune_buckets().await;
             }
-            while let Some(work) = self.next(turn, lane) {
+            while let Some(work) = self.next_work(turn, lane) {
                 turn = turn.wrapping_add(1);
-                self.work(work).await;
+                self.refill_one(work).await;
             }
         }
     }
 
     /// Buries dead cells, and lets go of what is not used any more.
-    async fn look_over(&self) {
+    async fn prune_buckets(&self) {
         let ended: Vec<CellId> = {
-            let mut shelves = self.shelves();
+            let mut shelves = self.lock_buckets();
             let mut ended = Vec::new();
             for shelf in shelves.values_mut() {
-                ended.extend(shelf.look_over(&self.settings));
-                self.metrics.died_parked.fetch_add(shelf.buried(), Ordering::Relaxed);
+                ended.extend(shelf.prune_surplus(&self.settings));
+                self.metrics.died_parked.fetch_add(shelf.take_dead_count(), Ordering::Relaxed);
             }
-            shelves.retain(|_, shelf| !shelf.is_forgotten(&self.settings));
+            shelves.retain(|_, shelf| !shelf.is_unused(&self.settings));
             ended
         };
         for cell in ended {
-            self.spawner.kill(cell).await;
+            self.spawner.kill_cell(cell).await;
         }
     }
 
     /// The next thing to do, shelf by shelf in turn, so that a busy one does not starve another.
-    fn next(&self, turn: usize, lane: RefillLane) -> Option<Work> {
-        let shelves = self.shelves();
-        let parked: usize = shelves.values().map(Shelf::parked).sum();
+    fn next_work(&self, turn: usize, lane: RefillLane) -> Option<RefillWork> {
+        let shelves = self.lock_buckets();
+        let parked: usize = shelves.values().map(PoolBucket::parked_count).sum();
         let running = self.running.load(Ordering::Relaxed);
         // Cells that are neither parked nor running are being torn down: let that catch up.
-        let dying = self.spawner.alive().saturating_sub(parked + running);
-        let memory: u64 = shelves.values().map(Shelf::memory).sum();
+        let dying = self.spawner.count_alive().saturating_sub(parked + running);
+        let memory: u64 = shelves.values().map(PoolBucket::parked_memory).sum();
         if dying > BACKLOG || memory > self.settings.memory.bytes() {
             return None;
         }
         let room_for_template = self.has_room_for_template(&shelves);
-        let mut keys: Vec<&Key> = shelves.keys().collect();
-        let order = |key: &&Key| (key.language, key.config.memory, key.config.disk);
+        let mut keys: Vec<&PoolKey> = shelves.keys().collect();
+        let order = |key: &&PoolKey| (key.language, key.config.memory, key.config.disk);
         keys.sort_by(|one, other| {
             order(one).cmp(&order(other)).then_with(|| one.group.cmp(&other.group))
         });
@@ -255,59 +259,64 @@ impl Inner {
         let in_turn = (0..len).map(|at| keys[(at + turn) % len]);
         let mut work = in_turn.filter_map(|key| {
             let shelf = &shelves[key];
-            let template = shelf.template();
+            let template = shelf.living_template();
             let starts = lane == RefillLane::Starts;
             let templated = key.language == Language::Python && key.template;
             let may_have_one = room_for_template || shelf.has_template();
             if starts && templated && may_have_one && shelf.needs_template(&self.settings) {
-                return Some(Work::Template(key.clone()));
+                return Some(RefillWork::Template(key.clone()));
             }
             if starts == template.is_some() {
                 return None;
             }
             // With work under way, only an empty shelf is worth its time.
-            let worth = shelf.wants_more() && (running < 2 || shelf.parked() < self.settings.floor);
-            worth.then(|| Work::Cell(key.clone(), template))
+            let worth =
+                shelf.wants_more() && (running < 2 || shelf.parked_count() < self.settings.floor);
+            worth.then(|| RefillWork::Cell(key.clone(), template))
         });
         work.next()
     }
 
     /// Whether one more group may have a template of its own. Without, each of its runs has an
     /// interpreter of its own: slower, and nothing is shared with other groups.
-    fn has_room_for_template(&self, shelves: &HashMap<Key, Shelf>) -> bool {
-        let all = || shelves.values().map(Shelf::template_memory);
+    fn has_room_for_template(&self, shelves: &HashMap<PoolKey, PoolBucket>) -> bool {
+        let all = || shelves.values().map(PoolBucket::template_memory);
         let next = all().filter(|bytes| *bytes > 0).max().unwrap_or(USUAL_TEMPLATE);
         all().sum::<u64>() + next <= self.settings.memory.bytes() / TEMPLATE_SHARE
     }
 
-    async fn work(&self, work: Work) {
+    async fn refill_one(&self, work: RefillWork) {
         match work {
-            Work::Template(key) => {
+            RefillWork::Template(key) => {
                 let started = Template::start(&self.spawner, &key.config, &key.preload).await;
-                if let Some(shelf) = self.shelves().get_mut(&key) {
+                if let Some(shelf) = self.lock_buckets().get_mut(&key) {
                     shelf.put_template(started);
                 }
                 // The first cells of it are for the other task.
                 self.wake_refill();
             }
-            Work::Cell(key, template) => {
-                let parked = self.park(&key, template.as_deref()).await;
-                if let Some(shelf) = self.shelves().get_mut(&key) {
-                    shelf.put(parked, &self.settings);
+            RefillWork::Cell(key, template) => {
+                let parked = self.park_cell(&key, template.as_deref()).await;
+                if let Some(shelf) = self.lock_buckets().get_mut(&key) {
+                    shelf.put_cell(parked, &self.settings);
                 }
             }
         }
     }
 
-    async fn park(&self, key: &Key, template: Option<&Template>) -> Result<Cell, RunError> {
+    async fn park_cell(
+        &self,
+        key: &PoolKey,
+        template: Option<&Template>,
+    ) -> Result<Cell, RunError> {
         match template {
-            Some(template) => template.park(&self.spawner, &key.config).await,
-            None => warm::park(&self.spawner, &key.config, key.language).await,
+            Some(template) => template.fork_parked(&self.spawner, &key.config).await,
+            None => warm::start_parked_cell(&self.spawner, &key.config, key.language).await,
         }
     }
 }
 
 /// When a shelf may try again after a failure.
-pub(crate) fn pause(failures: u32) -> Instant {
+pub(crate) fn retry_time(failures: u32) -> Instant {
     Instant::now() + Duration::from_millis(250 << failures.min(8))
 }

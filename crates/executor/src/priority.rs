@@ -27,7 +27,7 @@ struct PriorityState {
 impl CpuPriority {
     /// Whether the run takes only the processor time that others leave.
     pub fn yield_to_others(&self, yields: bool) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if state.yields == yields {
             return;
         }
@@ -36,8 +36,8 @@ impl CpuPriority {
     }
 
     /// Gives the run its cell. Without a file, the host has no such switch.
-    pub(crate) fn attach(&self, file: Option<File>) {
-        let mut state = self.state();
+    pub(crate) fn attach_cgroup(&self, file: Option<File>) {
+        let mut state = self.lock_state();
         state.file = file;
         if state.yields {
             state.apply();
@@ -46,14 +46,14 @@ impl CpuPriority {
 
     /// The run is over: its cgroup may become that of another. What is left of the cell is taken
     /// apart on equal terms, or dying cells would pile up on a busy host.
-    pub(crate) fn detach(&self) {
-        let mut state = self.state();
+    pub(crate) fn detach_cgroup(&self) {
+        let mut state = self.lock_state();
         if let Some(file) = state.file.take().filter(|_| state.yields) {
-            set_idle(&file, false);
+            set_cpu_idle(&file, false);
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, PriorityState> {
+    fn lock_state(&self) -> MutexGuard<'_, PriorityState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -61,12 +61,12 @@ impl CpuPriority {
 impl PriorityState {
     fn apply(&self) {
         if let Some(file) = &self.file {
-            set_idle(file, self.yields);
+            set_cpu_idle(file, self.yields);
         }
     }
 }
 
 /// Sets `cpu.idle`. A cgroup that is gone already has no use for it.
-pub(crate) fn set_idle(file: &File, idle: bool) {
+pub(crate) fn set_cpu_idle(file: &File, idle: bool) {
     let _ = file.write_all_at(if idle { b"1" } else { b"0" }, 0);
 }

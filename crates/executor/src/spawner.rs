@@ -6,22 +6,22 @@
 //! `packer` reads what a run has written, `linked` finds the other names of what it changed,
 //! `protocol` is what is said.
 
-mod bells;
+pub(crate) mod cell_exit;
+pub(crate) mod cell_meter;
+mod cell_record;
 pub(crate) mod client;
-pub(crate) mod gone;
-mod ground;
-mod held;
-pub(crate) mod homes;
+mod event_loop;
+mod hard_links;
+pub(crate) mod home_mounter;
 mod host_ids;
-mod keeper;
-mod linked;
-pub(crate) mod meter;
+mod host_setup;
 mod packer;
-mod plans;
+mod plan_cache;
+mod poller;
+mod prepared;
 pub(crate) mod protocol;
-mod stock;
-mod templates;
-mod worker;
+mod supervisor;
+mod template_connection;
 
-pub use client::Process;
-pub use keeper::{NotASpawner, run, run_with};
+pub use client::SpawnerProcess;
+pub use supervisor::{NotASpawner, run_spawner, run_spawner_with};

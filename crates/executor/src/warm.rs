@@ -12,8 +12,8 @@ use std::{
 };
 
 use cloche_jail::{
-    init::Report,
-    job::{self, Exec},
+    init::CellReport,
+    job_writer::{self, ExecProgram},
 };
 use cloche_model::Language;
 use tokio::{
@@ -22,15 +22,15 @@ use tokio::{
 };
 
 use crate::{
-    attach,
     cell::{self, Cell},
-    drive::wall_error,
+    cell_run::wall_error,
     executor::RunError,
     image::{HOME, NODE_START},
+    job_builder,
     spawner::{
-        client::{Source, Spawner},
-        gone::Gone,
-        protocol::{CellConfig, CellId, Kind},
+        cell_exit::CellExit,
+        client::{CellSource, SpawnerClient},
+        protocol::{CellConfig, CellId, SpawnKind},
     },
 };
 
@@ -79,12 +79,12 @@ pub const DEFAULT_PRELOAD: [&str; 34] = [
 ];
 
 /// Starts a cell from nothing and has it wait as its language allows.
-pub(crate) async fn park(
-    spawner: &Spawner,
+pub(crate) async fn start_parked_cell(
+    spawner: &SpawnerClient,
     config: &CellConfig,
     language: Language,
 ) -> Result<Cell, RunError> {
-    let mut cell = cell::start(spawner, config, Source::Nothing(Kind::Cell)).await?;
+    let mut cell = cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Cell)).await?;
     match start_job(language)? {
         Some(job) => {
             // The start of an interpreter for later must not take time from programs that run.
@@ -103,30 +103,35 @@ fn start_job(language: Language) -> Result<Option<Vec<u8>>, RunError> {
     let variables = match language {
         Language::Bash => return Ok(None),
         Language::Python => {
-            job::file(&mut out, "usercustomize.py", 0o600, PYTHON_START)?;
+            job_writer::append_file(&mut out, "usercustomize.py", 0o600, PYTHON_START)?;
             vec![("PYTHONPATH", HOME.to_owned()), ("CLOCHE_START", "single".to_owned())]
         }
         Language::Node => vec![("NODE_OPTIONS", format!("--require={NODE_START}"))],
     };
-    job::exec(&mut out, &exec(language, variables)?)?;
+    job_writer::append_exec(&mut out, &interpreter_exec(language, variables)?)?;
     Ok(Some(out))
 }
 
-fn exec(language: Language, variables: Vec<(&str, String)>) -> Result<Exec, RunError> {
-    let interpreter = attach::interpreter(language).ok_or(RunError::NoInterpreter(language))?;
+fn interpreter_exec(
+    language: Language,
+    variables: Vec<(&str, String)>,
+) -> Result<ExecProgram, RunError> {
+    let interpreter =
+        job_builder::find_interpreter(language).ok_or(RunError::NoInterpreter(language))?;
     let more = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
-    let mut env = attach::base_variables();
+    let mut env = job_builder::base_env_strings();
     env.extend(more.filter_map(|pair| CString::new(pair).ok()));
-    let start = Exec { env, keeps_job: true, ..attach::main_exec(language, &interpreter) };
-    Ok(if language == Language::Node { started_elsewhere(start) } else { start })
+    let start =
+        ExecProgram { env, keeps_job: true, ..job_builder::main_exec(language, &interpreter) };
+    Ok(if language == Language::Node { started_in_root(start) } else { start })
 }
 
 /// Node.js looks for a package where it is started, and remembers that there was none: so not in
 /// the home, where one may come with the job. It goes home by itself.
-fn started_elsewhere(start: Exec) -> Exec {
+fn started_in_root(start: ExecProgram) -> ExecProgram {
     let by = [c"env", c"-C", c"/"].into_iter().map(CString::from);
     let args = by.chain(start.args).collect();
-    Exec { program: c"/usr/bin/env".into(), args, ..start }
+    ExecProgram { program: c"/usr/bin/env".into(), args, ..start }
 }
 
 /// Sends the start job and waits for the interpreter's one byte.
@@ -137,25 +142,25 @@ async fn wait_for_interpreter(cell: &mut Cell, job: &[u8]) -> Result<(), RunErro
     };
     match timeout(START_LIMIT, ready).await {
         Ok(Ok(_)) => Ok(()),
-        _ => Err(why_not(cell).await),
+        _ => Err(start_failure(cell).await),
     }
 }
 
 /// Waits until pid 1 has said that every wall is up.
 pub(crate) async fn wait_for_walls(cell: &mut Cell) -> Result<(), RunError> {
-    match timeout(START_LIMIT, cell.control.ready()).await {
+    match timeout(START_LIMIT, cell.control.wait_until_ready()).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(Some(Report::Failed(wall, errno)))) => Err(wall_error(&wall, errno)),
+        Ok(Err(Some(CellReport::Failed(wall, errno)))) => Err(wall_error(&wall, errno)),
         _ => Err(RunError::CellLost),
     }
 }
 
 /// The reason a cell did not get ready, if it gave one.
-async fn why_not(cell: &mut Cell) -> RunError {
+async fn start_failure(cell: &mut Cell) -> RunError {
     loop {
-        match timeout(START_LIMIT, cell.control.report()).await {
-            Ok(Some(Report::Ready)) => {}
-            Ok(Some(Report::Failed(wall, errno))) => return wall_error(&wall, errno),
+        match timeout(START_LIMIT, cell.control.next_report()).await {
+            Ok(Some(CellReport::Ready)) => {}
+            Ok(Some(CellReport::Failed(wall, errno))) => return wall_error(&wall, errno),
             _ => return RunError::CellLost,
         }
     }
@@ -169,13 +174,13 @@ pub(crate) struct Template {
     /// What it takes, read when it had imported everything.
     memory: u64,
     /// Cells of its that are alive: they end with it, so it may not end before them.
-    cells: Mutex<Vec<Gone>>,
+    children: Mutex<Vec<CellExit>>,
 }
 
 impl Template {
     /// Starts one and waits until it has imported what it should.
     pub(crate) async fn start(
-        spawner: &Spawner,
+        spawner: &SpawnerClient,
         config: &CellConfig,
         preload: &[String],
     ) -> Result<Self, RunError> {
@@ -187,19 +192,20 @@ impl Template {
             ("CLOCHE_PRELOAD", modules.join(" ")),
         ];
         let mut out = Vec::new();
-        job::file(&mut out, "usercustomize.py", 0o644, PYTHON_START)?;
-        job::file(&mut out, "template.so", 0o755, TEMPLATE_LIBRARY)?;
-        job::exec(&mut out, &exec(Language::Python, variables)?)?;
-        let mut cell = cell::start(spawner, config, Source::Nothing(Kind::Template)).await?;
+        job_writer::append_file(&mut out, "usercustomize.py", 0o644, PYTHON_START)?;
+        job_writer::append_file(&mut out, "template.so", 0o755, TEMPLATE_LIBRARY)?;
+        job_writer::append_exec(&mut out, &interpreter_exec(Language::Python, variables)?)?;
+        let mut cell =
+            cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Template)).await?;
         if let Err(error) = wait_for_interpreter(&mut cell, &out).await {
-            let said = cell.said();
+            let said = cell.read_stderr();
             tracing::warn!(%error, said, "no template: interpreters are started one by one");
-            spawner.kill(cell.id).await;
+            spawner.kill_cell(cell.id).await;
             return Err(error);
         }
         let memory = cell.meter.read().unwrap_or_default().peak.max(1 << 20);
         let (born, forks) = (Instant::now(), AtomicU32::new(0));
-        Ok(Self { cell, born, forks, memory, cells: Mutex::default() })
+        Ok(Self { cell, born, forks, memory, children: Mutex::default() })
     }
 
     pub(crate) const fn memory(&self) -> u64 {
@@ -211,14 +217,14 @@ impl Template {
     }
 
     /// Forks a cell; it takes its job when it is ready.
-    pub(crate) async fn fork(
+    pub(crate) async fn fork_cell(
         &self,
-        spawner: &Spawner,
+        spawner: &SpawnerClient,
         config: &CellConfig,
     ) -> Result<Cell, RunError> {
         self.forks.fetch_add(1, Ordering::Relaxed);
-        let cell = cell::start(spawner, config, Source::Template(self.id())).await?;
-        let mut cells = self.cells();
+        let cell = cell::spawn_cell(spawner, config, CellSource::Template(self.id())).await?;
+        let mut cells = self.lock_children();
         // Looked through only when it would grow: the list stays about as long as there are cells.
         if cells.len() == cells.capacity() {
             cells.retain(|cell| !cell.is_over());
@@ -229,12 +235,12 @@ impl Template {
     }
 
     /// Forks a cell and waits until it is parked.
-    pub(crate) async fn park(
+    pub(crate) async fn fork_parked(
         &self,
-        spawner: &Spawner,
+        spawner: &SpawnerClient,
         config: &CellConfig,
     ) -> Result<Cell, RunError> {
-        let mut cell = self.fork(spawner, config).await?;
+        let mut cell = self.fork_cell(spawner, config).await?;
         wait_for_interpreter(&mut cell, &[]).await?;
         Ok(cell)
     }
@@ -246,13 +252,13 @@ impl Template {
 
     /// Whether nothing would end with it.
     pub(crate) fn is_childless(&self) -> bool {
-        let mut cells = self.cells();
+        let mut cells = self.lock_children();
         cells.retain(|cell| !cell.is_over());
         cells.is_empty()
     }
 
-    fn cells(&self) -> MutexGuard<'_, Vec<Gone>> {
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_children(&self) -> MutexGuard<'_, Vec<CellExit>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it has ended.

@@ -15,10 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_engine::{Admitted, DispatchError, Dispatcher, Engine, EngineConfig, Snapshot};
+use cloche_engine::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, Engine, EngineConfig};
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use cloche_model::{
-    Captured, Delivery, Ending, ExecuteRequest, Outcome, OutputChunk, Timings, Usage, Written,
+    CapturedStream, DeliveryMode, ExecuteRequest, HomeWrites, OutputChunk, RunEnding, RunOutcome,
+    RunTimings, RunUsage,
 };
 use futures::future::BoxFuture;
 use tokio::{
@@ -37,29 +38,29 @@ struct Instantly;
 impl Dispatcher for Instantly {
     fn dispatch(
         &self,
-        run: Admitted,
+        run: AdmittedRun,
         _: mpsc::Sender<OutputChunk>,
         _: CancellationToken,
-    ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+    ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>> {
         Box::pin(async move {
             drop(run.into_spec());
-            Ok(Outcome {
-                ending: Ending::Exited(0),
-                stdout: Captured::whole(b"1\n".to_vec()),
-                stderr: Captured::default(),
-                usage: Usage::default(),
-                written: Written::default(),
-                timings: Timings::default(),
+            Ok(RunOutcome {
+                ending: RunEnding::Exited(0),
+                stdout: CapturedStream::from_bytes(b"1\n".to_vec()),
+                stderr: CapturedStream::default(),
+                usage: RunUsage::default(),
+                written: HomeWrites::default(),
+                timings: RunTimings::default(),
             })
         })
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_ready(&self) -> Result<(), String> {
         Ok(())
     }
 
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::default()
+    fn current_load(&self) -> DispatcherLoad {
+        DispatcherLoad::default()
     }
 }
 
@@ -81,10 +82,10 @@ async fn through_the_engine(engine: &Engine, key: &str) {
     let begun = Instant::now();
     for n in 0..WARM_UP + RUNS {
         let start = Instant::now();
-        let caller = engine.caller(key).await.unwrap();
+        let caller = engine.find_caller(key).await.unwrap();
         let request = ExecuteRequest { code: "print(1)".to_owned(), ..ExecuteRequest::default() };
-        let started = engine.execute(&caller, request, Delivery::Inline).await.unwrap();
-        started.over().await.unwrap();
+        let started = engine.start_execution(&caller, request, DeliveryMode::Inline).await.unwrap();
+        started.wait_until_over().await.unwrap();
         if n >= WARM_UP {
             times.push(start.elapsed());
         }

@@ -8,16 +8,16 @@ use cloche_engine::{Caller, Engine, Refusal};
 use cloche_model::{ErrorCode, KeyId, Team};
 use url::form_urlencoded;
 
-use crate::{body::BodyOwner, error::ApiError, router::Doors};
+use crate::{body::BodyOwner, error::ApiError, router::AppState};
 
 /// Whoever holds a good API key.
-pub(crate) struct Key(pub(crate) Caller);
+pub(crate) struct ApiKeyAuth(pub(crate) Caller);
 
 /// Whoever holds the admin token.
-pub(crate) struct Admin;
+pub(crate) struct AdminAuth;
 
 /// Whoever may act for a team: its key, or the admin token with `?team=`.
-pub(crate) struct Member {
+pub(crate) struct TeamAuth {
     pub(crate) team: Team,
     pub(crate) key: Option<KeyId>,
 }
@@ -30,57 +30,57 @@ const DEFAULT_TEAM: &str = "default";
 /// The one part of the path that varies. One that cannot be read names nothing.
 pub(crate) struct PathId(pub(crate) String);
 
-impl FromRequestParts<Doors> for Key {
+impl FromRequestParts<AppState> for ApiKeyAuth {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
         let engine: &Engine = &doors.engine;
-        let caller = engine.caller(bearer(parts)?).await?;
+        let caller = engine.find_caller(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
         Ok(Self(caller))
     }
 }
 
-impl FromRequestParts<Doors> for Admin {
+impl FromRequestParts<AppState> for AdminAuth {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
-        doors.engine.admin(bearer(parts)?).await?;
+    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
+        doors.engine.check_admin_token(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         Ok(Self)
     }
 }
 
-impl FromRequestParts<Doors> for Member {
+impl FromRequestParts<AppState> for TeamAuth {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
-        let token = bearer(parts)?;
+    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
+        let token = bearer_token(parts)?;
         if !token.starts_with(ADMIN_PREFIX) {
-            let caller = doors.engine.caller(token).await?;
+            let caller = doors.engine.find_caller(token).await?;
             parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
             return Ok(Self { team: caller.team.clone(), key: Some(caller.key.id.clone()) });
         }
-        doors.engine.admin(token).await?;
+        doors.engine.check_admin_token(token).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "team");
         let team = named.map_or(DEFAULT_TEAM.into(), |(_, value)| value);
-        Ok(Self { team: doors.engine.team(&team).await?, key: None })
+        Ok(Self { team: doors.engine.find_team(&team).await?, key: None })
     }
 }
 
-impl FromRequestParts<Doors> for PathId {
+impl FromRequestParts<AppState> for PathId {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &Doors) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
         let path = Path::<String>::from_request_parts(parts, doors).await;
         path.map(|Path(id)| Self(id)).map_err(|_| ApiError::not_found())
     }
 }
 
 /// The token of `Authorization: Bearer TOKEN`.
-fn bearer(parts: &Parts) -> Result<&str, ApiError> {
+fn bearer_token(parts: &Parts) -> Result<&str, ApiError> {
     let value = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = value.and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;

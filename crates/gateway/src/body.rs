@@ -43,11 +43,11 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let config = GatewayConfig::from_ref(state);
-        check_type(request.headers())?;
+        check_content_type(request.headers())?;
         let (parts, body) = request.into_parts();
         let pool = MemoryPool::from_ref(state);
-        let (bytes, memory) = read_within(&parts, body, &config, &pool).await?;
-        Ok(Self(parse(&bytes)?, memory))
+        let (bytes, memory) = read_within_limits(&parts, body, &config, &pool).await?;
+        Ok(Self(parse_json(&bytes)?, memory))
     }
 }
 
@@ -68,7 +68,7 @@ where
 }
 
 /// The bytes of a body that is not too large and not too slow, and the memory for them.
-pub(crate) async fn read_within(
+pub(crate) async fn read_within_limits(
     parts: &Parts,
     body: Body,
     config: &GatewayConfig,
@@ -78,14 +78,14 @@ pub(crate) async fn read_within(
     let length = check_length(&parts.headers, limit)?;
     // Before a byte is read: what cannot be held stays with the client.
     let first = COPIES * length.unwrap_or(STEP) as u64;
-    let memory = pool.reserve(owner(&parts.extensions), first, MEMORY_WAIT).await;
-    let memory = memory.map_err(no_memory)?;
+    let memory = pool.reserve(body_owner(&parts.extensions), first, MEMORY_WAIT).await;
+    let memory = memory.map_err(memory_shortage_error)?;
     let pace = BodyPace::new(config.body_timeout, config.body_rate);
     let mut bytes = Vec::with_capacity(length.unwrap_or_default());
-    read(body, limit, pace, |piece: &Bytes| {
+    read_frames(body, limit, pace, |piece: &Bytes| {
         let wanted = bytes.len() + piece.len();
         if length.is_none() && COPIES * wanted as u64 > memory.bytes() {
-            memory.grow(COPIES * STEP.max(piece.len()) as u64).map_err(no_memory)?;
+            memory.grow(COPIES * STEP.max(piece.len()) as u64).map_err(memory_shortage_error)?;
         }
         bytes.extend_from_slice(piece);
         Ok(())
@@ -94,15 +94,15 @@ pub(crate) async fn read_within(
     Ok((bytes.into(), memory))
 }
 
-fn owner(extensions: &Extensions) -> &str {
+fn body_owner(extensions: &Extensions) -> &str {
     extensions.get::<BodyOwner>().map_or("", |BodyOwner(owner)| owner)
 }
 
-fn no_memory(shortage: MemoryShortage) -> ApiError {
+fn memory_shortage_error(shortage: MemoryShortage) -> ApiError {
     refuse_memory(shortage, "read the body").into()
 }
 
-fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
     let (top, sub) = kind.split_once('/').unwrap_or_default();
@@ -121,15 +121,15 @@ fn check_length(headers: &HeaderMap, limit: usize) -> Result<Option<usize>, ApiE
         return Ok(None);
     };
     let fits = usize::try_from(length).ok().filter(|length| *length <= limit);
-    fits.map(Some).ok_or_else(|| too_large(limit))
+    fits.map(Some).ok_or_else(|| too_large_error(limit))
 }
 
-fn too_large(limit: usize) -> ApiError {
+fn too_large_error(limit: usize) -> ApiError {
     let message = format!("the body exceeds {limit} bytes");
     ApiError::Http(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
 }
 
-async fn read(
+async fn read_frames(
     mut body: Body,
     limit: usize,
     mut pace: BodyPace,
@@ -137,20 +137,20 @@ async fn read(
 ) -> Result<(), ApiError> {
     let mut length = 0;
     loop {
-        let frame = pace.wait_for(body.frame()).await.map_err(|_| too_slow())?;
+        let frame = pace.wait_for(body.frame()).await.map_err(|_| too_slow_error())?;
         let Some(frame) = frame else { return Ok(()) };
-        let unreadable = |_| invalid("the body could not be read to its end".to_owned());
+        let unreadable = |_| invalid_body_error("the body could not be read to its end".to_owned());
         let Ok(piece) = frame.map_err(unreadable)?.into_data() else { continue };
         length += piece.len();
         if length > limit {
-            return Err(too_large(limit));
+            return Err(too_large_error(limit));
         }
-        pace.count(piece.len());
+        pace.count_received(piece.len());
         keep(&piece)?;
     }
 }
 
-fn too_slow() -> ApiError {
+fn too_slow_error() -> ApiError {
     let message = "the body did not arrive in time".to_owned();
     ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
 }
@@ -168,36 +168,38 @@ pub(crate) fn shorten_reason(mut reason: String) -> String {
     reason
 }
 
-fn invalid(message: String) -> ApiError {
+fn invalid_body_error(message: String) -> ApiError {
     let message = shorten_reason(message);
     ApiError::Http(StatusCode::BAD_REQUEST, "validation_error", message)
 }
 
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    match shape(bytes) {
+pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    match measure_shape(bytes) {
         BodyShape::Fine => {}
         BodyShape::Deep => {
-            return Err(invalid(format!("the body is nested deeper than {MAX_DEPTH} levels")));
+            return Err(invalid_body_error(format!(
+                "the body is nested deeper than {MAX_DEPTH} levels"
+            )));
         }
         BodyShape::Crowded => {
-            return Err(invalid(format!("the body has more than {MAX_VALUES} values")));
+            return Err(invalid_body_error(format!("the body has more than {MAX_VALUES} values")));
         }
     }
     // Serde would also take a list for an object, field by field.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
-        return Err(invalid("the body must be a JSON object".to_owned()));
+        return Err(invalid_body_error("the body must be a JSON object".to_owned()));
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         let reason = error.into_inner();
         if !reason.is_data() {
-            return invalid(format!("the body is not JSON: {reason}"));
+            return invalid_body_error(format!("the body is not JSON: {reason}"));
         }
         let place = if path == "." { "the body".to_owned() } else { path };
-        invalid(format!("{place}: {reason}"))
+        invalid_body_error(format!("{place}: {reason}"))
     })?;
-    json.end().map_err(|error| invalid(format!("the body: {error}")))?;
+    json.end().map_err(|error| invalid_body_error(format!("the body: {error}")))?;
     Ok(value)
 }
 
@@ -214,7 +216,7 @@ pub(crate) enum BodyShape {
 
 /// Counts brackets and commas outside of strings. Fields without a name in the contract are skipped
 /// without recursion, so the parser's own limit does not see them.
-pub(crate) fn shape(bytes: &[u8]) -> BodyShape {
+pub(crate) fn measure_shape(bytes: &[u8]) -> BodyShape {
     let (mut depth, mut values, mut in_string, mut escaped) = (0_usize, 0_usize, false, false);
     for byte in bytes {
         match byte {
@@ -249,7 +251,7 @@ mod tests {
             count: u32,
         }
         let body = format!("{{\"count\": \"{}\"}}", "ä".repeat(100_000));
-        let Err(ApiError::Http(_, _, message)) = parse::<Counted>(body.as_bytes()) else {
+        let Err(ApiError::Http(_, _, message)) = parse_json::<Counted>(body.as_bytes()) else {
             panic!("a text is no number");
         };
         assert!(message.starts_with("count: invalid type: string"), "{message}");
@@ -259,15 +261,15 @@ mod tests {
     #[test]
     fn brackets_in_strings_are_not_depth() {
         let text = format!("{{\"code\": \"{}\"}}", "[\\\"{,".repeat(500_000));
-        assert_eq!(shape(text.as_bytes()), BodyShape::Fine);
-        assert_eq!(shape("[".repeat(65).as_bytes()), BodyShape::Deep);
-        assert_eq!(shape("[".repeat(64).as_bytes()), BodyShape::Fine);
+        assert_eq!(measure_shape(text.as_bytes()), BodyShape::Fine);
+        assert_eq!(measure_shape("[".repeat(65).as_bytes()), BodyShape::Deep);
+        assert_eq!(measure_shape("[".repeat(64).as_bytes()), BodyShape::Fine);
     }
 
     #[test]
     fn lists_of_empty_values_are_too_crowded() {
         let list = |count| format!("[{}0]", "0,".repeat(count));
-        assert_eq!(shape(list(MAX_VALUES).as_bytes()), BodyShape::Crowded);
-        assert_eq!(shape(list(MAX_VALUES - 1).as_bytes()), BodyShape::Fine);
+        assert_eq!(measure_shape(list(MAX_VALUES).as_bytes()), BodyShape::Crowded);
+        assert_eq!(measure_shape(list(MAX_VALUES - 1).as_bytes()), BodyShape::Fine);
     }
 }

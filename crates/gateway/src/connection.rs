@@ -20,20 +20,20 @@ use tower::ServiceExt;
 
 use crate::GatewayConfig;
 use stall::StallGuard;
-use watch::{ConnectionWatch, Silence, WatchedBody};
+use watch::{ConnectionTimeout, ConnectionWatch, WatchedBody};
 
 /// How often an HTTP/2 connection is asked whether it is still there, and how long it may take.
-const PING: std::time::Duration = std::time::Duration::from_secs(20);
+const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(20);
 /// Requests at once on one HTTP/2 connection.
-const STREAMS: u32 = 100;
+const MAX_STREAMS: u32 = 100;
 /// The most bytes of all headers of a request.
-const HEADERS: u32 = 64 << 10;
+const MAX_HEADER_BYTES: u32 = 64 << 10;
 /// Bytes that a client may send ahead of what is read, on a stream and on a connection.
-const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
+const RECEIVE_WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
 /// Bytes of an answer that wait for a stream's client.
 const SEND_BUFFER: usize = 64 << 10;
 /// Streams that a client may open and reset before any is looked at.
-const RESETS: usize = 20;
+const MAX_PENDING_RESETS: usize = 20;
 
 /// Serves a connection until it ends, its client keeps still for too long, or `shutdown` fires.
 pub(crate) async fn serve_connection(
@@ -47,13 +47,13 @@ pub(crate) async fn serve_connection(
     let watch = Arc::new(ConnectionWatch::new());
     let watching = Arc::clone(&watch);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (app, visit) = (app.clone(), watching.enter());
+        let (app, visit) = (app.clone(), watching.begin_request());
         async move {
             let Ok(response) = app.oneshot(request.map(Body::new)).await;
             Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, visit)))
         }
     });
-    let builder = builder(config);
+    let builder = connection_builder(config);
     let io = TokioIo::new(StallGuard::new(stream, config.write_timeout));
     let mut connection = pin!(builder.serve_connection(io, service));
     let ended = tokio::select! {
@@ -62,12 +62,12 @@ pub(crate) async fn serve_connection(
             connection.as_mut().graceful_shutdown();
             tokio::select! {
                 ended = connection.as_mut() => Some(ended),
-                _ = watch.silence(config) => None,
+                _ = watch.wait_for_timeout(config) => None,
             }
         }
-        silence = watch.silence(config) => {
+        silence = watch.wait_for_timeout(config) => {
             // A client that does not read would not hear a farewell either.
-            if silence == Silence::Idle {
+            if silence == ConnectionTimeout::Idle {
                 connection.as_mut().graceful_shutdown();
                 let _ = timeout(config.linger, connection.as_mut()).await;
             }
@@ -82,23 +82,23 @@ pub(crate) async fn serve_connection(
 
 /// Both protocols. Of floods of CONTINUATION frames and of resets the libraries take no more than these
 /// settings say: headers are counted while they come, and a connection that resets too much is closed.
-fn builder(config: &GatewayConfig) -> Builder<TokioExecutor> {
+fn connection_builder(config: &GatewayConfig) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(config.header_timeout)
-        .max_buf_size(HEADERS as usize);
+        .max_buf_size(MAX_HEADER_BYTES as usize);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING)
-        .keep_alive_timeout(PING)
-        .max_concurrent_streams(STREAMS)
-        .max_header_list_size(HEADERS)
-        .initial_stream_window_size(WINDOWS.0)
-        .initial_connection_window_size(WINDOWS.1)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .initial_stream_window_size(RECEIVE_WINDOWS.0)
+        .initial_connection_window_size(RECEIVE_WINDOWS.1)
         .max_send_buf_size(SEND_BUFFER)
-        .max_pending_accept_reset_streams(RESETS);
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS);
     builder
 }

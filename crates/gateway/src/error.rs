@@ -10,7 +10,7 @@ use axum::{
 use cloche_engine::Refusal;
 use cloche_model::{ErrorCode, Invalid};
 
-use crate::wire::ErrorBody;
+use crate::api_types::ErrorBody;
 
 /// The header that names an execution.
 pub(crate) const TRACE_ID: &str = "x-trace-id";
@@ -29,16 +29,18 @@ impl ApiError {
         Self::Http(StatusCode::NOT_FOUND, "not_found", "no such resource".to_owned())
     }
 
-    fn parts(&self) -> (StatusCode, &'static str, &str) {
+    fn response_parts(&self) -> (StatusCode, &'static str, &str) {
         match self {
             Self::Http(status, code, message) => (*status, code, message),
-            Self::Refused(refusal) => (status(refusal.code), refusal.code.name(), &refusal.message),
+            Self::Refused(refusal) => {
+                (http_status(refusal.code), refusal.code.name(), &refusal.message)
+            }
         }
     }
 }
 
 /// The status of each kind of refusal.
-fn status(code: ErrorCode) -> StatusCode {
+fn http_status(code: ErrorCode) -> StatusCode {
     match code {
         ErrorCode::Validation => StatusCode::BAD_REQUEST,
         ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -67,7 +69,7 @@ impl From<Invalid> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let (status, code, message) = self.parts();
+        let (status, code, message) = self.response_parts();
         let body = ErrorBody { error: code.to_owned(), message: message.to_owned() };
         let mut response = (status, Json(body)).into_response();
         let headers = response.headers_mut();
@@ -83,14 +85,14 @@ impl IntoResponse for ApiError {
         {
             headers.insert(TRACE_ID, value);
         }
-        log_if_ours(&refusal);
+        log_server_fault(&refusal);
         response
     }
 }
 
 /// The whole chain of causes, once, where the fault is ours.
-pub(crate) fn log_if_ours(refusal: &Refusal) {
-    if !status(refusal.code).is_server_error() {
+pub(crate) fn log_server_fault(refusal: &Refusal) {
+    if !http_status(refusal.code).is_server_error() {
         return;
     }
     let mut causes = Vec::new();

@@ -11,15 +11,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
+    api_types::{CreateResponse, DownloadUrl, ExecuteBody, ListFiles, UploadUrl},
     body,
     error::ApiError,
+    http_range::{RequestedRange, parse_range_headers},
     mcp,
-    range::{Wanted, wanted},
-    wire::{CreateResponse, DownloadUrl, ExecuteBody, ListFiles, UploadUrl},
 };
 
 /// The most that is said about what is wrong with a request.
-const MESSAGE: usize = 8 << 10;
+const MAX_MESSAGE_BYTES: usize = 8 << 10;
 
 /// Reads bytes as the body that the first byte names. What is accepted keeps every limit of the
 /// contract, and what is refused is refused in a few words.
@@ -28,31 +28,31 @@ pub fn check_body(bytes: &[u8]) {
     check_depth(body);
     match which % 7 {
         0 => {
-            let Some(body) = read::<ExecuteBody>(body) else { return };
-            checked(ExecuteRequest::try_from(body)).into_iter().for_each(check_execute);
+            let Some(body) = read_body::<ExecuteBody>(body) else { return };
+            ok_or_check_message(ExecuteRequest::try_from(body)).into_iter().for_each(check_execute);
         }
         1 => {
-            let Some(list) = read::<ListFiles>(body) else { return };
+            let Some(list) = read_body::<ListFiles>(body) else { return };
             list.path.iter().for_each(|path| check_home_path(path));
         }
         2 => {
-            let Some(upload) = read::<UploadUrl>(body) else { return };
+            let Some(upload) = read_body::<UploadUrl>(body) else { return };
             check_home_path(&upload.path);
         }
         3 => {
-            let Some(download) = read::<DownloadUrl>(body) else { return };
+            let Some(download) = read_body::<DownloadUrl>(body) else { return };
             check_home_path(&download.path);
         }
         4 => {
-            let Some(body) = read::<CreateResponse>(body) else { return };
-            checked(NewResponse::try_from(body));
+            let Some(body) = read_body::<CreateResponse>(body) else { return };
+            ok_or_check_message(NewResponse::try_from(body));
         }
-        5 => match object(body).map(mcp::fuzzing::read_execute) {
+        5 => match parse_object(body).map(mcp::fuzzing::read_execute) {
             Some(Ok(request)) => check_execute(request),
             Some(Err(message)) => check_message(&message),
             None => {}
         },
-        _ => match object(body).map(mcp::fuzzing::read_write) {
+        _ => match parse_object(body).map(mcp::fuzzing::read_write) {
             Some(Ok((thread, path))) => {
                 drop(thread.parse::<ThreadId>());
                 check_home_path(&path);
@@ -81,7 +81,7 @@ pub fn check_path(bytes: &[u8]) {
         }
         3 => {
             let entries: Vec<String> = text.split('\n').map(str::to_owned).collect();
-            let Some(paths) = checked(SubPath::check_all(&entries)) else { return };
+            let Some(paths) = ok_or_check_message(SubPath::parse_all(&entries)) else { return };
             assert!(paths.len() == entries.len() && paths.len() <= 10);
             for (path, entry) in paths.iter().zip(&entries) {
                 let whole = format!("/data/{}/{}", path.slug(), path.path());
@@ -90,7 +90,7 @@ pub fn check_path(bytes: &[u8]) {
                 assert!(!path.slug().contains(['/', '.']) && path.path().split('/').all(plain));
             }
         }
-        _ => mcp::fuzzing::check_address(&text),
+        _ => mcp::fuzzing::check_resource_uri(&text),
     }
 }
 
@@ -103,23 +103,25 @@ fn check_range(bytes: &[u8]) {
         let Ok(value) = HeaderValue::from_bytes(value) else { return };
         headers.insert(name, value);
     }
-    match wanted(&headers, size, "\"t\"") {
-        Wanted::Part(part) => assert!(part.start < part.end && part.end <= size, "{part:?} {size}"),
-        Wanted::All | Wanted::Nothing => {}
+    match parse_range_headers(&headers, size, "\"t\"") {
+        RequestedRange::Part(part) => {
+            assert!(part.start < part.end && part.end <= size, "{part:?} {size}")
+        }
+        RequestedRange::All | RequestedRange::Unsatisfiable => {}
     }
     headers.insert(header::IF_RANGE, HeaderValue::from_static("\"another\""));
-    assert_eq!(wanted(&headers, size, "\"t\""), Wanted::All);
+    assert_eq!(parse_range_headers(&headers, size, "\"t\""), RequestedRange::All);
 }
 
 fn check_home_path(text: &str) {
-    if let Ok(Some(directory)) = HomePath::directory(text) {
+    if let Ok(Some(directory)) = HomePath::parse_directory(text) {
         check_plain(&directory);
     }
-    if let Some(path) = checked(text.parse::<HomePath>()) {
+    if let Some(path) = ok_or_check_message(text.parse::<HomePath>()) {
         check_plain(&path);
         assert_eq!(HomePath::bytes_of(path.as_str()), path.as_bytes());
         // Unless it looks like a path that begins with the home, it is read as itself.
-        if let Some(again) = checked(path.as_str().parse::<HomePath>()) {
+        if let Some(again) = ok_or_check_message(path.as_str().parse::<HomePath>()) {
             assert_eq!(again.as_bytes(), path.as_bytes(), "{text:?}");
         } else {
             panic!("a path that cannot be read again: {text:?}");
@@ -135,7 +137,7 @@ fn check_plain(path: &HomePath) {
 }
 
 fn check_execute(request: ExecuteRequest) {
-    let Some(request) = checked(request.check()) else { return };
+    let Some(request) = ok_or_check_message(request.check()) else { return };
     assert!(!request.code.is_empty() && request.code.len() <= 1 << 20);
     assert!(request.stdin.len() <= 1 << 20 && request.files.len() <= 32);
     assert!(!request.timeout.is_zero() && request.timeout.as_secs() <= 365 * 86_400);
@@ -156,24 +158,24 @@ fn check_execute(request: ExecuteRequest) {
 
 /// A body that is let through is no deeper than is allowed, whatever it is read as.
 fn check_depth(body: &[u8]) {
-    if body::shape(body) != body::BodyShape::Fine {
+    if body::measure_shape(body) != body::BodyShape::Fine {
         return;
     }
     if let Ok(value) = serde_json::from_slice::<Value>(body) {
-        assert!(depth(&value) <= 64);
+        assert!(json_depth(&value) <= 64);
     }
 }
 
-fn depth(value: &Value) -> usize {
+fn json_depth(value: &Value) -> usize {
     match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        Value::Array(items) => 1 + items.iter().map(json_depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(json_depth).max().unwrap_or(0),
         _ => 0,
     }
 }
 
-fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    match body::parse(bytes) {
+fn read_body<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match body::parse_json(bytes) {
         Ok(body) => Some(body),
         Err(error) => {
             check_message(match &error {
@@ -185,16 +187,16 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     }
 }
 
-fn object(bytes: &[u8]) -> Option<rmcp::model::JsonObject> {
+fn parse_object(bytes: &[u8]) -> Option<rmcp::model::JsonObject> {
     serde_json::from_slice(bytes).ok()
 }
 
-fn checked<T>(result: Result<T, cloche_model::Invalid>) -> Option<T> {
+fn ok_or_check_message<T>(result: Result<T, cloche_model::Invalid>) -> Option<T> {
     result.map_err(|why| check_message(&why.to_string())).ok()
 }
 
 fn check_message(message: &str) {
-    assert!(!message.is_empty() && message.len() <= MESSAGE, "{} bytes", message.len());
+    assert!(!message.is_empty() && message.len() <= MAX_MESSAGE_BYTES, "{} bytes", message.len());
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 pub(crate) mod approvals;
 pub(crate) mod docs;
-pub(crate) mod exchange;
 pub(crate) mod execute;
 pub(crate) mod execution_files;
 pub(crate) mod executions;
@@ -13,6 +12,7 @@ pub(crate) mod health;
 pub(crate) mod keys;
 pub(crate) mod responses;
 pub(crate) mod sandboxes;
+pub(crate) mod signed_files;
 pub(crate) mod teams;
+pub(crate) mod thread_archive;
 pub(crate) mod threads;
-pub(crate) mod transfer;

@@ -3,9 +3,10 @@
 //! The gateway translates. It knows HTTP and the names on the wire; it decides nothing about
 //! executions, keeps nothing, and can name neither a table nor a mount.
 
+mod accept_loop;
+mod api_types;
 mod auth;
 mod body;
-mod compose;
 mod config;
 mod connection;
 mod error;
@@ -13,21 +14,20 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod http;
-mod incoming;
+mod http_range;
 mod mcp;
 mod origin;
 mod pace;
 mod peers;
-mod range;
 mod reply;
 mod router;
 mod server;
 mod sidecar;
-mod wire;
+mod streamed_body;
 
-pub use compose::{OpenError, Server, ServerOptions};
+pub use accept_loop::serve_api;
 pub use config::{GatewayConfig, McpConfig};
 pub use mcp::{McpError, serve_mcp};
-pub use router::{description, router};
-pub use server::serve;
+pub use router::{build_router, describe_api};
+pub use server::{Server, ServerOpenError, ServerOptions};
 pub use sidecar::{SidecarOptions, SidecarServer};

@@ -4,28 +4,28 @@
 //! A thin translation: arguments become an `ExecuteRequest`, what happened becomes a tool result.
 //! The protocol itself is the library's.
 
-mod addresses;
 mod arguments;
 mod elicit;
+mod execute_code;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod gate;
 mod http;
-mod inert;
+mod line_transport;
 mod media;
 mod message;
-mod pipe;
 mod progress;
 mod prompts;
+mod resource_uri;
 mod result;
-mod run;
 mod server;
 mod sessions;
+mod shown_output;
 mod stdio;
 mod tools;
-mod write;
+mod write_file;
 
-pub(crate) use http::door;
-pub(crate) use sessions::Sessions;
+pub(crate) use http::handle_mcp_request;
+pub(crate) use sessions::McpSessions;
 pub use stdio::{McpError, serve_mcp};

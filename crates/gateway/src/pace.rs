@@ -26,17 +26,17 @@ impl BodyPace {
     /// Waits for the next piece.
     pub(crate) async fn wait_for<F: Future>(&mut self, next: F) -> Result<F::Output, Elapsed> {
         let started = Instant::now();
-        let next = timeout(self.left(), next).await;
+        let next = timeout(self.time_left(), next).await;
         self.waited += started.elapsed();
         next
     }
 
     /// So many bytes came.
-    pub(crate) fn count(&mut self, bytes: usize) {
+    pub(crate) fn count_received(&mut self, bytes: usize) {
         self.received += bytes as u64;
     }
 
-    fn left(&self) -> Duration {
+    fn time_left(&self) -> Duration {
         let earned = Duration::from_secs(self.received / self.rate);
         let all = self.patience.saturating_add(earned).saturating_sub(self.waited);
         all.min(self.patience)
@@ -52,10 +52,10 @@ mod tests {
         let second = Duration::from_secs(1);
         let mut pace = BodyPace::new(10 * second, ByteSize(100));
         pace.waited = 8 * second;
-        assert_eq!(pace.left(), 2 * second);
-        pace.count(350);
-        assert_eq!(pace.left(), 5 * second);
-        pace.count(1_000_000);
-        assert_eq!(pace.left(), 10 * second);
+        assert_eq!(pace.time_left(), 2 * second);
+        pace.count_received(350);
+        assert_eq!(pace.time_left(), 5 * second);
+        pace.count_received(1_000_000);
+        assert_eq!(pace.time_left(), 10 * second);
     }
 }

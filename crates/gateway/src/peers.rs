@@ -12,26 +12,26 @@ use parking_lot::Mutex;
 
 /// Counts connections by address. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Peers {
+pub(crate) struct PeerConnections {
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
     per_address: usize,
     per_loopback: usize,
 }
 
 /// One connection of an address; dropping it makes room for another.
-pub(crate) struct PeerPlace {
-    peers: Peers,
+pub(crate) struct PeerSlot {
+    peers: PeerConnections,
     network: IpAddr,
 }
 
-impl Peers {
+impl PeerConnections {
     pub(crate) fn new(per_address: usize, per_loopback: usize) -> Self {
         Self { open: Arc::default(), per_address, per_loopback }
     }
 
     /// A place for a connection from this address; none if it has all it may have.
-    pub(crate) fn enter(&self, address: IpAddr) -> Option<PeerPlace> {
-        let network = network(address);
+    pub(crate) fn try_admit(&self, address: IpAddr) -> Option<PeerSlot> {
+        let network = counted_network(address);
         let most = if network.is_loopback() { self.per_loopback } else { self.per_address };
         let mut open = self.open.lock();
         let count = open.entry(network).or_default();
@@ -39,11 +39,11 @@ impl Peers {
             return None;
         }
         *count += 1;
-        Some(PeerPlace { peers: self.clone(), network })
+        Some(PeerSlot { peers: self.clone(), network })
     }
 }
 
-impl Drop for PeerPlace {
+impl Drop for PeerSlot {
     fn drop(&mut self) {
         let mut open = self.peers.open.lock();
         if let Some(count) = open.get_mut(&self.network) {
@@ -56,7 +56,7 @@ impl Drop for PeerPlace {
 }
 
 /// The address that is counted: of IPv6 the /64 network, as a client has all addresses of one.
-fn network(address: IpAddr) -> IpAddr {
+fn counted_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if !v6.is_loopback() => {
             let [a, b, c, d, ..] = v6.segments();
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn an_address_has_so_many_connections_and_no_more() {
-        let peers = Peers::new(1, 2);
-        let enter = |address: &str| peers.enter(address.parse().unwrap());
+        let peers = PeerConnections::new(1, 2);
+        let enter = |address: &str| peers.try_admit(address.parse().unwrap());
         let first = enter("192.0.2.1");
         assert!(first.is_some() && enter("192.0.2.1").is_none());
         assert!(enter("192.0.2.2").is_some());

@@ -10,14 +10,14 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::{Event, JsonPieces, Output, Reader};
+use cloche_engine::{EventLogReader, ExecutionEvent, ExecutionEvents, JsonPieces};
 use cloche_model::TraceId;
 use futures::stream;
 
-use crate::wire::push_event;
+use crate::api_types::push_event;
 
 /// An answer of JSON.
-pub(crate) fn json(status: StatusCode, pieces: JsonPieces) -> Response {
+pub(crate) fn json_response(status: StatusCode, pieces: JsonPieces) -> Response {
     let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     let body = match pieces.into_small() {
         Ok(bytes) => Body::from(bytes),
@@ -30,10 +30,10 @@ pub(crate) fn json(status: StatusCode, pieces: JsonPieces) -> Response {
 }
 
 /// Events as they come, one JSON object on each line.
-pub(crate) fn events(trace_id: TraceId, output: Output) -> Response {
+pub(crate) fn ndjson_response(trace_id: TraceId, output: ExecutionEvents) -> Response {
     let (reader, events) = match output {
-        Output::Over(events) => (None, events.into()),
-        Output::Live(reader) => (Some(reader), VecDeque::new()),
+        ExecutionEvents::Over(events) => (None, events.into()),
+        ExecutionEvents::Live(reader) => (Some(reader), VecDeque::new()),
     };
     let lines = EventLines { trace_id, reader, events, pieces: JsonPieces::default() };
     let body = Body::from_stream(stream::unfold(lines, |mut lines| async move {
@@ -50,13 +50,13 @@ pub(crate) fn events(trace_id: TraceId, output: Output) -> Response {
 }
 
 /// Lines that are serialised together; long ones are escaped only when they are written.
-const LINES: usize = 64;
+const LINES_PER_CHUNK: usize = 64;
 
 struct EventLines {
     trace_id: TraceId,
     /// Where further events come from, if any can.
-    reader: Option<Reader>,
-    events: VecDeque<Event>,
+    reader: Option<EventLogReader>,
+    events: VecDeque<ExecutionEvent>,
     pieces: JsonPieces,
 }
 
@@ -69,7 +69,7 @@ impl EventLines {
             if self.events.is_empty() {
                 self.events = self.reader.as_mut()?.next().await?.into();
             }
-            let few = self.events.len().min(LINES);
+            let few = self.events.len().min(LINES_PER_CHUNK);
             for event in self.events.drain(..few) {
                 push_event(&mut self.pieces, &self.trace_id, &event);
             }

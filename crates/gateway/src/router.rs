@@ -25,31 +25,31 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{
-        approvals, docs, exchange, execute, execution_files, executions, files, gates, health,
-        keys, responses, sandboxes, teams, threads, transfer,
+        approvals, docs, execute, execution_files, executions, files, gates, health, keys,
+        responses, sandboxes, signed_files, teams, thread_archive, threads,
     },
-    mcp::{self, Sessions},
+    mcp::{self, McpSessions},
 };
 
 /// What every handler can reach.
 #[derive(Clone)]
-pub(crate) struct Doors {
+pub(crate) struct AppState {
     pub(crate) engine: Engine,
     pub(crate) agent: Agent,
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
-    pub(crate) mcp: Sessions,
+    pub(crate) mcp: McpSessions,
 }
 
-impl FromRef<Doors> for GatewayConfig {
-    fn from_ref(doors: &Doors) -> Self {
+impl FromRef<AppState> for GatewayConfig {
+    fn from_ref(doors: &AppState) -> Self {
         doors.config.clone()
     }
 }
 
-impl FromRef<Doors> for MemoryPool {
-    fn from_ref(doors: &Doors) -> Self {
-        doors.engine.memory().bodies.clone()
+impl FromRef<AppState> for MemoryPool {
+    fn from_ref(doors: &AppState) -> Self {
+        doors.engine.memory_budgets().bodies.clone()
     }
 }
 
@@ -71,15 +71,15 @@ impl FromRef<Doors> for MemoryPool {
         (name = "health", description = "For whoever operates the server")
     ),
     // Described here, as its path is a wildcard to the router.
-    paths(execution_files::read),
-    modifiers(&Schemes)
+    paths(execution_files::read_execution_file),
+    modifiers(&BearerSchemes)
 )]
-struct Api;
+struct ApiDoc;
 
 /// The two kinds of bearer token.
-struct Schemes;
+struct BearerSchemes;
 
-impl Modify for Schemes {
+impl Modify for BearerSchemes {
     fn modify(&self, description: &mut Description) {
         let components = description.components.get_or_insert_default();
         for (name, what) in
@@ -92,51 +92,55 @@ impl Modify for Schemes {
     }
 }
 
-fn table() -> OpenApiRouter<Doors> {
-    OpenApiRouter::with_openapi(Api::openapi())
+fn api_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(ApiDoc::openapi())
         .routes(routes!(execute::execute))
         .routes(routes!(executions::list))
         .routes(routes!(executions::get))
         .routes(routes!(executions::cancel))
         .routes(routes!(executions::output))
-        .routes(routes!(execution_files::list))
-        .route("/v1/executions/{trace_id}/files/{*path}", get(execution_files::read))
-        .routes(routes!(threads::list))
-        .routes(routes!(threads::get, threads::delete))
-        .routes(routes!(threads::history))
-        .routes(routes!(threads::diff))
-        .routes(routes!(threads::fork))
-        .routes(routes!(threads::rollback))
-        .routes(routes!(threads::prune))
-        .routes(routes!(exchange::export))
-        .routes(routes!(exchange::import))
-        .routes(routes!(files::list))
-        .routes(routes!(files::upload_url))
-        .routes(routes!(files::download_url))
-        .routes(routes!(transfer::download, transfer::upload))
-        .routes(routes!(responses::agent))
-        .routes(routes!(responses::create))
-        .routes(routes!(responses::get))
-        .routes(routes!(responses::cancel))
-        .routes(routes!(responses::files))
-        .routes(routes!(responses::content))
-        .routes(routes!(teams::list, teams::create))
-        .routes(routes!(teams::get, teams::update, teams::delete))
-        .routes(routes!(teams::recount))
-        .routes(routes!(sandboxes::list, sandboxes::create))
-        .routes(routes!(sandboxes::get, sandboxes::update, sandboxes::delete))
-        .routes(routes!(keys::list, keys::create))
-        .routes(routes!(keys::get, keys::update, keys::revoke))
-        .routes(routes!(gates::defaults, gates::update_defaults))
-        .routes(routes!(gates::list))
-        .routes(routes!(gates::get))
-        .routes(routes!(gates::approve))
-        .routes(routes!(gates::deny))
-        .routes(routes!(gates::decisions))
-        .routes(routes!(approvals::list))
-        .routes(routes!(approvals::get))
-        .routes(routes!(approvals::approve))
-        .routes(routes!(approvals::deny))
+        .routes(routes!(execution_files::list_execution_files))
+        .route("/v1/executions/{trace_id}/files/{*path}", get(execution_files::read_execution_file))
+        .routes(routes!(threads::list_threads))
+        .routes(routes!(threads::get_thread, threads::delete_thread))
+        .routes(routes!(threads::list_thread_history))
+        .routes(routes!(threads::diff_thread))
+        .routes(routes!(threads::fork_thread))
+        .routes(routes!(threads::rollback_thread))
+        .routes(routes!(threads::prune_thread))
+        .routes(routes!(thread_archive::export_thread))
+        .routes(routes!(thread_archive::import_thread))
+        .routes(routes!(files::list_files))
+        .routes(routes!(files::sign_upload_url))
+        .routes(routes!(files::sign_download_url))
+        .routes(routes!(signed_files::download_file, signed_files::upload_file))
+        .routes(routes!(responses::create_agent_response))
+        .routes(routes!(responses::create_response))
+        .routes(routes!(responses::get_response))
+        .routes(routes!(responses::cancel_response))
+        .routes(routes!(responses::list_response_files))
+        .routes(routes!(responses::get_response_file))
+        .routes(routes!(teams::list_teams, teams::create_team))
+        .routes(routes!(teams::get_team, teams::update_team, teams::delete_team))
+        .routes(routes!(teams::recount_storage))
+        .routes(routes!(sandboxes::list_sandboxes, sandboxes::create_sandbox))
+        .routes(routes!(
+            sandboxes::get_sandbox,
+            sandboxes::update_sandbox,
+            sandboxes::delete_sandbox
+        ))
+        .routes(routes!(keys::list_keys, keys::create_key))
+        .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
+        .routes(routes!(gates::get_defaults, gates::update_defaults))
+        .routes(routes!(gates::list_approvals))
+        .routes(routes!(gates::get_approval))
+        .routes(routes!(gates::approve_call))
+        .routes(routes!(gates::deny_call))
+        .routes(routes!(gates::list_decisions))
+        .routes(routes!(approvals::list_own_approvals))
+        .routes(routes!(approvals::get_own_approval))
+        .routes(routes!(approvals::approve_own_call))
+        .routes(routes!(approvals::deny_own_call))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
@@ -146,27 +150,27 @@ fn table() -> OpenApiRouter<Doors> {
 
 /// The description of the API.
 #[must_use]
-pub fn description() -> Description {
-    table().split_for_parts().1
+pub fn describe_api() -> Description {
+    api_routes().split_for_parts().1
 }
 
 /// Everything that is served.
-pub fn router(engine: Engine, agent: Agent, config: GatewayConfig) -> Router {
-    router_until((engine, agent), config, CancellationToken::new())
+pub fn build_router(engine: Engine, agent: Agent, config: GatewayConfig) -> Router {
+    build_router_until((engine, agent), config, CancellationToken::new())
 }
 
 /// The same; streams that would never end are ended by `closing`.
-pub(crate) fn router_until(
+pub(crate) fn build_router_until(
     (engine, agent): (Engine, Agent),
     config: GatewayConfig,
     closing: CancellationToken,
 ) -> Router {
-    let (router, description) = table().split_for_parts();
+    let (router, description) = api_routes().split_for_parts();
     let description = description.to_pretty_json().unwrap_or_default().into();
     // Not in the description: this door describes itself, in its own protocol.
-    let router = router.route("/mcp", any(mcp::door));
-    let mcp = Sessions::new(closing);
-    let doors = Doors { engine, agent, config, description, mcp };
+    let router = router.route("/mcp", any(mcp::handle_mcp_request));
+    let mcp = McpSessions::new(closing);
+    let doors = AppState { engine, agent, config, description, mcp };
     router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
 }
 

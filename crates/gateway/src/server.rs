@@ -1,106 +1,130 @@
-//! Connections: accepted within limits, and ended without cutting off an answer. Knows no route.
+//! A whole server from a directory, an address, settings and something that runs code.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
 
-use axum::Router;
-use cloche_agent::Agent;
-use cloche_engine::Engine;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use cloche_agent::{Agent, AgentConfig};
+use cloche_engine::{BootstrapFile, Dispatcher, Engine, EngineConfig, Refusal};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-use crate::{GatewayConfig, connection::serve_connection, peers::Peers, router::router_until};
+use crate::{GatewayConfig, serve_api};
 
-/// How long to wait after the system refused a connection, e.g. for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// What an address with too many connections is answered.
-const REFUSED: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n\
-    connection: close\r\nretry-after: 1\r\ncontent-length: 111\r\n\r\n\
-    {\"error\":\"rate_limited\",\"message\":\"too many connections from this address; close some, \
-    or use one for several\"}";
-
-/// Serves until `shutdown` fires; then takes nothing new, lets executions end within the engine's
-/// grace period, and closes.
-///
-/// # Errors
-/// When the listener has no address.
-pub async fn serve(
-    listener: TcpListener,
-    (engine, agent): (Engine, Agent),
-    config: GatewayConfig,
-    shutdown: CancellationToken,
-) -> io::Result<()> {
-    let streams = CancellationToken::new();
-    let app = router_until((engine.clone(), agent.clone()), config.clone(), streams.clone());
-    let ending = async move {
-        engine.drain();
-        agent.shutdown().await;
-        engine.shutdown().await;
-        streams.cancel();
-    };
-    accept(listener, app, config, shutdown, ending).await
+/// What a server needs to know.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where everything is kept.
+    pub data_dir: PathBuf,
+    /// Where it listens, e.g. `127.0.0.1:8080`; port 0 takes any.
+    pub listen: String,
+    /// Settings of the engine.
+    pub engine: EngineConfig,
+    /// Settings of the doors.
+    pub gateway: GatewayConfig,
 }
 
-/// The same for any table of routes; `ending` is what is done between the last connection that is taken
-/// and the closing of those there are.
-pub(crate) async fn accept(
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerOpenError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The engine did not start.
+    #[error(transparent)]
+    Engine(#[from] cloche_engine::EngineOpenError),
+    /// The agent did not start.
+    #[error(transparent)]
+    Agent(#[from] cloche_agent::AgentStartError),
+    /// Responses that a restart cut short could not be ended.
+    #[error("cannot end the responses that a restart cut short")]
+    Recover(#[source] Refusal),
+    /// The first team, key and token could not be made or written down.
+    #[error("cannot write the first key and the admin token")]
+    Bootstrap(#[source] Refusal),
+}
+
+/// A server that listens and does not answer yet.
+pub struct Server {
     listener: TcpListener,
-    app: Router,
-    config: GatewayConfig,
-    shutdown: CancellationToken,
-    ending: impl Future<Output = ()>,
-) -> io::Result<()> {
-    let address = listener.local_addr()?;
-    tracing::info!(%address, "serving");
-    let connections = TaskTracker::new();
-    let places = Arc::new(Semaphore::new(config.connections));
-    let peers = Peers::new(config.per_address, config.per_loopback);
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = shutdown.cancelled() => break,
-        };
-        let Ok((stream, address)) = accepted else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let Some(peer) = peers.enter(address.ip()) else {
-            refuse(&stream);
-            continue;
-        };
-        let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
-        connections.spawn(async move {
-            serve_connection(stream, app, &config, shutdown).await;
-            drop((place, peer));
+    engine: Engine,
+    agent: Agent,
+    gateway: GatewayConfig,
+    address: SocketAddr,
+    bootstrap: Option<BootstrapFile>,
+}
+
+impl Server {
+    /// Listens, opens the store, ends what a crash left running, and makes the first key.
+    ///
+    /// # Errors
+    /// When any of it cannot be done.
+    pub async fn open(
+        options: ServerOptions,
+        dispatcher: Arc<dyn Dispatcher>,
+    ) -> Result<Self, ServerOpenError> {
+        let cannot = |source| ServerOpenError::Listen { address: options.listen.clone(), source };
+        let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        let engine = Engine::open(&options.data_dir, options.engine, dispatcher).await?;
+        let url = format!("http://{}", loopback_if_unspecified(address));
+        let bootstrap = engine
+            .ensure_bootstrap(&options.data_dir, &url)
+            .await
+            .map_err(ServerOpenError::Bootstrap)?;
+        let agent = Agent::new(engine.clone(), AgentConfig::default())?;
+        agent.recover_responses().await.map_err(ServerOpenError::Recover)?;
+        Ok(Self { listener, engine, agent, gateway: options.gateway, address, bootstrap })
+    }
+
+    /// The same server with these model providers; without, the Agent API knows no model.
+    ///
+    /// # Errors
+    /// When a provider cannot be prepared.
+    pub fn with_agent(mut self, config: AgentConfig) -> Result<Self, ServerOpenError> {
+        self.agent = Agent::new(self.engine.clone(), config)?;
+        Ok(self)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address, the key and the token, unless someone took the file away.
+    #[must_use]
+    pub fn bootstrap(&self) -> Option<&BootstrapFile> {
+        self.bootstrap.as_ref()
+    }
+
+    /// The engine, for doors that are opened elsewhere.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Answers until `shutdown` fires and everything has ended.
+    ///
+    /// # Errors
+    /// When the listener is lost.
+    pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
+        serve_api(self.listener, (self.engine, self.agent), self.gateway, shutdown).await
+    }
+}
+
+/// The address as a client on this machine would use it.
+fn loopback_if_unspecified(address: SocketAddr) -> SocketAddr {
+    let mut reachable = address;
+    if address.ip().is_unspecified() {
+        reachable.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         });
     }
-    drop(listener);
-    ending.await;
-    connections.close();
-    if tokio::time::timeout(config.linger, connections.wait()).await.is_err() {
-        tracing::info!(left = connections.len(), "connections are cut");
-    }
-    Ok(())
-}
-
-/// Says why, if the socket takes it at once; it is closed either way.
-fn refuse(stream: &TcpStream) {
-    let _ = stream.try_write(REFUSED);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_answer_to_too_many_connections_has_the_length_it_says() {
-        let text = str::from_utf8(REFUSED).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
-        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
-    }
+    reachable
 }

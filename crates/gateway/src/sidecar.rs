@@ -25,11 +25,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    GatewayConfig, OpenError,
+    GatewayConfig, ServerOpenError,
+    accept_loop::accept_connections,
     error::ApiError,
     origin,
     router::{no_method, no_route},
-    server::accept,
 };
 
 /// The largest body: a megabyte each of code and input can need six in JSON escapes, and eight of files
@@ -56,20 +56,20 @@ pub struct SidecarServer {
 
 /// What every handler can reach.
 #[derive(Clone)]
-struct SidecarDoors {
+struct SidecarAppState {
     sidecar: Sidecar,
     config: GatewayConfig,
     bodies: MemoryPool,
 }
 
-impl FromRef<SidecarDoors> for MemoryPool {
-    fn from_ref(doors: &SidecarDoors) -> Self {
+impl FromRef<SidecarAppState> for MemoryPool {
+    fn from_ref(doors: &SidecarAppState) -> Self {
         doors.bodies.clone()
     }
 }
 
-impl FromRef<SidecarDoors> for GatewayConfig {
-    fn from_ref(doors: &SidecarDoors) -> Self {
+impl FromRef<SidecarAppState> for GatewayConfig {
+    fn from_ref(doors: &SidecarAppState) -> Self {
         doors.config.clone()
     }
 }
@@ -82,8 +82,8 @@ impl SidecarServer {
     pub async fn open(
         options: SidecarOptions,
         dispatcher: Arc<dyn Dispatcher>,
-    ) -> Result<Self, OpenError> {
-        let cannot = |source| OpenError::Listen { address: options.listen.clone(), source };
+    ) -> Result<Self, ServerOpenError> {
+        let cannot = |source| ServerOpenError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         Ok(Self { listener, address, sidecar: Sidecar::new(dispatcher, options.sidecar) })
@@ -105,19 +105,20 @@ impl SidecarServer {
         // One key opens a sidecar, so one holder may have all of it.
         let total = MemoryConfig::default().bodies;
         let bodies = MemoryPool::new(total, total);
-        let doors = SidecarDoors { sidecar: self.sidecar.clone(), config: config.clone(), bodies };
-        let app = table(doors);
+        let doors =
+            SidecarAppState { sidecar: self.sidecar.clone(), config: config.clone(), bodies };
+        let app = sidecar_routes(doors);
         let ending = async { self.sidecar.shutdown().await };
-        accept(self.listener, app, config, shutdown, ending).await
+        accept_connections(self.listener, app, config, shutdown, ending).await
     }
 }
 
-fn table(doors: SidecarDoors) -> Router {
+fn sidecar_routes(doors: SidecarAppState) -> Router {
     Router::new()
-        .route("/execute", post(execute::execute))
-        .route("/execute/{id}/cancel", post(execute::cancel))
-        .route("/healthz", get(health::live))
-        .route("/metrics", get(health::metrics))
+        .route("/execute", post(execute::execute_job))
+        .route("/execute/{id}/cancel", post(execute::cancel_job))
+        .route("/healthz", get(health::report_health))
+        .route("/metrics", get(health::report_metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(doors.clone(), refuse_web_pages))
@@ -126,7 +127,7 @@ fn table(doors: SidecarDoors) -> Router {
 
 /// Without a key, whatever can reach the port could run code: web pages of others are kept out.
 async fn refuse_web_pages(
-    State(doors): State<SidecarDoors>,
+    State(doors): State<SidecarAppState>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {

@@ -3,15 +3,14 @@
 use core::ffi::CStr;
 
 use crate::{
-    speculation,
-    step::{Reader, Step, StepRef},
-    sys::{self, Errno, LandlockRuleset, Prctl, Result},
-    watch,
+    socket_watch, speculation,
+    step::{ProgramReader, Step, StepRef},
+    sys::{self, Errno, LandlockRuleset, PrctlOption, Result},
 };
 
 /// Which step failed, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure<'a> {
+pub(crate) struct StepFailure<'a> {
     /// The name of the wall.
     pub(crate) wall: &'a CStr,
     /// The kernel's reason.
@@ -20,7 +19,7 @@ pub(crate) struct Failure<'a> {
 
 /// Which steps a process takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum StepScope {
     /// All of them.
     All,
     /// Those that build the box, for everyone in it.
@@ -29,8 +28,8 @@ pub(crate) enum Part {
     Process,
 }
 
-impl Part {
-    fn has(self, step: &StepRef<'_>) -> bool {
+impl StepScope {
+    fn includes(self, step: &StepRef<'_>) -> bool {
         let is_of_the_box = matches!(
             step,
             Step::Hostname { .. }
@@ -52,32 +51,35 @@ impl Part {
 }
 
 /// Takes the steps of an encoded plan, in order, and stops at the first that fails.
-pub(crate) fn apply(program: &[u8], part: Part) -> core::result::Result<(), Failure<'_>> {
-    let mut reader = Reader::new(program);
+pub(crate) fn apply_plan(
+    program: &[u8],
+    part: StepScope,
+) -> core::result::Result<(), StepFailure<'_>> {
+    let mut reader = ProgramReader::new(program);
     while !reader.is_empty() {
-        let malformed = Failure { wall: c"malformed plan", errno: Errno::INVAL };
-        let wall = reader.text().ok_or(malformed)?;
-        let step = reader.step().ok_or(malformed)?;
-        if part.has(&step) {
-            take(step).map_err(|errno| Failure { wall, errno })?;
+        let malformed = StepFailure { wall: c"malformed plan", errno: Errno::INVAL };
+        let wall = reader.read_text().ok_or(malformed)?;
+        let step = reader.read_step().ok_or(malformed)?;
+        if part.includes(&step) {
+            apply_step(step).map_err(|errno| StepFailure { wall, errno })?;
         }
     }
     Ok(())
 }
 
 /// How many sockets a box may have; nothing where they are not counted.
-pub(crate) fn socket_limit(program: &[u8]) -> Option<u32> {
-    let mut reader = Reader::new(program);
+pub(crate) fn find_socket_limit(program: &[u8]) -> Option<u32> {
+    let mut reader = ProgramReader::new(program);
     while !reader.is_empty() {
-        reader.text()?;
-        if let Step::WatchSockets { most } = reader.step()? {
+        reader.read_text()?;
+        if let Step::WatchSockets { most } = reader.read_step()? {
             return Some(most);
         }
     }
     None
 }
 
-fn take(step: StepRef<'_>) -> Result<()> {
+fn apply_step(step: StepRef<'_>) -> Result<()> {
     match step {
         Step::Become { uid, gid, clear_groups } => sys::become_user(uid, gid, clear_groups),
         Step::Hostname { name } => sys::sethostname(name),
@@ -85,25 +87,27 @@ fn take(step: StepRef<'_>) -> Result<()> {
         Step::Mount { source, target, kind, flags, data } => {
             sys::mount(source, target, kind, flags, data)
         }
-        Step::Directory { path, mode, uid, gid } => directory(path, mode, uid, gid),
-        Step::Pivot { root } => sys::chdir(root).and_then(|()| sys::pivot_here()),
+        Step::Directory { path, mode, uid, gid } => make_directory(path, mode, uid, gid),
+        Step::Pivot { root } => sys::chdir(root).and_then(|()| sys::pivot_to_current_dir()),
         Step::Enter { path } | Step::BuildIn { path } => sys::chdir(path),
         Step::Limit { which, soft, hard } => sys::setrlimit(which, soft, hard),
         Step::CloseFrom { first } => sys::close_range(first, u32::MAX),
-        Step::NoNewPrivs => sys::prctl(Prctl::NoNewPrivs, 1),
-        Step::Landlock { files, scoped, size, rules } => landlock(files, scoped, size, rules),
-        Step::DropBounding { last } => drop_bounding(last),
+        Step::NoNewPrivs => sys::prctl(PrctlOption::NoNewPrivs, 1),
+        Step::Landlock { files, scoped, size, rules } => {
+            enforce_landlock(files, scoped, size, rules)
+        }
+        Step::DropBounding { last } => drop_bounding_set(last),
         Step::DropCapabilities => sys::capset_none(),
-        Step::Seccomp { program } => sys::seccomp(program),
-        Step::DieWithParent => sys::prctl(Prctl::ParentDeathSignal, 9),
+        Step::Seccomp { program } => sys::install_seccomp(program),
+        Step::DieWithParent => sys::prctl(PrctlOption::ParentDeathSignal, 9),
         Step::Unshare { kinds } => sys::unshare(kinds),
-        Step::NoSpeculation { kind } => speculation::disable(kind),
-        Step::Write { path, content } => write(path, content),
-        Step::WatchSockets { .. } => watch::install_for_pid_one(),
+        Step::NoSpeculation { kind } => speculation::force_disable(kind),
+        Step::Write { path, content } => write_existing_file(path, content),
+        Step::WatchSockets { .. } => socket_watch::install_pid_one_listener(),
     }
 }
 
-fn directory(path: &CStr, mode: u32, uid: u32, gid: u32) -> Result<()> {
+fn make_directory(path: &CStr, mode: u32, uid: u32, gid: u32) -> Result<()> {
     match sys::mkdir(path, mode) {
         Err(Errno::EXIST) => return Ok(()),
         made => made?,
@@ -112,7 +116,7 @@ fn directory(path: &CStr, mode: u32, uid: u32, gid: u32) -> Result<()> {
     sys::chown(path, uid, gid)
 }
 
-fn write(path: &CStr, content: &[u8]) -> Result<()> {
+fn write_existing_file(path: &CStr, content: &[u8]) -> Result<()> {
     const WRITE_ONLY: i32 = 1;
     let file = sys::open(path, WRITE_ONLY, 0)?;
     let written = sys::write(file, content);
@@ -120,14 +124,14 @@ fn write(path: &CStr, content: &[u8]) -> Result<()> {
     written.map(drop)
 }
 
-fn landlock(files: u64, scoped: u64, size: u32, rules: &[u8]) -> Result<()> {
+fn enforce_landlock(files: u64, scoped: u64, size: u32, rules: &[u8]) -> Result<()> {
     const O_PATH: i32 = 0o10_000_000;
     let ruleset = LandlockRuleset { files, network: 0, scoped };
     let ruleset = sys::landlock_create(&ruleset, size as usize)?;
-    let mut rules = Reader::new(rules);
+    let mut rules = ProgramReader::new(rules);
     while !rules.is_empty() {
         let (path, access) =
-            (rules.text().ok_or(Errno::INVAL)?, rules.number().ok_or(Errno::INVAL)?);
+            (rules.read_text().ok_or(Errno::INVAL)?, rules.read_number().ok_or(Errno::INVAL)?);
         match sys::open(path, O_PATH, 0) {
             // Nothing to allow: a place that this image does not have.
             Err(Errno::NOENT) => {}
@@ -144,8 +148,8 @@ fn landlock(files: u64, scoped: u64, size: u32, rules: &[u8]) -> Result<()> {
     restricted
 }
 
-fn drop_bounding(last: u32) -> Result<()> {
+fn drop_bounding_set(last: u32) -> Result<()> {
     const CLEAR_ALL: usize = 4;
-    sys::prctl(Prctl::Ambient, CLEAR_ALL)?;
-    (0..=last).try_for_each(|capability| sys::prctl(Prctl::DropBounding, capability as usize))
+    sys::prctl(PrctlOption::Ambient, CLEAR_ALL)?;
+    (0..=last).try_for_each(|capability| sys::prctl(PrctlOption::DropBounding, capability as usize))
 }

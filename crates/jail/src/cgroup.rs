@@ -13,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-mod find;
+mod hierarchy;
 mod page_cache;
 
-pub use find::{Controllers, Hierarchy};
+pub use hierarchy::{CgroupHierarchy, V1Controllers};
 
 /// What a cgroup holds its members to; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ const CPU: &str = "cgroup:cpu";
 
 impl CgroupLimits {
     /// The names of the walls that are up.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
+    pub fn wall_names(self) -> impl Iterator<Item = &'static str> {
         let walls = [
             (self.memory.is_some(), MEMORY),
             (self.pids.is_some(), PIDS),
@@ -44,14 +44,14 @@ impl CgroupLimits {
         walls.into_iter().filter_map(|(up, name)| up.then_some(name))
     }
 
-    fn most_time(self) -> Duration {
+    fn most_cpu_time(self) -> Duration {
         let milli = self.cpu.unwrap_or(1000).min(1000);
         Duration::from_micros(u64::from(milli) * 100 / u64::from(MOST_TIME))
     }
 
     /// The same without one wall.
     #[must_use]
-    pub fn without(self, wall: &str) -> Self {
+    pub fn without_wall(self, wall: &str) -> Self {
         Self {
             memory: self.memory.filter(|_| wall != MEMORY),
             pids: self.pids.filter(|_| wall != PIDS),
@@ -66,21 +66,21 @@ pub struct Cgroup {
     /// Its directories: one with v2, one per hierarchy with v1.
     dirs: Vec<PathBuf>,
     /// The open files that a process gets in by: v1's `tasks`, v2's `cgroup.procs`.
-    doors: Vec<File>,
+    entry_files: Vec<File>,
     /// v2: the open directory, to be born in.
     born_in: Option<File>,
-    gauges: Gauges,
+    gauges: CgroupGauges,
     /// What it takes to be used again, where that can be done.
-    renewal: Option<Renewal>,
+    renewal: Option<RenewalFiles>,
     /// The processor time after which it is not.
-    most_time: Duration,
+    most_cpu_time: Duration,
 }
 
 /// The files that make a v1 cgroup as good as new. The members of a box that printed a line leave
 /// nothing in its cgroup but counters, and four directories take half a millisecond to be made and
 /// removed.
 #[derive(Debug)]
-struct Renewal {
+struct RenewalFiles {
     /// How many processes are in it.
     members: File,
     /// The memory that is charged to it now.
@@ -92,8 +92,8 @@ struct Renewal {
     counters: [File; 2],
 }
 
-impl Renewal {
-    fn of(controllers: &Controllers, name: &str) -> io::Result<Self> {
+impl RenewalFiles {
+    fn open_for_cell(controllers: &V1Controllers, name: &str) -> io::Result<Self> {
         let file = |base: &Option<PathBuf>, file: &str| match base {
             Some(base) => Ok(base.join(name).join(file)),
             None => Err(io::Error::from(io::ErrorKind::NotFound)),
@@ -112,12 +112,12 @@ impl Renewal {
 
     /// Whether nobody is in it, and hardly any memory is charged to it.
     fn is_empty(&self) -> bool {
-        number(&self.members) == Some(0)
-            && number(&self.memory).is_some_and(|bytes| bytes <= MOST_LEFT_OVER)
-            && self.sockets.as_ref().is_none_or(|sockets| number(sockets) == Some(0))
+        read_number(&self.members) == Some(0)
+            && read_number(&self.memory).is_some_and(|bytes| bytes <= MOST_LEFT_OVER)
+            && self.sockets.as_ref().is_none_or(|sockets| read_number(sockets) == Some(0))
     }
 
-    fn reset(&self) -> bool {
+    fn reset_counters(&self) -> bool {
         self.counters.iter().all(|mut counter| counter.write_all(b"0").is_ok())
     }
 }
@@ -136,7 +136,7 @@ const SOCKET_SHARE: u64 = 4;
 
 /// How a new process gets in.
 #[derive(Clone, Debug, Default)]
-pub struct Entry {
+pub struct CgroupEntry {
     /// v2: be born in this directory.
     pub born_in: Option<RawFd>,
     /// v1: write to these `tasks` files.
@@ -145,7 +145,7 @@ pub struct Entry {
 
 /// Open files that tell what a cgroup has used; they can be read by a process without privileges.
 #[derive(Debug, Default)]
-pub struct Gauges {
+pub struct CgroupGauges {
     /// Counts processes killed for memory.
     pub oom: Option<File>,
     /// Processor time.
@@ -158,12 +158,18 @@ pub struct Gauges {
 
 impl Cgroup {
     /// Makes the directories and sets the limits.
-    pub fn create(hierarchy: &Hierarchy, name: &str, limits: CgroupLimits) -> io::Result<Self> {
+    pub fn create(
+        hierarchy: &CgroupHierarchy,
+        name: &str,
+        limits: CgroupLimits,
+    ) -> io::Result<Self> {
         let group = match hierarchy {
-            Hierarchy::V2 { base, .. } => Self::create_v2(&base.join(name), limits),
-            Hierarchy::V1(controllers) => Self::create_v1(controllers, name, limits),
+            CgroupHierarchy::V2 { base, .. } => Self::create_v2(&base.join(name), limits),
+            CgroupHierarchy::V1(controllers) => Self::create_v1(controllers, name, limits),
         };
-        group.inspect_err(|_| hierarchy.dirs(name).iter().for_each(|dir| drop(fs::remove_dir(dir))))
+        group.inspect_err(|_| {
+            hierarchy.cell_dirs(name).iter().for_each(|dir| drop(fs::remove_dir(dir)))
+        })
     }
 
     fn create_v2(dir: &Path, limits: CgroupLimits) -> io::Result<Self> {
@@ -181,7 +187,7 @@ impl Cgroup {
         if let Some(milli) = limits.cpu {
             fs::write(dir.join("cpu.max"), format!("{} 100000", u64::from(milli) * 100))?;
         }
-        let gauges = Gauges {
+        let gauges = CgroupGauges {
             oom: File::open(dir.join("memory.events")).ok(),
             cpu: File::open(dir.join("cpu.stat")).ok(),
             peak: File::open(dir.join("memory.peak")).ok(),
@@ -189,11 +195,22 @@ impl Cgroup {
         };
         let born_in = Some(File::open(dir)?);
         let doors = vec![File::options().write(true).open(dir.join("cgroup.procs"))?];
-        let (dirs, most_time) = (vec![dir.to_owned()], limits.most_time());
-        Ok(Self { dirs, doors, born_in, gauges, renewal: None, most_time })
+        let (dirs, most_time) = (vec![dir.to_owned()], limits.most_cpu_time());
+        Ok(Self {
+            dirs,
+            entry_files: doors,
+            born_in,
+            gauges,
+            renewal: None,
+            most_cpu_time: most_time,
+        })
     }
 
-    fn create_v1(controllers: &Controllers, name: &str, limits: CgroupLimits) -> io::Result<Self> {
+    fn create_v1(
+        controllers: &V1Controllers,
+        name: &str,
+        limits: CgroupLimits,
+    ) -> io::Result<Self> {
         let mut dirs: Vec<PathBuf> = Vec::new();
         let mut make = |base: &Option<PathBuf>| -> io::Result<Option<PathBuf>> {
             let Some(dir) = base.as_ref().map(|base| base.join(name)) else { return Ok(None) };
@@ -203,7 +220,7 @@ impl Cgroup {
             }
             Ok(Some(dir))
         };
-        let mut gauges = Gauges::default();
+        let mut gauges = CgroupGauges::default();
         if let Some(dir) = make(&controllers.memory)? {
             if let Some(memory) = limits.memory {
                 fs::write(dir.join("memory.limit_in_bytes"), memory.to_string())?;
@@ -226,36 +243,45 @@ impl Cgroup {
         }
         let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
         let doors = dirs.iter().map(open).collect::<io::Result<_>>()?;
-        let renewal = Renewal::of(controllers, name).ok();
-        Ok(Self { dirs, doors, born_in: None, gauges, renewal, most_time: limits.most_time() })
+        let renewal = RenewalFiles::open_for_cell(controllers, name).ok();
+        Ok(Self {
+            dirs,
+            entry_files: doors,
+            born_in: None,
+            gauges,
+            renewal,
+            most_cpu_time: limits.most_cpu_time(),
+        })
     }
 
     /// How a new process gets in; valid as long as this value lives.
     #[must_use]
-    pub fn entry(&self) -> Entry {
+    pub fn entry(&self) -> CgroupEntry {
         match &self.born_in {
-            Some(directory) => Entry { born_in: Some(directory.as_raw_fd()), tasks: Vec::new() },
-            None => Entry { born_in: None, tasks: self.doors() },
+            Some(directory) => {
+                CgroupEntry { born_in: Some(directory.as_raw_fd()), tasks: Vec::new() }
+            }
+            None => CgroupEntry { born_in: None, tasks: self.entry_fds() },
         }
     }
 
     /// The files by which a process that exists already gets in: it writes `0` to each. The kernel
     /// asks who opened them, so they work for a process without rights of its own.
     #[must_use]
-    pub fn doors(&self) -> Vec<RawFd> {
-        self.doors.iter().map(AsRawFd::as_raw_fd).collect()
+    pub fn entry_fds(&self) -> Vec<RawFd> {
+        self.entry_files.iter().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// What it has used.
     #[must_use]
-    pub const fn gauges(&self) -> &Gauges {
+    pub const fn gauges(&self) -> &CgroupGauges {
         &self.gauges
     }
 
     /// Reads what it has used.
     #[must_use]
-    pub fn read(&self) -> Option<Reading> {
-        self.gauges.read()
+    pub fn read_usage(&self) -> Option<CgroupReading> {
+        self.gauges.read_all()
     }
 
     /// Kills every member at once. With v1 this is the pid namespace's work. Dying takes processor
@@ -288,9 +314,11 @@ impl Cgroup {
     /// limits. False is no harm: it can still be removed.
     #[must_use]
     pub fn renew(&self) -> bool {
-        let (Some(renewal), Some(used)) = (&self.renewal, self.gauges.read()) else { return false };
-        let hardly_used = used.oom_kills == 0 && used.cpu <= self.most_time;
-        let is_new = hardly_used && renewal.is_empty() && renewal.reset();
+        let (Some(renewal), Some(used)) = (&self.renewal, self.gauges.read_all()) else {
+            return false;
+        };
+        let hardly_used = used.oom_kills == 0 && used.cpu <= self.most_cpu_time;
+        let is_new = hardly_used && renewal.is_empty() && renewal.reset_counters();
         is_new && self.gauges.idle.as_ref().is_none_or(|idle| idle.write_all_at(b"0", 0).is_ok())
     }
 
@@ -319,7 +347,7 @@ fn write_if_there(path: &Path, value: &str) -> io::Result<()> {
 
 /// What a cgroup has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct CgroupReading {
     /// Processes killed because the memory limit was reached.
     pub oom_kills: u64,
     /// Processor time of all members.
@@ -328,16 +356,16 @@ pub struct Reading {
     pub peak: u64,
 }
 
-impl Gauges {
+impl CgroupGauges {
     /// Reads them all; one that the host does not have is zero. Nothing once the cgroup has been
     /// removed: open files outlive it, but tell no more.
     #[must_use]
-    pub fn read(&self) -> Option<Reading> {
+    pub fn read_all(&self) -> Option<CgroupReading> {
         let text = |gauge: &Option<File>| gauge.as_ref().map_or(Some(String::new()), read_text);
         let (oom, cpu, peak) = (text(&self.oom)?, text(&self.cpu)?, text(&self.peak)?);
-        Some(Reading {
-            oom_kills: field(&oom, "oom_kill").unwrap_or(0),
-            cpu: field(&cpu, "usage_usec")
+        Some(CgroupReading {
+            oom_kills: parse_field(&oom, "oom_kill").unwrap_or(0),
+            cpu: parse_field(&cpu, "usage_usec")
                 .map(Duration::from_micros)
                 .or_else(|| cpu.trim().parse().ok().map(Duration::from_nanos))
                 .unwrap_or_default(),
@@ -353,12 +381,12 @@ fn read_text(file: &File) -> Option<String> {
     String::from_utf8(text[..len].to_vec()).ok()
 }
 
-fn number(file: &File) -> Option<u64> {
+fn read_number(file: &File) -> Option<u64> {
     read_text(file)?.trim().parse().ok()
 }
 
 /// The number after a name, in a file of `name number` lines.
-fn field(text: &str, name: &str) -> Option<u64> {
+fn parse_field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.split(' ').next() == Some(name))?;
     line.split(' ').nth(1)?.parse().ok()
 }
@@ -370,14 +398,14 @@ mod tests {
     #[test]
     fn fields_are_found_by_their_whole_name() {
         let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\noom_group_kill 9\n";
-        assert_eq!(field(text, "oom_kill"), Some(3));
-        assert_eq!(field(text, "oom"), None);
+        assert_eq!(parse_field(text, "oom_kill"), Some(3));
+        assert_eq!(parse_field(text, "oom"), None);
     }
 
     #[test]
     fn a_limit_left_out_is_only_that_one() {
         let limits = CgroupLimits { memory: Some(1), pids: Some(2), cpu: Some(3) };
-        let names: Vec<_> = limits.without(PIDS).names().collect();
+        let names: Vec<_> = limits.without_wall(PIDS).wall_names().collect();
         assert_eq!(names, [MEMORY, CPU]);
     }
 }

@@ -8,28 +8,28 @@ use std::ffi::CString;
 
 use crate::{
     encode::{self, OwnedStep},
-    job,
-    step::{Reader, Step, StepRef},
+    job_reader::{self, EXEC_BYTES, EXEC_STRINGS, ExecLists, JobPort},
+    job_writer,
+    step::{ProgramReader, Step, StepRef},
     sys::{Errno, RawFd, Result},
-    take::{self, EXEC_BYTES, EXEC_STRINGS, ExecLists, JobPort},
 };
 
 /// Reads bytes as the program of a plan: what is accepted is encoded to as many bytes, and those
 /// are read as the same step.
 pub fn check_steps(bytes: &[u8]) {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ProgramReader::new(bytes);
     while !reader.is_empty() {
         let before = reader.rest();
-        let Some(wall) = reader.text() else { return };
-        let Some(step) = reader.step() else { return };
+        let Some(wall) = reader.read_text() else { return };
+        let Some(step) = reader.read_step() else { return };
         let used = before.len() - reader.rest().len();
         let mut again = Vec::new();
-        encode::text(&mut again, &wall.to_owned());
-        encode::step(&mut again, &own(&step));
+        encode::append_text(&mut again, &wall.to_owned());
+        encode::append_step(&mut again, &to_owned_step(&step));
         assert_eq!(again.len(), used, "a step is encoded to another length: {step:?}");
-        let mut reread = Reader::new(&again);
-        assert_eq!(reread.text(), Some(wall));
-        assert_eq!(reread.step().as_ref(), Some(&step));
+        let mut reread = ProgramReader::new(&again);
+        assert_eq!(reread.read_text(), Some(wall));
+        assert_eq!(reread.read_step().as_ref(), Some(&step));
         assert!(reread.is_empty());
         if let Step::Landlock { rules, .. } = step {
             check_rules(rules);
@@ -39,16 +39,16 @@ pub fn check_steps(bytes: &[u8]) {
 
 /// Landlock rules are read one after the other; those that are accepted are encoded to the same bytes.
 fn check_rules(bytes: &[u8]) {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ProgramReader::new(bytes);
     let mut read = Vec::new();
     while !reader.is_empty() {
-        let (Some(path), Some(access)) = (reader.text(), reader.number()) else { return };
+        let (Some(path), Some(access)) = (reader.read_text(), reader.read_number()) else { return };
         read.push((path.to_owned(), access));
     }
-    assert_eq!(encode::rules(&read), bytes);
+    assert_eq!(encode::encode_rules(&read), bytes);
 }
 
-fn own(step: &StepRef<'_>) -> OwnedStep {
+fn to_owned_step(step: &StepRef<'_>) -> OwnedStep {
     let text = |text: &CStr| text.to_owned();
     match *step {
         Step::Become { uid, gid, clear_groups } => Step::Become { uid, gid, clear_groups },
@@ -92,20 +92,20 @@ pub fn check_job(bytes: &[u8]) {
     let Some((&step, job)) = bytes.split_first() else { return };
     let step = usize::from(step).max(1);
     let mut port = MemoryPort::new(job, step);
-    let ended = take::take_job_from(&mut port);
+    let ended = job_reader::take_job_from(&mut port);
     assert!(ended.is_err() || port.executed, "a job ended without a program");
-    port.check();
+    port.check_encoded();
 
     let mut waiting = MemoryPort::new(job, step);
     let mut buffer = vec![0; EXEC_BYTES];
-    if let Ok((variables, is_archive)) = take::take_variables(&mut waiting, &mut buffer) {
-        let mut reader = Reader::new(variables);
-        while reader.text().is_some() {}
+    if let Ok((variables, is_archive)) = job_reader::take_variables(&mut waiting, &mut buffer) {
+        let mut reader = ProgramReader::new(variables);
+        while reader.read_text().is_some() {}
         let all = waiting.files.concat();
         // Files that end with one half of the mark and begin with the other count as well.
         assert_eq!(is_archive, all.windows(4).any(|bytes| bytes == b"PK\x05\x06"));
     }
-    waiting.check();
+    waiting.check_encoded();
     assert_eq!(waiting.encoded, port.encoded, "the two endings read files in different ways");
 }
 
@@ -132,13 +132,13 @@ impl<'a> MemoryPort<'a> {
     }
 
     /// Files and directories that were complete are the beginning of what was read.
-    fn check(&self) {
+    fn check_encoded(&self) {
         assert!(self.read_so_far().starts_with(&self.encoded), "a job was read as another");
     }
 }
 
 impl JobPort for MemoryPort<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+    fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let count = self.step.min(buffer.len()).min(self.rest.len());
         let (head, rest) = self.rest.split_at(count);
         buffer[..count].copy_from_slice(head);
@@ -146,12 +146,12 @@ impl JobPort for MemoryPort<'_> {
         Ok(count)
     }
 
-    fn enter(&mut self, directory: &CStr) -> Result<()> {
-        job::go(&mut self.encoded, directory);
+    fn enter_directory(&mut self, directory: &CStr) -> Result<()> {
+        job_writer::append_directory(&mut self.encoded, directory);
         Ok(())
     }
 
-    fn create(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
+    fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
         assert!(self.open.is_none(), "a second file was opened before the first was closed");
         assert!(name.to_bytes_with_nul().len() <= 4096);
         // The writer has names of text only.
@@ -163,7 +163,7 @@ impl JobPort for MemoryPort<'_> {
         Ok(7)
     }
 
-    fn write(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
+    fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
         assert!(file == 7 && self.open.is_some() && !bytes.is_empty());
         let count = bytes.len().min(self.step);
         let Some(open) = self.files.last_mut() else { return Err(Errno::INVAL) };
@@ -171,32 +171,37 @@ impl JobPort for MemoryPort<'_> {
         Ok(count)
     }
 
-    fn close(&mut self, file: RawFd) {
+    fn close_file(&mut self, file: RawFd) {
         assert_eq!(file, 7);
         let (Some((name, mode)), Some(content)) = (self.open.take(), self.files.last()) else {
             panic!("a file was closed that was not open");
         };
         let name = name.to_str().unwrap_or_default();
-        assert_eq!(job::file(&mut self.encoded, name, mode, content), Ok(()));
+        assert_eq!(job_writer::append_file(&mut self.encoded, name, mode, content), Ok(()));
     }
 
-    fn exec(&mut self, program: &CStr, lists: &ExecLists<'_>, keeps_job: bool) -> Result<()> {
+    fn exec_program(
+        &mut self,
+        program: &CStr,
+        lists: &ExecLists<'_>,
+        keeps_job: bool,
+    ) -> Result<()> {
         self.executed = true;
         let record = &self.read_so_far()[self.encoded.len()..];
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[at * 4 + byte]));
         let (args, env) = (word(2) as usize, word(3) as usize);
-        assert_eq!(keeps_job, word(1) & take::EXEC_KEEPS_JOB != 0);
+        assert_eq!(keeps_job, word(1) & job_reader::EXEC_KEEPS_JOB != 0);
         assert!(args < EXEC_STRINGS && env < EXEC_STRINGS && word(4) as usize <= EXEC_BYTES);
         let strings = &record[20..];
         assert_eq!(strings.len(), word(4) as usize);
         // The lists point to strings one behind the other, each after its length, and end with null.
-        let mut reader = Reader::new(strings);
-        assert_eq!(reader.text(), Some(program));
+        let mut reader = ProgramReader::new(strings);
+        assert_eq!(reader.read_text(), Some(program));
         let mut next = program.as_ptr().addr() + program.count_bytes() + 1;
         for (list, count) in [(&lists.args, args), (&lists.env, env)] {
             assert!(list.pointers[count..].iter().all(|pointer| pointer.is_null()));
             for pointer in &list.pointers[..count] {
-                let Some(text) = reader.text() else { panic!("more strings than there are") };
+                let Some(text) = reader.read_text() else { panic!("more strings than there are") };
                 assert_eq!(pointer.addr(), next + 8, "a list points somewhere else");
                 next = pointer.addr() + text.count_bytes() + 1;
             }

@@ -6,7 +6,7 @@ use std::{ffi::CString, path::PathBuf};
 
 use crate::{
     encode::{self, OwnedStep},
-    plan::text,
+    plan::path_to_cstring,
     step::Step,
 };
 
@@ -20,7 +20,7 @@ const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
 
 /// Every file access this version can govern.
-const fn governed(version: u32) -> u64 {
+const fn handled_access_fs(version: u32) -> u64 {
     let bits = match version {
         0 | 1 => 13,
         2 => 14,
@@ -31,18 +31,18 @@ const fn governed(version: u32) -> u64 {
 }
 
 /// The wall as steps; none where the kernel has no Landlock.
-pub(crate) fn steps(writable: &[PathBuf], version: u32) -> Vec<(String, OwnedStep)> {
+pub(crate) fn wall_steps(writable: &[PathBuf], version: u32) -> Vec<(String, OwnedStep)> {
     if version == 0 {
         return Vec::new();
     }
     let read = EXECUTE | READ_FILE | READ_DIR;
-    let write = governed(version) & !(MAKE_CHAR | MAKE_BLOCK);
+    let write = handled_access_fs(version) & !(MAKE_CHAR | MAKE_BLOCK);
     let mut rules: Vec<(CString, u64)> = vec![
         (c"/".into(), read),
         // Terminals and the usual nodes: written to, never made.
         (c"/dev".into(), read | WRITE_FILE | TRUNCATE | IOCTL_DEV),
     ];
-    rules.extend(writable.iter().map(|place| (text(place), write)));
+    rules.extend(writable.iter().map(|place| (path_to_cstring(place), write)));
     // From version 6 on: no abstract sockets and no signals to anyone outside this box.
     let scoped = if version >= 6 { 0b11 } else { 0 };
     let size = match version {
@@ -50,6 +50,9 @@ pub(crate) fn steps(writable: &[PathBuf], version: u32) -> Vec<(String, OwnedSte
         4 | 5 => 16,
         _ => 24,
     };
-    let rules = encode::rules(&rules);
-    vec![("landlock".into(), Step::Landlock { files: governed(version), scoped, size, rules })]
+    let rules = encode::encode_rules(&rules);
+    vec![(
+        "landlock".into(),
+        Step::Landlock { files: handled_access_fs(version), scoped, size, rules },
+    )]
 }

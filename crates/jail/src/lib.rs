@@ -5,32 +5,32 @@
 //! code, in `sys`. It cannot name a tenant, a request or a language.
 
 pub(crate) mod apply;
-mod calls;
 pub mod cgroup;
 mod encode;
 mod errno;
+mod fmt_buf;
+pub mod fork_server;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod init;
-pub mod job;
+pub mod job_reader;
+pub mod job_writer;
 mod landlock;
 pub mod launch;
-mod networks;
+mod netns_pool;
 pub(crate) mod pid_one;
-mod plain;
 pub mod plan;
 pub mod privileges;
 pub mod proc_masks;
 pub mod rlimits;
+mod safe_calls;
 pub mod seccomp;
-pub mod serve;
 mod small_filter;
 mod socket_budget;
+mod socket_watch;
 pub mod speculation;
 pub(crate) mod step;
 pub mod sys;
-pub mod take;
-mod text;
+mod syscall_table;
 pub mod walls;
-mod watch;

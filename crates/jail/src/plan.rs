@@ -16,9 +16,9 @@ use crate::{
     seccomp::SyscallPolicy,
 };
 
-mod build;
+mod builder;
 
-use build::{Builder, TEMPLATE_IMAGE};
+use builder::{PlanBuilder, TEMPLATE_IMAGE};
 
 /// Everything that decides what the box is like.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct JailSpec {
     /// The guest's user and group, as it sees them.
     pub guest: (u32, u32),
     /// Who these ids are on the host.
-    pub identity: Identity,
+    pub identity: HostIdentity,
     /// The machine's name, as the guest sees it.
     pub hostname: String,
     /// The guest's home and working directory.
@@ -58,7 +58,7 @@ pub struct ImageView {
 
 /// Who the box's users are on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum HostIdentity {
     /// The image's owner is this host id, the guest is that one, and nobody else's.
     Own {
         /// The host id of the image's owner.
@@ -115,11 +115,11 @@ pub const NAMESPACES: [(&str, u64); 6] = [
 
 /// A plan: the namespaces to be born into, the ids, the limits, and the steps taken inside.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CellPlan {
     /// `CLONE_NEW*` flags.
     pub namespaces: u64,
     /// Who the box's users are on the host.
-    pub identity: Identity,
+    pub identity: HostIdentity,
     /// The guest's user and group, as it sees them.
     pub guest: (u32, u32),
     /// What the cgroup holds the box to.
@@ -128,34 +128,34 @@ pub struct Plan {
     pub(crate) steps: Vec<(String, OwnedStep)>,
 }
 
-impl Plan {
+impl CellPlan {
     /// The steps as the bytes that a new cell reads.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode_steps(&self) -> Vec<u8> {
         let mut program = Vec::new();
         for (wall, step) in &self.steps {
-            encode::text(&mut program, &text(Path::new(wall)));
-            encode::step(&mut program, step);
+            encode::append_text(&mut program, &path_to_cstring(Path::new(wall)));
+            encode::append_step(&mut program, step);
         }
         program
     }
 
     /// Every wall by name: namespaces, cgroup limits, steps.
     #[must_use]
-    pub fn walls(&self) -> Vec<String> {
+    pub fn wall_names(&self) -> Vec<String> {
         let namespaces = NAMESPACES.iter().filter(|(_, flag)| self.namespaces & flag != 0);
         let namespaces = namespaces.map(|(name, _)| (*name).to_owned());
-        let limits = self.cgroup.names().map(str::to_owned);
+        let limits = self.cgroup.wall_names().map(str::to_owned);
         let steps = self.steps.iter().map(|(name, _)| name.clone());
         namespaces.chain(limits).chain(steps).collect()
     }
 
     /// The same plan with one wall left out: what the escape suite attacks to see it missed.
     #[must_use]
-    pub fn without(&self, wall: &str) -> Self {
+    pub fn without_wall(&self, wall: &str) -> Self {
         let mut plan = self.clone();
         plan.steps.retain(|(name, _)| name != wall);
-        plan.cgroup = plan.cgroup.without(wall);
+        plan.cgroup = plan.cgroup.without_wall(wall);
         let left_out = NAMESPACES.iter().find(|(name, _)| *name == wall);
         plan.namespaces &= !left_out.map_or(0, |(_, flag)| *flag);
         plan
@@ -164,32 +164,32 @@ impl Plan {
 
 /// The order of the box, on one screen.
 #[must_use]
-pub fn plan(spec: &JailSpec) -> Plan {
-    let build = Builder::new(spec, &spec.stage, &spec.image.tree);
+pub fn plan_cell(spec: &JailSpec) -> CellPlan {
+    let build = PlanBuilder::new(spec, &spec.stage, &spec.image.tree);
     let (masks, count_processes) = (&spec.host.proc_masks, spec.cgroup.pids.is_none());
-    assemble(
+    assemble_plan(
         spec,
         [
-            build.cgroup_view(),
-            build.builder_identity(),
-            build.hostname(),
-            build.loopback(),
-            build.scratch(),
-            build.overlay_root(),
-            build.image_overlays(),
-            build.dev(),
-            build.dev_read_only(),
-            build.pts(),
-            build.proc(masks),
-            build.writable_places(),
-            build.pivot(),
-            rlimits::steps(count_processes, spec.host.open_files),
-            build.guest_identity(),
+            build.unshare_cgroup(),
+            build.become_builder_user(),
+            build.set_hostname(),
+            build.bring_up_loopback(),
+            build.mount_scratch(),
+            build.mount_overlay_root(),
+            build.mount_image_overlays(),
+            build.bind_dev(),
+            build.make_dev_read_only(),
+            build.mount_pts(),
+            build.mount_proc(masks),
+            build.bind_writable_dirs(),
+            build.pivot_root(),
+            rlimits::limit_steps(count_processes, spec.host.open_files),
+            build.become_guest_user(),
             build.no_new_privs(),
-            landlock::steps(&build.writable(), spec.host.landlock),
-            build.speculation(),
-            build.sockets(),
-            build.filter(),
+            landlock::wall_steps(&build.landlock_writable_dirs(), spec.host.landlock),
+            build.disable_speculation(),
+            build.limit_sockets(),
+            build.install_filter(),
             build.die_with_parent(),
         ],
     )
@@ -198,26 +198,26 @@ pub fn plan(spec: &JailSpec) -> Plan {
 /// The box of a template: the same but for what its cells put on themselves. It keeps the
 /// capabilities of its own user namespace to build them with; it never sees guest code.
 #[must_use]
-pub fn template_plan(spec: &JailSpec) -> Plan {
-    let build = Builder::new(spec, &spec.stage, &spec.image.tree);
-    assemble(
+pub fn plan_template(spec: &JailSpec) -> CellPlan {
+    let build = PlanBuilder::new(spec, &spec.stage, &spec.image.tree);
+    assemble_plan(
         spec,
         [
-            build.builder_identity(),
-            build.hostname(),
-            build.scratch(),
-            build.bound_root(),
-            build.image_binds(),
-            build.dev_for_cells(),
-            build.dev(),
-            build.dev_read_only(),
-            build.pts(),
+            build.become_builder_user(),
+            build.set_hostname(),
+            build.mount_scratch(),
+            build.bind_root(),
+            build.bind_image(),
+            build.bind_dev_for_cells(),
+            build.bind_dev(),
+            build.make_dev_read_only(),
+            build.mount_pts(),
             // Unmasked: the kernel lets a cell have a `/proc` only where a whole one is visible.
-            build.proc(&[]),
-            build.writable_places(),
-            build.pivot(),
-            rlimits::steps(false, spec.host.open_files),
-            build.template_end(),
+            build.mount_proc(&[]),
+            build.bind_writable_dirs(),
+            build.pivot_root(),
+            rlimits::limit_steps(false, spec.host.open_files),
+            build.finish_template(),
         ],
     )
 }
@@ -226,31 +226,31 @@ pub fn template_plan(spec: &JailSpec) -> Plan {
 /// host's, so that siblings share no inode. It inherits the template's name, limits and
 /// `no_new_privs`, is the image's owner to begin with, and dies with the template's pid namespace.
 #[must_use]
-pub fn forked_plan(spec: &JailSpec) -> Plan {
-    let build = Builder::new(spec, Path::new("/run"), Path::new(TEMPLATE_IMAGE));
-    assemble(
+pub fn plan_forked_cell(spec: &JailSpec) -> CellPlan {
+    let build = PlanBuilder::new(spec, Path::new("/run"), Path::new(TEMPLATE_IMAGE));
+    assemble_plan(
         spec,
         [
-            build.cgroup_view(),
-            build.loopback(),
-            build.scratch(),
-            build.overlay_root(),
-            build.image_overlays(),
-            build.forked_dev(),
-            build.pts(),
-            build.proc(&spec.host.proc_masks),
-            build.writable_places(),
-            build.pivot(),
-            build.guest_identity(),
-            landlock::steps(&build.writable(), spec.host.landlock),
-            build.sockets(),
-            build.filter(),
+            build.unshare_cgroup(),
+            build.bring_up_loopback(),
+            build.mount_scratch(),
+            build.mount_overlay_root(),
+            build.mount_image_overlays(),
+            build.bind_forked_dev(),
+            build.mount_pts(),
+            build.mount_proc(&spec.host.proc_masks),
+            build.bind_writable_dirs(),
+            build.pivot_root(),
+            build.become_guest_user(),
+            landlock::wall_steps(&build.landlock_writable_dirs(), spec.host.landlock),
+            build.limit_sockets(),
+            build.install_filter(),
         ],
     )
 }
 
-fn assemble<const N: usize>(spec: &JailSpec, steps: [build::Named; N]) -> Plan {
-    Plan {
+fn assemble_plan<const N: usize>(spec: &JailSpec, steps: [builder::NamedSteps; N]) -> CellPlan {
+    CellPlan {
         namespaces: NAMESPACES.iter().fold(0, |flags, (_, flag)| flags | flag),
         identity: spec.identity,
         guest: spec.guest,
@@ -260,7 +260,7 @@ fn assemble<const N: usize>(spec: &JailSpec, steps: [build::Named; N]) -> Plan {
 }
 
 /// A path as the kernel takes it; the part before a NUL, which no path of ours has.
-pub(crate) fn text(path: &Path) -> CString {
+pub(crate) fn path_to_cstring(path: &Path) -> CString {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     CString::new(&bytes[..end]).unwrap_or_default()

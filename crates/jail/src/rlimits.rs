@@ -45,7 +45,10 @@ pub const fn most_open_files(of_the_host: u64) -> u64 {
 }
 
 /// The limits as steps.
-pub(crate) fn steps(count_processes: bool, files_of_the_host: u64) -> Vec<(String, OwnedStep)> {
+pub(crate) fn limit_steps(
+    count_processes: bool,
+    files_of_the_host: u64,
+) -> Vec<(String, OwnedStep)> {
     let processes = count_processes.then_some(&PROCESSES);
     let hard = most_open_files(files_of_the_host);
     let name = "rlimit:open-files";

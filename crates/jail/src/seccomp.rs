@@ -17,9 +17,9 @@ mod table;
 mod tests;
 
 use crate::{
-    calls::Call,
-    small_filter::{SmallFilter, Verdict},
+    small_filter::{FilterVerdict, SmallFilter},
     sys,
+    syscall_table::Call,
 };
 
 /// A refused system call, for documents and for `cloche doctor`.
@@ -37,16 +37,18 @@ pub struct Denial {
 
 /// Bytes that may be read as an array of `struct sock_filter`.
 #[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
+struct AlignedProgram<T: ?Sized>(T);
 
-static PROGRAM: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp.bpf")));
+static PROGRAM: &AlignedProgram<[u8]> =
+    &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp.bpf")));
 
-static STRICT_PROGRAM: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp_strict.bpf")));
-static SERVER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf")));
+static STRICT_PROGRAM: &AlignedProgram<[u8]> =
+    &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp_strict.bpf")));
+static SERVER: &AlignedProgram<[u8]> =
+    &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf")));
 
-static PACKER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/packer.bpf")));
+static PACKER: &AlignedProgram<[u8]> =
+    &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/packer.bpf")));
 
 static DENIALS: &[Denial] = &include!(concat!(env!("OUT_DIR"), "/seccomp_denials.rs"));
 
@@ -63,7 +65,7 @@ pub enum SyscallPolicy {
 /// The filter: eight bytes for each `struct sock_filter`, in native byte order, aligned to eight.
 /// Installing it needs no allocation.
 #[must_use]
-pub fn filter(policy: SyscallPolicy) -> &'static [u8] {
+pub fn guest_filter(policy: SyscallPolicy) -> &'static [u8] {
     match policy {
         SyscallPolicy::Standard => &PROGRAM.0,
         SyscallPolicy::Strict => &STRICT_PROGRAM.0,
@@ -82,9 +84,10 @@ pub fn server_filter() -> &'static [u8] {
 /// # Errors
 /// If the kernel takes no filters.
 pub fn confine_server() -> sys::Result<()> {
-    let silent = SmallFilter::of_calls(&[Call::Clone3], Verdict::NotImplemented, Verdict::Allow);
-    sys::seccomp(silent.bytes())?;
-    sys::seccomp_logged(server_filter())
+    let silent =
+        SmallFilter::of_calls(&[Call::Clone3], FilterVerdict::NotImplemented, FilterVerdict::Allow);
+    sys::install_seccomp(silent.as_bytes())?;
+    sys::install_logged_seccomp(server_filter())
 }
 
 /// The filter of a packer, from `policy/packer.json`.
@@ -95,6 +98,6 @@ pub fn packer_filter() -> &'static [u8] {
 
 /// Every refusal that the policy names, with its reason. What it does not name gets `ENOSYS`.
 #[must_use]
-pub fn denials() -> &'static [Denial] {
+pub fn guest_denials() -> &'static [Denial] {
     DENIALS
 }

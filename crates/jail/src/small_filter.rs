@@ -1,7 +1,7 @@
 //! Short system call filters for our own processes: some calls get one verdict, all others another.
 //! Core only.
 
-use crate::calls::Call;
+use crate::syscall_table::Call;
 
 const LOAD: u16 = 0x20;
 const IS: u16 = 0x15;
@@ -11,7 +11,7 @@ const MOST: usize = 20;
 
 /// What happens to a call.
 #[derive(Clone, Copy)]
-pub(crate) enum Verdict {
+pub(crate) enum FilterVerdict {
     /// The end of the process.
     Kill,
     /// Whoever holds the listener is told, and decides.
@@ -22,8 +22,8 @@ pub(crate) enum Verdict {
     Allow,
 }
 
-impl Verdict {
-    const fn number(self) -> u32 {
+impl FilterVerdict {
+    const fn return_value(self) -> u32 {
         match self {
             Self::Kill => 0x8000_0000,
             Self::Tell => 0x7fc0_0000,
@@ -42,15 +42,15 @@ pub(crate) struct SmallFilter {
 impl SmallFilter {
     /// The architecture, then each call, then the verdict. Calls of another architecture get what
     /// others get.
-    pub(crate) fn of_calls(calls: &[Call], listed: Verdict, others: Verdict) -> Self {
+    pub(crate) fn of_calls(calls: &[Call], listed: FilterVerdict, others: FilterVerdict) -> Self {
         let mut filter = Self::for_this_machine(others);
         let calls = &calls[..calls.len().min(MOST)];
-        filter.put(LOAD, 0, 0, 0);
+        filter.push_instruction(LOAD, 0, 0, 0);
         for (at, call) in calls.iter().enumerate() {
-            filter.put(IS, (calls.len() - at) as u8, 0, call.number() as u32);
+            filter.push_instruction(IS, (calls.len() - at) as u8, 0, call.number() as u32);
         }
-        filter.put(RETURN, 0, 0, others.number());
-        filter.put(RETURN, 0, 0, listed.number());
+        filter.push_instruction(RETURN, 0, 0, others.return_value());
+        filter.push_instruction(RETURN, 0, 0, listed.return_value());
         filter
     }
 
@@ -58,30 +58,30 @@ impl SmallFilter {
     pub(crate) fn of_calls_unless(
         always: Call,
         (call, argument): (Call, u32),
-        listed: Verdict,
-        others: Verdict,
+        listed: FilterVerdict,
+        others: FilterVerdict,
     ) -> Self {
         let mut filter = Self::for_this_machine(others);
-        filter.put(LOAD, 0, 0, 0);
-        filter.put(IS, 3, 0, always.number() as u32);
-        filter.put(IS, 0, 3, call.number() as u32);
-        filter.put(LOAD, 0, 0, 16);
-        filter.put(IS, 1, 0, argument);
-        filter.put(RETURN, 0, 0, listed.number());
-        filter.put(RETURN, 0, 0, others.number());
+        filter.push_instruction(LOAD, 0, 0, 0);
+        filter.push_instruction(IS, 3, 0, always.number() as u32);
+        filter.push_instruction(IS, 0, 3, call.number() as u32);
+        filter.push_instruction(LOAD, 0, 0, 16);
+        filter.push_instruction(IS, 1, 0, argument);
+        filter.push_instruction(RETURN, 0, 0, listed.return_value());
+        filter.push_instruction(RETURN, 0, 0, others.return_value());
         filter
     }
 
-    fn for_this_machine(others: Verdict) -> Self {
+    fn for_this_machine(others: FilterVerdict) -> Self {
         const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
         let mut filter = Self { bytes: [0; (MOST + 6) * 8], len: 0 };
-        filter.put(LOAD, 0, 0, 4);
-        filter.put(IS, 1, 0, ARCH);
-        filter.put(RETURN, 0, 0, others.number());
+        filter.push_instruction(LOAD, 0, 0, 4);
+        filter.push_instruction(IS, 1, 0, ARCH);
+        filter.push_instruction(RETURN, 0, 0, others.return_value());
         filter
     }
 
-    fn put(&mut self, code: u16, then: u8, or: u8, value: u32) {
+    fn push_instruction(&mut self, code: u16, then: u8, or: u8, value: u32) {
         let word = u64::from(code) | u64::from(then) << 16 | u64::from(or) << 24;
         let word = word | u64::from(value) << 32;
         if let Some(place) = self.bytes.get_mut(self.len..self.len + 8) {
@@ -90,7 +90,7 @@ impl SmallFilter {
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
@@ -112,7 +112,7 @@ mod tests {
         };
         let (mut at, mut loaded) = (0, 0);
         loop {
-            let step = &filter.bytes()[at * 8..at * 8 + 8];
+            let step = &filter.as_bytes()[at * 8..at * 8 + 8];
             let value = u32::from_le_bytes([step[4], step[5], step[6], step[7]]);
             at += 1;
             match u16::from_le_bytes([step[0], step[1]]) {
@@ -127,18 +127,18 @@ mod tests {
     #[test]
     fn a_list_of_calls_is_all_that_is_allowed() {
         let calls = [Call::Read, Call::Waitid, Call::ExitGroup];
-        let filter = SmallFilter::of_calls(&calls, Verdict::Allow, Verdict::Kill);
+        let filter = SmallFilter::of_calls(&calls, FilterVerdict::Allow, FilterVerdict::Kill);
         for number in 0..512 {
             let listed = calls.iter().any(|call| call.number() as u32 == number);
-            let wanted = if listed { Verdict::Allow } else { Verdict::Kill };
-            assert_eq!(verdict(&filter, number, HERE, 0), wanted.number(), "{number}");
-            assert_eq!(verdict(&filter, number, !HERE, 0), Verdict::Kill.number());
+            let wanted = if listed { FilterVerdict::Allow } else { FilterVerdict::Kill };
+            assert_eq!(verdict(&filter, number, HERE, 0), wanted.return_value(), "{number}");
+            assert_eq!(verdict(&filter, number, !HERE, 0), FilterVerdict::Kill.return_value());
         }
     }
 
     #[test]
     fn connects_are_told_of_and_sockets_unless_they_are_of_one_kind() {
-        let (socket, tell, allow) = (Call::Socket, Verdict::Tell, Verdict::Allow);
+        let (socket, tell, allow) = (Call::Socket, FilterVerdict::Tell, FilterVerdict::Allow);
         let connect = Call::Connect;
         let filter = SmallFilter::of_calls_unless(connect, (socket, 1), tell, allow);
         for number in 0..512 {
@@ -147,8 +147,8 @@ mod tests {
                 let told = number == connect.number() as u32
                     || number == socket.number() as u32 && family as u32 != 1;
                 let wanted = if told { tell } else { allow };
-                assert_eq!(verdict(&filter, number, HERE, family), wanted.number());
-                assert_eq!(verdict(&filter, number, !HERE, family), allow.number());
+                assert_eq!(verdict(&filter, number, HERE, family), wanted.return_value());
+                assert_eq!(verdict(&filter, number, !HERE, family), allow.return_value());
             }
         }
     }

@@ -7,9 +7,9 @@
 //! there can be as many more as the cell has threads.
 
 use crate::{
-    pid_one::{number, read_file},
+    fmt_buf::FmtBuf,
+    pid_one::{parse_decimal, read_file},
     sys::{self, Errno, Result},
-    text::Text,
 };
 
 const AF_NETLINK: u32 = 16;
@@ -29,13 +29,13 @@ pub(crate) struct SocketBudget {
 
 impl SocketBudget {
     /// For a cell that has none yet and may have this many.
-    pub(crate) const fn of(most: u32) -> Self {
+    pub(crate) const fn with_limit(most: u32) -> Self {
         Self { most, left: most, netlink_left: MOST_NETLINK }
     }
 
     /// Takes one socket of a family, or one of any for a connection. `NOBUFS` if there are as many as
     /// there may be, or if they cannot be counted.
-    pub(crate) fn take(&mut self, family: Option<u32>) -> Result<()> {
+    pub(crate) fn take_socket(&mut self, family: Option<u32>) -> Result<()> {
         let is_netlink = family == Some(AF_NETLINK);
         if !self.has_left(is_netlink) {
             self.count_again(is_netlink)?;
@@ -56,8 +56,8 @@ impl SocketBudget {
     /// program that closes many and makes others is counted a few times before it is refused.
     fn count_again(&mut self, is_netlink: bool) -> Result<()> {
         for pause in COUNT_PAUSES {
-            let _ = sys::readable([], Some(pause));
-            let there = SocketCounts::read().ok_or(Errno::NOBUFS)?;
+            let _ = sys::poll_readable([], Some(pause));
+            let there = SocketCounts::read_from_proc().ok_or(Errno::NOBUFS)?;
             self.left = self.most.saturating_sub(there.not_unix);
             self.netlink_left = MOST_NETLINK.saturating_sub(there.netlink);
             if self.has_left(is_netlink) {
@@ -75,10 +75,10 @@ struct SocketCounts {
 }
 
 impl SocketCounts {
-    fn read() -> Option<Self> {
+    fn read_from_proc() -> Option<Self> {
         let (mut all, mut kinds) = ([0; 64], [0; 8 << 10]);
-        let all = read_file(Text::default().text(b"/proc/net/sockstat\0"), &mut all)?;
-        let kinds = read_file(Text::default().text(b"/proc/net/protocols\0"), &mut kinds)?;
+        let all = read_file(FmtBuf::default().push_bytes(b"/proc/net/sockstat\0"), &mut all)?;
+        let kinds = read_file(FmtBuf::default().push_bytes(b"/proc/net/protocols\0"), &mut kinds)?;
         Self::parse(all, kinds)
     }
 
@@ -86,7 +86,7 @@ impl SocketCounts {
     /// the size of one, and how many there are.
     fn parse(all: &[u8], kinds: &[u8]) -> Option<Self> {
         let all = all.strip_prefix(b"sockets: used ")?;
-        let all = number(all.split(|byte| *byte == b'\n').next()?)?;
+        let all = parse_decimal(all.split(|byte| *byte == b'\n').next()?)?;
         let of_kind = |name: &[u8]| {
             let mut lines = kinds.split(|byte| *byte == b'\n');
             lines.find_map(|line| {
@@ -94,7 +94,7 @@ impl SocketCounts {
                 if words.next()? != name {
                     return None;
                 }
-                number(words.nth(1)?)
+                parse_decimal(words.nth(1)?)
             })
         };
         // Kernels before 5.16 have one kind of AF_UNIX.
@@ -126,10 +126,10 @@ NETLINK   1112     27      -1   NI       0   no   kernel      n  n  n  n  n  n  
     #[test]
     fn netlink_sockets_have_a_limit_of_their_own() {
         let mut budget = SocketBudget { most: 9, left: 9, netlink_left: 1 };
-        assert_eq!(budget.take(Some(AF_NETLINK)), Ok(()));
+        assert_eq!(budget.take_socket(Some(AF_NETLINK)), Ok(()));
         assert_eq!((budget.left, budget.netlink_left), (8, 0));
-        assert_eq!(budget.take(Some(2)), Ok(()));
-        assert_eq!(budget.take(None), Ok(()));
+        assert_eq!(budget.take_socket(Some(2)), Ok(()));
+        assert_eq!(budget.take_socket(None), Ok(()));
         assert_eq!((budget.left, budget.netlink_left), (6, 0));
     }
 }

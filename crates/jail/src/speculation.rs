@@ -5,8 +5,8 @@
 //! other thread of a core has trained (STIBP). Core only.
 
 use crate::{
-    calls::Plain,
-    sys::{Result, numbers},
+    sys::{Result, call_with_numbers},
+    syscall_table::PlainCall,
 };
 
 #[cfg(not(cloche_template))]
@@ -27,12 +27,13 @@ pub const KINDS: [(u32, &str); 2] =
 #[cfg(not(cloche_template))]
 #[must_use]
 pub fn can_disable(kind: u32) -> bool {
-    let asked = numbers(Plain::Prctl, [PR_GET_SPECULATION_CTRL, kind as usize, 0, 0, 0, 0]);
+    let asked =
+        call_with_numbers(PlainCall::Prctl, [PR_GET_SPECULATION_CTRL, kind as usize, 0, 0, 0, 0]);
     asked.is_ok_and(|answer| answer & PER_PROCESS != 0)
 }
 
 /// Switches a kind off for this process and all that come from it.
-pub(crate) fn disable(kind: u32) -> Result<()> {
+pub(crate) fn force_disable(kind: u32) -> Result<()> {
     let arguments = [PR_SET_SPECULATION_CTRL, kind as usize, FORCE_DISABLE, 0, 0, 0];
-    numbers(Plain::Prctl, arguments).map(drop)
+    call_with_numbers(PlainCall::Prctl, arguments).map(drop)
 }

@@ -56,11 +56,11 @@ pub(crate) type StepRef<'a> = Step<&'a CStr, &'a [u8]>;
 
 /// Reads numbers and strings from a program, with bounds.
 #[derive(Clone, Copy)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct ProgramReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ProgramReader<'a> {
     /// Reads from the start of `bytes`.
     #[must_use]
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
@@ -68,31 +68,31 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `len` bytes, or nothing when there are fewer.
-    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(crate) fn take_bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
         Some(head)
     }
 
     /// A 64-bit number.
-    pub(crate) fn number(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    pub(crate) fn read_number(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take_bytes(8)?.try_into().ok()?))
     }
 
     /// A 32-bit number, stored as 64.
-    pub(crate) fn word(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
+    pub(crate) fn read_word(&mut self) -> Option<u32> {
+        u32::try_from(self.read_number()?).ok()
     }
 
     /// Bytes after their length.
-    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
-        let len = usize::try_from(self.number()?).ok()?;
-        self.take(len)
+    pub(crate) fn read_bytes(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.read_number()?).ok()?;
+        self.take_bytes(len)
     }
 
     /// A NUL-terminated string after its length.
-    pub(crate) fn text(&mut self) -> Option<&'a CStr> {
-        CStr::from_bytes_with_nul(self.bytes()?).ok()
+    pub(crate) fn read_text(&mut self) -> Option<&'a CStr> {
+        CStr::from_bytes_with_nul(self.read_bytes()?).ok()
     }
 
     /// What was not read yet.
@@ -108,48 +108,52 @@ impl<'a> Reader<'a> {
     }
 
     /// The next step, or nothing where the bytes are not one.
-    pub(crate) fn step(&mut self) -> Option<StepRef<'a>> {
-        Some(match self.number()? {
+    pub(crate) fn read_step(&mut self) -> Option<StepRef<'a>> {
+        Some(match self.read_number()? {
             0 => Step::Become {
-                uid: self.word()?,
-                gid: self.word()?,
-                clear_groups: self.number()? != 0,
+                uid: self.read_word()?,
+                gid: self.read_word()?,
+                clear_groups: self.read_number()? != 0,
             },
-            2 => Step::Hostname { name: self.bytes()? },
+            2 => Step::Hostname { name: self.read_bytes()? },
             3 => Step::Loopback,
             4 => Step::Mount {
-                source: self.text()?,
-                target: self.text()?,
-                kind: self.text()?,
-                flags: self.number()?,
-                data: self.text()?,
+                source: self.read_text()?,
+                target: self.read_text()?,
+                kind: self.read_text()?,
+                flags: self.read_number()?,
+                data: self.read_text()?,
             },
             5 => Step::Directory {
-                path: self.text()?,
-                mode: self.word()?,
-                uid: self.word()?,
-                gid: self.word()?,
+                path: self.read_text()?,
+                mode: self.read_word()?,
+                uid: self.read_word()?,
+                gid: self.read_word()?,
             },
-            6 => Step::Pivot { root: self.text()? },
-            7 => Step::Enter { path: self.text()? },
-            8 => Step::Limit { which: self.word()?, soft: self.number()?, hard: self.number()? },
-            9 => Step::CloseFrom { first: self.word()? },
+            6 => Step::Pivot { root: self.read_text()? },
+            7 => Step::Enter { path: self.read_text()? },
+            8 => Step::Limit {
+                which: self.read_word()?,
+                soft: self.read_number()?,
+                hard: self.read_number()?,
+            },
+            9 => Step::CloseFrom { first: self.read_word()? },
             10 => Step::NoNewPrivs,
             11 => Step::Landlock {
-                files: self.number()?,
-                scoped: self.number()?,
-                size: self.word()?,
-                rules: self.bytes()?,
+                files: self.read_number()?,
+                scoped: self.read_number()?,
+                size: self.read_word()?,
+                rules: self.read_bytes()?,
             },
-            12 => Step::DropBounding { last: self.word()? },
+            12 => Step::DropBounding { last: self.read_word()? },
             13 => Step::DropCapabilities,
-            14 => Step::Seccomp { program: self.bytes()? },
+            14 => Step::Seccomp { program: self.read_bytes()? },
             15 => Step::DieWithParent,
-            16 => Step::Unshare { kinds: self.number()? },
-            17 => Step::Write { path: self.text()?, content: self.bytes()? },
-            18 => Step::BuildIn { path: self.text()? },
-            19 => Step::NoSpeculation { kind: self.word()? },
-            40 => Step::WatchSockets { most: self.word()? },
+            16 => Step::Unshare { kinds: self.read_number()? },
+            17 => Step::Write { path: self.read_text()?, content: self.read_bytes()? },
+            18 => Step::BuildIn { path: self.read_text()? },
+            19 => Step::NoSpeculation { kind: self.read_word()? },
+            40 => Step::WatchSockets { most: self.read_word()? },
             _ => return None,
         })
     }

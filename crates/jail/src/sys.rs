@@ -7,10 +7,10 @@
 
 use core::{arch::asm, ffi::CStr, mem::size_of};
 
-use crate::calls::{Call, Plain, WithPath, WithPaths, WithWords};
+use crate::syscall_table::{Call, PathCall, PathPairCall, PlainCall, WordsCall};
 pub use crate::{
     errno::{Errno, Result},
-    plain::*,
+    safe_calls::*,
 };
 
 /// A file descriptor by number; ownership is kept by the caller.
@@ -48,7 +48,7 @@ unsafe fn syscall(call: Call, args: [usize; 6]) -> Result<usize> {
 
 /// A call whose arguments are all plain numbers.
 #[inline]
-pub(crate) fn numbers(call: Plain, args: [usize; 6]) -> Result<usize> {
+pub(crate) fn call_with_numbers(call: PlainCall, args: [usize; 6]) -> Result<usize> {
     // SAFETY: these calls take no pointers, or only null pointers as they are used by us, so there
     // is no memory for the kernel to touch.
     unsafe { syscall(call.into(), args) }
@@ -56,8 +56,8 @@ pub(crate) fn numbers(call: Plain, args: [usize; 6]) -> Result<usize> {
 
 /// A call with one path and otherwise plain numbers; the path is argument `at`.
 #[inline]
-pub(crate) fn with_path(
-    call: WithPath,
+pub(crate) fn call_with_path(
+    call: PathCall,
     at: usize,
     path: &CStr,
     mut args: [usize; 6],
@@ -70,8 +70,8 @@ pub(crate) fn with_path(
 
 /// A call with two paths and otherwise plain numbers; the paths are the arguments `at`.
 #[inline]
-pub(crate) fn with_paths(
-    call: WithPaths,
+pub(crate) fn call_with_paths(
+    call: PathPairCall,
     at: [usize; 2],
     paths: [&CStr; 2],
     mut args: [usize; 6],
@@ -85,12 +85,12 @@ pub(crate) fn with_paths(
 
 /// A call that reads words of ours and otherwise takes plain numbers.
 #[inline]
-pub(crate) fn with_words<const N: usize>(
-    call: WithWords,
+pub(crate) fn call_with_words<const N: usize>(
+    call: WordsCall,
     words: &[u64; N],
     mut args: [usize; 6],
 ) -> Result<usize> {
-    let (at, most) = call.reads();
+    let (at, most) = call.words_argument();
     if N < most {
         return Err(Errno::INVAL);
     }
@@ -111,7 +111,7 @@ pub fn read(fd: RawFd, buffer: &mut [u8]) -> Result<usize> {
 }
 
 /// Which of them have something to read; waits for one that has, at most so many nanoseconds.
-pub fn readable<const N: usize>(fds: [RawFd; N], within: Option<u64>) -> Result<[bool; N]> {
+pub fn poll_readable<const N: usize>(fds: [RawFd; N], within: Option<u64>) -> Result<[bool; N]> {
     let mut ask = fds.map(|fd| [fd, 1]);
     let time = within.map(|within| [within / 1_000_000_000, within % 1_000_000_000]);
     let time = time.as_ref().map_or(0, |time| time.as_ptr() as usize);
@@ -151,7 +151,7 @@ const AT_EMPTY_PATH: usize = 0x1000;
 pub(crate) const AT_RECURSIVE: usize = 0x8000;
 
 /// Shows a detached mount's files with their owners mapped by a user namespace.
-pub fn idmap(mount: RawFd, user_namespace: RawFd) -> Result<()> {
+pub fn idmap_mount(mount: RawFd, user_namespace: RawFd) -> Result<()> {
     const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
     let attr = [MOUNT_ATTR_IDMAP, 0, 0, user_namespace as u64];
     let (empty, attr_at) = (c"".as_ptr() as usize, attr.as_ptr() as usize);
@@ -214,18 +214,18 @@ pub fn landlock_allow(ruleset: RawFd, path: RawFd, access: u64) -> Result<()> {
 }
 
 /// Installs a compiled filter: whole `sock_filter` instructions of eight bytes each.
-pub fn seccomp(program: &[u8]) -> Result<()> {
+pub fn install_seccomp(program: &[u8]) -> Result<()> {
     install_filter(program, 0).map(drop)
 }
 
 /// The same with `SECCOMP_FILTER_FLAG_LOG`: every refusal is written to the kernel's audit log.
-pub fn seccomp_logged(program: &[u8]) -> Result<()> {
+pub fn install_logged_seccomp(program: &[u8]) -> Result<()> {
     install_filter(program, 2).map(drop)
 }
 
 /// The same, for a filter that tells of calls; gives the descriptor that it tells them by. Once a call
 /// was heard of, no signal but the last interrupts it; kernels before 5.19 do not have that.
-pub(crate) fn seccomp_listener(program: &[u8]) -> Result<RawFd> {
+pub(crate) fn install_seccomp_listener(program: &[u8]) -> Result<RawFd> {
     const NEW_LISTENER: usize = 8;
     const WAIT_KILLABLE: usize = 0x20;
     install_filter(program, NEW_LISTENER | WAIT_KILLABLE).map(|listener| listener as RawFd)
@@ -233,23 +233,23 @@ pub(crate) fn seccomp_listener(program: &[u8]) -> Result<RawFd> {
 
 fn install_filter(program: &[u8], flags: usize) -> Result<usize> {
     #[repr(C)]
-    struct Fprog(u16, *const u8);
+    struct SockFprog(u16, *const u8);
     let (true, Ok(count)) = (program.len().is_multiple_of(8), u16::try_from(program.len() / 8))
     else {
         return Err(Errno::INVAL);
     };
-    let fprog = Fprog(count, program.as_ptr());
+    let fprog = SockFprog(count, program.as_ptr());
     // SAFETY: struct sock_fprog is a count and a pointer to that many instructions; the kernel
     // copies them without asking for alignment, and `program` is borrowed for the call.
     unsafe {
-        let fprog: *const Fprog = &raw const fprog;
+        let fprog: *const SockFprog = &raw const fprog;
         syscall(Call::Seccomp, [1, flags, fprog as usize, 0, 0, 0])
     }
 }
 
 /// Takes one call that a filter tells of. By its number and first argument it is either gone on with
 /// by the kernel, or refused.
-pub(crate) fn answer_call(
+pub(crate) fn answer_notification(
     listener: RawFd,
     decide: impl FnOnce(usize, u32) -> Result<()>,
 ) -> Result<()> {
@@ -274,7 +274,7 @@ pub(crate) fn answer_call(
 /// Copies this process, like fork, into new namespaces.
 ///
 /// The child of a threaded process must not allocate or take locks before it execs.
-pub fn clone(request: CloneRequest) -> Result<Cloned> {
+pub fn clone(request: CloneRequest) -> Result<CloneSide> {
     const PIDFD: u64 = 0x1000;
     const INTO_CGROUP: u64 = 0x2_0000_0000;
     const SIGCHLD: u64 = 17;
@@ -292,25 +292,25 @@ pub fn clone(request: CloneRequest) -> Result<Cloned> {
     // its published sizes); `pidfd` outlives the call; without CLONE_VM the child runs on its own
     // copy of this stack, so returning twice is as sound as fork.
     let pid = unsafe { syscall(Call::Clone3, [args.as_ptr() as usize, size, 0, 0, 0, 0])? };
-    Ok(if pid == 0 { Cloned::Child } else { Cloned::Parent(pid as i32, pidfd) })
+    Ok(if pid == 0 { CloneSide::Child } else { CloneSide::Parent(pid as i32, pidfd) })
 }
 
 /// Where this thread's libc keeps its thread id; `NOSYS` where the kernel does not tell.
-pub fn thread_id_place() -> Result<ThreadIdPlace> {
+pub fn thread_id_address() -> Result<ThreadIdAddress> {
     const PR_GET_TID_ADDRESS: usize = 40;
     let mut place = 0_usize;
     // SAFETY: the kernel writes one pointer-sized word into `place`.
     unsafe { syscall(Call::Prctl, [PR_GET_TID_ADDRESS, (&raw mut place) as usize, 0, 0, 0, 0])? };
-    if place == 0 { Err(Errno::NOSYS) } else { Ok(ThreadIdPlace(place)) }
+    if place == 0 { Err(Errno::NOSYS) } else { Ok(ThreadIdAddress(place)) }
 }
 
 /// The address of a libc's thread id word. Only [`thread_id_place`] makes one.
 #[derive(Clone, Copy)]
-pub struct ThreadIdPlace(usize);
+pub struct ThreadIdAddress(usize);
 
 /// Like [`fork`], for a copy of a process that runs a libc: the child's thread id is put where the
 /// libc keeps it, as its own fork would do.
-pub fn fork_under_libc(ThreadIdPlace(place): ThreadIdPlace) -> Result<Option<i32>> {
+pub fn fork_under_libc(ThreadIdAddress(place): ThreadIdAddress) -> Result<Option<i32>> {
     const SETTID_CLEARTID_SIGCHLD: usize = 0x0100_0000 | 0x0020_0000 | 17;
     // SAFETY: `place` is what the main thread's libc has registered, valid for the life of the
     // process; a copy of the process has it at the same address. Which of the last two arguments it
@@ -322,13 +322,13 @@ pub fn fork_under_libc(ThreadIdPlace(place): ThreadIdPlace) -> Result<Option<i32
 /// Memory for many rooms, and for what their keeper notes of them: in one piece, so that a copy of
 /// this process can let go of it all, and with it of the sight of who is in them.
 #[derive(Clone, Copy)]
-pub struct RoomBlock(usize);
+pub struct SharedStackBlock(usize);
 
-impl RoomBlock {
+impl SharedStackBlock {
     /// How many rooms there are.
-    pub const ROOMS: usize = 2048;
+    pub const STACKS: usize = 2048;
     const NOTES: usize = 128 << 10;
-    const LEN: usize = Self::NOTES + Self::ROOMS * Room::SIZE;
+    const LEN: usize = Self::NOTES + Self::STACKS * SharedStack::SIZE;
 
     /// Makes one, with the first notes in it.
     pub fn new<T: Copy>(notes: T) -> Result<(Self, &'static mut T)> {
@@ -337,7 +337,7 @@ impl RoomBlock {
         const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x2 | 0x20 | 0x4000;
         let how = [0, Self::LEN, READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0];
         // Without an address the kernel gives memory that nothing else is in.
-        let at = numbers(Plain::Mmap, how)?;
+        let at = call_with_numbers(PlainCall::Mmap, how)?;
         // SAFETY: the mapping is new, aligned to a page and longer than the notes; no other reference
         // to its first part is ever made, and the process that has this one never unmaps it.
         let notes = unsafe {
@@ -349,9 +349,9 @@ impl RoomBlock {
 
     /// A room by its number.
     #[must_use]
-    pub fn room(self, number: usize) -> Option<Room> {
-        let at = self.0 + Self::NOTES + number * Room::SIZE;
-        (number < Self::ROOMS).then_some(Room(at as *mut u32))
+    pub fn stack_at(self, number: usize) -> Option<SharedStack> {
+        let at = self.0 + Self::NOTES + number * SharedStack::SIZE;
+        (number < Self::STACKS).then_some(SharedStack(at as *mut u32))
     }
 
     /// Lets go of all of it, in a copy of the process that is on its own stack again.
@@ -365,17 +365,17 @@ impl RoomBlock {
 /// Room in this process's memory for one process that shares it: what that is told, some bytes
 /// for it to read, and its stack. The first word is zero when nobody is in it.
 #[derive(Clone, Copy)]
-pub struct Room(*mut u32);
+pub struct SharedStack(*mut u32);
 
 /// How a process that shares our memory begins.
 #[derive(Clone, Copy)]
-struct Beginning<T> {
+struct ChildStart<T> {
     what: T,
     bytes: usize,
     run: fn(T, &'static [u8]) -> !,
 }
 
-impl Room {
+impl SharedStack {
     /// The most bytes for the newcomer to read.
     pub const BYTES: usize = 64 << 10;
     const TOLD: usize = 64;
@@ -398,20 +398,20 @@ impl Room {
     }
 
     /// Leaves word, from inside, that whoever is next finds all as it was.
-    pub(crate) fn leave_clean(self) {
+    pub(crate) fn mark_clean(self) {
         // SAFETY: the second word is for this alone, and the room is the caller's until it is gone.
         unsafe { self.0.add(1).write_volatile(1) };
     }
 
     /// Whether that was the last word of whoever was in it. Wiping it forgets that.
-    pub(crate) fn was_left_clean(self) -> bool {
+    pub(crate) fn is_marked_clean(self) -> bool {
         // SAFETY: the room is ours for good; whoever was in it has written this word, if anyone.
         unsafe { self.0.add(1).read_volatile() == 1 }
     }
 
     /// Starts a process in new namespaces that shares this one's memory, on a stack of its own: its
     /// pid, and a pidfd that is now the caller's. The room is its own until it is gone.
-    pub fn start<T: Copy>(
+    pub fn start_process<T: Copy>(
         self,
         namespaces: u64,
         what: T,
@@ -420,7 +420,7 @@ impl Room {
     ) -> Result<(i32, RawFd)> {
         const VM_PIDFD_CLEARTID: u64 = 0x100 | 0x1000 | 0x20_0000;
         const SIGCHLD: u64 = 17;
-        const { assert!(Self::TOLD + size_of::<Beginning<T>>() <= Self::GIVEN) };
+        const { assert!(Self::TOLD + size_of::<ChildStart<T>>() <= Self::GIVEN) };
         if bytes.len() > Self::BYTES || !self.is_free() {
             return Err(Errno::INVAL);
         }
@@ -428,8 +428,8 @@ impl Room {
         // SAFETY: nobody is in the room, so all of it is ours to write; both parts lie within it
         // and do not overlap, and the first is aligned to 64.
         unsafe {
-            let beginning = Beginning { what, bytes: bytes.len(), run };
-            room.add(Self::TOLD).cast::<Beginning<T>>().write(beginning);
+            let beginning = ChildStart { what, bytes: bytes.len(), run };
+            room.add(Self::TOLD).cast::<ChildStart<T>>().write(beginning);
             room.add(Self::GIVEN).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             self.0.write_volatile(1);
         }
@@ -447,18 +447,18 @@ impl Room {
         // SAFETY: `args` is the first published version of struct clone_args; `pidfd` outlives the
         // call. The newcomer's stack is the upper part of the room, which is its own until the
         // kernel clears the first word when it is gone.
-        let pid = unsafe { clone_onto_stack(&args, room as usize, begin::<T>) };
+        let pid = unsafe { clone_onto_stack(&args, room as usize, begin_on_stack::<T>) };
         // SAFETY: as above; nobody got in.
         pid.inspect_err(|_| unsafe { self.0.write_volatile(0) }).map(|pid| (pid as i32, pidfd))
     }
 }
 
 /// The first of our code that a process runs in its room.
-extern "C" fn begin<T: Copy>(room: *mut u8) -> ! {
+extern "C" fn begin_on_stack<T: Copy>(room: *mut u8) -> ! {
     // SAFETY: `Room::start` has written both parts for this process alone, for as long as it lives.
-    let (Beginning { what, run, .. }, bytes) = unsafe {
-        let told = room.add(Room::TOLD).cast::<Beginning<T>>().read();
-        (told, core::slice::from_raw_parts(room.add(Room::GIVEN), told.bytes))
+    let (ChildStart { what, run, .. }, bytes) = unsafe {
+        let told = room.add(SharedStack::TOLD).cast::<ChildStart<T>>().read();
+        (told, core::slice::from_raw_parts(room.add(SharedStack::GIVEN), told.bytes))
     };
     run(what, bytes)
 }
@@ -493,7 +493,7 @@ unsafe fn clone_onto_stack(
 
 /// A place on this process's own stack to go on at, for a copy of it that runs on another.
 #[derive(Clone, Copy)]
-pub struct Place(*const usize);
+pub struct SavedContext(*const usize);
 
 // SAFETY: both are below, written for these arguments.
 unsafe extern "C" {
@@ -501,26 +501,26 @@ unsafe extern "C" {
     fn cloche_return(stack: usize) -> !;
 }
 
-impl Place {
+impl SavedContext {
     /// Calls `run`; goes on after it when that returns, and in every copy of this process that
     /// goes back to the place.
-    pub fn call<T>(what: &mut T, run: fn(&mut T, Self)) {
-        struct Call<'a, T>(&'a mut T, fn(&mut T, Place), *const usize);
-        extern "C" fn called<T>(call: *mut u8) {
+    pub fn save_and_call<T>(what: &mut T, run: fn(&mut T, Self)) {
+        struct ContextCall<'a, T>(&'a mut T, fn(&mut T, SavedContext), *const usize);
+        extern "C" fn run_context_call<T>(call: *mut u8) {
             // SAFETY: it is the `Call` below, which outlives this function.
-            let Call(what, run, stack) = unsafe { &mut *call.cast::<Call<'_, T>>() };
-            run(what, Place(*stack));
+            let ContextCall(what, run, stack) = unsafe { &mut *call.cast::<ContextCall<'_, T>>() };
+            run(what, SavedContext(*stack));
         }
         let mut stack = 0;
         let stack_at = &raw mut stack;
-        let mut call = Call(what, run, stack_at);
+        let mut call = ContextCall(what, run, stack_at);
         // SAFETY: `cloche_call` is an ordinary function that keeps what a call must keep. `stack`
         // and all above it on this stack stay as they are until it returns.
-        unsafe { cloche_call(stack_at, called::<T>, (&raw mut call).cast()) };
+        unsafe { cloche_call(stack_at, run_context_call::<T>, (&raw mut call).cast()) };
     }
 
     /// Goes on there. Only in a copy of the process whose place it is.
-    pub fn go(self) -> ! {
+    pub fn resume(self) -> ! {
         // SAFETY: the copy has its own copy of the stack, on which `cloche_call` has put what it
         // needs, and nobody has returned from there: that process is in `run` until its end.
         unsafe { cloche_return(*self.0) }
@@ -552,7 +552,7 @@ core::arch::global_asm!(
 );
 
 /// Waits for a child to change as the options say; one without a number if none has.
-pub(crate) fn wait(options: usize) -> Result<Changed> {
+pub(crate) fn wait_with_options(options: usize) -> Result<ChildChange> {
     const WEXITED: usize = 4;
     const ALL_KINDS: usize = 0x4000_0000;
     let mut info = [0_i32; 32];
@@ -562,9 +562,9 @@ pub(crate) fn wait(options: usize) -> Result<Changed> {
     // signo, errno, code, padding, pid, uid, status; the codes are those of CLD_EXITED and so on.
     let (pid, status) = (info[4], info[6]);
     Ok(match info[2] {
-        1 => Changed::Exited { pid, code: status },
-        5 => Changed::Stopped { pid },
-        _ => Changed::Killed { pid, signal: status },
+        1 => ChildChange::Exited { pid, code: status },
+        5 => ChildChange::Stopped { pid },
+        _ => ChildChange::Killed { pid, signal: status },
     })
 }
 
@@ -587,7 +587,7 @@ pub fn loopback_up() -> Result<()> {
     const SOCK_DGRAM_CLOEXEC: usize = 2 | 0o2_000_000;
     const SIOCSIFFLAGS: usize = 0x8914;
     const UP_RUNNING: u8 = 0x41;
-    let socket = numbers(Plain::Socket, [AF_INET, SOCK_DGRAM_CLOEXEC, 0, 0, 0, 0])?;
+    let socket = call_with_numbers(PlainCall::Socket, [AF_INET, SOCK_DGRAM_CLOEXEC, 0, 0, 0, 0])?;
     let mut request = [0_u8; 40];
     request[..2].copy_from_slice(b"lo");
     request[16] = UP_RUNNING;
@@ -602,29 +602,29 @@ pub fn loopback_up() -> Result<()> {
 const RIGHTS: u64 = 1 | 1 << 32;
 
 /// Sends one message with descriptors.
-pub fn send(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
+pub fn sendmsg(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
     const MSG_NOSIGNAL: usize = 0x4000;
     if fds.len() > MAX_FDS {
         return Err(Errno::INVAL);
     }
-    let mut message = Message::new(bytes.as_ptr() as usize, bytes.len());
+    let mut message = FdMessage::new(bytes.as_ptr() as usize, bytes.len());
     message.control[0] = 16 + 4 * fds.len() as u64;
     message.control[1] = RIGHTS;
     for (at, fd) in fds.iter().enumerate() {
         message.control[2 + at / 2] |= u64::from(*fd as u32) << (32 * (at % 2));
     }
     let control_len = if fds.is_empty() { 0 } else { 16 + 4 * fds.len() };
-    let header = message.link(control_len);
+    let header = message.link_parts(control_len);
     // SAFETY: the header points at a one-part vector over `bytes` and at a control buffer with one
     // SCM_RIGHTS record of `control_len` bytes; all of it outlives the call and is only read.
     unsafe { syscall(Call::Sendmsg, [socket as usize, header, MSG_NOSIGNAL, 0, 0, 0]) }.map(drop)
 }
 
 /// Receives one message: how many bytes, and the descriptors, which are now the caller's.
-pub fn receive(socket: RawFd, buffer: &mut [u8]) -> Result<(usize, [Option<RawFd>; MAX_FDS])> {
+pub fn recvmsg(socket: RawFd, buffer: &mut [u8]) -> Result<(usize, [Option<RawFd>; MAX_FDS])> {
     const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
-    let mut message = Message::new(buffer.as_mut_ptr() as usize, buffer.len());
-    let header = message.link(16 + 4 * MAX_FDS);
+    let mut message = FdMessage::new(buffer.as_mut_ptr() as usize, buffer.len());
+    let header = message.link_parts(16 + 4 * MAX_FDS);
     // SAFETY: the header points at a one-part vector over `buffer` and at a control buffer of the
     // length given; the kernel writes no further, and both outlive the call.
     let len =
@@ -652,11 +652,11 @@ impl HotPages {
     pub fn map(self) {
         const POPULATE_READ: usize = 22;
         const POPULATE_WRITE: usize = 23;
-        self.advise(0, self.written, POPULATE_WRITE);
-        self.advise(self.written, self.count, POPULATE_READ);
+        self.advise_range(0, self.written, POPULATE_WRITE);
+        self.advise_range(self.written, self.count, POPULATE_READ);
     }
 
-    fn advise(self, from: usize, to: usize, advice: usize) {
+    fn advise_range(self, from: usize, to: usize, advice: usize) {
         const MYSELF: usize = -10_000_isize as usize;
         const AT_ONCE: usize = 1024;
         for first in (from..to).step_by(AT_ONCE) {
@@ -706,7 +706,7 @@ fn register_rseq(offset: usize, len: usize) {
 /// Takes ownership of a descriptor that one of the calls above has just given us.
 #[cfg(not(cloche_template))]
 #[must_use]
-pub fn owned(fd: RawFd) -> std::os::fd::OwnedFd {
+pub fn into_owned_fd(fd: RawFd) -> std::os::fd::OwnedFd {
     use std::os::fd::FromRawFd;
     // SAFETY: used on descriptors fresh from a call above, which nobody else owns or closes.
     unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) }
@@ -722,11 +722,11 @@ mod exported {
     };
 
     use super::{Errno, HotPages};
-    use crate::{pid_one, serve, take};
+    use crate::{fork_server, job_reader, pid_one};
 
     /// What the interpreter prepares, once, for all that are copied from it.
     #[repr(C)]
-    struct Given {
+    struct TemplateSetup {
         /// Ranges of pages that every program needs, address and length: first those that it writes
         /// to, and how many there are of them.
         ranges: *const [usize; 2],
@@ -747,11 +747,11 @@ mod exported {
 
     // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
     #[unsafe(no_mangle)]
-    extern "C" fn cloche_serve(socket: i32, given: *const Given) {
+    extern "C" fn cloche_serve(socket: i32, given: *const TemplateSetup) {
         // SAFETY: the interpreter gives a struct of this shape, which outlives the call.
         let given = unsafe { &*given };
-        let Given { ranges, written, count, .. } = *given;
-        serve::serve(socket, HotPages { ranges, written, count });
+        let TemplateSetup { ranges, written, count, .. } = *given;
+        fork_server::serve_forks(socket, HotPages { ranges, written, count });
         MAIN.store(super::getpid(), Ordering::Relaxed);
         super::register_rseq(given.rseq_offset, given.rseq_len);
     }
@@ -774,7 +774,7 @@ mod exported {
     /// highest bit tells that a file may be an archive.
     // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
     #[unsafe(no_mangle)]
-    extern "C" fn cloche_wait(given: *const Given) -> usize {
+    extern "C" fn cloche_wait(given: *const TemplateSetup) -> usize {
         // SAFETY: the interpreter gives a struct of this shape, whose pointers are to memory of its
         // own with the lengths beside them and to a string that ends with a NUL; nobody else
         // looks at any of it during the call.
@@ -786,7 +786,7 @@ mod exported {
                 CStr::from_ptr(given.packages),
             )
         };
-        let (taken, archive) = match take::wait_for_variables(buffer) {
+        let (taken, archive) = match job_reader::wait_for_variables(buffer) {
             Ok(taken) => taken,
             Err(Errno::PIPE) => super::exit(0),
             Err(_) => super::exit(126),

@@ -3,21 +3,21 @@
 #![no_std]
 
 mod apply;
-mod calls;
+mod syscall_table;
 mod errno;
 mod init;
-mod networks;
+mod netns_pool;
 mod pid_one;
-mod plain;
-mod serve;
+mod safe_calls;
+mod fork_server;
 mod small_filter;
 mod socket_budget;
 mod speculation;
 mod step;
 mod sys;
-mod take;
-mod text;
-mod watch;
+mod job_reader;
+mod fmt_buf;
+mod socket_watch;
 
 /// There is nobody to tell: a template or pid 1 that meets a bug ends, and is noticed.
 #[panic_handler]

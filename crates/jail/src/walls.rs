@@ -4,29 +4,29 @@
 
 use crate::{
     plan::NAMESPACES,
-    sys::{self, CloneRequest, Cloned, Errno, Result},
+    sys::{self, CloneRequest, CloneSide, Errno, Result},
 };
 
 /// Every kind of namespace by the name of its wall, and whether a process can be born into one.
 ///
 /// Kinds other than `user` are tried inside a new user namespace, as a box has them.
-pub fn namespaces() -> impl Iterator<Item = (&'static str, Result<()>)> {
+pub fn try_namespaces() -> impl Iterator<Item = (&'static str, Result<()>)> {
     let user = NAMESPACES[0].1;
-    NAMESPACES.iter().map(move |(name, flag)| (*name, enter(user | flag)))
+    NAMESPACES.iter().map(move |(name, flag)| (*name, try_clone_into(user | flag)))
 }
 
 /// Starts a process in these namespaces, which ends at once.
-fn enter(namespaces: u64) -> Result<()> {
+fn try_clone_into(namespaces: u64) -> Result<()> {
     match sys::clone(CloneRequest { namespaces, cgroup: None })? {
-        Cloned::Child => sys::exit(0),
-        Cloned::Parent(pid, pidfd) => {
+        CloneSide::Child => sys::exit(0),
+        CloneSide::Parent(pid, pidfd) => {
             sys::close(pidfd);
-            reap(pid)
+            reap_pid(pid)
         }
     }
 }
 
-fn reap(pid: i32) -> Result<()> {
+fn reap_pid(pid: i32) -> Result<()> {
     loop {
         match sys::wait_any() {
             Ok(changed) if changed.pid() == pid => return Ok(()),
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_tried_once() {
-        let names: Vec<_> = namespaces().map(|(name, _)| name).collect();
+        let names: Vec<_> = try_namespaces().map(|(name, _)| name).collect();
         assert_eq!(names, NAMESPACES.map(|(name, _)| name));
     }
 }

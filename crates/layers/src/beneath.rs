@@ -18,7 +18,12 @@ const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opens what is at a path below `top`; `mode` counts only if the flags make a file.
-pub(crate) fn open(top: impl AsFd, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+pub(crate) fn open_path(
+    top: impl AsFd,
+    path: &[u8],
+    flags: OFlags,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(rustix::fs::openat2(top, path, flags | OFlags::CLOEXEC, mode, resolve)?)
 }
@@ -28,8 +33,8 @@ pub(crate) fn open(top: impl AsFd, path: &[u8], flags: OFlags, mode: Mode) -> io
 ///
 /// # Errors
 /// If there is no such directory, or it may not be opened.
-pub fn directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
-    let mut here = open(&top, b".", DIRECTORY, Mode::empty())?;
+pub fn open_directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
+    let mut here = open_path(&top, b".", DIRECTORY, Mode::empty())?;
     let mut rest = path;
     while !rest.is_empty() {
         let (step, more) = if rest.len() <= STEP {
@@ -39,32 +44,32 @@ pub fn directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
             let at = slash.ok_or(Errno::NAMETOOLONG)?;
             (&rest[..at], &rest[at + 1..])
         };
-        here = open(&here, step, DIRECTORY, Mode::empty())?;
+        here = open_path(&here, step, DIRECTORY, Mode::empty())?;
         rest = more;
     }
     Ok(here)
 }
 
 /// A directory being emptied: its name in the one above, and the directories still in it.
-struct Level {
+struct RemovalLevel {
     name: CString,
     directories: Vec<CString>,
 }
 
 /// Removes a directory of `top` with all that is in it, whatever its permissions are. One directory
 /// is open at a time, however deep it goes. Nothing to do if it is not there.
-pub(crate) fn remove(top: impl AsFd, name: &str) -> io::Result<()> {
+pub(crate) fn remove_tree(top: impl AsFd, name: &str) -> io::Result<()> {
     let name = CString::new(name)?;
-    let mut here = open(&top, b".", DIRECTORY, Mode::empty())?;
-    here = match enter(&here, &name) {
+    let mut here = open_path(&top, b".", DIRECTORY, Mode::empty())?;
+    here = match enter_directory(&here, &name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    let mut levels = vec![Level { name, directories: clear(&here)? }];
+    let mut levels = vec![RemovalLevel { name, directories: remove_files(&here)? }];
     while let Some(level) = levels.last_mut() {
         if let Some(next) = level.directories.pop() {
-            here = enter(&here, &next)?;
-            levels.push(Level { name: next, directories: clear(&here)? });
+            here = enter_directory(&here, &next)?;
+            levels.push(RemovalLevel { name: next, directories: remove_files(&here)? });
             continue;
         }
         here = rustix::fs::openat(&here, "..", DIRECTORY, Mode::empty())?;
@@ -74,8 +79,8 @@ pub(crate) fn remove(top: impl AsFd, name: &str) -> io::Result<()> {
     Ok(())
 }
 
-fn enter(here: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
-    match open(here, name.as_bytes(), DIRECTORY, Mode::empty()) {
+fn enter_directory(here: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
+    match open_path(here, name.as_bytes(), DIRECTORY, Mode::empty()) {
         Ok(directory) => {
             rustix::fs::fchmod(&directory, Mode::RWXU)?;
             Ok(directory)
@@ -83,14 +88,14 @@ fn enter(here: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
         // A directory of ours that its guest may not read. Nobody else can put a link there.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             rustix::fs::chmodat(here, name, Mode::RWXU, rustix::fs::AtFlags::empty())?;
-            open(here, name.as_bytes(), DIRECTORY, Mode::empty())
+            open_path(here, name.as_bytes(), DIRECTORY, Mode::empty())
         }
         Err(error) => Err(error),
     }
 }
 
 /// The names in a directory: of directories, and of everything else.
-pub(crate) fn names(here: &OwnedFd) -> io::Result<(Vec<CString>, Vec<CString>)> {
+pub(crate) fn list_names(here: &OwnedFd) -> io::Result<(Vec<CString>, Vec<CString>)> {
     let (mut directories, mut others) = (Vec::new(), Vec::new());
     for found in Dir::read_from(here)? {
         let found = found?;
@@ -104,8 +109,8 @@ pub(crate) fn names(here: &OwnedFd) -> io::Result<(Vec<CString>, Vec<CString>)> 
 }
 
 /// Removes everything from a directory but other directories, whose names it gives back.
-fn clear(here: &OwnedFd) -> io::Result<Vec<CString>> {
-    let (mut directories, others) = names(here)?;
+fn remove_files(here: &OwnedFd) -> io::Result<Vec<CString>> {
+    let (mut directories, others) = list_names(here)?;
     for name in others {
         match rustix::fs::unlinkat(here, &name, rustix::fs::AtFlags::empty()) {
             Err(Errno::ISDIR) => directories.push(name),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cloche_model::ByteSize;
 
-use crate::Bounds;
+use crate::LayerBounds;
 
 /// What `Layers::open` needs to know.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct LayersConfig {
     /// How much of the disk unpacked layers may take. Layers in use are kept beyond it.
     pub cache_bytes: ByteSize,
     /// How large layers may be.
-    pub bounds: Bounds,
+    pub bounds: LayerBounds,
 }
 
 /// Where blobs are kept.

@@ -10,8 +10,8 @@ use tokio_util::io::StreamReader;
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
 use crate::{
-    Index, LayerError, Layers, Node,
-    entry::{Extent, Kind},
+    LayerError, LayerIndex, Layers, TreeNode,
+    entry::{EntryKind, Extent},
     tree::NodeKind,
 };
 
@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 17;
 /// An open file of a stack.
 pub struct OpenFile {
     /// What it is.
-    pub node: Node,
+    pub node: TreeNode,
     /// The part of it that is read.
     pub range: Range<u64>,
     /// The bytes of that part.
@@ -29,7 +29,7 @@ pub struct OpenFile {
 }
 
 /// A stretch of a file: data somewhere in the archive, or a hole.
-enum Part {
+enum FileSegment {
     Data(Range<u64>),
     Hole(u64),
 }
@@ -45,7 +45,7 @@ impl Layers {
         path: &[u8],
         range: Option<Range<u64>>,
     ) -> Result<OpenFile, LayerError> {
-        let tree = self.tree(stack).await?;
+        let tree = self.load_tree(stack).await?;
         let text = || String::from_utf8_lossy(path).into_owned();
         let node = tree.get(path).ok_or_else(|| LayerError::NoSuchPath(text()))?;
         if node.kind != NodeKind::File {
@@ -60,7 +60,7 @@ impl Layers {
     /// If the node is not a file, the range begins behind its end, or the store fails.
     pub async fn open_node(
         &self,
-        node: &Node,
+        node: &TreeNode,
         range: Option<Range<u64>>,
     ) -> Result<OpenFile, LayerError> {
         let text = || String::from_utf8_lossy(&node.path_in_layer).into_owned();
@@ -69,46 +69,46 @@ impl Layers {
             return Err(LayerError::WrongKind(text(), "is shorter than that"));
         }
         let range = range.start..range.end.min(node.size);
-        let index = self.index(&node.layer).await?;
-        let Some(Kind::File { size, extents, data_at, .. }) =
+        let index = self.load_index(&node.layer).await?;
+        let Some(EntryKind::File { size, extents, data_at, .. }) =
             index.get(&node.path_in_layer).map(|entry| &entry.kind)
         else {
             return Err(LayerError::WrongKind(text(), "is not a file"));
         };
         let whole = [Extent { offset: 0, length: *size }];
-        let parts = parts(extents.as_deref().unwrap_or(&whole), *data_at, &range);
-        let archive = self.archive(&node.layer, &index, &parts).await?;
-        let pieces = Box::pin(pieces(parts, archive));
+        let parts = file_segments(extents.as_deref().unwrap_or(&whole), *data_at, &range);
+        let archive = self.stream_archive(&node.layer, &index, &parts).await?;
+        let pieces = Box::pin(stream_segments(parts, archive));
         let content = Box::new(StreamReader::new(pieces));
         Ok(OpenFile { node: node.clone(), range, content })
     }
 
     /// The part of an archive that holds these parts, from its first byte on.
-    async fn archive(
+    async fn stream_archive(
         &self,
         layer: &LayerDigest,
-        index: &Index,
-        parts: &[Part],
-    ) -> Result<Archive, LayerError> {
+        index: &LayerIndex,
+        parts: &[FileSegment],
+    ) -> Result<ArchiveStream, LayerError> {
         let data: Vec<&Range<u64>> = parts
             .iter()
             .filter_map(|part| match part {
-                Part::Data(range) => Some(range),
-                Part::Hole(_) => None,
+                FileSegment::Data(range) => Some(range),
+                FileSegment::Hole(_) => None,
             })
             .collect();
         let (Some(first), Some(last)) = (data.first(), data.last()) else {
-            return Ok(Archive { at: 0, pieces: stream::empty().boxed() });
+            return Ok(ArchiveStream { at: 0, pieces: stream::empty().boxed() });
         };
         let (frame, end) = index.frames_for(first.start, last.end);
-        let blob = self.0.blobs.stream(layer, Some(frame.blob_at..end)).await?;
+        let blob = self.0.blobs.stream_blob(layer, Some(frame.blob_at..end)).await?;
         let blob = blob.map_err(io::Error::other).boxed();
-        Ok(Archive { at: frame.archive_at, pieces: decompressed(blob).boxed() })
+        Ok(ArchiveStream { at: frame.archive_at, pieces: decompress_stream(blob).boxed() })
     }
 }
 
 /// Which parts of the archive and which holes make up a range of a file.
-fn parts(extents: &[Extent], data_at: u64, range: &Range<u64>) -> Vec<Part> {
+fn file_segments(extents: &[Extent], data_at: u64, range: &Range<u64>) -> Vec<FileSegment> {
     let mut parts = Vec::new();
     let (mut at, mut archive_at) = (range.start, data_at);
     for extent in extents {
@@ -116,42 +116,45 @@ fn parts(extents: &[Extent], data_at: u64, range: &Range<u64>) -> Vec<Part> {
         let (from, to) = (start.max(at), end.min(range.end));
         if from < to {
             if from > at {
-                parts.push(Part::Hole(from - at));
+                parts.push(FileSegment::Hole(from - at));
             }
-            parts.push(Part::Data(archive_at + (from - start)..archive_at + (to - start)));
+            parts.push(FileSegment::Data(archive_at + (from - start)..archive_at + (to - start)));
             at = to;
         }
         archive_at += extent.length;
     }
     if at < range.end {
-        parts.push(Part::Hole(range.end - at));
+        parts.push(FileSegment::Hole(range.end - at));
     }
     parts
 }
 
 /// An archive being read forwards.
-struct Archive {
+struct ArchiveStream {
     at: u64,
     pieces: stream::BoxStream<'static, io::Result<Bytes>>,
 }
 
 /// The bytes of these parts.
-fn pieces(parts: Vec<Part>, archive: Archive) -> impl Stream<Item = io::Result<Bytes>> + Send {
+fn stream_segments(
+    parts: Vec<FileSegment>,
+    archive: ArchiveStream,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let state = (parts.into_iter(), None, archive, Bytes::new());
     stream::try_unfold(state, async |(mut parts, mut part, mut archive, mut piece)| {
         loop {
             match part.take().or_else(|| parts.next()) {
                 None => return Ok(None),
-                Some(Part::Hole(0)) => {}
-                Some(Part::Data(range)) if range.is_empty() => {}
-                Some(Part::Hole(length)) => {
+                Some(FileSegment::Hole(0)) => {}
+                Some(FileSegment::Data(range)) if range.is_empty() => {}
+                Some(FileSegment::Hole(length)) => {
                     static ZEROS: [u8; PIECE] = [0; PIECE];
                     let count = length.min(PIECE as u64);
                     let zeros = Bytes::from_static(&ZEROS[..count as usize]);
-                    let next = Some(Part::Hole(length - count));
+                    let next = Some(FileSegment::Hole(length - count));
                     return Ok(Some((zeros, (parts, next, archive, piece))));
                 }
-                Some(Part::Data(range)) => {
+                Some(FileSegment::Data(range)) => {
                     if piece.is_empty() {
                         let next = archive.pieces.next().await;
                         piece = next.ok_or(io::ErrorKind::UnexpectedEof)??;
@@ -160,9 +163,9 @@ fn pieces(parts: Vec<Part>, archive: Archive) -> impl Stream<Item = io::Result<B
                     piece.advance(skip as usize);
                     archive.at += skip;
                     let count = (range.end - archive.at).min(piece.len() as u64);
-                    part = Some(Part::Data(range.start.max(archive.at + count)..range.end));
+                    part = Some(FileSegment::Data(range.start.max(archive.at + count)..range.end));
                     if archive.at < range.start || count == 0 {
-                        part = Some(Part::Data(range));
+                        part = Some(FileSegment::Data(range));
                         continue;
                     }
                     archive.at += count;
@@ -175,7 +178,7 @@ fn pieces(parts: Vec<Part>, archive: Archive) -> impl Stream<Item = io::Result<B
 }
 
 /// Decompresses without a thread, so that slow readers hold none.
-fn decompressed(
+fn decompress_stream(
     blob: stream::BoxStream<'static, io::Result<Bytes>>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
     let state = (blob, Bytes::new(), None);

@@ -9,7 +9,7 @@ pub const POINTS: [&str; 4] =
 pub const VARIABLE: &str = "CLOCHE_CRASH_AT";
 
 /// Kills the process with SIGKILL if the environment names this point.
-pub fn point(name: &str) {
+pub fn reach_point(name: &str) {
     #[cfg(debug_assertions)]
     {
         use std::sync::OnceLock;

@@ -28,11 +28,11 @@ pub type ContentHash = [u8; 16];
 
 /// What a layer says about one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LayerEntry {
     /// Bytes as the guest chose them, names separated by `/`; empty for the home itself.
     pub path: Vec<u8>,
     /// What is there.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// The permission bits.
     pub mode: u32,
     /// When it was last written.
@@ -43,7 +43,7 @@ pub struct Entry {
 
 /// What is at a path of a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum EntryKind {
     /// A directory, which shows what older layers hold there too.
     Directory {
         /// Older layers are not looked at.
@@ -78,7 +78,7 @@ pub enum Kind {
     Whiteout,
 }
 
-impl Kind {
+impl EntryKind {
     /// How many bytes of data it brings.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {

@@ -51,7 +51,7 @@ pub enum LayerError {
 
 impl LayerError {
     /// Puts what was being done to an error of the system.
-    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io_context(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::from_io(what, source)
     }
 
@@ -89,7 +89,7 @@ impl LayerError {
 
 /// How large a layer, and a stack of them, may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct LayerBounds {
     /// Files, directories, links and deletions.
     pub entries: u64,
     /// Bytes in files, holes not counted.
@@ -99,7 +99,7 @@ pub struct Bounds {
     pub ratio: u64,
 }
 
-impl Default for Bounds {
+impl Default for LayerBounds {
     fn default() -> Self {
         Self { entries: 1 << 20, bytes: ByteSize::gib(64), ratio: 2000 }
     }

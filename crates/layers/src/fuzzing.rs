@@ -13,20 +13,20 @@ use cloche_model::{ByteSize, LayerDigest};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Bounds, Index, LayerError, Tree,
-    entry::{Entry, Kind},
-    error::PATH_BYTES,
-    index::Builder,
-    oci,
-    wire::{
+    LayerBounds, LayerError, LayerIndex, Tree,
+    archive::{
         BLOCK,
-        read::{Archive, Item},
-        split, write,
+        read::{ArchiveItem, ArchiveReader},
+        split_path, write,
     },
+    entry::{EntryKind, LayerEntry},
+    error::PATH_BYTES,
+    layer_index::IndexBuilder,
+    oci,
 };
 
 /// Small, so that a fuzzer reaches them.
-const BOUNDS: Bounds = Bounds { entries: 256, bytes: ByteSize(1 << 20), ratio: 200 };
+const BOUNDS: LayerBounds = LayerBounds { entries: 256, bytes: ByteSize(1 << 20), ratio: 200 };
 /// The longest archive that is looked at, and the most that one may take again.
 const ARCHIVE: usize = 64 << 10;
 
@@ -39,13 +39,13 @@ pub fn check_archive(bytes: &[u8]) {
     let Ok(index) = read_index(&bytes) else { return };
     check_index(&index);
 
-    let again = write_again(&bytes);
+    let again = rewrite_archive(&bytes);
     let reread = read_index(&again).unwrap_or_else(|why| panic!("our own archive: {why}"));
     assert_eq!(without_places(&index), without_places(&reread), "written with another meaning");
-    assert_eq!(write_again(&again), again, "writing is not stable");
+    assert_eq!(rewrite_archive(&again), again, "writing is not stable");
 
     let kept = index.encode().unwrap_or_else(|why| panic!("an index that cannot be kept: {why}"));
-    assert_eq!(Index::decode(&kept).as_ref(), Some(&index), "the kept index is another");
+    assert_eq!(LayerIndex::decode(&kept).as_ref(), Some(&index), "the kept index is another");
     check_tree(&index);
 }
 
@@ -62,7 +62,7 @@ pub fn check_image(bytes: &[u8]) {
 
     let mut values = BTreeMap::new();
     let mut put = |name: char, blob: &[u8]| {
-        values.insert(format!("@{name}"), digest(blob).to_string());
+        values.insert(format!("@{name}"), sha256_digest(blob).to_string());
         values.insert(format!("#{name}"), blob.len().to_string());
         values.clone()
     };
@@ -74,13 +74,15 @@ pub fn check_image(bytes: &[u8]) {
     let known = put('M', &manifest);
     let index = fill_in(index, &known);
 
-    let Ok(dir) = scratch() else { return };
+    let Ok(dir) = scratch_dir() else { return };
     let blobs = dir.path().join("blobs/sha256");
     let mut files = vec![
         (dir.path().join("oci-layout"), layout.to_vec()),
         (dir.path().join("index.json"), index),
     ];
-    files.extend([layer, config, manifest].map(|blob| (blobs.join(digest(&blob).hex()), blob)));
+    files.extend(
+        [layer, config, manifest].map(|blob| (blobs.join(sha256_digest(&blob).hex_digits()), blob)),
+    );
     let written = fs::create_dir_all(&blobs)
         .and_then(|()| files.iter().try_for_each(|(path, bytes)| fs::write(path, bytes)));
     assert!(written.is_ok(), "the image could not be written: {written:?}");
@@ -93,12 +95,12 @@ pub fn check_image(bytes: &[u8]) {
 }
 
 /// A stored layer is what its digest says, and holds what its index says.
-fn check_stored(mut stored: &fs::File, wanted: &LayerDigest, index: &Index) {
+fn check_stored(mut stored: &fs::File, wanted: &LayerDigest, index: &LayerIndex) {
     check_index(index);
     let mut blob = Vec::new();
     let read = stored.rewind().and_then(|()| stored.read_to_end(&mut blob));
     assert!(read.is_ok(), "a stored layer cannot be read: {read:?}");
-    assert_eq!(digest(&blob), *wanted, "a stored layer has another digest");
+    assert_eq!(sha256_digest(&blob), *wanted, "a stored layer has another digest");
     let archive = zstd::decode_all(&blob[..]);
     let archive = archive.unwrap_or_else(|why| panic!("a stored layer is not zstd: {why}"));
     let again = read_index(&archive).unwrap_or_else(|why| panic!("a stored layer: {why}"));
@@ -106,7 +108,7 @@ fn check_stored(mut stored: &fs::File, wanted: &LayerDigest, index: &Index) {
 }
 
 /// A directory for one image, in memory where there is such a place.
-fn scratch() -> std::io::Result<tempfile::TempDir> {
+fn scratch_dir() -> std::io::Result<tempfile::TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
@@ -150,7 +152,7 @@ fn fill_in(document: &[u8], values: &BTreeMap<String, String>) -> Vec<u8> {
     text.into_bytes()
 }
 
-fn digest(bytes: &[u8]) -> LayerDigest {
+fn sha256_digest(bytes: &[u8]) -> LayerDigest {
     LayerDigest::from_sha256(Sha256::digest(bytes).into())
 }
 
@@ -171,64 +173,65 @@ fn repair_checksums(bytes: &mut [u8]) {
     }
 }
 
-fn read_index(bytes: &[u8]) -> Result<Index, LayerError> {
-    Builder::read(&mut Archive::new(bytes), BOUNDS)?.finish(Vec::new(), bytes.len() as u64)
+fn read_index(bytes: &[u8]) -> Result<LayerIndex, LayerError> {
+    IndexBuilder::from_archive(&mut ArchiveReader::new(bytes), BOUNDS)?
+        .finish(Vec::new(), bytes.len() as u64)
 }
 
 /// Writes an archive anew, entry by entry, as an import does.
-fn write_again(bytes: &[u8]) -> Vec<u8> {
-    let mut archive = Archive::new(bytes);
+fn rewrite_archive(bytes: &[u8]) -> Vec<u8> {
+    let mut archive = ArchiveReader::new(bytes);
     let mut out = Cursor::new(Vec::new());
     loop {
-        let written = match archive.next() {
-            Ok(Some(Item::Opaque(path))) => write::opaque(&mut out, &path),
-            Ok(Some(Item::Entry(entry))) => write::head(&mut out, &entry)
+        let written = match archive.next_item() {
+            Ok(Some(ArchiveItem::Opaque(path))) => write::write_opaque(&mut out, &path),
+            Ok(Some(ArchiveItem::Entry(entry))) => write::write_header(&mut out, &entry)
                 .and_then(|()| std::io::copy(&mut archive, &mut out))
                 .and_then(|copied| {
                     assert_eq!(copied, entry.kind.data_bytes(), "data of another length");
-                    write::pad(&mut out, copied)
+                    write::write_padding(&mut out, copied)
                 }),
             Ok(None) => break,
             Err(why) => panic!("read once, refused the second time: {why}"),
         };
         assert!(written.is_ok());
     }
-    assert!(write::end(&mut out).is_ok());
+    assert!(write::write_end(&mut out).is_ok());
     out.into_inner()
 }
 
 /// The entries but for where their data lies, which depends on how they are written.
-fn without_places(index: &Index) -> Vec<Entry> {
+fn without_places(index: &LayerIndex) -> Vec<LayerEntry> {
     let mut entries = index.entries().to_vec();
     for entry in &mut entries {
-        if let Kind::File { data_at, .. } = &mut entry.kind {
+        if let EntryKind::File { data_at, .. } = &mut entry.kind {
             *data_at = 0;
         }
     }
     entries
 }
 
-fn check_index(index: &Index) {
+fn check_index(index: &LayerIndex) {
     let entries = index.entries();
     assert!(entries.len() as u64 <= BOUNDS.entries && index.data_bytes() <= BOUNDS.bytes.bytes());
     assert!(entries.windows(2).all(|pair| pair[0].path < pair[1].path), "paths twice or unsorted");
     assert!(entries.first().is_some_and(|home| home.path.is_empty()), "no home");
     for entry in entries {
         check_path(&entry.path);
-        let parent = index.get(split(&entry.path).0).map(|parent| &parent.kind);
-        assert!(matches!(parent, Some(Kind::Directory { .. })), "a path without a directory");
+        let parent = index.get(split_path(&entry.path).0).map(|parent| &parent.kind);
+        assert!(matches!(parent, Some(EntryKind::Directory { .. })), "a path without a directory");
         match &entry.kind {
-            Kind::HardLink { target } => {
+            EntryKind::HardLink { target } => {
                 check_path(target);
                 let target = index.get(target).map(|target| &target.kind);
                 assert!(!matches!(
                     target,
-                    None | Some(Kind::Directory { .. } | Kind::HardLink { .. })
+                    None | Some(EntryKind::Directory { .. } | EntryKind::HardLink { .. })
                 ));
             }
-            Kind::Directory { redirect: Some(from), .. } => check_path(from),
-            Kind::Symlink { target } => assert!(!target.contains(&0) && !target.is_empty()),
-            Kind::File { size, extents: Some(extents), .. } => {
+            EntryKind::Directory { redirect: Some(from), .. } => check_path(from),
+            EntryKind::Symlink { target } => assert!(!target.contains(&0) && !target.is_empty()),
+            EntryKind::File { size, extents: Some(extents), .. } => {
                 assert!(extents.iter().all(|part| part.offset + part.length <= *size));
                 assert!(
                     extents.windows(2).all(|two| two[0].offset + two[0].length <= two[1].offset)
@@ -236,7 +239,7 @@ fn check_index(index: &Index) {
             }
             _ => {}
         }
-        let is_directory = matches!(entry.kind, Kind::Directory { .. });
+        let is_directory = matches!(entry.kind, EntryKind::Directory { .. });
         assert!(entry.mode & !0o7777 == 0 && (is_directory || entry.mode & 0o6000 == 0));
         let odd = |name: &[u8]| !name.starts_with(b"user.") || name.starts_with(b"user.overlay.");
         assert!(entry.xattrs.iter().all(|(name, _)| !odd(name) && !name.contains(&0)));
@@ -251,16 +254,16 @@ fn check_path(path: &[u8]) {
 }
 
 /// Lays the layer over another and over itself.
-fn check_tree(index: &Index) {
-    let name = digest(b"fuzz");
+fn check_tree(index: &LayerIndex) {
+    let name = sha256_digest(b"fuzz");
     let mut tree = Tree::default();
     for _ in 0..2 {
-        if tree.apply(&name, index, BOUNDS).is_err() {
+        if tree.apply_layer(&name, index, BOUNDS).is_err() {
             return;
         }
         for (path, _) in tree.walk() {
             check_path(path);
-            let parent = tree.get(split(path).0);
+            let parent = tree.get(split_path(path).0);
             let is_directory = parent.is_some_and(|node| node.kind == crate::NodeKind::Directory);
             assert!(is_directory, "{:?} lies in no directory", String::from_utf8_lossy(path));
         }

@@ -16,10 +16,10 @@ use sha2::{Digest, Sha256};
 use zstd::{stream::raw::CParameter, zstd_safe::CCtx};
 
 use crate::{
-    Bounds, Index, LayerError,
-    entry::{Entry, Xattr},
-    index::{Builder, Frame},
-    wire::read::Archive,
+    LayerBounds, LayerError, LayerIndex,
+    archive::read::ArchiveReader,
+    entry::{LayerEntry, Xattr},
+    layer_index::{FrameStart, IndexBuilder},
 };
 
 /// The reply waits for it. Level 3 takes 60 % longer and saves 15 %, of numpy and pandas.
@@ -28,24 +28,24 @@ const LEVEL: i32 = 1;
 const FRAME: u64 = 4 << 20;
 
 /// A blob that was written to a file, and what is in it.
-pub(crate) struct Ingested {
+pub(crate) struct IngestedLayer {
     pub(crate) digest: LayerDigest,
-    pub(crate) index: Index,
+    pub(crate) index: LayerIndex,
 }
 
 /// What a home without files is worth.
 #[derive(Clone, Debug)]
-pub(crate) enum Bare {
+pub(crate) enum EmptyHomePolicy {
     /// Nothing.
-    Nothing,
+    AlwaysDrop,
     /// A layer, unless it has the mode and attributes that it had before.
-    Unless(u32, Vec<Xattr>),
+    DropIfSame(u32, Vec<Xattr>),
 }
 
-impl Bare {
-    fn is_nothing(&self, home: Option<&Entry>) -> bool {
+impl EmptyHomePolicy {
+    fn drops_home(&self, home: Option<&LayerEntry>) -> bool {
         match (self, home) {
-            (Self::Unless(mode, xattrs), Some(home)) => {
+            (Self::DropIfSame(mode, xattrs), Some(home)) => {
                 (*mode, xattrs) == (home.mode, &home.xattrs)
             }
             _ => true,
@@ -55,16 +55,16 @@ impl Bare {
 
 /// Reads an archive and writes the blob. None if the archive holds nothing but the home itself, and
 /// that is nothing.
-pub(crate) fn ingest(
+pub(crate) fn ingest_archive(
     archive: impl Read,
     blob: &File,
-    bounds: Bounds,
-    bare: &Bare,
-) -> Result<Option<Ingested>, LayerError> {
-    let blob = blob.try_clone().map_err(LayerError::io("writing a layer"))?;
-    let tee = Tee { from: archive, to: Compressor::Small(Vec::new(), blob) };
-    let mut archive = Archive::new(BufReader::with_capacity(PIECE, tee));
-    let read = Builder::read(&mut archive, bounds);
+    bounds: LayerBounds,
+    bare: &EmptyHomePolicy,
+) -> Result<Option<IngestedLayer>, LayerError> {
+    let blob = blob.try_clone().map_err(LayerError::io_context("writing a layer"))?;
+    let tee = CompressingTee { from: archive, to: BlobCompressor::Small(Vec::new(), blob) };
+    let mut archive = ArchiveReader::new(BufReader::with_capacity(PIECE, tee));
+    let read = IndexBuilder::from_archive(&mut archive, bounds);
     let compressed = archive.into_inner().into_inner().to.finish();
     let builder = match (read, &compressed) {
         // The reader only sees that nobody takes what it reads.
@@ -76,16 +76,19 @@ pub(crate) fn ingest(
         (read, _) => read?,
     };
     let (frames, digest, stored) = compressed?;
-    if builder.len() == 1 && bare.is_nothing(builder.at(b"")) {
+    if builder.len() == 1 && bare.drops_home(builder.entry_at(b"")) {
         return Ok(None);
     }
     let index = builder.finish(frames, stored)?;
-    Ok(Some(Ingested { digest, index }))
+    Ok(Some(IngestedLayer { digest, index }))
 }
 
 /// Reads an archive and keeps nothing but what is in it. None if that is only the home itself.
-pub(crate) fn survey(archive: impl Read, bounds: Bounds) -> Result<Option<Index>, LayerError> {
-    let builder = Builder::read(&mut Archive::new(archive), bounds)?;
+pub(crate) fn index_archive(
+    archive: impl Read,
+    bounds: LayerBounds,
+) -> Result<Option<LayerIndex>, LayerError> {
+    let builder = IndexBuilder::from_archive(&mut ArchiveReader::new(archive), bounds)?;
     if builder.len() == 1 {
         return Ok(None);
     }
@@ -100,37 +103,37 @@ const SMALL: usize = 1 << 17;
 const WAITING: usize = 32;
 
 /// The frames of a blob, its digest and its size.
-type Compressed = (Vec<Frame>, LayerDigest, u64);
+type CompressedBlob = (Vec<FrameStart>, LayerDigest, u64);
 
 /// Gives on what it reads, and has a copy compressed.
-struct Tee<R> {
+struct CompressingTee<R> {
     from: R,
-    to: Compressor,
+    to: BlobCompressor,
 }
 
-impl<R: Read> Read for Tee<R> {
+impl<R: Read> Read for CompressingTee<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
-        self.to.take(&buffer[..count])?;
+        self.to.push_bytes(&buffer[..count])?;
         Ok(count)
     }
 }
 
 /// Compresses what it is given into a file: at the end, or as it comes once it is much.
-enum Compressor {
+enum BlobCompressor {
     Small(Vec<u8>, File),
-    Large(SyncSender<Vec<u8>>, JoinHandle<Result<Compressed, LayerError>>),
+    Large(SyncSender<Vec<u8>>, JoinHandle<Result<CompressedBlob, LayerError>>),
 }
 
-impl Compressor {
-    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+impl BlobCompressor {
+    fn push_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Small(held, file) => {
                 held.extend_from_slice(bytes);
                 if held.len() > SMALL {
                     let (pieces, inbox) = sync_channel(WAITING);
                     let (held, file) = (mem::take(held), file.try_clone()?);
-                    let work = move || compress(&file, &held, Some(&inbox));
+                    let work = move || compress_frames(&file, &held, Some(&inbox));
                     let worker = thread::Builder::new().name("compress".to_owned()).spawn(work)?;
                     *self = Self::Large(pieces, worker);
                 }
@@ -143,42 +146,43 @@ impl Compressor {
         }
     }
 
-    fn finish(self) -> Result<Compressed, LayerError> {
+    fn finish(self) -> Result<CompressedBlob, LayerError> {
         match self {
-            Self::Small(held, file) => compress(&file, &held, None),
+            Self::Small(held, file) => compress_frames(&file, &held, None),
             Self::Large(pieces, worker) => {
                 drop(pieces);
                 let stopped = |_| io::Error::other("compressing stopped");
-                worker.join().map_err(stopped).map_err(LayerError::io("compressing"))?
+                worker.join().map_err(stopped).map_err(LayerError::io_context("compressing"))?
             }
         }
     }
 }
 
 /// Compresses into frames that can each be read by itself.
-fn compress(
+fn compress_frames(
     blob: &File,
     first: &[u8],
     rest: Option<&Receiver<Vec<u8>>>,
-) -> Result<Compressed, LayerError> {
-    let mut context = Context::take();
+) -> Result<CompressedBlob, LayerError> {
+    let mut context = ZstdContext::take();
     let out = BufWriter::with_capacity(PIECE, blob);
-    let mut hashed = Hashed { out, hash: Sha256::new(), count: 0 };
+    let mut hashed = HashingWriter { out, hash: Sha256::new(), count: 0 };
     let (mut frames, mut written) = (Vec::new(), 0);
     let mut pieces = rest.into_iter().flatten();
     let mut piece = Some(Cow::Borrowed(first));
     while piece.is_some() {
         let begun = written;
-        frames.push(Frame { archive_at: begun, blob_at: hashed.count });
-        let mut encoder = context.encoder(hashed).map_err(LayerError::io("compressing"))?;
+        frames.push(FrameStart { archive_at: begun, blob_at: hashed.count });
+        let mut encoder =
+            context.frame_encoder(hashed).map_err(LayerError::io_context("compressing"))?;
         while let Some(bytes) = piece.take_if(|_| written == begun || written - begun < FRAME) {
-            encoder.write_all(&bytes).map_err(LayerError::io("writing a layer"))?;
+            encoder.write_all(&bytes).map_err(LayerError::io_context("writing a layer"))?;
             written += bytes.len() as u64;
             piece = pieces.next().map(Cow::Owned);
         }
-        hashed = encoder.finish().map_err(LayerError::io("compressing"))?;
+        hashed = encoder.finish().map_err(LayerError::io_context("compressing"))?;
     }
-    hashed.out.flush().map_err(LayerError::io("writing a layer"))?;
+    hashed.out.flush().map_err(LayerError::io_context("writing a layer"))?;
     let digest = LayerDigest::from_sha256(hashed.hash.finalize().into());
     context.give_back();
     Ok((frames, digest, hashed.count))
@@ -186,19 +190,19 @@ fn compress(
 
 /// What a compressor works with: more than a megabyte, which takes longer to be had from the kernel
 /// than a small archive takes to be compressed. So a few are kept.
-struct Context(CCtx<'static>);
+struct ZstdContext(CCtx<'static>);
 
 static CONTEXTS: Mutex<Vec<CCtx<'static>>> = Mutex::new(Vec::new());
 /// How many are kept.
 const MOST_CONTEXTS: usize = 4;
 
-impl Context {
+impl ZstdContext {
     fn take() -> Self {
         Self(CONTEXTS.lock().pop().unwrap_or_else(CCtx::create))
     }
 
     /// An encoder of one frame.
-    fn encoder<W: Write>(&mut self, out: W) -> io::Result<zstd::Encoder<'_, W>> {
+    fn frame_encoder<W: Write>(&mut self, out: W) -> io::Result<zstd::Encoder<'_, W>> {
         let mut encoder = zstd::Encoder::with_context(out, &mut self.0);
         encoder.set_parameter(CParameter::CompressionLevel(LEVEL))?;
         encoder.include_checksum(true)?;
@@ -214,13 +218,13 @@ impl Context {
     }
 }
 
-struct Hashed<'a> {
+struct HashingWriter<'a> {
     out: BufWriter<&'a File>,
     hash: Sha256,
     count: u64,
 }
 
-impl Write for Hashed<'_> {
+impl Write for HashingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.out.write(bytes)?;
         self.hash.update(&bytes[..count]);

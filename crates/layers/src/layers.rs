@@ -16,14 +16,13 @@ use tokio::io::AsyncRead;
 use tokio_util::io::SyncIoBridge;
 
 use crate::{
-    Bounds, Index, LayerError, LayersConfig,
-    blobs::{Blobs, blocking},
-    cache::Cache,
-    crash,
-    index::Builder,
-    indexes::Indexes,
-    ingest::{self, Bare, ingest},
-    verified,
+    LayerBounds, LayerError, LayerIndex, LayersConfig,
+    blob_store::{BlobStore, run_blocking},
+    checked_blob, crash,
+    index_cache::IndexCache,
+    ingest::{self, EmptyHomePolicy, ingest_archive},
+    layer_cache::LayerCache,
+    layer_index::IndexBuilder,
 };
 
 /// The mode of a home that nobody has changed.
@@ -31,15 +30,15 @@ pub(crate) const NEW_HOME: u32 = 0o755;
 
 /// All layers of this host: where they are kept and what of them is unpacked.
 #[derive(Clone)]
-pub struct Layers(pub(crate) Arc<Inner>);
+pub struct Layers(pub(crate) Arc<LayersInner>);
 
-pub(crate) struct Inner {
+pub(crate) struct LayersInner {
     pub(crate) config: LayersConfig,
-    pub(crate) blobs: Blobs,
-    pub(crate) cache: Arc<Cache>,
-    pub(crate) indexes: Indexes,
+    pub(crate) blobs: BlobStore,
+    pub(crate) cache: Arc<LayerCache>,
+    pub(crate) indexes: IndexCache,
     /// Layers that were stored and that their owners have not settled: not swept within the grace.
-    pub(crate) pins: Mutex<HashMap<LayerDigest, Pin>>,
+    pub(crate) pins: Mutex<HashMap<LayerDigest, LayerPin>>,
     /// Whether files of runs without a thread are stored; not while the disk is short.
     pub(crate) keeps_output: AtomicBool,
     /// Held shared while a blob is published, and alone while one is deleted.
@@ -47,23 +46,23 @@ pub(crate) struct Inner {
 }
 
 /// A layer that was stored, and how often since its owners settled it.
-pub(crate) struct Pin {
+pub(crate) struct LayerPin {
     pub(crate) stored_at: Instant,
     pub(crate) stores: u32,
 }
 
 /// A layer that is durable.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredLayer {
     /// What it is found by, and its sizes.
     pub layer: Layer,
     /// What is in it.
-    pub index: Arc<Index>,
+    pub index: Arc<LayerIndex>,
 }
 
 /// How much there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct LayersUsage {
     /// Disk that unpacked layers take.
     pub cache_bytes: u64,
     /// How many are unpacked.
@@ -81,12 +80,13 @@ pub struct Usage {
 ///
 /// # Errors
 /// If the archive is not one that `pack` could have made, or is too large.
-pub async fn survey(
+pub async fn survey_archive(
     archive: impl Read + Send + 'static,
-    bounds: Bounds,
-) -> Result<Option<Index>, LayerError> {
-    let work = move || ingest::survey(std::io::BufReader::with_capacity(1 << 17, archive), bounds);
-    blocking(work).await
+    bounds: LayerBounds,
+) -> Result<Option<LayerIndex>, LayerError> {
+    let work =
+        move || ingest::index_archive(std::io::BufReader::with_capacity(1 << 17, archive), bounds);
+    run_blocking(work).await
 }
 
 impl Layers {
@@ -96,14 +96,14 @@ impl Layers {
     /// # Errors
     /// If the configuration cannot be used, or another process has the directory.
     pub async fn open(config: LayersConfig) -> Result<Self, LayerError> {
-        let inner = blocking(move || {
-            let cache = Arc::new(Cache::open(&config)?);
-            let blobs = Blobs::open(&config)?;
-            Ok(Inner {
+        let inner = run_blocking(move || {
+            let cache = Arc::new(LayerCache::open(&config)?);
+            let blobs = BlobStore::open(&config)?;
+            Ok(LayersInner {
                 config,
                 blobs,
                 cache,
-                indexes: Indexes::default(),
+                indexes: IndexCache::default(),
                 pins: Mutex::default(),
                 keeps_output: AtomicBool::new(true),
                 gate: tokio::sync::RwLock::default(),
@@ -124,22 +124,22 @@ impl Layers {
     /// # Errors
     /// If the archive is not one that `pack` could have made, or is too large, or if it could not
     /// be stored. Nothing is left behind then.
-    pub async fn store(
+    pub async fn store_archive(
         &self,
         archive: impl AsyncRead + Send + Unpin + 'static,
-    ) -> Result<Option<Stored>, LayerError> {
-        self.store_unless(archive, Bare::Nothing).await
+    ) -> Result<Option<StoredLayer>, LayerError> {
+        self.store_with_policy(archive, EmptyHomePolicy::AlwaysDrop).await
     }
 
     /// The same for an archive that is read where it may block.
     ///
     /// # Errors
     /// The same.
-    pub async fn store_read(
+    pub async fn store_blocking(
         &self,
         archive: impl Read + Send + 'static,
-    ) -> Result<Option<Stored>, LayerError> {
-        self.store_read_unless(archive, Bare::Nothing).await
+    ) -> Result<Option<StoredLayer>, LayerError> {
+        self.store_blocking_with_policy(archive, EmptyHomePolicy::AlwaysDrop).await
     }
 
     /// The same for what a run wrote to a home of this stack: it is also a layer if all that it did
@@ -147,54 +147,54 @@ impl Layers {
     ///
     /// # Errors
     /// The same.
-    pub async fn store_on(
+    pub async fn store_on_stack(
         &self,
         stack: &[LayerDigest],
         archive: impl Read + Send + 'static,
-    ) -> Result<Option<Stored>, LayerError> {
+    ) -> Result<Option<StoredLayer>, LayerError> {
         let bare = match stack.last() {
-            Some(newest) => match self.index(newest).await?.get(b"") {
-                Some(home) => Bare::Unless(home.mode, home.xattrs.clone()),
-                None => Bare::Nothing,
+            Some(newest) => match self.load_index(newest).await?.get(b"") {
+                Some(home) => EmptyHomePolicy::DropIfSame(home.mode, home.xattrs.clone()),
+                None => EmptyHomePolicy::AlwaysDrop,
             },
-            None => Bare::Unless(NEW_HOME, Vec::new()),
+            None => EmptyHomePolicy::DropIfSame(NEW_HOME, Vec::new()),
         };
-        self.store_read_unless(archive, bare).await
+        self.store_blocking_with_policy(archive, bare).await
     }
 
-    pub(crate) async fn store_unless(
+    pub(crate) async fn store_with_policy(
         &self,
         archive: impl AsyncRead + Send + Unpin + 'static,
-        bare: Bare,
-    ) -> Result<Option<Stored>, LayerError> {
-        self.store_read_unless(SyncIoBridge::new(archive), bare).await
+        bare: EmptyHomePolicy,
+    ) -> Result<Option<StoredLayer>, LayerError> {
+        self.store_blocking_with_policy(SyncIoBridge::new(archive), bare).await
     }
 
-    async fn store_read_unless(
+    async fn store_blocking_with_policy(
         &self,
         archive: impl Read + Send + 'static,
-        bare: Bare,
-    ) -> Result<Option<Stored>, LayerError> {
+        bare: EmptyHomePolicy,
+    ) -> Result<Option<StoredLayer>, LayerError> {
         let file = self.0.blobs.new_file()?;
         let bounds = self.0.config.bounds;
         let work = move || {
-            let ingested = ingest(archive, file.as_file(), bounds, &bare)?;
+            let ingested = ingest_archive(archive, file.as_file(), bounds, &bare)?;
             Ok(ingested.map(|ingested| (ingested, file)))
         };
-        let Some((ingested, file)) = blocking(work).await? else { return Ok(None) };
-        self.publish(file, ingested.digest, ingested.index).await.map(Some)
+        let Some((ingested, file)) = run_blocking(work).await? else { return Ok(None) };
+        self.publish_layer(file, ingested.digest, ingested.index).await.map(Some)
     }
 
     /// Puts a finished blob to the others, and its index beside it.
-    pub(crate) async fn publish(
+    pub(crate) async fn publish_layer(
         &self,
         file: NamedTempFile,
         digest: LayerDigest,
-        index: Index,
-    ) -> Result<Stored, LayerError> {
-        let layer = index.layer(digest.clone());
+        index: LayerIndex,
+    ) -> Result<StoredLayer, LayerError> {
+        let layer = index.to_layer(digest.clone());
         let _shared = self.0.gate.read().await;
-        self.pin(&digest);
+        self.pin_layer(&digest);
         // An index without its blob does no harm, so it need not wait for the disk.
         let (published, index) = tokio::join!(
             self.0.blobs.publish(file, &digest),
@@ -204,11 +204,11 @@ impl Layers {
             self.0.indexes.forget(&digest);
             return Err(error);
         }
-        crash::point("layer-stored");
-        Ok(Stored { layer, index })
+        crash::reach_point("layer-stored");
+        Ok(StoredLayer { layer, index })
     }
 
-    async fn keep_index(&self, digest: LayerDigest, index: Index) -> Arc<Index> {
+    async fn keep_index(&self, digest: LayerDigest, index: LayerIndex) -> Arc<LayerIndex> {
         let index = Arc::new(index);
         let put = match index.encode() {
             Ok(bytes) => self.0.blobs.put_index(&digest, bytes).await,
@@ -225,24 +225,24 @@ impl Layers {
     ///
     /// # Errors
     /// If there is no such layer, or it is damaged.
-    pub async fn index(&self, digest: &LayerDigest) -> Result<Arc<Index>, LayerError> {
+    pub async fn load_index(&self, digest: &LayerDigest) -> Result<Arc<LayerIndex>, LayerError> {
         if let Some(index) = self.0.indexes.get(digest) {
             return Ok(index);
         }
         if let Some(bytes) = self.0.blobs.get_index(digest).await?
-            && let Some(index) = blocking(move || Ok(Index::decode(&bytes))).await?
+            && let Some(index) = run_blocking(move || Ok(LayerIndex::decode(&bytes))).await?
         {
             let index = Arc::new(index);
             self.0.indexes.put(digest.clone(), &index);
             return Ok(index);
         }
-        let meta = self.0.blobs.head(digest).await?;
+        let meta = self.0.blobs.blob_meta(digest).await?;
         let stored = meta.ok_or_else(|| LayerError::Missing(digest.clone()))?.size;
-        let blob = self.0.blobs.read(digest).await?;
+        let blob = self.0.blobs.open_blob(digest).await?;
         let (wanted, bounds) = (digest.clone(), self.0.config.bounds);
-        let index = blocking(move || {
-            verified::read(blob, &wanted, |archive| {
-                Builder::read(archive, bounds)?.finish(Vec::new(), stored)
+        let index = run_blocking(move || {
+            checked_blob::read_checked(blob, &wanted, |archive| {
+                IndexBuilder::from_archive(archive, bounds)?.finish(Vec::new(), stored)
             })
         });
         Ok(self.keep_index(digest.clone(), index.await?).await)
@@ -252,9 +252,9 @@ impl Layers {
     ///
     /// # Errors
     /// If the store does not answer.
-    pub async fn usage(&self) -> Result<Usage, LayerError> {
+    pub async fn measure_usage(&self) -> Result<LayersUsage, LayerError> {
         let mut usage = self.0.cache.usage();
-        let mut blobs = self.0.blobs.list();
+        let mut blobs = self.0.blobs.list_blobs();
         while let Some((_, meta)) = blobs.try_next().await? {
             usage.blobs += 1;
             usage.blob_bytes += meta.size;
@@ -264,7 +264,7 @@ impl Layers {
 
     /// The part of `usage` that is known without asking the store: the cache.
     #[must_use]
-    pub fn cache_usage(&self) -> Usage {
+    pub fn cache_usage(&self) -> LayersUsage {
         self.0.cache.usage()
     }
 }

@@ -1,43 +1,46 @@
 //! File trees as layers: packed, stored by digest, unpacked once per host, compared and squashed.
 
+mod archive;
 mod beneath;
-mod blobs;
-mod cache;
+mod blob_store;
+mod checked_blob;
 mod config;
 mod content;
 pub mod crash;
+mod disk_space;
 mod entry;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod index;
-mod indexes;
+mod index_cache;
 mod ingest;
+mod layer_cache;
+mod layer_index;
+mod layer_writer;
 mod layers;
-mod mount;
 mod oci;
 mod pack;
-mod room;
 mod squash;
 mod sweep;
 mod tree;
 mod unpack;
-mod verified;
-mod wire;
-mod writer;
+mod unpacked_stack;
 
-pub use beneath::directory as directory_beneath;
-pub use cache::remove_unpacked;
+pub use beneath::open_directory as directory_beneath;
 pub use config::{LayersConfig, S3Config, StoreConfig};
 pub use content::OpenFile;
-pub use entry::{ContentHash, Entry, Extent, Kind, Mtime, Xattr};
-pub use error::{Bounds, LayerError};
-pub use index::Index;
-pub use layers::{Layers, Stored, Usage, survey};
-pub use mount::Mountable;
+pub use entry::{ContentHash, EntryKind, Extent, LayerEntry, Mtime, Xattr};
+pub use error::{LayerBounds, LayerError};
+pub use layer_cache::remove_unpacked;
+pub use layer_index::LayerIndex;
+pub use layer_writer::LayerWriter;
+pub use layers::{Layers, LayersUsage, StoredLayer, survey_archive};
 pub use oci::ExportMeta;
-pub use pack::{ENTER, Markers, Most, PackRequest, Packed, Upper, pack, relink};
-pub use sweep::Swept;
-pub use tree::{Diff, Node, NodeKind, Tree};
-pub use writer::LayerWriter;
+pub use pack::{
+    ContentLimits, OWNER_EXEC, OverlayXattrs, PackOmissions, PackOptions, UpperDir,
+    copy_up_hard_links, pack_upper_dir,
+};
+pub use sweep::SweepReport;
+pub use tree::{NodeKind, Tree, TreeDiff, TreeNode};
+pub use unpacked_stack::UnpackedStack;

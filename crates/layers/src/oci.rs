@@ -1,7 +1,7 @@
 //! Stacks as OCI image layouts, which other tools read: the documents and what they have in common.
 
 mod export;
-mod foreign;
+mod foreign_layer;
 mod import;
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// `oci-layout`.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Layout {
+struct OciLayout {
     image_layout_version: String,
 }
 
@@ -36,17 +36,17 @@ struct ImageIndex {
     schema_version: u32,
     #[serde(default)]
     media_type: String,
-    manifests: Vec<Descriptor>,
+    manifests: Vec<OciDescriptor>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Manifest {
+struct OciManifest {
     schema_version: u32,
     #[serde(default)]
     media_type: String,
-    config: Descriptor,
-    layers: Vec<Descriptor>,
+    config: OciDescriptor,
+    layers: Vec<OciDescriptor>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     annotations: BTreeMap<String, String>,
 }
@@ -54,7 +54,7 @@ struct Manifest {
 /// A blob and what it is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Descriptor {
+struct OciDescriptor {
     media_type: String,
     digest: LayerDigest,
     size: u64,
@@ -63,7 +63,7 @@ struct Descriptor {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Config {
+struct OciConfig {
     #[serde(default)]
     created: String,
     architecture: String,

@@ -4,9 +4,9 @@
 //! calls, one directory open at a time however deep the tree is, and no name is ever followed. The
 //! tree belonged to a guest, so nothing in it is believed; the guest must be gone by now.
 
+mod copy_up;
 mod file;
-mod links;
-mod relink;
+mod hard_links;
 
 use std::{
     collections::HashMap,
@@ -20,22 +20,22 @@ use std::{
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 
-pub use self::relink::relink;
+pub use self::copy_up::copy_up_hard_links;
 
 use self::{
-    file::{Scratch, copy, cut, extents},
-    links::Links,
+    file::{PackBuffers, copy_data, data_extents, truncate_content},
+    hard_links::HardLinks,
 };
 use crate::{
+    archive::{join_path, split_path, write},
     beneath,
-    entry::{Entry, Extent, Kind, Mtime},
+    entry::{EntryKind, Extent, LayerEntry, Mtime},
     error::PATH_BYTES,
-    wire::{join, split, write},
 };
 
 /// Which attributes the overlay marked its directories with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Markers {
+pub enum OverlayXattrs {
     /// `trusted.overlay.*`.
     Trusted,
     /// `user.overlay.*`, as overlays mounted with `userxattr` do.
@@ -44,20 +44,20 @@ pub enum Markers {
 
 /// What to pack, and how to read it.
 #[derive(Clone, Debug)]
-pub struct PackRequest {
+pub struct PackOptions {
     /// Names at the top that are left out.
     pub skip: Vec<OsString>,
     /// Which attributes mark directories.
-    pub markers: Markers,
+    pub markers: OverlayXattrs,
     /// The mode that the home had before the run, which opened it for its owner to enter.
     pub home_mode: Option<u32>,
     /// How much of files is kept; all of it if this is absent.
-    pub most: Option<Most>,
+    pub most: Option<ContentLimits>,
 }
 
 /// How much of files is kept, holes not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
+pub struct ContentLimits {
     /// Of each file.
     pub file: u64,
     /// Of all together, in the order of their paths.
@@ -66,7 +66,7 @@ pub struct Most {
 
 /// What was left out of an archive without being a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackOmissions {
     /// Attributes of files that have more than a home keeps.
     pub attributes_left_out: u64,
     /// Files that are shorter in the archive, and their true sizes; not all if there are many.
@@ -77,11 +77,11 @@ pub struct Packed {
 const MOST_CUT: usize = 2000;
 
 /// What the owner of a home needs to enter it.
-pub const ENTER: u32 = 0o100;
+pub const OWNER_EXEC: u32 = 0o100;
 
 /// A directory that a guest has written to.
 #[derive(Clone, Copy, Debug)]
-pub struct Upper<'a> {
+pub struct UpperDir<'a> {
     /// The directory itself.
     pub dir: BorrowedFd<'a>,
     /// The overlay that it is the upper directory of. Of files that a guest gave another mode,
@@ -96,8 +96,12 @@ pub struct Upper<'a> {
 ///
 /// # Errors
 /// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes.
-pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Result<Packed> {
-    let mut packer = Packer {
+pub fn pack_upper_dir(
+    upper: UpperDir<'_>,
+    request: &PackOptions,
+    out: impl Write,
+) -> io::Result<PackOmissions> {
+    let mut packer = UpperPacker {
         home_mode: request.home_mode,
         most: request.most,
         cut: HashMap::new(),
@@ -106,23 +110,23 @@ pub fn pack(upper: Upper<'_>, request: &PackRequest, out: impl Write) -> io::Res
         markers: request.markers,
         path: Vec::new(),
         levels: Vec::new(),
-        links: Links::default(),
-        scratch: Scratch::default(),
+        links: HardLinks::default(),
+        scratch: PackBuffers::default(),
     };
     let top = rustix::fs::openat(upper.dir, ".", DIRECTORY, Mode::empty())?;
     let skipped = |name: &[u8]| request.skip.iter().any(|skip| skip.as_bytes() == name);
-    let mut here = packer.enter(top, None)?;
+    let mut here = packer.enter_directory(top, None)?;
     if let Some(level) = packer.levels.last_mut() {
         level.names.retain(|name| !skipped(name.as_bytes()));
     }
     while let Some(level) = packer.levels.last_mut() {
         match level.names.pop() {
-            Some(name) => here = packer.entry(here, &name)?,
-            None => here = packer.leave(here)?,
+            Some(name) => here = packer.pack_entry(here, &name)?,
+            None => here = packer.leave_directory(here)?,
         }
     }
-    write::end(&mut packer.out)?;
-    Ok(Packed { attributes_left_out: packer.scratch.left_out, cut: packer.cut })
+    write::write_end(&mut packer.out)?;
+    Ok(PackOmissions { attributes_left_out: packer.scratch.left_out, cut: packer.cut })
 }
 
 const DIRECTORY: OFlags =
@@ -133,7 +137,7 @@ const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// A directory that is being walked.
-struct Level {
+struct PackLevel {
     /// The length of its path.
     path: usize,
     /// Where older layers hold it, if not under the same path.
@@ -144,24 +148,24 @@ struct Level {
     names: Vec<CString>,
 }
 
-struct Packer<'a, W: Write> {
+struct UpperPacker<'a, W: Write> {
     merged: Option<BorrowedFd<'a>>,
     home_mode: Option<u32>,
-    most: Option<Most>,
+    most: Option<ContentLimits>,
     cut: HashMap<Vec<u8>, u64>,
     out: BufWriter<W>,
-    markers: Markers,
+    markers: OverlayXattrs,
     path: Vec<u8>,
-    levels: Vec<Level>,
-    links: Links,
-    scratch: Scratch,
+    levels: Vec<PackLevel>,
+    links: HardLinks,
+    scratch: PackBuffers,
 }
 
-impl<W: Write> Packer<'_, W> {
+impl<W: Write> UpperPacker<'_, W> {
     /// Packs one name in the directory `here`, and gives back where to go on.
-    fn entry(&mut self, here: OwnedFd, name: &CString) -> io::Result<OwnedFd> {
+    fn pack_entry(&mut self, here: OwnedFd, name: &CString) -> io::Result<OwnedFd> {
         let parent = self.path.len();
-        self.path = join(&self.path, name.as_bytes());
+        self.path = join_path(&self.path, name.as_bytes());
         if self.path.len() > PATH_BYTES {
             // No layer can hold it. The rest of the home is kept all the same.
             self.path.truncate(parent);
@@ -170,59 +174,64 @@ impl<W: Write> Packer<'_, W> {
         let stat = rustix::fs::statat(&here, name, AtFlags::SYMLINK_NOFOLLOW)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                let child = self.open(&here, name, DIRECTORY)?;
-                return self.enter(child, Some(parent));
+                let child = self.open_name(&here, name, DIRECTORY)?;
+                return self.enter_directory(child, Some(parent));
             }
-            FileType::RegularFile => self.file(&here, name)?,
+            FileType::RegularFile => self.pack_file(&here, name)?,
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(&here, name, Vec::new())?.into_bytes();
-                self.special(&stat, Kind::Symlink { target })?;
+                self.pack_special(&stat, EntryKind::Symlink { target })?;
             }
-            FileType::Fifo => self.special(&stat, Kind::Fifo)?,
+            FileType::Fifo => self.pack_special(&stat, EntryKind::Fifo)?,
             FileType::CharacterDevice if stat.st_rdev == 0 => {
-                let entry = Entry {
+                let entry = LayerEntry {
                     path: self.path.clone(),
-                    kind: Kind::Whiteout,
+                    kind: EntryKind::Whiteout,
                     mode: 0,
                     mtime: Mtime::default(),
                     xattrs: Vec::new(),
                 };
-                write::head(&mut self.out, &entry)?;
+                write::write_header(&mut self.out, &entry)?;
             }
             FileType::Socket => {}
-            _ => return Err(self.error("a device node cannot be in a home")),
+            _ => return Err(self.path_error("a device node cannot be in a home")),
         }
         self.path.truncate(parent);
         Ok(here)
     }
 
     /// Opens a name of a directory and nothing else.
-    fn open(&self, here: &OwnedFd, name: &CString, flags: OFlags) -> io::Result<OwnedFd> {
+    fn open_name(&self, here: &OwnedFd, name: &CString, flags: OFlags) -> io::Result<OwnedFd> {
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(here, name, flags, Mode::empty(), resolve)
-            .map_err(|errno| self.error(&io::Error::from(errno).to_string()))
+            .map_err(|errno| self.path_error(&io::Error::from(errno).to_string()))
     }
 
     /// Packs a directory and goes into it. `parent` is the length of its directory's path.
-    fn enter(&mut self, directory: OwnedFd, parent: Option<usize>) -> io::Result<OwnedFd> {
+    fn enter_directory(
+        &mut self,
+        directory: OwnedFd,
+        parent: Option<usize>,
+    ) -> io::Result<OwnedFd> {
         let stat = rustix::fs::fstat(&directory)?;
-        let found = self.scratch.attributes(directory.as_fd(), self.markers)?;
+        let found = self.scratch.read_attributes(directory.as_fd(), self.markers)?;
         let redirect = match (found.redirect, parent) {
-            (Some(redirect), Some(parent)) => Some(self.origin(redirect, parent)?),
+            (Some(redirect), Some(parent)) => Some(self.redirect_origin(redirect, parent)?),
             _ => None,
         };
-        let kind = Kind::Directory { opaque: found.opaque, redirect: redirect.clone() };
+        let kind = EntryKind::Directory { opaque: found.opaque, redirect: redirect.clone() };
         let mode = stat.st_mode & 0o7777;
-        let closed = self.home_mode.filter(|before| parent.is_none() && before | ENTER == mode);
-        let entry = Entry {
+        let closed =
+            self.home_mode.filter(|before| parent.is_none() && before | OWNER_EXEC == mode);
+        let entry = LayerEntry {
             path: self.path.clone(),
             kind,
             mode: closed.unwrap_or(mode),
-            mtime: mtime(&stat),
+            mtime: mtime_of(&stat),
             xattrs: found.xattrs,
         };
-        write::head(&mut self.out, &entry)?;
+        write::write_header(&mut self.out, &entry)?;
         let mut names = Vec::new();
         for found in Dir::read_from(&directory)? {
             let found = found?;
@@ -232,18 +241,18 @@ impl<W: Write> Packer<'_, W> {
         }
         names.sort_unstable_by(|a, b| b.cmp(a));
         let identity = (stat.st_dev, stat.st_ino);
-        self.levels.push(Level { path: self.path.len(), redirect, identity, names });
+        self.levels.push(PackLevel { path: self.path.len(), redirect, identity, names });
         Ok(directory)
     }
 
     /// Goes back up, to the very directory that it came from.
-    fn leave(&mut self, here: OwnedFd) -> io::Result<OwnedFd> {
+    fn leave_directory(&mut self, here: OwnedFd) -> io::Result<OwnedFd> {
         self.levels.pop();
         let Some(level) = self.levels.last() else { return Ok(here) };
         let up = rustix::fs::openat(&here, "..", DIRECTORY, Mode::empty())?;
         let stat = rustix::fs::fstat(&up)?;
         if (stat.st_dev, stat.st_ino) != level.identity {
-            return Err(self.error("the directory was moved while it was packed"));
+            return Err(self.path_error("the directory was moved while it was packed"));
         }
         self.path.truncate(level.path);
         Ok(up)
@@ -251,7 +260,7 @@ impl<W: Write> Packer<'_, W> {
 
     /// Where older layers hold a directory with this marker. A single name is meant to be beside
     /// the place where they hold the directory's parent.
-    fn origin(&self, marker: Vec<u8>, parent: usize) -> io::Result<Vec<u8>> {
+    fn redirect_origin(&self, marker: Vec<u8>, parent: usize) -> io::Result<Vec<u8>> {
         let path = match marker.strip_prefix(b"/") {
             Some(path) => path.to_vec(),
             None => {
@@ -264,96 +273,100 @@ impl<W: Write> Packer<'_, W> {
                     }
                     None => self.path[..parent].to_vec(),
                 };
-                join(&parent, &marker)
+                join_path(&parent, &marker)
             }
         };
-        crate::wire::check_path(&path).map_err(|error| self.error(&error.to_string()))?;
-        if path.is_empty() { Err(self.error("a marker without a path")) } else { Ok(path) }
+        crate::archive::check_path(&path).map_err(|error| self.path_error(&error.to_string()))?;
+        if path.is_empty() { Err(self.path_error("a marker without a path")) } else { Ok(path) }
     }
 
-    fn special(&mut self, stat: &Stat, kind: Kind) -> io::Result<()> {
+    fn pack_special(&mut self, stat: &Stat, kind: EntryKind) -> io::Result<()> {
         let kind = match self.links.earlier_name(stat, &self.path) {
-            Some(target) => Kind::HardLink { target },
+            Some(target) => EntryKind::HardLink { target },
             None => kind,
         };
-        let entry = Entry {
+        let entry = LayerEntry {
             path: self.path.clone(),
             kind,
             mode: stat.st_mode & 0o1777,
-            mtime: mtime(stat),
+            mtime: mtime_of(stat),
             xattrs: Vec::new(),
         };
-        write::head(&mut self.out, &entry)
+        write::write_header(&mut self.out, &entry)
     }
 
-    fn file(&mut self, here: &OwnedFd, name: &CString) -> io::Result<()> {
-        let file = self.open(here, name, FILE)?;
+    fn pack_file(&mut self, here: &OwnedFd, name: &CString) -> io::Result<()> {
+        let file = self.open_name(here, name, FILE)?;
         let stat = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(self.error("the file was replaced while it was packed"));
+            return Err(self.path_error("the file was replaced while it was packed"));
         }
         if let Some(target) = self.links.earlier_name(&stat, &self.path) {
             if let Some(size) = self.cut.get(&target).copied() {
-                self.note_cut(size);
+                self.note_truncated(size);
             }
-            let kind = Kind::HardLink { target };
+            let kind = EntryKind::HardLink { target };
             let (path, mode) = (self.path.clone(), stat.st_mode & 0o1777);
-            let entry = Entry { path, kind, mode, mtime: mtime(&stat), xattrs: Vec::new() };
-            return write::head(&mut self.out, &entry);
+            let entry = LayerEntry { path, kind, mode, mtime: mtime_of(&stat), xattrs: Vec::new() };
+            return write::write_header(&mut self.out, &entry);
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let found = self.scratch.attributes(file.as_fd(), self.markers)?;
-        let data = if found.is_only_about { self.content()? } else { file };
-        let extents = extents(&data, &rustix::fs::fstat(&data)?)?;
-        let kind = self.shorten(size, extents);
-        let entry = Entry {
+        let found = self.scratch.read_attributes(file.as_fd(), self.markers)?;
+        let data = if found.is_metacopy { self.open_merged_content()? } else { file };
+        let extents = data_extents(&data, &rustix::fs::fstat(&data)?)?;
+        let kind = self.limit_content(size, extents);
+        let entry = LayerEntry {
             path: self.path.clone(),
             kind,
             mode: stat.st_mode & 0o1777,
-            mtime: mtime(&stat),
+            mtime: mtime_of(&stat),
             xattrs: found.xattrs,
         };
-        write::head(&mut self.out, &entry)?;
-        copy(&data, &entry.kind, self.scratch.buffer(), &mut self.out)?;
-        write::pad(&mut self.out, entry.kind.data_bytes())
+        write::write_header(&mut self.out, &entry)?;
+        copy_data(&data, &entry.kind, self.scratch.buffer(), &mut self.out)?;
+        write::write_padding(&mut self.out, entry.kind.data_bytes())
     }
 
     /// What is kept of a file.
-    fn shorten(&mut self, size: u64, extents: Option<Vec<Extent>>) -> Kind {
-        let whole = Kind::File { size, extents, data_at: 0, hash: [0; 16] };
+    fn limit_content(&mut self, size: u64, extents: Option<Vec<Extent>>) -> EntryKind {
+        let whole = EntryKind::File { size, extents, data_at: 0, hash: [0; 16] };
         let Some(most) = &mut self.most else { return whole };
         let room = most.file.min(most.total);
-        let kept = if whole.data_bytes() > room { cut(whole, room) } else { whole };
+        let kept = if whole.data_bytes() > room { truncate_content(whole, room) } else { whole };
         most.total -= kept.data_bytes();
-        if !matches!(kept, Kind::File { size: kept, .. } if kept == size) {
-            self.note_cut(size);
+        if !matches!(kept, EntryKind::File { size: kept, .. } if kept == size) {
+            self.note_truncated(size);
         }
         kept
     }
 
-    fn note_cut(&mut self, size: u64) {
+    fn note_truncated(&mut self, size: u64) {
         if self.cut.len() < MOST_CUT {
             self.cut.insert(self.path.clone(), size);
         }
     }
 
     /// The content of a file that the upper directory holds only the mode, time and name of.
-    fn content(&self) -> io::Result<OwnedFd> {
-        let merged = self.merged.ok_or_else(|| self.error("its content is not here"))?;
-        let (directory, name) = split(&self.path);
-        let file =
-            beneath::open(beneath::directory(merged, directory)?, name, FILE, Mode::empty())?;
+    fn open_merged_content(&self) -> io::Result<OwnedFd> {
+        let merged = self.merged.ok_or_else(|| self.path_error("its content is not here"))?;
+        let (directory, name) = split_path(&self.path);
+        let file = beneath::open_path(
+            beneath::open_directory(merged, directory)?,
+            name,
+            FILE,
+            Mode::empty(),
+        )?;
         match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
             FileType::RegularFile => Ok(file),
-            _ => Err(self.error("its content is no file")),
+            _ => Err(self.path_error("its content is no file")),
         }
     }
 
-    fn error(&self, what: &str) -> io::Error {
+    fn path_error(&self, what: &str) -> io::Error {
         io::Error::other(format!("{:?}: {what}", String::from_utf8_lossy(&self.path)))
     }
 }
 
-fn mtime(stat: &Stat) -> Mtime {
+fn mtime_of(stat: &Stat) -> Mtime {
     Mtime { seconds: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) }
 }

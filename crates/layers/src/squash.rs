@@ -10,17 +10,17 @@ use tokio::runtime::Handle;
 use tokio_util::io::SyncIoBridge;
 
 use crate::{
-    LayerError, Layers, Node, Stored, Tree,
-    blobs::blocking,
-    entry::{Entry, Kind},
-    ingest::Bare,
-    layers::NEW_HOME,
-    tree::NodeKind,
-    verified,
-    wire::{
-        read::{Archive, Item},
+    LayerError, Layers, StoredLayer, Tree, TreeNode,
+    archive::{
+        read::{ArchiveItem, ArchiveReader},
         write,
     },
+    blob_store::run_blocking,
+    checked_blob,
+    entry::{EntryKind, LayerEntry},
+    ingest::EmptyHomePolicy,
+    layers::NEW_HOME,
+    tree::NodeKind,
 };
 
 /// How much may wait between the two halves of the work.
@@ -32,19 +32,22 @@ impl Layers {
     ///
     /// # Errors
     /// If a layer is missing or damaged, or the result cannot be stored.
-    pub async fn squash(&self, stack: &[LayerDigest]) -> Result<Option<Stored>, LayerError> {
-        let tree = self.tree(stack).await?;
-        let is_new = |home: &Node| home.mode == NEW_HOME && home.xattrs.is_empty();
-        if tree.entries() == 0 && tree.get(b"").is_none_or(is_new) {
+    pub async fn squash_stack(
+        &self,
+        stack: &[LayerDigest],
+    ) -> Result<Option<StoredLayer>, LayerError> {
+        let tree = self.load_tree(stack).await?;
+        let is_new = |home: &TreeNode| home.mode == NEW_HOME && home.xattrs.is_empty();
+        if tree.entry_count() == 0 && tree.get(b"").is_none_or(is_new) {
             return Ok(None);
         }
-        let bare = Bare::Unless(NEW_HOME, Vec::new());
+        let bare = EmptyHomePolicy::DropIfSame(NEW_HOME, Vec::new());
         let (out, archive) = tokio::io::duplex(PIPE);
         let out = BufWriter::with_capacity(1 << 16, SyncIoBridge::new(out));
         let (layers, stack) = (self.clone(), stack.to_vec());
         // All of it where blocking is no harm: dropping `out` writes, too.
-        let write = blocking(move || layers.write_survivors(&stack, &tree, out));
-        let (written, stored) = tokio::join!(write, self.store_unless(archive, bare));
+        let write = run_blocking(move || layers.write_survivors(&stack, &tree, out));
+        let (written, stored) = tokio::join!(write, self.store_with_policy(archive, bare));
         // If the first half fails, the second says only that the archive ended early.
         match written {
             Err(LayerError::Io { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
@@ -60,25 +63,27 @@ impl Layers {
         tree: &Tree,
         mut out: impl Write,
     ) -> Result<(), LayerError> {
-        let (mut files, rest) = plan(tree);
+        let (mut files, rest) = plan_squash(tree);
         for entry in &rest {
-            write::head(&mut out, entry).map_err(writing)?;
+            write::write_header(&mut out, entry).map_err(write_error)?;
         }
         for digest in stack {
             let Some(wanted) = files.remove(digest) else { continue };
-            let blob = Handle::current().block_on(self.0.blobs.read(digest))?;
-            verified::read(blob, digest, |archive| survivors(archive, &wanted, &mut out))?;
+            let blob = Handle::current().block_on(self.0.blobs.open_blob(digest))?;
+            checked_blob::read_checked(blob, digest, |archive| {
+                copy_survivors(archive, &wanted, &mut out)
+            })?;
         }
-        write::end(&mut out).map_err(writing)
+        write::write_end(&mut out).map_err(write_error)
     }
 }
 
 /// The files of one layer that survive: by their path there, all paths that they have now.
-type Wanted = HashMap<Vec<u8>, Vec<Vec<u8>>>;
+type SurvivingFiles = HashMap<Vec<u8>, Vec<Vec<u8>>>;
 
 /// What is copied from blobs, and what is known without them, directories first.
-fn plan(tree: &Tree) -> (HashMap<LayerDigest, Wanted>, Vec<Entry>) {
-    let mut files: HashMap<LayerDigest, Wanted> = HashMap::new();
+fn plan_squash(tree: &Tree) -> (HashMap<LayerDigest, SurvivingFiles>, Vec<LayerEntry>) {
+    let mut files: HashMap<LayerDigest, SurvivingFiles> = HashMap::new();
     let (mut directories, mut others) = (Vec::new(), Vec::new());
     let mut first: HashMap<(&LayerDigest, &[u8]), &[u8]> = HashMap::new();
     for (path, node) in tree.walk() {
@@ -90,27 +95,27 @@ fn plan(tree: &Tree) -> (HashMap<LayerDigest, Wanted>, Vec<Entry>) {
         let earlier = *first.entry((&node.layer, &node.path_in_layer)).or_insert(path);
         let kind = match &node.kind {
             NodeKind::Symlink(_) | NodeKind::Fifo if earlier != path => {
-                Kind::HardLink { target: earlier.to_vec() }
+                EntryKind::HardLink { target: earlier.to_vec() }
             }
-            NodeKind::Symlink(target) => Kind::Symlink { target: target.clone() },
-            NodeKind::Fifo => Kind::Fifo,
+            NodeKind::Symlink(target) => EntryKind::Symlink { target: target.clone() },
+            NodeKind::Fifo => EntryKind::Fifo,
             NodeKind::Directory | NodeKind::File => {
-                directories.push(entry(
+                directories.push(node_to_entry(
                     path,
                     node,
-                    Kind::Directory { opaque: false, redirect: None },
+                    EntryKind::Directory { opaque: false, redirect: None },
                 ));
                 continue;
             }
         };
-        others.push(entry(path, node, kind));
+        others.push(node_to_entry(path, node, kind));
     }
     directories.append(&mut others);
     (files, directories)
 }
 
-fn entry(path: &[u8], node: &Node, kind: Kind) -> Entry {
-    Entry {
+fn node_to_entry(path: &[u8], node: &TreeNode, kind: EntryKind) -> LayerEntry {
+    LayerEntry {
         path: path.to_vec(),
         kind,
         mode: node.mode,
@@ -120,37 +125,38 @@ fn entry(path: &[u8], node: &Node, kind: Kind) -> Entry {
 }
 
 /// Copies the wanted files of an archive, under their new names.
-fn survivors<R: Read>(
-    archive: &mut Archive<R>,
-    wanted: &Wanted,
+fn copy_survivors<R: Read>(
+    archive: &mut ArchiveReader<R>,
+    wanted: &SurvivingFiles,
     out: &mut impl Write,
 ) -> Result<(), LayerError> {
-    while let Some(item) = archive.next()? {
-        let Item::Entry(mut entry) = item else { continue };
+    while let Some(item) = archive.next_item()? {
+        let ArchiveItem::Entry(mut entry) = item else { continue };
         let Some((first, others)) = wanted.get(&entry.path).and_then(|paths| paths.split_first())
         else {
             continue;
         };
-        if !matches!(entry.kind, Kind::File { .. }) {
+        if !matches!(entry.kind, EntryKind::File { .. }) {
             continue;
         }
         entry.path.clone_from(first);
-        write::head(out, &entry).map_err(writing)?;
+        write::write_header(out, &entry).map_err(write_error)?;
         let data = entry.kind.data_bytes();
-        let copied = io::copy(archive, out).map_err(writing)?;
+        let copied = io::copy(archive, out).map_err(write_error)?;
         if copied != data {
             return Err(LayerError::Refused("an archive that ends early".to_owned()));
         }
-        write::pad(out, data).map_err(writing)?;
+        write::write_padding(out, data).map_err(write_error)?;
         for path in others {
-            let kind = Kind::HardLink { target: first.clone() };
-            let link = Entry { path: path.clone(), kind, ..entry.clone() };
-            write::head(out, &Entry { xattrs: Vec::new(), ..link }).map_err(writing)?;
+            let kind = EntryKind::HardLink { target: first.clone() };
+            let link = LayerEntry { path: path.clone(), kind, ..entry.clone() };
+            write::write_header(out, &LayerEntry { xattrs: Vec::new(), ..link })
+                .map_err(write_error)?;
         }
     }
     Ok(())
 }
 
-fn writing(source: io::Error) -> LayerError {
+fn write_error(source: io::Error) -> LayerError {
     LayerError::from_io("writing a layer", source)
 }

@@ -9,11 +9,11 @@ use std::{
 use cloche_model::LayerDigest;
 use futures::TryStreamExt;
 
-use crate::{LayerError, Layers, blobs::blocking};
+use crate::{LayerError, Layers, blob_store::run_blocking};
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepReport {
     /// Layers that were deleted.
     pub deleted: u64,
     /// Their size as stored.
@@ -28,13 +28,13 @@ impl Layers {
     ///
     /// # Errors
     /// If the store fails. What was deleted until then is gone.
-    pub async fn sweep(
+    pub async fn sweep_unreferenced(
         &self,
         keep: &HashSet<LayerDigest>,
         grace: Duration,
-    ) -> Result<Swept, LayerError> {
-        let mut swept = Swept::default();
-        let mut blobs = self.0.blobs.list();
+    ) -> Result<SweepReport, LayerError> {
+        let mut swept = SweepReport::default();
+        let mut blobs = self.0.blobs.list_blobs();
         while let Some((digest, meta)) = blobs.try_next().await? {
             let old = |meta: &object_store::ObjectMeta| {
                 let age = SystemTime::now().duration_since(meta.last_modified.into());
@@ -47,16 +47,16 @@ impl Layers {
             {
                 // Nothing is published meanwhile, so what is old and not pinned now stays so.
                 let _alone = self.0.gate.write().await;
-                let pinned = self.pinned(&digest, grace);
-                if pinned || !self.0.blobs.head(&digest).await?.as_ref().is_some_and(old) {
+                let pinned = self.is_pinned(&digest, grace);
+                if pinned || !self.0.blobs.blob_meta(&digest).await?.as_ref().is_some_and(old) {
                     swept.kept += 1;
                     continue;
                 }
-                self.0.blobs.delete(&digest).await?;
+                self.0.blobs.delete_blob(&digest).await?;
                 self.0.indexes.forget(&digest);
             }
             let cache = Arc::clone(&self.0.cache);
-            blocking(move || {
+            run_blocking(move || {
                 cache.evict(&digest);
                 Ok(())
             })
@@ -68,7 +68,7 @@ impl Layers {
     }
 
     /// Whether the layer was stored by this process within the grace.
-    fn pinned(&self, digest: &LayerDigest, grace: Duration) -> bool {
+    fn is_pinned(&self, digest: &LayerDigest, grace: Duration) -> bool {
         let mut pins = self.0.pins.lock();
         let now = Instant::now();
         pins.retain(|_, pin| now.duration_since(pin.stored_at) < grace);

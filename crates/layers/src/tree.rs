@@ -9,9 +9,9 @@ use std::{
 use cloche_model::LayerDigest;
 
 use crate::{
-    Bounds, Index, LayerError, Layers,
-    blobs::blocking,
-    entry::{ContentHash, Entry, Kind, Mtime, Xattr},
+    LayerBounds, LayerError, LayerIndex, Layers,
+    blob_store::run_blocking,
+    entry::{ContentHash, EntryKind, LayerEntry, Mtime, Xattr},
     error::{NAMES_BYTES, PATH_BYTES},
 };
 
@@ -19,12 +19,12 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     /// By path. In the order of bytes, all that is below `p` lies between `p/` and `p0`.
-    nodes: BTreeMap<Vec<u8>, Arc<Node>>,
+    nodes: BTreeMap<Vec<u8>, Arc<TreeNode>>,
 }
 
 /// One path of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct TreeNode {
     /// What it is.
     pub kind: NodeKind,
     /// The permission bits.
@@ -60,7 +60,7 @@ pub enum NodeKind {
 
 /// What differs between two trees, in the order of the paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Diff {
+pub struct TreeDiff {
     /// Only the newer one has these.
     pub added: Vec<Vec<u8>>,
     /// Both have these, but they differ in kind, content, mode, attributes or time; the time of a
@@ -75,16 +75,16 @@ impl Layers {
     ///
     /// # Errors
     /// If a layer is missing or damaged, or the stack is too large.
-    pub async fn tree(&self, stack: &[LayerDigest]) -> Result<Tree, LayerError> {
+    pub async fn load_tree(&self, stack: &[LayerDigest]) -> Result<Tree, LayerError> {
         let mut indexes = Vec::with_capacity(stack.len());
         for digest in stack {
-            indexes.push((digest.clone(), self.index(digest).await?));
+            indexes.push((digest.clone(), self.load_index(digest).await?));
         }
         let bounds = self.0.config.bounds;
-        blocking(move || {
+        run_blocking(move || {
             let mut tree = Tree::default();
             for (digest, index) in &indexes {
-                tree.apply(digest, index, bounds)?;
+                tree.apply_layer(digest, index, bounds)?;
             }
             Ok(tree)
         })
@@ -95,24 +95,24 @@ impl Layers {
 impl Tree {
     /// What is at a path (empty: the home itself). No symbolic link is followed.
     #[must_use]
-    pub fn get(&self, path: &[u8]) -> Option<&Node> {
+    pub fn get(&self, path: &[u8]) -> Option<&TreeNode> {
         self.nodes.get(path).map(|node| &**node)
     }
 
     /// The names in a directory, in order; none if there is no such directory.
     #[must_use]
-    pub fn list(&self, directory: &[u8]) -> Option<Vec<(&[u8], &Node)>> {
+    pub fn list_directory(&self, directory: &[u8]) -> Option<Vec<(&[u8], &TreeNode)>> {
         if self.get(directory)?.kind != NodeKind::Directory {
             return None;
         }
-        let prefix = if directory.is_empty() { Vec::new() } else { below(directory).0 };
+        let prefix = if directory.is_empty() { Vec::new() } else { range_below(directory).0 };
         let mut found = Vec::new();
         let mut from = Bound::Excluded(prefix.clone());
         while let Some((path, node)) = self.nodes.range((from, Bound::Unbounded)).next() {
             let Some(name) = path.strip_prefix(&prefix[..]) else { break };
             from = match name.iter().position(|&byte| byte == b'/') {
                 // Inside another directory, which is skipped as a whole.
-                Some(slash) => Bound::Included(below(&path[..prefix.len() + slash]).1),
+                Some(slash) => Bound::Included(range_below(&path[..prefix.len() + slash]).1),
                 None => {
                     found.push((name, &**node));
                     Bound::Excluded(path.clone())
@@ -123,13 +123,13 @@ impl Tree {
     }
 
     /// Everything, in the order of the paths: a directory comes before what is in it.
-    pub fn walk(&self) -> impl Iterator<Item = (&[u8], &Node)> {
+    pub fn walk(&self) -> impl Iterator<Item = (&[u8], &TreeNode)> {
         self.nodes.iter().map(|(path, node)| (&path[..], &**node))
     }
 
     /// The bytes of data of all files; each counts once, however many names it has.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn data_bytes(&self) -> u64 {
         let mut seen = HashSet::new();
         let files = self.walk().filter(|(_, node)| node.kind == NodeKind::File);
         files
@@ -140,18 +140,18 @@ impl Tree {
 
     /// How many paths there are, without the home itself.
     #[must_use]
-    pub fn entries(&self) -> u64 {
+    pub fn entry_count(&self) -> u64 {
         self.nodes.len().saturating_sub(1) as u64
     }
 
     /// What changed between two trees.
     #[must_use]
-    pub fn diff(old: &Self, new: &Self) -> Diff {
-        let mut diff = Diff::default();
+    pub fn diff(old: &Self, new: &Self) -> TreeDiff {
+        let mut diff = TreeDiff::default();
         for (path, node) in &new.nodes {
             match old.nodes.get(path) {
                 None => diff.added.push(path.clone()),
-                Some(before) if before.differs(node) => diff.changed.push(path.clone()),
+                Some(before) if before.differs_from(node) => diff.changed.push(path.clone()),
                 Some(_) => {}
             }
         }
@@ -161,17 +161,17 @@ impl Tree {
     }
 
     /// Lays a layer over the tree.
-    pub(crate) fn apply(
+    pub(crate) fn apply_layer(
         &mut self,
         digest: &LayerDigest,
-        index: &Index,
-        bounds: Bounds,
+        index: &LayerIndex,
+        bounds: LayerBounds,
     ) -> Result<(), LayerError> {
         // Renamed directories are found as they were before this layer.
         let mut moved = BTreeMap::new();
         let (mut count, mut names) = (0, 0);
         for entry in index.entries() {
-            if let Kind::Directory { opaque: false, redirect: Some(from) } = &entry.kind {
+            if let EntryKind::Directory { opaque: false, redirect: Some(from) } = &entry.kind {
                 let subtree = self.subtree(from);
                 count += subtree.len() as u64;
                 names += subtree.iter().map(|(path, _)| path.len() as u64).sum::<u64>();
@@ -193,14 +193,14 @@ impl Tree {
     fn apply_entry(
         &mut self,
         digest: &LayerDigest,
-        index: &Index,
-        entry: &Entry,
-        moved: Option<Vec<(Vec<u8>, Arc<Node>)>>,
+        index: &LayerIndex,
+        entry: &LayerEntry,
+        moved: Option<Vec<(Vec<u8>, Arc<TreeNode>)>>,
     ) -> Result<(), LayerError> {
         let path = &entry.path;
         let was_directory = self.get(path).is_some_and(|node| node.kind == NodeKind::Directory);
         let merges = was_directory
-            && matches!(entry.kind, Kind::Directory { opaque: false, redirect: None });
+            && matches!(entry.kind, EntryKind::Directory { opaque: false, redirect: None });
         if !merges {
             self.remove_below(path);
         }
@@ -210,21 +210,21 @@ impl Tree {
             }
             self.nodes.insert([&path[..], &below].concat(), node);
         }
-        if entry.kind == Kind::Whiteout {
+        if entry.kind == EntryKind::Whiteout {
             self.nodes.remove(path);
             return Ok(());
         }
         let first = match &entry.kind {
-            Kind::HardLink { target } => index.get(target).unwrap_or(entry),
+            EntryKind::HardLink { target } => index.get(target).unwrap_or(entry),
             _ => entry,
         };
-        self.nodes.insert(path.clone(), Arc::new(Node::new(digest, first)));
+        self.nodes.insert(path.clone(), Arc::new(TreeNode::new(digest, first)));
         Ok(())
     }
 
     /// All that is below a directory, with its path from there on, `/` first.
-    fn subtree(&self, directory: &[u8]) -> Vec<(Vec<u8>, Arc<Node>)> {
-        let (start, end) = below(directory);
+    fn subtree(&self, directory: &[u8]) -> Vec<(Vec<u8>, Arc<TreeNode>)> {
+        let (start, end) = range_below(directory);
         let range = self.nodes.range(start..end);
         range.map(|(path, node)| (path[directory.len()..].to_vec(), Arc::clone(node))).collect()
     }
@@ -233,7 +233,7 @@ impl Tree {
         if directory.is_empty() {
             return self.nodes.retain(|path, _| path.is_empty());
         }
-        let (start, end) = below(directory);
+        let (start, end) = range_below(directory);
         let gone: Vec<Vec<u8>> =
             self.nodes.range(start..end).map(|(path, _)| path.clone()).collect();
         for path in gone {
@@ -243,21 +243,23 @@ impl Tree {
 }
 
 /// The bounds of what is below a directory other than the home itself.
-fn below(directory: &[u8]) -> (Vec<u8>, Vec<u8>) {
+fn range_below(directory: &[u8]) -> (Vec<u8>, Vec<u8>) {
     ([directory, b"/"].concat(), [directory, b"0"].concat())
 }
 
-impl Node {
-    fn new(layer: &LayerDigest, entry: &Entry) -> Self {
+impl TreeNode {
+    fn new(layer: &LayerDigest, entry: &LayerEntry) -> Self {
         let mut content = ContentHash::default();
         let (kind, size) = match &entry.kind {
-            Kind::File { size, hash, .. } => {
+            EntryKind::File { size, hash, .. } => {
                 content = *hash;
                 (NodeKind::File, *size)
             }
-            Kind::Symlink { target } => (NodeKind::Symlink(target.clone()), target.len() as u64),
-            Kind::Fifo => (NodeKind::Fifo, 0),
-            Kind::Directory { .. } | Kind::HardLink { .. } | Kind::Whiteout => {
+            EntryKind::Symlink { target } => {
+                (NodeKind::Symlink(target.clone()), target.len() as u64)
+            }
+            EntryKind::Fifo => (NodeKind::Fifo, 0),
+            EntryKind::Directory { .. } | EntryKind::HardLink { .. } | EntryKind::Whiteout => {
                 (NodeKind::Directory, 0)
             }
         };
@@ -274,7 +276,7 @@ impl Node {
         }
     }
 
-    fn differs(&self, other: &Self) -> bool {
+    fn differs_from(&self, other: &Self) -> bool {
         let place = |node: &Self| (node.layer.clone(), node.path_in_layer.clone());
         let about = |node: &Self| (node.kind.clone(), node.mode, node.xattrs.clone());
         match (&self.kind, &other.kind) {

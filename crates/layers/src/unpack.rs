@@ -14,18 +14,19 @@ use rustix::{
 };
 
 use crate::{
-    Bounds, LayerError, beneath,
-    entry::{Entry, Extent, Kind, Mtime, Xattr},
-    index::Builder,
-    wire::{
-        read::{Archive, Item},
-        split,
+    LayerBounds, LayerError,
+    archive::{
+        read::{ArchiveItem, ArchiveReader},
+        split_path,
     },
+    beneath,
+    entry::{EntryKind, Extent, LayerEntry, Mtime, Xattr},
+    layer_index::IndexBuilder,
 };
 
 /// What became of an archive.
 #[derive(Debug)]
-pub(crate) struct Unpacked {
+pub(crate) struct UnpackedLayer {
     /// The mode and time of the home itself.
     pub(crate) root: (u32, Mtime),
     /// The marks that its directories need, each as kind, path, NUL, value, NUL.
@@ -33,14 +34,14 @@ pub(crate) struct Unpacked {
 }
 
 /// Unpacks into `top`, which must be empty. Nobody may trust what is there if this fails.
-pub(crate) fn unpack<R: Read>(
-    archive: &mut Archive<R>,
+pub(crate) fn unpack_archive<R: Read>(
+    archive: &mut ArchiveReader<R>,
     top: OwnedFd,
-    bounds: Bounds,
-) -> Result<Unpacked, LayerError> {
-    let mut builder = Builder::new(bounds);
+    bounds: LayerBounds,
+) -> Result<UnpackedLayer, LayerError> {
+    let mut builder = IndexBuilder::new(bounds);
     let mut unpacker = Unpacker {
-        parent: (Vec::new(), dup(&top).map_err(unpacking)?),
+        parent: (Vec::new(), dup_fd(&top).map_err(unpack_error)?),
         top,
         directories: Vec::new(),
         marks: Vec::new(),
@@ -48,17 +49,17 @@ pub(crate) fn unpack<R: Read>(
         buffer: vec![0; 1 << 17],
         attributes_lost: 0,
     };
-    while let Some(item) = archive.next()? {
-        builder.add(&item)?;
+    while let Some(item) = archive.next_item()? {
+        builder.add_item(&item)?;
         match item {
-            Item::Entry(entry) => unpacker.entry(archive, entry)?,
-            Item::Opaque(path) => unpacker.mark(b'o', &path, b""),
+            ArchiveItem::Entry(entry) => unpacker.unpack_entry(archive, entry)?,
+            ArchiveItem::Opaque(path) => unpacker.add_mark(b'o', &path, b""),
         }
     }
     let index = builder.finish(Vec::new(), 0)?;
-    unpacker.finish().map_err(unpacking)?;
+    unpacker.finish_directories().map_err(unpack_error)?;
     let root = index.get(b"").map_or((0o700, Mtime::default()), |root| (root.mode, root.mtime));
-    Ok(Unpacked { root, marks: unpacker.marks })
+    Ok(UnpackedLayer { root, marks: unpacker.marks })
 }
 
 struct Unpacker {
@@ -75,79 +76,84 @@ struct Unpacker {
 }
 
 impl Unpacker {
-    fn entry<R: Read>(&mut self, archive: &mut Archive<R>, entry: Entry) -> Result<(), LayerError> {
-        if let Kind::File { size, extents, .. } = &entry.kind {
-            return self.file(archive, &entry, *size, extents.as_deref());
+    fn unpack_entry<R: Read>(
+        &mut self,
+        archive: &mut ArchiveReader<R>,
+        entry: LayerEntry,
+    ) -> Result<(), LayerError> {
+        if let EntryKind::File { size, extents, .. } = &entry.kind {
+            return self.unpack_file(archive, &entry, *size, extents.as_deref());
         }
-        self.without_data(entry).map_err(unpacking)
+        self.unpack_without_data(entry).map_err(unpack_error)
     }
 
-    fn without_data(&mut self, entry: Entry) -> io::Result<()> {
-        let name = split(&entry.path).1.to_vec();
+    fn unpack_without_data(&mut self, entry: LayerEntry) -> io::Result<()> {
+        let name = split_path(&entry.path).1.to_vec();
         match &entry.kind {
-            Kind::Directory { redirect, .. } => {
+            EntryKind::Directory { redirect, .. } => {
                 if let Some(redirect) = redirect {
-                    let value = self.redirect(&entry.path, redirect);
-                    self.mark(b'r', &entry.path, &value);
+                    let value = self.redirect_value(&entry.path, redirect);
+                    self.add_mark(b'r', &entry.path, &value);
                     self.redirects.push((entry.path.clone(), redirect.clone()));
                 }
                 if !entry.path.is_empty() {
-                    rustix::fs::mkdirat(self.parent(&entry.path)?, &name[..], Mode::RWXU)?;
+                    rustix::fs::mkdirat(self.open_parent(&entry.path)?, &name[..], Mode::RWXU)?;
                 }
                 if !entry.xattrs.is_empty() {
-                    let directory = beneath::directory(&self.top, &entry.path)?;
-                    self.attributes(&directory, &entry.xattrs)?;
+                    let directory = beneath::open_directory(&self.top, &entry.path)?;
+                    self.set_xattrs(&directory, &entry.xattrs)?;
                 }
                 self.directories.push((entry.path, entry.mode, entry.mtime));
             }
-            Kind::HardLink { target } => {
-                let from = beneath::directory(&self.top, split(target).0)?;
-                let to = self.parent(&entry.path)?;
-                rustix::fs::linkat(from, split(target).1, to, &name[..], AtFlags::empty())?;
+            EntryKind::HardLink { target } => {
+                let from = beneath::open_directory(&self.top, split_path(target).0)?;
+                let to = self.open_parent(&entry.path)?;
+                rustix::fs::linkat(from, split_path(target).1, to, &name[..], AtFlags::empty())?;
             }
-            Kind::Symlink { target } => {
-                let parent = self.parent(&entry.path)?;
+            EntryKind::Symlink { target } => {
+                let parent = self.open_parent(&entry.path)?;
                 rustix::fs::symlinkat(&target[..], parent, &name[..])?;
-                let times = times(entry.mtime);
+                let times = timestamps_of(entry.mtime);
                 rustix::fs::utimensat(parent, &name[..], &times, AtFlags::SYMLINK_NOFOLLOW)?;
             }
-            Kind::Fifo => {
-                let parent = self.parent(&entry.path)?;
+            EntryKind::Fifo => {
+                let parent = self.open_parent(&entry.path)?;
                 rustix::fs::mknodat(parent, &name[..], FileType::Fifo, Mode::RUSR, 0)?;
-                set(parent, &name, entry.mode, entry.mtime)?;
+                set_metadata(parent, &name, entry.mode, entry.mtime)?;
             }
-            Kind::Whiteout => {
-                let parent = self.parent(&entry.path)?;
+            EntryKind::Whiteout => {
+                let parent = self.open_parent(&entry.path)?;
                 let mode = Mode::empty();
                 rustix::fs::mknodat(parent, &name[..], FileType::CharacterDevice, mode, 0)?;
             }
-            Kind::File { .. } => {}
+            EntryKind::File { .. } => {}
         }
         Ok(())
     }
 
-    fn file<R: Read>(
+    fn unpack_file<R: Read>(
         &mut self,
-        archive: &mut Archive<R>,
-        entry: &Entry,
+        archive: &mut ArchiveReader<R>,
+        entry: &LayerEntry,
         size: u64,
         extents: Option<&[Extent]>,
     ) -> Result<(), LayerError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
-        let parent = self.parent(&entry.path).map_err(unpacking)?;
-        let file = beneath::open(parent, split(&entry.path).1, flags, mode).map_err(unpacking)?;
+        let parent = self.open_parent(&entry.path).map_err(unpack_error)?;
+        let file = beneath::open_path(parent, split_path(&entry.path).1, flags, mode)
+            .map_err(unpack_error)?;
         let file = File::from(file);
         let whole = [Extent { offset: 0, length: size }];
         for extent in extents.unwrap_or(&whole) {
-            self.copy(archive, &file, *extent)?;
+            self.copy_extent(archive, &file, *extent)?;
         }
-        self.finish_file(&file, entry, extents.map(|_| size)).map_err(unpacking)
+        self.finish_file(&file, entry, extents.map(|_| size)).map_err(unpack_error)
     }
 
-    fn copy<R: Read>(
+    fn copy_extent<R: Read>(
         &mut self,
-        archive: &mut Archive<R>,
+        archive: &mut ArchiveReader<R>,
         file: &File,
         extent: Extent,
     ) -> Result<(), LayerError> {
@@ -155,29 +161,34 @@ impl Unpacker {
         while at < end {
             let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(self.buffer.len());
             let count = archive.read(&mut self.buffer[..most]);
-            let count = count.map_err(LayerError::io("reading a layer"))?;
+            let count = count.map_err(LayerError::io_context("reading a layer"))?;
             if count == 0 {
                 return Err(LayerError::Refused("an archive that ends early".to_owned()));
             }
-            file.write_all_at(&self.buffer[..count], at).map_err(unpacking)?;
+            file.write_all_at(&self.buffer[..count], at).map_err(unpack_error)?;
             at += count as u64;
         }
         Ok(())
     }
 
-    fn finish_file(&mut self, file: &File, entry: &Entry, sparse: Option<u64>) -> io::Result<()> {
+    fn finish_file(
+        &mut self,
+        file: &File,
+        entry: &LayerEntry,
+        sparse: Option<u64>,
+    ) -> io::Result<()> {
         if let Some(size) = sparse {
             file.set_len(size)?;
         }
-        self.attributes(file, &entry.xattrs)?;
+        self.set_xattrs(file, &entry.xattrs)?;
         rustix::fs::fchmod(file, Mode::from_raw_mode(entry.mode))?;
-        rustix::fs::futimens(file, &times(entry.mtime))?;
+        rustix::fs::futimens(file, &timestamps_of(entry.mtime))?;
         Ok(())
     }
 
     /// Sets attributes. What this disk cannot hold is left out: a home without an attribute is
     /// better than a home that cannot be mounted.
-    fn attributes(&mut self, file: impl AsFd, xattrs: &[Xattr]) -> io::Result<()> {
+    fn set_xattrs(&mut self, file: impl AsFd, xattrs: &[Xattr]) -> io::Result<()> {
         for (name, value) in xattrs {
             match rustix::fs::fsetxattr(&file, &name[..], value, XattrFlags::empty()) {
                 Err(Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE | Errno::DQUOT) => {
@@ -189,8 +200,8 @@ impl Unpacker {
         Ok(())
     }
 
-    fn parent(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
-        let wanted = split(path).0;
+    fn open_parent(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
+        let wanted = split_path(path).0;
         if self.parent.0 != wanted {
             // From the last one on, if it lies above: walking from the top is slow in deep trees.
             let rest = match wanted.strip_prefix(&self.parent.0[..]) {
@@ -199,8 +210,8 @@ impl Unpacker {
                 None => None,
             };
             let directory = match rest {
-                Some(rest) => beneath::directory(&self.parent.1, rest)?,
-                None => beneath::directory(&self.top, wanted)?,
+                Some(rest) => beneath::open_directory(&self.parent.1, rest)?,
+                None => beneath::open_directory(&self.top, wanted)?,
             };
             self.parent = (wanted.to_vec(), directory);
         }
@@ -209,8 +220,8 @@ impl Unpacker {
 
     /// What the mark of a renamed directory says: its old name if it was renamed in place, else all
     /// of its old path, which in deep trees no disk would hold as an attribute.
-    fn redirect(&mut self, path: &[u8], from: &[u8]) -> Vec<u8> {
-        let (parent, _) = split(path);
+    fn redirect_value(&mut self, path: &[u8], from: &[u8]) -> Vec<u8> {
+        let (parent, _) = split_path(path);
         let beneath = |to: &[u8]| {
             let rest = parent.strip_prefix(to)?;
             (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
@@ -220,13 +231,13 @@ impl Unpacker {
         let moved =
             self.redirects.last().and_then(|(to, from)| Some([&from[..], beneath(to)?].concat()));
         let held = moved.unwrap_or_else(|| parent.to_vec());
-        match split(from) {
+        match split_path(from) {
             (beside, name) if beside == held => name.to_vec(),
             _ => [b"/", from].concat(),
         }
     }
 
-    fn mark(&mut self, kind: u8, path: &[u8], value: &[u8]) {
+    fn add_mark(&mut self, kind: u8, path: &[u8], value: &[u8]) {
         self.marks.push(kind);
         for field in [path, value] {
             self.marks.extend_from_slice(field);
@@ -235,14 +246,14 @@ impl Unpacker {
     }
 
     /// Directories were made before what is in them, so backwards is the deepest first.
-    fn finish(&mut self) -> io::Result<()> {
+    fn finish_directories(&mut self) -> io::Result<()> {
         while let Some((path, mode, mtime)) = self.directories.pop() {
             if path.is_empty() {
                 rustix::fs::fchmod(&self.top, Mode::from_raw_mode(mode))?;
-                rustix::fs::futimens(&self.top, &times(mtime))?;
+                rustix::fs::futimens(&self.top, &timestamps_of(mtime))?;
             } else {
-                let name = split(&path).1;
-                set(self.parent(&path)?, name, mode, mtime)?;
+                let name = split_path(&path).1;
+                set_metadata(self.open_parent(&path)?, name, mode, mtime)?;
             }
         }
         if self.attributes_lost > 0 {
@@ -254,23 +265,23 @@ impl Unpacker {
 }
 
 /// Sets mode and time of what was made under this name.
-fn set(parent: &OwnedFd, name: &[u8], mode: u32, mtime: Mtime) -> io::Result<()> {
-    rustix::fs::utimensat(parent, name, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+fn set_metadata(parent: &OwnedFd, name: &[u8], mode: u32, mtime: Mtime) -> io::Result<()> {
+    rustix::fs::utimensat(parent, name, &timestamps_of(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
     rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
     Ok(())
 }
 
-fn times(mtime: Mtime) -> Timestamps {
+fn timestamps_of(mtime: Mtime) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanos) },
     }
 }
 
-fn dup(fd: &OwnedFd) -> io::Result<OwnedFd> {
+fn dup_fd(fd: &OwnedFd) -> io::Result<OwnedFd> {
     fd.try_clone()
 }
 
-fn unpacking(source: io::Error) -> LayerError {
+fn unpack_error(source: io::Error) -> LayerError {
     LayerError::from_io("unpacking a layer", source)
 }

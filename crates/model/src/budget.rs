@@ -72,7 +72,7 @@ impl MemoryBudget {
     }
 
     /// The account of this holder.
-    pub fn account(self: &Arc<Self>, holder: &str) -> Arc<MemoryAccount> {
+    pub fn account_for(self: &Arc<Self>, holder: &str) -> Arc<MemoryAccount> {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = accounts.get(holder).and_then(Weak::upgrade) {
             return account;
@@ -88,31 +88,31 @@ impl MemoryBudget {
 
     /// The bytes there are for all.
     #[must_use]
-    pub fn total(&self) -> u64 {
+    pub fn total_bytes(&self) -> u64 {
         self.total
     }
 
     /// The most that one holder may have.
     #[must_use]
-    pub fn share(&self) -> u64 {
+    pub fn holder_share(&self) -> u64 {
         self.share
     }
 
     /// The bytes that are taken now.
     #[must_use]
-    pub fn used(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
     /// The most that was taken at any time.
     #[must_use]
-    pub fn peak(&self) -> u64 {
+    pub fn peak_bytes(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
     /// How often bytes were refused.
     #[must_use]
-    pub fn refused(&self) -> u64 {
+    pub fn refusal_count(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 }
@@ -123,7 +123,7 @@ impl MemoryAccount {
     /// # Errors
     /// When the holder or all together would have too many.
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Result<MemoryReservation, MemoryShortage> {
-        self.take(bytes)?;
+        self.take_bytes(bytes)?;
         Ok(MemoryReservation { account: Arc::clone(self), bytes: AtomicU64::new(bytes) })
     }
 
@@ -133,7 +133,7 @@ impl MemoryAccount {
         &self.budget
     }
 
-    fn take(&self, bytes: u64) -> Result<(), MemoryShortage> {
+    fn take_bytes(&self, bytes: u64) -> Result<(), MemoryShortage> {
         let taken = add_within(&self.used, bytes, self.budget.share)
             .ok_or(MemoryShortage::Holder)
             .and_then(|_| {
@@ -182,7 +182,7 @@ impl MemoryReservation {
     /// # Errors
     /// When the holder or all together would have too many; the reservation stays as it is.
     pub fn grow(&self, more: u64) -> Result<(), MemoryShortage> {
-        self.account.take(more)?;
+        self.account.take_bytes(more)?;
         self.bytes.fetch_add(more, Ordering::Relaxed);
         Ok(())
     }
@@ -202,7 +202,7 @@ impl MemoryReservation {
     /// The same bytes; as long as any part of them is held, so is the reservation.
     #[must_use]
     pub fn hold_with(reservation: Arc<Self>, bytes: impl Into<Bytes>) -> Bytes {
-        Bytes::from_owner(PaidBytes { bytes: bytes.into(), _reservation: reservation })
+        Bytes::from_owner(ReservedBytes { bytes: bytes.into(), _reservation: reservation })
     }
 }
 
@@ -224,12 +224,12 @@ impl fmt::Debug for MemoryAccount {
     }
 }
 
-struct PaidBytes {
+struct ReservedBytes {
     bytes: Bytes,
     _reservation: Arc<MemoryReservation>,
 }
 
-impl AsRef<[u8]> for PaidBytes {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn a_holder_has_no_more_than_its_share_and_all_no_more_than_the_total() {
         let budget = MemoryBudget::new(ByteSize(100), ByteSize(60));
-        let (one, two) = (budget.account("one"), budget.account("two"));
+        let (one, two) = (budget.account_for("one"), budget.account_for("two"));
         let first = one.reserve(60).unwrap();
         assert_eq!(one.reserve(1).unwrap_err(), MemoryShortage::Holder);
         assert_eq!(two.reserve(41).unwrap_err(), MemoryShortage::Total);
@@ -258,28 +258,31 @@ mod tests {
         assert_eq!(second.grow(1), Err(MemoryShortage::Total));
         first.shrink_to(20);
         second.grow(1).unwrap();
-        assert_eq!((budget.used(), budget.peak(), budget.refused()), (61, 100, 3));
+        assert_eq!(
+            (budget.used_bytes(), budget.peak_bytes(), budget.refusal_count()),
+            (61, 100, 3)
+        );
         drop((first, second));
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 
     #[test]
     fn bytes_hold_their_reservation_as_long_as_a_slice_of_them_lives() {
         let budget = MemoryBudget::new(ByteSize(100), ByteSize(100));
-        let reservation = Arc::new(budget.account("one").reserve(10).unwrap());
+        let reservation = Arc::new(budget.account_for("one").reserve(10).unwrap());
         let bytes = MemoryReservation::hold_with(reservation, vec![7; 10]);
         let slice = bytes.slice(3..4);
         drop(bytes);
-        assert_eq!(budget.used(), 10);
+        assert_eq!(budget.used_bytes(), 10);
         drop(slice);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 
     #[test]
     fn accounts_without_reservations_are_forgotten() {
         let budget = MemoryBudget::new(ByteSize(100), ByteSize(100));
-        let account = budget.account("one");
-        assert!(Arc::ptr_eq(&account, &budget.account("one")));
+        let account = budget.account_for("one");
+        assert!(Arc::ptr_eq(&account, &budget.account_for("one")));
         drop(account.reserve(5).unwrap());
         drop(account);
         assert!(budget.accounts.lock().unwrap().is_empty());

@@ -15,13 +15,13 @@ const MARKS_ON_A_LETTER: usize = 4;
 /// written `\u{200b}`.
 #[must_use]
 pub fn reveal_hidden(text: &str) -> String {
-    reveal(text, &['\n', '\t'])
+    reveal_hidden_except(text, &['\n', '\t'])
 }
 
 /// The same on one line: line breaks and tabs are escapes, too.
 #[must_use]
 pub fn reveal_hidden_in_line(text: &str) -> String {
-    reveal(text, &[])
+    reveal_hidden_except(text, &[])
 }
 
 /// Whether a character shows nothing of itself, or changes what is around it.
@@ -58,7 +58,7 @@ fn is_mark(c: char) -> bool {
     matches!(category, GeneralCategory::NonspacingMark | GeneralCategory::EnclosingMark)
 }
 
-fn reveal(text: &str, kept: &[char]) -> String {
+fn reveal_hidden_except(text: &str, kept: &[char]) -> String {
     let mut shown = String::with_capacity(text.len());
     // How many more marks may stand on what was shown last; none on nothing.
     let mut marks_left = 0;
@@ -67,11 +67,11 @@ fn reveal(text: &str, kept: &[char]) -> String {
             shown.push(c);
             marks_left = 0;
         } else if is_hidden(c) {
-            escape(c, &mut shown);
+            push_escape(c, &mut shown);
             marks_left = 0;
         } else if !c.is_ascii() && is_mark(c) {
             if marks_left == 0 {
-                escape(c, &mut shown);
+                push_escape(c, &mut shown);
             } else {
                 shown.push(c);
                 marks_left -= 1;
@@ -84,7 +84,7 @@ fn reveal(text: &str, kept: &[char]) -> String {
     shown
 }
 
-fn escape(c: char, shown: &mut String) {
+fn push_escape(c: char, shown: &mut String) {
     // Writing to a string cannot fail.
     let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
 }

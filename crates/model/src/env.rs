@@ -105,7 +105,11 @@ pub fn check_level(field: &str, vars: &EnvVars) -> Result<(), Invalid> {
 ///
 /// # Errors
 /// When the merged set has too many variables or is too large.
-pub fn merge(sandbox: &EnvVars, key: &EnvVars, request: &EnvVars) -> Result<EnvVars, Invalid> {
+pub fn merge_levels(
+    sandbox: &EnvVars,
+    key: &EnvVars,
+    request: &EnvVars,
+) -> Result<EnvVars, Invalid> {
     let mut merged = sandbox.clone();
     for level in [key, request] {
         merged.extend(level.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -243,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_request_wins_over_the_key_and_the_key_over_the_sandbox() {
-        let merged = merge(
+        let merged = merge_levels(
             &vars(&[("A", "sandbox"), ("B", "sandbox"), ("C", "sandbox")]),
             &vars(&[("B", "key"), ("C", "key")]),
             &vars(&[("C", "request")]),
@@ -255,13 +259,13 @@ mod tests {
     fn levels_that_are_fine_alone_can_be_too_much_together() {
         let level =
             |letter: char| (0..30).map(|n| (format!("{letter}{n}"), String::new())).collect();
-        assert!(merge(&level('A'), &level('B'), &EnvVars::new()).is_err());
-        assert!(merge(&level('A'), &level('A'), &EnvVars::new()).is_ok());
+        assert!(merge_levels(&level('A'), &level('B'), &EnvVars::new()).is_err());
+        assert!(merge_levels(&level('A'), &level('A'), &EnvVars::new()).is_ok());
         let large = |letter: char| -> EnvVars {
             (0..9).map(|n| (format!("{letter}{n}"), "x".repeat(4000))).collect()
         };
         assert!(check_level("env_vars", &large('A')).is_ok());
-        assert!(merge(&large('A'), &large('B'), &EnvVars::new()).is_err());
+        assert!(merge_levels(&large('A'), &large('B'), &EnvVars::new()).is_err());
     }
 
     proptest! {

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId, Written,
+    HomeWrites, Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId,
 };
 
 /// Where an execution stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum ExecutionStatus {
     /// Under way.
     Running,
     /// The program exited with 0.
@@ -29,7 +29,7 @@ pub enum Status {
     Blocked,
 }
 
-impl Status {
+impl ExecutionStatus {
     /// Every status.
     pub const ALL: [Self; 7] = [
         Self::Running,
@@ -56,13 +56,13 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for ExecutionStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Status {
+impl FromStr for ExecutionStatus {
     type Err = Invalid;
 
     fn from_str(name: &str) -> Result<Self, Invalid> {
@@ -77,7 +77,7 @@ impl FromStr for Status {
 /// How the result reaches whoever asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Delivery {
+pub enum DeliveryMode {
     /// In the answer to the request.
     Inline,
     /// As events while it runs.
@@ -86,7 +86,7 @@ pub enum Delivery {
     Webhook,
 }
 
-impl Delivery {
+impl DeliveryMode {
     /// The name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -98,7 +98,7 @@ impl Delivery {
     }
 }
 
-impl FromStr for Delivery {
+impl FromStr for DeliveryMode {
     type Err = Invalid;
 
     fn from_str(name: &str) -> Result<Self, Invalid> {
@@ -162,7 +162,7 @@ pub struct ExecutionStart {
     /// The thread whose home it uses.
     pub thread: Option<ThreadId>,
     /// How the result is delivered.
-    pub delivery: Delivery,
+    pub delivery: DeliveryMode,
     /// Where to, in webhook mode.
     pub webhook_url: Option<String>,
     /// What the caller wants to find it by. Never seen by the program.
@@ -199,9 +199,9 @@ pub struct ExecutionEnd {
     /// What it used.
     pub usage: UsageReport,
     /// The order of the output events, for replay.
-    pub score: Score,
+    pub event_order: EventOrder,
     /// What it left in its home.
-    pub written: Written,
+    pub written: HomeWrites,
     /// When it was over.
     pub completed_at: Moment,
 }
@@ -222,7 +222,7 @@ pub struct UsageReport {
 /// The order in which lines were put out, without the lines: with the captured streams it gives
 /// back every event, byte for byte and number for number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Score {
+pub struct EventOrder {
     /// The number of the first event that is still known.
     pub first_seq: u64,
     /// Bytes of standard output before that event.
@@ -230,12 +230,12 @@ pub struct Score {
     /// Bytes of standard error before that event.
     pub stderr_skipped: u64,
     /// The events in order.
-    pub beats: Vec<Beat>,
+    pub marks: Vec<EventMark>,
 }
 
 /// One event of a [`Score`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum EventMark {
     /// So many bytes of a stream.
     Output(StreamName, u32),
     /// A sign of life.
@@ -248,7 +248,7 @@ pub struct Execution {
     /// What was known when it started.
     pub start: ExecutionStart,
     /// Where it stands.
-    pub status: Status,
+    pub status: ExecutionStatus,
     /// How it ended, once it has.
     pub end: Option<ExecutionEnd>,
     /// Where its webhook stands, if it has one.

@@ -45,16 +45,16 @@ macro_rules! named {
 
 /// A tool that agents are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Tool {
+pub enum AgentTool {
     /// Runs code. Risk tier T4: without a policy, a person is asked.
     ExecuteCode,
     /// Writes a file into a home that code runs in: the same tier, and the same policy.
     WriteFile,
 }
 
-named!(Tool, "tool": ExecuteCode = "execute_code", WriteFile = "write_file");
+named!(AgentTool, "tool": ExecuteCode = "execute_code", WriteFile = "write_file");
 
-impl Tool {
+impl AgentTool {
     /// The setting that holds its policy.
     #[must_use]
     pub const fn policy_name(self) -> &'static str {
@@ -94,7 +94,7 @@ pub struct GateSettings {
 impl GateSettings {
     /// These, and where they say nothing, those of `outer`.
     #[must_use]
-    pub fn or(self, outer: Self) -> Self {
+    pub fn with_fallback(self, outer: Self) -> Self {
         Self {
             agent_sandbox: self.agent_sandbox.or(outer.agent_sandbox),
             execute_code: self.execute_code.or(outer.execute_code),
@@ -110,9 +110,11 @@ impl GateSettings {
 
     /// What happens to a call of this tool; without a policy, its risk tier decides.
     #[must_use]
-    pub fn policy(self, tool: Tool) -> ToolPolicy {
+    pub fn policy_for(self, tool: AgentTool) -> ToolPolicy {
         match tool {
-            Tool::ExecuteCode | Tool::WriteFile => self.execute_code.unwrap_or(ToolPolicy::Ask),
+            AgentTool::ExecuteCode | AgentTool::WriteFile => {
+                self.execute_code.unwrap_or(ToolPolicy::Ask)
+            }
         }
     }
 
@@ -153,7 +155,7 @@ pub struct Approval {
     /// The key it asks with. Only this key can use the approval, and it cannot give it.
     pub key: KeyId,
     /// What it wants to use.
-    pub tool: Tool,
+    pub tool: AgentTool,
     /// SHA-256 of the arguments in their canonical form.
     pub digest: String,
     /// The arguments for a person to read, cut if they are long; gone once nothing waits for them.
@@ -221,7 +223,7 @@ pub struct Decision {
     /// The key that asked.
     pub key: Option<KeyId>,
     /// The tool.
-    pub tool: Option<Tool>,
+    pub tool: Option<AgentTool>,
     /// SHA-256 of the arguments.
     pub digest: Option<String>,
     /// The approval it belongs to.
@@ -240,7 +242,7 @@ mod tests {
     fn without_a_word_from_anyone_nothing_is_open() {
         let settings = GateSettings::default();
         assert!(!settings.allows_agents());
-        assert_eq!(settings.policy(Tool::ExecuteCode), ToolPolicy::Ask);
+        assert_eq!(settings.policy_for(AgentTool::ExecuteCode), ToolPolicy::Ask);
     }
 
     #[test]
@@ -251,8 +253,8 @@ mod tests {
             elicitation: None,
         };
         let own = GateSettings { agent_sandbox: Some(false), ..GateSettings::default() };
-        assert!(!own.or(fleet).allows_agents());
-        assert_eq!(own.or(fleet).policy(Tool::ExecuteCode), ToolPolicy::Allow);
+        assert!(!own.with_fallback(fleet).allows_agents());
+        assert_eq!(own.with_fallback(fleet).policy_for(AgentTool::ExecuteCode), ToolPolicy::Allow);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl HomePath {
         let mut text = String::with_capacity(path.len());
         for chunk in path.utf8_chunks() {
             for (at, letter) in chunk.valid().char_indices() {
-                match escaped(&chunk.valid().as_bytes()[at..]) {
+                match decode_escape(&chunk.valid().as_bytes()[at..]) {
                     Some(_) => text.push_str("\\x5C"),
                     None => text.push(letter),
                 }
@@ -55,7 +55,7 @@ impl HomePath {
     pub fn bytes_of(text: &str) -> Vec<u8> {
         let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
         while let Some((first, after)) = rest.split_first() {
-            let (byte, left) = match escaped(rest) {
+            let (byte, left) = match decode_escape(rest) {
                 Some(byte) => (byte, &rest[ESCAPE..]),
                 None => (*first, after),
             };
@@ -82,8 +82,8 @@ impl HomePath {
     ///
     /// # Errors
     /// When it is neither.
-    pub fn directory(text: &str) -> Result<Option<Self>, Invalid> {
-        let mounted = text.strip_prefix(MOUNTED).filter(|rest| is_rest(rest));
+    pub fn parse_directory(text: &str) -> Result<Option<Self>, Invalid> {
+        let mounted = text.strip_prefix(MOUNTED).filter(|rest| is_below_home(rest));
         let text = mounted.map_or(text, |rest| rest.strip_prefix('/').unwrap_or(rest));
         match text {
             "" | "/" | "." | "./" => Ok(None),
@@ -96,7 +96,7 @@ impl HomePath {
 const ESCAPE: usize = 4;
 
 /// The byte that is written by its number at the beginning of a text, if one is.
-fn escaped(text: &[u8]) -> Option<u8> {
+fn decode_escape(text: &[u8]) -> Option<u8> {
     let digits = text.get(..ESCAPE)?.strip_prefix(b"\\x")?;
     let digit = |at: usize| match digits[at] {
         digit @ b'0'..=b'9' => Some(digit - b'0'),
@@ -108,7 +108,7 @@ fn escaped(text: &[u8]) -> Option<u8> {
 }
 
 /// `/home/baponi` and `/home/baponi/a`, but not `/home/baponito`.
-fn is_rest(rest: &str) -> bool {
+fn is_below_home(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('/')
 }
 
@@ -188,12 +188,12 @@ mod tests {
     #[test]
     fn the_home_itself_is_a_directory() {
         for text in ["", "/", ".", "/home/baponi", "/home/baponi/"] {
-            assert_eq!(HomePath::directory(text), Ok(None), "{text:?}");
+            assert_eq!(HomePath::parse_directory(text), Ok(None), "{text:?}");
         }
-        let below = HomePath::directory("/home/baponi/src/").unwrap().unwrap();
+        let below = HomePath::parse_directory("/home/baponi/src/").unwrap().unwrap();
         assert_eq!(below.as_str(), "src");
         for text in ["..", "/etc", "/home/baponito", "a/../.."] {
-            assert!(HomePath::directory(text).is_err(), "{text:?}");
+            assert!(HomePath::parse_directory(text).is_err(), "{text:?}");
         }
     }
 

@@ -57,7 +57,7 @@ impl Language {
 
     /// Guesses from the extension, then from the first line (`#!…`).
     #[must_use]
-    pub fn guess(path: &Path, code: &[u8]) -> Option<Self> {
+    pub fn guess_from_file(path: &Path, code: &[u8]) -> Option<Self> {
         let extension = path.extension().and_then(|extension| extension.to_str());
         match extension {
             Some("py" | "pyw") => return Some(Self::Python),
@@ -109,8 +109,11 @@ mod tests {
 
     #[test]
     fn an_extension_decides_before_the_first_line() {
-        assert_eq!(Language::guess(Path::new("a.py"), b"#!/bin/sh"), Some(Language::Python));
-        assert_eq!(Language::guess(Path::new("a.mjs"), b""), Some(Language::Node));
+        assert_eq!(
+            Language::guess_from_file(Path::new("a.py"), b"#!/bin/sh"),
+            Some(Language::Python)
+        );
+        assert_eq!(Language::guess_from_file(Path::new("a.mjs"), b""), Some(Language::Node));
     }
 
     #[test]
@@ -123,7 +126,7 @@ mod tests {
             (b"print(1)", None),
             (b"#!", None),
         ] {
-            assert_eq!(Language::guess(Path::new("script"), line), language, "{line:?}");
+            assert_eq!(Language::guess_from_file(Path::new("script"), line), language, "{line:?}");
         }
     }
 

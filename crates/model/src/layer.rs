@@ -29,7 +29,7 @@ impl LayerDigest {
 
     /// The 64 hex digits.
     #[must_use]
-    pub fn hex(&self) -> &str {
+    pub fn hex_digits(&self) -> &str {
         &self.0[Self::PREFIX.len()..]
     }
 }
@@ -83,13 +83,13 @@ pub struct Layer {
 impl Layer {
     /// What it takes on a disk: whole blocks for the layer, and one for its index.
     #[must_use]
-    pub const fn charge(&self) -> u64 {
-        Self::charge_of(self.stored.bytes())
+    pub const fn disk_bytes(&self) -> u64 {
+        Self::disk_bytes_for(self.stored.bytes())
     }
 
     /// The same for a layer of which only the size as stored is known.
     #[must_use]
-    pub const fn charge_of(stored: u64) -> u64 {
+    pub const fn disk_bytes_for(stored: u64) -> u64 {
         const BLOCK: u64 = 4096;
         stored.div_ceil(BLOCK).saturating_add(1).saturating_mul(BLOCK)
     }
@@ -101,12 +101,12 @@ pub struct ThreadHome {
     /// Its layers, the oldest first.
     pub layers: Vec<LayerDigest>,
     /// What this run may add.
-    pub room: HomeRoom,
+    pub room: HomeQuota,
 }
 
 /// How much may be written to a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HomeRoom {
+pub struct HomeQuota {
     /// Bytes in files.
     pub bytes: ByteSize,
     /// Files, directories and links.
@@ -126,7 +126,7 @@ pub struct OutputFile {
 
 /// What a run left in its home, once it is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Written {
+pub struct HomeWrites {
     /// The layer that holds it; none if nothing was written.
     pub layer: Option<Layer>,
     /// The files among it, in the order of their names; inputs that were left alone are not.
@@ -145,7 +145,7 @@ mod tests {
     fn a_digest_has_one_spelling() {
         let digest = LayerDigest::from_sha256([0xab; 32]);
         assert_eq!(digest.as_str().parse(), Ok(digest.clone()));
-        assert_eq!(digest.hex().len(), 64);
+        assert_eq!(digest.hex_digits().len(), 64);
         for wrong in ["", "sha256:", &digest.as_str()[1..], &digest.as_str().to_uppercase()] {
             assert!(wrong.parse::<LayerDigest>().is_err(), "{wrong:?}");
         }

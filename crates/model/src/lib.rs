@@ -7,6 +7,7 @@ mod budget;
 pub mod display;
 pub mod env;
 mod error;
+mod event_order;
 mod execution;
 mod gates;
 mod home_changes;
@@ -20,7 +21,6 @@ mod plan;
 pub mod request;
 mod response;
 mod run;
-mod score;
 mod secret;
 mod sub_path;
 mod tenancy;
@@ -31,27 +31,32 @@ pub use budget::{MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage}
 pub use env::{EnvVars, SecretVars};
 pub use error::{ErrorCode, Invalid};
 pub use execution::{
-    Beat, Delivery, DeliveryStatus, Execution, ExecutionEnd, ExecutionStart, Score, Status,
-    UsageReport,
+    DeliveryMode, DeliveryStatus, EventMark, EventOrder, Execution, ExecutionEnd, ExecutionStart,
+    ExecutionStatus, UsageReport,
 };
-pub use gates::{Approval, ApprovalState, Decision, DecisionKind, GateSettings, Tool, ToolPolicy};
+pub use gates::{
+    AgentTool, Approval, ApprovalState, Decision, DecisionKind, GateSettings, ToolPolicy,
+};
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
 };
 pub use language::{Language, UnknownLanguage};
-pub use layer::{HomeRoom, Layer, LayerDigest, OutputFile, ThreadHome, Written};
+pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, OutputFile, ThreadHome};
 pub use moment::Moment;
-pub use outcome::{Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
-pub use plan::{Allowance, Plan};
+pub use outcome::{
+    CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,
+};
+pub use plan::{PlanLimits, TeamPlan};
 pub use request::{CheckedRequest, ExecuteRequest, RequestFile};
 pub use response::ResponseStatus;
 pub use run::{
-    FileName, InputFile, InvalidFileName, Limits, Network, RunSpec, SandboxProfile, SandboxShape,
+    FileName, InputFile, InvalidFileName, NetworkPolicy, RunLimits, RunSpec, SandboxProfile,
+    SandboxShape,
 };
 pub use secret::Secret;
 pub use sub_path::SubPath;
-pub use tenancy::{ApiKey, Resources, Retention, Sandbox, Team};
-pub use thread::{HomeUsage, Point, PointKind, PointName, Thread};
-pub use units::{ByteSize, Cpus, InvalidUnit, Seconds};
+pub use tenancy::{ApiKey, LedgerRetention, Sandbox, SandboxResources, Team};
+pub use thread::{HomeUsage, SnapshotKind, SnapshotRef, Thread, ThreadSnapshot};
+pub use units::{ByteSize, CpuShare, DisplaySeconds, InvalidUnit};

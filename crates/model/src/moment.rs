@@ -14,19 +14,19 @@ pub struct Moment(pub i64);
 impl Moment {
     /// This much later.
     #[must_use]
-    pub fn plus(self, duration: Duration) -> Self {
+    pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
     /// This much earlier.
     #[must_use]
-    pub fn minus(self, duration: Duration) -> Self {
+    pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
     /// How long ago `earlier` was; nothing if it was not.
     #[must_use]
-    pub fn since(self, earlier: Self) -> Duration {
+    pub fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }

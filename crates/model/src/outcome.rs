@@ -5,35 +5,35 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, MemoryAccount, MemoryReservation, Written};
+use crate::{ByteSize, HomeWrites, MemoryAccount, MemoryReservation};
 
 /// How a run ended, and all that it said.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Why it is over.
-    pub ending: Ending,
+    pub ending: RunEnding,
     /// What it wrote to standard output.
-    pub stdout: Captured,
+    pub stdout: CapturedStream,
     /// What it wrote to standard error.
-    pub stderr: Captured,
+    pub stderr: CapturedStream,
     /// What it used.
-    pub usage: Usage,
+    pub usage: RunUsage,
     /// What it left in its home.
-    pub written: Written,
+    pub written: HomeWrites,
     /// Where the time went.
-    pub timings: Timings,
+    pub timings: RunTimings,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// The exit code as a shell would give it: 128 + signal for a signal, 124 for a timeout.
     #[must_use]
     pub fn shell_code(&self) -> u8 {
         match self.ending {
-            Ending::Exited(code) => code,
-            Ending::Signalled(signal) => 128_u8.wrapping_add(signal),
-            Ending::TimedOut => 124,
-            Ending::OutOfMemory => 137,
-            Ending::Cancelled => 130,
+            RunEnding::Exited(code) => code,
+            RunEnding::Signalled(signal) => 128_u8.wrapping_add(signal),
+            RunEnding::TimedOut => 124,
+            RunEnding::OutOfMemory => 137,
+            RunEnding::Cancelled => 130,
         }
     }
 }
@@ -41,7 +41,7 @@ impl Outcome {
 /// Why a run is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum RunEnding {
     /// The program ended by itself with this code.
     Exited(u8),
     /// The program was ended by this signal.
@@ -59,7 +59,7 @@ const TAIL: usize = 64 << 10;
 
 /// One output stream: its head, how much did not fit, and the last of that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Captured {
+pub struct CapturedStream {
     /// The first bytes, up to the limit.
     pub bytes: Vec<u8>,
     /// How many more there were.
@@ -88,10 +88,10 @@ impl Eq for OutputCharge {}
 /// While a program runs, what it printed is in memory twice: whole, and as the lines of its log.
 const COPIES: u64 = 2;
 
-impl Captured {
+impl CapturedStream {
     /// A stream of which this is all.
     #[must_use]
-    pub fn whole(bytes: Vec<u8>) -> Self {
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
 
@@ -105,7 +105,7 @@ impl Captured {
     }
 
     /// Adds what was read, within a limit for the head. Returns how many bytes the head took.
-    pub fn keep(&mut self, bytes: &[u8], limit: u64) -> usize {
+    pub fn append_within(&mut self, bytes: &[u8], limit: u64) -> usize {
         let room = limit.saturating_sub(self.bytes.len() as u64);
         let fits = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
         let fits = if self.charge.pay_for(fits) { fits } else { 0 };
@@ -142,7 +142,7 @@ impl Captured {
 
     /// The bytes as text, with replacement characters where they are not UTF-8.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text_lossy(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
@@ -160,7 +160,7 @@ impl OutputCharge {
 
 /// What a run used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct RunUsage {
     /// From the start of the program to its end.
     pub wall: Duration,
     /// Processor time of all its processes.
@@ -171,7 +171,7 @@ pub struct Usage {
 
 /// Where the time of a run went, for histograms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Timings {
+pub struct RunTimings {
     /// Waiting for a cell.
     pub cell: Duration,
     /// Bringing code, files and environment into it.
@@ -211,9 +211,9 @@ mod tests {
     fn much_output_has_a_head_a_count_and_a_tail() {
         let all: Vec<u8> = (0..1_000_003_u32).map(|n| (n % 251) as u8).collect();
         for (limit, piece) in [(10_u64, 1000), (100_000, 7777), (0, 300_000), (2_000_000, 65_536)] {
-            let mut captured = Captured::default();
+            let mut captured = CapturedStream::default();
             for piece in all.chunks(piece) {
-                captured.keep(piece, limit);
+                captured.append_within(piece, limit);
             }
             let head = usize::try_from(limit).unwrap().min(all.len());
             assert_eq!(captured.bytes, all[..head]);
@@ -227,18 +227,18 @@ mod tests {
     #[test]
     fn a_stream_is_cut_where_the_memory_for_outputs_is_spent() {
         let budget = crate::MemoryBudget::new(ByteSize(20), ByteSize(20));
-        let account = budget.account("key");
-        let mut captured = Captured::charged_to(Some(&account));
-        assert_eq!(captured.keep(b"12345678", 100), 8);
-        assert_eq!(captured.keep(b"abc", 100), 0);
+        let account = budget.account_for("key");
+        let mut captured = CapturedStream::charged_to(Some(&account));
+        assert_eq!(captured.append_within(b"12345678", 100), 8);
+        assert_eq!(captured.append_within(b"abc", 100), 0);
         // What would fit is not kept either: a head has no holes.
-        assert_eq!(captured.keep(b"x", 100), 0);
+        assert_eq!(captured.append_within(b"x", 100), 0);
         assert_eq!((captured.dropped, captured.tail()), (4, &b"abcx"[..]));
-        assert_eq!(budget.used(), 16);
+        assert_eq!(budget.used_bytes(), 16);
         let head = captured.take_head();
         drop(captured);
-        assert_eq!((&head[..], budget.used()), (&b"12345678"[..], 8));
+        assert_eq!((&head[..], budget.used_bytes()), (&b"12345678"[..], 8));
         drop(head);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 }

@@ -4,12 +4,12 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, Cpus, HomeRoom, Invalid, Seconds};
+use crate::{ByteSize, CpuShare, DisplaySeconds, HomeQuota, Invalid};
 
 /// What a team has signed up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Plan {
+pub enum TeamPlan {
     /// Small, inline only.
     Free,
     /// Larger, with streaming and webhooks.
@@ -20,9 +20,9 @@ pub enum Plan {
 
 /// The limits of a plan; `None` is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
+pub struct PlanLimits {
     /// Processor share of a sandbox.
-    pub cpus: Option<Cpus>,
+    pub cpus: Option<CpuShare>,
     /// Memory of a sandbox.
     pub memory: Option<ByteSize>,
     /// Executions under way at once.
@@ -32,10 +32,10 @@ pub struct Allowance {
     /// Whether output may be streamed or sent to a webhook.
     pub streaming: bool,
     /// What the home of a thread may hold.
-    pub home: Option<HomeRoom>,
+    pub home: Option<HomeQuota>,
 }
 
-impl Plan {
+impl TeamPlan {
     /// Every plan, smallest first.
     pub const ALL: [Self; 3] = [Self::Free, Self::Pro, Self::Enterprise];
 
@@ -51,7 +51,7 @@ impl Plan {
 
     /// The name in a sentence.
     #[must_use]
-    pub const fn title(self) -> &'static str {
+    pub const fn display_name(self) -> &'static str {
         match self {
             Self::Free => "Free",
             Self::Pro => "Pro",
@@ -61,25 +61,25 @@ impl Plan {
 
     /// What it allows.
     #[must_use]
-    pub const fn allowance(self) -> Allowance {
+    pub const fn default_limits(self) -> PlanLimits {
         match self {
-            Self::Free => Allowance {
-                cpus: Some(Cpus::cores(1)),
+            Self::Free => PlanLimits {
+                cpus: Some(CpuShare::from_cores(1)),
                 memory: Some(ByteSize::gib(1)),
                 concurrency: Some(5),
                 timeout: Some(Duration::from_secs(60)),
                 streaming: false,
-                home: Some(HomeRoom { bytes: ByteSize::gib(1), inodes: 100_000 }),
+                home: Some(HomeQuota { bytes: ByteSize::gib(1), inodes: 100_000 }),
             },
-            Self::Pro => Allowance {
-                cpus: Some(Cpus::cores(4)),
+            Self::Pro => PlanLimits {
+                cpus: Some(CpuShare::from_cores(4)),
                 memory: Some(ByteSize::gib(4)),
                 concurrency: Some(100),
                 timeout: Some(Duration::from_secs(3600)),
                 streaming: true,
-                home: Some(HomeRoom { bytes: ByteSize::gib(10), inodes: 1_000_000 }),
+                home: Some(HomeQuota { bytes: ByteSize::gib(10), inodes: 1_000_000 }),
             },
-            Self::Enterprise => Allowance {
+            Self::Enterprise => PlanLimits {
                 cpus: None,
                 memory: None,
                 concurrency: None,
@@ -111,9 +111,9 @@ impl Plan {
         };
         format!(
             "timeout of {} exceeds the {} plan's maximum of {}. {advice}",
-            Seconds(asked),
-            self.title(),
-            Seconds(limit)
+            DisplaySeconds(asked),
+            self.display_name(),
+            DisplaySeconds(limit)
         )
     }
 
@@ -130,13 +130,13 @@ impl Plan {
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for TeamPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Plan {
+impl FromStr for TeamPlan {
     type Err = Invalid;
 
     fn from_str(name: &str) -> Result<Self, Invalid> {

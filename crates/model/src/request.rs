@@ -106,7 +106,7 @@ impl ExecuteRequest {
         }
         let env = self.env_vars.unwrap_or_default();
         env::check_level("env_vars", &env)?;
-        let sub_paths = SubPath::check_all(&self.sub_paths.unwrap_or_default())?;
+        let sub_paths = SubPath::parse_all(&self.sub_paths.unwrap_or_default())?;
         let stdin = check_stdin(self.stdin)?;
         let files = check_files(self.files.unwrap_or_default(), language)?;
         Ok(CheckedRequest {

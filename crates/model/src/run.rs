@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, Cpus, Invalid, Language, ThreadHome};
+use crate::{ByteSize, CpuShare, Invalid, Language, ThreadHome};
 
 /// One program to run once, in a fresh sandbox.
 ///
@@ -22,7 +22,7 @@ pub struct RunSpec {
     /// Files written into the home before the program starts.
     pub files: Vec<InputFile>,
     /// What the run may use.
-    pub limits: Limits,
+    pub limits: RunLimits,
     /// The sandbox it runs in.
     pub sandbox: SandboxShape,
     /// The home it starts with; empty and of no thread if absent.
@@ -38,7 +38,7 @@ impl RunSpec {
             stdin: Vec::new(),
             env: BTreeMap::new(),
             files: Vec::new(),
-            limits: Limits::default(),
+            limits: RunLimits::default(),
             sandbox: SandboxShape::default(),
             home: None,
         }
@@ -101,13 +101,13 @@ impl fmt::Display for FileName {
 
 /// What a run may use before it is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Limits {
+pub struct RunLimits {
     /// Wall-clock time from the start of the program.
     pub timeout: Duration,
     /// Memory of all its processes, and of the files it writes.
     pub memory: ByteSize,
     /// Processor time per second of wall clock.
-    pub cpus: Cpus,
+    pub cpus: CpuShare,
     /// Processes and threads at once.
     pub pids: u32,
     /// Bytes it may have in files at once.
@@ -116,12 +116,12 @@ pub struct Limits {
     pub output: ByteSize,
 }
 
-impl Default for Limits {
+impl Default for RunLimits {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(60),
             memory: ByteSize::gib(1),
-            cpus: Cpus::cores(1),
+            cpus: CpuShare::from_cores(1),
             pids: 256,
             disk: ByteSize::mib(512),
             output: ByteSize::mib(16),
@@ -137,7 +137,7 @@ pub struct SandboxShape {
     /// The root file system: `host` is a read-only view of this machine's `/usr`.
     pub image: String,
     /// What the program can reach.
-    pub network: Network,
+    pub network: NetworkPolicy,
     /// Python modules imported once, in the template.
     pub preload: Vec<String>,
     /// Whether interpreters may be forked from a shared template.
@@ -204,7 +204,7 @@ impl Default for SandboxShape {
     fn default() -> Self {
         Self {
             image: "host".to_owned(),
-            network: Network::Blocked,
+            network: NetworkPolicy::Blocked,
             preload: Vec::new(),
             template: true,
             profile: SandboxProfile::Standard,
@@ -216,7 +216,7 @@ impl Default for SandboxShape {
 /// What a program can reach beyond its own loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Network {
+pub enum NetworkPolicy {
     /// Nothing.
     Blocked,
 }

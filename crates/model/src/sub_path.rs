@@ -31,7 +31,7 @@ impl SubPath {
     ///
     /// # Errors
     /// When there are too many, one is malformed, or two narrow the same connection.
-    pub fn check_all(entries: &[String]) -> Result<Vec<Self>, Invalid> {
+    pub fn parse_all(entries: &[String]) -> Result<Vec<Self>, Invalid> {
         if entries.len() > MAX_SUB_PATHS {
             return Err(Invalid::new(format!(
                 "sub_paths exceeds {MAX_SUB_PATHS} entries, got {}",
@@ -40,7 +40,7 @@ impl SubPath {
         }
         let mut checked = Vec::<Self>::with_capacity(entries.len());
         for entry in entries {
-            let path = Self::check(entry)?;
+            let path = Self::parse_entry(entry)?;
             if checked.iter().any(|other| other.slug == path.slug) {
                 return Err(Invalid::new(format!(
                     "sub_paths: more than one entry for /data/{}; one is allowed",
@@ -52,7 +52,7 @@ impl SubPath {
         Ok(checked)
     }
 
-    fn check(entry: &str) -> Result<Self, Invalid> {
+    fn parse_entry(entry: &str) -> Result<Self, Invalid> {
         let chars = entry.chars().count();
         if chars > MAX_SUB_PATH_CHARS {
             return Err(Invalid::new(format!(
@@ -98,9 +98,9 @@ mod tests {
 
     #[test]
     fn a_path_below_a_mount_is_taken_apart() {
-        let checked = SubPath::check("/data/company-data/reports/q1").unwrap();
+        let checked = SubPath::parse_entry("/data/company-data/reports/q1").unwrap();
         assert_eq!((checked.slug(), checked.path()), ("company-data", "reports/q1"));
-        assert_eq!(SubPath::check("/data/a/b/").unwrap().path(), "b");
+        assert_eq!(SubPath::parse_entry("/data/a/b/").unwrap().path(), "b");
     }
 
     #[test]
@@ -129,24 +129,24 @@ mod tests {
             "/data/a/b//",
             &format!("/data/a/{}", "x".repeat(512)),
         ] {
-            assert!(SubPath::check(entry).is_err(), "{entry:?}");
+            assert!(SubPath::parse_entry(entry).is_err(), "{entry:?}");
         }
     }
 
     #[test]
     fn one_entry_for_each_mount() {
         let entries = ["/data/a/x".to_owned(), "/data/a/y".to_owned()];
-        let error = SubPath::check_all(&entries).unwrap_err();
+        let error = SubPath::parse_all(&entries).unwrap_err();
         assert_eq!(error.to_string(), "sub_paths: more than one entry for /data/a; one is allowed");
         let many: Vec<_> = (0..11).map(|n| format!("/data/a{n}/x")).collect();
-        let error = SubPath::check_all(&many).unwrap_err();
+        let error = SubPath::parse_all(&many).unwrap_err();
         assert_eq!(error.to_string(), "sub_paths exceeds 10 entries, got 11");
     }
 
     proptest! {
         #[test]
         fn what_passes_never_climbs(entry in "/data/[a-z]{1,3}/.{0,30}") {
-            if let Ok(path) = SubPath::check(&entry) {
+            if let Ok(path) = SubPath::parse_entry(&entry) {
                 prop_assert!(path.path().split('/').all(|s| !s.is_empty() && s != "." && s != ".."));
             }
         }

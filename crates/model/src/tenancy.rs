@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Allowance, ByteSize, Cpus, EnvVars, GateSettings, KeyId, Limits, Moment, Plan, SandboxId,
-    SandboxShape, Secret, SecretVars, TeamId,
+    ByteSize, CpuShare, EnvVars, GateSettings, KeyId, Moment, PlanLimits, RunLimits, SandboxId,
+    SandboxShape, Secret, SecretVars, TeamId, TeamPlan,
 };
 
 /// A tenant.
@@ -17,7 +17,7 @@ pub struct Team {
     /// The name people use; unique.
     pub name: String,
     /// What it has signed up for.
-    pub plan: Plan,
+    pub plan: TeamPlan,
     /// A concurrency limit of its own, instead of the plan's.
     pub max_concurrency: Option<u32>,
     /// The longest time limit of its own, instead of the plan's.
@@ -33,9 +33,9 @@ pub struct Team {
 impl Team {
     /// What the plan allows, with the team's own limits in place of the plan's.
     #[must_use]
-    pub fn allowance(&self) -> Allowance {
-        let plan = self.plan.allowance();
-        Allowance {
+    pub fn effective_limits(&self) -> PlanLimits {
+        let plan = self.plan.default_limits();
+        PlanLimits {
             concurrency: self.max_concurrency.or(plan.concurrency),
             timeout: self.max_timeout.or(plan.timeout),
             ..plan
@@ -55,22 +55,22 @@ pub struct Sandbox {
     /// Image, network, preloaded modules.
     pub shape: SandboxShape,
     /// What a run may use.
-    pub resources: Resources,
+    pub resources: SandboxResources,
     /// Environment variables of every run.
     pub env: EnvVars,
     /// Those whose values are secret.
     pub secret_env: SecretVars,
     /// What the ledger keeps.
-    pub retention: Retention,
+    pub retention: LedgerRetention,
     /// When it was made.
     pub created_at: Moment,
 }
 
 /// What the runs of a sandbox may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resources {
+pub struct SandboxResources {
     /// Processor share.
-    pub cpus: Cpus,
+    pub cpus: CpuShare,
     /// Memory.
     pub memory: ByteSize,
     /// Bytes in files at once.
@@ -79,32 +79,32 @@ pub struct Resources {
     pub pids: u32,
 }
 
-impl Resources {
+impl SandboxResources {
     /// As limits of a run with this time and this much output.
     #[must_use]
-    pub fn limits(self, timeout: Duration, output: ByteSize) -> Limits {
+    pub fn to_run_limits(self, timeout: Duration, output: ByteSize) -> RunLimits {
         let Self { cpus, memory, disk, pids } = self;
-        Limits { timeout, memory, cpus, pids, disk, output }
+        RunLimits { timeout, memory, cpus, pids, disk, output }
     }
 }
 
-impl Default for Resources {
+impl Default for SandboxResources {
     fn default() -> Self {
-        let limits = Limits::default();
+        let limits = RunLimits::default();
         Self { cpus: limits.cpus, memory: limits.memory, disk: limits.disk, pids: limits.pids }
     }
 }
 
 /// What the ledger keeps of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retention {
+pub struct LedgerRetention {
     /// Whether the code itself is kept, or only its digest and size.
     pub code: bool,
     /// Days until the record is deleted; kept for ever if absent.
     pub days: Option<u32>,
 }
 
-impl Default for Retention {
+impl Default for LedgerRetention {
     fn default() -> Self {
         Self { code: true, days: Some(30) }
     }

@@ -39,7 +39,7 @@ pub struct HomeUsage {
 impl HomeUsage {
     /// With another layer on top. What it replaces or removes is not known without counting.
     #[must_use]
-    pub fn plus(self, bytes: ByteSize, entries: u64) -> Self {
+    pub fn with_layer(self, bytes: ByteSize, entries: u64) -> Self {
         Self {
             bytes: ByteSize(self.bytes.bytes().saturating_add(bytes.bytes())),
             entries: self.entries.saturating_add(entries),
@@ -51,7 +51,7 @@ impl HomeUsage {
 /// How a point in time came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PointKind {
+pub enum SnapshotKind {
     /// An execution.
     Run,
     /// A file that was put there.
@@ -66,7 +66,7 @@ pub enum PointKind {
     Squash,
 }
 
-impl PointKind {
+impl SnapshotKind {
     const ALL: [Self; 6] =
         [Self::Run, Self::Upload, Self::Fork, Self::Rollback, Self::Import, Self::Squash];
 
@@ -84,7 +84,7 @@ impl PointKind {
     }
 }
 
-impl FromStr for PointKind {
+impl FromStr for SnapshotKind {
     type Err = Invalid;
 
     fn from_str(name: &str) -> Result<Self, Invalid> {
@@ -97,11 +97,11 @@ impl FromStr for PointKind {
 
 /// A point in time of a thread. It never changes, and the thread can always go back to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Point {
+pub struct ThreadSnapshot {
     /// Its number; the first is 1.
     pub seq: u64,
     /// How it came to be.
-    pub kind: PointKind,
+    pub kind: SnapshotKind,
     /// The execution, if it was one.
     pub trace_id: Option<TraceId>,
     /// When.
@@ -120,14 +120,14 @@ pub struct Point {
 
 /// How a caller names a point: by its number, or by the execution that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PointName {
+pub enum SnapshotRef {
     /// Its number.
     Seq(u64),
     /// The execution.
     Trace(TraceId),
 }
 
-impl FromStr for PointName {
+impl FromStr for SnapshotRef {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
@@ -141,7 +141,7 @@ impl FromStr for PointName {
     }
 }
 
-impl fmt::Display for PointName {
+impl fmt::Display for SnapshotRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Seq(seq) => write!(f, "{seq}"),
@@ -156,17 +156,17 @@ mod tests {
 
     #[test]
     fn a_point_is_named_by_number_or_trace() {
-        assert_eq!("7".parse(), Ok(PointName::Seq(7)));
-        assert_eq!("trc_abc".parse(), Ok(PointName::Trace("trc_abc".parse().unwrap())));
+        assert_eq!("7".parse(), Ok(SnapshotRef::Seq(7)));
+        assert_eq!("trc_abc".parse(), Ok(SnapshotRef::Trace("trc_abc".parse().unwrap())));
         for wrong in ["", "-1", "1.5", "head", "trc_", "99999999999999999999"] {
-            assert!(wrong.parse::<PointName>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<SnapshotRef>().is_err(), "{wrong:?}");
         }
     }
 
     #[test]
     fn a_sum_is_not_a_count() {
         let counted = HomeUsage { bytes: ByteSize(5), entries: 2, counted: true };
-        let sum = counted.plus(ByteSize(3), 1);
+        let sum = counted.with_layer(ByteSize(3), 1);
         assert_eq!(sum, HomeUsage { bytes: ByteSize(8), entries: 3, counted: false });
     }
 }

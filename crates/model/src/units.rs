@@ -14,15 +14,15 @@ pub struct ByteSize(pub u64);
 /// A share of processor time in thousandths of a core. Parses `0.5`, `2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Cpus {
+pub struct CpuShare {
     milli: u32,
 }
 
 /// A time as sentences have it: `30s`, and `0.005s` where it is not whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seconds(pub Duration);
+pub struct DisplaySeconds(pub Duration);
 
-impl fmt::Display for Seconds {
+impl fmt::Display for DisplaySeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.subsec_millis() {
             0 => write!(f, "{}s", self.0.as_secs()),
@@ -100,33 +100,33 @@ impl FromStr for ByteSize {
     }
 }
 
-impl Cpus {
+impl CpuShare {
     /// So many thousandths of a core; at least ten, below which the kernel keeps no quota.
     #[must_use]
-    pub const fn from_milli(milli: u32) -> Self {
+    pub const fn from_millicores(milli: u32) -> Self {
         Self { milli: if milli < 10 { 10 } else { milli } }
     }
 
     /// So many whole cores.
     #[must_use]
-    pub const fn cores(cores: u32) -> Self {
+    pub const fn from_cores(cores: u32) -> Self {
         Self { milli: cores.saturating_mul(1000) }
     }
 
     /// The share in thousandths of a core.
     #[must_use]
-    pub const fn milli(self) -> u32 {
+    pub const fn millicores(self) -> u32 {
         self.milli
     }
 }
 
-impl fmt::Display for Cpus {
+impl fmt::Display for CpuShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", f64::from(self.milli) / 1000.0)
     }
 }
 
-impl FromStr for Cpus {
+impl FromStr for CpuShare {
     type Err = InvalidUnit;
 
     fn from_str(text: &str) -> Result<Self, InvalidUnit> {
@@ -141,7 +141,7 @@ impl FromStr for Cpus {
             reason = "checked to lie between 10 and 4,096,000"
         )]
         let milli = (cores * 1000.0).round() as u32;
-        Ok(Self::from_milli(milli))
+        Ok(Self::from_millicores(milli))
     }
 }
 
@@ -163,9 +163,9 @@ mod tests {
 
     #[test]
     fn shares_below_a_hundredth_or_absurd_are_refused() {
-        assert_eq!("0.5".parse::<Cpus>().unwrap().milli(), 500);
+        assert_eq!("0.5".parse::<CpuShare>().unwrap().millicores(), 500);
         for text in ["0", "0.001", "-1", "NaN", "inf", "1e9", "two"] {
-            assert!(text.parse::<Cpus>().is_err(), "{text}");
+            assert!(text.parse::<CpuShare>().is_err(), "{text}");
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-use cloche_model::{Invalid, Language, Moment, Status, ThreadId, TraceId};
+use cloche_model::{ExecutionStatus, Invalid, Language, Moment, ThreadId, TraceId};
 
 /// Which executions to list. Empty fields do not narrow.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionFilter {
     /// Only those that stand there.
-    pub status: Option<Status>,
+    pub status: Option<ExecutionStatus>,
     /// Only those in this language.
     pub language: Option<Language>,
     /// Only those of this thread.
@@ -20,27 +20,27 @@ pub struct ExecutionFilter {
     /// Only those accepted before.
     pub until: Option<Moment>,
     /// Only those after this place in the list.
-    pub after: Option<Cursor>,
+    pub after: Option<ExecutionCursor>,
     /// At most so many.
     pub limit: u32,
 }
 
 /// A place in a list of executions: the last one that was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor {
+pub struct ExecutionCursor {
     /// When it was accepted.
     pub created_at: Moment,
     /// Its id, for those of the same microsecond.
     pub trace_id: TraceId,
 }
 
-impl std::fmt::Display for Cursor {
+impl std::fmt::Display for ExecutionCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.created_at.0, self.trace_id)
     }
 }
 
-impl FromStr for Cursor {
+impl FromStr for ExecutionCursor {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {

@@ -5,8 +5,8 @@
 
 use async_trait::async_trait;
 use cloche_model::{
-    Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, HomeState, KeyId,
-    LayerDigest, Moment, TeamId, Tool, TraceId,
+    AgentTool, Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, HomeState,
+    KeyId, LayerDigest, Moment, TeamId, TraceId,
 };
 
 use crate::{Result, ThreadKey};
@@ -20,7 +20,7 @@ pub struct CallId {
     /// Which key.
     pub key: KeyId,
     /// The tool.
-    pub tool: Tool,
+    pub tool: AgentTool,
     /// SHA-256 of the arguments.
     pub digest: String,
     /// The home that it runs in, if it names a thread.
@@ -38,7 +38,7 @@ pub struct QuestionLimits {
 
 /// What became of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum ApprovalRequestOutcome {
     /// It waits now.
     New,
     /// The same question waits already, or has been approved and not been used.
@@ -49,7 +49,7 @@ pub enum Asked {
 
 /// What a person said.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ApprovalAnswer {
     /// About which question.
     pub id: ApprovalId,
     /// Yes or no.
@@ -92,7 +92,7 @@ pub struct DecisionFilter {
 
 /// The gates in front of agent tools.
 #[async_trait]
-pub trait Gates: Send + Sync {
+pub trait GateStore: Send + Sync {
     /// What the fleet has set.
     async fn fleet_gates(&self) -> Result<GateSettings>;
     /// Sets the gates of a team, or of the fleet, and writes the decision. False if there is no
@@ -105,18 +105,18 @@ pub trait Gates: Send + Sync {
     ) -> Result<bool>;
 
     /// Writes a question, unless the same one is open or `most` of the team's wait.
-    async fn ask(
+    async fn request_approval(
         &self,
         approval: Approval,
         most: QuestionLimits,
         decision: Decision,
-    ) -> Result<Asked>;
+    ) -> Result<ApprovalRequestOutcome>;
     /// Writes an answer to a question that still waits; `None` if it does not. A yes for a home that
     /// has changed since is not written: the approval that comes back has expired.
-    async fn answer(&self, answer: Answer) -> Result<Option<Approval>>;
+    async fn answer_approval(&self, answer: ApprovalAnswer) -> Result<Option<Approval>>;
     /// Uses an approval for this call, once and for all; `None` if none is good now. The decision is
     /// completed with the approval's id and whoever gave it.
-    async fn consume(
+    async fn consume_approval(
         &self,
         call: &CallId,
         now: Moment,
@@ -127,7 +127,7 @@ pub trait Gates: Send + Sync {
     /// Open approvals of this call for another state of its home.
     async fn outdated_approvals(&self, call: &CallId, now: Moment) -> Result<Vec<Approval>>;
     /// Ends an open approval because its home has changed; false if it is not open.
-    async fn expire_changed(&self, id: &ApprovalId, decision: Decision) -> Result<bool>;
+    async fn expire_changed_approval(&self, id: &ApprovalId, decision: Decision) -> Result<bool>;
     /// The layers that a thread's home consists of, as a [`HomeState`] has them.
     async fn home_layers(&self, key: &ThreadKey) -> Result<Vec<LayerDigest>>;
     /// The layers of the home that a person approved last, and by which approval.
@@ -136,28 +136,38 @@ pub trait Gates: Send + Sync {
         key: &ThreadKey,
     ) -> Result<Option<(ApprovalId, Vec<LayerDigest>)>>;
     /// The latest denial of this call that still counts, whatever the state of its home.
-    async fn denial(&self, call: &CallId, now: Moment) -> Result<Option<Approval>>;
+    async fn find_denial(&self, call: &CallId, now: Moment) -> Result<Option<Approval>>;
     /// Open approvals whose time is up, oldest first.
-    async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<Approval>>;
+    async fn overdue_approvals(&self, now: Moment, limit: u32) -> Result<Vec<Approval>>;
     /// Closes an open approval whose time is up; false if it is not open or not up.
-    async fn expire(&self, id: &ApprovalId, now: Moment, decision: Decision) -> Result<bool>;
+    async fn expire_overdue_approval(
+        &self,
+        id: &ApprovalId,
+        now: Moment,
+        decision: Decision,
+    ) -> Result<bool>;
     /// How many questions are open.
-    async fn pending_approvals(&self, now: Moment) -> Result<u64>;
+    async fn count_pending_approvals(&self, now: Moment) -> Result<u64>;
     /// When the next open approval's time is up.
     async fn next_expiry(&self) -> Result<Option<Moment>>;
     /// One approval.
-    async fn approval(&self, id: &ApprovalId) -> Result<Option<Approval>>;
+    async fn find_approval(&self, id: &ApprovalId) -> Result<Option<Approval>>;
     /// Approvals, newest first, without their arguments.
-    async fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>>;
+    async fn list_approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>>;
 
     /// Writes a decision.
-    async fn note(&self, decision: Decision) -> Result<()>;
+    async fn record_decision(&self, decision: Decision) -> Result<()>;
     /// Fills in which execution a decision let run; false if it has one or does not exist.
-    async fn note_execution(&self, id: &DecisionId, execution: &TraceId) -> Result<bool>;
+    async fn record_decision_execution(&self, id: &DecisionId, execution: &TraceId)
+    -> Result<bool>;
     /// Decisions, newest first.
-    async fn decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>>;
+    async fn list_decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>>;
     /// The decision that let an execution of this team run.
-    async fn decision_of(&self, team: &TeamId, execution: &TraceId) -> Result<Option<Decision>>;
+    async fn find_execution_decision(
+        &self,
+        team: &TeamId,
+        execution: &TraceId,
+    ) -> Result<Option<Decision>>;
     /// Deletes decisions and closed approvals from before then; gives back how many.
     async fn prune_gates(&self, before: Moment) -> Result<u64>;
 }

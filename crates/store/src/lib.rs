@@ -17,17 +17,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, Execution, ExecutionEnd, ExecutionStart, HomeState, KeyId, Moment, Sandbox, SandboxId,
-    Secret, Status, Team, TeamId, TraceId,
+    ApiKey, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus, HomeState, KeyId, Moment,
+    Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
-pub use filter::{Cursor, ExecutionFilter};
-pub use gates::{Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates, QuestionLimits};
-pub use responses::{ResponseRow, Responses};
+pub use filter::{ExecutionCursor, ExecutionFilter};
+pub use gates::{
+    ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, CallId, DecisionFilter, GateStore,
+    QuestionLimits,
+};
+pub use responses::{ResponseRow, ResponseStore};
 pub use sealing::{KeyError, KeySource};
-pub use sqlite::Sqlite;
-pub use storage::{HistoryPruned, HistoryRule, PrunedRows, Storage, StorageUsage};
-pub use threads::{Append, DELETED_KEPT, Fork, Founding, Moved, Squash, ThreadKey, Threads};
+pub use sqlite::SqliteStore;
+pub use storage::{HistoryPruneOutcome, HistoryRule, PrunedRows, StorageAccounting, StorageUsage};
+pub use threads::{
+    DELETED_KEPT, HeadMoveOutcome, LayerAppend, LayerSquash, ThreadCreation, ThreadFork, ThreadKey,
+    ThreadStore,
+};
 
 /// Why the store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +87,7 @@ pub type Result<T> = std::result::Result<T, StoreError>;
 
 /// A key with all that it opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct KeyAccess {
     /// The key.
     pub key: ApiKey,
     /// Its team.
@@ -92,7 +98,7 @@ pub struct Access {
 
 /// What became of an attempt to start an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum BeginOutcome {
     /// The row is there, and the thread is held.
     Started,
     /// Another execution holds the thread; nothing was written.
@@ -105,11 +111,11 @@ pub enum Begun {
 
 /// The end of an execution that was begun.
 #[derive(Clone, Debug)]
-pub struct Finish {
+pub struct ExecutionFinish {
     /// Which one.
     pub trace_id: TraceId,
     /// Where it stands now.
-    pub status: Status,
+    pub status: ExecutionStatus,
     /// How it ended.
     pub end: ExecutionEnd,
     /// The thread that it holds: its head moves by what the execution wrote, and it is given back.
@@ -124,7 +130,7 @@ pub struct Finish {
 
 /// What became of the end of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finished {
+pub enum FinishOutcome {
     /// It is written, and so is the thread's new head.
     Recorded,
     /// The execution was not running; nothing was written.
@@ -154,7 +160,7 @@ pub struct DueDelivery {
 
 /// What became of one attempt to send a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum DeliveryAttempt {
     /// The receiver said yes.
     Delivered,
     /// Try again then.
@@ -173,13 +179,13 @@ pub enum Attempt {
 
 /// Teams, sandboxes and keys.
 #[async_trait]
-pub trait Tenancy: Send + Sync {
+pub trait TenancyStore: Send + Sync {
     /// Adds a team; a conflict if the name is taken.
     async fn create_team(&self, team: &Team) -> Result<()>;
     /// Every team, oldest first.
-    async fn teams(&self) -> Result<Vec<Team>>;
+    async fn list_teams(&self) -> Result<Vec<Team>>;
     /// The team with this id or name.
-    async fn team(&self, id_or_name: &str) -> Result<Option<Team>>;
+    async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>>;
     /// Replaces all but the id and the gates, which [`Gates::change_gates`] writes; false if there
     /// is none.
     async fn update_team(&self, team: &Team) -> Result<bool>;
@@ -189,9 +195,9 @@ pub trait Tenancy: Send + Sync {
     /// Adds a sandbox; a conflict if the name is taken in the team.
     async fn create_sandbox(&self, sandbox: &Sandbox) -> Result<()>;
     /// The sandboxes of a team, or of all; oldest first.
-    async fn sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>>;
+    async fn list_sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>>;
     /// One sandbox.
-    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
+    async fn find_sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
     /// Replaces all but id and team; false if there is none.
     async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool>;
     /// Removes a sandbox; a conflict while a key that is still good is bound to it.
@@ -200,15 +206,15 @@ pub trait Tenancy: Send + Sync {
     /// Adds a key, which can later be found by the digest of its secret.
     async fn create_key(&self, key: &ApiKey, digest: &str) -> Result<()>;
     /// The keys of a team, or of all, revoked ones too; oldest first.
-    async fn keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>>;
+    async fn list_keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>>;
     /// One key.
-    async fn key(&self, id: &KeyId) -> Result<Option<ApiKey>>;
+    async fn find_key(&self, id: &KeyId) -> Result<Option<ApiKey>>;
     /// Replaces name, sandbox, environment and webhook; false if there is none.
     async fn update_key(&self, key: &ApiKey) -> Result<bool>;
     /// Revokes a key for good; false if there is none.
     async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool>;
     /// What the secret with this digest opens; nothing if it was revoked.
-    async fn access(&self, digest: &str) -> Result<Option<Access>>;
+    async fn find_key_access(&self, digest: &str) -> Result<Option<KeyAccess>>;
 }
 
 /// Executions and the threads they hold.
@@ -216,37 +222,46 @@ pub trait Tenancy: Send + Sync {
 pub trait Ledger: Send + Sync {
     /// Writes the running row and takes the thread, if there is one, until `lease_until`. Not for a
     /// team that stores as much as `budget` already.
-    async fn begin(
+    async fn begin_execution(
         &self,
         start: ExecutionStart,
         lease_until: Moment,
         budget: Option<u64>,
-    ) -> Result<Begun>;
+    ) -> Result<BeginOutcome>;
     /// The same for an execution that was approved for one state of its thread's home.
-    async fn begin_approved(
+    async fn begin_approved_execution(
         &self,
         start: ExecutionStart,
         lease_until: Moment,
         budget: Option<u64>,
         home: HomeState,
-    ) -> Result<Begun>;
+    ) -> Result<BeginOutcome>;
     /// Writes down that an execution was refused.
-    async fn refuse(&self, start: ExecutionStart, error: &str) -> Result<()>;
+    async fn record_refusal(&self, start: ExecutionStart, error: &str) -> Result<()>;
     /// Writes the end, moves the thread's head, gives the thread back and queues the webhook, all or
     /// nothing. A head that moved is on the disk when this returns.
-    async fn finish(&self, finish: Finish) -> Result<Finished>;
+    async fn finish_execution(&self, finish: ExecutionFinish) -> Result<FinishOutcome>;
     /// The bytes of code, output and files in the record of an execution; none if there is none.
     async fn record_bytes(&self, trace: &TraceId) -> Result<u64>;
     /// One execution of a team.
-    async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>>;
+    async fn find_execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>>;
     /// One execution, whoever's it is.
-    async fn execution_of_any(&self, trace: &TraceId) -> Result<Option<Execution>>;
+    async fn find_execution_of_any_team(&self, trace: &TraceId) -> Result<Option<Execution>>;
     /// Executions of a team, newest first, without code and output.
-    async fn executions(&self, team: &TeamId, filter: &ExecutionFilter) -> Result<Vec<Execution>>;
+    async fn list_executions(
+        &self,
+        team: &TeamId,
+        filter: &ExecutionFilter,
+    ) -> Result<Vec<Execution>>;
     /// Ends every running execution as failed with `error`; gives back how many.
-    async fn recover(&self, at: Moment, error: &str, webhook_delay: Duration) -> Result<u64>;
+    async fn fail_running_executions(
+        &self,
+        at: Moment,
+        error: &str,
+        webhook_delay: Duration,
+    ) -> Result<u64>;
     /// Deletes what is older than its sandbox's retention; gives back how many.
-    async fn prune(&self, now: Moment) -> Result<u64>;
+    async fn prune_executions(&self, now: Moment) -> Result<u64>;
 }
 
 /// Due deliveries of a team to one URL that are given at once.
@@ -254,25 +269,25 @@ pub const DUE_PER_URL: u32 = 16;
 
 /// Webhooks that are still to be sent.
 #[async_trait]
-pub trait Outbox: Send + Sync {
+pub trait WebhookOutbox: Send + Sync {
     /// The deliveries that are due: of each team its first, then of each its second, and so on. At
     /// most [`DUE_PER_URL`] of a team to one URL, so that those do not hide what goes elsewhere.
-    async fn due(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>>;
+    async fn due_deliveries(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>>;
     /// When the first delivery is due that is not due yet.
-    async fn next_due(&self, now: Moment) -> Result<Option<Moment>>;
+    async fn next_delivery_due(&self, now: Moment) -> Result<Option<Moment>>;
     /// Writes down what became of an attempt.
-    async fn attempted(&self, trace: &TraceId, attempt: Attempt) -> Result<()>;
+    async fn record_attempt(&self, trace: &TraceId, attempt: DeliveryAttempt) -> Result<()>;
 }
 
 /// Small values by name.
 #[async_trait]
-pub trait Settings: Send + Sync {
+pub trait SettingStore: Send + Sync {
     /// The value of a setting.
-    async fn setting(&self, name: &str) -> Result<Option<String>>;
+    async fn read_setting(&self, name: &str) -> Result<Option<String>>;
     /// Sets it.
     async fn set_setting(&self, name: &str, value: &str) -> Result<()>;
     /// The value of a setting that is sealed in the database.
-    async fn secret_setting(&self, name: &str) -> Result<Option<Secret>>;
+    async fn read_secret_setting(&self, name: &str) -> Result<Option<Secret>>;
     /// Sets it.
     async fn set_secret_setting(&self, name: &str, value: &Secret) -> Result<()>;
 }
@@ -280,7 +295,14 @@ pub trait Settings: Send + Sync {
 /// All of it.
 #[async_trait]
 pub trait Store:
-    Tenancy + Ledger + Threads + Outbox + Settings + Gates + Responses + Storage
+    TenancyStore
+    + Ledger
+    + ThreadStore
+    + WebhookOutbox
+    + SettingStore
+    + GateStore
+    + ResponseStore
+    + StorageAccounting
 {
     /// Whether the store answers.
     async fn ping(&self) -> Result<()>;

@@ -34,13 +34,13 @@ pub struct ResponseRow {
 
 /// Responses of the Agent API.
 #[async_trait]
-pub trait Responses: Send + Sync {
+pub trait ResponseStore: Send + Sync {
     /// Adds a response.
     async fn create_response(&self, row: ResponseRow) -> Result<()>;
     /// Replaces what may change of a response that is not over; false if it is, or is not there.
     async fn update_response(&self, row: ResponseRow) -> Result<bool>;
     /// One response of a team, whether or not it can be retrieved.
-    async fn response(&self, team: &TeamId, id: &ResponseId) -> Result<Option<ResponseRow>>;
+    async fn find_response(&self, team: &TeamId, id: &ResponseId) -> Result<Option<ResponseRow>>;
     /// Those that are not over, whoever's they are.
     async fn open_responses(&self) -> Result<Vec<ResponseRow>>;
     /// Deletes what is older than its sandbox's retention; gives back how many.

@@ -84,25 +84,25 @@ pub enum KeyError {
 
 /// Where a sealed value belongs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SealedPlace<'a> {
+pub(crate) struct SealedColumn<'a> {
     pub(crate) table: &'static str,
     pub(crate) column: &'static str,
     pub(crate) id: &'a str,
 }
 
 /// Seals and opens with one key.
-pub(crate) struct Sealer {
+pub(crate) struct SecretSealer {
     key: LessSafeKey,
     id: [u8; ID_BYTES],
 }
 
-impl fmt::Debug for Sealer {
+impl fmt::Debug for SecretSealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Sealer({})", self.key_id())
     }
 }
 
-impl Sealer {
+impl SecretSealer {
     fn new(key: &[u8; KEY_BYTES]) -> Result<Self, KeyError> {
         let mut hash = digest::Context::new(&digest::SHA256);
         hash.update(b"cloche sealing key");
@@ -119,13 +119,13 @@ impl Sealer {
     }
 
     /// Seals bytes for one place.
-    pub(crate) fn seal(&self, place: SealedPlace<'_>, plain: &[u8]) -> Result<Vec<u8>, KeyError> {
+    pub(crate) fn seal(&self, place: SealedColumn<'_>, plain: &[u8]) -> Result<Vec<u8>, KeyError> {
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).map_err(|_| KeyError::Failed)?;
         let mut text = plain.to_vec();
         let sealing = Nonce::assume_unique_for_key(nonce);
         self.key
-            .seal_in_place_append_tag(sealing, self.binding(place), &mut text)
+            .seal_in_place_append_tag(sealing, self.associated_data(place), &mut text)
             .map_err(|_| KeyError::Failed)?;
         let mut sealed = vec![VERSION];
         sealed.extend_from_slice(&self.id);
@@ -135,7 +135,7 @@ impl Sealer {
     }
 
     /// Opens what was sealed for this place; `None` if it was not, or with another key.
-    pub(crate) fn open(&self, place: SealedPlace<'_>, sealed: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn open(&self, place: SealedColumn<'_>, sealed: &[u8]) -> Option<Vec<u8>> {
         let (head, text) = sealed.split_at_checked(HEAD)?;
         let (version, id) = (head[0], &head[1..=ID_BYTES]);
         if version != VERSION || id != self.id {
@@ -143,12 +143,16 @@ impl Sealer {
         }
         let nonce = Nonce::try_assume_unique_for_key(&head[1 + ID_BYTES..]).ok()?;
         let mut text = text.to_vec();
-        let plain = self.key.open_in_place(nonce, self.binding(place), &mut text).ok()?.len();
+        let plain =
+            self.key.open_in_place(nonce, self.associated_data(place), &mut text).ok()?.len();
         text.truncate(plain);
         Some(text)
     }
 
-    fn binding(&self, SealedPlace { table, column, id }: SealedPlace<'_>) -> Aad<Vec<u8>> {
+    fn associated_data(
+        &self,
+        SealedColumn { table, column, id }: SealedColumn<'_>,
+    ) -> Aad<Vec<u8>> {
         let mut bytes = vec![VERSION];
         bytes.extend_from_slice(&self.id);
         for part in [table, column, id] {
@@ -161,15 +165,15 @@ impl Sealer {
 
 impl KeySource {
     /// The sealer. `known` is the id of the key that has sealed so far, if any has.
-    pub(crate) fn unlock(&self, known: Option<&str>) -> Result<Sealer, KeyError> {
+    pub(crate) fn load_sealer(&self, known: Option<&str>) -> Result<SecretSealer, KeyError> {
         let sealer = match (self, known) {
-            (Self::Given(text), _) => parse("CLOCHE_SECRET_KEY", text.reveal())?,
-            (Self::File(path), known) => match (read(path)?, known) {
-                (Some(text), _) => parse(&path.display().to_string(), text.reveal())?,
+            (Self::Given(text), _) => parse_key("CLOCHE_SECRET_KEY", text.reveal())?,
+            (Self::File(path), known) => match (read_key_file(path)?, known) {
+                (Some(text), _) => parse_key(&path.display().to_string(), text.reveal())?,
                 (None, Some(known)) => {
                     return Err(KeyError::Missing { path: path.clone(), known: known.to_owned() });
                 }
-                (None, None) => make(path)?,
+                (None, None) => create_key_file(path)?,
             },
         };
         match known {
@@ -181,7 +185,7 @@ impl KeySource {
     }
 }
 
-fn parse(from: &str, text: &str) -> Result<Sealer, KeyError> {
+fn parse_key(from: &str, text: &str) -> Result<SecretSealer, KeyError> {
     let text = text.trim();
     let bare = text.trim_end_matches('=');
     let decoded = match text.len() {
@@ -189,10 +193,10 @@ fn parse(from: &str, text: &str) -> Result<Sealer, KeyError> {
         _ => STANDARD_NO_PAD.decode(bare).or_else(|_| URL_SAFE_NO_PAD.decode(bare)).ok(),
     };
     let key = decoded.and_then(|key| <[u8; KEY_BYTES]>::try_from(key).ok());
-    Sealer::new(&key.ok_or_else(|| KeyError::Malformed(from.to_owned()))?)
+    SecretSealer::new(&key.ok_or_else(|| KeyError::Malformed(from.to_owned()))?)
 }
 
-fn read(path: &Path) -> Result<Option<Secret>, KeyError> {
+fn read_key_file(path: &Path) -> Result<Option<Secret>, KeyError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(Secret::new(text))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -202,7 +206,7 @@ fn read(path: &Path) -> Result<Option<Secret>, KeyError> {
 
 /// Makes a key file, readable by its owner only from the first byte on, and on the disk before anything
 /// is sealed with it.
-fn make(path: &Path) -> Result<Sealer, KeyError> {
+fn create_key_file(path: &Path) -> Result<SecretSealer, KeyError> {
     let mut key = [0; KEY_BYTES];
     SystemRandom::new().fill(&mut key).map_err(|_| KeyError::Failed)?;
     let write = || -> io::Result<()> {
@@ -221,17 +225,18 @@ fn make(path: &Path) -> Result<Sealer, KeyError> {
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().map_err(|source| KeyError::File { path: path.to_owned(), source })?;
-    Sealer::new(&key)
+    SecretSealer::new(&key)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PLACE: SealedPlace<'_> = SealedPlace { table: "keys", column: "sealed_env", id: "key_a" };
+    const PLACE: SealedColumn<'_> =
+        SealedColumn { table: "keys", column: "sealed_env", id: "key_a" };
 
-    fn sealer(byte: u8) -> Sealer {
-        Sealer::new(&[byte; KEY_BYTES]).unwrap()
+    fn sealer(byte: u8) -> SecretSealer {
+        SecretSealer::new(&[byte; KEY_BYTES]).unwrap()
     }
 
     #[test]
@@ -240,10 +245,10 @@ mod tests {
         assert!(!sealed.windows(7).any(|bytes| bytes == b"hunter2"));
         assert_eq!(sealer(1).open(PLACE, &sealed).as_deref(), Some(&b"hunter2"[..]));
         for moved in [
-            SealedPlace { id: "key_b", ..PLACE },
-            SealedPlace { column: "sealed_webhook_secret", ..PLACE },
-            SealedPlace { table: "sandboxes", ..PLACE },
-            SealedPlace { table: "key", column: "ssealed_env", ..PLACE },
+            SealedColumn { id: "key_b", ..PLACE },
+            SealedColumn { column: "sealed_webhook_secret", ..PLACE },
+            SealedColumn { table: "sandboxes", ..PLACE },
+            SealedColumn { table: "key", column: "ssealed_env", ..PLACE },
         ] {
             assert_eq!(sealer(1).open(moved, &sealed), None, "{moved:?}");
         }
@@ -269,10 +274,10 @@ mod tests {
             "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=",
             "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE",
         ]
-        .map(|text| parse("a test", text).unwrap().key_id());
+        .map(|text| parse_key("a test", text).unwrap().key_id());
         assert_eq!(ids, [sealer(1).key_id(), sealer(1).key_id(), sealer(1).key_id()]);
         for text in ["", "AQEB", "zz", &"0".repeat(62), &"g".repeat(64)] {
-            let error = parse("a test", text).unwrap_err().to_string();
+            let error = parse_key("a test", text).unwrap_err().to_string();
             assert_eq!(error, "the secret key from a test is not 32 bytes in hex or base64");
         }
     }
@@ -282,15 +287,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret.key");
         let source = KeySource::File(path.clone());
-        let made = source.unlock(None).unwrap().key_id();
+        let made = source.load_sealer(None).unwrap().key_id();
         let mode =
             std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(source.unlock(Some(&made)).unwrap().key_id(), made);
+        assert_eq!(source.load_sealer(Some(&made)).unwrap().key_id(), made);
         fs::remove_file(&path).unwrap();
-        assert!(matches!(source.unlock(Some(&made)), Err(KeyError::Missing { .. })));
+        assert!(matches!(source.load_sealer(Some(&made)), Err(KeyError::Missing { .. })));
         assert!(!path.exists());
-        source.unlock(None).unwrap();
-        assert!(matches!(source.unlock(Some(&made)), Err(KeyError::Wrong { .. })));
+        source.load_sealer(None).unwrap();
+        assert!(matches!(source.load_sealer(Some(&made)), Err(KeyError::Wrong { .. })));
     }
 }

@@ -9,8 +9,8 @@ mod heads;
 mod ledger;
 mod ledger_end;
 mod outbox;
-mod read;
 mod responses;
+mod row_reader;
 mod sealed;
 mod storage;
 mod tenancy;
@@ -25,8 +25,8 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use crate::{KeySource, Result, Store, StoreError, sealing::Sealer};
-use writer::Writer;
+use crate::{KeySource, Result, Store, StoreError, sealing::SecretSealer};
+use writer::GroupCommitWriter;
 
 /// Readers at once; each holds a thread and a small cache.
 const READERS: u32 = 4;
@@ -36,14 +36,14 @@ const CHECKPOINT_BACKSTOP: &str = "20000";
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
 
 /// The store in a SQLite file.
-pub struct Sqlite {
+pub struct SqliteStore {
     readers: SqlitePool,
-    writer: Writer,
+    writer: GroupCommitWriter,
     /// Seals and opens the secrets in rows.
-    sealer: Arc<Sealer>,
+    sealer: Arc<SecretSealer>,
 }
 
-impl Sqlite {
+impl SqliteStore {
     /// Opens the file, makes it if it is missing, and brings its tables up to date. Secrets are sealed
     /// with the key in `secret.key` beside it.
     ///
@@ -71,19 +71,19 @@ impl Sqlite {
             .disable_statement_logging();
         let mut connection = options.connect().await?;
         sqlx::migrate!().run(&mut connection).await.map_err(StoreError::Migration)?;
-        let sealer = sealed::unlock(&mut connection, key).await?;
+        let sealer = sealed::unlock_sealer(&mut connection, key).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)
             .connect_with(options.clone())
             .await?;
-        tokio::spawn(checkpoint(readers.clone()));
-        Ok(Self { readers, writer: Writer::start(connection), sealer: Arc::new(sealer) })
+        tokio::spawn(run_checkpoints(readers.clone()));
+        Ok(Self { readers, writer: GroupCommitWriter::start(connection), sealer: Arc::new(sealer) })
     }
 }
 
 /// Keeps the log short without making any commit wait for it.
-async fn checkpoint(readers: SqlitePool) {
+async fn run_checkpoints(readers: SqlitePool) {
     let mut tick = tokio::time::interval(CHECKPOINT_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -98,7 +98,7 @@ async fn checkpoint(readers: SqlitePool) {
 }
 
 #[async_trait]
-impl Store for Sqlite {
+impl Store for SqliteStore {
     async fn ping(&self) -> Result<()> {
         sqlx::query("SELECT 1").execute(&self.readers).await?;
         Ok(())

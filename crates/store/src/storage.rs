@@ -39,7 +39,7 @@ pub struct HistoryRule {
 
 /// What became of an attempt to drop a part of a thread's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HistoryPruned {
+pub enum HistoryPruneOutcome {
     /// It is dropped, and durable.
     Done(PrunedRows),
     /// An execution holds the thread.
@@ -59,7 +59,7 @@ pub struct PrunedRows {
 
 /// What the data of each team takes.
 #[async_trait]
-pub trait Storage: Send + Sync {
+pub trait StorageAccounting: Send + Sync {
     /// What one team's data takes.
     async fn storage_usage(&self, team: &TeamId) -> Result<StorageUsage>;
     /// The same for every team that has any.
@@ -72,7 +72,7 @@ pub trait Storage: Send + Sync {
         key: &ThreadKey,
         rule: HistoryRule,
         now: Moment,
-    ) -> Result<HistoryPruned>;
+    ) -> Result<HistoryPruneOutcome>;
     /// Drops the files of executions whose points are gone, and the oldest records beyond so many;
     /// at most a thousand at once.
     async fn prune_records(&self, team: &TeamId, keep: u64) -> Result<PrunedRows>;

@@ -4,8 +4,8 @@ use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use cloche_model::{
-    HomeState, HomeUsage, Layer, LayerDigest, Moment, Point, PointKind, PointName, TeamId, Thread,
-    ThreadId, TraceId,
+    HomeState, HomeUsage, Layer, LayerDigest, Moment, SnapshotKind, SnapshotRef, TeamId, Thread,
+    ThreadId, ThreadSnapshot, TraceId,
 };
 
 use crate::Result;
@@ -21,7 +21,7 @@ pub struct ThreadKey {
 
 /// What became of an attempt to move a head. Only the first of them wrote anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Moved {
+pub enum HeadMoveOutcome {
     /// The thread as it is now; durable.
     Done(Thread),
     /// Someone holds the thread.
@@ -40,7 +40,7 @@ pub enum Moved {
 
 /// A layer to be put on top of a thread that nobody holds.
 #[derive(Clone, Debug)]
-pub struct Append {
+pub struct LayerAppend {
     /// Which thread; made if it is not there.
     pub thread: ThreadKey,
     /// The head that the layer was made for; 0 if there was no thread.
@@ -48,7 +48,7 @@ pub struct Append {
     /// The layer.
     pub layer: Layer,
     /// How it came to be.
-    pub kind: PointKind,
+    pub kind: SnapshotKind,
     /// When.
     pub at: Moment,
     /// When it was allowed. [`Moved::Missing`] if a thread of this name was deleted since.
@@ -64,11 +64,11 @@ pub const DELETED_KEPT: Duration = Duration::from_secs(8 * 86_400);
 
 /// A thread to be made from layers.
 #[derive(Clone, Debug)]
-pub struct Founding {
+pub struct ThreadCreation {
     /// Which thread.
     pub thread: ThreadKey,
     /// How it came to be.
-    pub kind: PointKind,
+    pub kind: SnapshotKind,
     /// Its layers, the oldest first.
     pub layers: Vec<Layer>,
     /// What they hold.
@@ -81,7 +81,7 @@ pub struct Founding {
 
 /// A thread to be made from a point of another.
 #[derive(Clone, Debug)]
-pub struct Fork {
+pub struct ThreadFork {
     /// The thread that has the point.
     pub source: ThreadKey,
     /// The number of the point.
@@ -96,7 +96,7 @@ pub struct Fork {
 
 /// Layers at the bottom of a stack that one layer takes the place of.
 #[derive(Clone, Debug)]
-pub struct Squash {
+pub struct LayerSquash {
     /// Which thread.
     pub thread: ThreadKey,
     /// The layers, the oldest first.
@@ -111,47 +111,56 @@ pub struct Squash {
 
 /// Homes that outlive a run.
 #[async_trait]
-pub trait Threads: Send + Sync {
+pub trait ThreadStore: Send + Sync {
     /// One thread.
-    async fn thread(&self, key: &ThreadKey) -> Result<Option<Thread>>;
+    async fn find_thread(&self, key: &ThreadKey) -> Result<Option<Thread>>;
     /// The threads of a team by name, from after this one on.
-    async fn threads(
+    async fn list_threads(
         &self,
         team: &TeamId,
         after: Option<&ThreadId>,
         limit: u32,
     ) -> Result<Vec<Thread>>;
     /// Whether someone holds the thread.
-    async fn is_held(&self, key: &ThreadKey, now: Moment) -> Result<bool>;
+    async fn is_thread_held(&self, key: &ThreadKey, now: Moment) -> Result<bool>;
     /// The points of a thread, the newest first, from before this number on.
-    async fn points(&self, key: &ThreadKey, before: Option<u64>, limit: u32) -> Result<Vec<Point>>;
+    async fn list_points(
+        &self,
+        key: &ThreadKey,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<ThreadSnapshot>>;
     /// One point of a thread.
-    async fn point(&self, key: &ThreadKey, name: &PointName) -> Result<Option<Point>>;
+    async fn find_point(
+        &self,
+        key: &ThreadKey,
+        name: &SnapshotRef,
+    ) -> Result<Option<ThreadSnapshot>>;
     /// Keeps an execution's thread for longer; false if it is no longer its own.
-    async fn renew(&self, trace: &TraceId, until: Moment) -> Result<bool>;
+    async fn renew_lease(&self, trace: &TraceId, until: Moment) -> Result<bool>;
     /// Puts a layer on top.
-    async fn append(&self, append: Append) -> Result<Moved>;
+    async fn append_layer(&self, append: LayerAppend) -> Result<HeadMoveOutcome>;
     /// Makes a thread.
-    async fn found(&self, founding: Founding) -> Result<Moved>;
+    async fn create_thread(&self, founding: ThreadCreation) -> Result<HeadMoveOutcome>;
     /// Makes a thread from a point of another.
-    async fn fork(&self, fork: Fork) -> Result<Moved>;
+    async fn fork_thread(&self, fork: ThreadFork) -> Result<HeadMoveOutcome>;
     /// Goes back to a point, which is a new point itself.
-    async fn rollback(
+    async fn roll_back_thread(
         &self,
         key: &ThreadKey,
         seq: u64,
         at: Moment,
         budget: Option<u64>,
-    ) -> Result<Moved>;
+    ) -> Result<HeadMoveOutcome>;
     /// Puts one layer in the place of several. It changes nothing in the home, so whoever holds the
     /// thread keeps it; [`Moved::Stale`] if the stack does not begin with these layers any more.
-    async fn squash(&self, squash: Squash) -> Result<Moved>;
+    async fn squash_layers(&self, squash: LayerSquash) -> Result<HeadMoveOutcome>;
     /// Writes down what was counted, unless the head has moved since.
-    async fn count(&self, key: &ThreadKey, head: u64, usage: HomeUsage) -> Result<()>;
+    async fn record_home_usage(&self, key: &ThreadKey, head: u64, usage: HomeUsage) -> Result<()>;
     /// Whether a thread of this name was deleted at this moment or later.
-    async fn was_deleted_since(&self, key: &ThreadKey, moment: Moment) -> Result<bool>;
+    async fn was_thread_deleted_since(&self, key: &ThreadKey, moment: Moment) -> Result<bool>;
     /// Removes a thread with all its points; gives back what it was.
-    async fn delete_thread(&self, key: &ThreadKey, at: Moment) -> Result<Moved>;
+    async fn delete_thread(&self, key: &ThreadKey, at: Moment) -> Result<HeadMoveOutcome>;
     /// Every layer that a thread, a point or an execution needs.
     async fn layers_in_use(&self) -> Result<HashSet<LayerDigest>>;
 }

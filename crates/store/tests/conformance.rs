@@ -12,7 +12,7 @@ mod suite;
 #[path = "conformance/threads.rs"]
 mod threads;
 
-use cloche_store::{Sqlite, Store};
+use cloche_store::{SqliteStore, Store};
 use tempfile::TempDir;
 
 /// A store for one test, and whatever has to live as long as it.
@@ -21,9 +21,9 @@ struct Fixture<S> {
     _directory: TempDir,
 }
 
-async fn sqlite() -> Fixture<Sqlite> {
+async fn sqlite() -> Fixture<SqliteStore> {
     let directory = TempDir::new().unwrap();
-    let store = Sqlite::open(&directory.path().join("cloche.db")).await.unwrap();
+    let store = SqliteStore::open(&directory.path().join("cloche.db")).await.unwrap();
     Fixture { store, _directory: directory }
 }
 
@@ -121,9 +121,9 @@ conformance_of!(sqlite);
 async fn a_reopened_file_still_has_its_rows() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("cloche.db");
-    let store = Sqlite::open(&path).await.unwrap();
+    let store = SqliteStore::open(&path).await.unwrap();
     suite::settings_are_kept(&store).await;
     store.close().await;
-    let store = Sqlite::open(&path).await.unwrap();
+    let store = SqliteStore::open(&path).await.unwrap();
     suite::settings_were_kept(&store).await;
 }

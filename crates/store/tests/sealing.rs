@@ -5,7 +5,9 @@
 use std::{fs, path::Path};
 
 use cloche_model::Secret;
-use cloche_store::{KeyError, KeySource, Settings, Sqlite, Store, StoreError, Tenancy};
+use cloche_store::{
+    KeyError, KeySource, SettingStore, SqliteStore, Store, StoreError, TenancyStore,
+};
 use sqlx::{Connection, SqliteConnection};
 use tempfile::TempDir;
 
@@ -38,7 +40,7 @@ async fn change(connection: &mut SqliteConnection, statement: &'static str, valu
 /// A database as an earlier version left it: a key and a setting in plain text, no sealing key.
 async fn earlier_version(directory: &Path) {
     let path = directory.join("cloche.db");
-    let store = Sqlite::open(&path).await.unwrap();
+    let store = SqliteStore::open(&path).await.unwrap();
     store.create_team(&suite::team(1)).await.unwrap();
     store.create_sandbox(&suite::sandbox(1)).await.unwrap();
     store.create_key(&suite::key(1), "digest").await.unwrap();
@@ -68,12 +70,12 @@ async fn plain_secrets_of_an_earlier_version_are_sealed_and_erased_at_the_start(
     let directory = TempDir::new().unwrap();
     earlier_version(directory.path()).await;
     assert!(!files_with(directory.path(), PLAIN).is_empty());
-    let store = Sqlite::open(&directory.path().join("cloche.db")).await.unwrap();
-    let key = store.key(&suite::key(1).id).await.unwrap().unwrap();
+    let store = SqliteStore::open(&directory.path().join("cloche.db")).await.unwrap();
+    let key = store.find_key(&suite::key(1).id).await.unwrap().unwrap();
     assert_eq!(key.webhook_secret, Some(Secret::new(PLAIN)));
-    let signing = store.secret_setting("url_signing_key").await.unwrap();
+    let signing = store.read_secret_setting("url_signing_key").await.unwrap();
     assert_eq!(signing, Some(Secret::new(SIGNING)));
-    assert_eq!(store.setting("url_signing_key").await.unwrap(), None);
+    assert_eq!(store.read_setting("url_signing_key").await.unwrap(), None);
     for text in [PLAIN, SIGNING] {
         assert_eq!(files_with(directory.path(), text), Vec::<String>::new());
     }
@@ -84,7 +86,7 @@ async fn plain_secrets_of_an_earlier_version_are_sealed_and_erased_at_the_start(
 #[tokio::test]
 async fn secrets_are_not_in_the_files_while_the_store_is_open() {
     let directory = TempDir::new().unwrap();
-    let store = Sqlite::open(&directory.path().join("cloche.db")).await.unwrap();
+    let store = SqliteStore::open(&directory.path().join("cloche.db")).await.unwrap();
     store.create_team(&suite::team(1)).await.unwrap();
     let mut sandbox = suite::sandbox(1);
     sandbox.secret_env.insert("TOKEN".to_owned(), Secret::new(PLAIN));
@@ -92,8 +94,8 @@ async fn secrets_are_not_in_the_files_while_the_store_is_open() {
     let key = cloche_model::ApiKey { webhook_secret: Some(Secret::new(PLAIN)), ..suite::key(1) };
     store.create_key(&key, "digest").await.unwrap();
     store.set_secret_setting("url_signing_key", &Secret::new(SIGNING)).await.unwrap();
-    assert_eq!(store.sandbox(&sandbox.id).await.unwrap(), Some(sandbox));
-    assert_eq!(store.access("digest").await.unwrap().unwrap().key, key);
+    assert_eq!(store.find_sandbox(&sandbox.id).await.unwrap(), Some(sandbox));
+    assert_eq!(store.find_key_access("digest").await.unwrap().unwrap().key, key);
     for text in [PLAIN, SIGNING] {
         assert_eq!(files_with(directory.path(), text), Vec::<String>::new());
     }
@@ -104,17 +106,17 @@ async fn secrets_are_not_in_the_files_while_the_store_is_open() {
 async fn another_key_and_a_lost_key_are_refused_and_change_nothing() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("cloche.db");
-    let store = Sqlite::open(&path).await.unwrap();
+    let store = SqliteStore::open(&path).await.unwrap();
     store.set_secret_setting("url_signing_key", &Secret::new(SIGNING)).await.unwrap();
     store.close().await;
     let before = fs::read(&path).unwrap();
 
     let other = KeySource::Given(Secret::new("07".repeat(32)));
-    let refused = Sqlite::open_with_key(&path, &other).await.err();
+    let refused = SqliteStore::open_with_key(&path, &other).await.err();
     assert!(matches!(refused, Some(StoreError::Key(KeyError::Wrong { .. }))), "{refused:?}");
     let kept = directory.path().join("kept");
     fs::rename(directory.path().join("secret.key"), &kept).unwrap();
-    let refused = Sqlite::open(&path).await.err();
+    let refused = SqliteStore::open(&path).await.err();
     assert!(matches!(refused, Some(StoreError::Key(KeyError::Missing { .. }))), "{refused:?}");
     assert!(!directory.path().join("secret.key").exists());
     assert_eq!(fs::read(&path).unwrap(), before);
@@ -122,8 +124,8 @@ async fn another_key_and_a_lost_key_are_refused_and_change_nothing() {
     // The key in the file is as good from elsewhere.
     let text = fs::read_to_string(&kept).unwrap();
     let given = KeySource::Given(Secret::new(text.trim()));
-    let store = Sqlite::open_with_key(&path, &given).await.unwrap();
-    let signing = store.secret_setting("url_signing_key").await.unwrap();
+    let store = SqliteStore::open_with_key(&path, &given).await.unwrap();
+    let signing = store.read_secret_setting("url_signing_key").await.unwrap();
     assert_eq!(signing, Some(Secret::new(SIGNING)));
     store.close().await;
 }
@@ -132,7 +134,7 @@ async fn another_key_and_a_lost_key_are_refused_and_change_nothing() {
 async fn a_sealed_value_that_was_moved_to_another_row_does_not_open() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("cloche.db");
-    let store = Sqlite::open(&path).await.unwrap();
+    let store = SqliteStore::open(&path).await.unwrap();
     store.create_team(&suite::team(1)).await.unwrap();
     store.create_sandbox(&suite::sandbox(1)).await.unwrap();
     store.create_key(&suite::key(1), "one").await.unwrap();
@@ -143,9 +145,9 @@ async fn a_sealed_value_that_was_moved_to_another_row_does_not_open() {
         (SELECT sealed_webhook_secret FROM keys WHERE digest = ?) WHERE digest = ?";
     change(&mut raw, copy, ["one", "two"]).await;
     raw.close().await.unwrap();
-    let store = Sqlite::open(&path).await.unwrap();
-    assert!(store.access("one").await.unwrap().is_some());
-    let error = store.access("two").await.unwrap_err().to_string();
+    let store = SqliteStore::open(&path).await.unwrap();
+    assert!(store.find_key_access("one").await.unwrap().is_some());
+    let error = store.find_key_access("two").await.unwrap_err().to_string();
     assert!(error.contains("it was not sealed for this row with this key"), "{error}");
     store.close().await;
 }

@@ -3,8 +3,8 @@
 use toml::{Table, Value};
 
 use crate::{
-    rules::Rules,
-    tree::{File, Violation},
+    rules::TidyRules,
+    tree::{TreeFile, Violation},
 };
 
 /// The crate of the fuzz targets, and the feature that gives it entry points to private code.
@@ -12,35 +12,38 @@ const FUZZ: &str = "fuzz";
 const FUZZING: &str = "fuzzing";
 
 /// Finds dependencies between our crates that the table of arrows does not have.
-pub(crate) fn check(rules: &Rules, files: &[File]) -> Vec<Violation> {
+pub(crate) fn check_arrows(rules: &TidyRules, files: &[TreeFile]) -> Vec<Violation> {
     files.iter().flat_map(|file| check_manifest(rules, file)).collect()
 }
 
-fn check_manifest(rules: &Rules, file: &File) -> Vec<Violation> {
+fn check_manifest(rules: &TidyRules, file: &TreeFile) -> Vec<Violation> {
     let Some(name) = crate_name(&file.path) else { return Vec::new() };
     let Some(allowed) = rules.arrows.get(name) else {
-        return vec![file.at(1, format!("crate {name} has no place in the table of arrows"))];
+        return vec![
+            file.violation_at(1, format!("crate {name} has no place in the table of arrows")),
+        ];
     };
     let manifest = match file.text.as_deref().map(str::parse::<Table>) {
         Some(Ok(manifest)) => manifest,
-        _ => return vec![file.at(1, "not a readable manifest")],
+        _ => return vec![file.violation_at(1, "not a readable manifest")],
     };
     let rank = |name: &str| rules.order.iter().position(|other| other == name);
     let mut found = Vec::new();
-    for (kind, target) in dependencies(&manifest) {
+    for (kind, target) in list_dependencies(&manifest) {
         let fine = match kind {
             "dev-dependencies" => rank(&target) < rank(name) && rank(&target).is_some(),
             _ => allowed.contains(&target),
         };
         if !fine {
-            let line = line_of(file, &target);
-            found.push(file.at(line, format!("{name} may not use {target} ({kind})")));
+            let line = line_of_dependency(file, &target);
+            found.push(file.violation_at(line, format!("{name} may not use {target} ({kind})")));
         }
     }
     if name != FUZZ && turns_on_fuzzing(&manifest) {
-        found.push(
-            file.at(line_of_text(file, FUZZING), "only fuzz/ may turn on the feature fuzzing"),
-        );
+        found.push(file.violation_at(
+            line_of_text(file, FUZZING),
+            "only fuzz/ may turn on the feature fuzzing",
+        ));
     }
     found
 }
@@ -51,7 +54,7 @@ fn turns_on_fuzzing(manifest: &Table) -> bool {
         let features = value.as_array().into_iter().flatten();
         features.filter_map(Value::as_str).any(|feature| feature.ends_with(FUZZING))
     };
-    let dependencies = tables(manifest).flat_map(|(_, table)| table.values());
+    let dependencies = dependency_tables(manifest).flat_map(|(_, table)| table.values());
     let defaults = manifest.get("features").and_then(Value::as_table).into_iter().flatten();
     dependencies.filter_map(|value| value.get("features")).any(names_it)
         || defaults.filter(|(name, _)| *name != FUZZING).any(|(_, value)| names_it(value))
@@ -66,13 +69,14 @@ fn crate_name(path: &str) -> Option<&str> {
 }
 
 /// Our crates that a manifest names, and in which kind of table, those for one platform included.
-fn dependencies(manifest: &Table) -> Vec<(&'static str, String)> {
-    let entries = tables(manifest).flat_map(|(kind, table)| table.iter().map(move |it| (kind, it)));
-    entries.filter_map(|(kind, (key, value))| Some((kind, ours(key, value)?))).collect()
+fn list_dependencies(manifest: &Table) -> Vec<(&'static str, String)> {
+    let entries = dependency_tables(manifest)
+        .flat_map(|(kind, table)| table.iter().map(move |it| (kind, it)));
+    entries.filter_map(|(kind, (key, value))| Some((kind, own_crate_dir(key, value)?))).collect()
 }
 
 /// The tables of dependencies, by their kind.
-fn tables(manifest: &Table) -> impl Iterator<Item = (&'static str, &Table)> {
+fn dependency_tables(manifest: &Table) -> impl Iterator<Item = (&'static str, &Table)> {
     const KINDS: [&str; 3] = ["dependencies", "build-dependencies", "dev-dependencies"];
     let platforms = manifest.get("target").and_then(Value::as_table).into_iter();
     let platforms = platforms.flat_map(Table::values).filter_map(Value::as_table);
@@ -82,7 +86,7 @@ fn tables(manifest: &Table) -> impl Iterator<Item = (&'static str, &Table)> {
 }
 
 /// The directory of the crate that a dependency means, if it is one of ours.
-fn ours(key: &str, value: &Value) -> Option<String> {
+fn own_crate_dir(key: &str, value: &Value) -> Option<String> {
     let package = value.get("package").and_then(Value::as_str).unwrap_or(key);
     match package {
         "cloche" => Some("cli".to_owned()),
@@ -90,22 +94,22 @@ fn ours(key: &str, value: &Value) -> Option<String> {
     }
 }
 
-fn line_of(file: &File, target: &str) -> usize {
+fn line_of_dependency(file: &TreeFile, target: &str) -> usize {
     line_of_text(file, &format!("cloche-{target}"))
 }
 
-fn line_of_text(file: &File, text: &str) -> usize {
+fn line_of_text(file: &TreeFile, text: &str) -> usize {
     let lines = file.text.as_deref().unwrap_or_default().lines();
     lines.map(|line| line.contains(text)).position(|found| found).map_or(1, |at| at + 1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::check;
-    use crate::tree::samples::{complaints, file};
+    use super::check_arrows;
+    use crate::tree::samples::{list_complaints, sample_file};
 
     fn manifest(name: &str, text: &str) -> Vec<String> {
-        complaints(check, &[file(&format!("crates/{name}/Cargo.toml"), text)])
+        list_complaints(check_arrows, &[sample_file(&format!("crates/{name}/Cargo.toml"), text)])
     }
 
     #[test]
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn only_the_fuzz_targets_turn_on_their_entry_points() {
         let text = "[dependencies]\ncloche-jail = { path = \"../j\", features = [\"fuzzing\"] }\n";
-        assert!(complaints(check, &[file("fuzz/Cargo.toml", text)]).is_empty());
+        assert!(list_complaints(check_arrows, &[sample_file("fuzz/Cargo.toml", text)]).is_empty());
         assert_eq!(
             manifest("executor", text),
             ["crates/executor/Cargo.toml:2: only fuzz/ may turn on the feature fuzzing"]
@@ -153,7 +157,10 @@ mod tests {
         assert_eq!(manifest("jail", default).len(), 1);
         assert!(manifest("jail", "[features]\nfuzzing = []\n").is_empty());
         let store = "[dependencies]\ncloche-store = { path = \"../crates/store\" }\n";
-        assert_eq!(complaints(check, &[file("fuzz/Cargo.toml", store)]).len(), 1);
+        assert_eq!(
+            list_complaints(check_arrows, &[sample_file("fuzz/Cargo.toml", store)]).len(),
+            1
+        );
     }
 
     #[test]

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    rules::Rules,
-    tree::{File, Violation},
+    rules::TidyRules,
+    tree::{TreeFile, Violation},
 };
 
 const DECISIONS: &str = "docs/decisions/";
 
 /// Finds relative links to nothing and decisions with the wrong name.
-pub(crate) fn check(_rules: &Rules, files: &[File]) -> Vec<Violation> {
-    let places = places(files);
-    let mut found = decisions(files);
+pub(crate) fn check_docs(_rules: &TidyRules, files: &[TreeFile]) -> Vec<Violation> {
+    let places = known_paths(files);
+    let mut found = check_decisions(files);
     for file in files.iter().filter(|file| file.path.ends_with(".md")) {
-        for (line, target) in links(file.text.as_deref().unwrap_or_default()) {
-            if !resolves(&file.path, &target, &places) {
-                found.push(file.at(line, format!("the link to {target} leads nowhere")));
+        for (line, target) in find_links(file.text.as_deref().unwrap_or_default()) {
+            if !link_resolves(&file.path, &target, &places) {
+                found.push(file.violation_at(line, format!("the link to {target} leads nowhere")));
             }
         }
     }
@@ -24,7 +24,7 @@ pub(crate) fn check(_rules: &Rules, files: &[File]) -> Vec<Violation> {
 }
 
 /// Every file and every directory above one.
-fn places(files: &[File]) -> BTreeSet<String> {
+fn known_paths(files: &[TreeFile]) -> BTreeSet<String> {
     let mut places = BTreeSet::from([String::new()]);
     for file in files {
         let cuts = file.path.match_indices('/').map(|(at, _)| at).chain([file.path.len()]);
@@ -34,7 +34,7 @@ fn places(files: &[File]) -> BTreeSet<String> {
 }
 
 /// Link targets with their lines: `[text](target)` and `[name]: target`, outside of code.
-fn links(text: &str) -> Vec<(usize, String)> {
+fn find_links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fenced = false;
     for (at, line) in text.lines().enumerate() {
@@ -54,7 +54,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-fn resolves(from: &str, target: &str, places: &BTreeSet<String>) -> bool {
+fn link_resolves(from: &str, target: &str, places: &BTreeSet<String>) -> bool {
     let target = target.trim_matches(['<', '>']);
     let path = target.split(['#', '?']).next().unwrap_or_default();
     let elsewhere = target.contains("://") || target.starts_with("mailto:");
@@ -77,17 +77,17 @@ fn resolves(from: &str, target: &str, places: &BTreeSet<String>) -> bool {
     places.contains(&parts.join("/"))
 }
 
-fn decisions(files: &[File]) -> Vec<Violation> {
+fn check_decisions(files: &[TreeFile]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut numbers = BTreeMap::new();
     for file in files {
         let Some(name) = file.path.strip_prefix(DECISIONS) else { continue };
         let Some(number) = decision_number(name) else {
-            found.push(file.at(1, "a decision is named NNNN-title.md, in lower case"));
+            found.push(file.violation_at(1, "a decision is named NNNN-title.md, in lower case"));
             continue;
         };
         if let Some(first) = numbers.insert(number, name) {
-            found.push(file.at(1, format!("has the same number as {first}")));
+            found.push(file.violation_at(1, format!("has the same number as {first}")));
         }
     }
     found
@@ -102,14 +102,15 @@ fn decision_number(name: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
-    use crate::tree::samples::{complaints, file};
+    use super::check_docs;
+    use crate::tree::samples::{list_complaints, sample_file};
 
     fn page(text: &str) -> Vec<String> {
-        let others = [file("docs/SECURITY.md", ""), file("crates/jail/src/lib.rs", "")];
+        let others =
+            [sample_file("docs/SECURITY.md", ""), sample_file("crates/jail/src/lib.rs", "")];
         let mut files = Vec::from(others);
-        files.push(file("docs/page.md", text));
-        complaints(check, &files)
+        files.push(sample_file("docs/page.md", text));
+        list_complaints(check_docs, &files)
     }
 
     #[test]
@@ -134,11 +135,11 @@ mod tests {
 
     #[test]
     fn decisions_are_numbered_once() {
-        let path = |name: &str| file(&format!("docs/decisions/{name}"), "");
-        assert!(complaints(check, &[path("0001-one-binary.md")]).is_empty());
+        let path = |name: &str| sample_file(&format!("docs/decisions/{name}"), "");
+        assert!(list_complaints(check_docs, &[path("0001-one-binary.md")]).is_empty());
         for name in ["1-x.md", "0001.md", "0001-Title.md", "notes.txt", "README.md"] {
-            assert_eq!(complaints(check, &[path(name)]).len(), 1, "{name}");
+            assert_eq!(list_complaints(check_docs, &[path(name)]).len(), 1, "{name}");
         }
-        assert_eq!(complaints(check, &[path("0001-a.md"), path("0001-b.md")]).len(), 1);
+        assert_eq!(list_complaints(check_docs, &[path("0001-a.md"), path("0001-b.md")]).len(), 1);
     }
 }

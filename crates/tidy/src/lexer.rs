@@ -6,7 +6,7 @@ pub(crate) fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut at = 0;
     while at < chars.len() {
-        let end = skip(&chars, at);
+        let end = skip_non_code(&chars, at);
         if end == at {
             code.push(chars[at]);
             at += 1;
@@ -27,27 +27,27 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
 }
 
 /// Where the comment or literal that starts here ends; `at` itself if it is code.
-fn skip(chars: &[char], at: usize) -> usize {
+fn skip_non_code(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     let after_name = at > 0 && (chars[at - 1].is_alphanumeric() || chars[at - 1] == '_');
     match chars[at] {
-        '/' if next == Some('/') => find(chars, at, |c| c == '\n'),
-        '/' if next == Some('*') => block_comment(chars, at),
-        '"' => string(chars, at + 1),
-        'b' | 'c' if next == Some('"') && !after_name => string(chars, at + 2),
-        'r' if !after_name => raw_string(chars, at, at + 1),
-        'b' | 'c' if next == Some('r') && !after_name => raw_string(chars, at, at + 2),
-        '\'' => character(chars, at),
+        '/' if next == Some('/') => find_char(chars, at, |c| c == '\n'),
+        '/' if next == Some('*') => skip_block_comment(chars, at),
+        '"' => skip_string(chars, at + 1),
+        'b' | 'c' if next == Some('"') && !after_name => skip_string(chars, at + 2),
+        'r' if !after_name => skip_raw_string(chars, at, at + 1),
+        'b' | 'c' if next == Some('r') && !after_name => skip_raw_string(chars, at, at + 2),
+        '\'' => skip_character(chars, at),
         _ => at,
     }
 }
 
-fn find(chars: &[char], from: usize, wanted: impl Fn(char) -> bool) -> usize {
+fn find_char(chars: &[char], from: usize, wanted: impl Fn(char) -> bool) -> usize {
     chars[from..].iter().position(|&c| wanted(c)).map_or(chars.len(), |found| from + found)
 }
 
 /// Block comments nest.
-fn block_comment(chars: &[char], start: usize) -> usize {
+fn skip_block_comment(chars: &[char], start: usize) -> usize {
     let (mut at, mut depth) = (start, 0_usize);
     while at < chars.len() {
         match (chars[at], chars.get(at + 1)) {
@@ -62,7 +62,7 @@ fn block_comment(chars: &[char], start: usize) -> usize {
     at.min(chars.len())
 }
 
-fn string(chars: &[char], mut at: usize) -> usize {
+fn skip_string(chars: &[char], mut at: usize) -> usize {
     while at < chars.len() && chars[at] != '"' {
         at += if chars[at] == '\\' { 2 } else { 1 };
     }
@@ -70,8 +70,8 @@ fn string(chars: &[char], mut at: usize) -> usize {
 }
 
 /// `r"…"` or `r#"…"#`; a raw identifier such as `r#type` is code.
-fn raw_string(chars: &[char], start: usize, after_r: usize) -> usize {
-    let open = find(chars, after_r, |c| c != '#');
+fn skip_raw_string(chars: &[char], start: usize, after_r: usize) -> usize {
+    let open = find_char(chars, after_r, |c| c != '#');
     if chars.get(open) != Some(&'"') {
         return start;
     }
@@ -84,10 +84,10 @@ fn raw_string(chars: &[char], start: usize, after_r: usize) -> usize {
 }
 
 /// `'x'` and `'\n'` are literals; `'a` is a lifetime.
-fn character(chars: &[char], at: usize) -> usize {
+fn skip_character(chars: &[char], at: usize) -> usize {
     match (chars.get(at + 1), chars.get(at + 2)) {
         (Some('\\'), _) => {
-            (find(chars, (at + 3).min(chars.len()), |c| c == '\'') + 1).min(chars.len())
+            (find_char(chars, (at + 3).min(chars.len()), |c| c == '\'') + 1).min(chars.len())
         }
         (Some(_), Some('\'')) => at + 3,
         _ => at,

@@ -8,9 +8,9 @@ mod docs;
 mod lexer;
 mod rules;
 mod shape;
-mod text;
 mod tree;
 mod unsafety;
+mod white_space;
 
 use std::{
     error::Error,
@@ -20,16 +20,22 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use rules::Rules;
-use tree::{File, Violation};
+use rules::TidyRules;
+use tree::{TreeFile, Violation};
 
 /// A check looks at the whole tree and says what is wrong with it.
-type Check = fn(&Rules, &[File]) -> Vec<Violation>;
+type TreeCheck = fn(&TidyRules, &[TreeFile]) -> Vec<Violation>;
 
-const CHECKS: [Check; 5] = [arrows::check, unsafety::check, shape::check, docs::check, text::check];
+const CHECKS: [TreeCheck; 5] = [
+    arrows::check_arrows,
+    unsafety::check_unsafe,
+    shape::check_shape,
+    docs::check_docs,
+    white_space::check_white_space,
+];
 
 fn main() -> ExitCode {
-    match tidy() {
+    match check_tree() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -39,8 +45,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn tidy() -> Result<bool, Box<dyn Error>> {
-    let rules = Rules::load()?;
+fn check_tree() -> Result<bool, Box<dyn Error>> {
+    let rules = TidyRules::load()?;
     let files = read_tree()?;
     let mut found: Vec<Violation> = CHECKS.iter().flat_map(|check| check(&rules, &files)).collect();
     found.sort();
@@ -52,20 +58,22 @@ fn tidy() -> Result<bool, Box<dyn Error>> {
 }
 
 /// Everything in the tree that git tracks or would track, as text where it is text.
-fn read_tree() -> Result<Vec<File>, Box<dyn Error>> {
-    let root = git(&["rev-parse", "--show-toplevel"])?;
+fn read_tree() -> Result<Vec<TreeFile>, Box<dyn Error>> {
+    let root = run_git(&["rev-parse", "--show-toplevel"])?;
     let root = root.trim_end();
     let listed = ["-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard"];
-    let listed = git(&listed)?;
+    let listed = run_git(&listed)?;
     let paths = listed.split('\0').filter(|path| !path.is_empty());
     // What cannot be read was deleted but not yet committed, or is a link to a directory.
     let read = paths.filter_map(|path| Some((path, fs::read(Path::new(root).join(path)).ok()?)));
-    let files = read
-        .map(|(path, bytes)| File { path: path.to_owned(), text: String::from_utf8(bytes).ok() });
+    let files = read.map(|(path, bytes)| TreeFile {
+        path: path.to_owned(),
+        text: String::from_utf8(bytes).ok(),
+    });
     Ok(files.collect())
 }
 
-fn git(args: &[&str]) -> Result<String, Box<dyn Error>> {
+fn run_git(args: &[&str]) -> Result<String, Box<dyn Error>> {
     // A checkout made by another user, as in many CI containers, is fine for reading.
     let output = Command::new("git").args(["-c", "safe.directory=*"]).args(args).output()?;
     if !output.status.success() {

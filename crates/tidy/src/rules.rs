@@ -7,19 +7,19 @@ use serde::Deserialize;
 /// Everything that can be tuned.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Rules {
+pub(crate) struct TidyRules {
     /// Crates from the bottom up.
     pub(crate) order: Vec<String>,
     /// Which crates each crate may depend on.
     pub(crate) arrows: BTreeMap<String, Vec<String>>,
-    pub(crate) code: Code,
-    pub(crate) text: Text,
+    pub(crate) code: CodeRules,
+    pub(crate) text: TextRules,
 }
 
 /// Rules for Rust sources.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Code {
+pub(crate) struct CodeRules {
     pub(crate) unsafe_home: String,
     pub(crate) most_lines: usize,
     pub(crate) most_lines_unsafe: usize,
@@ -29,19 +29,19 @@ pub(crate) struct Code {
 /// Rules for every text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Text {
+pub(crate) struct TextRules {
     /// Prefixes or suffixes of paths that are left alone.
     pub(crate) verbatim: Vec<String>,
 }
 
-impl Rules {
+impl TidyRules {
     /// The rules of this project.
     pub(crate) fn load() -> Result<Self, toml::de::Error> {
         toml::from_str(include_str!("../data/rules.toml"))
     }
 }
 
-impl Text {
+impl TextRules {
     /// Whether a file is kept as others wrote it.
     pub(crate) fn is_verbatim(&self, path: &str) -> bool {
         self.verbatim.iter().any(|mark| path.starts_with(mark) || path.ends_with(mark))
@@ -50,11 +50,11 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
-    use super::Rules;
+    use super::TidyRules;
 
     #[test]
     fn every_arrow_points_down() {
-        let rules = Rules::load().unwrap();
+        let rules = TidyRules::load().unwrap();
         let rank = |name: &String| rules.order.iter().position(|other| other == name).unwrap();
         for (from, targets) in &rules.arrows {
             assert!(targets.iter().all(|to| rank(to) < rank(from)), "{from} points up");

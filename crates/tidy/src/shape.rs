@@ -3,8 +3,8 @@
 
 use crate::{
     lexer::{code_only, has_word},
-    rules::{Code, Rules},
-    tree::{File, Violation},
+    rules::{CodeRules, TidyRules},
+    tree::{TreeFile, Violation},
 };
 
 /// Words for work that was left lying. Split, so that this file has none.
@@ -15,40 +15,40 @@ const PROMISES: [&str; 2] = [concat!("to", "do"), concat!("unimple", "mented")];
 const SOURCES: [&str; 9] = [".rs", ".sh", ".py", ".js", ".ts", ".toml", ".yml", ".sql", "Makefile"];
 
 /// Finds everything that this page of the style guide forbids.
-pub(crate) fn check(rules: &Rules, files: &[File]) -> Vec<Violation> {
+pub(crate) fn check_shape(rules: &TidyRules, files: &[TreeFile]) -> Vec<Violation> {
     let each = |file| {
-        let mut found = names(&rules.code, file);
-        found.extend(leftovers(rules, file));
-        found.extend(opening(file));
-        found.extend(length(&rules.code, file));
+        let mut found = check_names(&rules.code, file);
+        found.extend(find_leftovers(rules, file));
+        found.extend(check_opening(file));
+        found.extend(check_length(&rules.code, file));
         found
     };
     files.iter().flat_map(each).collect()
 }
 
-fn names(rules: &Code, file: &File) -> Vec<Violation> {
+fn check_names(rules: &CodeRules, file: &TreeFile) -> Vec<Violation> {
     let mut found = Vec::new();
-    let Some(text) = file.rust() else { return found };
+    let Some(text) = file.rust_text() else { return found };
     if file.path.ends_with("/mod.rs") {
-        found.push(file.at(1, "name the file after the module instead of `mod.rs`"));
+        found.push(file.violation_at(1, "name the file after the module instead of `mod.rs`"));
     }
     for empty in &rules.empty_names {
         let message = format!("`{empty}` says nothing; name what it is for");
         let stem = file.path.trim_end_matches(".rs");
         if stem.split('/').any(|part| part == empty) {
-            found.push(file.at(1, &message));
+            found.push(file.violation_at(1, &message));
         }
         let declares = format!("mod {empty}");
         for (at, line) in code_only(text).lines().enumerate() {
             if has_word(line, &declares) {
-                found.push(file.at(at + 1, &message));
+                found.push(file.violation_at(at + 1, &message));
             }
         }
     }
     found
 }
 
-fn leftovers(rules: &Rules, file: &File) -> Vec<Violation> {
+fn find_leftovers(rules: &TidyRules, file: &TreeFile) -> Vec<Violation> {
     let is_script = |text: &str| text.starts_with("#!");
     let is_source =
         |text: &str| SOURCES.iter().any(|end| file.path.ends_with(end)) || is_script(text);
@@ -59,34 +59,37 @@ fn leftovers(rules: &Rules, file: &File) -> Vec<Violation> {
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {
         for word in LATER.into_iter().filter(|word| has_word(line, word)) {
-            found.push(file.at(at + 1, format!("{word}: do it now or write an issue")));
+            found.push(file.violation_at(at + 1, format!("{word}: do it now or write an issue")));
         }
     }
-    let code = file.rust().map(code_only).unwrap_or_default();
+    let code = file.rust_text().map(code_only).unwrap_or_default();
     for (at, line) in code.lines().enumerate() {
         for promise in PROMISES.map(|name| format!("{name}!")) {
             if has_word(line, &promise) {
-                found.push(file.at(at + 1, format!("{promise} is a promise; write the code")));
+                found.push(
+                    file.violation_at(at + 1, format!("{promise} is a promise; write the code")),
+                );
             }
         }
     }
     found
 }
 
-fn opening(file: &File) -> Option<Violation> {
-    let text = file.rust().filter(|_| file.path.starts_with("crates/"))?;
+fn check_opening(file: &TreeFile) -> Option<Violation> {
+    let text = file.rust_text().filter(|_| file.path.starts_with("crates/"))?;
     let says = text.lines().next().and_then(|line| line.strip_prefix("//!"));
     let speaks = says.is_some_and(|words| words.trim().len() > 1);
-    (!speaks).then(|| file.at(1, "open the file with `//!` and what it is for"))
+    (!speaks).then(|| file.violation_at(1, "open the file with `//!` and what it is for"))
 }
 
-fn length(rules: &Code, file: &File) -> Option<Violation> {
-    let text = file.rust().filter(|_| !file.is_test())?;
+fn check_length(rules: &CodeRules, file: &TreeFile) -> Option<Violation> {
+    let text = file.rust_text().filter(|_| !file.is_test())?;
     let lines = production_lines(text);
     let home = file.path == rules.unsafe_home;
     let most = if home { rules.most_lines_unsafe } else { rules.most_lines };
-    (lines > most)
-        .then(|| file.at(most + 1, format!("{lines} lines before the tests; {most} is the most")))
+    (lines > most).then(|| {
+        file.violation_at(most + 1, format!("{lines} lines before the tests; {most} is the most"))
+    })
 }
 
 /// The lines before `#[cfg(test)] mod … {`. A declaration `#[cfg(test)] mod name;` does not end
@@ -104,11 +107,11 @@ fn production_lines(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{check, production_lines};
-    use crate::tree::samples::{complaints, file};
+    use super::{check_shape, production_lines};
+    use crate::tree::samples::{list_complaints, sample_file};
 
     fn source(path: &str, text: &str) -> Vec<String> {
-        complaints(check, &[file(path, text)])
+        list_complaints(check_shape, &[sample_file(path, text)])
     }
 
     #[test]

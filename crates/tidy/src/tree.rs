@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A file, by its path from the root. Binary files have no text.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct TreeFile {
     pub(crate) path: String,
     pub(crate) text: Option<String>,
 }
@@ -17,14 +17,14 @@ pub(crate) struct Violation {
     message: String,
 }
 
-impl File {
+impl TreeFile {
     /// The file's text if it is Rust.
-    pub(crate) fn rust(&self) -> Option<&str> {
+    pub(crate) fn rust_text(&self) -> Option<&str> {
         self.text.as_deref().filter(|_| self.path.ends_with(".rs"))
     }
 
     /// A violation at a line, counted from 1.
-    pub(crate) fn at(&self, line: usize, message: impl Into<String>) -> Violation {
+    pub(crate) fn violation_at(&self, line: usize, message: impl Into<String>) -> Violation {
         Violation { path: self.path.clone(), line, message: message.into() }
     }
 
@@ -42,15 +42,15 @@ impl fmt::Display for Violation {
 
 #[cfg(test)]
 pub(crate) mod samples {
-    use super::{File, Violation};
-    use crate::{Check, rules::Rules};
+    use super::{TreeFile, Violation};
+    use crate::{TreeCheck, rules::TidyRules};
 
-    pub(crate) fn file(path: &str, text: &str) -> File {
-        File { path: path.into(), text: Some(text.into()) }
+    pub(crate) fn sample_file(path: &str, text: &str) -> TreeFile {
+        TreeFile { path: path.into(), text: Some(text.into()) }
     }
 
     /// What a check says about these files.
-    pub(crate) fn complaints(check: Check, files: &[File]) -> Vec<String> {
-        check(&Rules::load().unwrap(), files).iter().map(Violation::to_string).collect()
+    pub(crate) fn list_complaints(check: TreeCheck, files: &[TreeFile]) -> Vec<String> {
+        check(&TidyRules::load().unwrap(), files).iter().map(Violation::to_string).collect()
     }
 }

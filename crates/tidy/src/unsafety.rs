@@ -2,26 +2,28 @@
 
 use crate::{
     lexer::{code_only, has_word},
-    rules::Rules,
-    tree::{File, Violation},
+    rules::TidyRules,
+    tree::{TreeFile, Violation},
 };
 
 /// How many lines above an unsafe block its argument may start.
 const REACH: usize = 25;
 
 /// Finds the keyword elsewhere than at home, and at home without an argument.
-pub(crate) fn check(rules: &Rules, files: &[File]) -> Vec<Violation> {
+pub(crate) fn check_unsafe(rules: &TidyRules, files: &[TreeFile]) -> Vec<Violation> {
     let mut found = Vec::new();
     for file in files {
-        let Some(text) = file.rust() else { continue };
+        let Some(text) = file.rust_text() else { continue };
         let lines: Vec<&str> = text.lines().collect();
         let code = code_only(text);
         for (at, line) in code.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe")) {
             if file.path != rules.code.unsafe_home {
                 let home = &rules.code.unsafe_home;
-                found.push(file.at(at + 1, format!("unsafe code belongs in {home}")));
+                found.push(file.violation_at(at + 1, format!("unsafe code belongs in {home}")));
             } else if needs_argument(line) && !is_argued(&lines, at) {
-                found.push(file.at(at + 1, "unsafe without a `// SAFETY:` comment above it"));
+                found.push(
+                    file.violation_at(at + 1, "unsafe without a `// SAFETY:` comment above it"),
+                );
             }
         }
     }
@@ -50,14 +52,17 @@ fn is_argued(lines: &[&str], at: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
-    use crate::tree::samples::{complaints, file};
+    use super::check_unsafe;
+    use crate::tree::samples::{list_complaints, sample_file};
 
     const HOME: &str = "crates/jail/src/sys.rs";
 
     #[test]
     fn the_keyword_elsewhere_is_found() {
-        let found = complaints(check, &[file("crates/cli/src/main.rs", "\nlet x = unsafe { y };")]);
+        let found = list_complaints(
+            check_unsafe,
+            &[sample_file("crates/cli/src/main.rs", "\nlet x = unsafe { y };")],
+        );
         let says = format!("crates/cli/src/main.rs:2: unsafe code belongs in {HOME}");
         assert_eq!(found, [says]);
     }
@@ -65,22 +70,33 @@ mod tests {
     #[test]
     fn talk_about_it_is_not_code() {
         let text = "// unsafe\n#![deny(unsafe_code)]\nlet x = \"unsafe\";";
-        assert!(complaints(check, &[file("crates/cli/src/main.rs", text)]).is_empty());
+        assert!(
+            list_complaints(check_unsafe, &[sample_file("crates/cli/src/main.rs", text)])
+                .is_empty()
+        );
     }
 
     #[test]
     fn at_home_every_block_needs_an_argument() {
         let argued = "// SAFETY: x lives\n// long enough\nlet a =\n    unsafe { f(x) };\n";
-        assert!(complaints(check, &[file(HOME, argued)]).is_empty());
+        assert!(list_complaints(check_unsafe, &[sample_file(HOME, argued)]).is_empty());
         let bare = "// SAFETY: fine\nlet a = unsafe { f(x) };\nlet b = unsafe { f(y) };\n";
-        let found = complaints(check, &[file(HOME, bare)]);
+        let found = list_complaints(check_unsafe, &[sample_file(HOME, bare)]);
         assert_eq!(found, [format!("{HOME}:3: unsafe without a `// SAFETY:` comment above it")]);
-        assert_eq!(complaints(check, &[file(HOME, "unsafe impl Send for X {}")]).len(), 1);
+        assert_eq!(
+            list_complaints(check_unsafe, &[sample_file(HOME, "unsafe impl Send for X {}")]).len(),
+            1
+        );
     }
 
     #[test]
     fn a_declaration_states_its_terms_elsewhere() {
-        assert!(complaints(check, &[file(HOME, "pub unsafe fn f() {}")]).is_empty());
-        assert_eq!(complaints(check, &[file(HOME, "fn f() { unsafe { g() } }")]).len(), 1);
+        assert!(
+            list_complaints(check_unsafe, &[sample_file(HOME, "pub unsafe fn f() {}")]).is_empty()
+        );
+        assert_eq!(
+            list_complaints(check_unsafe, &[sample_file(HOME, "fn f() { unsafe { g() } }")]).len(),
+            1
+        );
     }
 }

@@ -11,16 +11,15 @@ use cloche_engine::{Caller, Refusal, now};
 use cloche_model::{ErrorCode, Invalid, ResponseId, ResponseStatus};
 use futures::FutureExt;
 
-use super::{Agent, Begun, internal, random_name, read};
+use super::{Agent, StartedResponse, internal_refusal, parse_stored, random_name};
 use crate::{
-    Bill, Failure, Message, NewResponse, Response,
-    ask::{Chain, Route},
-    gate,
-    live::Live,
-    price::Container,
-    request::Order,
-    response::{Conversation, Kept},
-    work::{MAX_CONVERSATION, Work, row},
+    ChatMessage, NewResponse, Response, ResponseBill, ResponseFailure, gate,
+    live::LiveResponse,
+    model_chain::{ModelChain, ModelRoute},
+    price::ResponseContainer,
+    request::CheckedResponseRequest,
+    response::{Conversation, StoredResponse},
+    response_task::{MAX_CONVERSATION, ResponseTask, response_row},
 };
 
 impl Agent {
@@ -28,28 +27,33 @@ impl Agent {
     ///
     /// # Errors
     /// When it is refused, or cannot be begun.
-    pub async fn create(&self, caller: &Caller, request: NewResponse) -> Result<Begun, Refusal> {
+    pub async fn create_response(
+        &self,
+        caller: &Caller,
+        request: NewResponse,
+    ) -> Result<StartedResponse, Refusal> {
         if self.inner.draining.load(Ordering::SeqCst) {
             let message = "the server is shutting down; try again in a moment";
             return Err(Refusal::new(ErrorCode::Unavailable, message));
         }
-        let chain = self.chain(&request.models()?)?;
+        let chain = self.build_chain(&request.model_names()?)?;
         let order = request.check()?;
         if order.sandbox {
             gate::check_offered(&self.inner.engine, caller).await?;
         }
-        let (mut conversation, container) = self.previous(caller, order.previous.as_ref()).await?;
+        let (mut conversation, container) =
+            self.load_previous(caller, order.previous.as_ref()).await?;
         conversation.extend(order.input.iter().cloned());
         check_conversation(&conversation)?;
-        let response = accepted(&order)?;
-        let live = self.enter(caller, response.clone())?;
-        let kept = Kept { response, container: container.clone(), files: Vec::new() };
-        let row = row(caller, &kept, &conversation, None).map_err(internal)?;
+        let response = new_response(&order)?;
+        let live = self.register_live(caller, response.clone())?;
+        let kept = StoredResponse { response, container: container.clone(), files: Vec::new() };
+        let row = response_row(caller, &kept, &conversation, None).map_err(internal_refusal)?;
         if let Err(refusal) = self.inner.engine.create_response(row).await {
-            self.leave(&live);
+            self.remove_live(&live);
             return Err(refusal);
         }
-        let work = Work {
+        let work = ResponseTask {
             engine: self.inner.engine.clone(),
             caller: Arc::clone(caller),
             live: Arc::clone(&live),
@@ -60,45 +64,45 @@ impl Agent {
             files: Vec::new(),
             session_price: self.inner.config.session_price,
         };
-        self.spawn(work);
-        Ok(Begun { live })
+        self.spawn_task(work);
+        Ok(StartedResponse { live })
     }
 
-    fn spawn(&self, work: Work) {
+    fn spawn_task(&self, work: ResponseTask) {
         let (agent, live) = (self.clone(), Arc::clone(&work.live));
         let longest = self.inner.config.longest;
         self.inner.tasks.spawn(async move {
             let made = AssertUnwindSafe(work.run(longest)).catch_unwind().await;
-            let response = made.unwrap_or_else(|_| lost(&live));
+            let response = made.unwrap_or_else(|_| lost_response(&live));
             // Its place is free before anyone hears of the end, so that whoever asks next finds it
             // and is told of a response that is over.
-            agent.leave(&live);
+            agent.remove_live(&live);
             live.finish(response);
         });
     }
 
     /// The models of a chain, each at its provider.
-    fn chain(&self, models: &[String]) -> Result<Chain, Refusal> {
+    fn build_chain(&self, models: &[String]) -> Result<ModelChain, Refusal> {
         let route = |name: &String| {
             let (provider, model) = name.split_once('/').unwrap_or_default();
             let Some(found) = self.inner.providers.get(provider) else {
-                return Err(self.no_provider(provider));
+                return Err(self.unknown_provider(provider));
             };
             let config = &found.config;
-            Ok(Route {
+            Ok(ModelRoute {
                 name: name.clone(),
                 model: model.to_owned(),
-                provider: Arc::clone(&found.asked),
+                provider: Arc::clone(&found.client),
                 prices: config.model_prices.get(model).copied().unwrap_or(config.prices),
                 retries: config.retries,
                 backoff: config.backoff,
             })
         };
         let routes = models.iter().map(route).collect::<Result<_, _>>()?;
-        Ok(Chain::new(routes, self.inner.engine.clone()))
+        Ok(ModelChain::new(routes, self.inner.engine.clone()))
     }
 
-    fn no_provider(&self, name: &str) -> Refusal {
+    fn unknown_provider(&self, name: &str) -> Refusal {
         let known: Vec<_> = self.inner.providers.keys().map(String::as_str).collect();
         let shown: String = name.chars().take(64).collect();
         if known.is_empty() {
@@ -112,13 +116,13 @@ impl Agent {
     }
 
     /// What was said before, and the container it was said in.
-    async fn previous(
+    async fn load_previous(
         &self,
         caller: &Caller,
         id: Option<&ResponseId>,
-    ) -> Result<(Conversation, Option<Container>), Refusal> {
+    ) -> Result<(Conversation, Option<ResponseContainer>), Refusal> {
         let Some(id) = id else { return Ok((Vec::new(), None)) };
-        let row = self.inner.engine.response(caller, id).await?;
+        let row = self.inner.engine.find_response(caller, id).await?;
         if row.completed_at.is_none() {
             let message = "previous_response_id: that response is still under way";
             return Err(Refusal::new(ErrorCode::Conflict, message));
@@ -131,21 +135,21 @@ impl Agent {
             );
             return Err(Invalid::new(message).into());
         }
-        let kept: Kept = read("record", &row.record)?;
-        Ok((read("conversation", &row.conversation)?, kept.container))
+        let kept: StoredResponse = parse_stored("record", &row.record)?;
+        Ok((parse_stored("conversation", &row.conversation)?, kept.container))
     }
 }
 
 /// A response whose work panicked. Its row is still open, so the next start ends it there, too.
-fn lost(live: &Live) -> Response {
+fn lost_response(live: &LiveResponse) -> Response {
     tracing::error!(id = %live.id, "a response was lost to a panic");
     let message = "something went wrong on our side; try again";
-    let error = Some(Failure::new("internal_error", message));
+    let error = Some(ResponseFailure::new("internal_error", message));
     Response { status: ResponseStatus::Failed, error, action: None, ..live.response() }
 }
 
 /// A response as it begins.
-fn accepted(order: &Order) -> Result<Response, Refusal> {
+fn new_response(order: &CheckedResponseRequest) -> Result<Response, Refusal> {
     let id: ResponseId = random_name("resp_").parse()?;
     Ok(Response {
         id,
@@ -158,13 +162,13 @@ fn accepted(order: &Order) -> Result<Response, Refusal> {
         output: Vec::new(),
         error: None,
         action: None,
-        bill: Bill::default(),
+        bill: ResponseBill::default(),
     })
 }
 
 /// Every call has one result, given before anything else is said: providers refuse anything else.
-fn check_conversation(conversation: &[Message]) -> Result<(), Invalid> {
-    let size: usize = conversation.iter().map(Message::size).sum();
+fn check_conversation(conversation: &[ChatMessage]) -> Result<(), Invalid> {
+    let size: usize = conversation.iter().map(ChatMessage::size).sum();
     if size > MAX_CONVERSATION {
         return Err(Invalid::new(format!(
             "the conversation must be at most 8 MB, and has {size} bytes with this input"
@@ -179,18 +183,18 @@ fn check_conversation(conversation: &[Message]) -> Result<(), Invalid> {
     };
     for message in conversation {
         match message {
-            Message::Tool { call_id, .. } => {
+            ChatMessage::Tool { call_id, .. } => {
                 if !open.remove(call_id.as_str()) {
                     return Err(Invalid::new(format!(
                         "input: no function call {call_id:?} waits for an output"
                     )));
                 }
             }
-            Message::Assistant { calls, .. } => {
+            ChatMessage::Assistant { calls, .. } => {
                 missing(&open)?;
                 open.extend(calls.iter().map(|call| call.id.as_str()));
             }
-            Message::User(_) | Message::System(_) => missing(&open)?,
+            ChatMessage::User(_) | ChatMessage::System(_) => missing(&open)?,
         }
     }
     missing(&open)

@@ -6,8 +6,11 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Draft, Listener, ModelProvider, ProviderError, Trouble, stream::Line};
-use crate::{Choice, Message, ProviderConfig, Reply, Turn};
+use super::{
+    ModelProvider, ProviderError, ProviderErrorKind, ReplyDraft, TextListener,
+    stream::ProviderClient,
+};
+use crate::{ChatMessage, ModelReply, ModelRequest, ProviderConfig, ToolChoice};
 
 /// The version of the protocol.
 const VERSION: &str = "2023-06-01";
@@ -15,82 +18,86 @@ const VERSION: &str = "2023-06-01";
 const DEFAULT_MAX_TOKENS: u32 = 8192;
 
 /// A provider that speaks Anthropic's messages.
-pub struct Anthropic {
-    line: Line,
+pub struct AnthropicProvider {
+    line: ProviderClient,
 }
 
-impl Anthropic {
+impl AnthropicProvider {
     /// With these settings.
     ///
     /// # Errors
     /// When no client can be made.
     pub fn new(config: &ProviderConfig) -> Result<Self, reqwest::Error> {
-        Ok(Self { line: Line::new(config, "messages")? })
+        Ok(Self { line: ProviderClient::new(config, "messages")? })
     }
 
-    fn failed(&self, error: &Value) -> ProviderError {
+    fn stream_error(&self, error: &Value) -> ProviderError {
         let trouble = match error["type"].as_str() {
-            Some("rate_limit_error") => Trouble::RateLimited,
-            Some("invalid_request_error") => Trouble::Refused,
-            _ => Trouble::Overloaded,
+            Some("rate_limit_error") => ProviderErrorKind::RateLimited,
+            Some("invalid_request_error") => ProviderErrorKind::Refused,
+            _ => ProviderErrorKind::Overloaded,
         };
-        let words = self.line.harmless(error["message"].as_str().unwrap_or("no reason given"));
+        let words =
+            self.line.sanitize_quote(error["message"].as_str().unwrap_or("no reason given"));
         ProviderError::new(trouble, format!("the model provider failed: {words}"))
     }
 }
 
 #[async_trait]
-impl ModelProvider for Anthropic {
-    async fn answer(
+impl ModelProvider for AnthropicProvider {
+    async fn stream_reply(
         &self,
-        turn: &Turn<'_>,
-        listener: &dyn Listener,
-    ) -> Result<Reply, ProviderError> {
-        let mut request = self.line.post(&body(turn)).header("anthropic-version", VERSION);
+        turn: &ModelRequest<'_>,
+        listener: &dyn TextListener,
+    ) -> Result<ModelReply, ProviderError> {
+        let mut request = self.line.post(&request_body(turn)).header("anthropic-version", VERSION);
         if let Some(secret) = self.line.secret() {
             request = request.header("x-api-key", secret);
         }
         let mut events = self.line.send(request).await?;
-        let mut reading = Reading::default();
+        let mut reading = AnthropicReader::default();
         while let Some(data) = events.next().await? {
-            let event: Event = serde_json::from_str(&data)
+            let event: AnthropicEvent = serde_json::from_str(&data)
                 .map_err(|_| ProviderError::malformed("an event that cannot be read"))?;
             match event {
-                Event::Error { error } => return Err(self.failed(&error)),
-                Event::MessageStop => return reading.draft.finish(),
-                event => reading.take(event, listener)?,
+                AnthropicEvent::Error { error } => return Err(self.stream_error(&error)),
+                AnthropicEvent::MessageStop => return reading.draft.finish(),
+                event => reading.take_event(event, listener)?,
             }
         }
-        Err(ProviderError::new(Trouble::Unreachable, "the model provider broke off its answer"))
+        Err(ProviderError::new(
+            ProviderErrorKind::Unreachable,
+            "the model provider broke off its answer",
+        ))
     }
 }
 
-fn body(turn: &Turn<'_>) -> Value {
+fn request_body(turn: &ModelRequest<'_>) -> Value {
     let inner = turn.messages.iter().filter_map(|message| match message {
-        Message::System(text) => Some(text.as_str()),
+        ChatMessage::System(text) => Some(text.as_str()),
         _ => None,
     });
     let system: Vec<_> = turn.instructions.into_iter().chain(inner).collect();
     let mut body = json!({
         "model": turn.model,
         "max_tokens": turn.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
-        "messages": messages(turn.messages),
+        "messages": to_wire_messages(turn.messages),
         "stream": true,
     });
     if !system.is_empty() {
         body["system"] = system.join("\n\n").into();
     }
     if !turn.tools.is_empty() {
-        let tool = |tool: &crate::Tool| {
+        let tool = |tool: &crate::ToolDefinition| {
             json!({
                 "name": tool.name, "description": tool.description, "input_schema": tool.parameters,
             })
         };
         body["tools"] = turn.tools.iter().map(tool).collect();
         body["tool_choice"] = match turn.choice {
-            Choice::Auto => json!({"type": "auto"}),
-            Choice::Never => json!({"type": "none"}),
-            Choice::Required => json!({"type": "any"}),
+            ToolChoice::Auto => json!({"type": "auto"}),
+            ToolChoice::Never => json!({"type": "none"}),
+            ToolChoice::Required => json!({"type": "any"}),
         };
     }
     if let Some(temperature) = turn.temperature {
@@ -104,17 +111,17 @@ fn body(turn: &Turn<'_>) -> Value {
 
 /// The conversation in the protocol's two roles. Results of tools are things that the user says, all
 /// of one turn together.
-fn messages(talk: &[Message]) -> Vec<Value> {
+fn to_wire_messages(talk: &[ChatMessage]) -> Vec<Value> {
     let mut said: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in talk {
         let (role, blocks) = match message {
-            Message::System(_) => continue,
-            Message::User(text) => ("user", text_block(text)),
-            Message::Tool { call_id, text } => (
+            ChatMessage::System(_) => continue,
+            ChatMessage::User(text) => ("user", text_block(text)),
+            ChatMessage::Tool { call_id, text } => (
                 "user",
                 vec![json!({"type": "tool_result", "tool_use_id": call_id, "content": text})],
             ),
-            Message::Assistant { text, calls } => {
+            ChatMessage::Assistant { text, calls } => {
                 let mut blocks = text_block(text);
                 blocks.extend(calls.iter().map(tool_use));
                 ("assistant", blocks)
@@ -134,7 +141,7 @@ fn text_block(text: &str) -> Vec<Value> {
     if text.is_empty() { Vec::new() } else { vec![json!({"type": "text", "text": text})] }
 }
 
-fn tool_use(call: &crate::Call) -> Value {
+fn tool_use(call: &crate::ModelToolCall) -> Value {
     let input = serde_json::from_str(&call.arguments).ok().filter(Value::is_object);
     let input = input.unwrap_or_else(|| json!({}));
     json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
@@ -142,22 +149,22 @@ fn tool_use(call: &crate::Call) -> Value {
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Event {
+enum AnthropicEvent {
     MessageStart {
-        message: Started,
+        message: MessageStarted,
     },
     ContentBlockStart {
         index: u64,
-        content_block: Block,
+        content_block: AnthropicBlock,
     },
     ContentBlockDelta {
         index: u64,
-        delta: Delta,
+        delta: ContentDelta,
     },
     MessageDelta {
         #[serde(default)]
-        delta: Ending,
-        usage: Option<Usage>,
+        delta: MessageEnding,
+        usage: Option<AnthropicUsage>,
     },
     MessageStop,
     Error {
@@ -168,13 +175,13 @@ enum Event {
 }
 
 #[derive(Deserialize)]
-struct Started {
-    usage: Option<Usage>,
+struct MessageStarted {
+    usage: Option<AnthropicUsage>,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Block {
+enum AnthropicBlock {
     Text {
         #[serde(default)]
         text: String,
@@ -189,7 +196,7 @@ enum Block {
 
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Delta {
+enum ContentDelta {
     #[serde(rename = "text_delta")]
     Text { text: String },
     #[serde(rename = "input_json_delta")]
@@ -199,12 +206,12 @@ enum Delta {
 }
 
 #[derive(Default, Deserialize)]
-struct Ending {
+struct MessageEnding {
     stop_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct AnthropicUsage {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
     cache_read_input_tokens: Option<u64>,
@@ -212,37 +219,53 @@ struct Usage {
 }
 
 #[derive(Default)]
-struct Reading {
-    draft: Draft,
+struct AnthropicReader {
+    draft: ReplyDraft,
     /// Which call a content block is.
     calls: HashMap<u64, usize>,
 }
 
-impl Reading {
-    fn take(&mut self, event: Event, listener: &dyn Listener) -> Result<(), ProviderError> {
+impl AnthropicReader {
+    fn take_event(
+        &mut self,
+        event: AnthropicEvent,
+        listener: &dyn TextListener,
+    ) -> Result<(), ProviderError> {
         match event {
-            Event::MessageStart { message } => self.usage(message.usage),
-            Event::ContentBlockStart { content_block: Block::Text { text }, .. } => {
-                self.draft.text(&text, listener)?;
+            AnthropicEvent::MessageStart { message } => self.take_usage(message.usage),
+            AnthropicEvent::ContentBlockStart {
+                content_block: AnthropicBlock::Text { text },
+                ..
+            } => {
+                self.draft.push_text(&text, listener)?;
             }
-            Event::ContentBlockStart { index, content_block: Block::ToolUse { id, name } } => {
+            AnthropicEvent::ContentBlockStart {
+                index,
+                content_block: AnthropicBlock::ToolUse { id, name },
+            } => {
                 let place = self.draft.reply.calls.len();
-                let call = self.draft.call(place)?;
-                Draft::name(&mut call.id, &id)?;
-                Draft::name(&mut call.name, &name)?;
+                let call = self.draft.call_at(place)?;
+                ReplyDraft::push_name(&mut call.id, &id)?;
+                ReplyDraft::push_name(&mut call.name, &name)?;
                 self.calls.insert(index, place);
             }
-            Event::ContentBlockDelta { delta: Delta::Text { text }, .. } => {
-                self.draft.text(&text, listener)?;
+            AnthropicEvent::ContentBlockDelta { delta: ContentDelta::Text { text }, .. } => {
+                self.draft.push_text(&text, listener)?;
             }
-            Event::ContentBlockDelta { index, delta: Delta::Arguments { partial_json } } => {
+            AnthropicEvent::ContentBlockDelta {
+                index,
+                delta: ContentDelta::Arguments { partial_json },
+            } => {
                 let place = self.calls.get(&index).copied().ok_or_else(|| {
                     ProviderError::malformed("arguments of a tool call that it never began")
                 })?;
-                Draft::arguments(&mut self.draft.call(place)?.arguments, &partial_json)?;
+                ReplyDraft::push_arguments(
+                    &mut self.draft.call_at(place)?.arguments,
+                    &partial_json,
+                )?;
             }
-            Event::MessageDelta { delta, usage } => {
-                self.usage(usage);
+            AnthropicEvent::MessageDelta { delta, usage } => {
+                self.take_usage(usage);
                 self.draft.reply.cut |= delta.stop_reason.as_deref() == Some("max_tokens");
             }
             _ => {}
@@ -251,7 +274,7 @@ impl Reading {
     }
 
     /// Counts come twice; the later one is the whole.
-    fn usage(&mut self, usage: Option<Usage>) {
+    fn take_usage(&mut self, usage: Option<AnthropicUsage>) {
         let Some(usage) = usage else { return };
         let tokens = &mut self.draft.reply.tokens;
         if let Some(read) = usage.input_tokens {

@@ -4,70 +4,75 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Draft, Listener, ModelProvider, ProviderError, Trouble, stream::Line};
-use crate::{Choice, Message, ProviderConfig, Reply, Tokens, Turn};
+use super::{
+    ModelProvider, ProviderError, ProviderErrorKind, ReplyDraft, TextListener,
+    stream::ProviderClient,
+};
+use crate::{ChatMessage, ModelReply, ModelRequest, ProviderConfig, TokenCounts, ToolChoice};
 
 /// A provider that speaks chat completions.
-pub struct OpenAi {
-    line: Line,
+pub struct OpenAiProvider {
+    line: ProviderClient,
 }
 
-impl OpenAi {
+impl OpenAiProvider {
     /// With these settings.
     ///
     /// # Errors
     /// When no client can be made.
     pub fn new(config: &ProviderConfig) -> Result<Self, reqwest::Error> {
-        Ok(Self { line: Line::new(config, "chat/completions")? })
+        Ok(Self { line: ProviderClient::new(config, "chat/completions")? })
     }
 }
 
 #[async_trait]
-impl ModelProvider for OpenAi {
-    async fn answer(
+impl ModelProvider for OpenAiProvider {
+    async fn stream_reply(
         &self,
-        turn: &Turn<'_>,
-        listener: &dyn Listener,
-    ) -> Result<Reply, ProviderError> {
-        let mut request = self.line.post(&body(turn));
+        turn: &ModelRequest<'_>,
+        listener: &dyn TextListener,
+    ) -> Result<ModelReply, ProviderError> {
+        let mut request = self.line.post(&request_body(turn));
         if let Some(secret) = self.line.secret() {
             request = request.bearer_auth(secret);
         }
         let mut events = self.line.send(request).await?;
-        let mut draft = Draft::default();
+        let mut draft = ReplyDraft::default();
         let mut finished = false;
         while let Some(data) = events.next().await? {
             if data == "[DONE]" {
                 finished = true;
                 break;
             }
-            let chunk: Chunk = serde_json::from_str(&data)
+            let chunk: CompletionChunk = serde_json::from_str(&data)
                 .map_err(|_| ProviderError::malformed("an event that cannot be read"))?;
             if let Some(error) = chunk.error {
-                return Err(self.failed(&error));
+                return Err(self.stream_error(&error));
             }
-            finished |= take(&mut draft, chunk, listener)?;
+            finished |= apply_chunk(&mut draft, chunk, listener)?;
         }
         if !finished {
             let message = "the model provider broke off its answer";
-            return Err(ProviderError::new(Trouble::Unreachable, message));
+            return Err(ProviderError::new(ProviderErrorKind::Unreachable, message));
         }
         draft.finish()
     }
 }
 
-impl OpenAi {
+impl OpenAiProvider {
     /// An error in the midst of a stream.
-    fn failed(&self, error: &Value) -> ProviderError {
-        let words = self.line.harmless(error["message"].as_str().unwrap_or("no reason given"));
+    fn stream_error(&self, error: &Value) -> ProviderError {
+        let words =
+            self.line.sanitize_quote(error["message"].as_str().unwrap_or("no reason given"));
         let message = format!("the model provider failed: {words}");
-        ProviderError::new(Trouble::Overloaded, message)
+        ProviderError::new(ProviderErrorKind::Overloaded, message)
     }
 }
 
-fn body(turn: &Turn<'_>) -> Value {
+fn request_body(turn: &ModelRequest<'_>) -> Value {
     let system = turn.instructions.map(|text| json!({"role": "system", "content": text}));
-    let messages: Vec<_> = system.into_iter().chain(turn.messages.iter().map(message)).collect();
+    let messages: Vec<_> =
+        system.into_iter().chain(turn.messages.iter().map(to_wire_message)).collect();
     let mut body = json!({
         "model": turn.model,
         "messages": messages,
@@ -75,16 +80,16 @@ fn body(turn: &Turn<'_>) -> Value {
         "stream_options": {"include_usage": true},
     });
     if !turn.tools.is_empty() {
-        let tool = |tool: &crate::Tool| {
+        let tool = |tool: &crate::ToolDefinition| {
             json!({"type": "function", "function": {
                 "name": tool.name, "description": tool.description, "parameters": tool.parameters,
             }})
         };
         body["tools"] = turn.tools.iter().map(tool).collect();
         body["tool_choice"] = match turn.choice {
-            Choice::Auto => "auto".into(),
-            Choice::Never => "none".into(),
-            Choice::Required => "required".into(),
+            ToolChoice::Auto => "auto".into(),
+            ToolChoice::Never => "none".into(),
+            ToolChoice::Required => "required".into(),
         };
     }
     if let Some(most) = turn.max_tokens {
@@ -99,18 +104,18 @@ fn body(turn: &Turn<'_>) -> Value {
     body
 }
 
-fn message(message: &Message) -> Value {
+fn to_wire_message(message: &ChatMessage) -> Value {
     match message {
-        Message::System(text) => json!({"role": "system", "content": text}),
-        Message::User(text) => json!({"role": "user", "content": text}),
-        Message::Tool { call_id, text } => {
+        ChatMessage::System(text) => json!({"role": "system", "content": text}),
+        ChatMessage::User(text) => json!({"role": "user", "content": text}),
+        ChatMessage::Tool { call_id, text } => {
             json!({"role": "tool", "tool_call_id": call_id, "content": text})
         }
-        Message::Assistant { text, calls } => {
+        ChatMessage::Assistant { text, calls } => {
             let content = if text.is_empty() { Value::Null } else { text.as_str().into() };
             let mut message = json!({"role": "assistant", "content": content});
             if !calls.is_empty() {
-                let call = |call: &crate::Call| {
+                let call = |call: &crate::ModelToolCall| {
                     json!({"id": call.id, "type": "function", "function": {
                         "name": call.name, "arguments": call.arguments,
                     }})
@@ -123,22 +128,22 @@ fn message(message: &Message) -> Value {
 }
 
 #[derive(Deserialize)]
-struct Chunk {
+struct CompletionChunk {
     #[serde(default)]
     choices: Vec<ChunkChoice>,
-    usage: Option<Usage>,
+    usage: Option<CompletionUsage>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct ChunkChoice {
     #[serde(default)]
-    delta: Delta,
+    delta: ChoiceDelta,
     finish_reason: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
-struct Delta {
+struct ChoiceDelta {
     content: Option<String>,
     tool_calls: Option<Vec<CallDelta>>,
 }
@@ -157,7 +162,7 @@ struct FunctionDelta {
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct CompletionUsage {
     #[serde(default)]
     prompt_tokens: u64,
     #[serde(default)]
@@ -171,10 +176,14 @@ struct UsageDetails {
 }
 
 /// Adds a chunk to the draft; true if it is the last of the answer itself.
-fn take(draft: &mut Draft, chunk: Chunk, listener: &dyn Listener) -> Result<bool, ProviderError> {
+fn apply_chunk(
+    draft: &mut ReplyDraft,
+    chunk: CompletionChunk,
+    listener: &dyn TextListener,
+) -> Result<bool, ProviderError> {
     if let Some(usage) = chunk.usage {
         let cached = usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
-        draft.reply.tokens = Tokens {
+        draft.reply.tokens = TokenCounts {
             input: usage.prompt_tokens,
             output: usage.completion_tokens,
             cache_read: cached.unwrap_or(0),
@@ -182,19 +191,22 @@ fn take(draft: &mut Draft, chunk: Chunk, listener: &dyn Listener) -> Result<bool
         };
     }
     let Some(choice) = chunk.choices.into_iter().next() else { return Ok(false) };
-    draft.text(choice.delta.content.as_deref().unwrap_or_default(), listener)?;
+    draft.push_text(choice.delta.content.as_deref().unwrap_or_default(), listener)?;
     for piece in choice.delta.tool_calls.unwrap_or_default() {
         let place = piece.index.unwrap_or(draft.reply.calls.len());
-        let call = draft.call(place)?;
+        let call = draft.call_at(place)?;
         // Some repeat the id and the name with every piece.
         if call.id.is_empty() {
-            Draft::name(&mut call.id, piece.id.as_deref().unwrap_or_default())?;
+            ReplyDraft::push_name(&mut call.id, piece.id.as_deref().unwrap_or_default())?;
         }
         let Some(function) = piece.function else { continue };
         if call.name.is_empty() {
-            Draft::name(&mut call.name, function.name.as_deref().unwrap_or_default())?;
+            ReplyDraft::push_name(&mut call.name, function.name.as_deref().unwrap_or_default())?;
         }
-        Draft::arguments(&mut call.arguments, function.arguments.as_deref().unwrap_or_default())?;
+        ReplyDraft::push_arguments(
+            &mut call.arguments,
+            function.arguments.as_deref().unwrap_or_default(),
+        )?;
     }
     draft.reply.cut |= choice.finish_reason.as_deref() == Some("length");
     Ok(choice.finish_reason.is_some())

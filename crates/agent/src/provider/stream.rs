@@ -10,7 +10,7 @@ use reqwest::{
 };
 use serde_json::Value;
 
-use super::{ProviderError, Trouble};
+use super::{ProviderError, ProviderErrorKind};
 use crate::ProviderConfig;
 
 /// The most bytes of an answer.
@@ -23,14 +23,14 @@ const MAX_ERROR: usize = 64 << 10;
 const MAX_QUOTE: usize = 300;
 
 /// A connection to one provider.
-pub(super) struct Line {
+pub(super) struct ProviderClient {
     client: Client,
     url: Url,
     silence: Duration,
     secret: Option<String>,
 }
 
-impl Line {
+impl ProviderClient {
     /// To the resource `path` below the provider's address.
     pub(super) fn new(config: &ProviderConfig, path: &str) -> Result<Self, reqwest::Error> {
         let client = Client::builder()
@@ -55,52 +55,66 @@ impl Line {
     }
 
     /// Sends it; gives back the events of a good answer.
-    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Events, ProviderError> {
+    pub(super) async fn send(
+        &self,
+        request: RequestBuilder,
+    ) -> Result<ProviderEventStream, ProviderError> {
         let sent = tokio::time::timeout(self.silence, request.send());
-        let answer = sent.await.map_err(|_| self.silent())?.map_err(|error| self.lost(&error))?;
+        let answer = sent
+            .await
+            .map_err(|_| self.silence_error())?
+            .map_err(|error| self.connection_error(&error))?;
         if !answer.status().is_success() {
-            return Err(self.refused(answer).await);
+            return Err(self.status_error(answer).await);
         }
         let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         if !kind.is_some_and(|kind| kind.trim_start().starts_with("text/event-stream")) {
             return Err(ProviderError::malformed("something that is not an event stream"));
         }
-        Ok(Events { answer, silence: self.silence, buffer: Vec::new(), scanned: 0, read: 0 })
+        Ok(ProviderEventStream {
+            answer,
+            silence: self.silence,
+            buffer: Vec::new(),
+            scanned: 0,
+            read: 0,
+        })
     }
 
-    fn silent(&self) -> ProviderError {
+    fn silence_error(&self) -> ProviderError {
         let seconds = self.silence.as_secs_f64();
         ProviderError::new(
-            Trouble::TimedOut,
+            ProviderErrorKind::TimedOut,
             format!("the model provider said nothing for {seconds}s"),
         )
     }
 
-    fn lost(&self, error: &reqwest::Error) -> ProviderError {
+    fn connection_error(&self, error: &reqwest::Error) -> ProviderError {
         tracing::warn!(host = self.url.host_str(), error = %error.to_string(), "a model provider cannot be reached");
         if error.is_timeout() {
-            return self.silent();
+            return self.silence_error();
         }
-        ProviderError::new(Trouble::Unreachable, "the model provider cannot be reached")
+        ProviderError::new(ProviderErrorKind::Unreachable, "the model provider cannot be reached")
     }
 
-    async fn refused(&self, answer: Response) -> ProviderError {
+    async fn status_error(&self, answer: Response) -> ProviderError {
         let (status, headers) = (answer.status(), answer.headers().clone());
-        let words = self.quote(answer).await;
+        let words = self.quote_error(answer).await;
         tracing::warn!(
             host = self.url.host_str(),
             status = status.as_u16(),
             "a model provider refused"
         );
         let trouble = match status {
-            StatusCode::TOO_MANY_REQUESTS => Trouble::RateLimited,
-            StatusCode::REQUEST_TIMEOUT => Trouble::Overloaded,
-            status if status.is_server_error() => Trouble::Overloaded,
-            _ => Trouble::Refused,
+            StatusCode::TOO_MANY_REQUESTS => ProviderErrorKind::RateLimited,
+            StatusCode::REQUEST_TIMEOUT => ProviderErrorKind::Overloaded,
+            status if status.is_server_error() => ProviderErrorKind::Overloaded,
+            _ => ProviderErrorKind::Refused,
         };
         let message = match trouble {
-            Trouble::RateLimited => "the model provider's rate limit was reached".to_owned(),
-            Trouble::Overloaded => {
+            ProviderErrorKind::RateLimited => {
+                "the model provider's rate limit was reached".to_owned()
+            }
+            ProviderErrorKind::Overloaded => {
                 format!("the model provider failed with HTTP {}", status.as_u16())
             }
             // What it says about a key can hold parts of the key.
@@ -117,7 +131,7 @@ impl Line {
     }
 
     /// The provider's own sentence, where it sent one in the usual shape.
-    async fn quote(&self, mut answer: Response) -> String {
+    async fn quote_error(&self, mut answer: Response) -> String {
         let mut body = Vec::new();
         while let Ok(Ok(Some(chunk))) = tokio::time::timeout(self.silence, answer.chunk()).await {
             let room = MAX_ERROR - body.len();
@@ -128,13 +142,13 @@ impl Line {
         }
         let parsed: Value = serde_json::from_slice(&body).unwrap_or_default();
         match parsed["error"]["message"].as_str() {
-            Some(words) => format!(": {}", self.harmless(words)),
+            Some(words) => format!(": {}", self.sanitize_quote(words)),
             None => String::new(),
         }
     }
 
     /// A provider's words, short, on one line, and without our key.
-    pub(super) fn harmless(&self, words: &str) -> String {
+    pub(super) fn sanitize_quote(&self, words: &str) -> String {
         let words = match &self.secret {
             Some(secret) if !secret.is_empty() => words.replace(secret.as_str(), "***"),
             _ => words.to_owned(),
@@ -152,7 +166,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The events of an answer.
-pub(super) struct Events {
+pub(super) struct ProviderEventStream {
     answer: Response,
     silence: Duration,
     buffer: Vec<u8>,
@@ -161,12 +175,12 @@ pub(super) struct Events {
     read: usize,
 }
 
-impl Events {
+impl ProviderEventStream {
     /// The data of the next event; nothing at the end.
     pub(super) async fn next(&mut self) -> Result<Option<String>, ProviderError> {
         let mut data = String::new();
         loop {
-            let Some(line) = self.line().await? else {
+            let Some(line) = self.next_line().await? else {
                 return Ok((!data.is_empty()).then_some(data));
             };
             if line.is_empty() {
@@ -186,37 +200,40 @@ impl Events {
     }
 
     /// The next line, without its end; nothing once all have been read.
-    async fn line(&mut self) -> Result<Option<String>, ProviderError> {
+    async fn next_line(&mut self) -> Result<Option<String>, ProviderError> {
         loop {
             let found = self.buffer[self.scanned..].iter().position(|&byte| byte == b'\n');
             if let Some(at) = found.map(|at| at + self.scanned) {
                 let rest = self.buffer.split_off(at + 1);
                 let line = std::mem::replace(&mut self.buffer, rest);
                 self.scanned = 0;
-                return text(&line[..at]).map(Some);
+                return decode_line(&line[..at]).map(Some);
             }
             self.scanned = self.buffer.len();
             if self.buffer.len() > MAX_EVENT {
                 return Err(ProviderError::malformed("a line that is too long"));
             }
-            let Some(chunk) = self.chunk().await? else {
+            let Some(chunk) = self.next_chunk().await? else {
                 let last = std::mem::take(&mut self.buffer);
                 self.scanned = 0;
-                return if last.is_empty() { Ok(None) } else { text(&last).map(Some) };
+                return if last.is_empty() { Ok(None) } else { decode_line(&last).map(Some) };
             };
             self.buffer.extend_from_slice(&chunk);
         }
     }
 
-    async fn chunk(&mut self) -> Result<Option<Vec<u8>>, ProviderError> {
+    async fn next_chunk(&mut self) -> Result<Option<Vec<u8>>, ProviderError> {
         let chunk =
             tokio::time::timeout(self.silence, self.answer.chunk()).await.map_err(|_| {
                 let seconds = self.silence.as_secs_f64();
                 let message = format!("the model provider fell silent for {seconds}s");
-                ProviderError::new(Trouble::TimedOut, message)
+                ProviderError::new(ProviderErrorKind::TimedOut, message)
             })?;
         let chunk = chunk.map_err(|_| {
-            ProviderError::new(Trouble::Unreachable, "the model provider broke off its answer")
+            ProviderError::new(
+                ProviderErrorKind::Unreachable,
+                "the model provider broke off its answer",
+            )
         })?;
         let Some(chunk) = chunk else { return Ok(None) };
         self.read += chunk.len();
@@ -227,7 +244,7 @@ impl Events {
     }
 }
 
-fn text(line: &[u8]) -> Result<String, ProviderError> {
+fn decode_line(line: &[u8]) -> Result<String, ProviderError> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let text = std::str::from_utf8(line);
     text.map(str::to_owned).map_err(|_| ProviderError::malformed("text that is not UTF-8"))

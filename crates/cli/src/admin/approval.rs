@@ -3,7 +3,10 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{AdminError, Common, Fields, Server, Show, Verb, put, server::segment};
+use super::{
+    AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, Fields, client::path_segment,
+    put_field,
+};
 
 const COLUMNS: &[&str] =
     &["id", "team_id", "key_id", "tool", "state", "created_at", "expires_at", "decided_by"];
@@ -16,7 +19,7 @@ pub(crate) struct ApprovalArguments {
     #[command(subcommand)]
     pub(super) verb: ApprovalVerb,
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: AdminArguments,
 }
 
 #[derive(Subcommand)]
@@ -40,7 +43,7 @@ pub(super) enum ApprovalVerb {
         /// Its id.
         approval: String,
         #[command(flatten)]
-        person: Person,
+        person: ApproverArguments,
         /// From now on let the team's agents run code without asking.
         #[arg(long)]
         always: bool,
@@ -50,7 +53,7 @@ pub(super) enum ApprovalVerb {
         /// Its id.
         approval: String,
         #[command(flatten)]
-        person: Person,
+        person: ApproverArguments,
         /// Why; whoever asked reads it.
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
@@ -71,49 +74,56 @@ pub(super) enum ApprovalVerb {
 
 /// Who answers.
 #[derive(Args)]
-pub(super) struct Person {
+pub(super) struct ApproverArguments {
     /// Your name, for the record.
     #[arg(long = "as", value_name = "NAME", env = "USER")]
     name: Option<String>,
 }
 
-fn path(approval: &str) -> String {
-    format!("approvals/{}", segment(approval))
+fn approval_path(approval: &str) -> String {
+    format!("approvals/{}", path_segment(approval))
 }
 
 /// A path with those parameters that are there.
-fn narrowed(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
+fn filtered_path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| Some((name, (*value)?)));
-    let pairs: Vec<_> = given.map(|(name, value)| format!("{name}={}", segment(value))).collect();
+    let pairs: Vec<_> =
+        given.map(|(name, value)| format!("{name}={}", path_segment(value))).collect();
     format!("{path}?{}", pairs.join("&"))
 }
 
-impl Verb for ApprovalVerb {
-    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
+impl AdminVerb for ApprovalVerb {
+    fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError> {
         let mut fields = Fields::new();
         Ok(match self {
             Self::List { team, state } => {
                 let state = Some(state.as_str()).filter(|state| *state != "all");
-                let path = narrowed("approvals", &[("team", team.as_deref()), ("state", state)]);
-                (server.get(&path)?, Show::List("approvals", COLUMNS))
+                let path =
+                    filtered_path("approvals", &[("team", team.as_deref()), ("state", state)]);
+                (server.get(&path)?, AnswerView::List("approvals", COLUMNS))
             }
-            Self::Show { approval } => (server.get(&path(&approval))?, Show::Approval),
+            Self::Show { approval } => {
+                (server.get(&approval_path(&approval))?, AnswerView::Approval)
+            }
             Self::Approve { approval, person, always } => {
-                put(&mut fields, "by", person.given());
-                let path = format!("{}/approve", path(&approval));
+                put_field(&mut fields, "by", person.given_name());
+                let path = format!("{}/approve", approval_path(&approval));
                 let answer = server.post(&path, &fields.into())?;
                 if always {
                     let team =
-                        format!("teams/{}", segment(answer["team_id"].as_str().unwrap_or("")));
+                        format!("teams/{}", path_segment(answer["team_id"].as_str().unwrap_or("")));
                     server.patch(&team, &json!({"execute_code": "allow"}))?;
                 }
-                (answer, Show::Done(format!("approved {approval}")))
+                (answer, AnswerView::Done(format!("approved {approval}")))
             }
             Self::Deny { approval, person, reason } => {
-                put(&mut fields, "by", person.given());
-                put(&mut fields, "reason", reason);
-                let path = format!("{}/deny", path(&approval));
-                (server.post(&path, &fields.into())?, Show::Done(format!("denied {approval}")))
+                put_field(&mut fields, "by", person.given_name());
+                put_field(&mut fields, "reason", reason);
+                let path = format!("{}/deny", approval_path(&approval));
+                (
+                    server.post(&path, &fields.into())?,
+                    AnswerView::Done(format!("denied {approval}")),
+                )
             }
             Self::History { team, approval, limit } => {
                 let limit = limit.to_string();
@@ -122,15 +132,15 @@ impl Verb for ApprovalVerb {
                     ("approval", approval.as_deref()),
                     ("limit", Some(limit.as_str())),
                 ];
-                let answer = server.get(&narrowed("decisions", &parameters))?;
-                (answer, Show::List("decisions", DECISION_COLUMNS))
+                let answer = server.get(&filtered_path("decisions", &parameters))?;
+                (answer, AnswerView::List("decisions", DECISION_COLUMNS))
             }
         })
     }
 }
 
-impl Person {
-    fn given(self) -> Option<String> {
+impl ApproverArguments {
+    fn given_name(self) -> Option<String> {
         self.name.filter(|name| !name.is_empty())
     }
 }

@@ -11,22 +11,22 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 /// Bytes in, bytes out.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Connects to the host of an `http` or `https` address.
-pub(crate) async fn connect(url: &Url) -> io::Result<Box<dyn Stream>> {
+pub(crate) async fn open_connection(url: &Url) -> io::Result<Box<dyn ByteStream>> {
     let addresses = url.socket_addrs(|| None)?;
     let stream = TcpStream::connect(&*addresses).await?;
     if url.scheme() == "http" {
         return Ok(Box::new(stream));
     }
-    let stream = tls()?.connect(name(url)?, stream).await?;
+    let stream = tls_connector()?.connect(certificate_name(url)?, stream).await?;
     Ok(Box::new(stream))
 }
 
-fn tls() -> io::Result<TlsConnector> {
+fn tls_connector() -> io::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -39,7 +39,7 @@ fn tls() -> io::Result<TlsConnector> {
 }
 
 /// Who the certificate must be for.
-fn name(url: &Url) -> io::Result<ServerName<'static>> {
+fn certificate_name(url: &Url) -> io::Result<ServerName<'static>> {
     match url.host() {
         Some(Host::Domain(name)) => ServerName::try_from(name.to_owned()).map_err(io::Error::other),
         Some(Host::Ipv4(ip)) => Ok(ServerName::IpAddress(IpAddr::V4(ip).into())),

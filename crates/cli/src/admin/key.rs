@@ -9,9 +9,9 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::{
-    AdminError, Common, EnvChange, Fields, Server, Show, Verb, put,
-    server::{query, segment},
-    variables,
+    AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, EnvChange, Fields,
+    client::{list_path, path_segment},
+    put_field, variables_to_json,
 };
 
 const COLUMNS: &[&str] =
@@ -23,7 +23,7 @@ pub(crate) struct KeyArguments {
     #[command(subcommand)]
     pub(super) verb: KeyVerb,
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: AdminArguments,
 }
 
 #[derive(Subcommand)]
@@ -39,10 +39,10 @@ pub(super) enum KeyVerb {
         #[arg(long, default_value = "default")]
         sandbox: String,
         /// An environment variable of every execution; can be repeated.
-        #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::variable)]
+        #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::parse_variable)]
         env: Vec<(String, String)>,
         #[command(flatten)]
-        webhook: Webhook,
+        webhook: WebhookArguments,
         /// Let its holder answer when agents with other keys of the team ask.
         #[arg(long)]
         may_approve: bool,
@@ -71,7 +71,7 @@ pub(super) enum KeyVerb {
         #[command(flatten)]
         env: EnvChange,
         #[command(flatten)]
-        webhook: Webhook,
+        webhook: WebhookArguments,
         /// Clear the webhook and its secret.
         #[arg(long, conflicts_with_all = ["webhook_url", "webhook_secret_file"])]
         no_webhook: bool,
@@ -88,7 +88,7 @@ pub(super) enum KeyVerb {
 
 /// Where results go by default.
 #[derive(Args)]
-pub(super) struct Webhook {
+pub(super) struct WebhookArguments {
     /// Where results are posted by default; https only.
     #[arg(long, value_name = "URL")]
     webhook_url: Option<String>,
@@ -97,11 +97,11 @@ pub(super) struct Webhook {
     webhook_secret_file: Option<PathBuf>,
 }
 
-impl Webhook {
-    fn put(self, fields: &mut Fields) -> Result<(), AdminError> {
-        put(fields, "webhook_url", self.webhook_url);
+impl WebhookArguments {
+    fn put_fields(self, fields: &mut Fields) -> Result<(), AdminError> {
+        put_field(fields, "webhook_url", self.webhook_url);
         let secret = self.webhook_secret_file.as_deref().map(read_secret).transpose()?;
-        put(fields, "webhook_secret", secret);
+        put_field(fields, "webhook_secret", secret);
         Ok(())
     }
 }
@@ -117,41 +117,42 @@ pub(super) fn read_secret(path: &Path) -> Result<String, AdminError> {
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
-fn path(key: &str) -> String {
-    format!("keys/{}", segment(key))
+fn key_path(key: &str) -> String {
+    format!("keys/{}", path_segment(key))
 }
 
-impl Verb for KeyVerb {
-    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
+impl AdminVerb for KeyVerb {
+    fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError> {
         let mut fields = Fields::new();
         Ok(match self {
             Self::Create { name, team, sandbox, env, webhook, may_approve } => {
-                put(&mut fields, "team", Some(team));
-                put(&mut fields, "sandbox", Some(sandbox));
-                put(&mut fields, "name", Some(name));
-                put(&mut fields, "env_vars", variables(env));
-                webhook.put(&mut fields)?;
-                put(&mut fields, "may_approve", may_approve.then_some(true));
-                (server.post("keys", &fields.into())?, Show::NewKey)
+                put_field(&mut fields, "team", Some(team));
+                put_field(&mut fields, "sandbox", Some(sandbox));
+                put_field(&mut fields, "name", Some(name));
+                put_field(&mut fields, "env_vars", variables_to_json(env));
+                webhook.put_fields(&mut fields)?;
+                put_field(&mut fields, "may_approve", may_approve.then_some(true));
+                (server.post("keys", &fields.into())?, AnswerView::NewKey)
             }
-            Self::List { team } => {
-                (server.get(&query("keys", team.as_deref()))?, Show::List("keys", COLUMNS))
-            }
-            Self::Show { key } => (server.get(&path(&key))?, Show::Record),
+            Self::List { team } => (
+                server.get(&list_path("keys", team.as_deref()))?,
+                AnswerView::List("keys", COLUMNS),
+            ),
+            Self::Show { key } => (server.get(&key_path(&key))?, AnswerView::Record),
             Self::Set { key, name, sandbox, env, webhook, no_webhook, may_approve } => {
-                put(&mut fields, "name", name);
-                put(&mut fields, "sandbox", sandbox);
-                put(&mut fields, "env_vars", env.apply(server, &path(&key))?);
-                webhook.put(&mut fields)?;
-                put(&mut fields, "may_approve", may_approve);
+                put_field(&mut fields, "name", name);
+                put_field(&mut fields, "sandbox", sandbox);
+                put_field(&mut fields, "env_vars", env.apply(server, &key_path(&key))?);
+                webhook.put_fields(&mut fields)?;
+                put_field(&mut fields, "may_approve", may_approve);
                 if no_webhook {
-                    put(&mut fields, "webhook_url", Some(Value::Null));
-                    put(&mut fields, "webhook_secret", Some(Value::Null));
+                    put_field(&mut fields, "webhook_url", Some(Value::Null));
+                    put_field(&mut fields, "webhook_secret", Some(Value::Null));
                 }
-                (server.patch(&path(&key), &fields.into())?, Show::Record)
+                (server.patch(&key_path(&key), &fields.into())?, AnswerView::Record)
             }
             Self::Revoke { key } => {
-                (server.delete(&path(&key))?, Show::Done(format!("revoked {key}")))
+                (server.delete(&key_path(&key))?, AnswerView::Done(format!("revoked {key}")))
             }
         })
     }

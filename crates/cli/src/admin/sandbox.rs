@@ -1,13 +1,13 @@
 //! `cloche sandbox`: what the executions of a key run in.
 
 use clap::{Args, Subcommand};
-use cloche_model::{ByteSize, Cpus};
+use cloche_model::{ByteSize, CpuShare};
 use serde_json::Value;
 
 use super::{
-    AdminError, Common, EnvChange, Fields, Server, Show, Verb, number_or_none, put,
-    server::{query, segment},
-    variables,
+    AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, EnvChange, Fields,
+    client::{list_path, path_segment},
+    number_or_none, put_field, variables_to_json,
 };
 
 const COLUMNS: &[&str] = &[
@@ -29,7 +29,7 @@ pub(crate) struct SandboxArguments {
     #[command(subcommand)]
     pub(super) verb: SandboxVerb,
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: AdminArguments,
 }
 
 #[derive(Subcommand)]
@@ -42,10 +42,10 @@ pub(super) enum SandboxVerb {
         #[arg(long, default_value = "default")]
         team: String,
         /// An environment variable of every execution; can be repeated.
-        #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::variable)]
+        #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::parse_variable)]
         env: Vec<(String, String)>,
         #[command(flatten)]
-        settings: Box<Settings>,
+        settings: Box<SandboxSettingArguments>,
     },
     /// List sandbox configurations.
     List {
@@ -68,7 +68,7 @@ pub(super) enum SandboxVerb {
         #[command(flatten)]
         env: EnvChange,
         #[command(flatten)]
-        settings: Box<Settings>,
+        settings: Box<SandboxSettingArguments>,
     },
     /// Remove a sandbox configuration that no key uses.
     Rm {
@@ -79,7 +79,7 @@ pub(super) enum SandboxVerb {
 
 /// What a sandbox has.
 #[derive(Args)]
-pub(super) struct Settings {
+pub(super) struct SandboxSettingArguments {
     /// What its root is made of.
     #[arg(long)]
     image: Option<String>,
@@ -88,12 +88,12 @@ pub(super) struct Settings {
     network: Option<String>,
     /// Processor cores: 0.5, 2.
     #[arg(long, value_name = "CORES")]
-    cpus: Option<Cpus>,
+    cpus: Option<CpuShare>,
     /// Memory: 512M, 2G.
-    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
     memory: Option<u64>,
     /// Bytes in files: 512M, 2G.
-    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
     disk: Option<u64>,
     /// Processes and threads at once.
     #[arg(long, value_name = "COUNT")]
@@ -118,31 +118,31 @@ pub(super) struct Settings {
     retention_days: Option<Value>,
 }
 
-impl Settings {
-    fn fields(self) -> Fields {
+impl SandboxSettingArguments {
+    fn into_fields(self) -> Fields {
         let mut fields = Fields::new();
-        put(&mut fields, "image", self.image);
-        put(&mut fields, "network", self.network);
-        put(&mut fields, "cpu", self.cpus.map(|cpus| f64::from(cpus.milli()) / 1000.0));
-        put(&mut fields, "memory_mb", self.memory);
-        put(&mut fields, "disk_mb", self.disk);
-        put(&mut fields, "pids", self.pids);
-        put(&mut fields, "preload", self.preload.as_deref().map(words));
-        put(&mut fields, "template", self.template);
-        put(&mut fields, "profile", self.profile);
-        put(&mut fields, "storage", self.storage.as_deref().map(words));
-        put(&mut fields, "retain_code", self.retain_code);
-        put(&mut fields, "retention_days", self.retention_days);
+        put_field(&mut fields, "image", self.image);
+        put_field(&mut fields, "network", self.network);
+        put_field(&mut fields, "cpu", self.cpus.map(|cpus| f64::from(cpus.millicores()) / 1000.0));
+        put_field(&mut fields, "memory_mb", self.memory);
+        put_field(&mut fields, "disk_mb", self.disk);
+        put_field(&mut fields, "pids", self.pids);
+        put_field(&mut fields, "preload", self.preload.as_deref().map(split_words));
+        put_field(&mut fields, "template", self.template);
+        put_field(&mut fields, "profile", self.profile);
+        put_field(&mut fields, "storage", self.storage.as_deref().map(split_words));
+        put_field(&mut fields, "retain_code", self.retain_code);
+        put_field(&mut fields, "retention_days", self.retention_days);
         fields
     }
 }
 
-fn words(text: &str) -> Vec<Value> {
+fn split_words(text: &str) -> Vec<Value> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(Value::from).collect()
 }
 
 /// Reads a size in whole mebibytes, which is how the API counts.
-fn mebibytes(text: &str) -> Result<u64, String> {
+fn parse_mebibytes(text: &str) -> Result<u64, String> {
     let size: ByteSize = text.parse().map_err(|error| format!("{error}"))?;
     match size.bytes() {
         bytes if bytes % (1 << 20) == 0 => Ok(bytes >> 20),
@@ -151,42 +151,44 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 }
 
 /// Where it is, by its id or by `TEAM/NAME`.
-fn path(server: &Server, sandbox: &str) -> Result<String, AdminError> {
+fn find_sandbox_path(server: &AdminClient, sandbox: &str) -> Result<String, AdminError> {
     let Some((team, name)) = sandbox.split_once('/') else {
-        return Ok(format!("sandboxes/{}", segment(sandbox)));
+        return Ok(format!("sandboxes/{}", path_segment(sandbox)));
     };
-    let list = server.get(&query("sandboxes", Some(team)))?;
+    let list = server.get(&list_path("sandboxes", Some(team)))?;
     let all = list["sandboxes"].as_array().map(Vec::as_slice).unwrap_or_default();
     let found = all.iter().find(|one| one["name"] == name).and_then(|one| one["id"].as_str());
     let missing = || AdminError::NoSuchSandbox { team: team.to_owned(), name: name.to_owned() };
-    Ok(format!("sandboxes/{}", segment(found.ok_or_else(missing)?)))
+    Ok(format!("sandboxes/{}", path_segment(found.ok_or_else(missing)?)))
 }
 
-impl Verb for SandboxVerb {
-    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
+impl AdminVerb for SandboxVerb {
+    fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError> {
         Ok(match self {
             Self::Create { name, team, env, settings } => {
-                let mut fields = settings.fields();
-                put(&mut fields, "team", Some(team));
-                put(&mut fields, "name", Some(name));
-                put(&mut fields, "env_vars", variables(env));
-                (server.post("sandboxes", &fields.into())?, Show::Record)
+                let mut fields = settings.into_fields();
+                put_field(&mut fields, "team", Some(team));
+                put_field(&mut fields, "name", Some(name));
+                put_field(&mut fields, "env_vars", variables_to_json(env));
+                (server.post("sandboxes", &fields.into())?, AnswerView::Record)
             }
             Self::List { team } => (
-                server.get(&query("sandboxes", team.as_deref()))?,
-                Show::List("sandboxes", COLUMNS),
+                server.get(&list_path("sandboxes", team.as_deref()))?,
+                AnswerView::List("sandboxes", COLUMNS),
             ),
-            Self::Show { sandbox } => (server.get(&path(server, &sandbox)?)?, Show::Record),
+            Self::Show { sandbox } => {
+                (server.get(&find_sandbox_path(server, &sandbox)?)?, AnswerView::Record)
+            }
             Self::Set { sandbox, name, env, settings } => {
-                let path = path(server, &sandbox)?;
-                let mut fields = settings.fields();
-                put(&mut fields, "name", name);
-                put(&mut fields, "env_vars", env.apply(server, &path)?);
-                (server.patch(&path, &fields.into())?, Show::Record)
+                let path = find_sandbox_path(server, &sandbox)?;
+                let mut fields = settings.into_fields();
+                put_field(&mut fields, "name", name);
+                put_field(&mut fields, "env_vars", env.apply(server, &path)?);
+                (server.patch(&path, &fields.into())?, AnswerView::Record)
             }
             Self::Rm { sandbox } => {
-                let done = Show::Done(format!("removed {sandbox}"));
-                (server.delete(&path(server, &sandbox)?)?, done)
+                let done = AnswerView::Done(format!("removed {sandbox}"));
+                (server.delete(&find_sandbox_path(server, &sandbox)?)?, done)
             }
         })
     }
@@ -198,14 +200,14 @@ mod tests {
 
     #[test]
     fn sizes_are_whole_mebibytes() {
-        assert_eq!(mebibytes("2G"), Ok(2048));
-        assert!(mebibytes("1k").unwrap_err().contains("whole number of mebibytes"));
-        assert!(mebibytes("lots").is_err());
+        assert_eq!(parse_mebibytes("2G"), Ok(2048));
+        assert!(parse_mebibytes("1k").unwrap_err().contains("whole number of mebibytes"));
+        assert!(parse_mebibytes("lots").is_err());
     }
 
     #[test]
     fn words_can_be_none() {
-        assert_eq!(words(" pandas, numpy"), ["pandas", "numpy"]);
-        assert!(words("").is_empty());
+        assert_eq!(split_words(" pandas, numpy"), ["pandas", "numpy"]);
+        assert!(split_words("").is_empty());
     }
 }

@@ -6,11 +6,15 @@ use cloche_engine::describe_approval;
 use cloche_model::{HomeChanges, display::reveal_hidden_in_line};
 use serde_json::Value;
 
-use super::{Show, server::AdminError};
+use super::{AnswerView, client::AdminError};
 
 /// Prints an answer.
-pub(super) fn print(answer: &Value, show: &Show, json: bool) -> Result<(), AdminError> {
-    let text = if json { as_json(answer) } else { for_people(answer, show) };
+pub(super) fn print_answer(
+    answer: &Value,
+    show: &AnswerView,
+    json: bool,
+) -> Result<(), AdminError> {
+    let text = if json { format_json(answer) } else { format_for_people(answer, show) };
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Nobody reads any more; what was asked for has been done.
@@ -19,50 +23,53 @@ pub(super) fn print(answer: &Value, show: &Show, json: bool) -> Result<(), Admin
     }
 }
 
-fn as_json(answer: &Value) -> String {
+fn format_json(answer: &Value) -> String {
     match answer {
         Value::Null => String::new(),
         answer => format!("{answer:#}\n"),
     }
 }
 
-fn for_people(answer: &Value, show: &Show) -> String {
+fn format_for_people(answer: &Value, show: &AnswerView) -> String {
     match show {
-        Show::List(name, columns) => {
+        AnswerView::List(name, columns) => {
             let records = answer[name].as_array().map(Vec::as_slice).unwrap_or_default();
             let head = columns.iter().map(|column| column.to_uppercase()).collect();
-            let row = |record: &Value| columns.iter().map(|column| cell(&record[column])).collect();
-            lay_out(&std::iter::once(head).chain(records.iter().map(row)).collect::<Vec<_>>())
+            let row = |record: &Value| {
+                columns.iter().map(|column| format_value(&record[column])).collect()
+            };
+            align_columns(&std::iter::once(head).chain(records.iter().map(row)).collect::<Vec<_>>())
         }
-        Show::Record => record(answer),
-        Show::NewKey => {
-            format!("{}\nthe key is shown this once: keep it now\n", record(answer))
+        AnswerView::Record => format_record(answer),
+        AnswerView::NewKey => {
+            format!("{}\nthe key is shown this once: keep it now\n", format_record(answer))
         }
-        Show::Defaults => {
+        AnswerView::Defaults => {
             format!(
                 "{}\nthese hold for every team that has no setting of its own\n",
-                record(answer)
+                format_record(answer)
             )
         }
-        Show::Approval => approval(answer),
-        Show::Diff => diff(answer),
-        Show::Done(sentence) => format!("{sentence}\n"),
+        AnswerView::Approval => format_approval(answer),
+        AnswerView::Diff => format_diff(answer),
+        AnswerView::Done(sentence) => format!("{sentence}\n"),
     }
 }
 
 /// What a record is known by; shown before the rest.
 const FIRST: [&str; 3] = ["id", "name", "key"];
 
-fn record(answer: &Value) -> String {
+fn format_record(answer: &Value) -> String {
     let fields = answer.as_object().into_iter().flatten();
     let (first, rest): (Vec<_>, Vec<_>) =
         fields.partition(|(name, _)| FIRST.contains(&name.as_str()));
-    let rows = first.into_iter().chain(rest).map(|(name, value)| vec![name.clone(), cell(value)]);
-    lay_out(&rows.collect::<Vec<_>>())
+    let rows =
+        first.into_iter().chain(rest).map(|(name, value)| vec![name.clone(), format_value(value)]);
+    align_columns(&rows.collect::<Vec<_>>())
 }
 
 /// A call that waits: the record, then all that decides what happens, as every approver reads it.
-fn approval(answer: &Value) -> String {
+fn format_approval(answer: &Value) -> String {
     let mut fields = answer.clone();
     let mut remove = |name| fields.as_object_mut().and_then(|fields| fields.remove(name));
     let (arguments, changes) = (remove("arguments"), remove("changes"));
@@ -73,15 +80,15 @@ fn approval(answer: &Value) -> String {
     let bytes = fields["arguments_bytes"].as_u64().unwrap_or_default();
     let cut = text.is_some_and(|text| bytes > text.len() as u64);
     let warning = if cut { "\nthis is not all of it: it was cut\n" } else { "" };
-    format!("{}\n{shown}{warning}", record(&fields))
+    format!("{}\n{shown}{warning}", format_record(&fields))
 }
 
 /// One path on each line, after a sign for what became of it.
-fn diff(answer: &Value) -> String {
+fn format_diff(answer: &Value) -> String {
     let kinds = [("+", "added"), ("~", "changed"), ("-", "removed")];
     let lines = kinds.iter().flat_map(|(sign, name)| {
         let paths = answer[name].as_array().into_iter().flatten();
-        paths.map(move |path| format!("{sign} {}\n", cell(path)))
+        paths.map(move |path| format!("{sign} {}\n", format_value(path)))
     });
     let mut text: String = lines.collect();
     if let Some(more @ 1..) = answer["omitted"].as_u64() {
@@ -91,13 +98,13 @@ fn diff(answer: &Value) -> String {
 }
 
 /// A value on one line. Names and values come from people: everything hidden in them is visible.
-fn cell(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     let text = match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
+        Value::Array(items) => items.iter().map(format_value).collect::<Vec<_>>().join(","),
         Value::Object(fields) => {
-            let pair = |(name, value): (&String, &Value)| format!("{name}={}", cell(value));
+            let pair = |(name, value): (&String, &Value)| format!("{name}={}", format_value(value));
             fields.iter().map(pair).collect::<Vec<_>>().join(" ")
         }
         other => other.to_string(),
@@ -107,7 +114,7 @@ fn cell(value: &Value) -> String {
 }
 
 /// Columns as wide as their widest cell, two spaces between.
-fn lay_out(rows: &[Vec<String>]) -> String {
+fn align_columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -130,13 +137,14 @@ mod tests {
     #[test]
     fn a_list_is_a_table() {
         let answer = json!({"teams": [{"id": "t_1", "name": "a", "n": null}, {"id": "t_22"}]});
-        let text = for_people(&answer, &Show::List("teams", &["id", "name", "n"]));
+        let text = format_for_people(&answer, &AnswerView::List("teams", &["id", "name", "n"]));
         assert_eq!(text, "ID    NAME  N\nt_1   a     -\nt_22  -     -\n");
     }
 
     #[test]
     fn a_record_begins_with_what_it_is_known_by() {
-        let text = for_people(&json!({"created_at": "now", "id": "t_1"}), &Show::Record);
+        let text =
+            format_for_people(&json!({"created_at": "now", "id": "t_1"}), &AnswerView::Record);
         assert_eq!(text, "id          t_1\ncreated_at  now\n");
     }
 
@@ -145,26 +153,26 @@ mod tests {
         let arguments = json!({"language": "python", "code": "a = 1\nb\u{202e} = '\u{1b}[2J'"});
         let text = arguments.to_string();
         let answer = json!({"id": "apr_1", "arguments": text, "arguments_bytes": text.len()});
-        let shown = approval(&answer);
+        let shown = format_approval(&answer);
         assert!(
             shown.contains("language  python\ncode:\n    a = 1\n    b\\u{202e} = '\\u{1b}[2J'\n"),
             "{shown}"
         );
         assert!(!shown.contains("it was cut"), "{shown}");
         let answer = json!({"id": "apr_1", "arguments": "{\"code\": \"a", "arguments_bytes": 999});
-        assert!(approval(&answer).contains("it was cut"));
+        assert!(format_approval(&answer).contains("it was cut"));
     }
 
     #[test]
     fn a_comparison_is_a_line_for_each_path() {
         let answer = json!({"added": ["b"], "changed": ["a"], "removed": ["c\n"], "omitted": 2});
-        let text = for_people(&answer, &Show::Diff);
+        let text = format_for_people(&answer, &AnswerView::Diff);
         assert_eq!(text, "+ b\n~ a\n- c\\u{a}\nand 2 more\n");
     }
 
     #[test]
     fn nothing_in_a_value_moves_the_cursor() {
-        assert_eq!(cell(&json!("a\u{1b}[2J\nb")), "a\\u{1b}[2J\\u{a}b");
-        assert_eq!(cell(&json!({"A": "1", "B": ["x", "y"]})), "A=1 B=x,y");
+        assert_eq!(format_value(&json!("a\u{1b}[2J\nb")), "a\\u{1b}[2J\\u{a}b");
+        assert_eq!(format_value(&json!({"A": "1", "B": ["x", "y"]})), "A=1 B=x,y");
     }
 }

@@ -6,7 +6,10 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{AdminError, Common, Fields, Server, Show, Verb, number_or_none, put, server::segment};
+use super::{
+    AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, Fields, client::path_segment,
+    number_or_none, put_field,
+};
 
 const COLUMNS: &[&str] = &[
     "id",
@@ -25,7 +28,7 @@ pub(crate) struct TeamArguments {
     #[command(subcommand)]
     pub(super) verb: TeamVerb,
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: AdminArguments,
 }
 
 #[derive(Subcommand)]
@@ -38,7 +41,7 @@ pub(super) enum TeamVerb {
         #[arg(long)]
         plan: String,
         #[command(flatten)]
-        limits: Limits,
+        limits: TeamLimitArguments,
     },
     /// List teams.
     List,
@@ -58,10 +61,10 @@ pub(super) enum TeamVerb {
         #[arg(long)]
         plan: Option<String>,
         #[command(flatten)]
-        limits: Limits,
+        limits: TeamLimitArguments,
         /// Gates: agent_sandbox=on|off, execute_code=allow|ask|deny, elicitation=on|off; `none` leaves
         /// one to the fleet. For the team `default`, these are the fleet's.
-        #[arg(value_name = "NAME=VALUE", value_parser = gate)]
+        #[arg(value_name = "NAME=VALUE", value_parser = parse_gate_setting)]
         gates: Vec<(String, Value)>,
     },
     /// Show the gates of teams that have none of their own.
@@ -77,7 +80,7 @@ pub(super) enum TeamVerb {
 
 /// Limits instead of the plan's.
 #[derive(Args)]
-pub(super) struct Limits {
+pub(super) struct TeamLimitArguments {
     /// Executions at once; `none` for what the plan says.
     #[arg(long, value_name = "COUNT", value_parser = number_or_none)]
     max_concurrency: Option<Value>,
@@ -98,25 +101,25 @@ fn size_or_none(text: &str) -> Result<Value, String> {
     Ok(json!(size.bytes()))
 }
 
-fn body(name: Option<String>, plan: Option<String>, limits: Limits) -> Value {
+fn team_body(name: Option<String>, plan: Option<String>, limits: TeamLimitArguments) -> Value {
     let mut fields = Fields::new();
-    put(&mut fields, "name", name);
-    put(&mut fields, "plan", plan);
-    put(&mut fields, "max_concurrency", limits.max_concurrency);
-    put(&mut fields, "max_timeout_seconds", limits.max_timeout);
-    put(&mut fields, "storage_bytes", limits.storage);
+    put_field(&mut fields, "name", name);
+    put_field(&mut fields, "plan", plan);
+    put_field(&mut fields, "max_concurrency", limits.max_concurrency);
+    put_field(&mut fields, "max_timeout_seconds", limits.max_timeout);
+    put_field(&mut fields, "storage_bytes", limits.storage);
     fields.into()
 }
 
 /// What stands for the fleet where gates are set.
 const FLEET: &str = "default";
 
-fn set(
-    server: &Server,
+fn set_team(
+    server: &AdminClient,
     team: &str,
     body: Value,
     gates: Vec<(String, Value)>,
-) -> Result<(Value, Show), AdminError> {
+) -> Result<(Value, AnswerView), AdminError> {
     let fleet = team == FLEET && !gates.is_empty();
     let mut fields = body.as_object().cloned().unwrap_or_default();
     if fleet && !fields.is_empty() {
@@ -124,13 +127,13 @@ fn set(
     }
     fields.extend(gates);
     Ok(match fleet {
-        true => (server.patch("defaults", &fields.into())?, Show::Defaults),
-        false => (server.patch(&path(team), &fields.into())?, Show::Record),
+        true => (server.patch("defaults", &fields.into())?, AnswerView::Defaults),
+        false => (server.patch(&team_path(team), &fields.into())?, AnswerView::Record),
     })
 }
 
 /// Reads a gate setting as people write it.
-fn gate(text: &str) -> Result<(String, Value), String> {
+fn parse_gate_setting(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text.split_once('=').ok_or("a setting is NAME=VALUE")?;
     let value = match (name, value) {
         ("agent_sandbox" | "execute_code" | "elicitation", "none") => Value::Null,
@@ -152,28 +155,29 @@ fn gate(text: &str) -> Result<(String, Value), String> {
     Ok((name.to_owned(), value))
 }
 
-fn path(team: &str) -> String {
-    format!("teams/{}", segment(team))
+fn team_path(team: &str) -> String {
+    format!("teams/{}", path_segment(team))
 }
 
-impl Verb for TeamVerb {
-    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
+impl AdminVerb for TeamVerb {
+    fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError> {
         Ok(match self {
-            Self::Create { name, plan, limits } => {
-                (server.post("teams", &body(Some(name), Some(plan), limits))?, Show::Record)
-            }
-            Self::List => (server.get("teams")?, Show::List("teams", COLUMNS)),
-            Self::Show { team } => (server.get(&path(&team))?, Show::Record),
+            Self::Create { name, plan, limits } => (
+                server.post("teams", &team_body(Some(name), Some(plan), limits))?,
+                AnswerView::Record,
+            ),
+            Self::List => (server.get("teams")?, AnswerView::List("teams", COLUMNS)),
+            Self::Show { team } => (server.get(&team_path(&team))?, AnswerView::Record),
             Self::Set { team, name, plan, limits, gates } => {
-                set(server, &team, body(name, plan, limits), gates)?
+                set_team(server, &team, team_body(name, plan, limits), gates)?
             }
-            Self::Defaults => (server.get("defaults")?, Show::Defaults),
+            Self::Defaults => (server.get("defaults")?, AnswerView::Defaults),
             Self::Recount => (
                 server.post("storage/recount", &json!({}))?,
-                Show::List("teams", &["team_id", "layer_bytes", "row_bytes", "used_bytes"]),
+                AnswerView::List("teams", &["team_id", "layer_bytes", "row_bytes", "used_bytes"]),
             ),
             Self::Rm { team } => {
-                (server.delete(&path(&team))?, Show::Done(format!("removed {team}")))
+                (server.delete(&team_path(&team))?, AnswerView::Done(format!("removed {team}")))
             }
         })
     }

@@ -10,8 +10,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 
 use super::{
-    AdminError, Common, Fields, Server, Show, Verb, put,
-    server::{Root, segment},
+    AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, Fields,
+    client::{ApiRoot, path_segment},
+    put_field,
 };
 
 const THREADS: &[&str] = &["thread_id", "head", "layers", "bytes", "entries", "updated_at"];
@@ -25,7 +26,7 @@ pub(crate) struct ThreadArguments {
     #[command(subcommand)]
     pub(super) verb: ThreadVerb,
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: AdminArguments,
     /// Whose threads, with the admin token: the id or name of a team. With an API key in
     /// CLOCHE_API_KEY, it is the key's own.
     #[arg(long, global = true, default_value = "default")]
@@ -106,28 +107,28 @@ pub(super) enum ThreadVerb {
 }
 
 /// A verb for the threads of a team.
-pub(super) struct OfTeam {
+pub(super) struct TeamThreadVerb {
     pub(super) verb: ThreadVerb,
     pub(super) team: String,
 }
 
-impl OfTeam {
+impl TeamThreadVerb {
     fn path(&self, thread: &str, what: &str, parameters: &[(&str, Option<&str>)]) -> String {
         let thread =
-            if thread.is_empty() { String::new() } else { format!("/{}", segment(thread)) };
-        let mut path = format!("threads{thread}{what}?team={}", segment(&self.team));
+            if thread.is_empty() { String::new() } else { format!("/{}", path_segment(thread)) };
+        let mut path = format!("threads{thread}{what}?team={}", path_segment(&self.team));
         for (name, value) in parameters {
             if let Some(value) = value {
-                path = format!("{path}&{name}={}", segment(value));
+                path = format!("{path}&{name}={}", path_segment(value));
             }
         }
         path
     }
 
     /// Every page of a list as one.
-    fn all(
+    fn fetch_all_pages(
         &self,
-        server: &Server,
+        server: &AdminClient,
         thread: &str,
         what: &str,
         name: &str,
@@ -148,50 +149,58 @@ impl OfTeam {
     }
 }
 
-impl Verb for OfTeam {
-    fn root(&self) -> Root {
-        Root::Public
+impl AdminVerb for TeamThreadVerb {
+    fn api_root(&self) -> ApiRoot {
+        ApiRoot::Public
     }
 
-    fn ask(self, server: &Server) -> Result<(Value, Show), AdminError> {
+    fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError> {
         let mut fields = Fields::new();
         Ok(match &self.verb {
-            ThreadVerb::List => {
-                (self.all(server, "", "", "threads")?, Show::List("threads", THREADS))
-            }
-            ThreadVerb::History { thread } => {
-                (self.all(server, thread, "/history", "points")?, Show::List("points", POINTS))
-            }
+            ThreadVerb::List => (
+                self.fetch_all_pages(server, "", "", "threads")?,
+                AnswerView::List("threads", THREADS),
+            ),
+            ThreadVerb::History { thread } => (
+                self.fetch_all_pages(server, thread, "/history", "points")?,
+                AnswerView::List("points", POINTS),
+            ),
             ThreadVerb::Diff { thread, from, to } => {
                 let points = [("from", from.as_deref()), ("to", to.as_deref())];
-                (server.get(&self.path(thread, "/diff", &points))?, Show::Diff)
+                (server.get(&self.path(thread, "/diff", &points))?, AnswerView::Diff)
             }
             ThreadVerb::Fork { thread, new, at } => {
-                put(&mut fields, "thread_id", Some(new.as_str()));
-                put(&mut fields, "at", at.as_deref());
-                (server.post(&self.path(thread, "/fork", &[]), &fields.into())?, Show::Record)
+                put_field(&mut fields, "thread_id", Some(new.as_str()));
+                put_field(&mut fields, "at", at.as_deref());
+                (server.post(&self.path(thread, "/fork", &[]), &fields.into())?, AnswerView::Record)
             }
             ThreadVerb::Rollback { thread, to } => {
-                put(&mut fields, "to", Some(to.as_str()));
-                (server.post(&self.path(thread, "/rollback", &[]), &fields.into())?, Show::Record)
+                put_field(&mut fields, "to", Some(to.as_str()));
+                (
+                    server.post(&self.path(thread, "/rollback", &[]), &fields.into())?,
+                    AnswerView::Record,
+                )
             }
             ThreadVerb::Prune { thread, keep, older_than } => {
-                put(&mut fields, "keep", *keep);
-                put(&mut fields, "older_than_days", *older_than);
-                (server.post(&self.path(thread, "/prune", &[]), &fields.into())?, Show::Record)
+                put_field(&mut fields, "keep", *keep);
+                put_field(&mut fields, "older_than_days", *older_than);
+                (
+                    server.post(&self.path(thread, "/prune", &[]), &fields.into())?,
+                    AnswerView::Record,
+                )
             }
             ThreadVerb::Export { thread, to, at } => {
                 let path = self.path(thread, "/export", &[("at", at.as_deref())]);
-                export(server, &path, to)?;
-                (Value::Null, Show::Done(format!("exported {thread} to {}", to.display())))
+                export_thread(server, &path, to)?;
+                (Value::Null, AnswerView::Done(format!("exported {thread} to {}", to.display())))
             }
             ThreadVerb::Import { thread, from } => {
                 let path = self.path(thread, "/import", &[]);
-                (import(server, &path, from)?, Show::Record)
+                (import_thread(server, &path, from)?, AnswerView::Record)
             }
             ThreadVerb::Rm { thread } => (
                 server.delete(&self.path(thread, "", &[]))?,
-                Show::Done(format!("removed {thread}")),
+                AnswerView::Done(format!("removed {thread}")),
             ),
         })
     }
@@ -202,7 +211,7 @@ fn is_archive(path: &Path) -> bool {
 }
 
 /// Whole or not at all: what arrives is put beside its place first.
-fn export(server: &Server, path: &str, to: &Path) -> Result<(), AdminError> {
+fn export_thread(server: &AdminClient, path: &str, to: &Path) -> Result<(), AdminError> {
     let file_error = |source| AdminError::File { path: to.to_owned(), source };
     if to.exists() {
         return Err(file_error(io::ErrorKind::AlreadyExists.into()));
@@ -220,13 +229,13 @@ fn export(server: &Server, path: &str, to: &Path) -> Result<(), AdminError> {
         fs::rename(&archive, to)
     } else {
         File::open(&archive)
-            .and_then(|file| unpack(file, &done))
+            .and_then(|file| unpack_archive(file, &done))
             .and_then(|()| fs::rename(&done, to))
     };
     made.map_err(file_error)
 }
 
-fn unpack(archive: impl Read, into: &Path) -> io::Result<()> {
+fn unpack_archive(archive: impl Read, into: &Path) -> io::Result<()> {
     fs::create_dir(into)?;
     let mut archive = tar::Archive::new(archive);
     archive.set_preserve_permissions(false);
@@ -234,17 +243,17 @@ fn unpack(archive: impl Read, into: &Path) -> io::Result<()> {
     archive.unpack(into)
 }
 
-fn import(server: &Server, path: &str, from: &Path) -> Result<Value, AdminError> {
+fn import_thread(server: &AdminClient, path: &str, from: &Path) -> Result<Value, AdminError> {
     let file_error = |source| AdminError::File { path: from.to_owned(), source };
     let opened = match from.is_dir() {
         false => File::open(from),
-        true => pack(from),
+        true => pack_directory(from),
     };
     server.upload(path, opened.map_err(file_error)?)
 }
 
 /// The directory as an archive without a name, which is gone when it is closed.
-fn pack(directory: &Path) -> io::Result<File> {
+fn pack_directory(directory: &Path) -> io::Result<File> {
     let mut archive = tar::Builder::new(tempfile::tempfile()?);
     archive.mode(tar::HeaderMode::Deterministic);
     archive.append_dir_all("", directory)?;

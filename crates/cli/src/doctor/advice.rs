@@ -10,9 +10,9 @@ use cloche_jail::speculation::{KINDS, can_disable};
 /// How to get a wall, as far as this host's settings tell.
 pub(super) fn how_to_get(wall: &str) -> String {
     match wall {
-        "namespace:user" => user_namespaces(),
+        "namespace:user" => user_namespace_advice(),
         "host-uid" => "run as root; as an ordinary user all sandboxes share your user id".into(),
-        "landlock" | "server:landlock" => landlock(),
+        "landlock" | "server:landlock" => landlock_advice(),
         "server:root" => "run as root, or user namespaces in which mounts are allowed; see \
             namespace:user"
             .into(),
@@ -29,19 +29,19 @@ pub(super) fn how_to_get(wall: &str) -> String {
         "ground" => "in a container, start that one with `--privileged`, or with \
             `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
             .into(),
-        _ if wall.starts_with("namespace:") => other_namespaces(wall),
-        _ if wall.starts_with("cgroup") => control_groups(),
+        _ if wall.starts_with("namespace:") => other_namespace_advice(wall),
+        _ if wall.starts_with("cgroup") => cgroup_advice(),
         _ => "Linux 5.15 or later; if this is one, its name and the reason belong in a bug report"
             .into(),
     }
 }
 
-fn setting(path: &str) -> Option<String> {
+fn read_setting(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-fn user_namespaces() -> String {
-    let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
+fn user_namespace_advice() -> String {
+    let is = |path: &str, value: &str| read_setting(path).as_deref() == Some(value);
     if is("/proc/sys/user/max_user_namespaces", "0") {
         return "`sysctl user.max_user_namespaces=28633`".into();
     }
@@ -58,17 +58,17 @@ fn user_namespaces() -> String {
         .into()
 }
 
-fn other_namespaces(wall: &str) -> String {
+fn other_namespace_advice(wall: &str) -> String {
     let kind = wall.trim_start_matches("namespace:");
     let file = if kind == "mount" { "mnt" } else { kind };
-    if setting(&format!("/proc/sys/user/max_{file}_namespaces")).as_deref() == Some("0") {
+    if read_setting(&format!("/proc/sys/user/max_{file}_namespaces")).as_deref() == Some("0") {
         return format!("`sysctl user.max_{file}_namespaces=28633`");
     }
     format!("first namespace:user; then a kernel with CONFIG_{}_NS", kind.to_uppercase())
 }
 
-fn landlock() -> String {
-    match setting("/sys/kernel/security/lsm") {
+fn landlock_advice() -> String {
+    match read_setting("/sys/kernel/security/lsm") {
         Some(active) if !active.split(',').any(|name| name == "landlock") => {
             format!("add landlock to the kernel parameter: `lsm=landlock,{active}`")
         }
@@ -76,8 +76,8 @@ fn landlock() -> String {
     }
 }
 
-fn control_groups() -> String {
-    let mounts = setting("/proc/self/mounts").unwrap_or_default();
+fn cgroup_advice() -> String {
+    let mounts = read_setting("/proc/self/mounts").unwrap_or_default();
     let has = |kind: &str| mounts.lines().any(|line| line.split(' ').nth(2) == Some(kind));
     if !has("cgroup") && !has("cgroup2") {
         return "`mount -t cgroup2 cgroup2 /sys/fs/cgroup`".into();
@@ -95,8 +95,8 @@ fn control_groups() -> String {
 }
 
 /// The kernel's release.
-pub(super) fn kernel() -> String {
-    setting("/proc/sys/kernel/osrelease").unwrap_or_default()
+pub(super) fn kernel_release() -> String {
+    read_setting("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
 /// What the strict profile can switch off of this host's speculation.
@@ -112,9 +112,11 @@ fn speculation_note(controls: [bool; 2]) -> String {
 }
 
 /// What is no wall, but good to know about this host.
-pub(super) fn notes() -> Vec<String> {
+pub(super) fn host_notes() -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(handler) = setting("/proc/sys/kernel/core_pattern").filter(|p| p.starts_with('|')) {
+    if let Some(handler) =
+        read_setting("/proc/sys/kernel/core_pattern").filter(|p| p.starts_with('|'))
+    {
         notes.push(format!(
             "core dumps are piped to {handler} on the host; sandboxes are limited so that it never \
              runs for them"

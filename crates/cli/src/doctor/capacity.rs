@@ -7,7 +7,7 @@
 use std::fs;
 
 use cloche_jail::rlimits::most_open_files;
-use cloche_model::Limits;
+use cloche_model::RunLimits;
 
 /// The share of the host's open files that one cell may take.
 const SHARE_OF_FILES: u64 = 20;
@@ -39,7 +39,7 @@ impl HostLimits {
     }
 
     /// A sentence for each that is too small for this many cells with these limits.
-    fn warnings(self, cells: u64, limits: &Limits) -> Vec<String> {
+    fn warnings(self, cells: u64, limits: &RunLimits) -> Vec<String> {
         let mut warnings = Vec::new();
         let pids = u64::from(limits.pids);
         let files = most_open_files(self.files).saturating_mul(pids);
@@ -80,7 +80,7 @@ fn last_number(text: &str) -> Option<u64> {
 }
 
 /// How many cells with these limits the memory of this host holds.
-fn cells_in_memory(limits: &Limits) -> Option<u64> {
+fn cells_in_memory(limits: &RunLimits) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
@@ -88,8 +88,8 @@ fn cells_in_memory(limits: &Limits) -> Option<u64> {
 }
 
 /// What this host's limits are too small for; by default for as many cells as its memory holds.
-pub(super) fn warnings(cells: Option<u64>) -> Vec<String> {
-    let limits = Limits::default();
+pub(super) fn capacity_warnings(cells: Option<u64>) -> Vec<String> {
+    let limits = RunLimits::default();
     let (Some(host), Some(cells)) =
         (HostLimits::read(), cells.or_else(|| cells_in_memory(&limits)))
     else {
@@ -111,7 +111,7 @@ mod tests {
     };
 
     fn warned(host: HostLimits, cells: u64) -> Vec<String> {
-        host.warnings(cells, &Limits::default())
+        host.warnings(cells, &RunLimits::default())
     }
 
     #[test]

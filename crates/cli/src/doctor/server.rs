@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use super::{
     advice,
-    walls::{State, Wall},
+    walls::{Wall, WallState},
 };
-use crate::identity::trial::{Attempt, ConfinedProcess};
+use crate::identity::trial::{ConfinedProcess, EscapeAttempt};
 
 /// The signal of a call that a filter does not allow.
 const SIGSYS: i32 = 31;
@@ -33,13 +33,13 @@ pub(super) struct ServerFindings {
     pub(super) why: Option<String>,
     /// What every guest has, whatever the spawner has.
     pub(super) guest_oom_score_adj: i32,
-    pub(super) attempts: Vec<Tried>,
+    pub(super) attempts: Vec<AttemptResult>,
 }
 
 /// One thing that was tried from inside.
 #[derive(Serialize)]
-pub(super) struct Tried {
-    pub(super) attempt: Attempt,
+pub(super) struct AttemptResult {
+    pub(super) attempt: EscapeAttempt,
     /// Whether it went as it must.
     pub(super) held: bool,
     /// What happened.
@@ -47,7 +47,7 @@ pub(super) struct Tried {
 }
 
 /// Tries everything.
-pub(super) fn examine() -> ServerFindings {
+pub(super) fn examine_server() -> ServerFindings {
     let mut findings = ServerFindings {
         process: None,
         why: None,
@@ -67,22 +67,22 @@ fn try_all(findings: &mut ServerFindings) -> io::Result<()> {
     let bait = place.path().join("bait");
     fs::write(&bait, "read\n")?;
     fs::set_permissions(&bait, Permissions::from_mode(0o644))?;
-    for attempt in Attempt::value_variants() {
-        let (said, killed) = run(*attempt, place.path(), &bait)?;
-        if *attempt == Attempt::Report {
+    for attempt in EscapeAttempt::value_variants() {
+        let (said, killed) = run_confined(*attempt, place.path(), &bait)?;
+        if *attempt == EscapeAttempt::Report {
             findings.process = Some(serde_json::from_str(&said)?);
             continue;
         }
         let done = said == "done" && !killed;
-        let held = done == (*attempt == Attempt::WriteInside);
+        let held = done == (*attempt == EscapeAttempt::WriteInside);
         let how = if killed { "killed (SIGSYS)".to_owned() } else { said };
-        findings.attempts.push(Tried { attempt: *attempt, held, how });
+        findings.attempts.push(AttemptResult { attempt: *attempt, held, how });
     }
     Ok(())
 }
 
 /// What a child said, and whether the filter ended it.
-fn run(attempt: Attempt, place: &Path, bait: &Path) -> io::Result<(String, bool)> {
+fn run_confined(attempt: EscapeAttempt, place: &Path, bait: &Path) -> io::Result<(String, bool)> {
     let name = attempt.to_possible_value().map(|value| value.get_name().to_owned());
     let output = Command::new("/proc/self/exe")
         .args(["__confined", &name.unwrap_or_default(), "--data-dir"])
@@ -99,32 +99,36 @@ fn run(attempt: Attempt, place: &Path, bait: &Path) -> io::Result<(String, bool)
 }
 
 /// The server's walls, as others are shown.
-pub(super) fn walls(findings: &ServerFindings) -> Vec<Wall> {
-    const WALLS: [(&str, &str, &[Attempt]); 5] = [
+pub(super) fn server_walls(findings: &ServerFindings) -> Vec<Wall> {
+    const WALLS: [(&str, &str, &[EscapeAttempt]); 5] = [
         (
             "server:user",
             "root's powers for a server that was broken into",
-            &[Attempt::BecomeRoot, Attempt::ReadShadow],
+            &[EscapeAttempt::BecomeRoot, EscapeAttempt::ReadShadow],
         ),
-        ("server:root", "reading the host's files through the server", &[Attempt::ReadOutside]),
+        (
+            "server:root",
+            "reading the host's files through the server",
+            &[EscapeAttempt::ReadOutside],
+        ),
         (
             "server:landlock",
             "writing outside the data directory",
-            &[Attempt::WriteOutside, Attempt::WriteDevice, Attempt::WriteInside],
+            &[EscapeAttempt::WriteOutside, EscapeAttempt::WriteDevice, EscapeAttempt::WriteInside],
         ),
         (
             "server:seccomp",
             "programs, processes and mounts from the server",
-            &[Attempt::Execute, Attempt::Fork, Attempt::Mount],
+            &[EscapeAttempt::Execute, EscapeAttempt::Fork, EscapeAttempt::Mount],
         ),
         (
             "packer:seccomp",
             "programs from a packer, which has capabilities",
-            &[Attempt::PackerExecute],
+            &[EscapeAttempt::PackerExecute],
         ),
     ];
     let missing = findings.process.as_ref().map(|process| process.missing.as_slice());
-    let judge = |(name, stops, attempts): (&'static str, &'static str, &[Attempt])| {
+    let judge = |(name, stops, attempts): (&'static str, &'static str, &[EscapeAttempt])| {
         let said = missing.unwrap_or_default().iter().find(|(wall, _)| wall == name);
         let fell =
             findings.attempts.iter().find(|tried| !tried.held && attempts.contains(&tried.attempt));
@@ -132,7 +136,7 @@ pub(super) fn walls(findings: &ServerFindings) -> Vec<Wall> {
             .map(|(_, why)| why.clone())
             .or_else(|| fell.map(|tried| format!("{:?}: {}", tried.attempt, tried.how)))
             .or_else(|| findings.why.clone());
-        let state = if why.is_some() { State::Missing } else { State::Present };
+        let state = if why.is_some() { WallState::Missing } else { WallState::Present };
         let how = why.is_some().then(|| advice::how_to_get(name));
         Wall { name, stops, state, why, how }
     };
@@ -140,7 +144,7 @@ pub(super) fn walls(findings: &ServerFindings) -> Vec<Wall> {
 }
 
 /// The same for people.
-pub(super) fn lines(findings: &ServerFindings) -> Vec<String> {
+pub(super) fn server_lines(findings: &ServerFindings) -> Vec<String> {
     let Some(process) = &findings.process else {
         let why = findings.why.as_deref().unwrap_or("no answer");
         return vec![format!("none     server             {why}")];

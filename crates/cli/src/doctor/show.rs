@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::{Findings, server, walls::State};
+use super::{HostFindings, server, walls::WallState};
 
 /// One JSON object.
-pub(super) fn json(findings: &Findings) {
+pub(super) fn print_json(findings: &HostFindings) {
     let mut text = serde_json::to_vec_pretty(findings).unwrap_or_default();
     text.push(b'\n');
     // A reader that has gone has had enough.
@@ -13,18 +13,18 @@ pub(super) fn json(findings: &Findings) {
 }
 
 /// A table, then languages, then what a server would say.
-pub(super) fn table(findings: &Findings) {
-    let _ = io::stdout().lock().write_all(text(findings).as_bytes());
+pub(super) fn print_table(findings: &HostFindings) {
+    let _ = io::stdout().lock().write_all(format_findings(findings).as_bytes());
 }
 
-fn text(findings: &Findings) -> String {
+fn format_findings(findings: &HostFindings) -> String {
     let who = if findings.root { "root" } else { "an ordinary user" };
     let mut lines = vec![format!("Linux {}, as {who}", findings.kernel), String::new()];
     for wall in &findings.walls {
         let mark = match wall.state {
-            State::Present => "ok     ",
-            State::Missing => "MISSING",
-            State::Unknown => "?      ",
+            WallState::Present => "ok     ",
+            WallState::Missing => "MISSING",
+            WallState::Unknown => "?      ",
         };
         lines.push(format!("{mark}  {:<18} {}", wall.name, wall.stops));
         let indented = |word: &str, text: &String| format!("         {word:>4}: {text}");
@@ -48,14 +48,14 @@ fn text(findings: &Findings) -> String {
         lines.push(format!("         {name:<18} {each}"));
     }
     lines.push(String::new());
-    lines.extend(server::lines(&findings.server));
+    lines.extend(server::server_lines(&findings.server));
     lines.push(String::new());
     lines.extend(findings.notes.iter().map(|note| format!("note: {note}")));
-    lines.push(verdict(findings));
+    lines.push(format_readiness(findings));
     lines.join("\n") + "\n"
 }
 
-fn verdict(findings: &Findings) -> String {
+fn format_readiness(findings: &HostFindings) -> String {
     let refuses = findings.serve.refuses.join(", ");
     match &findings.serve.flag {
         _ if findings.serve.refuses.is_empty() => "A server would start here.".to_owned(),

@@ -105,21 +105,21 @@ pub(crate) fn make_private(path: &Path, user: &ServerUser) -> Result<(), DataDir
     if euid != 0 && found.st_uid != euid {
         return Err(DataDirError::Owner { path: path.to_owned(), owner: found.st_uid });
     }
-    let walk = Walk { user, euid, top: found };
+    let walk = OwnershipWalk { user, euid, top: found };
     rustix::fs::fchmod(&top, Mode::RWXU).map_err(|errno| failed(errno.into()))?;
     if walk.changes_owner(&top, "layers/cache") {
         // As the user before unpacked them; a cache, so they are unpacked again.
         cloche_layers::remove_unpacked(&real.join("layers")).map_err(failed)?;
     }
-    walk.enter(&top, path, 0)?;
+    walk.walk_directory(&top, path, 0)?;
     // Last: as long as the directory is another's, the next start looks at all of it again.
-    walk.give(&top, &found).map_err(failed)
+    walk.chown_to_user(&top, &found).map_err(failed)
 }
 
 /// Whether a server can have been here before, or anything at all.
 fn check_ours(top: &OwnedFd, path: &Path) -> Result<(), DataDirError> {
     let failed = |source| DataDirError::Io { path: path.to_owned(), source };
-    let names = names(top).map_err(failed)?;
+    let names = entry_names(top).map_err(failed)?;
     let is_ours = names.iter().any(|name| OURS.contains(&name.to_bytes()));
     match names.first() {
         Some(found) if !is_ours => {
@@ -139,27 +139,32 @@ fn check_unused(real: &Path, path: &Path) -> Result<(), DataDirError> {
 }
 
 /// A walk through the directory.
-struct Walk<'a> {
+struct OwnershipWalk<'a> {
     user: &'a ServerUser,
     euid: u32,
     /// The directory itself, as it was found.
     top: Stat,
 }
 
-impl Walk<'_> {
-    fn enter(&self, directory: &OwnedFd, path: &Path, depth: usize) -> Result<(), DataDirError> {
+impl OwnershipWalk<'_> {
+    fn walk_directory(
+        &self,
+        directory: &OwnedFd,
+        path: &Path,
+        depth: usize,
+    ) -> Result<(), DataDirError> {
         let failed = |source| DataDirError::Io { path: path.to_owned(), source };
         if depth > DEEPEST {
             return Err(DataDirError::Depth(path.to_owned()));
         }
-        for name in names(directory).map_err(failed)? {
+        for name in entry_names(directory).map_err(failed)? {
             let path = path.join(name.to_string_lossy().as_ref());
-            self.visit(directory, &name, &path, depth)?;
+            self.visit_entry(directory, &name, &path, depth)?;
         }
         Ok(())
     }
 
-    fn visit(
+    fn visit_entry(
         &self,
         parent: &OwnedFd,
         name: &CStr,
@@ -182,9 +187,9 @@ impl Walk<'_> {
         let kind = FileType::from_raw_mode(found.st_mode);
         if kind == FileType::Directory {
             let directory = open_directory(parent, name).map_err(failed)?;
-            self.enter(&directory, path, depth + 1)?;
+            self.walk_directory(&directory, path, depth + 1)?;
         }
-        self.give(&file, &found).map_err(failed)?;
+        self.chown_to_user(&file, &found).map_err(failed)?;
         let private = found.st_mode & 0o7777 & if kind.is_dir() { 0o700 } else { 0o600 };
         let is_plain = kind.is_dir() || kind.is_file();
         if depth < PRIVATE_LEVELS && is_plain && found.st_mode & 0o7777 != private {
@@ -210,7 +215,7 @@ impl Walk<'_> {
     }
 
     /// Gives a file to the server's user, if it becomes another.
-    fn give(&self, file: &OwnedFd, found: &Stat) -> io::Result<()> {
+    fn chown_to_user(&self, file: &OwnedFd, found: &Stat) -> io::Result<()> {
         let ServerUser::Become { uid, gid, .. } = *self.user else { return Ok(()) };
         if (found.st_uid, found.st_gid) == (uid, gid) {
             return Ok(());
@@ -238,7 +243,7 @@ fn set_mode(parent: &OwnedFd, name: &CStr, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?)
 }
 
-fn names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
+fn entry_names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let name = entry?.file_name().to_owned();

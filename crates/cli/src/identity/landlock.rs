@@ -23,7 +23,7 @@ const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
 
 /// Puts this thread, and all that come from it, under the rules; or says why this kernel cannot.
-pub(super) fn restrict(
+pub(super) fn restrict_access(
     reads: &[PathBuf],
     data_dir: Option<&Path>,
     governs_reads: bool,
@@ -37,10 +37,15 @@ pub(super) fn restrict(
         _ => (1 << 16) - 1,
     };
     let files = if governs_reads { governed } else { governed & !READ_FILE };
-    enforce(version, files, reads, data_dir).map_err(|error| error.to_string())
+    enforce_ruleset(version, files, reads, data_dir).map_err(|error| error.to_string())
 }
 
-fn enforce(version: u32, files: u64, reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()> {
+fn enforce_ruleset(
+    version: u32,
+    files: u64,
+    reads: &[PathBuf],
+    data_dir: Option<&Path>,
+) -> io::Result<()> {
     // From version 6 on: no abstract sockets and no signals to processes outside.
     let (scoped, size) = match version {
         0..=3 => (0, 8),
@@ -48,33 +53,33 @@ fn enforce(version: u32, files: u64, reads: &[PathBuf], data_dir: Option<&Path>)
         _ => (0b11, 24),
     };
     let ruleset = LandlockRuleset { files, network: 0, scoped };
-    let rules = sys::owned(sys::landlock_create(&ruleset, size).map_err(os)?);
+    let rules = sys::into_owned_fd(sys::landlock_create(&ruleset, size).map_err(errno_to_io)?);
     for path in reads {
         // What is not there need not be read.
         if let Ok(place) = File::open(path) {
             let wanted = if place.metadata()?.is_dir() { READ_FILE | READ_DIR } else { READ_FILE };
-            allow(&rules, &place, wanted & files)?;
+            allow_path(&rules, &place, wanted & files)?;
         }
     }
     for device in ["/dev/null", "/dev/urandom"] {
         let wanted = if device == "/dev/null" { WRITE_FILE | TRUNCATE } else { 0 };
-        allow(&rules, &File::open(device)?, (wanted | READ_FILE) & files)?;
+        allow_path(&rules, &File::open(device)?, (wanted | READ_FILE) & files)?;
     }
     if let Some(data_dir) = data_dir {
         // Whiteouts of layers are character devices, so those can be made; the filter knows which.
         let never = EXECUTE | MAKE_SOCK | MAKE_BLOCK | IOCTL_DEV;
-        allow(&rules, &File::open(data_dir)?, files & !never)?;
+        allow_path(&rules, &File::open(data_dir)?, files & !never)?;
     }
-    sys::landlock_restrict(rules.as_raw_fd()).map_err(os)
+    sys::landlock_restrict(rules.as_raw_fd()).map_err(errno_to_io)
 }
 
-fn allow(rules: &OwnedFd, place: &File, access: u64) -> io::Result<()> {
+fn allow_path(rules: &OwnedFd, place: &File, access: u64) -> io::Result<()> {
     if access == 0 {
         return Ok(());
     }
-    sys::landlock_allow(rules.as_raw_fd(), place.as_raw_fd(), access).map_err(os)
+    sys::landlock_allow(rules.as_raw_fd(), place.as_raw_fd(), access).map_err(errno_to_io)
 }
 
-fn os(errno: Errno) -> io::Error {
+fn errno_to_io(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
 }

@@ -31,7 +31,7 @@ const STAGE: &str = "/tmp";
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
 /// A part of the host, held open, and where it goes.
-struct Part {
+struct RootPart {
     path: PathBuf,
     tree: OwnedFd,
     is_directory: bool,
@@ -40,12 +40,12 @@ struct Part {
 
 /// Leaves the host's mounts for a root that holds these parts. After an error everything is as
 /// visible as before.
-pub(super) fn enter(reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()> {
+pub(super) fn enter_private_root(reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()> {
     let is_root = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
     if !is_root {
         enter_user_namespace()?;
     }
-    mount(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
+    mount_at(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
     let mut parts = Vec::new();
     let mut links = Vec::new();
     for path in reads.iter().map(PathBuf::as_path).chain(DEVICES.map(Path::new)) {
@@ -54,35 +54,35 @@ pub(super) fn enter(reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()
             Ok(target) if path.parent() == Some(Path::new("/")) => {
                 links.push((path.to_owned(), target));
             }
-            _ => parts.extend(Part::open(path, false)),
+            _ => parts.extend(RootPart::open(path, false)),
         }
     }
     if let Some(data_dir) = data_dir {
-        parts.push(Part::open(data_dir, true)?);
+        parts.push(RootPart::open(data_dir, true)?);
     }
     // Outer directories first, or they would cover what lies in them.
     parts.sort_by_key(|part| part.path.components().count());
     let umask = rustix::process::umask(Mode::WGRP | Mode::WOTH);
-    let built = build(&parts, &links);
+    let built = build_root(&parts, &links);
     rustix::process::umask(umask);
     if let Err(error) = built {
         let _ = rustix::mount::unmount(STAGE, rustix::mount::UnmountFlags::DETACH);
         return Err(error);
     }
     std::env::set_current_dir(STAGE)?;
-    sys::pivot_here().map_err(os)?;
-    mount(c"", Path::new("/"), c"", REMOUNT | READ_ONLY | NOSUID_NODEV, c"")?;
+    sys::pivot_to_current_dir().map_err(errno_to_io)?;
+    mount_at(c"", Path::new("/"), c"", REMOUNT | READ_ONLY | NOSUID_NODEV, c"")?;
     std::env::set_current_dir(data_dir.unwrap_or(Path::new("/")))
 }
 
-fn build(parts: &[Part], links: &[(PathBuf, PathBuf)]) -> io::Result<()> {
+fn build_root(parts: &[RootPart], links: &[(PathBuf, PathBuf)]) -> io::Result<()> {
     let root = Path::new(STAGE);
-    mount(c"cloche", root, c"tmpfs", NOSUID_NODEV, c"mode=755,size=1m")?;
+    mount_at(c"cloche", root, c"tmpfs", NOSUID_NODEV, c"mode=755,size=1m")?;
     for (path, target) in links {
-        symlink(target, inside(path))?;
+        symlink(target, path_in_stage(path))?;
     }
     for part in parts {
-        let place = inside(&part.path);
+        let place = path_in_stage(&part.path);
         match part.is_directory {
             true => fs::create_dir_all(&place)?,
             false => {
@@ -95,11 +95,11 @@ fn build(parts: &[Part], links: &[(PathBuf, PathBuf)]) -> io::Result<()> {
         if part.path == Path::new("/proc") && mount_own_proc(&place).is_ok() {
             continue;
         }
-        sys::attach_mount(part.tree.as_raw_fd(), &text(&place)).map_err(os)?;
+        sys::attach_mount(part.tree.as_raw_fd(), &to_c_path(&place)).map_err(errno_to_io)?;
         if !part.writable && part.is_directory {
             // Refused where the host's own flags must stay; modes and Landlock forbid writing anyway.
             let flags = REMOUNT_BIND | READ_ONLY | NOSUID_NODEV;
-            let _ = mount(c"", &place, c"", flags, c"");
+            let _ = mount_at(c"", &place, c"", flags, c"");
         }
     }
     Ok(())
@@ -107,45 +107,45 @@ fn build(parts: &[Part], links: &[(PathBuf, PathBuf)]) -> io::Result<()> {
 
 /// A view of `/proc` in which processes of other users do not exist. Only root may make one.
 fn mount_own_proc(place: &Path) -> io::Result<()> {
-    mount(c"proc", place, c"proc", NOSUID_NODEV | NOEXEC, c"hidepid=2")
+    mount_at(c"proc", place, c"proc", NOSUID_NODEV | NOEXEC, c"hidepid=2")
 }
 
 /// As an ordinary user: mounts are ours to change in a user namespace, where we stay who we are.
 fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::unshare(NEW_USER | NEW_MOUNT).map_err(os)?;
+    sys::unshare(NEW_USER | NEW_MOUNT).map_err(errno_to_io)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
-impl Part {
+impl RootPart {
     fn open(path: &Path, writable: bool) -> io::Result<Self> {
         let is_directory = fs::metadata(path)?.is_dir();
-        let tree = sys::owned(sys::open_tree(&text(path)).map_err(os)?);
+        let tree = sys::into_owned_fd(sys::open_tree(&to_c_path(path)).map_err(errno_to_io)?);
         Ok(Self { path: path.to_owned(), tree, is_directory, writable })
     }
 }
 
 /// Where a path of the host's is in the root that is being built.
-fn inside(path: &Path) -> PathBuf {
+fn path_in_stage(path: &Path) -> PathBuf {
     Path::new(STAGE).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn mount(
+fn mount_at(
     source: &std::ffi::CStr,
     target: &Path,
     kind: &std::ffi::CStr,
     flags: u64,
     data: &std::ffi::CStr,
 ) -> io::Result<()> {
-    sys::mount(source, &text(target), kind, flags, data).map_err(os)
+    sys::mount(source, &to_c_path(target), kind, flags, data).map_err(errno_to_io)
 }
 
-fn text(path: &Path) -> CString {
+fn to_c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-fn os(errno: Errno) -> io::Error {
+fn errno_to_io(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
 }

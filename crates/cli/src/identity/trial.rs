@@ -13,17 +13,17 @@ use std::{
 use clap::{Args, ValueEnum};
 use cloche_jail::{
     seccomp,
-    sys::{self, Prctl},
+    sys::{self, PrctlOption},
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Missing, Needs, ServerUser, build_walls, make_private, protect_from_oom};
+use super::{Missing, ServerNeeds, ServerUser, build_walls, make_private, protect_from_oom};
 use crate::serve::Failure;
 
 /// What is tried from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Attempt {
+pub(crate) enum EscapeAttempt {
     /// Nothing: says what the process is.
     Report,
     /// Reading the host's passwords.
@@ -51,7 +51,7 @@ pub(crate) enum Attempt {
 /// What the hidden command takes.
 #[derive(Args)]
 pub(crate) struct TrialArguments {
-    attempt: Attempt,
+    attempt: EscapeAttempt,
     #[arg(long)]
     data_dir: PathBuf,
     /// A file outside that everybody can read.
@@ -81,62 +81,73 @@ pub(crate) struct ConfinedProcess {
 
 /// Confines this process and tries.
 pub(crate) fn main(arguments: &TrialArguments) -> ExitCode {
-    match attempt(arguments) {
+    match confine_and_try(arguments) {
         Ok(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::SUCCESS
         }
         Err(error) => {
-            crate::complain(&*error);
+            crate::print_error(&*error);
             ExitCode::FAILURE
         }
     }
 }
 
 #[expect(clippy::print_stdout, reason = "this is what the doctor reads")]
-fn say(text: &str) {
+fn print_line(text: &str) {
     println!("{text}");
 }
 
-fn attempt(arguments: &TrialArguments) -> Result<String, Failure> {
-    if arguments.attempt == Attempt::PackerExecute {
-        sys::prctl(Prctl::NoNewPrivs, 1).map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
-        sys::seccomp_logged(seccomp::packer_filter())
+fn confine_and_try(arguments: &TrialArguments) -> Result<String, Failure> {
+    if arguments.attempt == EscapeAttempt::PackerExecute {
+        sys::prctl(PrctlOption::NoNewPrivs, 1)
             .map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
-        return Ok(answer(execute()));
+        sys::install_logged_seccomp(seccomp::packer_filter())
+            .map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        return Ok(describe_result(exec_self()));
     }
     let user = ServerUser::choose(None)?;
     super::set_private_umask();
     make_private(&arguments.data_dir, &user)?;
     protect_from_oom();
     let data_dir = Some(arguments.data_dir.clone());
-    let needs = Needs { data_dir, reads: Vec::new(), runs_cells: true };
+    let needs = ServerNeeds { data_dir, reads: Vec::new(), runs_cells: true };
     let missing = build_walls(&user, &needs)?;
     let refused = |errno: sys::Errno| io::Error::from_raw_os_error(errno.0);
     Ok(match arguments.attempt {
-        Attempt::Report => serde_json::to_string(&report(&user, missing, &arguments.data_dir)?)?,
-        Attempt::ReadShadow => answer(fs::read("/etc/shadow").map(drop)),
-        Attempt::ReadOutside => answer(fs::read(&arguments.bait).map(drop)),
-        Attempt::WriteOutside => answer(fs::write(arguments.bait.with_extension("new"), "")),
-        Attempt::WriteDevice => answer(fs::File::options().write(true).open("/dev/zero").map(drop)),
-        Attempt::WriteInside => answer(fs::write(arguments.data_dir.join("written"), "")),
-        Attempt::Execute | Attempt::PackerExecute => answer(execute()),
-        Attempt::Fork => answer(sys::fork().map(drop).map_err(refused)),
-        Attempt::Mount => answer(sys::mount(c"t", c"/", c"tmpfs", 0, c"").map_err(refused)),
-        Attempt::BecomeRoot => answer(sys::become_user(0, 0, true).map_err(refused)),
+        EscapeAttempt::Report => {
+            serde_json::to_string(&report_process(&user, missing, &arguments.data_dir)?)?
+        }
+        EscapeAttempt::ReadShadow => describe_result(fs::read("/etc/shadow").map(drop)),
+        EscapeAttempt::ReadOutside => describe_result(fs::read(&arguments.bait).map(drop)),
+        EscapeAttempt::WriteOutside => {
+            describe_result(fs::write(arguments.bait.with_extension("new"), ""))
+        }
+        EscapeAttempt::WriteDevice => {
+            describe_result(fs::File::options().write(true).open("/dev/zero").map(drop))
+        }
+        EscapeAttempt::WriteInside => {
+            describe_result(fs::write(arguments.data_dir.join("written"), ""))
+        }
+        EscapeAttempt::Execute | EscapeAttempt::PackerExecute => describe_result(exec_self()),
+        EscapeAttempt::Fork => describe_result(sys::fork().map(drop).map_err(refused)),
+        EscapeAttempt::Mount => {
+            describe_result(sys::mount(c"t", c"/", c"tmpfs", 0, c"").map_err(refused))
+        }
+        EscapeAttempt::BecomeRoot => describe_result(sys::become_user(0, 0, true).map_err(refused)),
     })
 }
 
-fn execute() -> io::Result<()> {
+fn exec_self() -> io::Result<()> {
     Err(Command::new("/proc/self/exe").arg("--version").exec())
 }
 
 /// `done`, or the reason why not.
-fn answer(tried: io::Result<()>) -> String {
+fn describe_result(tried: io::Result<()>) -> String {
     tried.map_or_else(|error| error.to_string(), |()| "done".to_owned())
 }
 
-fn report(
+fn report_process(
     user: &ServerUser,
     missing: Vec<Missing>,
     data_dir: &Path,

@@ -50,7 +50,7 @@ pub(crate) enum UserError {
 }
 
 /// What is known of users on this host.
-struct Accounts {
+struct HostAccounts {
     passwd: String,
     group: String,
     uid_map: String,
@@ -61,7 +61,7 @@ impl ServerUser {
     /// The user for this start.
     pub(crate) fn choose(asked: Option<&str>) -> Result<Self, UserError> {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let accounts = Accounts {
+        let accounts = HostAccounts {
             passwd: read("/etc/passwd"),
             group: read("/etc/group"),
             uid_map: read("/proc/self/uid_map"),
@@ -79,13 +79,13 @@ impl ServerUser {
 }
 
 fn choose_among(
-    accounts: &Accounts,
+    accounts: &HostAccounts,
     asked: Option<&str>,
     euid: u32,
 ) -> Result<ServerUser, UserError> {
-    let Some(asked) = asked else { return usual(accounts, euid) };
+    let Some(asked) = asked else { return choose_default(accounts, euid) };
     let (uid, gid, name) =
-        accounts.find(asked).ok_or_else(|| UserError::Unknown(asked.to_owned()))?;
+        accounts.find_user(asked).ok_or_else(|| UserError::Unknown(asked.to_owned()))?;
     if euid != 0 {
         return if uid == euid {
             Ok(ServerUser::Keep { uid })
@@ -99,28 +99,28 @@ fn choose_among(
     if uid >= FIRST_GUEST || gid >= FIRST_GUEST {
         return Err(UserError::Guest(asked.to_owned()));
     }
-    if !accounts.maps(uid, gid) {
+    if !accounts.maps_ids(uid, gid) {
         return Err(UserError::NotMapped(asked.to_owned()));
     }
     Ok(ServerUser::Become { uid, gid, name })
 }
 
-fn usual(accounts: &Accounts, euid: u32) -> Result<ServerUser, UserError> {
+fn choose_default(accounts: &HostAccounts, euid: u32) -> Result<ServerUser, UserError> {
     if euid != 0 {
         return Ok(ServerUser::Keep { uid: euid });
     }
-    if let Some((uid, gid, name)) = accounts.find(USUAL_NAME)
+    if let Some((uid, gid, name)) = accounts.find_user(USUAL_NAME)
         && uid != 0
         && gid != 0
-        && accounts.maps(uid, gid)
+        && accounts.maps_ids(uid, gid)
     {
         return Ok(ServerUser::Become { uid, gid, name });
     }
-    if !accounts.maps(UNASSIGNED, UNASSIGNED) {
+    if !accounts.maps_ids(UNASSIGNED, UNASSIGNED) {
         // Root of a user namespace with one id: an ordinary user by another name.
         return Ok(ServerUser::Keep { uid: euid });
     }
-    let has = |text: &str| lines(text).any(|line| line.get(2) == Some(&"65529"));
+    let has = |text: &str| split_account_lines(text).any(|line| line.get(2) == Some(&"65529"));
     if has(&accounts.passwd) || has(&accounts.group) {
         return Err(UserError::Taken);
     }
@@ -128,19 +128,19 @@ fn usual(accounts: &Accounts, euid: u32) -> Result<ServerUser, UserError> {
 }
 
 /// The lines of a file of accounts, cut into their fields.
-fn lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
+fn split_account_lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().map(|line| line.split(':').collect())
 }
 
-impl Accounts {
+impl HostAccounts {
     /// `NAME`, `UID`, `NAME:GROUP` or `UID:GID`: user, group and name.
-    fn find(&self, asked: &str) -> Option<(u32, u32, Option<String>)> {
+    fn find_user(&self, asked: &str) -> Option<(u32, u32, Option<String>)> {
         let (user, group) = match asked.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (asked, None),
         };
         let number = user.parse::<u32>().ok();
-        let known = lines(&self.passwd).find(|line| match number {
+        let known = split_account_lines(&self.passwd).find(|line| match number {
             Some(_) => line.get(2) == Some(&user),
             None => line.first() == Some(&user),
         });
@@ -155,12 +155,12 @@ impl Accounts {
     }
 
     fn group_id(&self, group: &str) -> Option<u32> {
-        let named = || lines(&self.group).find(|line| line.first() == Some(&group));
+        let named = || split_account_lines(&self.group).find(|line| line.first() == Some(&group));
         group.parse().ok().or_else(|| named()?.get(2)?.parse().ok())
     }
 
     /// Whether this user namespace has both ids.
-    fn maps(&self, uid: u32, gid: u32) -> bool {
+    fn maps_ids(&self, uid: u32, gid: u32) -> bool {
         let has = |map: &str, id: u32| {
             map.lines().any(|line| {
                 let mut words = line.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -178,9 +178,9 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn accounts(passwd: &str) -> Accounts {
+    fn accounts(passwd: &str) -> HostAccounts {
         let all = "         0          0 4294967295\n".to_owned();
-        Accounts {
+        HostAccounts {
             passwd: format!("root:x:0:0:root:/root:/bin/sh\nweb:x:33:34::/:/bin/sh\n{passwd}"),
             group: "root:x:0:\nstaff:x:50:\n".to_owned(),
             uid_map: all.clone(),
@@ -232,8 +232,11 @@ mod tests {
         assert_eq!(choose_among(&host, Some("web"), 33), Ok(ServerUser::Keep { uid: 33 }));
         let refused = Err(UserError::NotRoot("web".to_owned()));
         assert_eq!(choose_among(&host, Some("web"), 1000), refused);
-        let one_id =
-            Accounts { uid_map: "0 1000 1\n".into(), gid_map: "0 1000 1\n".into(), ..accounts("") };
+        let one_id = HostAccounts {
+            uid_map: "0 1000 1\n".into(),
+            gid_map: "0 1000 1\n".into(),
+            ..accounts("")
+        };
         assert_eq!(choose_among(&one_id, None, 0), Ok(ServerUser::Keep { uid: 0 }));
     }
 }

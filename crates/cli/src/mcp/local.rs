@@ -9,17 +9,17 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::{Caller, Engine, EngineConfig, GateChange, Local, TeamChange};
-use cloche_executor::{Config, Executor, PoolSettings, spawner::Process};
+use cloche_engine::{Caller, Engine, EngineConfig, GateChange, LocalDispatcher, TeamChange};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, spawner::SpawnerProcess};
 use cloche_gateway::{McpConfig, serve_mcp};
-use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
+use cloche_layers::{LayerBounds, Layers, LayersConfig, StoreConfig};
 use cloche_model::{ByteSize, ToolPolicy};
 use tokio::{
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
 };
 
-use super::{Failure, McpArguments, nobody_reads, state_directory};
+use super::{Failure, McpArguments, state_directory, wait_for_closed_stdout};
 use crate::serve::{secret_key_from_environment, warm_up};
 
 /// How long running code may go on once the client has left.
@@ -37,14 +37,14 @@ enum LocalError {
 }
 
 /// Where this engine keeps what it keeps. A temporary one is removed at the end.
-struct Place {
+struct McpStateDir {
     path: PathBuf,
     temporary: bool,
     /// Ours from before the engine opens until we end.
     _claim: Option<File>,
 }
 
-impl Drop for Place {
+impl Drop for McpStateDir {
     fn drop(&mut self) {
         if self.temporary
             && let Err(error) = std::fs::remove_dir_all(&self.path)
@@ -55,45 +55,45 @@ impl Drop for Place {
 }
 
 /// Serves the client at standard input and output.
-pub(super) fn serve(arguments: McpArguments) -> Result<(), Failure> {
+pub(super) fn serve_stdio(arguments: McpArguments) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    let place = choose(arguments.data_dir)?;
-    let mut config = Config::with_program(env::current_exe()?);
+    let place = choose_state_dir(arguments.data_dir)?;
+    let mut config = ExecutorConfig::with_program(env::current_exe()?);
     let unpacked = std::path::absolute(place.path.join("layers/cache"))?;
     DirBuilder::new().recursive(true).mode(0o700).create(&unpacked)?;
     config.unpacked_layers = Some(unpacked);
     config.allow_missing = arguments.allow_missing;
     config.pool = Some(PoolSettings { floor: 1, ceiling: 4, ..PoolSettings::default() });
-    let process = Process::start(&config)?;
-    cloche_jail::privileges::drop_all()?;
+    let process = SpawnerProcess::start(&config)?;
+    cloche_jail::privileges::drop_all_capabilities()?;
     let runtime = Runtime::new()?;
     let policy = if arguments.ask { ToolPolicy::Ask } else { ToolPolicy::Allow };
-    let ended = runtime.block_on(converse(process, config, (place, policy)));
+    let ended = runtime.block_on(serve_client(process, config, (place, policy)));
     // A read of standard input may still wait for a line that never comes.
     runtime.shutdown_background();
     ended
 }
 
-async fn converse(
-    process: Process,
-    config: Config,
-    (place, policy): (Place, ToolPolicy),
+async fn serve_client(
+    process: SpawnerProcess,
+    config: ExecutorConfig,
+    (place, policy): (McpStateDir, ToolPolicy),
 ) -> Result<(), Failure> {
     let layers = Layers::open(LayersConfig {
         dir: place.path.join("layers"),
         store: StoreConfig::Local,
         cache_bytes: CACHE,
-        bounds: Bounds::default(),
+        bounds: LayerBounds::default(),
     })
     .await?;
-    let config = Config { layers: Some(layers.clone()), ..config };
-    let executor = Executor::attach(process, config).await?;
+    let config = ExecutorConfig { layers: Some(layers.clone()), ..config };
+    let executor = Executor::with_spawner(process, config).await?;
     let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
     config.secret_key = secret_key_from_environment();
     config.homes.layers = Some(layers);
-    let local = Arc::new(Local::new(executor.clone()));
+    let local = Arc::new(LocalDispatcher::new(executor.clone()));
     let engine = Engine::open(&place.path, config, local).await?;
-    let caller = caller(&engine, &place.path).await?;
+    let caller = find_owner(&engine, &place.path).await?;
     open_gates(&engine, &caller, policy).await?;
     warm_up(&engine, &executor).await?;
     let pipe = (tokio::io::stdin(), tokio::io::stdout());
@@ -104,7 +104,7 @@ async fn converse(
         ended = conversation => ended,
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
-        () = nobody_reads() => Ok(()),
+        () = wait_for_closed_stdout() => Ok(()),
     };
     engine.shutdown().await;
     executor.stop().await;
@@ -114,21 +114,21 @@ async fn converse(
 
 /// The directory that was named, else the user's own, else one that nobody else has: several
 /// clients may each start a server, and only one can have the user's.
-fn choose(named: Option<PathBuf>) -> Result<Place, LocalError> {
+fn choose_state_dir(named: Option<PathBuf>) -> Result<McpStateDir, LocalError> {
     if let Some(path) = named {
-        return Ok(Place { path, temporary: false, _claim: None });
+        return Ok(McpStateDir { path, temporary: false, _claim: None });
     }
     if let Some(path) = state_directory()
-        && let Some(claim) = claim(&path)
+        && let Some(claim) = claim_directory(&path)
     {
-        return Ok(Place { path, temporary: false, _claim: Some(claim) });
+        return Ok(McpStateDir { path, temporary: false, _claim: Some(claim) });
     }
     tracing::info!("threads are kept only until the client leaves");
-    temporary()
+    make_temporary_dir()
 }
 
 /// Takes the user's directory, unless another client has it.
-fn claim(path: &Path) -> Option<File> {
+fn claim_directory(path: &Path) -> Option<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).ok()?;
     let claim = File::create(path.join("client.lock")).ok()?;
     claim.try_lock().ok()?;
@@ -136,18 +136,18 @@ fn claim(path: &Path) -> Option<File> {
 }
 
 /// A directory that only we can read and that nobody could have made before us.
-fn temporary() -> Result<Place, LocalError> {
+fn make_temporary_dir() -> Result<McpStateDir, LocalError> {
     let path = env::temp_dir().join(format!("cloche-mcp-{}", std::process::id()));
     let made = DirBuilder::new().mode(0o700).create(&path);
     made.map_err(|error| LocalError::Temporary(env::temp_dir(), error))?;
-    Ok(Place { path, temporary: true, _claim: None })
+    Ok(McpStateDir { path, temporary: true, _claim: None })
 }
 
 /// Whoever started us is the owner of the directory.
-async fn caller(engine: &Engine, directory: &Path) -> Result<Caller, Failure> {
-    let made = engine.bootstrap(directory, "stdio:").await?;
+async fn find_owner(engine: &Engine, directory: &Path) -> Result<Caller, Failure> {
+    let made = engine.ensure_bootstrap(directory, "stdio:").await?;
     let bootstrap = made.ok_or_else(|| LocalError::NoKey(directory.to_owned()))?;
-    Ok(engine.caller(bootstrap.api_key.reveal()).await?)
+    Ok(engine.find_caller(bootstrap.api_key.reveal()).await?)
 }
 
 /// Starting this is the opt-in; the gate stays in its place and is told so.

@@ -13,7 +13,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{events::Events, nobody_reads, remote::Remote};
+use super::{endpoint::McpEndpoint, sse_decoder::SseDecoder, wait_for_closed_stdout};
 
 const SESSION: &str = "mcp-session-id";
 const VERSION: &str = "mcp-protocol-version";
@@ -25,16 +25,16 @@ const ANSWER: usize = 64 << 20;
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The conversation as far as the transport has to remember it.
-struct Proxy {
-    remote: Remote,
+struct McpProxy {
+    remote: McpEndpoint,
     output: Mutex<Stdout>,
-    session: Mutex<Session>,
-    questions: Mutex<Questions>,
+    session: Mutex<ProxySession>,
+    questions: Mutex<ServerQuestions>,
 }
 
 /// What the server has asked of the client.
 #[derive(Default)]
-struct Questions {
+struct ServerQuestions {
     /// Ids that wait for an answer.
     open: Vec<Value>,
     /// The client has left, and answers nothing any more.
@@ -42,7 +42,7 @@ struct Questions {
 }
 
 #[derive(Clone, Default)]
-struct Session {
+struct ProxySession {
     id: Option<String>,
     version: Option<String>,
     /// What the client began with, to begin again when the server has forgotten us.
@@ -50,8 +50,8 @@ struct Session {
 }
 
 /// Passes messages on until standard input is closed and everything is answered.
-pub(super) async fn run(remote: Remote) -> io::Result<()> {
-    let proxy = Arc::new(Proxy {
+pub(super) async fn run_proxy(remote: McpEndpoint) -> io::Result<()> {
+    let proxy = Arc::new(McpProxy {
         remote,
         output: Mutex::new(tokio::io::stdout()),
         session: Mutex::default(),
@@ -64,21 +64,21 @@ pub(super) async fn run(remote: Remote) -> io::Result<()> {
             continue;
         }
         let Ok(message) = serde_json::from_slice::<Value>(&line) else {
-            proxy.refuse(&Value::Null, -32700, "this line is not JSON").await;
+            proxy.answer_error(&Value::Null, -32700, "this line is not JSON").await;
             continue;
         };
         waiting.retain(|_, task| !task.is_finished());
-        proxy.take(message, &mut waiting).await;
+        proxy.take_message(message, &mut waiting).await;
     }
     tokio::select! {
         () = proxy.answer_the_rest(waiting) => {}
-        () = nobody_reads() => {}
+        () = wait_for_closed_stdout() => {}
     }
-    let _ = tokio::time::timeout(FAREWELL, proxy.leave()).await;
+    let _ = tokio::time::timeout(FAREWELL, proxy.end_session()).await;
     Ok(())
 }
 
-impl Proxy {
+impl McpProxy {
     /// Waits for the answers to what the client asked before it closed its end. What the server asks
     /// of it meanwhile cannot be answered any more, and the server is told.
     async fn answer_the_rest(&self, waiting: HashMap<String, JoinHandle<()>>) {
@@ -87,7 +87,7 @@ impl Proxy {
         let open = std::mem::take(&mut questions.open);
         drop(questions);
         for id in open {
-            self.has_left(id).await;
+            self.answer_client_left(id).await;
         }
         for task in waiting.into_values() {
             // One that was given up has no answer.
@@ -106,19 +106,23 @@ impl Proxy {
             return true;
         }
         drop(questions);
-        self.has_left(value["id"].clone()).await;
+        self.answer_client_left(value["id"].clone()).await;
         false
     }
 
-    async fn has_left(&self, id: Value) {
+    async fn answer_client_left(&self, id: Value) {
         let error = json!({"code": -32603, "message": "the client has left"});
         let answer = json!({"jsonrpc": "2.0", "id": id, "error": error});
-        if let Err(error) = self.deliver(&answer).await {
+        if let Err(error) = self.deliver_message(&answer).await {
             tracing::warn!(%error, "the server was not told that the client has left");
         }
     }
 
-    async fn take(self: &Arc<Self>, message: Value, waiting: &mut HashMap<String, JoinHandle<()>>) {
+    async fn take_message(
+        self: &Arc<Self>,
+        message: Value,
+        waiting: &mut HashMap<String, JoinHandle<()>>,
+    ) {
         let in_session = self.session.lock().await.id.is_some();
         // Over HTTP, who no longer wants an answer of the newer versions hangs up.
         if !in_session && message["method"] == "notifications/cancelled" {
@@ -134,49 +138,55 @@ impl Proxy {
         let proxy = Arc::clone(self);
         if message["method"] == "initialize" {
             // Whatever comes next needs the session.
-            proxy.exchange(message).await;
+            proxy.exchange_message(message).await;
         } else if in_session {
             // In order until the server has it; the answer may come when it likes.
-            match proxy.deliver(&message).await {
+            match proxy.deliver_message(&message).await {
                 Ok(answer) => {
-                    let task = tokio::spawn(async move { proxy.relay(&message, answer).await });
+                    let task =
+                        tokio::spawn(async move { proxy.relay_answer(&message, answer).await });
                     waiting.insert(id.to_string(), task);
                 }
-                Err(error) => proxy.unreachable(&message, &error).await,
+                Err(error) => proxy.report_unreachable(&message, &error).await,
             }
         } else {
-            let task = tokio::spawn(async move { proxy.exchange(message).await });
+            let task = tokio::spawn(async move { proxy.exchange_message(message).await });
             waiting.insert(id.to_string(), task);
         }
     }
 
-    async fn exchange(&self, message: Value) {
-        match self.deliver(&message).await {
-            Ok(answer) => self.relay(&message, answer).await,
-            Err(error) => self.unreachable(&message, &error).await,
+    async fn exchange_message(&self, message: Value) {
+        match self.deliver_message(&message).await {
+            Ok(answer) => self.relay_answer(&message, answer).await,
+            Err(error) => self.report_unreachable(&message, &error).await,
         }
     }
 
     /// Sends a message; begins anew if the server has forgotten the session.
-    async fn deliver(&self, message: &Value) -> io::Result<Response<Incoming>> {
+    async fn deliver_message(&self, message: &Value) -> io::Result<Response<Incoming>> {
         let session = self.session.lock().await.clone();
-        let answer = self.post(message, &session).await?;
+        let answer = self.post_message(message, &session).await?;
         if answer.status() != StatusCode::NOT_FOUND || session.id.is_none() {
             return Ok(answer);
         }
         let Some(beginning) = session.beginning else { return Ok(answer) };
-        let again = Session { beginning: Some(beginning.clone()), ..Session::default() };
-        let begun = self.post(&beginning, &again).await?;
-        let renewed = Session { id: text(&begun, SESSION), version: session.version, ..again };
+        let again = ProxySession { beginning: Some(beginning.clone()), ..ProxySession::default() };
+        let begun = self.post_message(&beginning, &again).await?;
+        let renewed =
+            ProxySession { id: header_text(&begun, SESSION), version: session.version, ..again };
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        self.post(&initialized, &renewed).await?;
+        self.post_message(&initialized, &renewed).await?;
         *self.session.lock().await = renewed.clone();
-        self.post(message, &renewed).await
+        self.post_message(message, &renewed).await
     }
 
-    async fn post(&self, message: &Value, session: &Session) -> io::Result<Response<Incoming>> {
+    async fn post_message(
+        &self,
+        message: &Value,
+        session: &ProxySession,
+    ) -> io::Result<Response<Incoming>> {
         let own = message["params"]["_meta"][OWN_VERSION].as_str();
-        let mut request = self.remote.request(Method::POST);
+        let mut request = self.remote.build_request(Method::POST);
         if let Some(version) = own.or(session.version.as_deref()) {
             request = request.header(VERSION, version);
         }
@@ -195,43 +205,47 @@ impl Proxy {
     }
 
     /// Writes what the server answers, and an error of our own where it answers nothing.
-    async fn relay(&self, message: &Value, answer: Response<Incoming>) {
+    async fn relay_answer(&self, message: &Value, answer: Response<Incoming>) {
         let id = &message["id"];
-        let answered = match text(&answer, header::CONTENT_TYPE.as_str()) {
+        let answered = match header_text(&answer, header::CONTENT_TYPE.as_str()) {
             Some(kind) if kind.starts_with("text/event-stream") => {
-                self.stream(message, answer).await
+                self.relay_stream(message, answer).await
             }
-            _ => self.single(message, answer).await,
+            _ => self.relay_single(message, answer).await,
         };
         match answered {
             Ok(true) => {}
             Ok(false) if id.is_null() => {}
-            Ok(false) => self.refuse(id, -32603, "the server gave no answer").await,
-            Err(error) => self.unreachable(message, &error).await,
+            Ok(false) => self.answer_error(id, -32603, "the server gave no answer").await,
+            Err(error) => self.report_unreachable(message, &error).await,
         }
     }
 
-    async fn stream(&self, message: &Value, mut answer: Response<Incoming>) -> io::Result<bool> {
-        let session = text(&answer, SESSION);
-        let (mut events, mut answered) = (Events::default(), false);
+    async fn relay_stream(
+        &self,
+        message: &Value,
+        mut answer: Response<Incoming>,
+    ) -> io::Result<bool> {
+        let session = header_text(&answer, SESSION);
+        let (mut events, mut answered) = (SseDecoder::default(), false);
         while let Some(frame) = answer.frame().await {
             let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
             for event in events.push(&data).map_err(io::Error::other)? {
                 let value: Value = serde_json::from_slice(&event).map_err(io::Error::other)?;
                 if value["id"] == message["id"] && value["method"].is_null() {
                     answered = true;
-                    self.remember(message, &value, session.clone()).await;
+                    self.remember_session(message, &value, session.clone()).await;
                 }
                 if self.can_be_passed_on(&value).await {
-                    self.write(&value).await;
+                    self.write_message(&value).await;
                 }
             }
         }
         Ok(answered)
     }
 
-    async fn single(&self, message: &Value, answer: Response<Incoming>) -> io::Result<bool> {
-        let (status, session) = (answer.status(), text(&answer, SESSION));
+    async fn relay_single(&self, message: &Value, answer: Response<Incoming>) -> io::Result<bool> {
+        let (status, session) = (answer.status(), header_text(&answer, SESSION));
         let body = Limited::new(answer.into_body(), ANSWER).collect().await;
         let body = body.map_err(io::Error::other)?.to_bytes();
         if body.is_empty() && status.is_success() {
@@ -239,42 +253,42 @@ impl Proxy {
         }
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         if value["jsonrpc"] == "2.0" {
-            self.remember(message, &value, session).await;
-            self.write(&value).await;
+            self.remember_session(message, &value, session).await;
+            self.write_message(&value).await;
             return Ok(true);
         }
         let said = value["message"].as_str().map_or_else(|| status.to_string(), ToOwned::to_owned);
         if message["id"].is_null() {
             tracing::warn!(said, "the server refused a notification");
         } else {
-            self.refuse(&message["id"], -32603, &format!("the server refused: {said}")).await;
+            self.answer_error(&message["id"], -32603, &format!("the server refused: {said}")).await;
         }
         Ok(true)
     }
 
     /// What a handshake settled.
-    async fn remember(&self, message: &Value, answer: &Value, id: Option<String>) {
+    async fn remember_session(&self, message: &Value, answer: &Value, id: Option<String>) {
         if message["method"] == "initialize" && !answer["result"].is_null() {
             let version = answer["result"]["protocolVersion"].as_str().map(ToOwned::to_owned);
             let beginning = Some(message.clone());
-            *self.session.lock().await = Session { id, version, beginning };
+            *self.session.lock().await = ProxySession { id, version, beginning };
         }
     }
 
-    async fn unreachable(&self, message: &Value, error: &io::Error) {
+    async fn report_unreachable(&self, message: &Value, error: &io::Error) {
         tracing::warn!(%error, "the exchange with the server broke off");
         if !message["id"].is_null() {
             let said = format!("no answer from the server at {}: {error}", self.remote.address());
-            self.refuse(&message["id"], -32603, &said).await;
+            self.answer_error(&message["id"], -32603, &said).await;
         }
     }
 
-    async fn refuse(&self, id: &Value, code: i32, message: &str) {
+    async fn answer_error(&self, id: &Value, code: i32, message: &str) {
         let error = json!({"code": code, "message": message});
-        self.write(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await;
+        self.write_message(&json!({"jsonrpc": "2.0", "id": id, "error": error})).await;
     }
 
-    async fn write(&self, message: &Value) {
+    async fn write_message(&self, message: &Value) {
         let mut output = self.output.lock().await;
         let written = output.write_all(format!("{message}\n").as_bytes()).await;
         if let Err(error) = written.and(output.flush().await) {
@@ -283,15 +297,15 @@ impl Proxy {
     }
 
     /// Ends the session, if there is one.
-    async fn leave(&self) -> io::Result<()> {
+    async fn end_session(&self) -> io::Result<()> {
         let session = self.session.lock().await.clone();
         let Some(id) = session.id else { return Ok(()) };
         let request: Result<Request<_>, _> =
-            self.remote.request(Method::DELETE).header(SESSION, id).body(Full::default());
+            self.remote.build_request(Method::DELETE).header(SESSION, id).body(Full::default());
         self.remote.send(request.map_err(io::Error::other)?).await.map(|_| ())
     }
 }
 
-fn text(answer: &Response<Incoming>, name: &str) -> Option<String> {
+fn header_text(answer: &Response<Incoming>, name: &str) -> Option<String> {
     answer.headers().get(name)?.to_str().ok().map(ToOwned::to_owned)
 }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use cloche_model::{ByteSize, Cpus, Language};
+use cloche_model::{ByteSize, CpuShare, Language};
 
 /// What `cloche run` takes.
 #[derive(Args)]
@@ -23,14 +23,14 @@ pub(crate) struct RunArguments {
     #[arg(short, long)]
     pub(super) language: Option<Language>,
     /// How long it may run: 30, 0.5, 500ms, 30s, 2m.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(super) timeout: Option<Duration>,
     /// Memory of all its processes and files: 64M, 1G.
     #[arg(long, value_name = "SIZE")]
     pub(super) memory: Option<ByteSize>,
     /// Processor cores: 0.5, 2.
     #[arg(long, value_name = "CORES")]
-    pub(super) cpus: Option<Cpus>,
+    pub(super) cpus: Option<CpuShare>,
     /// Processes and threads at once.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pids: Option<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "SIZE")]
     pub(super) disk: Option<ByteSize>,
     /// An environment variable for the program; can be repeated.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub(super) env: Vec<(String, String)>,
     /// A file to copy into the program's directory; can be repeated.
     #[arg(long = "file", value_name = "PATH")]
@@ -55,7 +55,7 @@ pub(crate) struct RunArguments {
 const LONGEST: f64 = 366.0 * 86400.0;
 
 /// Reads `30`, `0.5`, `500ms`, `30s`, `2m`, `1h`.
-fn duration(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("cannot read {text:?} as a time such as 30, 0.5, 500ms or 2m");
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[number.len()..] {
@@ -77,7 +77,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads `NAME=VALUE`.
-pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_variable(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| format!("{text:?} has no value: write {text}=VALUE"))?;
     if name.is_empty() {
@@ -100,18 +100,18 @@ mod tests {
             ("2m", 120_000),
             ("1.5s", 1500),
         ] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "s", "0", "0ms", "-1", "inf", "NaN", "1e9", "5 s", "5d", "1.2.3"] {
-            assert!(duration(text).is_err(), "{text}");
+            assert!(parse_duration(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn a_variable_has_a_name_and_a_value() {
-        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
-        assert_eq!(variable("A="), Ok(("A".into(), String::new())));
-        assert_eq!(variable("A"), Err("\"A\" has no value: write A=VALUE".into()));
-        assert!(variable("=x").is_err());
+        assert_eq!(parse_variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert_eq!(parse_variable("A="), Ok(("A".into(), String::new())));
+        assert_eq!(parse_variable("A"), Err("\"A\" has no value: write A=VALUE".into()));
+        assert!(parse_variable("=x").is_err());
     }
 }

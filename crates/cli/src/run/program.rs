@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cloche_model::{ByteSize, FileName, InputFile, InvalidFileName, Language, Limits, RunSpec};
+use cloche_model::{ByteSize, FileName, InputFile, InvalidFileName, Language, RunLimits, RunSpec};
 
 use super::RunArguments;
 
 /// A run as it was meant.
-pub(super) struct Meant {
+pub(super) struct ResolvedRun {
     pub(super) spec: RunSpec,
     /// One JSON object at the end, nothing before it.
     pub(super) json: bool,
@@ -24,7 +24,7 @@ pub(super) struct Meant {
 
 /// A command line that makes no sense, and what to do about it.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Misuse {
+pub(super) enum UsageError {
     #[error("cannot read {}", .path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("cannot tell the language of {}: give --language python, node or bash", .0.display())]
@@ -43,27 +43,29 @@ pub(super) enum Misuse {
     TooBig(ByteSize),
 }
 
-impl Meant {
+impl ResolvedRun {
     /// Reads everything that the arguments name.
-    pub(super) fn from_arguments(arguments: RunArguments) -> Result<Self, Misuse> {
-        let limits = limits(&arguments);
-        let mut room = Room { left: limits.disk.bytes(), disk: limits.disk };
+    pub(super) fn from_arguments(arguments: RunArguments) -> Result<Self, UsageError> {
+        let limits = run_limits(&arguments);
+        let mut room = DiskBudget { left: limits.disk.bytes(), disk: limits.disk };
         let from_stdin =
             arguments.code.is_none() && arguments.file.as_deref() == Some(Path::new("-"));
         let (code, path) = match (arguments.code, arguments.file) {
             (Some(code), _) => (code.into_bytes(), None),
-            (None, Some(_)) if from_stdin => (room.read(io::stdin().lock(), Path::new("-"))?, None),
+            (None, Some(_)) if from_stdin => {
+                (room.read_bounded(io::stdin().lock(), Path::new("-"))?, None)
+            }
             (None, path) => {
                 let path = path.unwrap_or_default();
-                (room.open(&path)?, Some(path))
+                (room.read_path(&path)?, Some(path))
             }
         };
         let language = match arguments.language {
             Some(language) => language,
-            None => guess(path, &code)?,
+            None => guess_language(path, &code)?,
         };
         let mut spec = RunSpec::new(language, code);
-        spec.files = input_files(&arguments.files, language, &mut room)?;
+        spec.files = read_input_files(&arguments.files, language, &mut room)?;
         spec.env = arguments.env.into_iter().collect();
         spec.limits = limits;
         Ok(Self {
@@ -75,9 +77,9 @@ impl Meant {
     }
 }
 
-fn limits(arguments: &RunArguments) -> Limits {
-    let default = Limits::default();
-    Limits {
+fn run_limits(arguments: &RunArguments) -> RunLimits {
+    let default = RunLimits::default();
+    RunLimits {
         timeout: arguments.timeout.unwrap_or(default.timeout),
         memory: arguments.memory.unwrap_or(default.memory),
         cpus: arguments.cpus.unwrap_or(default.cpus),
@@ -89,57 +91,59 @@ fn limits(arguments: &RunArguments) -> Limits {
 
 /// A file says what it is, or we ask; code without a file is Python unless its first line says
 /// otherwise.
-fn guess(path: Option<PathBuf>, code: &[u8]) -> Result<Language, Misuse> {
+fn guess_language(path: Option<PathBuf>, code: &[u8]) -> Result<Language, UsageError> {
     match path {
-        Some(path) => Language::guess(&path, code).ok_or(Misuse::UnknownLanguage(path)),
-        None => Ok(Language::guess(Path::new(""), code).unwrap_or(Language::Python)),
+        Some(path) => {
+            Language::guess_from_file(&path, code).ok_or(UsageError::UnknownLanguage(path))
+        }
+        None => Ok(Language::guess_from_file(Path::new(""), code).unwrap_or(Language::Python)),
     }
 }
 
-fn input_files(
+fn read_input_files(
     paths: &[PathBuf],
     language: Language,
-    room: &mut Room,
-) -> Result<Vec<InputFile>, Misuse> {
+    room: &mut DiskBudget,
+) -> Result<Vec<InputFile>, UsageError> {
     let mut files: Vec<InputFile> = Vec::new();
     for path in paths {
-        let name = path.file_name().ok_or_else(|| Misuse::Nameless(path.clone()))?;
+        let name = path.file_name().ok_or_else(|| UsageError::Nameless(path.clone()))?;
         let name = FileName::try_from(name.to_string_lossy().into_owned())?;
         let taken = name.as_str() == language.main_file();
         if taken || files.iter().any(|file| file.name == name) {
-            return Err(Misuse::Twice(name));
+            return Err(UsageError::Twice(name));
         }
         if path.is_dir() {
-            return Err(Misuse::Directory(path.clone()));
+            return Err(UsageError::Directory(path.clone()));
         }
-        files.push(InputFile { name, content: room.open(path)? });
+        files.push(InputFile { name, content: room.read_path(path)? });
     }
     Ok(files)
 }
 
 /// What is left of the program's disk, in whole pages as its file system counts.
-struct Room {
+struct DiskBudget {
     left: u64,
     disk: ByteSize,
 }
 
-impl Room {
-    fn open(&mut self, path: &Path) -> Result<Vec<u8>, Misuse> {
+impl DiskBudget {
+    fn read_path(&mut self, path: &Path) -> Result<Vec<u8>, UsageError> {
         let file = File::open(path)
-            .map_err(|source| Misuse::Unreadable { path: path.to_owned(), source })?;
-        self.read(file, path)
+            .map_err(|source| UsageError::Unreadable { path: path.to_owned(), source })?;
+        self.read_bounded(file, path)
     }
 
     /// Reads to the end, but never more than there is room for: the file may be `/dev/zero`.
-    fn read(&mut self, source: impl Read, path: &Path) -> Result<Vec<u8>, Misuse> {
+    fn read_bounded(&mut self, source: impl Read, path: &Path) -> Result<Vec<u8>, UsageError> {
         const PAGE: u64 = 4096;
         let mut bytes = Vec::new();
         source
             .take(self.left.saturating_add(1))
             .read_to_end(&mut bytes)
-            .map_err(|source| Misuse::Unreadable { path: path.to_owned(), source })?;
+            .map_err(|source| UsageError::Unreadable { path: path.to_owned(), source })?;
         let takes = (bytes.len() as u64).next_multiple_of(PAGE);
-        self.left = self.left.checked_sub(takes).ok_or(Misuse::TooBig(self.disk))?;
+        self.left = self.left.checked_sub(takes).ok_or(UsageError::TooBig(self.disk))?;
         Ok(bytes)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
-use cloche_model::{Ending, Language, Limits, Outcome};
+use cloche_model::{Language, RunEnding, RunLimits, RunOutcome};
 use serde::Serialize;
 
 /// Names the walls that are missing, unless the user has said that they may be.
 #[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
-pub(super) fn missing(missing: &[(String, String)], expected: &[String]) {
+pub(super) fn print_missing_walls(missing: &[(String, String)], expected: &[String]) {
     let unexpected = missing.iter().map(|(wall, _)| wall.as_str());
     let unexpected: Vec<_> =
         unexpected.filter(|wall| !expected.iter().any(|name| name == wall)).collect();
@@ -21,30 +21,30 @@ pub(super) fn missing(missing: &[(String, String)], expected: &[String]) {
 }
 
 /// Explains an end that the program did not choose.
-pub(super) fn ending(outcome: &Outcome, limits: &Limits) {
-    if let Some(sentence) = sentence(outcome.ending, limits) {
+pub(super) fn print_ending(outcome: &RunOutcome, limits: &RunLimits) {
+    if let Some(sentence) = explain_ending(outcome.ending, limits) {
         // A closed standard error hears nothing.
         let _ = writeln!(io::stderr().lock(), "cloche: {sentence}");
     }
 }
 
-fn sentence(ending: Ending, limits: &Limits) -> Option<String> {
+fn explain_ending(ending: RunEnding, limits: &RunLimits) -> Option<String> {
     match ending {
-        Ending::TimedOut => {
+        RunEnding::TimedOut => {
             let seconds = limits.timeout.as_secs_f64();
             Some(format!("timed out after {seconds} s; give it more with --timeout"))
         }
-        Ending::OutOfMemory => Some(format!(
+        RunEnding::OutOfMemory => Some(format!(
             "out of memory: the program used its {}; give it more with --memory",
             limits.memory
         )),
-        Ending::Exited(_) | Ending::Signalled(_) | Ending::Cancelled => None,
+        RunEnding::Exited(_) | RunEnding::Signalled(_) | RunEnding::Cancelled => None,
     }
 }
 
 /// The result as one object.
 #[derive(Serialize)]
-struct Report {
+struct RunReport {
     language: Language,
     status: &'static str,
     /// The exit code of `cloche run` itself.
@@ -61,14 +61,14 @@ struct Report {
 }
 
 /// Prints the result as one line of JSON.
-pub(super) fn json(language: Language, outcome: &Outcome, exit_code: u8) {
+pub(super) fn print_json(language: Language, outcome: &RunOutcome, exit_code: u8) {
     let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let report = Report {
+    let report = RunReport {
         language,
-        status: status(outcome.ending),
+        status: status_name(outcome.ending),
         exit_code,
-        stdout: outcome.stdout.text(),
-        stderr: outcome.stderr.text(),
+        stdout: outcome.stdout.to_text_lossy(),
+        stderr: outcome.stderr.to_text_lossy(),
         duration_ms: millis(outcome.usage.wall),
         cpu_ms: millis(outcome.usage.cpu),
         peak_memory_bytes: outcome.usage.peak_memory.bytes(),
@@ -84,12 +84,12 @@ pub(super) fn json(language: Language, outcome: &Outcome, exit_code: u8) {
     let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
 }
 
-const fn status(ending: Ending) -> &'static str {
+const fn status_name(ending: RunEnding) -> &'static str {
     match ending {
-        Ending::Exited(0) => "success",
-        Ending::Exited(_) | Ending::Signalled(_) => "failed",
-        Ending::TimedOut => "timeout",
-        Ending::OutOfMemory => "oom",
-        Ending::Cancelled => "cancelled",
+        RunEnding::Exited(0) => "success",
+        RunEnding::Exited(_) | RunEnding::Signalled(_) => "failed",
+        RunEnding::TimedOut => "timeout",
+        RunEnding::OutOfMemory => "oom",
+        RunEnding::Cancelled => "cancelled",
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use cloche_gateway::Server;
 use tracing_subscriber::EnvFilter;
 
-use super::settings::Settings;
+use super::settings::ServeSettings;
 
 /// Logs go to standard error; `RUST_LOG` says how much.
 pub(crate) fn start_logs(json: bool, usual: &str) {
@@ -24,7 +24,7 @@ pub(crate) fn start_logs(json: bool, usual: &str) {
 
 /// Where it is, where its keys are, and a first request to paste.
 #[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
-pub(super) fn show(server: &Server, settings: &Settings) {
+pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
     let file = settings.data_dir.join("bootstrap.json");
     println!("cloche is listening on http://{}", server.address());
     let Some(bootstrap) = server.bootstrap() else {

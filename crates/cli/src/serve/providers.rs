@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cloche_agent::{AgentConfig, Prices, Protocol, ProviderConfig};
+use cloche_agent::{AgentConfig, ProviderConfig, ProviderProtocol, TokenPrices};
 use cloche_model::Secret;
 use serde::Deserialize;
 use url::Url;
@@ -11,7 +11,7 @@ use url::Url;
 /// A provider that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("agent.providers.{name} in the configuration: {why}")]
-pub(crate) struct ProviderError {
+pub(crate) struct ProviderSettingsError {
     name: String,
     why: String,
 }
@@ -66,20 +66,20 @@ const MAX_RETRIES: u32 = 10;
 
 impl AgentFile {
     /// Checks it. `env` looks up an environment variable.
-    pub(super) fn read(
+    pub(super) fn into_config(
         self,
         env: impl Fn(&str) -> Option<String>,
-    ) -> Result<AgentConfig, ProviderError> {
+    ) -> Result<AgentConfig, ProviderSettingsError> {
         let usual = AgentConfig::default();
         let mut providers = BTreeMap::new();
         for (name, file) in self.providers {
-            let provider = file.read(&name, &env);
-            let wrong = |why| ProviderError { name: name.clone(), why };
+            let provider = file.into_config(&name, &env);
+            let wrong = |why| ProviderSettingsError { name: name.clone(), why };
             providers.insert(name.clone(), provider.map_err(wrong)?);
         }
         let session_price = self.session_price.unwrap_or(usual.session_price);
-        price("session_price", session_price)
-            .map_err(|why| ProviderError { name: "*".to_owned(), why })?;
+        check_price("session_price", session_price)
+            .map_err(|why| ProviderSettingsError { name: "*".to_owned(), why })?;
         Ok(AgentConfig {
             providers,
             session_price,
@@ -91,7 +91,7 @@ impl AgentFile {
 }
 
 impl ProviderFile {
-    fn read(
+    fn into_config(
         self,
         name: &str,
         env: &impl Fn(&str) -> Option<String>,
@@ -100,14 +100,15 @@ impl ProviderFile {
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
             return Err("a name is 1 to 64 letters, digits, hyphens and underscores".to_owned());
         }
-        let url = address(&self.base_url)?;
-        let api_key = self.api_key_env.as_deref().map(|variable| key(variable, env)).transpose()?;
+        let url = parse_base_url(&self.base_url)?;
+        let api_key =
+            self.api_key_env.as_deref().map(|variable| read_api_key(variable, env)).transpose()?;
         if api_key.is_some() && url.scheme() == "http" && !is_local(&url) {
             tracing::warn!(provider = name, "the key of this provider is sent without encryption");
         }
         let protocol = match self.protocol {
-            ProtocolName::Openai => Protocol::OpenAi,
-            ProtocolName::Anthropic => Protocol::Anthropic,
+            ProtocolName::Openai => ProviderProtocol::OpenAi,
+            ProtocolName::Anthropic => ProviderProtocol::Anthropic,
         };
         let usual = ProviderConfig::new(protocol, url);
         let timeout = self.timeout_seconds.unwrap_or(usual.timeout.as_secs_f64());
@@ -118,11 +119,11 @@ impl ProviderFile {
         if retries > MAX_RETRIES {
             return Err(format!("retries must be at most {MAX_RETRIES}, got {retries}"));
         }
-        let of = |file: &PriceFile| prices(file.input_price, file.output_price);
+        let of = |file: &PriceFile| check_prices(file.input_price, file.output_price);
         let models = self.models.iter().map(|(model, file)| Ok((model.clone(), of(file)?)));
         Ok(ProviderConfig {
             api_key,
-            prices: prices(self.input_price, self.output_price)?,
+            prices: check_prices(self.input_price, self.output_price)?,
             model_prices: models.collect::<Result<_, String>>()?,
             timeout: Duration::from_secs_f64(timeout),
             retries,
@@ -131,7 +132,7 @@ impl ProviderFile {
     }
 }
 
-fn address(text: &str) -> Result<Url, String> {
+fn parse_base_url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|_| format!("base_url: {text:?} is not a URL"))?;
     let plain = url.username().is_empty() && url.password().is_none();
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() || !plain {
@@ -152,7 +153,7 @@ fn is_local(url: &Url) -> bool {
     }
 }
 
-fn key(variable: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Secret, String> {
+fn read_api_key(variable: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Secret, String> {
     let value =
         env(variable).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
     let value =
@@ -164,13 +165,13 @@ fn key(variable: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Secret, 
     Ok(Secret::new(value))
 }
 
-fn prices(input: f64, output: f64) -> Result<Prices, String> {
-    price("input_price", input)?;
-    price("output_price", output)?;
-    Ok(Prices { input, output })
+fn check_prices(input: f64, output: f64) -> Result<TokenPrices, String> {
+    check_price("input_price", input)?;
+    check_price("output_price", output)?;
+    Ok(TokenPrices { input, output })
 }
 
-fn price(name: &str, dollars: f64) -> Result<(), String> {
+fn check_price(name: &str, dollars: f64) -> Result<(), String> {
     if dollars.is_finite() && dollars >= 0.0 {
         return Ok(());
     }
@@ -184,7 +185,7 @@ mod tests {
     fn read(text: &str) -> Result<AgentConfig, String> {
         let file: AgentFile = toml::from_str(text).map_err(|error| error.to_string())?;
         let env = |name: &str| (name == "KEY").then(|| "hunter2".to_owned());
-        file.read(env).map_err(|error| error.to_string())
+        file.into_config(env).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -195,7 +196,7 @@ mod tests {
         let config = read(text).unwrap();
         let provider = &config.providers["openai"];
         assert_eq!(provider.api_key.as_ref().unwrap().reveal(), "hunter2");
-        assert_eq!(provider.prices, Prices { input: 1.25, output: 10.0 });
+        assert_eq!(provider.prices, TokenPrices { input: 1.25, output: 10.0 });
         assert_eq!(provider.model_prices["small"].output, 0.2);
         assert!(!format!("{config:?}").contains("hunter2"));
     }
@@ -209,7 +210,8 @@ mod tests {
         let page = include_str!("../../../../docs/AGENT.md");
         let example = page.split("```").find_map(|part| part.strip_prefix("toml\n")).unwrap();
         let whole: Whole = toml::from_str(example).unwrap();
-        let config = whole.agent.read(|name| name.ends_with("_API_KEY").then(|| "k".to_owned()));
+        let config =
+            whole.agent.into_config(|name| name.ends_with("_API_KEY").then(|| "k".to_owned()));
         let providers = config.unwrap().providers;
         assert_eq!(providers.len(), 3);
         assert_eq!(providers["openai"].model_prices["gpt-5-mini"].output, 2.0);

@@ -10,17 +10,17 @@ use std::{
 
 use cloche_agent::AgentConfig;
 use cloche_engine::{EngineConfig, GateConfig, HomesConfig, RemoteConfig};
-use cloche_executor::{Config, PoolSettings};
+use cloche_executor::{ExecutorConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions};
 use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit, Secret};
 use serde::Deserialize;
 
-use crate::identity::{DataDirError, Needs, ServerUser, make_private};
+use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private};
 
 use super::{
     ServeArguments,
-    providers::{AgentFile, ProviderError},
+    providers::{AgentFile, ProviderSettingsError},
 };
 
 mod capacity;
@@ -53,7 +53,7 @@ pub(crate) enum SettingsError {
     #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
     Network(String),
     #[error(transparent)]
-    Provider(#[from] ProviderError),
+    Provider(#[from] ProviderSettingsError),
     #[error("threads.squash_depth in the configuration must be 2 or more")]
     SquashDepth,
     #[error(
@@ -71,7 +71,7 @@ pub(crate) enum SettingsError {
 /// The file, as it is written. Unknown keys are errors.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct File {
+struct SettingsFile {
     listen: Option<String>,
     data_dir: Option<PathBuf>,
     secret_key_file: Option<PathBuf>,
@@ -147,7 +147,7 @@ struct ThreadsFile {
 }
 
 /// Everything, as it is meant.
-pub(crate) struct Settings {
+pub(crate) struct ServeSettings {
     pub(crate) listen: String,
     pub(crate) data_dir: PathBuf,
     /// Who a server that was started as root becomes.
@@ -171,9 +171,10 @@ pub(crate) enum RunsOn {
     Nothing,
 }
 
-impl Settings {
+impl ServeSettings {
     pub(super) fn merge(arguments: ServeArguments) -> Result<Self, SettingsError> {
-        let mut file = arguments.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let mut file =
+            arguments.config.as_deref().map(read_settings_file).transpose()?.unwrap_or_default();
         file.grace_seconds = arguments.grace.or(file.grace_seconds);
         file.webhook.allow.extend(arguments.webhook_allow);
         file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
@@ -187,22 +188,23 @@ impl Settings {
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
         let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
-        let data_dir = absolute(data_dir.unwrap_or_else(|| "cloche-data".into()));
-        file.webhook.extra_ca = file.webhook.extra_ca.map(absolute);
+        let data_dir = absolute_path(data_dir.unwrap_or_else(|| "cloche-data".into()));
+        file.webhook.extra_ca = file.webhook.extra_ca.map(absolute_path);
         let (pool, runs_on) =
-            (pool(&file.pool)?, runs_on(file.remote.clone(), arguments.no_local_executor));
-        let mut engine = engine(&file)?;
+            (pool_settings(&file.pool)?, runs_on(file.remote.clone(), arguments.no_local_executor));
+        let mut engine = engine_config(&file)?;
         let parked = matches!(runs_on, RunsOn::ThisHost).then_some(pool.memory);
-        engine.admission = file.capacity.admission(parked)?;
-        engine.secret_key = secret_key::source(arguments.secret_key, file.secret_key_file.clone());
+        engine.admission = file.capacity.to_admission_config(parked)?;
+        engine.secret_key =
+            secret_key::choose_key_source(arguments.secret_key, file.secret_key_file.clone());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             allow_missing,
             pool,
             engine,
-            gateway: gateway(&file)?,
-            agent: agent(file.agent, file.grace_seconds)?,
-            layers: layers::config(file.layers, arguments.layers, &data_dir)?,
+            gateway: gateway_config(&file)?,
+            agent: read_agent_config(file.agent, file.grace_seconds)?,
+            layers: layers::layers_config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
             user: arguments.user.or(file.user),
             runs_on,
@@ -220,8 +222,8 @@ impl Settings {
     }
 
     /// What the confined server uses.
-    pub(super) fn needs(&self) -> Needs {
-        Needs {
+    pub(super) fn server_needs(&self) -> ServerNeeds {
+        ServerNeeds {
             data_dir: Some(self.data_dir.clone()),
             reads: self.engine.webhook.extra_ca.iter().cloned().collect(),
             runs_cells: matches!(self.runs_on, RunsOn::ThisHost),
@@ -229,8 +231,8 @@ impl Settings {
     }
 
     /// The executor's settings.
-    pub(super) fn executor(&self, program: PathBuf) -> Config {
-        let mut config = Config::with_program(program);
+    pub(super) fn executor_config(&self, program: PathBuf) -> ExecutorConfig {
+        let mut config = ExecutorConfig::with_program(program);
         config.unpacked_layers = Some(self.layers_dir().join("cache"));
         config.allow_missing.clone_from(&self.allow_missing);
         config.pool = Some(self.pool.clone());
@@ -250,16 +252,16 @@ impl Settings {
         self.data_dir.join("layers")
     }
 
-    pub(super) fn agent(&self) -> AgentConfig {
+    pub(super) fn agent_config(&self) -> AgentConfig {
         self.agent.clone()
     }
 
     /// Where layers are kept.
-    pub(super) fn layers(&self) -> LayersConfig {
+    pub(super) fn layers_config(&self) -> LayersConfig {
         self.layers.clone()
     }
 
-    pub(super) fn server(&self, layers: Layers) -> ServerOptions {
+    pub(super) fn server_options(&self, layers: Layers) -> ServerOptions {
         let mut engine = self.engine.clone();
         engine.homes.layers = Some(layers);
         ServerOptions {
@@ -272,7 +274,7 @@ impl Settings {
 }
 
 /// From the root on: the server leaves the directory that it was started in.
-fn absolute(path: PathBuf) -> PathBuf {
+fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
@@ -290,40 +292,43 @@ fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {
     })
 }
 
-fn read(path: &Path) -> Result<File, SettingsError> {
+fn read_settings_file(path: &Path) -> Result<SettingsFile, SettingsError> {
     let text = fs::read_to_string(path)
         .map_err(|source| SettingsError::Read { path: path.to_owned(), source })?;
     toml::from_str(&text)
         .map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
 }
 
-fn size(name: &'static str, text: &Option<String>) -> Result<Option<ByteSize>, SettingsError> {
+fn parse_size(
+    name: &'static str,
+    text: &Option<String>,
+) -> Result<Option<ByteSize>, SettingsError> {
     let parsed = text.as_ref().map(|text| text.parse()).transpose();
     parsed.map_err(|source| SettingsError::Unit { name, source })
 }
 
-fn pool(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
+fn pool_settings(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
     let usual = PoolSettings::default();
     let seconds = |value: Option<u64>, usual| value.map_or(usual, Duration::from_secs);
     Ok(PoolSettings {
         floor: file.floor.unwrap_or(usual.floor),
         ceiling: file.ceiling.unwrap_or(usual.ceiling),
-        memory: size("pool.memory", &file.memory)?.unwrap_or(usual.memory),
+        memory: parse_size("pool.memory", &file.memory)?.unwrap_or(usual.memory),
         template_forks: file.template_forks.unwrap_or(usual.template_forks),
         template_age: seconds(file.template_age_seconds, usual.template_age),
         idle: seconds(file.idle_seconds, usual.idle),
     })
 }
 
-fn gateway(file: &File) -> Result<GatewayConfig, SettingsError> {
-    let gateway = GatewayConfig { mcp: file.mcp.config()?, ..GatewayConfig::default() };
+fn gateway_config(file: &SettingsFile) -> Result<GatewayConfig, SettingsError> {
+    let gateway = GatewayConfig { mcp: file.mcp.to_config()?, ..GatewayConfig::default() };
     let gateway = file.connections.apply(gateway)?;
     Ok(GatewayConfig { body: file.memory.largest_body(gateway.body)?, ..gateway })
 }
 
-fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
+fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {
     let mut engine = EngineConfig::default();
-    engine.output = size("output", &file.output)?.unwrap_or(engine.output);
+    engine.output = parse_size("output", &file.output)?.unwrap_or(engine.output);
     engine.grace = file.grace_seconds.map_or(engine.grace, Duration::from_secs);
     let webhook = &file.webhook;
     let network = |text: &String| text.parse().map_err(|_| SettingsError::Network(text.clone()));
@@ -336,24 +341,24 @@ fn engine(file: &File) -> Result<EngineConfig, SettingsError> {
     let timeout = webhook.timeout_seconds.map(Duration::from_secs);
     engine.webhook.timeout = timeout.unwrap_or(engine.webhook.timeout);
     if let Some(seconds) = &webhook.schedule_seconds {
-        engine.webhook.schedule = seconds.iter().map(delay).collect::<Result<_, _>>()?;
+        engine.webhook.schedule = seconds.iter().map(parse_delay).collect::<Result<_, _>>()?;
     }
-    engine.memory = file.memory.budgets()?;
-    engine.gates = gates(&file.gates);
-    engine.homes = homes(&file.threads)?;
-    engine.storage = storage::config(&file.storage)?;
+    engine.memory = file.memory.to_config()?;
+    engine.gates = gate_config(&file.gates);
+    engine.homes = homes_config(&file.threads)?;
+    engine.storage = storage::storage_config(&file.storage)?;
     Ok(engine)
 }
 
-fn agent(file: AgentFile, grace: Option<u64>) -> Result<AgentConfig, SettingsError> {
-    let mut agent = file.read(|name| std::env::var(name).ok())?;
+fn read_agent_config(file: AgentFile, grace: Option<u64>) -> Result<AgentConfig, SettingsError> {
+    let mut agent = file.into_config(|name| std::env::var(name).ok())?;
     // Responses do not outlive the grace period of what they run.
     let grace = grace.map_or(agent.linger, Duration::from_secs);
     agent.linger = agent.linger.min(grace);
     Ok(agent)
 }
 
-fn gates(file: &GateFile) -> GateConfig {
+fn gate_config(file: &GateFile) -> GateConfig {
     let usual = GateConfig::default();
     let days = |days| Duration::from_hours(24 * u64::from(days));
     GateConfig {
@@ -364,11 +369,11 @@ fn gates(file: &GateFile) -> GateConfig {
     }
 }
 
-fn homes(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
+fn homes_config(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
     let mut homes = HomesConfig::default();
-    homes.cap.bytes = size("threads.bytes", &file.bytes)?.unwrap_or(homes.cap.bytes);
+    homes.cap.bytes = parse_size("threads.bytes", &file.bytes)?.unwrap_or(homes.cap.bytes);
     homes.cap.inodes = file.entries.unwrap_or(homes.cap.inodes);
-    homes.upload = size("threads.upload", &file.upload)?.unwrap_or(homes.upload);
+    homes.upload = parse_size("threads.upload", &file.upload)?.unwrap_or(homes.upload);
     homes.url_expiry = file.url_seconds.map_or(homes.url_expiry, Duration::from_secs);
     homes.squash_depth = file.squash_depth.unwrap_or(homes.squash_depth);
     if homes.squash_depth < 2 {
@@ -380,7 +385,7 @@ fn homes(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
 /// The longest that an attempt of a webhook can be put off.
 const DAY: f64 = 86_400.0;
 
-fn delay(seconds: &f64) -> Result<Duration, SettingsError> {
+fn parse_delay(seconds: &f64) -> Result<Duration, SettingsError> {
     if !(0.0..=DAY).contains(seconds) {
         return Err(SettingsError::Schedule(*seconds));
     }
@@ -393,14 +398,15 @@ mod tests {
 
     #[test]
     fn a_key_that_nobody_knows_is_an_error() {
-        let error = toml::from_str::<File>("listne = \"127.0.0.1:1\"").unwrap_err();
+        let error = toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err();
         assert!(error.to_string().contains("listne"), "{error}");
     }
 
     #[test]
     fn a_network_that_is_none_is_named() {
         let webhook = WebhookFile { allow: vec!["10.0.0/33".into()], ..WebhookFile::default() };
-        let error = engine(&File { webhook, ..File::default() }).unwrap_err();
+        let error =
+            engine_config(&SettingsFile { webhook, ..SettingsFile::default() }).unwrap_err();
         assert!(error.to_string().contains("10.0.0/33"), "{error}");
     }
 
@@ -408,9 +414,9 @@ mod tests {
     fn the_file_is_read_as_people_write_it() {
         let text = "grace_seconds = 5\n[pool]\nfloor = 1\nmemory = \"64M\"\n[webhook]\nallow = [\"127.0.0.0/8\"]\n\
             [gates]\napproval_seconds = 60\n";
-        let file: File = toml::from_str(text).unwrap();
-        assert_eq!(pool(&file.pool).unwrap().memory, ByteSize::mib(64));
-        assert_eq!(engine(&file).unwrap().grace, Duration::from_secs(5));
-        assert_eq!(engine(&file).unwrap().gates.lifetime, Duration::from_mins(1));
+        let file: SettingsFile = toml::from_str(text).unwrap();
+        assert_eq!(pool_settings(&file.pool).unwrap().memory, ByteSize::mib(64));
+        assert_eq!(engine_config(&file).unwrap().grace, Duration::from_secs(5));
+        assert_eq!(engine_config(&file).unwrap().gates.lifetime, Duration::from_mins(1));
     }
 }

@@ -6,21 +6,21 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// Counts that must be the same before and after a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct HostCounts {
     pub(crate) processes: usize,
     pub(crate) mounts: usize,
     pub(crate) cgroups: usize,
     pub(crate) descriptors: usize,
 }
 
-impl Counts {
+impl HostCounts {
     /// As of now.
     pub(crate) fn take() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Self {
-            processes: descendants(std::process::id()).len(),
+            processes: list_descendants(std::process::id()).len(),
             mounts: mounts.lines().count(),
-            cgroups: cells(),
+            cgroups: count_cell_cgroups(),
             descriptors: fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
         }
     }
@@ -41,13 +41,13 @@ impl Counts {
 }
 
 /// The processes below one, by pid.
-pub(crate) fn descendants(of: u32) -> Vec<u32> {
+pub(crate) fn list_descendants(of: u32) -> Vec<u32> {
     let mut parents = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        if let Some(parent) = parent(pid) {
+        if let Some(parent) = parent_pid(pid) {
             parents.insert(pid, parent);
         }
     }
@@ -67,20 +67,20 @@ pub(crate) fn descendants(of: u32) -> Vec<u32> {
 }
 
 /// The parent of a process.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
+pub(crate) fn parent_pid(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, so count from its end.
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// The cgroups of cells that the spawners below us hold and somebody is in: some are made ahead.
-fn cells() -> usize {
-    let spawners = descendants(std::process::id());
+fn count_cell_cgroups() -> usize {
+    let spawners = list_descendants(std::process::id());
     let names: Vec<String> = spawners.iter().map(|pid| format!("cloche.{pid}")).collect();
-    count(Path::new("/sys/fs/cgroup"), &names, 6)
+    count_inhabited(Path::new("/sys/fs/cgroup"), &names, 6)
 }
 
-fn count(dir: &Path, names: &[String], depth: usize) -> usize {
+fn count_inhabited(dir: &Path, names: &[String], depth: usize) -> usize {
     if depth == 0 {
         return 0;
     }
@@ -95,7 +95,7 @@ fn count(dir: &Path, names: &[String], depth: usize) -> usize {
             let inside = fs::read_dir(entry.path()).into_iter().flatten().flatten();
             inside.filter(|cell| is_inhabited(&cell.path())).count()
         } else {
-            count(&entry.path(), names, depth - 1)
+            count_inhabited(&entry.path(), names, depth - 1)
         };
     }
     found
@@ -129,14 +129,14 @@ mod tests {
     #[test]
     fn we_are_below_our_parent_and_not_below_ourselves() {
         let own = std::process::id();
-        assert!(descendants(parent(own).unwrap()).contains(&own));
-        assert!(!descendants(own).contains(&own));
+        assert!(list_descendants(parent_pid(own).unwrap()).contains(&own));
+        assert!(!list_descendants(own).contains(&own));
     }
 
     #[test]
     fn growth_names_what_grew() {
-        let before = Counts { processes: 2, mounts: 20, cgroups: 0, descriptors: 9 };
-        let after = Counts { mounts: 21, descriptors: 8, ..before.clone() };
+        let before = HostCounts { processes: 2, mounts: 20, cgroups: 0, descriptors: 9 };
+        let after = HostCounts { mounts: 21, descriptors: 8, ..before.clone() };
         assert_eq!(after.growth(&before).unwrap(), "mounts 20 to 21");
         assert_eq!(before.growth(&before), None);
     }

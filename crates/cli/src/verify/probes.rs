@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use cloche_model::{ByteSize, Cpus, Language, Limits, SandboxProfile};
+use cloche_model::{ByteSize, CpuShare, Language, RunLimits, SandboxProfile};
 
-use super::judge::{self, Judge};
+use super::verdict::{self, Judge};
 
 /// What an attack is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum ProbeGroup {
     HostBoundary,
     KernelSurface,
     Resources,
@@ -20,7 +20,7 @@ pub(crate) enum Group {
     Network,
 }
 
-impl Group {
+impl ProbeGroup {
     /// As people read it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Group {
 
 /// How many runs it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Play {
+pub(crate) enum ProbeScenario {
     /// One.
     Once,
     /// One plants something and stays, another looks for it.
@@ -50,12 +50,12 @@ pub(crate) enum Play {
 #[derive(Clone, Copy)]
 pub(crate) struct Probe {
     pub(crate) name: &'static str,
-    pub(crate) group: Group,
+    pub(crate) group: ProbeGroup,
     pub(crate) expect: &'static str,
     pub(crate) language: Language,
     pub(crate) code: &'static str,
-    pub(crate) limits: fn() -> Limits,
-    pub(crate) play: Play,
+    pub(crate) limits: fn() -> RunLimits,
+    pub(crate) scenario: ProbeScenario,
     pub(crate) judge: Judge,
     /// Whether it needs the host to itself: it uses much, or what is left behind is counted.
     pub(crate) alone: bool,
@@ -70,13 +70,13 @@ macro_rules! probe {
     ($group:ident, $name:literal, $language:ident, $extension:literal, $expect:literal) => {
         Probe {
             name: $name,
-            group: Group::$group,
+            group: ProbeGroup::$group,
             expect: $expect,
             language: Language::$language,
             code: include_str!(concat!("../../probes/", $name, $extension)),
-            limits: ordinary,
-            play: Play::Once,
-            judge: judge::says,
+            limits: ordinary_limits,
+            scenario: ProbeScenario::Once,
+            judge: verdict::probe_says,
             alone: false,
             profile: SandboxProfile::Standard,
         }
@@ -84,19 +84,19 @@ macro_rules! probe {
 }
 
 impl Probe {
-    const fn within(self, limits: fn() -> Limits) -> Self {
+    const fn with_limits(self, limits: fn() -> RunLimits) -> Self {
         Self { limits, ..self }
     }
 
-    const fn play(self, play: Play) -> Self {
-        Self { play, ..self }
+    const fn with_scenario(self, play: ProbeScenario) -> Self {
+        Self { scenario: play, ..self }
     }
 
-    const fn strict(self) -> Self {
+    const fn with_strict_profile(self) -> Self {
         Self { profile: SandboxProfile::Strict, ..self }
     }
 
-    const fn alone(self, judge: Judge) -> Self {
+    const fn alone_with_judge(self, judge: Judge) -> Self {
         Self { judge, alone: true, ..self }
     }
 }
@@ -104,38 +104,38 @@ impl Probe {
 /// The module that the Python probes import.
 pub(crate) const PRELUDE: &str = include_str!("../../probes/probe.py");
 
-fn ordinary() -> Limits {
-    Limits {
+fn ordinary_limits() -> RunLimits {
+    RunLimits {
         timeout: Duration::from_secs(10),
         memory: ByteSize::mib(256),
         disk: ByteSize::mib(64),
         output: ByteSize::mib(1),
-        ..Limits::default()
+        ..RunLimits::default()
     }
 }
 
-fn little_memory() -> Limits {
-    Limits { memory: ByteSize::mib(128), disk: ByteSize::mib(512), ..ordinary() }
+fn little_memory() -> RunLimits {
+    RunLimits { memory: ByteSize::mib(128), disk: ByteSize::mib(512), ..ordinary_limits() }
 }
 
-fn hardly_any_memory() -> Limits {
-    Limits { memory: ByteSize::mib(64), ..ordinary() }
+fn hardly_any_memory() -> RunLimits {
+    RunLimits { memory: ByteSize::mib(64), ..ordinary_limits() }
 }
 
-fn little_disk() -> Limits {
-    Limits { disk: ByteSize::mib(32), ..ordinary() }
+fn little_disk() -> RunLimits {
+    RunLimits { disk: ByteSize::mib(32), ..ordinary_limits() }
 }
 
-fn few_processes() -> Limits {
-    Limits { pids: 32, ..ordinary() }
+fn few_processes() -> RunLimits {
+    RunLimits { pids: 32, ..ordinary_limits() }
 }
 
-fn little_processor() -> Limits {
-    Limits { cpus: Cpus::from_milli(100), ..ordinary() }
+fn little_processor() -> RunLimits {
+    RunLimits { cpus: CpuShare::from_millicores(100), ..ordinary_limits() }
 }
 
-fn one_second() -> Limits {
-    Limits { timeout: Duration::from_secs(1), pids: 64, ..ordinary() }
+fn one_second() -> RunLimits {
+    RunLimits { timeout: Duration::from_secs(1), pids: 64, ..ordinary_limits() }
 }
 
 /// Every attack.
@@ -143,7 +143,7 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(HostBoundary, "host-files", "files and sockets of the host are not there"),
     probe!(HostBoundary, "path-tricks", "no name leads out of the root"),
     probe!(HostBoundary, "pid-one", "memory, descriptors and binary of pid 1 are out of reach")
-        .alone(judge::binary_unchanged),
+        .alone_with_judge(verdict::binary_unchanged),
     probe!(
         HostBoundary,
         "pid-one-names",
@@ -164,86 +164,98 @@ pub(crate) const PROBES: &[Probe] = &[
         "special-files",
         "odd files and links are cleaned up, the host's untouched"
     )
-    .alone(judge::bait_unchanged),
+    .alone_with_judge(verdict::decoys_unchanged),
     probe!(HostBoundary, "names", "the host's name is not shown, the own one is fixed"),
     probe!(HostBoundary, "terminals", "own terminals only, few of them, no typing into others"),
     probe!(KernelSurface, "new-namespaces", "unshare, clone and clone3 are refused"),
     probe!(KernelSurface, "privileges", "no capability, NoNewPrivs 1, Seccomp 2, uid 1000"),
     probe!(KernelSurface, "host-uid", "on the host it is neither root nor its neighbour")
-        .play(Play::Pair),
+        .with_scenario(ProbeScenario::Pair),
     probe!(KernelSurface, "kernel-calls", "EPERM or ENOSYS for each"),
     probe!(KernelSurface, "other-processes", "no process can be read, written or traced"),
     probe!(KernelSurface, "foreign-calls", "i386 and x32 calls are killed or ENOSYS"),
     probe!(KernelSurface, "sockets", "only TCP, UDP, local sockets and route netlink"),
     probe!(KernelSurface, "processes", "it sees and reaches its own processes only"),
     probe!(KernelSurface, "kill-everyone", "kill(-1) harms nobody else")
-        .alone(judge::host_unharmed),
+        .alone_with_judge(verdict::host_unharmed),
     probe!(KernelSurface, "memory-program", "a program made in memory has the same walls"),
     probe!(KernelSurface, "landlock", "EACCES for its own files under /proc"),
     probe!(KernelSurface, "cgroup-view", "its cgroup is the root, no file of it to write"),
     probe!(KernelSurface, "strict-calls", "each group that the strict profile removes is refused")
-        .strict(),
+        .with_strict_profile(),
     probe!(KernelSurface, "from-node", Node, ".js", "the same refusals from Node.js"),
     probe!(KernelSurface, "from-bash", Bash, ".sh", "the same refusals from a shell"),
     probe!(Resources, "fork-bomb", Bash, ".sh", "ends at the deadline, a neighbour is served")
-        .within(one_second)
-        .play(Play::Beside)
-        .alone(judge::stopped_at_deadline),
-    probe!(Resources, "process-limit", "EAGAIN at the limit").within(few_processes),
-    probe!(Resources, "threads", "threads end at the limit").within(few_processes),
+        .with_limits(one_second)
+        .with_scenario(ProbeScenario::Beside)
+        .alone_with_judge(verdict::stopped_at_deadline),
+    probe!(Resources, "process-limit", "EAGAIN at the limit").with_limits(few_processes),
+    probe!(Resources, "threads", "threads end at the limit").with_limits(few_processes),
     probe!(Resources, "memory-anonymous", "out of memory")
-        .within(little_memory)
-        .alone(judge::ran_out),
-    probe!(Resources, "memory-tmpfs", "out of memory").within(little_memory).alone(judge::ran_out),
-    probe!(Resources, "memory-memfd", "out of memory").within(little_memory).alone(judge::ran_out),
+        .with_limits(little_memory)
+        .alone_with_judge(verdict::ran_out_of_memory),
+    probe!(Resources, "memory-tmpfs", "out of memory")
+        .with_limits(little_memory)
+        .alone_with_judge(verdict::ran_out_of_memory),
+    probe!(Resources, "memory-memfd", "out of memory")
+        .with_limits(little_memory)
+        .alone_with_judge(verdict::ran_out_of_memory),
     probe!(Resources, "memory-segment", "out of memory")
-        .within(little_memory)
-        .alone(judge::ran_out),
+        .with_limits(little_memory)
+        .alone_with_judge(verdict::ran_out_of_memory),
     probe!(Resources, "memory-page-cache", "cache stays within the limit")
-        .within(little_memory)
-        .alone(judge::within_memory),
+        .with_limits(little_memory)
+        .alone_with_judge(verdict::within_memory),
     probe!(Resources, "cpu-quota", "sixteen processes share the quota")
-        .within(little_processor)
-        .alone(judge::says),
+        .with_limits(little_processor)
+        .alone_with_judge(verdict::probe_says),
     probe!(Resources, "disk-full", "ENOSPC at the limit, over all places together")
-        .within(little_disk),
+        .with_limits(little_disk),
     probe!(Resources, "disk-inodes", "ENOSPC at the limit")
-        .within(little_disk)
-        .alone(judge::host_unharmed),
-    probe!(Resources, "sparse-file", "no space used, ENOSPC when filled").within(little_disk),
+        .with_limits(little_disk)
+        .alone_with_judge(verdict::host_unharmed),
+    probe!(Resources, "sparse-file", "no space used, ENOSPC when filled").with_limits(little_disk),
     probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory and time flat")
-        .alone(judge::flood_dropped),
+        .alone_with_judge(verdict::flood_dropped),
     probe!(Resources, "held-output", "the reply comes when the program is over")
-        .alone(judge::prompt),
+        .alone_with_judge(verdict::replied_promptly),
     probe!(Resources, "stubborn", "dead at the deadline")
-        .within(one_second)
-        .alone(judge::stopped_at_deadline),
+        .with_limits(one_second)
+        .alone_with_judge(verdict::stopped_at_deadline),
     probe!(Resources, "open-files", "EMFILE at the limit, which stays"),
     probe!(Resources, "socket-queues", "ENOBUFS before their queues hold much")
-        .within(hardly_any_memory),
+        .with_limits(hardly_any_memory),
     probe!(Resources, "woken-pid-one", "stops and starts cost pid 1 little, or are charged"),
     probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
-        .play(Play::Pair)
-        .alone(judge::says),
+        .with_scenario(ProbeScenario::Pair)
+        .alone_with_judge(verdict::probe_says),
     probe!(Resources, "watch-count", "watches of inotify are capped"),
     probe!(Resources, "timers", "EAGAIN at the limit"),
     probe!(Resources, "locked-memory", "a mebibyte cannot be pinned"),
     probe!(Resources, "message-queues", "EMFILE at the limit"),
     probe!(Resources, "realtime", "EPERM"),
-    probe!(BetweenRuns, "own-namespaces", "no namespace in common").play(Play::Pair),
+    probe!(BetweenRuns, "own-namespaces", "no namespace in common")
+        .with_scenario(ProbeScenario::Pair),
     probe!(BetweenRuns, "siblings", "no memory of other cells in a copy of the template"),
-    probe!(BetweenRuns, "left-files", "no file of another run").play(Play::PairThenAfter),
+    probe!(BetweenRuns, "left-files", "no file of another run")
+        .with_scenario(ProbeScenario::PairThenAfter),
     probe!(BetweenRuns, "system-v", "no shared memory, semaphore or queue")
-        .play(Play::PairThenAfter),
-    probe!(BetweenRuns, "named-queues", "no message queue").play(Play::PairThenAfter),
-    probe!(BetweenRuns, "local-sockets", "no socket, abstract or not").play(Play::Pair),
+        .with_scenario(ProbeScenario::PairThenAfter),
+    probe!(BetweenRuns, "named-queues", "no message queue")
+        .with_scenario(ProbeScenario::PairThenAfter),
+    probe!(BetweenRuns, "local-sockets", "no socket, abstract or not")
+        .with_scenario(ProbeScenario::Pair),
     probe!(BetweenRuns, "network-traces", "no trace of another run's packets")
-        .play(Play::PairThenAfter),
-    probe!(BetweenRuns, "terminal-names", "no terminal of another run").play(Play::Pair),
-    probe!(BetweenRuns, "locks", "a lock on a file of the image is not seen").play(Play::Pair),
-    probe!(BetweenRuns, "watching", "nobody's use of the image can be watched").play(Play::Pair),
-    probe!(BetweenRuns, "randomness", "nothing random repeats").play(Play::Pair),
-    probe!(BetweenRuns, "daemon", "no process, mount or cgroup is left").alone(judge::nothing_left),
+        .with_scenario(ProbeScenario::PairThenAfter),
+    probe!(BetweenRuns, "terminal-names", "no terminal of another run")
+        .with_scenario(ProbeScenario::Pair),
+    probe!(BetweenRuns, "locks", "a lock on a file of the image is not seen")
+        .with_scenario(ProbeScenario::Pair),
+    probe!(BetweenRuns, "watching", "nobody's use of the image can be watched")
+        .with_scenario(ProbeScenario::Pair),
+    probe!(BetweenRuns, "randomness", "nothing random repeats").with_scenario(ProbeScenario::Pair),
+    probe!(BetweenRuns, "daemon", "no process, mount or cgroup is left")
+        .alone_with_judge(verdict::nothing_left),
     probe!(BetweenRuns, "environment", "only what the run was given"),
     probe!(Network, "network-out", "nothing leaves"),
     probe!(Network, "network-own", "its own loopback and no other"),

@@ -8,11 +8,11 @@ use serde::Serialize;
 
 /// One line of the report.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct ProbeRow {
     pub(crate) probe: &'static str,
     pub(crate) group: &'static str,
     /// How the sandbox came about: from nothing, or forked from a template.
-    pub(crate) cell: Cell,
+    pub(crate) cell: CellOrigin,
     pub(crate) expected: &'static str,
     pub(crate) got: String,
     pub(crate) held: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Row {
 /// How a sandbox came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Cell {
+pub(crate) enum CellOrigin {
     /// From nothing.
     Cold,
     /// Parked before it was asked for; Python's are forked from a template.
@@ -30,8 +30,8 @@ pub(crate) enum Cell {
 
 /// The whole of it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    pub(crate) probes: Vec<Row>,
+pub(crate) struct VerifyReport {
+    pub(crate) probes: Vec<ProbeRow>,
     pub(crate) held: usize,
     pub(crate) broke: usize,
     /// Walls that this host cannot build, and why.
@@ -44,28 +44,28 @@ const SHOWN: usize = 100;
 const KEPT: usize = 2000;
 
 /// Plain text of bounded length, in which everything hidden is visible.
-pub(crate) fn inert(text: &str) -> String {
+pub(crate) fn to_inert_text(text: &str) -> String {
     let kept: String = text.chars().take(KEPT).collect();
     reveal_hidden_in_line(&kept)
 }
 
-fn cut(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }
 }
 
-impl Report {
+impl VerifyReport {
     /// The table and a summary.
-    pub(crate) fn table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let width = |of: fn(&Row) -> usize| self.probes.iter().map(of).max().unwrap_or(0);
+    pub(crate) fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let width = |of: fn(&ProbeRow) -> usize| self.probes.iter().map(of).max().unwrap_or(0);
         let (probe, expected) = (width(|row| row.probe.len()), width(|row| row.expected.len()));
         let mut group = String::new();
         for row in &self.probes {
             let title = match row.cell {
-                Cell::Cold => row.group.to_owned(),
-                Cell::Warm => format!("{}, in warm cells", row.group),
+                CellOrigin::Cold => row.group.to_owned(),
+                CellOrigin::Warm => format!("{}, in warm cells", row.group),
             };
             if title != group {
                 writeln!(out, "\n{title}")?;
@@ -73,7 +73,7 @@ impl Report {
             }
             let held = if row.held { "held " } else { "BROKE" };
             // What was seen is interesting in full where something broke.
-            let got = if row.held { cut(&row.got) } else { row.got.clone() };
+            let got = if row.held { truncate_text(&row.got) } else { row.got.clone() };
             writeln!(out, "  {held}  {:probe$}  {:expected$}  {got}", row.probe, row.expected)?;
         }
         writeln!(out)?;
@@ -85,7 +85,7 @@ impl Report {
     }
 
     /// One JSON object.
-    pub(crate) fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         writeln!(out)
     }
@@ -96,13 +96,24 @@ mod tests {
     use super::*;
 
     fn report(got: &str, held: bool) -> String {
-        let row =
-            Row { probe: "p", group: "g", cell: Cell::Cold, expected: "e", got: inert(got), held };
+        let row = ProbeRow {
+            probe: "p",
+            group: "g",
+            cell: CellOrigin::Cold,
+            expected: "e",
+            got: to_inert_text(got),
+            held,
+        };
         let broke = usize::from(!held);
-        let report =
-            Report { probes: vec![row], held: 1 - broke, broke, missing: vec![], seconds: 0.5 };
+        let report = VerifyReport {
+            probes: vec![row],
+            held: 1 - broke,
+            broke,
+            missing: vec![],
+            seconds: 0.5,
+        };
         let mut out = Vec::new();
-        report.table(&mut out).unwrap();
+        report.write_table(&mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_executor::{Config, Executor, PoolSettings, RunIo};
-use cloche_model::{Ending, Outcome, RunSpec};
+use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
+use cloche_model::{RunEnding, RunOutcome, RunSpec};
 
 use crate::case::Case;
 
@@ -42,7 +42,7 @@ pub(crate) struct Ways {
 pub(crate) struct Seen {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
-    pub(crate) ending: Ending,
+    pub(crate) ending: RunEnding,
 }
 
 impl Ways {
@@ -52,7 +52,7 @@ impl Ways {
 
     /// Also imports modules ahead, where there is a template.
     pub(crate) async fn start_with(way: Way, preload: &[&str]) -> Self {
-        let mut config = Config::with_program(env!("CARGO_BIN_EXE_cloche"));
+        let mut config = ExecutorConfig::with_program(env!("CARGO_BIN_EXE_cloche"));
         config.pool = (way != Way::Cold).then(PoolSettings::default);
         let executor = Executor::start(config).await.unwrap();
         Self { way, executor, preload: preload.iter().map(|&name| name.to_owned()).collect() }
@@ -64,15 +64,15 @@ impl Ways {
     }
 
     /// Runs a program, and demands that its interpreter came the way it should, or started anew.
-    pub(crate) async fn run_as(&self, mut spec: RunSpec, anew: bool) -> Outcome {
+    pub(crate) async fn run_as(&self, mut spec: RunSpec, anew: bool) -> RunOutcome {
         spec.sandbox.template = self.way == Way::Template;
         spec.sandbox.preload.clone_from(&self.preload);
-        self.executor.prepare(spec.language, &spec.limits, &spec.sandbox);
+        self.executor.prewarm_pool(spec.language, &spec.limits, &spec.sandbox);
         self.warm().await;
-        let before = self.executor.snapshot();
+        let before = self.executor.read_metrics();
         let outcome = self.executor.run(spec, RunIo::default()).await.unwrap();
-        let after = self.executor.snapshot();
-        let templates = before.shelves.iter().map(|shelf| shelf.templates).sum::<usize>();
+        let after = self.executor.read_metrics();
+        let templates = before.buckets.iter().map(|shelf| shelf.templates).sum::<usize>();
         if self.way == Way::Cold || anew {
             assert_eq!(after.cold_starts, before.cold_starts + 1);
         } else {
@@ -95,8 +95,8 @@ impl Ways {
     }
 }
 
-impl From<Outcome> for Seen {
-    fn from(outcome: Outcome) -> Self {
+impl From<RunOutcome> for Seen {
+    fn from(outcome: RunOutcome) -> Self {
         Self {
             stdout: without_addresses(&outcome.stdout.bytes),
             stderr: without_addresses(&outcome.stderr.bytes),

@@ -3,11 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use cloche_engine::{
-    DispatchError, Dispatcher, JobRequest, Local, Remote, RemoteConfig, admit_job,
+    DispatchError, Dispatcher, JobRequest, LocalDispatcher, RemoteConfig, RemoteDispatcher,
+    admit_job,
     sidecar::{JobLimits, SidecarConfig},
 };
-use cloche_executor::{Config, Executor};
-use cloche_model::{Outcome, OutputChunk, Secret, StreamName};
+use cloche_executor::{Executor, ExecutorConfig};
+use cloche_model::{OutputChunk, RunOutcome, Secret, StreamName};
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +28,7 @@ pub(crate) struct Bench {
 pub(crate) struct Run {
     pub(crate) chunks: mpsc::Receiver<OutputChunk>,
     pub(crate) cancel: CancellationToken,
-    result: JoinHandle<Result<Outcome, DispatchError>>,
+    result: JoinHandle<Result<RunOutcome, DispatchError>>,
 }
 
 impl Bench {
@@ -36,8 +37,8 @@ impl Bench {
         if !can_sandbox() {
             return None;
         }
-        let executor = Executor::start(Config::with_program(binary())).await.unwrap();
-        Some(Self { dispatcher: Arc::new(Local::new(executor)), sidecars: Vec::new() })
+        let executor = Executor::start(ExecutorConfig::with_program(binary())).await.unwrap();
+        Some(Self { dispatcher: Arc::new(LocalDispatcher::new(executor)), sidecars: Vec::new() })
     }
 
     /// One sidecar.
@@ -52,7 +53,7 @@ impl Bench {
 
     /// Whatever is at these addresses.
     pub(crate) fn at(config: RemoteConfig) -> Self {
-        let dispatcher = Arc::new(Remote::new(config).unwrap());
+        let dispatcher = Arc::new(RemoteDispatcher::new(config).unwrap());
         Self { dispatcher, sidecars: Vec::new() }
     }
 
@@ -70,7 +71,7 @@ impl Bench {
     }
 
     pub(crate) fn ready(&self) -> Result<(), String> {
-        self.dispatcher.ready()
+        self.dispatcher.check_ready()
     }
 
     /// Waits until the dispatcher says so.
@@ -92,7 +93,7 @@ impl Bench {
     }
 
     /// Runs it to its end.
-    pub(crate) async fn run(&self, job: JobRequest) -> (Outcome, Vec<OutputChunk>) {
+    pub(crate) async fn run(&self, job: JobRequest) -> (RunOutcome, Vec<OutputChunk>) {
         let (result, chunks) = self.start(job).until_over().await;
         (result.unwrap(), chunks)
     }
@@ -110,7 +111,9 @@ impl Run {
     }
 
     /// The rest of the output, and the outcome; never a wait without an end.
-    pub(crate) async fn until_over(mut self) -> (Result<Outcome, DispatchError>, Vec<OutputChunk>) {
+    pub(crate) async fn until_over(
+        mut self,
+    ) -> (Result<RunOutcome, DispatchError>, Vec<OutputChunk>) {
         let all = async {
             let mut chunks = Vec::new();
             while let Some(chunk) = self.chunks.recv().await {
@@ -122,7 +125,7 @@ impl Run {
     }
 
     /// The outcome, whoever listens to the output.
-    pub(crate) async fn outcome(self) -> Result<Outcome, DispatchError> {
+    pub(crate) async fn outcome(self) -> Result<RunOutcome, DispatchError> {
         timeout(PATIENCE, self.result).await.expect("it hangs").unwrap()
     }
 }

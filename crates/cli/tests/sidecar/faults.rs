@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cloche_engine::{DispatchError, RemoteConfig, sidecar::JobLimits};
-use cloche_model::{Ending, Secret};
+use cloche_model::{RunEnding, Secret};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -53,7 +53,7 @@ async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may
     assert!(failed(&error), "{error}");
     wait_for(&mark, 0);
     for _ in 0..3 {
-        assert_eq!(bench.run(job("bash", "exit 3")).await.0.ending, Ending::Exited(3));
+        assert_eq!(bench.run(job("bash", "exit 3")).await.0.ending, RunEnding::Exited(3));
     }
     bench.add(Sidecar::start_at(&address, &[]).await);
     bench.remove(0).crash();
@@ -61,7 +61,7 @@ async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may
     loop {
         match bench.start(job("bash", "exit 4")).until_over().await.0 {
             Ok(outcome) => {
-                assert_eq!(outcome.ending, Ending::Exited(4));
+                assert_eq!(outcome.ending, RunEnding::Exited(4));
                 break;
             }
             Err(error) => assert!(matches!(error, DispatchError::Unavailable(_)), "{error}"),
@@ -77,7 +77,7 @@ async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
     let urls = vec![down.clone(), up.url.clone()];
     let bench = Bench::at(RemoteConfig { urls, ..settings() });
     for _ in 0..4 {
-        assert_eq!(bench.run(job("bash", "exit 3")).await.0.ending, Ending::Exited(3));
+        assert_eq!(bench.run(job("bash", "exit 3")).await.0.ending, RunEnding::Exited(3));
     }
     bench.until_ready().await;
     let late = Sidecar::start_at(down.trim_start_matches("http://"), &[]).await;
@@ -91,7 +91,7 @@ async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
         let shared = late.health().await["running"] == 1 && up.health().await["running"] == 1;
         for run in runs {
             run.cancel.cancel();
-            assert_eq!(run.until_over().await.0.unwrap().ending, Ending::Cancelled);
+            assert_eq!(run.until_over().await.0.unwrap().ending, RunEnding::Cancelled);
         }
         if shared {
             break;
@@ -152,7 +152,7 @@ async fn a_full_sidecar_sends_runs_to_the_other_and_two_full_ones_to_nobody() {
         run.cancel.cancel();
         run.until_over().await.0.unwrap();
     }
-    assert_eq!(bench.run(job("bash", ":")).await.0.ending, Ending::Exited(0));
+    assert_eq!(bench.run(job("bash", ":")).await.0.ending, RunEnding::Exited(0));
     wait_for(&mark, 0);
 }
 

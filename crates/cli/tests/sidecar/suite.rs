@@ -1,7 +1,7 @@
 //! What every dispatcher does, whatever is behind it. Each test is run against both.
 
 use cloche_engine::{JobRequest, sidecar::JobLimits};
-use cloche_model::{Ending, EnvVars, RequestFile, StreamName::Stderr, StreamName::Stdout};
+use cloche_model::{EnvVars, RequestFile, RunEnding, StreamName::Stderr, StreamName::Stdout};
 
 use crate::{
     bench::{Bench, job, joined, limited},
@@ -48,7 +48,7 @@ async fn output_comes_in_order_and_none_is_lost(bench: Bench) {
     let lines = |name: &str, step| {
         (0..30000).step_by(step).map(|n| format!("{name} {n}\n")).collect::<String>().into_bytes()
     };
-    assert_eq!(outcome.ending, Ending::Exited(0));
+    assert_eq!(outcome.ending, RunEnding::Exited(0));
     assert!(outcome.stdout.bytes == lines("out", 1) && outcome.stderr.bytes == lines("err", 3));
     assert_eq!((outcome.stdout.dropped, outcome.stderr.dropped), (0, 0));
     assert!(joined(&chunks, Stdout) == outcome.stdout.bytes);
@@ -68,7 +68,7 @@ async fn output_comes_while_the_program_runs_and_a_cancel_kills_its_whole_tree(b
     wait_for(&mark, 2);
     run.cancel.cancel();
     let outcome = run.until_over().await.0.unwrap();
-    assert_eq!(outcome.ending, Ending::Cancelled);
+    assert_eq!(outcome.ending, RunEnding::Cancelled);
     assert_eq!(outcome.stdout.bytes, b"up\n");
     wait_for(&mark, 0);
 }
@@ -76,14 +76,14 @@ async fn output_comes_while_the_program_runs_and_a_cancel_kills_its_whole_tree(b
 async fn a_cancel_before_the_start_is_heeded(bench: Bench) {
     let run = bench.start(job("bash", "sleep 1000"));
     run.cancel.cancel();
-    assert_eq!(run.until_over().await.0.unwrap().ending, Ending::Cancelled);
+    assert_eq!(run.until_over().await.0.unwrap().ending, RunEnding::Cancelled);
 }
 
 async fn time_that_is_up_kills_the_whole_tree_and_keeps_what_was_said(bench: Bench) {
     let mark = mark();
     let limits = JobLimits { timeout_ms: Some(1500), ..JobLimits::default() };
     let (outcome, chunks) = bench.run(limited(job("bash", &sleepers(&mark)), limits)).await;
-    assert_eq!(outcome.ending, Ending::TimedOut);
+    assert_eq!(outcome.ending, RunEnding::TimedOut);
     assert_eq!(outcome.stdout.bytes, b"up\n");
     assert_eq!(joined(&chunks, Stdout), b"up\n");
     assert!(outcome.usage.wall.as_millis() >= 1500, "{:?}", outcome.usage);
@@ -92,18 +92,18 @@ async fn time_that_is_up_kills_the_whole_tree_and_keeps_what_was_said(bench: Ben
 
 async fn exit_codes_and_signals_are_told_apart(bench: Bench) {
     for (language, code, ending) in [
-        ("bash", "exit 0", Ending::Exited(0)),
-        ("python", "raise SystemExit(3)", Ending::Exited(3)),
-        ("node", "process.exit(255)", Ending::Exited(255)),
-        ("bash", "kill -TERM $$", Ending::Signalled(15)),
-        ("bash", "kill -KILL $$", Ending::Signalled(9)),
+        ("bash", "exit 0", RunEnding::Exited(0)),
+        ("python", "raise SystemExit(3)", RunEnding::Exited(3)),
+        ("node", "process.exit(255)", RunEnding::Exited(255)),
+        ("bash", "kill -TERM $$", RunEnding::Signalled(15)),
+        ("bash", "kill -KILL $$", RunEnding::Signalled(9)),
     ] {
         let (outcome, _) = bench.run(job(language, code)).await;
         assert_eq!(outcome.ending, ending, "{code}");
     }
     let (outcome, _) = bench.run(job("python", "1/0")).await;
-    assert_eq!(outcome.ending, Ending::Exited(1));
-    assert!(outcome.stderr.text().ends_with("ZeroDivisionError: division by zero\n"));
+    assert_eq!(outcome.ending, RunEnding::Exited(1));
+    assert!(outcome.stderr.to_text_lossy().ends_with("ZeroDivisionError: division by zero\n"));
 }
 
 async fn input_files_and_variables_arrive(bench: Bench) {
@@ -121,14 +121,14 @@ async fn input_files_and_variables_arrive(bench: Bench) {
     let (outcome, _) = bench.run(given).await;
     let wanted =
         "GRÖSSE\0\"\\\n\nb'\\x00\\xff\\n'\ngrün \"x\"\n['-rf', 'main.py', 'späte Daten.bin']\n";
-    assert_eq!(outcome.stdout.text(), wanted, "{}", outcome.stderr.text());
+    assert_eq!(outcome.stdout.to_text_lossy(), wanted, "{}", outcome.stderr.to_text_lossy());
 }
 
 async fn memory_that_is_used_up_is_said(bench: Bench) {
     let limits = JobLimits { memory_bytes: Some(64 << 20), ..JobLimits::default() };
     let code = "print('before')\nx = bytearray(1 << 28)\nx[::4096] = b'x' * len(x[::4096])\nprint('after')";
     let (outcome, _) = bench.run(limited(job("python", code), limits)).await;
-    assert_eq!(outcome.ending, Ending::OutOfMemory, "{}", outcome.stderr.text());
+    assert_eq!(outcome.ending, RunEnding::OutOfMemory, "{}", outcome.stderr.to_text_lossy());
     assert_eq!(outcome.stdout.bytes, b"before\n");
 }
 
@@ -150,8 +150,8 @@ async fn a_listener_that_goes_away_stops_nothing(bench: Bench) {
     run.chunk().await;
     run.chunks.close();
     let outcome = run.outcome().await.unwrap();
-    assert_eq!(outcome.ending, Ending::Exited(0));
-    assert!(outcome.stdout.text().ends_with("\n20000\n"));
+    assert_eq!(outcome.ending, RunEnding::Exited(0));
+    assert!(outcome.stdout.to_text_lossy().ends_with("\n20000\n"));
 }
 
 async fn several_run_at_once_and_each_has_its_own_output(bench: Bench) {
@@ -160,7 +160,7 @@ async fn several_run_at_once_and_each_has_its_own_output(bench: Bench) {
         let (result, chunks) = run.until_over().await;
         let wanted: String = (n..=2000).map(|n| format!("{n}\n")).collect();
         assert!(joined(&chunks, Stdout) == wanted.as_bytes());
-        assert_eq!(result.unwrap().stdout.text(), wanted);
+        assert_eq!(result.unwrap().stdout.to_text_lossy(), wanted);
     }
 }
 

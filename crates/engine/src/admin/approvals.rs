@@ -3,11 +3,11 @@
 use cloche_model::{
     Approval, ApprovalId, ApprovalState, Decision, DecisionKind, ErrorCode, Invalid,
 };
-use cloche_store::{Answer, ApprovalFilter, DecisionFilter};
+use cloche_store::{ApprovalAnswer, ApprovalFilter, DecisionFilter};
 
 use crate::{
     Caller, Engine, Refusal, clock,
-    gates::{as_of_now, decision_about, form_text},
+    gates::{decision_about, form_text, with_expiry_applied},
 };
 
 /// The most characters of a name or a reason that someone gives.
@@ -42,10 +42,10 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>, Refusal> {
-        let found = self.inner.store.approvals(filter).await?;
+    pub async fn list_approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>, Refusal> {
+        let found = self.inner.store.list_approvals(filter).await?;
         let as_asked = |approval: &Approval| filter.state.is_none_or(|it| it == approval.state);
-        Ok(found.into_iter().map(as_of_now).filter(as_asked).collect())
+        Ok(found.into_iter().map(with_expiry_applied).filter(as_asked).collect())
     }
 
     /// One approval with its arguments, as whoever may answer it sees it.
@@ -56,10 +56,14 @@ impl Engine {
         let missing = || Refusal::not_found("approval");
         let id: ApprovalId = id.parse().map_err(|_| missing())?;
         match by {
-            Approver::Key(caller) => self.approval(caller, &id).await,
-            Approver::Admin(_) => {
-                self.inner.store.approval(&id).await?.map(as_of_now).ok_or_else(missing)
-            }
+            Approver::Key(caller) => self.find_approval(caller, &id).await,
+            Approver::Admin(_) => self
+                .inner
+                .store
+                .find_approval(&id)
+                .await?
+                .map(with_expiry_applied)
+                .ok_or_else(missing),
         }
     }
 
@@ -67,24 +71,24 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no such approval, it is not theirs to give, or it does not wait any more.
-    pub async fn approve(&self, id: &str, by: &Approver) -> Result<Approval, Refusal> {
-        self.decide(id, by, true, None).await
+    pub async fn approve_call(&self, id: &str, by: &Approver) -> Result<Approval, Refusal> {
+        self.decide_approval(id, by, true, None).await
     }
 
     /// Says no.
     ///
     /// # Errors
     /// As for [`Engine::approve`].
-    pub async fn deny(
+    pub async fn deny_call(
         &self,
         id: &str,
         by: &Approver,
         reason: Option<String>,
     ) -> Result<Approval, Refusal> {
-        self.decide(id, by, false, reason).await
+        self.decide_approval(id, by, false, reason).await
     }
 
-    async fn decide(
+    async fn decide_approval(
         &self,
         id: &str,
         by: &Approver,
@@ -99,9 +103,9 @@ impl Engine {
         }
         let approval = self.approval_for(by, id).await?;
         if let Approver::Key(caller) = by {
-            check_right(caller, &approval)?;
+            check_may_answer(caller, &approval)?;
         }
-        self.answer(&approval, by.name(), approve, reason).await
+        self.record_answer(&approval, by.name(), approve, reason).await
     }
 
     /// What the person at the client said, to whom the door put the question itself. It is recorded
@@ -116,21 +120,23 @@ impl Engine {
         id: &ApprovalId,
         approve: bool,
     ) -> Result<Approval, Refusal> {
-        let approval = self.approval(caller, id).await?;
+        let approval = self.find_approval(caller, id).await?;
         if approval.key != caller.key.id {
             return Err(Refusal::not_found("approval"));
         }
         if !self.may_elicit(caller).await {
-            return Err(forbidden("this team does not take the answer of the client that asks"));
+            return Err(forbidden_refusal(
+                "this team does not take the answer of the client that asks",
+            ));
         }
         if approve && form_text(&approval).is_none() {
-            return Err(forbidden(NOT_IN_FORM));
+            return Err(forbidden_refusal(NOT_IN_FORM));
         }
         let by = format!("person at the client of {}", caller.key.id);
-        self.answer(&approval, by, approve, None).await
+        self.record_answer(&approval, by, approve, None).await
     }
 
-    async fn answer(
+    async fn record_answer(
         &self,
         approval: &Approval,
         by: String,
@@ -140,40 +146,40 @@ impl Engine {
         let kind = if approve { DecisionKind::Approved } else { DecisionKind::Denied };
         let decision = decision_about(kind, by, approval)?;
         let at = clock::now();
-        let answer = Answer {
+        let answer = ApprovalAnswer {
             id: approval.id.clone(),
             approve,
             at,
-            expires_at: at.plus(self.inner.config.gates.lifetime),
+            expires_at: at.saturating_add(self.inner.config.gates.lifetime),
             reason: reason.clone(),
             decision: Decision { note: reason, ..decision },
         };
-        if let Some(answered) = self.inner.store.answer(answer).await? {
+        if let Some(answered) = self.inner.store.answer_approval(answer).await? {
             let changed = answered.state == ApprovalState::Expired;
-            self.agent_metrics().decided(if changed { DecisionKind::Expired } else { kind });
-            self.inner.desk.tell(&answered.id);
-            self.inner.desk.nudge();
-            return if changed { Err(too_late(&answered)) } else { Ok(answered) };
+            self.agent_metrics().count_decision(if changed { DecisionKind::Expired } else { kind });
+            self.inner.approval_waiters.wake_waiters(&answered.id);
+            self.inner.approval_waiters.wake_expiry();
+            return if changed { Err(already_closed_refusal(&answered)) } else { Ok(answered) };
         }
-        let now = self.inner.store.approval(&approval.id).await?.map(as_of_now);
-        Err(now.map_or_else(|| Refusal::not_found("approval"), |now| too_late(&now)))
+        let now = self.inner.store.find_approval(&approval.id).await?.map(with_expiry_applied);
+        Err(now.map_or_else(|| Refusal::not_found("approval"), |now| already_closed_refusal(&now)))
     }
 
     /// What was decided, newest first.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>, Refusal> {
-        Ok(self.inner.store.decisions(filter).await?)
+    pub async fn list_decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>, Refusal> {
+        Ok(self.inner.store.list_decisions(filter).await?)
     }
 }
 
-fn check_right(caller: &Caller, approval: &Approval) -> Result<(), Refusal> {
+fn check_may_answer(caller: &Caller, approval: &Approval) -> Result<(), Refusal> {
     if approval.key == caller.key.id {
-        return Err(forbidden("the key that asked cannot answer; another one has to"));
+        return Err(forbidden_refusal("the key that asked cannot answer; another one has to"));
     }
     if !caller.key.may_approve {
-        return Err(forbidden(
+        return Err(forbidden_refusal(
             "this key may not answer; an operator can give it the right with `cloche key set`",
         ));
     }
@@ -190,11 +196,11 @@ fn check_text(field: &str, text: &str, most: usize) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn forbidden(message: &'static str) -> Refusal {
+fn forbidden_refusal(message: &'static str) -> Refusal {
     Refusal::new(ErrorCode::Forbidden, message)
 }
 
-fn too_late(approval: &Approval) -> Refusal {
+fn already_closed_refusal(approval: &Approval) -> Refusal {
     let by = approval.decided_by.as_deref().unwrap_or("someone");
     let message = match approval.state {
         ApprovalState::Denied => format!("it was denied already, by {by}"),

@@ -26,7 +26,7 @@ impl From<EnvVars> for EnvDraft {
 impl EnvDraft {
     /// The variables to save, given the secret ones that there are now. A value that is only the stars
     /// in place of a secret one keeps it: so a client may send back what it was shown.
-    pub(super) fn settle(self, now: &SecretVars) -> Result<(EnvVars, SecretVars), Invalid> {
+    pub(super) fn into_vars(self, now: &SecretVars) -> Result<(EnvVars, SecretVars), Invalid> {
         let (mut plain, mut secret) = (EnvVars::new(), SecretVars::new());
         let mut wanted = self.secret;
         for (name, value) in self.plain {
@@ -61,21 +61,21 @@ mod tests {
 
     #[test]
     fn stars_and_absent_values_keep_a_secret_variable() {
-        let stars = plain("TOKEN", SHOWN_SECRET).settle(&now()).unwrap();
+        let stars = plain("TOKEN", SHOWN_SECRET).into_vars(&now()).unwrap();
         let secret = BTreeMap::from([("TOKEN".to_owned(), None)]);
         let absent = EnvDraft { secret, ..EnvDraft::default() };
         assert_eq!(stars, (EnvVars::new(), now()));
-        assert_eq!(absent.clone().settle(&now()).unwrap(), stars);
-        let error = absent.settle(&SecretVars::new()).unwrap_err().to_string();
+        assert_eq!(absent.clone().into_vars(&now()).unwrap(), stars);
+        let error = absent.into_vars(&SecretVars::new()).unwrap_err().to_string();
         assert_eq!(error, "env_vars: TOKEN has no secret value to keep; give one");
     }
 
     #[test]
     fn a_plain_value_replaces_a_secret_one_and_rules_hold_for_both() {
-        let (plain_vars, secret) = plain("TOKEN", "open").settle(&now()).unwrap();
+        let (plain_vars, secret) = plain("TOKEN", "open").into_vars(&now()).unwrap();
         assert_eq!((plain_vars["TOKEN"].as_str(), secret.len()), ("open", 0));
         let secret = BTreeMap::from([("PATH".to_owned(), Some(Secret::new("hunter2")))]);
-        let error = EnvDraft { secret, ..EnvDraft::default() }.settle(&now()).unwrap_err();
+        let error = EnvDraft { secret, ..EnvDraft::default() }.into_vars(&now()).unwrap_err();
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

@@ -39,7 +39,7 @@ impl Engine {
     /// # Errors
     /// When the store fails.
     pub async fn change_fleet_gates(&self, change: GateChange) -> Result<GateSettings, Refusal> {
-        let _held = self.inner.desk.settings.lock().await;
+        let _held = self.inner.approval_waiters.settings_lock.lock().await;
         let before = self.inner.store.fleet_gates().await?;
         self.write_gates(None, before, change.apply(before)).await
     }
@@ -50,7 +50,7 @@ impl Engine {
         team: &Team,
         change: GateChange,
     ) -> Result<GateSettings, Refusal> {
-        let before = self.team(team.id.as_str()).await?.gates;
+        let before = self.find_team(team.id.as_str()).await?.gates;
         self.write_gates(Some(&team.id), before, change.apply(before)).await
     }
 
@@ -65,7 +65,7 @@ impl Engine {
             return Ok(after);
         }
         let decision = Decision {
-            id: DecisionId::from_random(secrets::random()?),
+            id: DecisionId::from_random(secrets::random_bytes()?),
             kind: DecisionKind::Changed,
             by: "admin".to_owned(),
             at: clock::now(),
@@ -75,11 +75,11 @@ impl Engine {
             digest: None,
             approval: None,
             execution: None,
-            note: Some(describe(after)),
+            note: Some(format_settings(after)),
         };
         match self.inner.store.change_gates(team, after, decision).await? {
             true => {
-                self.agent_metrics().decided(DecisionKind::Changed);
+                self.agent_metrics().count_decision(DecisionKind::Changed);
                 Ok(after)
             }
             false => Err(Refusal::not_found("team")),
@@ -88,7 +88,7 @@ impl Engine {
 }
 
 /// As they are typed.
-fn describe(settings: GateSettings) -> String {
+fn format_settings(settings: GateSettings) -> String {
     let switch = |on: Option<bool>| on.map_or("none", |on| if on { "on" } else { "off" });
     format!(
         "agent_sandbox={} execute_code={} elicitation={}",

@@ -93,16 +93,16 @@ impl Engine {
     /// # Errors
     /// When a field breaks a rule, or team and sandbox do not belong together.
     pub async fn create_key(&self, draft: KeyDraft) -> Result<NewKey, Refusal> {
-        let team = self.team(&draft.team).await?;
+        let team = self.find_team(&draft.team).await?;
         let sandbox = self.sandbox_of(&team, &draft.sandbox).await?;
-        let secret = secrets::secret(KEY_PREFIX)?;
-        let (env, secret_env) = draft.env.settle(&SecretVars::new())?;
+        let secret = secrets::generate_secret(KEY_PREFIX)?;
+        let (env, secret_env) = draft.env.into_vars(&SecretVars::new())?;
         let key = ApiKey {
-            id: KeyId::from_random(secrets::random()?),
+            id: KeyId::from_random(secrets::random_bytes()?),
             team: team.id,
             sandbox: sandbox.id,
             name: draft.name,
-            prefix: secrets::shown(&secret),
+            prefix: secrets::visible_prefix(&secret),
             env,
             secret_env,
             webhook_url: draft.webhook_url,
@@ -113,14 +113,14 @@ impl Engine {
         };
         check_key(&key)?;
         if let Some(url) = &key.webhook_url {
-            self.inner.courier.check("webhook_url", url).await?;
+            self.inner.webhook_sender.check_url("webhook_url", url).await?;
         }
-        self.inner.store.create_key(&key, &secrets::digest(secret.reveal())).await?;
+        self.inner.store.create_key(&key, &secrets::digest_secret(secret.reveal())).await?;
         Ok(NewKey { key, secret })
     }
 
     async fn sandbox_of(&self, team: &Team, id_or_name: &str) -> Result<Sandbox, Refusal> {
-        let sandboxes = self.inner.store.sandboxes(Some(&team.id)).await?;
+        let sandboxes = self.inner.store.list_sandboxes(Some(&team.id)).await?;
         sandboxes
             .into_iter()
             .find(|sandbox| sandbox.id.as_str() == id_or_name || sandbox.name == id_or_name)
@@ -131,22 +131,22 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no such team.
-    pub async fn keys(&self, team: Option<&str>) -> Result<Vec<ApiKey>, Refusal> {
+    pub async fn list_keys(&self, team: Option<&str>) -> Result<Vec<ApiKey>, Refusal> {
         let team = match team {
-            Some(team) => Some(self.team(team).await?.id),
+            Some(team) => Some(self.find_team(team).await?.id),
             None => None,
         };
-        Ok(self.inner.store.keys(team.as_ref()).await?)
+        Ok(self.inner.store.list_keys(team.as_ref()).await?)
     }
 
     /// One key.
     ///
     /// # Errors
     /// When there is none.
-    pub async fn key(&self, id: &str) -> Result<ApiKey, Refusal> {
+    pub async fn find_key(&self, id: &str) -> Result<ApiKey, Refusal> {
         let missing = || Refusal::not_found("key");
         let id = id.parse().map_err(|_| missing())?;
-        self.inner.store.key(&id).await?.ok_or_else(missing)
+        self.inner.store.find_key(&id).await?.ok_or_else(missing)
     }
 
     /// Changes a key; the next request sees it.
@@ -156,24 +156,24 @@ impl Engine {
     pub async fn update_key(&self, id: &str, change: KeyChange) -> Result<ApiKey, Refusal> {
         // The host of a webhook is looked up before the lock is taken: a resolver can be slow.
         if let Some(Some(url)) = &change.webhook_url {
-            self.inner.courier.check("webhook_url", url).await?;
+            self.inner.webhook_sender.check_url("webhook_url", url).await?;
         }
-        let _held = self.inner.desk.settings.lock().await;
-        let mut key = self.key(id).await?;
+        let _held = self.inner.approval_waiters.settings_lock.lock().await;
+        let mut key = self.find_key(id).await?;
         if let Some(sandbox) = change.sandbox {
-            let team = self.team(key.team.as_str()).await?;
+            let team = self.find_team(key.team.as_str()).await?;
             key.sandbox = self.sandbox_of(&team, &sandbox).await?.id;
         }
         key.name = change.name.unwrap_or(key.name);
         if let Some(env) = change.env {
-            (key.env, key.secret_env) = env.settle(&key.secret_env)?;
+            (key.env, key.secret_env) = env.into_vars(&key.secret_env)?;
         }
         key.webhook_url = change.webhook_url.unwrap_or(key.webhook_url);
         key.webhook_secret = change.webhook_secret.unwrap_or(key.webhook_secret);
         key.may_approve = change.may_approve.unwrap_or(key.may_approve);
         check_key(&key)?;
         let found = self.inner.store.update_key(&key).await?;
-        self.inner.roster.forget();
+        self.inner.key_cache.forget_all();
         if found { Ok(key) } else { Err(Refusal::not_found("key")) }
     }
 
@@ -182,9 +182,9 @@ impl Engine {
     /// # Errors
     /// When there is none.
     pub async fn revoke_key(&self, id: &str) -> Result<ApiKey, Refusal> {
-        let key = self.key(id).await?;
+        let key = self.find_key(id).await?;
         self.inner.store.revoke_key(&key.id, clock::now()).await?;
-        self.inner.roster.forget();
-        self.key(id).await
+        self.inner.key_cache.forget_all();
+        self.find_key(id).await
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use cloche_model::{
-    ByteSize, Cpus, EnvVars, Invalid, Network, Resources, Retention, Sandbox, SandboxId,
-    SandboxShape, SecretVars, Team, check_name,
+    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, NetworkPolicy, Sandbox, SandboxId,
+    SandboxResources, SandboxShape, SecretVars, Team, check_name,
 };
 
 use super::EnvDraft;
@@ -68,7 +68,7 @@ pub struct SandboxChange {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResourcesChange {
     /// Processors.
-    pub cpus: Option<Cpus>,
+    pub cpus: Option<CpuShare>,
     /// Memory.
     pub memory: Option<ByteSize>,
     /// What it may write.
@@ -78,8 +78,8 @@ pub struct ResourcesChange {
 }
 
 impl ResourcesChange {
-    fn apply(self, now: Resources) -> Resources {
-        Resources {
+    fn apply(self, now: SandboxResources) -> SandboxResources {
+        SandboxResources {
             cpus: self.cpus.unwrap_or(now.cpus),
             memory: self.memory.unwrap_or(now.memory),
             disk: self.disk.unwrap_or(now.disk),
@@ -98,8 +98,8 @@ pub struct RetentionChange {
 }
 
 impl RetentionChange {
-    fn apply(self, now: Retention) -> Retention {
-        Retention { code: self.code.unwrap_or(now.code), days: self.days.unwrap_or(now.days) }
+    fn apply(self, now: LedgerRetention) -> LedgerRetention {
+        LedgerRetention { code: self.code.unwrap_or(now.code), days: self.days.unwrap_or(now.days) }
     }
 }
 
@@ -129,7 +129,7 @@ impl SandboxChange {
         }
         sandbox.resources = self.resources.apply(sandbox.resources);
         if let Some(env) = self.env {
-            (sandbox.env, sandbox.secret_env) = env.settle(&sandbox.secret_env)?;
+            (sandbox.env, sandbox.secret_env) = env.into_vars(&sandbox.secret_env)?;
         }
         sandbox.retention = self.retention.apply(sandbox.retention);
         check_name("name", &sandbox.name)?;
@@ -147,9 +147,9 @@ fn check_image(image: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn check_network(network: &str) -> Result<Network, Invalid> {
+fn check_network(network: &str) -> Result<NetworkPolicy, Invalid> {
     match network {
-        "blocked" => Ok(Network::Blocked),
+        "blocked" => Ok(NetworkPolicy::Blocked),
         "unrestricted" => Err(Invalid::new(
             "network: this build cannot give unrestricted network access yet; use \"blocked\"",
         )),
@@ -183,9 +183,9 @@ fn check_range(field: &str, range: RangeInclusive<u64>, value: u64) -> Result<()
     Err(Invalid::new(format!("{field} must be between {least} and {most}, got {value}")))
 }
 
-fn check_resources(resources: &Resources, team: &Team) -> Result<(), Invalid> {
-    let allowance = team.allowance();
-    let plan = team.plan.title();
+fn check_resources(resources: &SandboxResources, team: &Team) -> Result<(), Invalid> {
+    let allowance = team.effective_limits();
+    let plan = team.plan.display_name();
     check_range("memory_mb", MEMORY_MB, resources.memory.bytes() >> 20)?;
     check_range("disk_mb", DISK_MB, resources.disk.bytes() >> 20)?;
     check_range("pids", PIDS, u64::from(resources.pids))?;
@@ -210,16 +210,16 @@ impl Engine {
     /// # Errors
     /// When a field breaks a rule, names what this build cannot give, or the name is taken.
     pub async fn create_sandbox(&self, draft: SandboxDraft) -> Result<Sandbox, Refusal> {
-        let team = self.team(&draft.team).await?;
+        let team = self.find_team(&draft.team).await?;
         let mut sandbox = Sandbox {
-            id: SandboxId::from_random(secrets::random()?),
+            id: SandboxId::from_random(secrets::random_bytes()?),
             team: team.id.clone(),
             name: draft.name,
             shape: SandboxShape::default(),
-            resources: Resources::default(),
+            resources: SandboxResources::default(),
             env: EnvVars::new(),
             secret_env: SecretVars::new(),
-            retention: Retention::default(),
+            retention: LedgerRetention::default(),
             created_at: clock::now(),
         };
         draft.settings.apply(&mut sandbox, &team)?;
@@ -231,22 +231,22 @@ impl Engine {
     ///
     /// # Errors
     /// When there is no such team.
-    pub async fn sandboxes(&self, team: Option<&str>) -> Result<Vec<Sandbox>, Refusal> {
+    pub async fn list_sandboxes(&self, team: Option<&str>) -> Result<Vec<Sandbox>, Refusal> {
         let team = match team {
-            Some(team) => Some(self.team(team).await?.id),
+            Some(team) => Some(self.find_team(team).await?.id),
             None => None,
         };
-        Ok(self.inner.store.sandboxes(team.as_ref()).await?)
+        Ok(self.inner.store.list_sandboxes(team.as_ref()).await?)
     }
 
     /// One sandbox.
     ///
     /// # Errors
     /// When there is none.
-    pub async fn sandbox(&self, id: &str) -> Result<Sandbox, Refusal> {
+    pub async fn find_sandbox(&self, id: &str) -> Result<Sandbox, Refusal> {
         let missing = || Refusal::not_found("sandbox");
         let id = id.parse().map_err(|_| missing())?;
-        self.inner.store.sandbox(&id).await?.ok_or_else(missing)
+        self.inner.store.find_sandbox(&id).await?.ok_or_else(missing)
     }
 
     /// Changes a sandbox; the next execution runs in the new one.
@@ -258,12 +258,12 @@ impl Engine {
         id: &str,
         change: SandboxChange,
     ) -> Result<Sandbox, Refusal> {
-        let _held = self.inner.desk.settings.lock().await;
-        let mut sandbox = self.sandbox(id).await?;
-        let team = self.team(sandbox.team.as_str()).await?;
+        let _held = self.inner.approval_waiters.settings_lock.lock().await;
+        let mut sandbox = self.find_sandbox(id).await?;
+        let team = self.find_team(sandbox.team.as_str()).await?;
         change.apply(&mut sandbox, &team)?;
         let found = self.inner.store.update_sandbox(&sandbox).await?;
-        self.inner.roster.forget();
+        self.inner.key_cache.forget_all();
         if found { Ok(sandbox) } else { Err(Refusal::not_found("sandbox")) }
     }
 
@@ -272,9 +272,9 @@ impl Engine {
     /// # Errors
     /// When there is none, or a good key is bound to it.
     pub async fn delete_sandbox(&self, id: &str) -> Result<(), Refusal> {
-        let sandbox = self.sandbox(id).await?;
+        let sandbox = self.find_sandbox(id).await?;
         self.inner.store.delete_sandbox(&sandbox.id).await?;
-        self.inner.roster.forget();
+        self.inner.key_cache.forget_all();
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cloche_model::{
-    ByteSize, GateSettings, Invalid, Plan, Team, TeamId, check_name, request::MAX_TIMEOUT,
+    ByteSize, GateSettings, Invalid, Team, TeamId, TeamPlan, check_name, request::MAX_TIMEOUT,
 };
 
 use super::GateChange;
@@ -21,7 +21,7 @@ pub struct TeamDraft {
     /// The name people use.
     pub name: String,
     /// What it signs up for.
-    pub plan: Plan,
+    pub plan: TeamPlan,
     /// A concurrency limit of its own.
     pub max_concurrency: Option<u32>,
     /// The longest time limit of its own.
@@ -32,7 +32,7 @@ pub struct TeamDraft {
 
 impl TeamDraft {
     /// With the limits of the plan.
-    pub fn new(name: impl Into<String>, plan: Plan) -> Self {
+    pub fn new(name: impl Into<String>, plan: TeamPlan) -> Self {
         Self { name: name.into(), plan, max_concurrency: None, max_timeout: None, storage: None }
     }
 }
@@ -43,7 +43,7 @@ pub struct TeamChange {
     /// The name.
     pub name: Option<String>,
     /// The plan.
-    pub plan: Option<Plan>,
+    pub plan: Option<TeamPlan>,
     /// The concurrency limit.
     pub max_concurrency: Option<Option<u32>>,
     /// The longest time limit.
@@ -54,7 +54,7 @@ pub struct TeamChange {
     pub gates: GateChange,
 }
 
-fn check(team: &Team) -> Result<(), Invalid> {
+fn check_team(team: &Team) -> Result<(), Invalid> {
     check_name("name", &team.name)?;
     let longest = MAX_TIMEOUT.as_secs();
     if team.max_timeout.is_some_and(|limit| !(1..=longest).contains(&limit.as_secs())) {
@@ -79,7 +79,7 @@ impl Engine {
     /// When the name is taken or malformed.
     pub async fn create_team(&self, draft: TeamDraft) -> Result<Team, Refusal> {
         let team = Team {
-            id: TeamId::from_random(secrets::random()?),
+            id: TeamId::from_random(secrets::random_bytes()?),
             name: draft.name,
             plan: draft.plan,
             max_concurrency: draft.max_concurrency,
@@ -88,7 +88,7 @@ impl Engine {
             gates: GateSettings::default(),
             created_at: clock::now(),
         };
-        check(&team)?;
+        check_team(&team)?;
         self.inner.store.create_team(&team).await?;
         Ok(team)
     }
@@ -97,16 +97,16 @@ impl Engine {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn teams(&self) -> Result<Vec<Team>, Refusal> {
-        Ok(self.inner.store.teams().await?)
+    pub async fn list_teams(&self) -> Result<Vec<Team>, Refusal> {
+        Ok(self.inner.store.list_teams().await?)
     }
 
     /// The team with this id or name.
     ///
     /// # Errors
     /// When there is none.
-    pub async fn team(&self, id_or_name: &str) -> Result<Team, Refusal> {
-        let team = self.inner.store.team(id_or_name).await?;
+    pub async fn find_team(&self, id_or_name: &str) -> Result<Team, Refusal> {
+        let team = self.inner.store.find_team(id_or_name).await?;
         team.ok_or_else(|| Refusal::not_found("team"))
     }
 
@@ -115,19 +115,19 @@ impl Engine {
     /// # Errors
     /// When there is none, or a field breaks a rule.
     pub async fn update_team(&self, id_or_name: &str, change: TeamChange) -> Result<Team, Refusal> {
-        let _held = self.inner.desk.settings.lock().await;
-        let mut team = self.team(id_or_name).await?;
+        let _held = self.inner.approval_waiters.settings_lock.lock().await;
+        let mut team = self.find_team(id_or_name).await?;
         team.name = change.name.unwrap_or(team.name);
         team.plan = change.plan.unwrap_or(team.plan);
         team.max_concurrency = change.max_concurrency.unwrap_or(team.max_concurrency);
         team.max_timeout = change.max_timeout.unwrap_or(team.max_timeout);
         team.storage = change.storage.unwrap_or(team.storage);
-        check(&team)?;
+        check_team(&team)?;
         if !self.inner.store.update_team(&team).await? {
             return Err(Refusal::not_found("team"));
         }
         team.gates = self.change_team_gates(&team, change.gates).await?;
-        self.inner.roster.forget();
+        self.inner.key_cache.forget_all();
         Ok(team)
     }
 
@@ -136,9 +136,9 @@ impl Engine {
     /// # Errors
     /// When there is none, or one of its keys is still good.
     pub async fn delete_team(&self, id_or_name: &str) -> Result<(), Refusal> {
-        let team = self.team(id_or_name).await?;
+        let team = self.find_team(id_or_name).await?;
         self.inner.store.delete_team(&team.id).await?;
-        self.inner.roster.forget();
+        self.inner.key_cache.forget_all();
         Ok(())
     }
 }

@@ -6,13 +6,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cloche_model::{Captured, Ending, ErrorCode, Limits, Outcome, Team, Timings, Usage, Written};
+use cloche_model::{
+    CapturedStream, ErrorCode, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage,
+    Team,
+};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Admitted, FairQueue, HostPlace, PlaceRequest, Ticket, fair_queue::QueueFull};
+use super::{AdmittedRun, FairQueue, HostPlace, PlaceRequest, QueueTicket, fair_queue::QueueFull};
 use crate::{
-    AdmissionConfig, DispatchError, Engine, HostShare, Metrics, PlanWeights, Refusal,
-    live::Live,
+    AdmissionConfig, DispatchError, Engine, EngineMetrics, HostShare, PlanWeights, Refusal,
+    live_execution::LiveExecution,
     metrics::{AdmissionMetrics, RequestClass},
 };
 
@@ -20,7 +23,7 @@ use crate::{
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Who may use the host.
-pub(crate) struct Admission {
+pub(crate) struct AdmissionControl {
     runs: FairQueue,
     transfers: FairQueue,
     weights: PlanWeights,
@@ -29,24 +32,24 @@ pub(crate) struct Admission {
 
 /// Why an execution that waited has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoPlace {
+pub(crate) enum NotAdmitted {
     /// It was cancelled, or the server is shut down.
     Stopped,
     /// It waited for as long as it may.
     TooLate(Duration),
 }
 
-impl NoPlace {
+impl NotAdmitted {
     /// What became of an execution that has not run.
-    pub(crate) fn outcome(self) -> Result<Outcome, DispatchError> {
+    pub(crate) fn into_outcome(self) -> Result<RunOutcome, DispatchError> {
         match self {
-            Self::Stopped => Ok(Outcome {
-                ending: Ending::Cancelled,
-                stdout: Captured::whole(Vec::new()),
-                stderr: Captured::whole(Vec::new()),
-                usage: Usage::default(),
-                written: Written::default(),
-                timings: Timings::default(),
+            Self::Stopped => Ok(RunOutcome {
+                ending: RunEnding::Cancelled,
+                stdout: CapturedStream::from_bytes(Vec::new()),
+                stderr: CapturedStream::from_bytes(Vec::new()),
+                usage: RunUsage::default(),
+                written: HomeWrites::default(),
+                timings: RunTimings::default(),
             }),
             Self::TooLate(waited) => Err(DispatchError::Unavailable(format!(
                 "the host was full for {} s",
@@ -56,8 +59,8 @@ impl NoPlace {
     }
 }
 
-impl Admission {
-    pub(crate) fn new(config: &AdmissionConfig, metrics: &Arc<Metrics>) -> Self {
+impl AdmissionControl {
+    pub(crate) fn new(config: &AdmissionConfig, metrics: &Arc<EngineMetrics>) -> Self {
         Self {
             runs: FairQueue::new(config.runs, config.cells_in_front),
             transfers: FairQueue::new(config.transfers, u64::MAX),
@@ -67,26 +70,32 @@ impl Admission {
     }
 
     /// A turn for an execution with these limits.
-    pub(crate) fn enter_run(&self, team: &Team, limits: &Limits) -> Result<Ticket, Refusal> {
-        self.enter(RequestClass::Run, team, HostShare::of_cell(limits))
+    pub(crate) fn enter_run(
+        &self,
+        team: &Team,
+        limits: &RunLimits,
+    ) -> Result<QueueTicket, Refusal> {
+        self.enter_queue(RequestClass::Run, team, HostShare::of_cell(limits))
     }
 
     /// A place for an upload, an import or an export of this team, once it is its turn.
     pub(crate) async fn enter_transfer(&self, team: &Team) -> Result<HostPlace, Refusal> {
         let class = RequestClass::Transfer;
-        let mut waiting = match self.enter(class, team, HostShare::PLACE)? {
-            Ticket::Granted(place) => return Ok(place),
-            Ticket::Waiting(waiting) => waiting,
+        let mut waiting = match self.enter_queue(class, team, HostShare::PLACE)? {
+            QueueTicket::Granted(place) => return Ok(place),
+            QueueTicket::Waiting(waiting) => waiting,
         };
         let longest = self.transfers.longest_wait();
-        match tokio::time::timeout(longest, waiting.granted()).await {
+        match tokio::time::timeout(longest, waiting.wait_granted()).await {
             Ok(Some(place)) => {
                 self.metrics.note_wait(class, place.waited);
                 Ok(place)
             }
             _ => {
                 self.metrics.note_refused(class, "timeout");
-                Err(refusal("the host has been busy with other transfers for too long".to_owned()))
+                Err(host_full_refusal(
+                    "the host has been busy with other transfers for too long".to_owned(),
+                ))
             }
         }
     }
@@ -100,17 +109,17 @@ impl Admission {
         }
     }
 
-    fn enter(
+    fn enter_queue(
         &self,
         class: RequestClass,
         team: &Team,
         demand: HostShare,
-    ) -> Result<Ticket, Refusal> {
+    ) -> Result<QueueTicket, Refusal> {
         let queue = match class {
             RequestClass::Run => &self.runs,
             RequestClass::Transfer => &self.transfers,
         };
-        let weight = self.weights.weight(team.plan);
+        let weight = self.weights.weight_for(team.plan);
         queue.enter(PlaceRequest { team: &team.id, weight, demand }).map_err(|full| {
             let (reason, message) = match full {
                 QueueFull::Team(count) => (
@@ -122,12 +131,12 @@ impl Admission {
                 }
             };
             self.metrics.note_refused(class, reason);
-            refusal(message)
+            host_full_refusal(message)
         })
     }
 }
 
-fn refusal(why: String) -> Refusal {
+fn host_full_refusal(why: String) -> Refusal {
     let message = format!("{why}; try again in a few seconds");
     Refusal { retry_after: Some(RETRY_AFTER), ..Refusal::new(ErrorCode::Unavailable, message) }
 }
@@ -136,27 +145,27 @@ impl Engine {
     /// Waits for the turn of an execution. Readers of its events see that it is alive.
     pub(crate) async fn find_place(
         &self,
-        run: &mut Admitted,
-        live: &Live,
-    ) -> Result<Option<HostPlace>, NoPlace> {
+        run: &mut AdmittedRun,
+        live: &LiveExecution,
+    ) -> Result<Option<HostPlace>, NotAdmitted> {
         let place = match run.take_ticket() {
             None => return Ok(None),
-            Some(Ticket::Granted(place)) => place,
-            Some(Ticket::Waiting(mut waiting)) => {
-                let turn = async { waiting.granted().await };
+            Some(QueueTicket::Granted(place)) => place,
+            Some(QueueTicket::Waiting(mut waiting)) => {
+                let turn = async { waiting.wait_granted().await };
                 self.wait_for_turn(turn, live).await?
             }
         };
-        run.set_priority(place.priority());
+        run.set_cpu_priority(place.cpu_priority());
         Ok(Some(place))
     }
 
     async fn wait_for_turn(
         &self,
         turn: impl Future<Output = Option<HostPlace>>,
-        live: &Live,
-    ) -> Result<HostPlace, NoPlace> {
-        let Admission { runs, metrics, .. } = &self.inner.admission;
+        live: &LiveExecution,
+    ) -> Result<HostPlace, NotAdmitted> {
+        let AdmissionControl { runs, metrics, .. } = &self.inner.admission;
         let (stopped, keepalive) = (live.cancel_token(), self.inner.config.keepalive);
         let began = Instant::now();
         let too_late = began + runs.longest_wait();
@@ -165,18 +174,18 @@ impl Engine {
         loop {
             tokio::select! {
                 biased;
-                () = stopped.cancelled() => return Err(NoPlace::Stopped),
+                () = stopped.cancelled() => return Err(NotAdmitted::Stopped),
                 Some(place) = &mut turn => {
                     metrics.note_wait(RequestClass::Run, place.waited);
                     return Ok(place);
                 }
                 () = sleep_until(too_late) => {
                     metrics.note_refused(RequestClass::Run, "timeout");
-                    return Err(NoPlace::TooLate(runs.longest_wait()));
+                    return Err(NotAdmitted::TooLate(runs.longest_wait()));
                 }
                 () = sleep_until(sign_of_life) => {
                     sign_of_life += keepalive;
-                    live.keepalive();
+                    live.publish_keepalive();
                 }
             }
         }

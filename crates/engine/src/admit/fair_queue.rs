@@ -50,7 +50,7 @@ struct TeamQueue {
     weight: u32,
     /// Turns left before the next team's.
     credit: u32,
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<QueuedRequest>,
     /// Places that run, the oldest first, and whether they are in front.
     running: VecDeque<RunningPlace>,
 }
@@ -61,7 +61,7 @@ struct RunningPlace {
     priority: Weak<CpuPriority>,
 }
 
-struct Waiter {
+struct QueuedRequest {
     id: u64,
     demand: HostShare,
     since: Instant,
@@ -88,7 +88,7 @@ pub(crate) enum QueueFull {
 
 /// A request that was let in.
 #[derive(Debug)]
-pub(crate) enum Ticket {
+pub(crate) enum QueueTicket {
     /// It has its place.
     Granted(HostPlace),
     /// It has to wait for it.
@@ -130,7 +130,7 @@ impl FairQueue {
     }
 
     /// A place at once, or a turn to wait for. What is more than the whole host is the whole host.
-    pub(crate) fn enter(&self, request: PlaceRequest<'_>) -> Result<Ticket, QueueFull> {
+    pub(crate) fn enter(&self, request: PlaceRequest<'_>) -> Result<QueueTicket, QueueFull> {
         let PlaceRequest { team, weight, demand } = request;
         let limits = &self.inner.limits;
         let demand = demand.at_most(limits.capacity);
@@ -141,7 +141,7 @@ impl FairQueue {
         own.weight = weight;
         let first = own.waiting.is_empty();
         if first && state.may_have(team, demand, limits) {
-            return Ok(Ticket::Granted(self.grant(&mut state, id, team, demand)));
+            return Ok(QueueTicket::Granted(self.grant_place(&mut state, id, team, demand)));
         }
         let own_waiting = state.teams.get(team).map_or(0, |own| own.waiting.len());
         let full = if own_waiting >= limits.queued_per_team {
@@ -154,9 +154,9 @@ impl FairQueue {
             return Err(full);
         }
         let (granted, receiver) = oneshot::channel();
-        state.wait(team, Waiter { id, demand, since: Instant::now(), granted });
+        state.push_waiting(team, QueuedRequest { id, demand, since: Instant::now(), granted });
         let queue = self.clone();
-        Ok(Ticket::Waiting(WaitingTicket { id, team: team.clone(), granted: receiver, queue }))
+        Ok(QueueTicket::Waiting(WaitingTicket { id, team: team.clone(), granted: receiver, queue }))
     }
 
     /// The longest that a request should wait.
@@ -171,18 +171,18 @@ impl FairQueue {
     }
 
     /// Writes a place into the books.
-    fn grant(
+    fn grant_place(
         &self,
         state: &mut QueueState,
         id: u64,
         team: &TeamId,
         demand: HostShare,
     ) -> HostPlace {
-        state.used = state.used.plus(demand);
+        state.used = state.used.saturating_add(demand);
         let mut in_front = true;
         let priority = Arc::new(CpuPriority::default());
         if let Some(own) = state.teams.get_mut(team) {
-            own.used = own.used.plus(demand);
+            own.used = own.used.saturating_add(demand);
             let ahead = own.running.iter().filter(|place| place.in_front).count() as u64;
             in_front = ahead < self.inner.in_front;
             own.running.push_back(RunningPlace {
@@ -201,8 +201,8 @@ impl FairQueue {
     /// Gives places to those whose turn it is, as long as there are any.
     fn grant_waiting(&self, state: &mut QueueState) -> Grants {
         let mut grants = Vec::new();
-        while let Some((team, waiter)) = state.next_turn(&self.inner.limits) {
-            let mut place = self.grant(state, waiter.id, &team, waiter.demand);
+        while let Some((team, waiter)) = state.pop_next_turn(&self.inner.limits) {
+            let mut place = self.grant_place(state, waiter.id, &team, waiter.demand);
             place.waited = waiter.since.elapsed();
             grants.push((waiter.granted, place));
         }
@@ -210,18 +210,18 @@ impl FairQueue {
     }
 
     /// Tells those who wait. A place that is not wanted any more is dropped, which gives it to the next.
-    fn tell(grants: Grants) {
+    fn notify_granted(grants: Grants) {
         for (granted, place) in grants {
             drop(granted.send(place));
         }
     }
 
-    fn release(&self, place: &HostPlace) {
+    fn release_place(&self, place: &HostPlace) {
         let mut state = self.inner.state.lock();
-        state.used = state.used.minus(place.demand);
+        state.used = state.used.saturating_sub(place.demand);
         let promoted = state.teams.get_mut(&place.team).and_then(|own| {
-            own.used = own.used.minus(place.demand);
-            own.end(place.id)
+            own.used = own.used.saturating_sub(place.demand);
+            own.remove_running(place.id)
         });
         let grants = self.grant_waiting(&mut state);
         state.forget_if_empty(&place.team);
@@ -229,24 +229,26 @@ impl FairQueue {
         if let Some(priority) = promoted.and_then(|priority| priority.upgrade()) {
             priority.yield_to_others(false);
         }
-        Self::tell(grants);
+        Self::notify_granted(grants);
     }
 }
 
 impl QueueState {
     /// Whether this fits, and leaves enough for other teams. A team without a place may have one.
     fn may_have(&self, team: &TeamId, demand: HostShare, limits: &ClassLimits) -> bool {
-        let used = self.used.plus(demand);
-        if !used.fits(limits.capacity) {
+        let used = self.used.saturating_add(demand);
+        if !used.fits_in(limits.capacity) {
             return false;
         }
         let Some(own) = self.teams.get(team).filter(|own| !own.running.is_empty()) else {
             return true;
         };
-        own.used.plus(demand).is_within(limits.capacity.minus(used), limits.team_share_milli)
+        own.used
+            .saturating_add(demand)
+            .is_within(limits.capacity.saturating_sub(used), limits.team_share_milli)
     }
 
-    fn wait(&mut self, team: &TeamId, waiter: Waiter) {
+    fn push_waiting(&mut self, team: &TeamId, waiter: QueuedRequest) {
         let Some(own) = self.teams.get_mut(team) else { return };
         if own.waiting.is_empty() {
             own.credit = own.weight;
@@ -257,7 +259,7 @@ impl QueueState {
     }
 
     /// Takes the request whose turn it is out of the queue, if there is one that can have a place.
-    fn next_turn(&mut self, limits: &ClassLimits) -> Option<(TeamId, Waiter)> {
+    fn pop_next_turn(&mut self, limits: &ClassLimits) -> Option<(TeamId, QueuedRequest)> {
         let at = self.turns.iter().position(|team| {
             let next = self.teams.get(team).and_then(|own| own.waiting.front());
             next.is_some_and(|next| self.may_have(team, next.demand, limits))
@@ -278,7 +280,7 @@ impl QueueState {
     }
 
     /// Takes a request out of the queue that does not want its turn any more.
-    fn give_up(&mut self, team: &TeamId, id: u64) {
+    fn remove_waiting(&mut self, team: &TeamId, id: u64) {
         let Some(own) = self.teams.get_mut(team) else { return };
         let before = own.waiting.len();
         own.waiting.retain(|waiter| waiter.id != id);
@@ -307,7 +309,7 @@ impl TeamQueue {
     }
 
     /// Takes a place out; if it was in front, the oldest that was not is so from now on.
-    fn end(&mut self, id: u64) -> Option<Weak<CpuPriority>> {
+    fn remove_running(&mut self, id: u64) -> Option<Weak<CpuPriority>> {
         let at = self.running.iter().position(|place| place.id == id)?;
         let ended = self.running.remove(at)?;
         let next = self.running.iter_mut().find(|place| !place.in_front);
@@ -319,7 +321,7 @@ impl TeamQueue {
 
 impl WaitingTicket {
     /// Waits for the turn; never without an end if places are given back.
-    pub(crate) async fn granted(&mut self) -> Option<HostPlace> {
+    pub(crate) async fn wait_granted(&mut self) -> Option<HostPlace> {
         (&mut self.granted).await.ok()
     }
 }
@@ -327,11 +329,11 @@ impl WaitingTicket {
 impl Drop for WaitingTicket {
     fn drop(&mut self) {
         let mut state = self.queue.inner.state.lock();
-        state.give_up(&self.team, self.id);
+        state.remove_waiting(&self.team, self.id);
         // Whom this one was in front of may fit.
         let grants = self.queue.grant_waiting(&mut state);
         drop(state);
-        FairQueue::tell(grants);
+        FairQueue::notify_granted(grants);
     }
 }
 
@@ -350,7 +352,7 @@ impl fmt::Debug for HostPlace {
 
 impl HostPlace {
     /// How its cell competes for processors.
-    pub(crate) fn priority(&self) -> Arc<CpuPriority> {
+    pub(crate) fn cpu_priority(&self) -> Arc<CpuPriority> {
         Arc::clone(&self.priority)
     }
 }
@@ -358,7 +360,7 @@ impl HostPlace {
 impl Drop for HostPlace {
     fn drop(&mut self) {
         // A clone of the handle, as the books are changed through it.
-        self.queue.clone().release(self);
+        self.queue.clone().release_place(self);
     }
 }
 

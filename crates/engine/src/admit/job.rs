@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use cloche_model::{
-    ByteSize, Cpus, EnvVars, ExecuteRequest, Invalid, Limits, RequestFile, RunSpec, SandboxShape,
-    TeamId, TraceId, env,
+    ByteSize, CpuShare, EnvVars, ExecuteRequest, Invalid, RequestFile, RunLimits, RunSpec,
+    SandboxShape, TeamId, TraceId, env,
 };
 
-use super::Admitted;
+use super::AdmittedRun;
 use crate::{
     secrets,
     sidecar::{JobLimits, SidecarConfig},
@@ -75,11 +75,11 @@ pub enum JobRefusal {
 ///
 /// # Errors
 /// When a field breaks a rule, or asks for more than there is.
-pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, JobRefusal> {
+pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<AdmittedRun, JobRefusal> {
     if let Some(vars) = &job.env {
         env::check_level("env", vars)?;
     }
-    let limits = limits(&job, config)?;
+    let limits = resolve_limits(&job, config)?;
     let sandbox = SandboxShape {
         template: job.template.unwrap_or(true),
         profile: job.limits.profile.unwrap_or_default(),
@@ -102,43 +102,44 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<Admitted, Jo
         files: request.files,
         ..RunSpec::new(request.language, request.code)
     };
-    let random = secrets::random().map_err(|_| JobRefusal::Internal)?;
+    let random = secrets::random_bytes().map_err(|_| JobRefusal::Internal)?;
     let team: TeamId = TEAM.parse()?;
-    Ok(Admitted::new(spec, TraceId::from_random(random), team))
+    Ok(AdmittedRun::new(spec, TraceId::from_random(random), team))
 }
 
-fn limits(job: &JobRequest, config: &SidecarConfig) -> Result<Limits, JobRefusal> {
+fn resolve_limits(job: &JobRequest, config: &SidecarConfig) -> Result<RunLimits, JobRefusal> {
     let (asked, most) = (&job.limits, &config.most);
-    let usual = Limits::default();
+    let usual = RunLimits::default();
     let bytes = |name, asked, least, usual: ByteSize, most: ByteSize| {
-        within(name, asked, least, usual.bytes().min(most.bytes()), most.bytes()).map(ByteSize)
+        check_bounds(name, asked, least, usual.bytes().min(most.bytes()), most.bytes())
+            .map(ByteSize)
     };
     let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-    let cpus = within(
+    let cpus = check_bounds(
         "cpu_milli",
         asked.cpu_milli,
         LEAST_CPU_MILLI,
-        u64::from(usual.cpus.milli().min(most.cpus.milli())),
-        u64::from(most.cpus.milli()),
+        u64::from(usual.cpus.millicores().min(most.cpus.millicores())),
+        u64::from(most.cpus.millicores()),
     )?;
-    let pids = within(
+    let pids = check_bounds(
         "pids",
         asked.pids,
         LEAST_PIDS,
         u64::from(usual.pids.min(most.pids)),
         u64::from(most.pids),
     )?;
-    Ok(Limits {
-        timeout: timeout(job, config)?,
+    Ok(RunLimits {
+        timeout: resolve_timeout(job, config)?,
         memory: bytes("memory_bytes", asked.memory_bytes, LEAST_MEMORY, usual.memory, most.memory)?,
-        cpus: Cpus::from_milli(small(cpus)),
+        cpus: CpuShare::from_millicores(small(cpus)),
         pids: small(pids),
         disk: bytes("disk_bytes", asked.disk_bytes, LEAST_DISK, usual.disk, most.disk)?,
         output: bytes("output_bytes", asked.output_bytes, 0, usual.output, most.output)?,
     })
 }
 
-fn within(
+fn check_bounds(
     name: &str,
     asked: Option<u64>,
     least: u64,
@@ -160,11 +161,11 @@ fn within(
 }
 
 /// `timeout_ms` is a wish and is cut to the maximum; `limits.timeout_ms` is meant exactly.
-fn timeout(job: &JobRequest, config: &SidecarConfig) -> Result<Duration, JobRefusal> {
+fn resolve_timeout(job: &JobRequest, config: &SidecarConfig) -> Result<Duration, JobRefusal> {
     let most = config.most.timeout;
     if job.limits.timeout_ms.is_some() {
         let millis = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
-        let exact = within("timeout_ms", job.limits.timeout_ms, 1, millis, millis)?;
+        let exact = check_bounds("timeout_ms", job.limits.timeout_ms, 1, millis, millis)?;
         return Ok(Duration::from_millis(exact));
     }
     let Some(asked) = job.timeout_ms else { return Ok(config.default_timeout.min(most)) };
@@ -180,7 +181,7 @@ mod tests {
 
     fn admitted(job: JobRequest) -> Result<RunSpec, JobRefusal> {
         let job = JobRequest { code: "print(1)".to_owned(), ..job };
-        admit_job(job, &SidecarConfig::default()).map(Admitted::into_spec)
+        admit_job(job, &SidecarConfig::default()).map(AdmittedRun::into_spec)
     }
 
     fn after(timeout_ms: Option<i64>) -> u128 {

@@ -16,7 +16,7 @@ const MAX_TOKEN: usize = 8 << 10;
 /// What a URL may be used for: one method only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Purpose {
+pub enum UrlPurpose {
     /// To read the file.
     Get,
     /// To write it, with exactly so many bytes.
@@ -28,9 +28,9 @@ pub enum Purpose {
 
 /// What a signed URL allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct UrlGrant {
     /// The one thing it is for.
-    pub purpose: Purpose,
+    pub purpose: UrlPurpose,
     /// Whose thread it is.
     pub team: TeamId,
     /// The key that asked, if it was one.
@@ -47,9 +47,9 @@ pub struct Grant {
 
 /// A grant as it is written; the first field keeps it apart from whatever else may be signed one day.
 #[derive(Serialize, Deserialize)]
-struct Text {
+struct GrantClaims {
     v: String,
-    purpose: Purpose,
+    purpose: UrlPurpose,
     team: TeamId,
     key: Option<KeyId>,
     thread: ThreadId,
@@ -60,9 +60,9 @@ struct Text {
 
 const KIND: &str = "file-2";
 
-impl Grant {
-    pub(crate) fn token(&self, key: &[u8]) -> String {
-        let text = Text {
+impl UrlGrant {
+    pub(crate) fn sign_token(&self, key: &[u8]) -> String {
+        let text = GrantClaims {
             v: KIND.to_owned(),
             purpose: self.purpose,
             team: self.team.clone(),
@@ -74,18 +74,18 @@ impl Grant {
         };
         // Strings and numbers always have a JSON form.
         let text = serde_json::to_vec(&text).unwrap_or_default();
-        let code = mac(key, &text).finalize().into_bytes();
+        let code = compute_mac(key, &text).finalize().into_bytes();
         format!("{}.{}", URL_SAFE_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(code))
     }
 
     /// What the token says, if it was signed with this key.
-    pub(crate) fn read(token: &str, key: &[u8]) -> Option<Self> {
+    pub(crate) fn verify_token(token: &str, key: &[u8]) -> Option<Self> {
         let (text, code) = token.split_once('.').filter(|_| token.len() <= MAX_TOKEN)?;
         let text = URL_SAFE_NO_PAD.decode(text).ok()?;
         let code = URL_SAFE_NO_PAD.decode(code).ok()?;
         // Compares in constant time.
-        mac(key, &text).verify_slice(&code).ok()?;
-        let text: Text = serde_json::from_slice(&text).ok()?;
+        compute_mac(key, &text).verify_slice(&code).ok()?;
+        let text: GrantClaims = serde_json::from_slice(&text).ok()?;
         let path = text.path.parse().ok().filter(|_| text.v == KIND)?;
         Some(Self {
             purpose: text.purpose,
@@ -99,14 +99,14 @@ impl Grant {
     }
 }
 
-fn mac(key: &[u8], text: &[u8]) -> Hmac<Sha256> {
-    let mut mac = keyed(key);
+fn compute_mac(key: &[u8], text: &[u8]) -> Hmac<Sha256> {
+    let mut mac = mac_with_key(key);
     mac.update(text);
     mac
 }
 
 #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
-fn keyed(key: &[u8]) -> Hmac<Sha256> {
+fn mac_with_key(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("a key of any length")
 }
 
@@ -115,11 +115,11 @@ impl Engine {
     pub(crate) async fn signing_key(&self) -> Result<&[u8], Refusal> {
         let key = self.inner.signing_key.get_or_try_init(|| async {
             let store = &self.inner.store;
-            let kept = store.secret_setting(SETTING).await?;
+            let kept = store.read_secret_setting(SETTING).await?;
             if let Some(key) = kept.and_then(|key| hex::decode(key.reveal()).ok()) {
                 return Ok(key);
             }
-            let key = secrets::random::<32>()?.to_vec();
+            let key = secrets::random_bytes::<32>()?.to_vec();
             store.set_secret_setting(SETTING, &Secret::new(hex::encode(&key))).await?;
             Ok::<_, Refusal>(key)
         });
@@ -131,9 +131,9 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn grant() -> Grant {
-        Grant {
-            purpose: Purpose::Put { length: 5 },
+    fn grant() -> UrlGrant {
+        UrlGrant {
+            purpose: UrlPurpose::Put { length: 5 },
             team: "team_a".parse().unwrap(),
             key: None,
             thread: "t".parse().unwrap(),
@@ -145,27 +145,27 @@ mod tests {
 
     #[test]
     fn a_token_says_what_was_granted_and_nothing_else() {
-        let token = grant().token(b"key");
-        assert_eq!(Grant::read(&token, b"key"), Some(grant()));
-        assert_eq!(Grant::read(&token, b"other"), None);
+        let token = grant().sign_token(b"key");
+        assert_eq!(UrlGrant::verify_token(&token, b"key"), Some(grant()));
+        assert_eq!(UrlGrant::verify_token(&token, b"other"), None);
         let (text, code) = token.split_once('.').unwrap();
         let changed = URL_SAFE_NO_PAD.decode(text).unwrap();
         let changed = String::from_utf8(changed).unwrap().replace("\"length\":5", "\"length\":6");
         let changed = URL_SAFE_NO_PAD.encode(changed);
         for forged in [format!("{changed}.{code}"), format!("{text}."), text.to_owned(), ".".into()]
         {
-            assert_eq!(Grant::read(&forged, b"key"), None, "{forged}");
+            assert_eq!(UrlGrant::verify_token(&forged, b"key"), None, "{forged}");
         }
-        let get = Grant { purpose: Purpose::Get, ..grant() }.token(b"key");
+        let get = UrlGrant { purpose: UrlPurpose::Get, ..grant() }.sign_token(b"key");
         let other = get.split_once('.').unwrap().1;
-        assert_eq!(Grant::read(&format!("{text}.{other}"), b"key"), None);
+        assert_eq!(UrlGrant::verify_token(&format!("{text}.{other}"), b"key"), None);
     }
 
     #[test]
     fn the_longest_path_fits() {
         let path = vec!["x".repeat(204); 20].join("/");
         let path: HomePath = path[..4095].parse().unwrap();
-        let token = Grant { path, ..grant() }.token(b"key");
-        assert!(Grant::read(&token, b"key").is_some());
+        let token = UrlGrant { path, ..grant() }.sign_token(b"key");
+        assert!(UrlGrant::verify_token(&token, b"key").is_some());
     }
 }

@@ -2,18 +2,19 @@
 
 use std::{ops::Range, time::Duration};
 
-use cloche_layers::{Layers, Node, NodeKind, Tree, crash};
+use cloche_layers::{Layers, NodeKind, Tree, TreeNode, crash};
 use cloche_model::{
-    ErrorCode, HomePath, HomeState, Layer, LayerDigest, Moment, PointKind, Team, Thread, ThreadId,
+    ErrorCode, HomePath, HomeState, Layer, LayerDigest, Moment, SnapshotKind, Team, Thread,
+    ThreadId,
 };
-use cloche_store::{Append, Moved};
+use cloche_store::{HeadMoveOutcome, LayerAppend};
 use tokio::io::AsyncRead;
 
-use super::{FileFilter, FileInfo, FilePage, failed, over_quota};
+use super::{FileFilter, FileInfo, FilePage, layer_refusal, over_quota_refusal};
 use crate::{
     Engine, Refusal, clock,
-    storage::over_budget,
-    threads::{self, busy, key, settle},
+    storage::over_budget_refusal,
+    threads::{self, moved_thread, thread_busy_refusal, thread_key},
 };
 
 /// The content of a file, or of a part of it.
@@ -28,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A file that was found.
 pub struct HomeFile {
     layers: Layers,
-    node: Node,
+    node: TreeNode,
     path: HomePath,
     /// Its size.
     pub size: u64,
@@ -41,7 +42,7 @@ pub struct HomeFile {
 impl HomeFile {
     /// Its name, without the directories.
     #[must_use]
-    pub fn name(&self) -> &[u8] {
+    pub fn file_name(&self) -> &[u8] {
         self.path.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
@@ -49,15 +50,15 @@ impl HomeFile {
     ///
     /// # Errors
     /// When its layer cannot be read.
-    pub async fn read(self, range: Range<u64>) -> Result<FileReader, Refusal> {
+    pub async fn read_range(self, range: Range<u64>) -> Result<FileReader, Refusal> {
         let opened = self.layers.open_node(&self.node, Some(range)).await;
-        Ok(opened.map_err(failed)?.content)
+        Ok(opened.map_err(layer_refusal)?.content)
     }
 }
 
 /// A file that is about to arrive.
 #[derive(Clone, Copy, Debug)]
-pub struct NewFile<'a> {
+pub struct FileUpload<'a> {
     /// The thread that it goes to; made if it is not there.
     pub thread: &'a ThreadId,
     /// Where it goes.
@@ -72,13 +73,13 @@ pub struct NewFile<'a> {
 
 /// Where a file goes: what is on the way, as far as it matters to the layer that brings it.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct UploadTarget {
     missing: usize,
     replaces: bool,
 }
 
-impl Place {
-    fn find(tree: &Tree, path: &HomePath) -> Result<Self, Refusal> {
+impl UploadTarget {
+    fn find_in_tree(tree: &Tree, path: &HomePath) -> Result<Self, Refusal> {
         let path = path.as_bytes();
         let in_the_way = |what: &[u8], why: &str| {
             let what = HomePath::text_of(what);
@@ -101,23 +102,25 @@ impl Place {
 
 impl Engine {
     /// Checks that a file of this length can go there; gives back the thread, if there is one.
-    pub(super) async fn place(
+    pub(super) async fn check_upload(
         &self,
         team: &Team,
         id: &ThreadId,
         path: &HomePath,
         length: u64,
     ) -> Result<Option<Thread>, Refusal> {
-        let quota = threads::quota(team, &self.inner.config);
-        let thread = self.inner.store.thread(&key(team, id)).await?;
+        let quota = threads::home_quota(team, &self.inner.config);
+        let thread = self.inner.store.find_thread(&thread_key(team, id)).await?;
         let (layers, room) = match &thread {
-            Some(thread) => (thread.layers.as_slice(), self.room(thread, team).await?),
+            Some(thread) => {
+                (thread.layers.as_slice(), self.remaining_home_quota(thread, team).await?)
+            }
             None => (&[][..], quota),
         };
-        let place = Place::find(&self.tree(layers).await?, path)?;
+        let place = UploadTarget::find_in_tree(&self.home_tree(layers).await?, path)?;
         let entries = place.missing as u64 + u64::from(!place.replaces);
         if length > room.bytes.bytes() || entries > room.inodes {
-            return Err(over_quota(team, quota));
+            return Err(over_quota_refusal(team, quota));
         }
         Ok(thread)
     }
@@ -127,90 +130,95 @@ impl Engine {
     ///
     /// # Errors
     /// When somebody holds the thread, something is in the way, or the content is not as long.
-    pub async fn upload(
+    pub async fn upload_file(
         &self,
         team: &Team,
-        file: NewFile<'_>,
+        file: FileUpload<'_>,
         content: impl AsyncRead + Send + Unpin,
     ) -> Result<(), Refusal> {
-        let NewFile { thread: id, path, length, allowed_at, approved } = file;
+        let FileUpload { thread: id, path, length, allowed_at, approved } = file;
         if self.is_draining() {
             return Err(Self::draining_refusal());
         }
         let _place = self.inner.admission.enter_transfer(team).await?;
-        let key = key(team, id);
-        if self.inner.store.is_held(&key, clock::now()).await? {
-            return Err(busy());
+        let key = thread_key(team, id);
+        if self.inner.store.is_thread_held(&key, clock::now()).await? {
+            return Err(thread_busy_refusal());
         }
         if let Some(moment) = allowed_at
-            && self.inner.store.was_deleted_since(&key, moment).await?
+            && self.inner.store.was_thread_deleted_since(&key, moment).await?
         {
             return Err(Refusal::not_found("thread"));
         }
-        let reservation = self.reserve(team, packed_bound(path, length)).await?;
-        let thread = self.place(team, id, path, length).await?;
+        let reservation = self.reserve_storage(team, packed_bound(path, length)).await?;
+        let thread = self.check_upload(team, id, path, length).await?;
         let stack = thread.as_ref().map_or(&[][..], |thread| &thread.layers);
         // Looked at before the bytes arrive: the layers may be pruned once the head has moved.
-        let place = Place::find(&self.tree(stack).await?, path)?;
-        let mut writer = self.layers()?.writer(stack).await.map_err(failed)?;
-        writer.put(path.as_bytes(), MODE, length, content).await.map_err(failed)?;
-        let stored = writer.finish().await.map_err(failed)?;
+        let place = UploadTarget::find_in_tree(&self.home_tree(stack).await?, path)?;
+        let mut writer = self.layers()?.begin_layer(stack).await.map_err(layer_refusal)?;
+        writer.put_file(path.as_bytes(), MODE, length, content).await.map_err(layer_refusal)?;
+        let stored = writer.finish().await.map_err(layer_refusal)?;
         let Some(stored) = stored else { return Ok(()) };
-        crash::point("layer-durable");
+        crash::reach_point("layer-durable");
         let head = thread.as_ref().map_or(0, |thread| thread.head);
-        let (kind, at) = (PointKind::Upload, clock::now());
+        let (kind, at) = (SnapshotKind::Upload, clock::now());
         let (digest, budget) = (stored.layer.digest.clone(), reservation.append_budget());
         let (layer, approved) = (stored.layer, approved.cloned());
-        let append = Append { thread: key, head, layer, kind, at, allowed_at, approved, budget };
-        let put = self.put_on_top(append, team, file, &place).await;
+        let append =
+            LayerAppend { thread: key, head, layer, kind, at, allowed_at, approved, budget };
+        let put = self.append_upload(append, team, file, &place).await;
         match &put {
             Ok(()) => self.settle_layer(&digest),
             Err(_) => self.discard_layer(&digest).await,
         }
-        crash::point("head-moved");
+        crash::reach_point("head-moved");
         put
     }
 
     /// Moves the head. If it moved meanwhile, the layer still fits as long as the way to the file is
     /// the same.
-    async fn put_on_top(
+    async fn append_upload(
         &self,
-        mut append: Append,
+        mut append: LayerAppend,
         team: &Team,
-        file: NewFile<'_>,
-        place: &Place,
+        file: FileUpload<'_>,
+        place: &UploadTarget,
     ) -> Result<(), Refusal> {
         let mut is_pruned = false;
         for _ in 0..TRIES {
             append.at = clock::now();
-            match self.inner.store.append(append.clone()).await? {
-                Moved::Done(thread) => {
-                    self.look_after(Some(append.thread));
+            match self.inner.store.append_layer(append.clone()).await? {
+                HeadMoveOutcome::Done(thread) => {
+                    self.squash_in_background(Some(append.thread));
                     tracing::debug!(thread = %thread.id, head = thread.head, "a file was put");
                     return Ok(());
                 }
-                Moved::Stale => {
+                HeadMoveOutcome::Stale => {
                     // Another write came first, so there may be less room now.
-                    let now = self.place(team, file.thread, file.path, file.length).await?;
+                    let now = self.check_upload(team, file.thread, file.path, file.length).await?;
                     let stack = now.as_ref().map_or(&[][..], |thread| &thread.layers);
-                    let found = Place::find(&self.tree(stack).await?, file.path)?;
+                    let found =
+                        UploadTarget::find_in_tree(&self.home_tree(stack).await?, file.path)?;
                     if found.missing != place.missing {
-                        return settle(Moved::Stale).map(drop);
+                        return moved_thread(HeadMoveOutcome::Stale).map(drop);
                     }
                     append.head = now.map_or(0, |thread| thread.head);
                 }
-                Moved::Busy => tokio::time::sleep(PAUSE).await,
-                Moved::OverBudget if is_pruned => {
-                    return Err(over_budget(team, self.storage_budget(team).unwrap_or_default()));
+                HeadMoveOutcome::Busy => tokio::time::sleep(PAUSE).await,
+                HeadMoveOutcome::OverBudget if is_pruned => {
+                    return Err(over_budget_refusal(
+                        team,
+                        self.storage_budget(team).unwrap_or_default(),
+                    ));
                 }
-                Moved::OverBudget => {
-                    self.make_room(team, append.layer.charge()).await?;
+                HeadMoveOutcome::OverBudget => {
+                    self.make_room(team, append.layer.disk_bytes()).await?;
                     is_pruned = true;
                 }
-                other => return settle(other).map(drop),
+                other => return moved_thread(other).map(drop),
             }
         }
-        Err(busy())
+        Err(thread_busy_refusal())
     }
 
     /// A file of a stack.
@@ -220,13 +228,13 @@ impl Engine {
         path: &HomePath,
     ) -> Result<HomeFile, Refusal> {
         let layers = self.layers()?.clone();
-        let tree = self.tree(&stack).await?;
+        let tree = self.home_tree(&stack).await?;
         let node = tree.get(path.as_bytes()).filter(|node| node.kind == NodeKind::File);
         let node = node.ok_or_else(|| Refusal::not_found("file"))?;
         Ok(HomeFile {
             size: node.size,
-            modified: modified(node),
-            tag: tag(node),
+            modified: modified_at(node),
+            tag: entity_tag(node),
             node: node.clone(),
             layers,
             path: path.clone(),
@@ -238,7 +246,7 @@ impl Engine {
         stack: &[LayerDigest],
         filter: &FileFilter,
     ) -> Result<FilePage, Refusal> {
-        let tree = self.tree(stack).await?;
+        let tree = self.home_tree(stack).await?;
         let after = filter.after.as_deref().map(HomePath::bytes_of);
         let mut page = FilePage { files: Vec::new(), next: None, unnamed: 0 };
         for (path, node) in tree.walk().filter(|(_, node)| node.kind == NodeKind::File) {
@@ -254,7 +262,7 @@ impl Engine {
                 page.next = page.files.last().map(|file| file.path.clone());
                 break;
             }
-            page.files.push(FileInfo { path, size: node.size, modified: modified(node) });
+            page.files.push(FileInfo { path, size: node.size, modified: modified_at(node) });
         }
         Ok(page)
     }
@@ -267,7 +275,7 @@ fn packed_bound(path: &HomePath, length: u64) -> u64 {
     let names = path.as_bytes().len() as u64;
     let stored =
         length.saturating_add(length / 128).saturating_add(HEADS).saturating_add(4 * names);
-    Layer::charge_of(stored)
+    Layer::disk_bytes_for(stored)
 }
 
 fn is_wanted(path: &[u8], below: Option<&HomePath>, after: Option<&[u8]>) -> bool {
@@ -278,13 +286,13 @@ fn is_wanted(path: &[u8], below: Option<&HomePath>, after: Option<&[u8]>) -> boo
     below && after.is_none_or(|after| path > after)
 }
 
-fn modified(node: &Node) -> Moment {
+fn modified_at(node: &TreeNode) -> Moment {
     let micros = node.mtime.seconds.saturating_mul(1_000_000);
     Moment(micros.saturating_add(i64::from(node.mtime.nanos / 1000)))
 }
 
 /// The layer and the place in it: the same file has another one as soon as it is written again.
-fn tag(node: &Node) -> String {
+fn entity_tag(node: &TreeNode) -> String {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
     hash.update(node.layer.as_str().as_bytes());

@@ -4,21 +4,26 @@
 use cloche_model::{
     Approval, ApprovalId, ApprovalState, Decision, DecisionKind, HomeChanges, HomeState,
 };
-use cloche_store::{Asked, CallId, QuestionLimits};
+use cloche_store::{ApprovalRequestOutcome, CallId, QuestionLimits};
 
 use super::{
-    Closed, Gate, Pass, Shut, ToolCall, call::SHOWN, crowded, decision, decision_about, no,
+    CallPermit, GateDecision, GateRefusal, GateRefusalReason, ToolCall, call::SHOWN,
+    crowded_refusal, decision_about, denied_refusal, new_decision,
 };
-use crate::{Caller, Engine, Refusal, clock, secrets, threads::key};
+use crate::{Caller, Engine, Refusal, clock, secrets, threads::thread_key};
 
 /// The most bytes of arguments of one team that wait to be read.
 const OPEN_BYTES: u64 = 64 << 20;
 
 impl Engine {
     /// Uses an approval for the call, or asks for one.
-    pub(super) async fn ask(&self, caller: &Caller, call: &ToolCall) -> Result<Gate, Refusal> {
+    pub(super) async fn ask_person(
+        &self,
+        caller: &Caller,
+        call: &ToolCall,
+    ) -> Result<GateDecision, Refusal> {
         if call.bytes > SHOWN as u64 {
-            return self.refuse(caller, call, "gate", too_large(call.bytes)).await;
+            return self.refuse_call(caller, call, "gate", too_large(call.bytes)).await;
         }
         let home = self.home_of(caller, call).await?;
         let id = CallId {
@@ -31,57 +36,61 @@ impl Engine {
         let store = &self.inner.store;
         loop {
             let now = clock::now();
-            let used = decision(DecisionKind::Used, String::new(), caller, call)?;
+            let used = new_decision(DecisionKind::Used, String::new(), caller, call)?;
             let pass = used.id.clone();
-            if let Some(approval) = store.consume(&id, now, used).await? {
-                self.agent_metrics().decided(DecisionKind::Used);
-                self.inner.desk.tell(&approval.id);
+            if let Some(approval) = store.consume_approval(&id, now, used).await? {
+                self.agent_metrics().count_decision(DecisionKind::Used);
+                self.inner.approval_waiters.wake_waiters(&approval.id);
                 let by = approval.decided_by.unwrap_or_default();
-                return Ok(Gate::Open(Pass { decision: pass, by, home }));
+                return Ok(GateDecision::Open(CallPermit { decision: pass, by, home }));
             }
-            if let Some(denied) = store.denial(&id, now).await? {
+            if let Some(denied) = store.find_denial(&id, now).await? {
                 let by = denied.decided_by.as_deref().unwrap_or("someone");
-                return self.refuse(caller, call, by, no(by, denied.reason.as_deref())).await;
+                return self
+                    .refuse_call(caller, call, by, denied_refusal(by, denied.reason.as_deref()))
+                    .await;
             }
             match store.open_approvals(&id, now).await?.into_iter().next() {
                 Some(open) if open.state == ApprovalState::Pending => {
-                    return Ok(Gate::Ask(Box::new(open)));
+                    return Ok(GateDecision::Ask(Box::new(open)));
                 }
                 // It was approved since we looked: it can be used.
                 Some(_) => continue,
                 None => {}
             }
-            if let Some(gate) = self.put_question(caller, call, &id).await? {
+            if let Some(gate) = self.create_approval(caller, call, &id).await? {
                 return Ok(gate);
             }
         }
     }
 
     /// Asks; `None` if there is an answer by now.
-    async fn put_question(
+    async fn create_approval(
         &self,
         caller: &Caller,
         call: &ToolCall,
         id: &CallId,
-    ) -> Result<Option<Gate>, Refusal> {
+    ) -> Result<Option<GateDecision>, Refusal> {
         let note = self.end_outdated(id).await?;
         let changes = match &id.home {
             Some(home) => Some(HomeChanges { note, ..self.home_changes(caller, home).await? }),
             None => None,
         };
-        let approval = self.question(caller, call, (id.home.clone(), changes))?;
-        let asked = decision(DecisionKind::Asked, caller.key.id.to_string(), caller, call)?;
+        let approval = self.new_approval(caller, call, (id.home.clone(), changes))?;
+        let asked = new_decision(DecisionKind::Asked, caller.key.id.to_string(), caller, call)?;
         let asked = Decision { approval: Some(approval.id.clone()), ..asked };
         let most = QuestionLimits { count: self.inner.config.gates.pending, bytes: OPEN_BYTES };
-        Ok(match self.inner.store.ask(approval.clone(), most, asked).await? {
-            Asked::New => {
-                self.agent_metrics().decided(DecisionKind::Asked);
-                self.inner.desk.nudge();
-                Some(Gate::Ask(Box::new(approval)))
+        Ok(match self.inner.store.request_approval(approval.clone(), most, asked).await? {
+            ApprovalRequestOutcome::New => {
+                self.agent_metrics().count_decision(DecisionKind::Asked);
+                self.inner.approval_waiters.wake_expiry();
+                Some(GateDecision::Ask(Box::new(approval)))
             }
-            Asked::Same(same) if same.state == ApprovalState::Approved => None,
-            Asked::Same(same) => Some(Gate::Ask(same)),
-            Asked::Crowded => Some(self.refuse(caller, call, "gate", crowded()).await?),
+            ApprovalRequestOutcome::Same(same) if same.state == ApprovalState::Approved => None,
+            ApprovalRequestOutcome::Same(same) => Some(GateDecision::Ask(same)),
+            ApprovalRequestOutcome::Crowded => {
+                Some(self.refuse_call(caller, call, "gate", crowded_refusal()).await?)
+            }
         })
     }
 
@@ -94,7 +103,7 @@ impl Engine {
         let Some(thread) = call.thread.as_ref().filter(|_| self.keeps_homes()) else {
             return Ok(None);
         };
-        let layers = self.inner.store.home_layers(&key(&caller.team, thread)).await?;
+        let layers = self.inner.store.home_layers(&thread_key(&caller.team, thread)).await?;
         Ok(Some(HomeState { thread: thread.clone(), layers }))
     }
 
@@ -104,9 +113,9 @@ impl Engine {
         let mut note = None;
         for outdated in self.inner.store.outdated_approvals(id, clock::now()).await? {
             let decision = decision_about(DecisionKind::Expired, "gate".to_owned(), &outdated)?;
-            if self.inner.store.expire_changed(&outdated.id, decision).await? {
-                self.agent_metrics().decided(DecisionKind::Expired);
-                self.inner.desk.tell(&outdated.id);
+            if self.inner.store.expire_changed_approval(&outdated.id, decision).await? {
+                self.agent_metrics().count_decision(DecisionKind::Expired);
+                self.inner.approval_waiters.wake_waiters(&outdated.id);
                 let was = match outdated.state {
                     ApprovalState::Approved => "was approved",
                     _ => "was asked for",
@@ -120,7 +129,7 @@ impl Engine {
         Ok(note)
     }
 
-    fn question(
+    fn new_approval(
         &self,
         caller: &Caller,
         call: &ToolCall,
@@ -128,7 +137,7 @@ impl Engine {
     ) -> Result<Approval, Refusal> {
         let now = clock::now();
         Ok(Approval {
-            id: ApprovalId::from_random(secrets::random()?),
+            id: ApprovalId::from_random(secrets::random_bytes()?),
             team: caller.team.id.clone(),
             key: caller.key.id.clone(),
             tool: call.tool,
@@ -139,7 +148,7 @@ impl Engine {
             changes,
             state: ApprovalState::Pending,
             created_at: now,
-            expires_at: now.plus(self.inner.config.gates.lifetime),
+            expires_at: now.saturating_add(self.inner.config.gates.lifetime),
             decided_at: None,
             decided_by: None,
             reason: None,
@@ -148,10 +157,10 @@ impl Engine {
 }
 
 /// What cannot be shown cannot be approved.
-fn too_large(bytes: u64) -> Closed {
+fn too_large(bytes: u64) -> GateRefusal {
     let message = format!(
         "the arguments of this call have {bytes} bytes, and a person can be shown at most {SHOWN}; \
          make the call smaller, or ask an operator of this server for the policy `allow`"
     );
-    Closed { why: Shut::TooLarge, message }
+    GateRefusal { why: GateRefusalReason::TooLarge, message }
 }

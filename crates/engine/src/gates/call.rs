@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use cloche_model::{ThreadId, Tool};
+use cloche_model::{AgentTool, ThreadId};
 use serde_json::Value;
 
 use crate::secrets;
@@ -14,7 +14,7 @@ pub(super) const SHOWN: usize = 2 << 20;
 /// happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    pub(crate) tool: Tool,
+    pub(crate) tool: AgentTool,
     pub(crate) digest: String,
     pub(crate) shown: String,
     pub(crate) bytes: u64,
@@ -26,10 +26,10 @@ impl ToolCall {
     /// With these arguments. The order of the fields of an object does not matter; anything else
     /// does.
     #[must_use]
-    pub fn new(tool: Tool, arguments: &Value) -> Self {
+    pub fn new(tool: AgentTool, arguments: &Value) -> Self {
         let mut text = String::new();
-        spell(arguments, &mut text);
-        let (digest, bytes) = (secrets::digest(&text), text.len() as u64);
+        write_canonical_json(arguments, &mut text);
+        let (digest, bytes) = (secrets::digest_secret(&text), text.len() as u64);
         text.truncate(text.floor_char_boundary(SHOWN));
         let thread = arguments["thread_id"].as_str().and_then(|id| id.parse().ok());
         Self { tool, digest, shown: text, bytes, thread }
@@ -43,25 +43,25 @@ impl ToolCall {
 }
 
 /// Compact JSON with the fields of every object in order.
-fn spell(value: &Value, out: &mut String) {
+fn write_canonical_json(value: &Value, out: &mut String) {
     match value {
         Value::Object(fields) => {
             let mut names: Vec<_> = fields.keys().collect();
             names.sort();
             out.push('{');
             for (index, name) in names.into_iter().enumerate() {
-                separate(index, out);
-                spell(&Value::String(name.clone()), out);
+                write_separator(index, out);
+                write_canonical_json(&Value::String(name.clone()), out);
                 out.push(':');
-                spell(&fields[name], out);
+                write_canonical_json(&fields[name], out);
             }
             out.push('}');
         }
         Value::Array(items) => {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
-                separate(index, out);
-                spell(item, out);
+                write_separator(index, out);
+                write_canonical_json(item, out);
             }
             out.push(']');
         }
@@ -72,7 +72,7 @@ fn spell(value: &Value, out: &mut String) {
     }
 }
 
-fn separate(index: usize, out: &mut String) {
+fn write_separator(index: usize, out: &mut String) {
     if index > 0 {
         out.push(',');
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn digest(arguments: &Value) -> String {
-        ToolCall::new(Tool::ExecuteCode, arguments).digest
+        ToolCall::new(AgentTool::ExecuteCode, arguments).digest
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn long_arguments_are_cut_for_reading_only() {
         let long = "ä".repeat(SHOWN);
-        let call = ToolCall::new(Tool::ExecuteCode, &json!({"code": long}));
+        let call = ToolCall::new(AgentTool::ExecuteCode, &json!({"code": long}));
         assert!(call.shown.len() <= SHOWN && call.shown.len() > SHOWN - 4);
         assert_eq!(call.bytes, 2 * SHOWN as u64 + 11);
         let other = format!("{long}!");

@@ -2,7 +2,7 @@
 //! state that was last approved, with the content of small texts, and a warning on those that run by
 //! themselves.
 
-use cloche_layers::{Layers, Node, NodeKind, Tree};
+use cloche_layers::{Layers, NodeKind, Tree, TreeNode};
 use cloche_model::{ChangeKind, ChangedPath, HomeChanges, HomePath, HomeState};
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncReadExt;
@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use super::startup_files::warning_for;
 use crate::{
     Caller, Engine, Refusal,
-    threads::{failed, key},
+    threads::{layer_refusal, thread_key},
 };
 
 /// The most paths that are listed.
@@ -23,10 +23,10 @@ const TEXTS: u64 = 512 << 10;
 const HASHED: u64 = 32 << 20;
 
 /// A path that differs, before its content is read.
-struct Found<'a> {
+struct FoundChange<'a> {
     path: &'a [u8],
     change: ChangeKind,
-    node: &'a Node,
+    node: &'a TreeNode,
     warning: Option<String>,
 }
 
@@ -37,31 +37,32 @@ impl Engine {
         caller: &Caller,
         home: &HomeState,
     ) -> Result<HomeChanges, Refusal> {
-        let approved = self.inner.store.approved_home(&key(&caller.team, &home.thread)).await?;
+        let approved =
+            self.inner.store.approved_home(&thread_key(&caller.team, &home.thread)).await?;
         let since = approved.as_ref().map(|(id, _)| id.to_string());
         if approved.as_ref().is_some_and(|(_, layers)| *layers == home.layers)
             || approved.is_none() && home.layers.is_empty()
         {
             return Ok(HomeChanges { since, ..HomeChanges::default() });
         }
-        let new = self.tree(&home.layers).await?;
+        let new = self.home_tree(&home.layers).await?;
         let old = match approved {
-            Some((_, layers)) => self.tree(&layers).await.ok(),
+            Some((_, layers)) => self.home_tree(&layers).await.ok(),
             None => None,
         };
         // A state whose layers are gone cannot be compared with: everything is listed.
         let since = since.filter(|_| old.is_some());
         let old = old.unwrap_or_default();
-        let (found, omitted) = differences(&old, &new);
+        let (found, omitted) = find_changes(&old, &new);
         let paths = self.read_contents(&found).await?;
         Ok(HomeChanges { since, note: None, paths, omitted })
     }
 
-    async fn read_contents(&self, found: &[Found<'_>]) -> Result<Vec<ChangedPath>, Refusal> {
+    async fn read_contents(&self, found: &[FoundChange<'_>]) -> Result<Vec<ChangedPath>, Refusal> {
         let (mut texts, mut hashed) = (TEXTS, HASHED);
         let mut paths = Vec::with_capacity(found.len());
         for found in found {
-            let mut path = describe(found);
+            let mut path = describe_change(found);
             let is_read = found.node.kind == NodeKind::File && found.change != ChangeKind::Removed;
             if is_read && found.node.size <= TEXT.min(texts) {
                 let bytes = read_file(self.layers()?, found.node).await?;
@@ -84,7 +85,7 @@ impl Engine {
 }
 
 /// Files, links and pipes that differ, those that run by themselves first; and how many were left out.
-fn differences<'a>(old: &'a Tree, new: &'a Tree) -> (Vec<Found<'a>>, u64) {
+fn find_changes<'a>(old: &'a Tree, new: &'a Tree) -> (Vec<FoundChange<'a>>, u64) {
     let mut found = Vec::new();
     for (path, node) in new.walk().filter(|(_, node)| node.kind != NodeKind::Directory) {
         let change = match old.get(path) {
@@ -92,12 +93,12 @@ fn differences<'a>(old: &'a Tree, new: &'a Tree) -> (Vec<Found<'a>>, u64) {
             Some(before) if is_same(before, node) => continue,
             Some(_) => ChangeKind::Changed,
         };
-        found.push(Found { path, change, node, warning: warning_for(path) });
+        found.push(FoundChange { path, change, node, warning: warning_for(path) });
     }
     for (path, node) in old.walk().filter(|(_, node)| node.kind != NodeKind::Directory) {
         if new.get(path).is_none_or(|now| now.kind == NodeKind::Directory) {
             let warning = warning_for(path);
-            found.push(Found { path, change: ChangeKind::Removed, node, warning });
+            found.push(FoundChange { path, change: ChangeKind::Removed, node, warning });
         }
     }
     found.sort_by_key(|found| (found.warning.is_none(), found.path));
@@ -107,7 +108,7 @@ fn differences<'a>(old: &'a Tree, new: &'a Tree) -> (Vec<Found<'a>>, u64) {
 }
 
 /// Whether a program that reads it would see the same.
-fn is_same(before: &Node, now: &Node) -> bool {
+fn is_same(before: &TreeNode, now: &TreeNode) -> bool {
     before.kind == now.kind
         && before.size == now.size
         && before.content == now.content
@@ -115,7 +116,7 @@ fn is_same(before: &Node, now: &Node) -> bool {
         && before.xattrs == now.xattrs
 }
 
-fn describe(found: &Found<'_>) -> ChangedPath {
+fn describe_change(found: &FoundChange<'_>) -> ChangedPath {
     let removed = found.change == ChangeKind::Removed;
     let target = match &found.node.kind {
         NodeKind::Symlink(target) if !removed => Some(HomePath::text_of(target)),
@@ -138,16 +139,16 @@ fn set_binary(path: &mut ChangedPath, bytes: &[u8]) {
     path.sha256 = Some(hex::encode(Sha256::digest(bytes)));
 }
 
-async fn read_file(layers: &Layers, node: &Node) -> Result<Vec<u8>, Refusal> {
+async fn read_file(layers: &Layers, node: &TreeNode) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
-    let mut content = layers.open_node(node, None).await.map_err(failed)?.content;
+    let mut content = layers.open_node(node, None).await.map_err(layer_refusal)?.content;
     content.read_to_end(&mut bytes).await.map_err(Refusal::internal)?;
     Ok(bytes)
 }
 
 /// The digest of a file of any size, and whether it is no text.
-async fn hash_file(layers: &Layers, node: &Node) -> Result<(Option<String>, bool), Refusal> {
-    let mut content = layers.open_node(node, None).await.map_err(failed)?.content;
+async fn hash_file(layers: &Layers, node: &TreeNode) -> Result<(Option<String>, bool), Refusal> {
+    let mut content = layers.open_node(node, None).await.map_err(layer_refusal)?.content;
     let (mut hash, mut chunk) = (Sha256::new(), vec![0; 64 << 10]);
     let (mut binary, mut first) = (false, true);
     loop {

@@ -40,19 +40,20 @@ pub fn form_text(approval: &Approval) -> Option<String> {
 
 fn describe_arguments(text: &str) -> String {
     let Ok(Value::Object(arguments)) = serde_json::from_str(text) else {
-        return block("arguments", text);
+        return indented_block("arguments", text);
     };
     let is_row =
         |name: &str| !TEXTS.contains(&name) && !["files", "content_base64"].contains(&name);
     let rows = arguments.iter().filter(|(name, _)| is_row(name));
-    let rows: Vec<_> = rows.map(|(name, value)| (line(name), row_value(name, value))).collect();
+    let rows: Vec<_> =
+        rows.map(|(name, value)| (visible_line(name), row_value(name, value))).collect();
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or_default();
     let mut shown: String =
         rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect();
     for name in TEXTS {
         match arguments.get(name) {
-            Some(Value::String(text)) => shown.push_str(&block(name, text)),
-            Some(other) => shown.push_str(&block(name, &other.to_string())),
+            Some(Value::String(text)) => shown.push_str(&indented_block(name, text)),
+            Some(other) => shown.push_str(&indented_block(name, &other.to_string())),
             None => {}
         }
     }
@@ -61,7 +62,7 @@ fn describe_arguments(text: &str) -> String {
     }
     match arguments.get("files") {
         Some(Value::Array(files)) => shown.extend(files.iter().map(describe_file)),
-        Some(other) => shown.push_str(&block("files", &other.to_string())),
+        Some(other) => shown.push_str(&indented_block("files", &other.to_string())),
         None => {}
     }
     shown
@@ -69,31 +70,35 @@ fn describe_arguments(text: &str) -> String {
 
 fn row_value(name: &str, value: &Value) -> String {
     match value {
-        Value::String(text) if name == "path" => format!("{}{}", line(text), mark_path(text)),
-        Value::String(text) => line(text),
-        other => line(&other.to_string()),
+        Value::String(text) if name == "path" => {
+            format!("{}{}", visible_line(text), mark_path(text))
+        }
+        Value::String(text) => visible_line(text),
+        other => visible_line(&other.to_string()),
     }
 }
 
 /// A file that comes with the call.
 fn describe_file(file: &Value) -> String {
     let name = file["name"].as_str().unwrap_or_default();
-    let title = format!("file {}{}", line(name), mark_path(name));
+    let title = format!("file {}{}", visible_line(name), mark_path(name));
     match (&file["content"], &file["content_base64"]) {
         (Value::String(text), Value::Null) => {
-            block(&format!("{title}, {} bytes", text.len()), text)
+            indented_block(&format!("{title}, {} bytes", text.len()), text)
         }
         (Value::Null, Value::String(encoded)) => encoded_block(&title, encoded),
-        _ => block(&title, &file.to_string()),
+        _ => indented_block(&title, &file.to_string()),
     }
 }
 
 /// Bytes in base64: as the text that they are, or by size and digest.
 fn encoded_block(title: &str, encoded: &str) -> String {
-    let Ok(bytes) = STANDARD.decode(encoded) else { return block(title, encoded) };
+    let Ok(bytes) = STANDARD.decode(encoded) else { return indented_block(title, encoded) };
     let length = bytes.len();
     match String::from_utf8(bytes) {
-        Ok(text) if !text.contains('\0') => block(&format!("{title}, {length} bytes"), &text),
+        Ok(text) if !text.contains('\0') => {
+            indented_block(&format!("{title}, {length} bytes"), &text)
+        }
         Ok(text) => binary_line(title, text.as_bytes()),
         Err(error) => binary_line(title, error.as_bytes()),
     }
@@ -107,10 +112,10 @@ fn binary_line(title: &str, bytes: &[u8]) -> String {
 fn describe_changes(changes: &HomeChanges) -> String {
     let mut shown = String::new();
     if let Some(note) = &changes.note {
-        shown.push_str(&format!("!! {}\n", line(note)));
+        shown.push_str(&format!("!! {}\n", visible_line(note)));
     }
     let since = match &changes.since {
-        Some(id) => format!("since {} was approved", line(id)),
+        Some(id) => format!("since {} was approved", visible_line(id)),
         None => "in all: nothing of this thread was approved before".to_owned(),
     };
     if changes.paths.is_empty() {
@@ -125,16 +130,17 @@ fn describe_changes(changes: &HomeChanges) -> String {
 }
 
 fn describe_path(path: &ChangedPath) -> String {
-    let mark = path.warning.as_ref().map(|why| format!(" !! RUNS BY ITSELF: {}", line(why)));
+    let mark =
+        path.warning.as_ref().map(|why| format!(" !! RUNS BY ITSELF: {}", visible_line(why)));
     let mark = mark.unwrap_or_default();
-    let title = format!("{} {}{mark}", path.change.name(), line(&path.path));
+    let title = format!("{} {}{mark}", path.change.name(), visible_line(&path.path));
     let size = path.size;
     match (&path.content, &path.target, &path.sha256) {
-        (Some(text), ..) => block(&format!("{title}, {size} bytes"), text),
-        (None, Some(target), _) => format!("{title}, a link to {}\n", line(target)),
+        (Some(text), ..) => indented_block(&format!("{title}, {size} bytes"), text),
+        (None, Some(target), _) => format!("{title}, a link to {}\n", visible_line(target)),
         (None, None, Some(digest)) => {
             let kind = if path.binary { "BINARY, " } else { "" };
-            format!("{title}, {size} bytes: !! {kind}NOT SHOWN, sha256 {}\n", line(digest))
+            format!("{title}, {size} bytes: !! {kind}NOT SHOWN, sha256 {}\n", visible_line(digest))
         }
         _ if path.change == cloche_model::ChangeKind::Removed => format!("{title}\n"),
         _ => format!("{title}, {size} bytes: !! NOT SHOWN\n"),
@@ -149,13 +155,13 @@ fn mark_path(path: &str) -> String {
 }
 
 /// A text below its title, each line indented.
-fn block(title: &str, text: &str) -> String {
+fn indented_block(title: &str, text: &str) -> String {
     let lines = reveal_hidden(text);
     let lines = lines.split('\n').map(|line| format!("    {line}\n"));
     format!("{title}:\n{}", lines.collect::<String>())
 }
 
-fn line(text: &str) -> String {
+fn visible_line(text: &str) -> String {
     reveal_hidden_in_line(text)
 }
 

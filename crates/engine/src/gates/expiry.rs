@@ -14,7 +14,7 @@ const BATCH: u32 = 100;
 
 impl Engine {
     /// Sleeps until the next approval is due, and closes it; until the engine closes.
-    pub(crate) async fn expire(self) {
+    pub(crate) async fn expire_approvals(self) {
         loop {
             let pause = self.close_overdue().await.unwrap_or_else(|error| {
                 tracing::error!(%error, "expired approvals were not written down");
@@ -22,7 +22,7 @@ impl Engine {
             });
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.inner.desk.expiry.notified() => {}
+                () = self.inner.approval_waiters.expiry.notified() => {}
                 () = self.inner.closing.cancelled() => return,
             }
         }
@@ -31,20 +31,23 @@ impl Engine {
     /// Closes what is due; says how long until there is more.
     async fn close_overdue(&self) -> Result<Duration, Refusal> {
         let (store, now) = (&self.inner.store, clock::now());
-        for approval in store.overdue(now, BATCH).await? {
+        for approval in store.overdue_approvals(now, BATCH).await? {
             let decision = decision_about(DecisionKind::Expired, "time".to_owned(), &approval)?;
-            let note = Some(note(&approval).to_owned());
-            if store.expire(&approval.id, now, Decision { note, ..decision }).await? {
-                self.agent_metrics().decided(DecisionKind::Expired);
+            let note = Some(expiry_note(&approval).to_owned());
+            if store
+                .expire_overdue_approval(&approval.id, now, Decision { note, ..decision })
+                .await?
+            {
+                self.agent_metrics().count_decision(DecisionKind::Expired);
             }
-            self.inner.desk.tell(&approval.id);
+            self.inner.approval_waiters.wake_waiters(&approval.id);
         }
         let next = store.next_expiry().await?;
-        Ok(next.map_or(LONGEST, |at| at.since(clock::now()).min(LONGEST)))
+        Ok(next.map_or(LONGEST, |at| at.duration_since(clock::now()).min(LONGEST)))
     }
 }
 
-fn note(approval: &Approval) -> &'static str {
+fn expiry_note(approval: &Approval) -> &'static str {
     match approval.state {
         ApprovalState::Approved => "it was approved, and not used in time",
         _ => "nobody answered in time",

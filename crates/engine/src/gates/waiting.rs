@@ -9,7 +9,7 @@ use crate::{Caller, Engine, Refusal, clock};
 
 /// What a call that waited has come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Waited {
+pub enum ApprovalWaitResult {
     /// Someone said yes: ask [`Engine::gate`] again.
     Approved,
     /// Someone said no.
@@ -34,11 +34,15 @@ impl Engine {
     ///
     /// # Errors
     /// When there is none that the caller may see.
-    pub async fn approval(&self, caller: &Caller, id: &ApprovalId) -> Result<Approval, Refusal> {
-        let found = self.inner.store.approval(id).await?;
+    pub async fn find_approval(
+        &self,
+        caller: &Caller,
+        id: &ApprovalId,
+    ) -> Result<Approval, Refusal> {
+        let found = self.inner.store.find_approval(id).await?;
         found
             .filter(|approval| approval.team == caller.team.id)
-            .map(as_of_now)
+            .map(with_expiry_applied)
             .ok_or_else(|| Refusal::not_found("approval"))
     }
 
@@ -51,45 +55,50 @@ impl Engine {
         caller: &Caller,
         id: &ApprovalId,
         up_to: Duration,
-    ) -> Result<Waited, Refusal> {
+    ) -> Result<ApprovalWaitResult, Refusal> {
         let deadline = Instant::now() + up_to;
-        let place = self.inner.desk.wait(&caller.team.id, id, self.inner.config.gates.waiting)?;
+        let place = self.inner.approval_waiters.add_waiter(
+            &caller.team.id,
+            id,
+            self.inner.config.gates.waiting,
+        )?;
         loop {
             // Listening begins before looking, so an answer in between is heard.
-            let changed = place.changed();
+            let changed = place.next_change();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let approval = self.approval(caller, id).await?;
-            let left = approval.expires_at.since(clock::now());
-            let come_to = waited(approval);
-            if come_to != Waited::StillPending || self.is_draining() {
+            let approval = self.find_approval(caller, id).await?;
+            let left = approval.expires_at.duration_since(clock::now());
+            let come_to = wait_result(approval);
+            if come_to != ApprovalWaitResult::StillPending || self.is_draining() {
                 return Ok(come_to);
             }
             tokio::select! {
                 biased;
                 () = changed => {}
-                () = sleep_until(deadline) => return Ok(Waited::StillPending),
+                () = sleep_until(deadline) => return Ok(ApprovalWaitResult::StillPending),
                 () = sleep(left) => {}
             }
         }
     }
 }
 
-fn waited(approval: Approval) -> Waited {
+fn wait_result(approval: Approval) -> ApprovalWaitResult {
     match approval.state {
-        ApprovalState::Pending => Waited::StillPending,
-        ApprovalState::Approved => Waited::Approved,
-        ApprovalState::Denied => {
-            Waited::Denied { by: approval.decided_by.unwrap_or_default(), reason: approval.reason }
-        }
-        ApprovalState::Expired if approval.reason.is_some() => Waited::Changed,
-        ApprovalState::Expired => Waited::Expired,
-        ApprovalState::Used => Waited::Spent,
+        ApprovalState::Pending => ApprovalWaitResult::StillPending,
+        ApprovalState::Approved => ApprovalWaitResult::Approved,
+        ApprovalState::Denied => ApprovalWaitResult::Denied {
+            by: approval.decided_by.unwrap_or_default(),
+            reason: approval.reason,
+        },
+        ApprovalState::Expired if approval.reason.is_some() => ApprovalWaitResult::Changed,
+        ApprovalState::Expired => ApprovalWaitResult::Expired,
+        ApprovalState::Used => ApprovalWaitResult::Spent,
     }
 }
 
 /// An open approval whose time is up has expired, whether or not that was written down yet.
-pub(crate) fn as_of_now(mut approval: Approval) -> Approval {
+pub(crate) fn with_expiry_applied(mut approval: Approval) -> Approval {
     let open = matches!(approval.state, ApprovalState::Pending | ApprovalState::Approved);
     if open && approval.expires_at <= clock::now() {
         approval.state = ApprovalState::Expired;

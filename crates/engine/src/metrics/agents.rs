@@ -63,7 +63,7 @@ impl AgentMetrics {
     }
 
     /// A decision is in the ledger.
-    pub(crate) fn decided(&self, kind: DecisionKind) {
+    pub(crate) fn count_decision(&self, kind: DecisionKind) {
         self.decisions.get_or_create(&DecisionLabels { kind: kind.name() }).inc();
     }
 

@@ -37,14 +37,14 @@ impl MemoryMetrics {
         registry.register("memory_shortages", shortages, self.shortages.clone());
     }
 
-    pub(super) fn show(&self, memory: &MemoryBudgets) {
+    pub(super) fn set_gauges(&self, memory: &MemoryBudgets) {
         let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-        for (name, pool) in memory.each() {
+        for (name, pool) in memory.named_pools() {
             let (labels, budget) = (BudgetLabels { budget: name }, pool.budget());
-            self.total.get_or_create(&labels).set(gauge(budget.total()));
-            self.used.get_or_create(&labels).set(gauge(budget.used()));
-            self.peak.get_or_create(&labels).set(gauge(budget.peak()));
-            self.shortages.get_or_create(&labels).set(gauge(budget.refused()));
+            self.total.get_or_create(&labels).set(gauge(budget.total_bytes()));
+            self.used.get_or_create(&labels).set(gauge(budget.used_bytes()));
+            self.peak.get_or_create(&labels).set(gauge(budget.peak_bytes()));
+            self.shortages.get_or_create(&labels).set(gauge(budget.refusal_count()));
         }
     }
 }

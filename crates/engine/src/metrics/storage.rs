@@ -10,7 +10,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::HostRoom;
+use crate::DiskSpace;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StorageLabels {
@@ -51,7 +51,12 @@ impl StorageMetrics {
         );
     }
 
-    pub(crate) fn set(&self, usages: &[(TeamId, StorageUsage)], room: HostRoom, refused: u64) {
+    pub(crate) fn set_gauges(
+        &self,
+        usages: &[(TeamId, StorageUsage)],
+        room: DiskSpace,
+        refused: u64,
+    ) {
         let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.used.clear();
         for (team, usage) in usages {

@@ -9,14 +9,14 @@ use crate::sidecar::JobEvent;
 const MAX_LINE: usize = 4 << 20;
 
 /// A stream of events.
-pub(super) struct Events {
+pub(super) struct JobEventStream {
     response: Response,
     buffer: BytesMut,
     /// How much of the buffer has no end of a line.
     searched: usize,
 }
 
-impl Events {
+impl JobEventStream {
     pub(super) fn new(response: Response) -> Self {
         Self { response, buffer: BytesMut::new(), searched: 0 }
     }

@@ -6,27 +6,27 @@ use futures::future::join_all;
 use reqwest::StatusCode;
 use url::Url;
 
-use super::Shared;
+use super::RemoteInner;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Goes on until the task is ended.
-pub(super) async fn look_after(shared: Arc<Shared>) {
+pub(super) async fn watch_sidecars(shared: Arc<RemoteInner>) {
     let mut tick = tokio::time::interval(shared.config.check_every);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        let urls = shared.book.urls().iter();
-        let found = join_all(urls.map(|url| check(&shared, url))).await;
+        let urls = shared.registry.urls().iter();
+        let found = join_all(urls.map(|url| check_sidecar(&shared, url))).await;
         for (index, found) in found.into_iter().enumerate() {
-            shared.book.note(index, found);
+            shared.registry.note_health(index, found);
         }
     }
 }
 
 /// With our key: a sidecar that refuses it could not run anything for us.
-async fn check(shared: &Shared, url: &Url) -> Result<(), String> {
+async fn check_sidecar(shared: &RemoteInner, url: &Url) -> Result<(), String> {
     let url = url.join("healthz").map_err(|error| error.to_string())?;
     let answer = shared.client.get(url).timeout(PATIENCE).send().await;
     match answer.map(|answer| answer.status()) {

@@ -1,6 +1,6 @@
 //! What a sidecar counts, for Prometheus. The names are listed in `docs/SIDECAR.md`.
 
-use cloche_model::{Ending, Language, Outcome};
+use cloche_model::{Language, RunEnding, RunOutcome};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -12,7 +12,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{DispatchError, JobRefusal, Snapshot};
+use crate::{DispatchError, DispatcherLoad, JobRefusal};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct JobLabels {
@@ -26,12 +26,12 @@ struct ReasonLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PoolLabels {
+struct SidecarPoolLabels {
     pool: String,
 }
 
 /// The counters of one sidecar.
-pub(super) struct Metrics {
+pub(super) struct SidecarMetrics {
     registry: Registry,
     jobs: Family<JobLabels, Counter>,
     refused: Family<ReasonLabels, Counter>,
@@ -39,16 +39,16 @@ pub(super) struct Metrics {
     running: Gauge,
     capacity: Gauge,
     cells: Gauge,
-    parked: Family<PoolLabels, Gauge>,
+    parked: Family<SidecarPoolLabels, Gauge>,
 }
 
 /// A job that is over.
-pub(super) struct Count<'a> {
+pub(super) struct FinishedJob<'a> {
     pub(super) language: Language,
-    pub(super) result: &'a Result<Outcome, DispatchError>,
+    pub(super) result: &'a Result<RunOutcome, DispatchError>,
 }
 
-impl Metrics {
+impl SidecarMetrics {
     pub(super) fn new() -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("sandbox_executor"),
@@ -80,16 +80,16 @@ impl Metrics {
         metrics
     }
 
-    pub(super) fn over(&self, Count { language, result }: Count<'_>) {
+    pub(super) fn count_finished(&self, FinishedJob { language, result }: FinishedJob<'_>) {
         let name = match result {
             Ok(outcome) => {
                 self.seconds.observe(outcome.usage.wall.as_secs_f64());
                 match outcome.ending {
-                    Ending::Exited(0) => "success",
-                    Ending::Exited(_) | Ending::Signalled(_) => "failed",
-                    Ending::TimedOut => "timeout",
-                    Ending::OutOfMemory => "oom",
-                    Ending::Cancelled => "cancelled",
+                    RunEnding::Exited(0) => "success",
+                    RunEnding::Exited(_) | RunEnding::Signalled(_) => "failed",
+                    RunEnding::TimedOut => "timeout",
+                    RunEnding::OutOfMemory => "oom",
+                    RunEnding::Cancelled => "cancelled",
                 }
             }
             Err(_) => "error",
@@ -97,7 +97,7 @@ impl Metrics {
         self.jobs.get_or_create(&JobLabels { language: language.name(), result: name }).inc();
     }
 
-    pub(super) fn refused(&self, refusal: &JobRefusal) {
+    pub(super) fn count_refusal(&self, refusal: &JobRefusal) {
         self.refused_for(match refusal {
             JobRefusal::Invalid(_) => "invalid",
             JobRefusal::Beyond(_) => "beyond",
@@ -112,7 +112,7 @@ impl Metrics {
         self.refused.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    pub(super) fn text(&self, load: (usize, usize), snapshot: Snapshot) -> String {
+    pub(super) fn encode_text(&self, load: (usize, usize), snapshot: DispatcherLoad) -> String {
         let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.running.set(gauge(load.0 as u64));
         self.capacity.set(gauge(load.1 as u64));
@@ -120,7 +120,7 @@ impl Metrics {
         // A pool that is gone must not be shown as it was.
         self.parked.clear();
         for pool in snapshot.pools {
-            let labels = PoolLabels { pool: pool.name };
+            let labels = SidecarPoolLabels { pool: pool.name };
             self.parked.get_or_create(&labels).set(gauge(pool.parked));
         }
         let mut text = String::new();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use cloche_model::{ByteSize, Plan};
+use cloche_model::{ByteSize, TeamPlan};
 
 /// Settings of storage budgets.
 #[derive(Clone, Debug)]
@@ -48,11 +48,11 @@ pub struct StorageReserve {
 impl StorageConfig {
     /// What a team of this plan may store.
     #[must_use]
-    pub const fn of_plan(&self, plan: Plan) -> PlanStorage {
+    pub const fn of_plan(&self, plan: TeamPlan) -> PlanStorage {
         match plan {
-            Plan::Free => self.free,
-            Plan::Pro => self.pro,
-            Plan::Enterprise => self.enterprise,
+            TeamPlan::Free => self.free,
+            TeamPlan::Pro => self.pro,
+            TeamPlan::Enterprise => self.enterprise,
         }
     }
 }

@@ -22,7 +22,7 @@ const BALLAST: u64 = 16 << 20;
 
 /// What is free on the file system of the data directory, and what must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostRoom {
+pub struct DiskSpace {
     /// Free bytes.
     pub free_bytes: u64,
     /// Free bytes below which nothing new is stored.
@@ -33,8 +33,8 @@ pub struct HostRoom {
     pub reserve_inodes: u64,
 }
 
-impl HostRoom {
-    fn of(stat: &StatVfs, reserve: StorageReserve) -> Self {
+impl DiskSpace {
+    fn from_statvfs(stat: &StatVfs, reserve: StorageReserve) -> Self {
         let total = stat.f_blocks.saturating_mul(stat.f_frsize);
         let usual = (total / 50).max((1 << 30).min(total / 10));
         Self {
@@ -83,12 +83,12 @@ impl HostStorage {
     }
 
     /// What is free now. Where the kernel does not say, nothing is refused.
-    pub(crate) fn measure(&self) -> HostRoom {
+    pub(crate) fn measure(&self) -> DiskSpace {
         let room = match rustix::fs::statvfs(&self.dir) {
-            Ok(stat) => HostRoom::of(&stat, self.reserve),
+            Ok(stat) => DiskSpace::from_statvfs(&stat, self.reserve),
             Err(error) => {
                 tracing::error!(%error, "the free space of the data directory is not known");
-                HostRoom::default()
+                DiskSpace::default()
             }
         };
         let was_short = self.is_short.swap(room.is_short(), Ordering::Relaxed);
@@ -111,21 +111,21 @@ impl HostStorage {
         self.is_short() && !self.has_ballast.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn refusals(&self) -> u64 {
+    pub(crate) fn refusal_count(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
     /// Looks, and refuses new data if there is no room for it.
-    pub(crate) fn check(&self) -> Result<(), Refusal> {
-        if self.measure().is_short() { Err(self.refusal()) } else { Ok(()) }
+    pub(crate) fn check_now(&self) -> Result<(), Refusal> {
+        if self.measure().is_short() { Err(self.no_room_refusal()) } else { Ok(()) }
     }
 
     /// Refuses new data if there was no room for it the last time: no system call.
     pub(crate) fn check_lately(&self) -> Result<(), Refusal> {
-        if self.is_short() { Err(self.refusal()) } else { Ok(()) }
+        if self.is_short() { Err(self.no_room_refusal()) } else { Ok(()) }
     }
 
-    fn refusal(&self) -> Refusal {
+    fn no_room_refusal(&self) -> Refusal {
         self.refused.fetch_add(1, Ordering::Relaxed);
         Refusal::new(ErrorCode::InsufficientStorage, NO_ROOM)
     }
@@ -169,15 +169,15 @@ pub(crate) const NO_ROOM: &str = "this server is short of disk space and takes n
 mod tests {
     use super::*;
 
-    fn room(free_bytes: u64, free_inodes: u64) -> HostRoom {
-        HostRoom { free_bytes, reserve_bytes: 100, free_inodes, reserve_inodes: 10 }
+    fn room(free_bytes: u64, free_inodes: u64) -> DiskSpace {
+        DiskSpace { free_bytes, reserve_bytes: 100, free_inodes, reserve_inodes: 10 }
     }
 
     #[test]
     fn a_host_is_short_of_bytes_or_of_inodes() {
         assert!(!room(100, 10).is_short());
         assert!(room(99, 10).is_short() && room(100, 9).is_short());
-        let uncounted = HostRoom { reserve_inodes: 0, ..room(100, 0) };
+        let uncounted = DiskSpace { reserve_inodes: 0, ..room(100, 0) };
         assert!(!uncounted.is_short());
     }
 
@@ -198,9 +198,9 @@ mod tests {
         let directory = tempfile::TempDir::new().unwrap();
         let reserve = StorageReserve { bytes: Some(ByteSize(u64::MAX)), inodes: None };
         let host = HostStorage::open(directory.path(), reserve);
-        let refusal = host.check().unwrap_err();
+        let refusal = host.check_now().unwrap_err();
         assert_eq!(refusal.code, ErrorCode::InsufficientStorage);
         assert!(host.check_lately().is_err());
-        assert_eq!(host.refusals(), 2);
+        assert_eq!(host.refusal_count(), 2);
     }
 }

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use cloche_model::{ErrorCode, Invalid, Team, ThreadId};
-use cloche_store::{HistoryPruned, HistoryRule, PrunedRows, ThreadKey};
+use cloche_store::{HistoryPruneOutcome, HistoryRule, PrunedRows, ThreadKey};
 
-use super::over_budget;
+use super::over_budget_refusal;
 use crate::{Engine, Refusal, clock, threads};
 
 /// The oldest that a rule can ask for: a hundred years.
@@ -34,9 +34,9 @@ impl HistoryPolicy {
         Ok(())
     }
 
-    fn rule(self) -> HistoryRule {
+    fn to_rule(self) -> HistoryRule {
         let age = |days| Duration::from_hours(24 * u64::from(days));
-        let before = self.older_than_days.map(|days| clock::now().minus(age(days)));
+        let before = self.older_than_days.map(|days| clock::now().saturating_sub(age(days)));
         HistoryRule { keep: self.keep, before }
     }
 }
@@ -68,12 +68,13 @@ impl Engine {
         };
         policy.check()?;
         let before = self.inner.store.storage_usage(&team.id).await?.total();
-        let key = threads::key(team, id);
-        let pruned = match self.inner.store.prune_thread(&key, policy.rule(), clock::now()).await? {
-            HistoryPruned::Done(pruned) => pruned,
-            HistoryPruned::Busy => return Err(threads::busy()),
-            HistoryPruned::Missing => return Err(Refusal::not_found("thread")),
-        };
+        let key = threads::thread_key(team, id);
+        let pruned =
+            match self.inner.store.prune_thread(&key, policy.to_rule(), clock::now()).await? {
+                HistoryPruneOutcome::Done(pruned) => pruned,
+                HistoryPruneOutcome::Busy => return Err(threads::thread_busy_refusal()),
+                HistoryPruneOutcome::Missing => return Err(Refusal::not_found("thread")),
+            };
         self.remove_layers(&pruned.layers).await;
         let after = self.inner.store.storage_usage(&team.id).await?.total();
         Ok(PrunedHistory { points: pruned.rows, freed_bytes: before.saturating_sub(after) })
@@ -91,13 +92,13 @@ impl Engine {
         let _turn = self.inner.pruning.lock().await;
         let store = &self.inner.store;
         let most = budget.saturating_sub(wanted);
-        let rule = self.plan_policy(team).rule();
+        let rule = self.plan_policy(team).to_rule();
         for id in store.threads_to_prune(&team.id, rule).await? {
             if self.stores_at_most(team, most).await? {
                 return Ok(());
             }
             let key = ThreadKey { team: team.id.clone(), id };
-            if let HistoryPruned::Done(pruned) =
+            if let HistoryPruneOutcome::Done(pruned) =
                 store.prune_thread(&key, rule, clock::now()).await?
             {
                 self.note_pruned(team, &pruned, "history").await;
@@ -125,7 +126,7 @@ impl Engine {
                 return Ok(());
             }
         }
-        Err(Refusal { code: ErrorCode::RateLimited, ..over_budget(team, budget) })
+        Err(Refusal { code: ErrorCode::RateLimited, ..over_budget_refusal(team, budget) })
     }
 
     async fn stores_at_most(&self, team: &Team, bytes: u64) -> Result<bool, Refusal> {
@@ -142,7 +143,7 @@ impl Engine {
     /// refused requests, or because their budget is less than it was.
     pub(crate) async fn prune_teams_over_budget(&self) -> Result<(), Refusal> {
         for (id, used) in self.inner.store.storage_usages().await? {
-            let Some(team) = self.inner.store.team(id.as_str()).await? else { continue };
+            let Some(team) = self.inner.store.find_team(id.as_str()).await? else { continue };
             if self.storage_budget(&team).is_some_and(|budget| used.total() > budget) {
                 self.make_room(&team, 0).await?;
             }

@@ -9,23 +9,23 @@ use cloche_model::{ErrorCode, Team, TeamId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use super::over_budget;
+use super::over_budget_refusal;
 use crate::{Engine, Refusal};
 
 /// How much of an import is reserved at once.
 const PIECE: u64 = 1 << 20;
 
 #[derive(Default)]
-struct Promised {
+struct ReservedTotals {
     bytes: u64,
     exports: u32,
 }
 
 /// What is promised, by team.
 #[derive(Clone, Default)]
-pub(crate) struct Reservations(Arc<Mutex<HashMap<TeamId, Promised>>>);
+pub(crate) struct StorageReservations(Arc<Mutex<HashMap<TeamId, ReservedTotals>>>);
 
-impl Reservations {
+impl StorageReservations {
     pub(crate) fn bytes_of(&self, team: &TeamId) -> u64 {
         self.0.lock().get(team).map_or(0, |promised| promised.bytes)
     }
@@ -42,7 +42,7 @@ impl Reservations {
         true
     }
 
-    fn give_back(&self, team: &TeamId, change: impl FnOnce(&mut Promised)) {
+    fn give_back(&self, team: &TeamId, change: impl FnOnce(&mut ReservedTotals)) {
         let mut teams = self.0.lock();
         let Some(promised) = teams.get_mut(team) else { return };
         change(promised);
@@ -53,17 +53,17 @@ impl Reservations {
 }
 
 /// A part of a team's budget that is held for one write; given back when it is dropped.
-pub(crate) struct Reservation {
+pub(crate) struct StorageReservation {
     engine: Engine,
     team: Team,
     bytes: u64,
 }
 
-impl Reservation {
+impl StorageReservation {
     /// Holds so much more. Prunes what the policy does not keep before it refuses.
     pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         let inner = &self.engine.inner;
-        inner.host_storage.check()?;
+        inner.host_storage.check_now()?;
         let Some(budget) = self.engine.storage_budget(&self.team) else {
             inner.reservations.try_promise(&self.team.id, bytes, None);
             self.bytes = self.bytes.saturating_add(bytes);
@@ -81,7 +81,7 @@ impl Reservation {
                 return Ok(());
             }
         }
-        Err(over_budget(&self.team, budget))
+        Err(over_budget_refusal(&self.team, budget))
     }
 
     /// What the write may bring the team's total to. Its own part is promised to it, and what is
@@ -91,12 +91,12 @@ impl Reservation {
     }
 
     /// Reads on its account: a piece is held before it is read.
-    pub(crate) fn meter<R: Read>(self, from: R) -> MeteredReader<R> {
+    pub(crate) fn metered_reader<R: Read>(self, from: R) -> MeteredReader<R> {
         MeteredReader { from, reservation: self, read: 0, refusal: None }
     }
 }
 
-impl Drop for Reservation {
+impl Drop for StorageReservation {
     fn drop(&mut self) {
         let bytes = self.bytes;
         let reservations = &self.engine.inner.reservations;
@@ -109,14 +109,14 @@ impl Drop for Reservation {
 /// A reader that holds a part of a budget before it takes bytes. For threads that may block.
 pub(crate) struct MeteredReader<R> {
     from: R,
-    reservation: Reservation,
+    reservation: StorageReservation,
     read: u64,
     refusal: Option<Refusal>,
 }
 
 impl<R> MeteredReader<R> {
     /// What is held, or why no more could be.
-    pub(crate) fn finish(self) -> Result<Reservation, Refusal> {
+    pub(crate) fn finish(self) -> Result<StorageReservation, Refusal> {
         match self.refusal {
             Some(refusal) => Err(refusal),
             None => Ok(self.reservation),
@@ -141,7 +141,7 @@ impl<R: Read> Read for MeteredReader<R> {
 
 /// The right to run one of a team's exports; given back when it is dropped.
 pub(crate) struct ExportSlot {
-    reservations: Reservations,
+    reservations: StorageReservations,
     team: TeamId,
 }
 
@@ -155,8 +155,13 @@ impl Drop for ExportSlot {
 
 impl Engine {
     /// Holds a part of the team's budget for a write of at most so many bytes.
-    pub(crate) async fn reserve(&self, team: &Team, bytes: u64) -> Result<Reservation, Refusal> {
-        let mut reservation = Reservation { engine: self.clone(), team: team.clone(), bytes: 0 };
+    pub(crate) async fn reserve_storage(
+        &self,
+        team: &Team,
+        bytes: u64,
+    ) -> Result<StorageReservation, Refusal> {
+        let mut reservation =
+            StorageReservation { engine: self.clone(), team: team.clone(), bytes: 0 };
         reservation.grow(bytes).await?;
         Ok(reservation)
     }
@@ -183,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_promised_once() {
-        let (reservations, team) = (Reservations::default(), "team_a".parse().unwrap());
+        let (reservations, team) = (StorageReservations::default(), "team_a".parse().unwrap());
         assert!(reservations.try_promise(&team, 30, Some(50)));
         assert!(!reservations.try_promise(&team, 30, Some(50)));
         assert!(reservations.try_promise(&team, 20, Some(50)));

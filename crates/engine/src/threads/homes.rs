@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cloche_layers::{LayerError, Layers, Tree};
 use cloche_model::{
-    ByteSize, ErrorCode, HomePath, HomeRoom, HomeUsage, LayerDigest, PointName, Team, Thread,
+    ByteSize, ErrorCode, HomePath, HomeQuota, HomeUsage, LayerDigest, SnapshotRef, Team, Thread,
     ThreadHome, ThreadId,
 };
 use cloche_store::ThreadKey;
@@ -15,7 +15,7 @@ use crate::{Engine, EngineConfig, Refusal, storage::NO_ROOM};
 const MOST_PATHS: usize = 10_000;
 
 /// What differs between two points of a thread.
-pub struct Difference {
+pub struct ThreadDiff {
     /// The number of the older one.
     pub from: u64,
     /// The number of the newer one.
@@ -31,7 +31,7 @@ pub struct Difference {
 }
 
 /// What the caller hears of trouble with layers.
-pub(crate) fn failed(error: LayerError) -> Refusal {
+pub(crate) fn layer_refusal(error: LayerError) -> Refusal {
     match error {
         LayerError::NoSuchPath(_) => Refusal::not_found("file"),
         LayerError::WrongKind(..)
@@ -47,17 +47,17 @@ pub(crate) fn failed(error: LayerError) -> Refusal {
 }
 
 /// What a home of this team may hold.
-pub(crate) fn quota(team: &Team, config: &EngineConfig) -> HomeRoom {
+pub(crate) fn home_quota(team: &Team, config: &EngineConfig) -> HomeQuota {
     let cap = config.homes.cap;
-    team.allowance().home.map_or(cap, |plan| HomeRoom {
+    team.effective_limits().home.map_or(cap, |plan| HomeQuota {
         bytes: plan.bytes.min(cap.bytes),
         inodes: plan.inodes.min(cap.inodes),
     })
 }
 
 /// What is left of a quota.
-fn room(quota: HomeRoom, usage: HomeUsage) -> HomeRoom {
-    HomeRoom {
+fn remaining_quota(quota: HomeQuota, usage: HomeUsage) -> HomeQuota {
+    HomeQuota {
         bytes: ByteSize(quota.bytes.bytes().saturating_sub(usage.bytes.bytes())),
         inodes: quota.inodes.saturating_sub(usage.entries),
     }
@@ -68,14 +68,14 @@ fn room(quota: HomeRoom, usage: HomeUsage) -> HomeRoom {
 const DELETIONS: u64 = 8192;
 
 /// Entries beyond the quota that a run may make, for what it removes.
-fn for_deletions(quota: HomeRoom, entries: u64) -> u64 {
+fn for_deletions(quota: HomeQuota, entries: u64) -> u64 {
     let over = entries.saturating_sub(quota.inodes);
     entries.min(DELETIONS.saturating_sub(over))
 }
 
 /// Whether the sum of the layers is so near the quota that counting is worth its time.
-fn is_tight(quota: HomeRoom, usage: HomeUsage) -> bool {
-    let left = room(quota, usage);
+fn is_tight(quota: HomeQuota, usage: HomeUsage) -> bool {
+    let left = remaining_quota(quota, usage);
     left.bytes.bytes() < quota.bytes.bytes() / 2 || left.inodes < quota.inodes / 2
 }
 
@@ -90,47 +90,55 @@ impl Engine {
         })
     }
 
-    pub(crate) async fn tree(&self, stack: &[LayerDigest]) -> Result<Tree, Refusal> {
-        self.layers()?.tree(stack).await.map_err(failed)
+    pub(crate) async fn home_tree(&self, stack: &[LayerDigest]) -> Result<Tree, Refusal> {
+        self.layers()?.load_tree(stack).await.map_err(layer_refusal)
     }
 
     /// What a thread holds, counted now if it was not.
-    pub(crate) async fn counted(&self, thread: &Thread) -> Result<HomeUsage, Refusal> {
+    pub(crate) async fn counted_usage(&self, thread: &Thread) -> Result<HomeUsage, Refusal> {
         if thread.usage.counted {
             return Ok(thread.usage);
         }
-        let tree = self.tree(&thread.layers).await?;
-        let bytes = ByteSize(tree.bytes());
-        let usage = HomeUsage { bytes, entries: tree.entries(), counted: true };
+        let tree = self.home_tree(&thread.layers).await?;
+        let bytes = ByteSize(tree.data_bytes());
+        let usage = HomeUsage { bytes, entries: tree.entry_count(), counted: true };
         let key = ThreadKey { team: thread.team.clone(), id: thread.id.clone() };
-        self.inner.store.count(&key, thread.head, usage).await?;
+        self.inner.store.record_home_usage(&key, thread.head, usage).await?;
         Ok(usage)
     }
 
     /// What may still be written to a home. It is counted only where that could matter: a sum of
     /// layers is never less than what they hold.
-    pub(crate) async fn room(&self, thread: &Thread, team: &Team) -> Result<HomeRoom, Refusal> {
-        let quota = quota(team, &self.inner.config);
+    pub(crate) async fn remaining_home_quota(
+        &self,
+        thread: &Thread,
+        team: &Team,
+    ) -> Result<HomeQuota, Refusal> {
+        let quota = home_quota(team, &self.inner.config);
         let usage = match is_tight(quota, thread.usage) {
-            true => self.counted(thread).await?,
+            true => self.counted_usage(thread).await?,
             false => thread.usage,
         };
-        Ok(room(quota, usage))
+        Ok(remaining_quota(quota, usage))
     }
 
     /// The home that a run begins with. Whoever asks holds the thread.
-    pub(crate) async fn home(&self, key: &ThreadKey, team: &Team) -> Result<ThreadHome, Refusal> {
+    pub(crate) async fn thread_home(
+        &self,
+        key: &ThreadKey,
+        team: &Team,
+    ) -> Result<ThreadHome, Refusal> {
         let store = &self.inner.store;
-        let Some(mut thread) = store.thread(key).await? else {
-            let room = quota(team, &self.inner.config);
+        let Some(mut thread) = store.find_thread(key).await? else {
+            let room = home_quota(team, &self.inner.config);
             return Ok(ThreadHome { layers: Vec::new(), room });
         };
         if thread.layers.len() >= self.inner.config.homes.squash_depth.saturating_mul(4) {
-            self.squash(key, team).await?;
-            thread = store.thread(key).await?.unwrap_or(thread);
+            self.squash_thread(key, team).await?;
+            thread = store.find_thread(key).await?.unwrap_or(thread);
         }
-        let mut room = self.room(&thread, team).await?;
-        room.inodes += for_deletions(quota(team, &self.inner.config), thread.usage.entries);
+        let mut room = self.remaining_home_quota(&thread, team).await?;
+        room.inodes += for_deletions(home_quota(team, &self.inner.config), thread.usage.entries);
         Ok(ThreadHome { layers: thread.layers, room })
     }
 
@@ -139,32 +147,32 @@ impl Engine {
         &self,
         team: &Team,
         id: &ThreadId,
-        name: &PointName,
+        name: &SnapshotRef,
     ) -> Result<(u64, Vec<LayerDigest>), Refusal> {
-        if *name == PointName::Seq(0) {
+        if *name == SnapshotRef::Seq(0) {
             return Ok((0, Vec::new()));
         }
-        let point = self.point(team, id, name).await?;
+        let point = self.find_snapshot(team, id, name).await?;
         Ok((point.seq, point.layers))
     }
 
-    pub(crate) async fn compare(
+    pub(crate) async fn compare_stacks(
         &self,
         from: (u64, Vec<LayerDigest>),
         to: (u64, Vec<LayerDigest>),
-    ) -> Result<Difference, Refusal> {
-        let (old, new) = (self.tree(&from.1).await?, self.tree(&to.1).await?);
+    ) -> Result<ThreadDiff, Refusal> {
+        let (old, new) = (self.home_tree(&from.1).await?, self.home_tree(&to.1).await?);
         let diff = Tree::diff(&old, &new);
-        let (added, more_added) = names(diff.added);
-        let (changed, more_changed) = names(diff.changed);
-        let (removed, more_removed) = names(diff.removed);
+        let (added, more_added) = path_names(diff.added);
+        let (changed, more_changed) = path_names(diff.changed);
+        let (removed, more_removed) = path_names(diff.removed);
         let omitted = more_added + more_changed + more_removed;
-        Ok(Difference { from: from.0, to: to.0, added, changed, removed, omitted })
+        Ok(ThreadDiff { from: from.0, to: to.0, added, changed, removed, omitted })
     }
 }
 
 /// Paths for people, without the home itself; and how many were left out.
-fn names(paths: Vec<Vec<u8>>) -> (Vec<String>, u64) {
+fn path_names(paths: Vec<Vec<u8>>) -> (Vec<String>, u64) {
     let named: Vec<_> = paths.into_iter().filter(|path| !path.is_empty()).collect();
     let omitted = named.len().saturating_sub(MOST_PATHS) as u64;
     let shown = named.iter().take(MOST_PATHS).map(|path| HomePath::text_of(path));
@@ -177,16 +185,19 @@ mod tests {
 
     #[test]
     fn a_home_is_counted_before_its_sum_can_refuse_anything() {
-        let quota = HomeRoom { bytes: ByteSize(100), inodes: 10 };
+        let quota = HomeQuota { bytes: ByteSize(100), inodes: 10 };
         let usage = |bytes, entries| HomeUsage { bytes: ByteSize(bytes), entries, counted: false };
         assert!(!is_tight(quota, usage(50, 5)));
         assert!(is_tight(quota, usage(51, 0)) && is_tight(quota, usage(0, 6)));
-        assert_eq!(room(quota, usage(120, 12)), HomeRoom { bytes: ByteSize(0), inodes: 0 });
+        assert_eq!(
+            remaining_quota(quota, usage(120, 12)),
+            HomeQuota { bytes: ByteSize(0), inodes: 0 }
+        );
     }
 
     #[test]
     fn a_full_home_can_be_cleared_and_grows_no_further() {
-        let quota = HomeRoom { bytes: ByteSize(100), inodes: 10_000 };
+        let quota = HomeQuota { bytes: ByteSize(100), inodes: 10_000 };
         assert_eq!(for_deletions(quota, 5), 5);
         assert_eq!(for_deletions(quota, 10_000), DELETIONS);
         assert_eq!(for_deletions(quota, 10_000 + DELETIONS), 0);

@@ -83,7 +83,7 @@ impl DeliveryLanes {
     }
 
     /// Waits until none is under way.
-    pub(super) async fn settle(&self) {
+    pub(super) async fn wait_idle(&self) {
         loop {
             let ended = self.ended.notified();
             if self.state.lock().under_way.is_empty() {
@@ -99,14 +99,14 @@ impl Drop for DeliveryLane {
         let mut state = self.lanes.state.lock();
         state.under_way.remove(&self.trace_id);
         let key = (self.team.clone(), std::mem::take(&mut self.host));
-        leave(&mut state.teams, &self.team);
-        leave(&mut state.hosts, &key);
+        decrement_count(&mut state.teams, &self.team);
+        decrement_count(&mut state.hosts, &key);
         drop(state);
         self.lanes.ended.notify_waiters();
     }
 }
 
-fn leave<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+fn decrement_count<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
         if *count == 0 {
@@ -183,7 +183,7 @@ mod tests {
         let lanes = lanes(64, 16, 4);
         let lane = lanes.enter(&delivery("team_a", 1, "receiver"));
         let waiting = Arc::clone(&lanes);
-        let settled = tokio::spawn(async move { waiting.settle().await });
+        let settled = tokio::spawn(async move { waiting.wait_idle().await });
         tokio::task::yield_now().await;
         assert!(!settled.is_finished());
         drop(lane);

@@ -1,24 +1,24 @@
 //! The body of a webhook, made from the record, so that every attempt sends the same bytes.
 
 use bytes::Bytes;
-use cloche_model::{Execution, Status};
+use cloche_model::{Execution, ExecutionStatus};
 use serde::Serialize;
 
 use crate::{JsonPieces, clock, serialize_text};
 
 #[derive(Serialize)]
-struct Payload<'a> {
+struct WebhookPayload<'a> {
     event: &'static str,
     trace_id: &'a str,
     timestamp: String,
     status: &'static str,
-    result: Result<'a>,
+    result: WebhookResult<'a>,
     output_truncated: bool,
     metadata: &'a std::collections::BTreeMap<String, String>,
 }
 
 #[derive(Serialize)]
-struct Result<'a> {
+struct WebhookResult<'a> {
     success: bool,
     #[serde(serialize_with = "serialize_text")]
     stdout: Bytes,
@@ -30,16 +30,16 @@ struct Result<'a> {
 }
 
 /// What to send for an execution that is over.
-pub(super) fn body(execution: &Execution) -> JsonPieces {
+pub(super) fn encode_payload(execution: &Execution) -> JsonPieces {
     let end = execution.end.clone().unwrap_or_default();
-    let cancelled = execution.status == Status::Cancelled;
-    let payload = Payload {
+    let cancelled = execution.status == ExecutionStatus::Cancelled;
+    let payload = WebhookPayload {
         event: if cancelled { "execution.cancelled" } else { "execution.completed" },
         trace_id: execution.start.trace_id.as_str(),
-        timestamp: clock::rfc3339(end.completed_at),
+        timestamp: clock::format_rfc3339(end.completed_at),
         status: execution.status.name(),
-        result: Result {
-            success: execution.status == Status::Success,
+        result: WebhookResult {
+            success: execution.status == ExecutionStatus::Success,
             stdout: end.stdout.clone(),
             stderr: end.stderr.clone(),
             exit_code: end.exit_code,
@@ -49,5 +49,5 @@ pub(super) fn body(execution: &Execution) -> JsonPieces {
         output_truncated: end.stdout_dropped > 0 || end.stderr_dropped > 0,
         metadata: &execution.start.metadata,
     };
-    JsonPieces::of(&payload, &[end.stdout.clone(), end.stderr.clone()])
+    JsonPieces::from_value(&payload, &[end.stdout.clone(), end.stderr.clone()])
 }

@@ -9,12 +9,12 @@ use std::{
 };
 
 use cloche_engine::{
-    Admitted, Approver, Caller, Closed, DecisionFilter, DispatchError, Dispatcher, Engine,
-    EngineConfig, Gate, GateChange, GateConfig, KeyDraft, Pass, SandboxDraft, Snapshot, TeamChange,
-    TeamDraft, ToolCall,
+    AdmittedRun, Approver, CallPermit, Caller, DecisionFilter, DispatchError, Dispatcher,
+    DispatcherLoad, Engine, EngineConfig, GateChange, GateConfig, GateDecision, GateRefusal,
+    KeyDraft, SandboxDraft, TeamChange, TeamDraft, ToolCall,
 };
 use cloche_model::{
-    Approval, Decision, DecisionKind, Outcome, OutputChunk, Plan, Tool, ToolPolicy,
+    AgentTool, Approval, Decision, DecisionKind, OutputChunk, RunOutcome, TeamPlan, ToolPolicy,
 };
 use futures::future::BoxFuture;
 use serde_json::json;
@@ -31,14 +31,14 @@ struct Wiring(Arc<AtomicBool>);
 impl Dispatcher for Wiring {
     fn dispatch(
         &self,
-        _: Admitted,
+        _: AdmittedRun,
         _: mpsc::Sender<OutputChunk>,
         _: CancellationToken,
-    ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+    ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>> {
         Box::pin(async { Err(DispatchError::Unavailable("nothing is run in these tests".into())) })
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_ready(&self) -> Result<(), String> {
         Ok(())
     }
 
@@ -46,8 +46,8 @@ impl Dispatcher for Wiring {
         self.0.load(Ordering::SeqCst)
     }
 
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::default()
+    fn current_load(&self) -> DispatcherLoad {
+        DispatcherLoad::default()
     }
 }
 
@@ -80,7 +80,7 @@ impl House {
 
     /// A team with a key.
     pub(crate) async fn team(&self, name: &str) -> Caller {
-        self.engine.create_team(TeamDraft::new(name, Plan::Pro)).await.unwrap();
+        self.engine.create_team(TeamDraft::new(name, TeamPlan::Pro)).await.unwrap();
         self.engine.create_sandbox(SandboxDraft::new(name, "s")).await.unwrap();
         self.key(name, false).await
     }
@@ -97,7 +97,7 @@ impl House {
     pub(crate) async fn key(&self, team: &str, may_approve: bool) -> Caller {
         let draft = KeyDraft { may_approve, ..KeyDraft::new(team, "s", "k") };
         let made = self.engine.create_key(draft).await.unwrap();
-        self.engine.caller(made.secret.reveal()).await.unwrap()
+        self.engine.find_caller(made.secret.reveal()).await.unwrap()
     }
 
     pub(crate) async fn set(&self, team: &str, gates: GateChange) {
@@ -110,33 +110,33 @@ impl House {
     }
 
     pub(crate) async fn offered(&self, caller: &Caller) -> bool {
-        self.engine.tool_offered(caller, Tool::ExecuteCode).await
+        self.engine.tool_offered(caller, AgentTool::ExecuteCode).await
     }
 
     pub(crate) async fn asked(&self, caller: &Caller, code: &str) -> Approval {
-        match self.engine.gate(caller, &call(code)).await {
-            Gate::Ask(approval) => *approval,
+        match self.engine.decide_call(caller, &call(code)).await {
+            GateDecision::Ask(approval) => *approval,
             other => panic!("nobody was asked: {other:?}"),
         }
     }
 
-    pub(crate) async fn opened(&self, caller: &Caller, code: &str) -> Pass {
-        match self.engine.gate(caller, &call(code)).await {
-            Gate::Open(pass) => pass,
+    pub(crate) async fn opened(&self, caller: &Caller, code: &str) -> CallPermit {
+        match self.engine.decide_call(caller, &call(code)).await {
+            GateDecision::Open(pass) => pass,
             other => panic!("it is not open: {other:?}"),
         }
     }
 
-    pub(crate) async fn closed(&self, caller: &Caller, code: &str) -> Closed {
-        match self.engine.gate(caller, &call(code)).await {
-            Gate::Closed(closed) => closed,
+    pub(crate) async fn closed(&self, caller: &Caller, code: &str) -> GateRefusal {
+        match self.engine.decide_call(caller, &call(code)).await {
+            GateDecision::Closed(closed) => closed,
             other => panic!("it is not closed: {other:?}"),
         }
     }
 
     pub(crate) async fn decisions(&self) -> Vec<Decision> {
         let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
-        let mut decisions = self.engine.decisions(&filter).await.unwrap();
+        let mut decisions = self.engine.list_decisions(&filter).await.unwrap();
         decisions.reverse();
         decisions
     }
@@ -155,7 +155,7 @@ async fn start(directory: &TempDir, config: &EngineConfig, wired: &Arc<AtomicBoo
 }
 
 pub(crate) fn call(code: &str) -> ToolCall {
-    ToolCall::new(Tool::ExecuteCode, &json!({"code": code, "language": "python"}))
+    ToolCall::new(AgentTool::ExecuteCode, &json!({"code": code, "language": "python"}))
 }
 
 pub(crate) fn operator() -> Approver {

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use cloche_engine::{Gate, GateChange, Shut, TeamChange};
-use cloche_model::{DecisionKind, Tool, ToolPolicy};
+use cloche_engine::{GateChange, GateDecision, GateRefusalReason, TeamChange};
+use cloche_model::{AgentTool, DecisionKind, ToolPolicy};
 
 use crate::house::{House, call};
 
@@ -20,19 +20,19 @@ async fn a_tool_is_offered_only_where_both_gates_are_open() {
     let acme = house.team("acme").await;
     assert!(!house.offered(&acme).await);
     let closed = house.closed(&acme, "1").await;
-    assert_eq!(closed.why, Shut::TeamOff);
+    assert_eq!(closed.why, GateRefusalReason::TeamOff);
     assert!(closed.message.contains("cloche team set acme agent_sandbox=on"), "{closed:?}");
     assert!(closed.message.contains("operator"), "{closed:?}");
     house.set("acme", ON).await;
     assert!(house.offered(&acme).await);
-    assert!(house.engine.why_not_offered(&acme, Tool::ExecuteCode).await.is_none());
+    assert!(house.engine.why_not_offered(&acme, AgentTool::ExecuteCode).await.is_none());
     house.wired.store(false, Ordering::SeqCst);
     assert!(!house.offered(&acme).await);
     let closed = house.closed(&acme, "1").await;
-    assert_eq!(closed.why, Shut::NotWired);
+    assert_eq!(closed.why, GateRefusalReason::NotWired);
     assert!(closed.message.contains("SANDBOX_EXECUTOR_URL"), "{closed:?}");
-    let why = house.engine.why_not_offered(&acme, Tool::ExecuteCode).await.unwrap();
-    assert_eq!(why.why, Shut::NotWired);
+    let why = house.engine.why_not_offered(&acme, AgentTool::ExecuteCode).await.unwrap();
+    assert_eq!(why.why, GateRefusalReason::NotWired);
 }
 
 #[tokio::test]
@@ -54,14 +54,16 @@ async fn the_fleet_s_setting_is_for_teams_without_one() {
 async fn where_nobody_can_be_asked_only_a_policy_lets_a_call_through() {
     let house = House::open().await;
     let acme = house.open_team("acme").await;
-    let gate = house.engine.gate_without_people(&acme, &call("1")).await;
-    assert!(matches!(gate, Gate::Closed(closed) if closed.why == Shut::Nobody));
+    let gate = house.engine.decide_without_people(&acme, &call("1")).await;
+    assert!(
+        matches!(gate, GateDecision::Closed(closed) if closed.why == GateRefusalReason::NoPerson)
+    );
     // Nobody was asked, so no question is open.
     let refused = (DecisionKind::Refused, "gate".to_owned());
     assert_eq!(house.history().await, [refused]);
     house.policy("acme", Some(ToolPolicy::Allow)).await;
-    let gate = house.engine.gate_without_people(&acme, &call("1")).await;
-    assert!(matches!(gate, Gate::Open(_)), "{gate:?}");
+    let gate = house.engine.decide_without_people(&acme, &call("1")).await;
+    assert!(matches!(gate, GateDecision::Open(_)), "{gate:?}");
 }
 
 #[tokio::test]
@@ -72,11 +74,11 @@ async fn a_policy_decides_before_anybody_is_asked() {
     house.policy("acme", Some(ToolPolicy::Deny)).await;
     assert!(!house.offered(&acme).await);
     let closed = house.closed(&acme, "1").await;
-    assert_eq!(closed.why, Shut::Policy);
+    assert_eq!(closed.why, GateRefusalReason::Policy);
     assert!(closed.message.contains("cloche team set acme execute_code=ask"), "{closed:?}");
     // A yes to what was asked before does not open what the policy closes.
-    house.engine.approve(unset.id.as_str(), &crate::house::operator()).await.unwrap();
-    assert_eq!(house.closed(&acme, "1").await.why, Shut::Policy);
+    house.engine.approve_call(unset.id.as_str(), &crate::house::operator()).await.unwrap();
+    assert_eq!(house.closed(&acme, "1").await.why, GateRefusalReason::Policy);
     house.policy("acme", Some(ToolPolicy::Allow)).await;
     for _ in 0..2 {
         assert_eq!(house.opened(&acme, "2").await.by, "team policy");
@@ -97,9 +99,9 @@ async fn what_cannot_be_looked_up_is_closed() {
     assert!(house.offered(&acme).await && house.engine.may_elicit(&acme).await);
     house.engine.shutdown().await;
     assert!(!house.offered(&acme).await && !house.engine.may_elicit(&acme).await);
-    assert_eq!(house.closed(&acme, "1").await.why, Shut::Unknown);
-    let why = house.engine.why_not_offered(&acme, Tool::ExecuteCode).await.unwrap();
-    assert_eq!(why.why, Shut::Unknown);
+    assert_eq!(house.closed(&acme, "1").await.why, GateRefusalReason::Unknown);
+    let why = house.engine.why_not_offered(&acme, AgentTool::ExecuteCode).await.unwrap();
+    assert_eq!(why.why, GateRefusalReason::Unknown);
 }
 
 #[tokio::test]
@@ -110,10 +112,10 @@ async fn a_caller_from_before_is_judged_by_what_holds_now() {
     let _ = house.opened(&acme, "1").await;
     house.engine.revoke_key(acme.key.id.as_str()).await.unwrap();
     assert!(!house.offered(&acme).await);
-    assert_eq!(house.closed(&acme, "1").await.why, Shut::Unknown);
+    assert_eq!(house.closed(&acme, "1").await.why, GateRefusalReason::Unknown);
     house.engine.delete_team("acme").await.unwrap();
     assert!(!house.offered(&acme).await);
-    assert_eq!(house.closed(&acme, "1").await.why, Shut::Unknown);
+    assert_eq!(house.closed(&acme, "1").await.why, GateRefusalReason::Unknown);
 }
 
 #[tokio::test]
@@ -126,7 +128,7 @@ async fn changes_at_the_same_time_are_all_kept_and_written_down() {
         |gates| house.engine.update_team("acme", TeamChange { gates, ..TeamChange::default() });
     let (one, two, three) = tokio::join!(change(ON), change(deny), change(quiet));
     assert!(one.is_ok() && two.is_ok() && three.is_ok());
-    let gates = house.engine.team("acme").await.unwrap().gates;
+    let gates = house.engine.find_team("acme").await.unwrap().gates;
     assert_eq!(gates.agent_sandbox, Some(true));
     assert_eq!((gates.execute_code, gates.elicitation), (Some(ToolPolicy::Deny), Some(false)));
     let decisions = house.decisions().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cloche_engine::{DecisionFilter, GateConfig, Waited};
+use cloche_engine::{ApprovalWaitResult, DecisionFilter, GateConfig};
 use cloche_model::{ApprovalState, DecisionKind, ErrorCode};
 
 use crate::house::{House, PATIENCE, operator};
@@ -17,16 +17,20 @@ async fn an_answer_wakes_whoever_waits_for_it() {
         engine.wait_for_approval(&acme, &one.id, PATIENCE),
         engine.wait_for_approval(&acme, &two.id, PATIENCE),
         engine.wait_for_approval(&acme, &one.id, PATIENCE),
-        engine.approve(one.id.as_str(), &by),
-        engine.deny(two.id.as_str(), &by, Some("no".to_owned())),
+        engine.approve_call(one.id.as_str(), &by),
+        engine.deny_call(two.id.as_str(), &by, Some("no".to_owned())),
     );
     assert!(yes.is_ok() && no.is_ok());
-    assert_eq!((first.unwrap(), again.unwrap()), (Waited::Approved, Waited::Approved));
-    let denied = Waited::Denied { by: "admin (ada)".to_owned(), reason: Some("no".to_owned()) };
+    assert_eq!(
+        (first.unwrap(), again.unwrap()),
+        (ApprovalWaitResult::Approved, ApprovalWaitResult::Approved)
+    );
+    let denied =
+        ApprovalWaitResult::Denied { by: "admin (ada)".to_owned(), reason: Some("no".to_owned()) };
     assert_eq!(second.unwrap(), denied);
     // What was answered before anyone waits is known at once.
     let late = engine.wait_for_approval(&acme, &one.id, Duration::ZERO).await.unwrap();
-    assert_eq!(late, Waited::Approved);
+    assert_eq!(late, ApprovalWaitResult::Approved);
 }
 
 #[tokio::test]
@@ -35,7 +39,7 @@ async fn waiting_has_an_end_and_the_question_stays() {
     let acme = house.open_team("acme").await;
     let asked = house.asked(&acme, "1").await;
     let waited = house.engine.wait_for_approval(&acme, &asked.id, Duration::from_millis(1)).await;
-    assert_eq!(waited.unwrap(), Waited::StillPending);
+    assert_eq!(waited.unwrap(), ApprovalWaitResult::StillPending);
     assert_eq!(house.asked(&acme, "1").await.id, asked.id);
 }
 
@@ -50,11 +54,11 @@ async fn so_many_calls_of_a_team_may_wait() {
     let refused = house.engine.wait_for_approval(&acme, &one.id, PATIENCE).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::RateLimited);
     let elsewhere = house.engine.wait_for_approval(&other, &two.id, Duration::ZERO).await;
-    assert_eq!(elsewhere.unwrap(), Waited::StillPending);
-    house.engine.approve(one.id.as_str(), &operator()).await.unwrap();
-    assert_eq!(waiting.await.unwrap(), Waited::Approved);
+    assert_eq!(elsewhere.unwrap(), ApprovalWaitResult::StillPending);
+    house.engine.approve_call(one.id.as_str(), &operator()).await.unwrap();
+    assert_eq!(waiting.await.unwrap(), ApprovalWaitResult::Approved);
     let next = house.engine.wait_for_approval(&acme, &one.id, PATIENCE).await;
-    assert_eq!(next.unwrap(), Waited::Approved);
+    assert_eq!(next.unwrap(), ApprovalWaitResult::Approved);
 }
 
 #[tokio::test]
@@ -67,7 +71,7 @@ async fn a_server_that_stops_lets_go_of_those_who_wait() {
     assert!(futures::poll!(waiting.as_mut()).is_pending());
     house.engine.drain();
     let waited = tokio::time::timeout(PATIENCE / 2, waiting).await.unwrap();
-    assert_eq!(waited.unwrap(), Waited::StillPending);
+    assert_eq!(waited.unwrap(), ApprovalWaitResult::StillPending);
 }
 
 /// The one decision that is written when time ends an approval.
@@ -75,7 +79,7 @@ async fn expired(house: &House, note: &str) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
-        let decisions = house.engine.decisions(&filter).await.unwrap();
+        let decisions = house.engine.list_decisions(&filter).await.unwrap();
         let mut found = decisions.iter().filter(|it| it.kind == DecisionKind::Expired);
         if let Some(decision) = found.next() {
             assert_eq!((decision.by.as_str(), decision.note.as_deref()), ("time", Some(note)));
@@ -94,8 +98,8 @@ async fn what_nobody_answers_expires_and_cannot_be_answered_later() {
     let acme = house.open_team("acme").await;
     let asked = house.asked(&acme, "1").await;
     let waited = house.engine.wait_for_approval(&acme, &asked.id, PATIENCE).await.unwrap();
-    assert_eq!(waited, Waited::Expired);
-    let late = house.engine.approve(asked.id.as_str(), &operator()).await.unwrap_err();
+    assert_eq!(waited, ApprovalWaitResult::Expired);
+    let late = house.engine.approve_call(asked.id.as_str(), &operator()).await.unwrap_err();
     assert_eq!(
         (late.code, late.to_string().as_str()),
         (ErrorCode::Conflict, "it has expired: nobody answered in time")
@@ -111,13 +115,13 @@ async fn a_yes_that_is_not_used_in_time_is_good_for_nothing() {
     let acme = house.open_team("acme").await;
     let asked = house.asked(&acme, "1").await;
     // On a machine with much else to do, the question itself may have expired.
-    let approved = house.engine.approve(asked.id.as_str(), &operator()).await.is_ok();
+    let approved = house.engine.approve_call(asked.id.as_str(), &operator()).await.is_ok();
     let note = match approved {
         true => "it was approved, and not used in time",
         false => "nobody answered in time",
     };
     expired(&house, note).await;
-    let now = house.engine.approval(&acme, &asked.id).await.unwrap();
+    let now = house.engine.find_approval(&acme, &asked.id).await.unwrap();
     assert_eq!((now.state, now.arguments), (ApprovalState::Expired, None));
     assert_ne!(house.asked(&acme, "1").await.id, asked.id);
 }

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use cloche_jail::cgroup::Gauges;
+use cloche_jail::cgroup::CgroupGauges;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::{
     io::unix::AsyncFd,
@@ -27,14 +27,14 @@ use tokio::{
 };
 
 use super::{
-    gone::Gone,
-    meter::{LetGo, Meter},
+    cell_exit::CellExit,
+    cell_meter::{CellMeter, ReleasedGauges},
     protocol::{
-        self, CellConfig, CellId, Event, HomeRequest, Inbox, Kind, PackRequest, Packet,
-        ProtocolError, Request, SpawnerSetup,
+        self, CellConfig, CellId, HomeRequest, PackRequest, PacketBuffer, ProtocolError,
+        RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup,
     },
 };
-use crate::executor::Config;
+use crate::executor::ExecutorConfig;
 
 /// Why a cell could not be had.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,15 +58,15 @@ pub(super) const ARG0: &str = "cloche";
 /// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts
 /// it first, then drops its own, then starts its threads.
 #[derive(Debug)]
-pub struct Process {
+pub struct SpawnerProcess {
     socket: OwnedFd,
     keeper: Child,
 }
 
-impl Process {
+impl SpawnerProcess {
     /// Starts the program as a spawner, with one end of a socket as its standard input, and hands it
     /// the directory of unpacked layers.
-    pub fn start(config: &Config) -> io::Result<Self> {
+    pub fn start(config: &ExecutorConfig) -> io::Result<Self> {
         let layers = config.unpacked_layers.as_ref().map(File::open).transpose()?;
         let flags = SocketFlags::CLOEXEC;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -82,35 +82,35 @@ impl Process {
             .spawn()?;
         let fds: Vec<_> = layers.as_ref().map(AsFd::as_fd).into_iter().collect();
         let setup = SpawnerSetup { has_layers: layers.is_some() };
-        protocol::send(socket.as_fd(), &setup, &fds).map_err(io::Error::other)?;
+        protocol::send_packet(socket.as_fd(), &setup, &fds).map_err(io::Error::other)?;
         Ok(Self { socket, keeper })
     }
 }
 
 /// A handle to the running spawner.
-pub(crate) struct Spawner {
-    shared: Arc<Shared>,
+pub(crate) struct SpawnerClient {
+    shared: Arc<SpawnerConnection>,
     reader: tokio::task::JoinHandle<()>,
     keeper: Child,
 }
 
-struct Shared {
+struct SpawnerConnection {
     socket: AsyncFd<OwnedFd>,
-    state: Mutex<State>,
+    state: Mutex<CellWaiters>,
     next: AtomicU64,
-    let_go: Arc<LetGo>,
+    let_go: Arc<ReleasedGauges>,
     /// Told whenever a cell is gone.
     settled: Notify,
     missing: watch::Sender<Option<Vec<(String, String)>>>,
 }
 
 #[derive(Default)]
-struct State {
-    asked: HashMap<CellId, oneshot::Sender<Result<Gauges, SpawnError>>>,
+struct CellWaiters {
+    spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
     /// Homes that are being mounted.
-    housed: HashMap<CellId, oneshot::Sender<Result<Diff, SpawnError>>>,
+    home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
     /// Told when the cell is gone or lost.
-    alive: HashMap<CellId, Gone>,
+    alive: HashMap<CellId, CellExit>,
 }
 
 /// How often the cells are counted anew.
@@ -118,15 +118,15 @@ const SETTLE_ROUND: Duration = Duration::from_millis(10);
 
 /// What a cell is made from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source {
+pub(crate) enum CellSource {
     /// From nothing.
-    Nothing(Kind),
+    Nothing(SpawnKind),
     /// By a template's fork.
     Template(CellId),
 }
 
 /// What a run writes to its home.
-pub(crate) struct Diff {
+pub(crate) struct OverlayDirs {
     /// The directory that holds it.
     pub(crate) upper: OwnedFd,
     /// The home, where that is not the same.
@@ -134,19 +134,21 @@ pub(crate) struct Diff {
 }
 
 /// A cell the spawner has started.
-pub(crate) struct Spawned {
+pub(crate) struct SpawnedCell {
     pub(crate) cell: CellId,
-    pub(crate) meter: Meter,
+    pub(crate) meter: CellMeter,
     /// Told when the cell is gone or lost.
-    pub(crate) gone: Gone,
+    pub(crate) gone: CellExit,
 }
 
-impl Spawner {
+impl SpawnerClient {
     /// Takes over a spawner that has been started.
-    pub(crate) fn attach(Process { socket, keeper }: Process) -> io::Result<Self> {
+    pub(crate) fn from_process(
+        SpawnerProcess { socket, keeper }: SpawnerProcess,
+    ) -> io::Result<Self> {
         #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
         let socket = AsyncFd::new(socket)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SpawnerConnection {
             socket,
             state: Mutex::default(),
             next: AtomicU64::new(1),
@@ -154,52 +156,56 @@ impl Spawner {
             settled: Notify::new(),
             missing: watch::Sender::new(None),
         });
-        let reader = tokio::spawn(Arc::clone(&shared).read());
+        let reader = tokio::spawn(Arc::clone(&shared).read_events());
         Ok(Self { shared, reader, keeper })
     }
 
     /// What this host cannot build, once the spawner has said so.
-    pub(crate) async fn missing(&self) -> Result<Vec<(String, String)>, SpawnError> {
+    pub(crate) async fn missing_walls(&self) -> Result<Vec<(String, String)>, SpawnError> {
         let mut seen = self.shared.missing.subscribe();
         let seen = seen.wait_for(Option::is_some).await.map_err(|_| SpawnError::SpawnerLost)?;
         Ok(seen.clone().unwrap_or_default())
     }
 
     /// Starts a cell; `fds` are its stdin, stdout, stderr, job and control.
-    pub(crate) async fn spawn(
+    pub(crate) async fn spawn_cell(
         &self,
         config: &CellConfig,
-        source: Source,
+        source: CellSource,
         fds: [BorrowedFd<'_>; 5],
-    ) -> Result<Spawned, SpawnError> {
+    ) -> Result<SpawnedCell, SpawnError> {
         let cell = CellId(self.shared.next.fetch_add(1, Ordering::Relaxed));
         let config = config.clone();
         let request = match source {
-            Source::Nothing(kind) => Request::Spawn { cell, config, kind },
-            Source::Template(template) => Request::Fork { cell, config, template },
+            CellSource::Nothing(kind) => SpawnerRequest::Spawn { cell, config, kind },
+            CellSource::Template(template) => SpawnerRequest::Fork { cell, config, template },
         };
         let (answer, answered) = oneshot::channel();
-        let gone = Gone::default();
+        let gone = CellExit::default();
         {
-            let mut state = self.shared.state();
-            state.asked.insert(cell, answer);
+            let mut state = self.shared.lock_waiters();
+            state.spawns.insert(cell, answer);
             state.alive.insert(cell, gone.clone());
         }
-        if self.shared.send(request, &fds).await.is_err() {
-            self.shared.forget(cell);
+        if self.shared.send_request(request, &fds).await.is_err() {
+            self.shared.forget_cell(cell);
             return Err(SpawnError::SpawnerLost);
         }
         let gauges = answered.await.map_err(|_| SpawnError::SpawnerLost)??;
-        let meter = Meter::new(cell, gauges, Arc::clone(&self.shared.let_go));
-        Ok(Spawned { cell, meter, gone })
+        let meter = CellMeter::new(cell, gauges, Arc::clone(&self.shared.let_go));
+        Ok(SpawnedCell { cell, meter, gone })
     }
 
     /// Mounts a home in a cell that waits for its job; gives the directory of what it will write.
-    pub(crate) async fn house(&self, cell: CellId, home: HomeRequest) -> Result<Diff, SpawnError> {
+    pub(crate) async fn mount_home(
+        &self,
+        cell: CellId,
+        home: HomeRequest,
+    ) -> Result<OverlayDirs, SpawnError> {
         let (answer, answered) = oneshot::channel();
-        self.shared.state().housed.insert(cell, answer);
-        if self.shared.send(Request::Home { cell, home }, &[]).await.is_err() {
-            self.shared.state().housed.remove(&cell);
+        self.shared.lock_waiters().home_mounts.insert(cell, answer);
+        if self.shared.send_request(SpawnerRequest::Home { cell, home }, &[]).await.is_err() {
+            self.shared.lock_waiters().home_mounts.remove(&cell);
             return Err(SpawnError::SpawnerLost);
         }
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
@@ -207,31 +213,31 @@ impl Spawner {
 
     /// Has a directory packed; `fds` are the directory, where the archive goes, the verdict, and the
     /// overlay if there is one.
-    pub(crate) async fn pack(
+    pub(crate) async fn pack_upper_dir(
         &self,
         request: PackRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), SpawnError> {
-        let sent = self.shared.send(Request::Pack { request }, fds).await;
+        let sent = self.shared.send_request(SpawnerRequest::Pack { request }, fds).await;
         sent.map_err(|_| SpawnError::SpawnerLost)
     }
 
     /// Kills everything in a cell.
-    pub(crate) async fn kill(&self, cell: CellId) {
+    pub(crate) async fn kill_cell(&self, cell: CellId) {
         // If the spawner is gone, so are its cells.
-        let _ = self.shared.send(Request::Kill { cell }, &[]).await;
+        let _ = self.shared.send_request(SpawnerRequest::Kill { cell }, &[]).await;
     }
 
     /// How many cells are alive or being cleaned up.
-    pub(crate) fn alive(&self) -> usize {
-        self.shared.state().alive.len()
+    pub(crate) fn count_alive(&self) -> usize {
+        self.shared.lock_waiters().alive.len()
     }
 
     /// Waits until every cell is gone but those that are held for later.
-    pub(crate) async fn settle(&self, held: impl Fn() -> usize) {
+    pub(crate) async fn wait_for_teardown(&self, held: impl Fn() -> usize) {
         loop {
             let settled = self.shared.settled.notified();
-            if self.alive() <= held() {
+            if self.count_alive() <= held() {
                 return;
             }
             // Also without a sign: a cell that is being parked becomes one that is held.
@@ -250,23 +256,27 @@ impl Spawner {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SpawnerConnection {
+    fn lock_waiters(&self) -> MutexGuard<'_, CellWaiters> {
         // A panic elsewhere leaves the maps as good as they were.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, cell: CellId) {
-        let mut state = self.state();
-        state.asked.remove(&cell);
+    fn forget_cell(&self, cell: CellId) {
+        let mut state = self.lock_waiters();
+        state.spawns.remove(&cell);
         state.alive.remove(&cell);
         self.settled.notify_waiters();
     }
 
-    async fn send(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(), ProtocolError> {
-        let packet = Packet { request, let_go: self.let_go.take() };
+    async fn send_request(
+        &self,
+        request: SpawnerRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ProtocolError> {
+        let packet = RequestPacket { request, let_go: self.let_go.take_batch() };
         loop {
-            match protocol::send(self.socket.as_fd(), &packet, fds) {
+            match protocol::send_packet(self.socket.as_fd(), &packet, fds) {
                 Err(ProtocolError::WouldBlock) => {
                     let ready = self.socket.writable().await;
                     ready.map_err(|_| ProtocolError::Closed)?.clear_ready();
@@ -276,11 +286,11 @@ impl Shared {
         }
     }
 
-    async fn read(self: Arc<Self>) {
-        let mut inbox = Inbox::new();
+    async fn read_events(self: Arc<Self>) {
+        let mut inbox = PacketBuffer::new();
         loop {
-            match inbox.receive::<Event>(self.socket.as_fd()) {
-                Ok((event, fds)) => self.take(event, fds),
+            match inbox.receive::<SpawnerEvent>(self.socket.as_fd()) {
+                Ok((event, fds)) => self.handle_event(event, fds),
                 Err(ProtocolError::WouldBlock) => match self.socket.readable().await {
                     Ok(mut ready) => ready.clear_ready(),
                     Err(_) => break,
@@ -291,50 +301,50 @@ impl Shared {
                 }
             }
         }
-        self.lose_everything();
+        self.fail_all_waiters();
     }
 
-    fn take(&self, event: Event, fds: Vec<OwnedFd>) {
+    fn handle_event(&self, event: SpawnerEvent, fds: Vec<OwnedFd>) {
         match event {
-            Event::Hello { walls_missing } => {
+            SpawnerEvent::Hello { walls_missing } => {
                 if self.missing.send_replace(Some(walls_missing)).is_some() {
                     tracing::error!("the spawner died and was started again");
-                    self.lose_everything();
+                    self.fail_all_waiters();
                 }
             }
-            Event::Spawned { cell, gauges: there } => {
+            SpawnerEvent::Spawned { cell, gauges: there } => {
                 let mut files = fds.into_iter().map(File::from);
                 let [oom, cpu, peak, idle] =
                     there.map(|there| there.then(|| files.next()).flatten());
-                if let Some(asked) = self.state().asked.remove(&cell) {
-                    let _ = asked.send(Ok(Gauges { oom, cpu, peak, idle }));
+                if let Some(asked) = self.lock_waiters().spawns.remove(&cell) {
+                    let _ = asked.send(Ok(CgroupGauges { oom, cpu, peak, idle }));
                 }
             }
-            Event::Refused { cell, reason } => {
-                if let Some(asked) = self.state().asked.remove(&cell) {
+            SpawnerEvent::Refused { cell, reason } => {
+                if let Some(asked) = self.lock_waiters().spawns.remove(&cell) {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            Event::Housed { cell } => {
+            SpawnerEvent::Housed { cell } => {
                 let mut fds = fds.into_iter();
-                let (asked, upper) = (self.state().housed.remove(&cell), fds.next());
+                let (asked, upper) = (self.lock_waiters().home_mounts.remove(&cell), fds.next());
                 if let (Some(asked), Some(upper)) = (asked, upper) {
-                    let _ = asked.send(Ok(Diff { upper, merged: fds.next() }));
+                    let _ = asked.send(Ok(OverlayDirs { upper, merged: fds.next() }));
                 }
             }
-            Event::Homeless { cell, reason } => {
-                if let Some(asked) = self.state().housed.remove(&cell) {
+            SpawnerEvent::Homeless { cell, reason } => {
+                if let Some(asked) = self.lock_waiters().home_mounts.remove(&cell) {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            Event::Blocked { cell, name } => {
-                if let Some(asked) = self.state().housed.remove(&cell) {
+            SpawnerEvent::Blocked { cell, name } => {
+                if let Some(asked) = self.lock_waiters().home_mounts.remove(&cell) {
                     let _ = asked.send(Err(SpawnError::Blocked(name)));
                 }
             }
-            Event::Gone { cell, used } => {
-                if let Some(gone) = self.state().alive.remove(&cell) {
-                    gone.tell(used);
+            SpawnerEvent::Gone { cell, used } => {
+                if let Some(gone) = self.lock_waiters().alive.remove(&cell) {
+                    gone.mark_gone(used);
                 }
                 self.settled.notify_waiters();
             }
@@ -342,9 +352,9 @@ impl Shared {
     }
 
     /// Everyone who waits for a cell hears that there is none: dropping the senders does that.
-    fn lose_everything(&self) {
-        let lost = std::mem::take(&mut *self.state());
-        lost.alive.values().for_each(Gone::lose);
+    fn fail_all_waiters(&self) {
+        let lost = std::mem::take(&mut *self.lock_waiters());
+        lost.alive.values().for_each(CellExit::mark_lost);
         drop(lost);
         self.settled.notify_waiters();
     }

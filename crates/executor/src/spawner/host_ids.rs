@@ -52,7 +52,7 @@ impl HostIds {
     }
 
     /// The host id of the guest in a slot.
-    pub(super) const fn guest(self, slot: u32) -> u32 {
+    pub(super) const fn guest_id(self, slot: u32) -> u32 {
         self.first + IMAGE_IDS + slot
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         let locks = tempfile::tempdir().unwrap();
         let (first, file) = reserve_in(locks.path()).unwrap();
         let (second, _second_file) = reserve_in(locks.path()).unwrap();
-        assert!(first.guest(GUEST_IDS - 1) < second.image_owner());
+        assert!(first.guest_id(GUEST_IDS - 1) < second.image_owner());
         drop(file);
         assert_eq!(reserve_in(locks.path()).unwrap().0, first);
     }

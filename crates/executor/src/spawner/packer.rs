@@ -13,9 +13,9 @@ use std::{
 
 use cloche_jail::{
     seccomp,
-    sys::{self, CloneRequest, Cloned, Errno, Prctl},
+    sys::{self, CloneRequest, CloneSide, Errno, PrctlOption},
 };
-use cloche_layers::{Markers, Most, Upper, pack};
+use cloche_layers::{ContentLimits, OverlayXattrs, UpperDir, pack_upper_dir};
 use cloche_model::HomePath;
 use rustix::{
     fs::{Mode, OFlags},
@@ -25,8 +25,8 @@ use rustix::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    linked,
-    protocol::{self, Inbox, PackRequest, Placed, Verdict, is_plain_name},
+    hard_links,
+    protocol::{self, PackReport, PackRequest, PacketBuffer, PlacedDigest, is_plain_name},
 };
 
 /// The file system that guests write to.
@@ -36,7 +36,7 @@ const OVERLAY: u64 = 0x794c_7630;
 
 /// Who a packer is.
 #[derive(Clone, Copy)]
-pub(super) struct Packer {
+pub(super) struct PackerProcess {
     /// Whether it has capabilities to drop.
     pub(super) privileged: bool,
     /// The first of the ids that guests have.
@@ -48,10 +48,10 @@ const READING: CapabilitySet = CapabilitySet::DAC_READ_SEARCH.union(CapabilitySe
 /// And to have an overlay copy up what is a guest's.
 const COMPLETING: CapabilitySet = READING.union(CapabilitySet::FOWNER);
 
-impl Packer {
+impl PackerProcess {
     /// Starts a packer for this; what it finds goes to the pipes.
     pub(super) fn start(self, request: &PackRequest, fds: &[OwnedFd]) -> io::Result<()> {
-        start(|| {
+        fork_packer(|| {
             install_filter()?;
             self.pack(request, fds)
         })
@@ -59,63 +59,64 @@ impl Packer {
 
     /// Starts one that waits for something to pack. While somebody waits, to start one takes as long
     /// as to pack a few files.
-    pub(super) fn start_ahead(self) -> io::Result<Spare> {
+    pub(super) fn start_idle(self) -> io::Result<IdlePacker> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        start(|| {
+        fork_packer(|| {
             // It may wait for long, and is not to keep alive what others have let go of.
             const ONLY: RawFd = 3;
             let socket = theirs.as_raw_fd();
             if socket != ONLY {
-                sys::dup_onto(socket, ONLY).map_err(os)?;
+                sys::dup_onto(socket, ONLY).map_err(io_error)?;
             }
-            sys::close_range(ONLY as u32 + 1, u32::MAX).map_err(os)?;
+            sys::close_range(ONLY as u32 + 1, u32::MAX).map_err(io_error)?;
             if self.privileged {
-                keep_only(COMPLETING)?;
+                keep_capabilities(COMPLETING)?;
             }
             install_filter()?;
-            let received = Inbox::new().receive::<PackRequest>(sys::owned(ONLY));
+            let received = PacketBuffer::new().receive::<PackRequest>(sys::into_owned_fd(ONLY));
             let (request, fds) = received.map_err(io::Error::other)?;
             let packed = self.pack(&request, &fds);
             // Some are closed by now; the others go with this process.
             std::mem::forget(fds);
             packed
         })?;
-        Ok(Spare { socket: ours })
+        Ok(IdlePacker { socket: ours })
     }
 
     fn pack(self, request: &PackRequest, fds: &[OwnedFd]) -> io::Result<()> {
-        let ([directory, archive, verdict], rest) = fds.split_first_chunk().ok_or_else(too_few)?;
-        let upper = Upper { dir: directory.as_fd(), merged: rest.first().map(AsFd::as_fd) };
+        let ([directory, archive, verdict], rest) =
+            fds.split_first_chunk().ok_or_else(missing_descriptors)?;
+        let upper = UpperDir { dir: directory.as_fd(), merged: rest.first().map(AsFd::as_fd) };
         let first_guest = self.privileged.then_some(self.first_guest);
-        check(upper.dir, TMPFS, first_guest)?;
-        upper.merged.map_or(Ok(()), |merged| check(merged, OVERLAY, first_guest))?;
-        work(request, upper, [archive, verdict], self.privileged)
+        check_guest_owned(upper.dir, TMPFS, first_guest)?;
+        upper.merged.map_or(Ok(()), |merged| check_guest_owned(merged, OVERLAY, first_guest))?;
+        pack_and_report(request, upper, [archive, verdict], self.privileged)
     }
 }
 
 /// A packer that waits for something to pack.
-pub(super) struct Spare {
+pub(super) struct IdlePacker {
     socket: OwnedFd,
 }
 
-impl Spare {
+impl IdlePacker {
     /// Has it pack this; false if it is gone.
     pub(super) fn pack(self, request: &PackRequest, fds: &[OwnedFd]) -> bool {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        protocol::send(self.socket.as_fd(), request, &fds).is_ok()
+        protocol::send_packet(self.socket.as_fd(), request, &fds).is_ok()
     }
 }
 
 /// Starts a process for this alone.
-fn start(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    match sys::clone(CloneRequest::default()).map_err(os)? {
-        Cloned::Parent(_, pidfd) => {
+fn fork_packer(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    match sys::clone(CloneRequest::default()).map_err(io_error)? {
+        CloneSide::Parent(_, pidfd) => {
             sys::close(pidfd);
             Ok(())
         }
-        Cloned::Child => {
-            let _ = sys::prctl(Prctl::ParentDeathSignal, 9);
+        CloneSide::Child => {
+            let _ = sys::prctl(PrctlOption::ParentDeathSignal, 9);
             sys::exit(i32::from(work().is_err()))
         }
     }
@@ -123,21 +124,25 @@ fn start(work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
 
 /// From here on this process can read, write and end, and any other call ends it.
 fn install_filter() -> io::Result<()> {
-    sys::prctl(Prctl::NoNewPrivs, 1).map_err(os)?;
-    sys::seccomp_logged(seccomp::packer_filter()).map_err(os)
+    sys::prctl(PrctlOption::NoNewPrivs, 1).map_err(io_error)?;
+    sys::install_logged_seccomp(seccomp::packer_filter()).map_err(io_error)
 }
 
-fn os(errno: Errno) -> io::Error {
+fn io_error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
 }
 
-fn too_few() -> io::Error {
+fn missing_descriptors() -> io::Error {
     io::Error::other("a packer needs three descriptors")
 }
 
 /// Only what a guest owns on the file systems of homes is packed: the server could name any
 /// directory that it can open.
-fn check(directory: BorrowedFd<'_>, wanted: u64, first_guest: Option<u32>) -> io::Result<()> {
+fn check_guest_owned(
+    directory: BorrowedFd<'_>,
+    wanted: u64,
+    first_guest: Option<u32>,
+) -> io::Result<()> {
     let kind = rustix::fs::fstatfs(directory)?.f_type;
     let owner = rustix::fs::fstat(directory)?.st_uid;
     let is_guest_s = first_guest.is_none_or(|first| owner >= first);
@@ -147,33 +152,33 @@ fn check(directory: BorrowedFd<'_>, wanted: u64, first_guest: Option<u32>) -> io
     Ok(())
 }
 
-fn work(
+fn pack_and_report(
     request: &PackRequest,
-    upper: Upper<'_>,
+    upper: UpperDir<'_>,
     [archive, verdict]: [&OwnedFd; 2],
     privileged: bool,
 ) -> io::Result<()> {
     if privileged {
         if let Some(merged) = upper.merged {
-            keep_only(COMPLETING)?;
-            linked::complete(upper.dir, merged)?;
+            keep_capabilities(COMPLETING)?;
+            hard_links::complete_hard_links(upper.dir, merged)?;
         }
-        keep_only(READING)?;
+        keep_capabilities(READING)?;
     }
     let directory = upper.dir;
-    let same: Vec<&Placed> =
+    let same: Vec<&PlacedDigest> =
         request.placed.iter().filter(|placed| is_unchanged(directory, placed)).collect();
     let skip = same.iter().filter(|placed| placed.leave_out);
-    let options = cloche_layers::PackRequest {
+    let options = cloche_layers::PackOptions {
         skip: skip.map(|placed| OsString::from(&placed.name)).collect(),
-        markers: if privileged { Markers::Trusted } else { Markers::User },
+        markers: if privileged { OverlayXattrs::Trusted } else { OverlayXattrs::User },
         home_mode: request.home_mode,
-        most: request.most.map(|(file, total)| Most { file, total }),
+        most: request.most.map(|(file, total)| ContentLimits { file, total }),
     };
-    let packed = pack(upper, &options, File::from(archive.try_clone()?))?;
+    let packed = pack_upper_dir(upper, &options, File::from(archive.try_clone()?))?;
     // Whoever reads need not wait until this process has ended. It is a copy: nobody else has these.
     sys::close(archive.as_raw_fd());
-    let said = Verdict {
+    let said = PackReport {
         unchanged: same.iter().map(|placed| placed.name.clone()).collect(),
         lost_attributes: packed.attributes_left_out > 0,
         cut: packed.cut.iter().map(|(path, size)| (HomePath::text_of(path), *size)).collect(),
@@ -184,14 +189,14 @@ fn work(
 }
 
 /// Drops all capabilities but these.
-fn keep_only(keep: CapabilitySet) -> io::Result<()> {
+fn keep_capabilities(keep: CapabilitySet) -> io::Result<()> {
     let sets =
         CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
 /// Whether a file is still what was put there.
-fn is_unchanged(directory: BorrowedFd<'_>, placed: &Placed) -> bool {
+fn is_unchanged(directory: BorrowedFd<'_>, placed: &PlacedDigest) -> bool {
     // The packer reads what the server may not: only files of the guest's own home are compared.
     if !is_plain_name(&placed.name) {
         return false;

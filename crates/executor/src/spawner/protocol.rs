@@ -10,7 +10,7 @@ use std::{
 };
 
 use cloche_jail::{
-    cgroup::Reading,
+    cgroup::CgroupReading,
     sys::{self, Errno},
 };
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub(crate) const fn inodes_for_disk(bytes: u64) -> u64 {
 
 /// What is started from nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub(crate) enum SpawnKind {
     /// A cell for guest code.
     Cell,
     /// A template, which never sees any.
@@ -61,18 +61,18 @@ pub(crate) struct SpawnerSetup {
 
 /// From the executor.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Packet {
+pub(crate) struct RequestPacket {
     /// What it wants.
-    pub(crate) request: Request,
+    pub(crate) request: SpawnerRequest,
     /// Cells whose gauges it will not read any more.
     pub(crate) let_go: Vec<CellId>,
 }
 
 /// What an executor can want.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub(crate) enum SpawnerRequest {
     /// Start a cell. Carries stdin, stdout, stderr, job, control.
-    Spawn { cell: CellId, config: CellConfig, kind: Kind },
+    Spawn { cell: CellId, config: CellConfig, kind: SpawnKind },
     /// Have a template fork a cell. Carries the same.
     Fork { cell: CellId, config: CellConfig, template: CellId },
     /// Kill everything in a cell.
@@ -103,7 +103,7 @@ pub(crate) struct HomeRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PackRequest {
     /// Files that were put there before the run.
-    pub(crate) placed: Vec<Placed>,
+    pub(crate) placed: Vec<PlacedDigest>,
     /// The mode that the home had before the run.
     pub(crate) home_mode: Option<u32>,
     /// How much is kept of each file, and of all; everything if this is absent.
@@ -112,7 +112,7 @@ pub(crate) struct PackRequest {
 
 /// What a packer says when it has finished.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Verdict {
+pub(crate) struct PackReport {
     /// Files that are what was put there before the run.
     pub(crate) unchanged: BTreeSet<String>,
     /// Whether files have more attributes than a home keeps.
@@ -123,7 +123,7 @@ pub(crate) struct Verdict {
 
 /// A file that was put there before the run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedDigest {
     /// Its name.
     pub(crate) name: String,
     /// The SHA-256 of what was in it.
@@ -139,21 +139,21 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
 
 /// What a cell had used at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Used {
+pub(crate) struct CellUsage {
     pub(crate) oom_kills: u64,
     pub(crate) cpu: Duration,
     pub(crate) peak: u64,
 }
 
-impl From<Reading> for Used {
-    fn from(Reading { oom_kills, cpu, peak }: Reading) -> Self {
+impl From<CgroupReading> for CellUsage {
+    fn from(CgroupReading { oom_kills, cpu, peak }: CgroupReading) -> Self {
         Self { oom_kills, cpu, peak }
     }
 }
 
 /// From the spawner.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Event {
+pub(crate) enum SpawnerEvent {
     /// A spawner has started; whatever an earlier one held is gone.
     Hello { walls_missing: Vec<(String, String)> },
     /// A cell was started. Carries its gauges: those of oom, cpu, peak and idle that are there.
@@ -169,7 +169,7 @@ pub(crate) enum Event {
     Blocked { cell: CellId, name: String },
     /// A cell is gone: its processes and mounts, and its cgroup, unless the next cell gets that one.
     /// What it had used, read before that.
-    Gone { cell: CellId, used: Used },
+    Gone { cell: CellId, used: CellUsage },
 }
 
 /// A packet that could not be sent or read.
@@ -200,20 +200,20 @@ impl From<Errno> for ProtocolError {
 }
 
 /// Sends one packet.
-pub(crate) fn send<T: Serialize>(
+pub(crate) fn send_packet<T: Serialize>(
     socket: BorrowedFd<'_>,
     packet: &T,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), ProtocolError> {
     let bytes = serde_json::to_vec(packet).map_err(|e| ProtocolError::Malformed(e.to_string()))?;
     let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-    Ok(sys::send(socket.as_raw_fd(), &bytes, &fds)?)
+    Ok(sys::sendmsg(socket.as_raw_fd(), &bytes, &fds)?)
 }
 
 /// Room for one packet, used again and again.
-pub(crate) struct Inbox(Box<[u8]>);
+pub(crate) struct PacketBuffer(Box<[u8]>);
 
-impl Inbox {
+impl PacketBuffer {
     pub(crate) fn new() -> Self {
         Self(vec![0; PACKET].into())
     }
@@ -223,8 +223,8 @@ impl Inbox {
         &mut self,
         socket: impl AsFd,
     ) -> Result<(T, Vec<OwnedFd>), ProtocolError> {
-        let (len, fds) = sys::receive(socket.as_fd().as_raw_fd(), &mut self.0)?;
-        let fds = fds.into_iter().flatten().map(sys::owned).collect();
+        let (len, fds) = sys::recvmsg(socket.as_fd().as_raw_fd(), &mut self.0)?;
+        let fds = fds.into_iter().flatten().map(sys::into_owned_fd).collect();
         if len == 0 {
             return Err(ProtocolError::Closed);
         }

@@ -27,7 +27,7 @@ impl<S> StallGuard<S> {
         Self { stream, patience, timer: None }
     }
 
-    fn watch<T>(
+    fn fail_if_stalled<T>(
         &mut self,
         context: &mut Context<'_>,
         polled: Poll<io::Result<T>>,
@@ -59,17 +59,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(context, polled)
+        self.fail_if_stalled(context, polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
-        self.watch(context, polled)
+        self.fail_if_stalled(context, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.watch(context, polled)
+        self.fail_if_stalled(context, polled)
     }
 
     fn poll_write_vectored(
@@ -78,7 +78,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.watch(context, polled)
+        self.fail_if_stalled(context, polled)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -29,14 +29,14 @@ struct WatchState {
     quiet_since: Instant,
     /// It had a request.
     served: bool,
-    next_visit: u64,
+    next_request_id: u64,
     /// Answers that gave a piece which their client has not come back from, and since when.
-    given: HashMap<u64, Instant>,
+    unread_since: HashMap<u64, Instant>,
 }
 
 /// Why a connection is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Silence {
+pub(super) enum ConnectionTimeout {
     /// It has no request.
     Idle,
     /// Its client does not read.
@@ -44,7 +44,7 @@ pub(super) enum Silence {
 }
 
 /// A request under way, until its answer was sent or given up.
-pub(super) struct RequestVisit {
+pub(super) struct RequestInFlight {
     watch: Arc<ConnectionWatch>,
     id: u64,
 }
@@ -56,25 +56,25 @@ impl ConnectionWatch {
                 requests: 0,
                 quiet_since: Instant::now(),
                 served: false,
-                next_visit: 0,
-                given: HashMap::new(),
+                next_request_id: 0,
+                unread_since: HashMap::new(),
             }),
         }
     }
 
     /// A request came.
-    pub(super) fn enter(self: &Arc<Self>) -> RequestVisit {
+    pub(super) fn begin_request(self: &Arc<Self>) -> RequestInFlight {
         let mut state = self.state.lock();
         state.requests += 1;
         state.served = true;
-        state.next_visit += 1;
-        RequestVisit { watch: Arc::clone(self), id: state.next_visit }
+        state.next_request_id += 1;
+        RequestInFlight { watch: Arc::clone(self), id: state.next_request_id }
     }
 
     /// Waits until the client keeps still for too long.
-    pub(super) async fn silence(&self, config: &GatewayConfig) -> Silence {
+    pub(super) async fn wait_for_timeout(&self, config: &GatewayConfig) -> ConnectionTimeout {
         loop {
-            let (why, due) = self.state.lock().deadline(config);
+            let (why, due) = self.state.lock().next_deadline(config);
             if due <= Instant::now() {
                 return why;
             }
@@ -85,25 +85,28 @@ impl ConnectionWatch {
 
 impl WatchState {
     /// What would be wrong by when, if nothing happens until then.
-    fn deadline(&self, config: &GatewayConfig) -> (Silence, Instant) {
-        if let Some(since) = self.given.values().min() {
-            return (Silence::Stalled, *since + config.write_timeout);
+    fn next_deadline(&self, config: &GatewayConfig) -> (ConnectionTimeout, Instant) {
+        if let Some(since) = self.unread_since.values().min() {
+            return (ConnectionTimeout::Stalled, *since + config.write_timeout);
         }
         if self.requests > 0 {
             // Not due, whatever the time: looked at again when it could be.
             let soon = config.idle_timeout.min(config.write_timeout);
-            return (Silence::Idle, Instant::now() + soon.max(std::time::Duration::from_millis(1)));
+            return (
+                ConnectionTimeout::Idle,
+                Instant::now() + soon.max(std::time::Duration::from_millis(1)),
+            );
         }
         let patience = if self.served { config.idle_timeout } else { config.header_timeout };
-        (Silence::Idle, self.quiet_since + patience)
+        (ConnectionTimeout::Idle, self.quiet_since + patience)
     }
 }
 
-impl Drop for RequestVisit {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         let mut state = self.watch.state.lock();
         state.requests -= 1;
-        state.given.remove(&self.id);
+        state.unread_since.remove(&self.id);
         state.quiet_since = Instant::now();
     }
 }
@@ -111,12 +114,12 @@ impl Drop for RequestVisit {
 /// The body of an answer, which tells the watch how it is taken.
 pub(super) struct WatchedBody {
     body: Body,
-    visit: RequestVisit,
+    request: RequestInFlight,
 }
 
 impl WatchedBody {
-    pub(super) fn new(body: Body, visit: RequestVisit) -> Self {
-        Self { body, visit }
+    pub(super) fn new(body: Body, visit: RequestInFlight) -> Self {
+        Self { body, request: visit }
     }
 }
 
@@ -129,12 +132,12 @@ impl HttpBody for WatchedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
-        let RequestVisit { watch, id } = &self.visit;
+        let RequestInFlight { watch, id } = &self.request;
         let mut state = watch.state.lock();
         match &polled {
-            Poll::Ready(Some(_)) => drop(state.given.insert(*id, Instant::now())),
+            Poll::Ready(Some(_)) => drop(state.unread_since.insert(*id, Instant::now())),
             // The client has taken all there was.
-            Poll::Ready(None) | Poll::Pending => drop(state.given.remove(id)),
+            Poll::Ready(None) | Poll::Pending => drop(state.unread_since.remove(id)),
         }
         drop(state);
         polled
@@ -167,8 +170,8 @@ mod tests {
     }
 
     /// What would be wrong, and in how many seconds from the beginning.
-    fn due(watch: &ConnectionWatch, begun: Instant) -> (Silence, u64) {
-        let (silence, at) = watch.state.lock().deadline(&config());
+    fn due(watch: &ConnectionWatch, begun: Instant) -> (ConnectionTimeout, u64) {
+        let (silence, at) = watch.state.lock().next_deadline(&config());
         let after = at.duration_since(begun) + Duration::from_millis(500);
         (silence, after.as_secs())
     }
@@ -177,24 +180,24 @@ mod tests {
     async fn a_connection_without_a_request_is_idle() {
         let begun = Instant::now();
         let watch = Arc::new(ConnectionWatch::new());
-        assert_eq!(due(&watch, begun), (Silence::Idle, 10));
-        drop(watch.enter());
+        assert_eq!(due(&watch, begun), (ConnectionTimeout::Idle, 10));
+        drop(watch.begin_request());
         let quiet = watch.state.lock().quiet_since;
-        assert_eq!(due(&watch, quiet), (Silence::Idle, 20));
+        assert_eq!(due(&watch, quiet), (ConnectionTimeout::Idle, 20));
     }
 
     #[tokio::test]
     async fn a_request_may_take_its_time_but_its_client_has_to_read() {
         let watch = Arc::new(ConnectionWatch::new());
-        let visit = watch.enter();
-        let (_, at) = watch.state.lock().deadline(&config());
+        let visit = watch.begin_request();
+        let (_, at) = watch.state.lock().next_deadline(&config());
         assert!(at > Instant::now(), "a request that goes on is never due");
         let mut body = WatchedBody::new(Body::from("answer"), visit);
         body.frame().await.unwrap().unwrap();
-        let given = *watch.state.lock().given.values().next().unwrap();
-        assert_eq!(due(&watch, given), (Silence::Stalled, 30));
+        let given = *watch.state.lock().unread_since.values().next().unwrap();
+        assert_eq!(due(&watch, given), (ConnectionTimeout::Stalled, 30));
         assert!(body.frame().await.is_none());
-        assert!(watch.state.lock().given.is_empty(), "all of it was taken");
+        assert!(watch.state.lock().unread_since.is_empty(), "all of it was taken");
         drop(body);
         assert_eq!(watch.state.lock().requests, 0);
     }
@@ -203,8 +206,8 @@ mod tests {
     async fn an_answer_that_waits_for_its_program_does_not_wait_for_its_client() {
         let watch = Arc::new(ConnectionWatch::new());
         let endless = Body::from_stream(futures::stream::pending::<Result<Bytes, axum::Error>>());
-        let mut body = WatchedBody::new(endless, watch.enter());
+        let mut body = WatchedBody::new(endless, watch.begin_request());
         assert!(futures::poll!(body.frame()).is_pending());
-        assert!(watch.state.lock().given.is_empty());
+        assert!(watch.state.lock().unread_since.is_empty());
     }
 }

@@ -8,13 +8,13 @@ use cloche_engine::{ApprovalFilter, Approver};
 use cloche_model::Invalid;
 use url::form_urlencoded;
 
-use super::executions::limit;
+use super::executions::parse_limit;
 use crate::{
-    auth::{Key, PathId},
+    api_types::{ApprovalList, ApprovalRecord, ErrorResponses, ReasonBody},
+    auth::{ApiKeyAuth, PathId},
     body::JsonBody,
     error::ApiError,
-    router::Doors,
-    wire::{ApprovalList, ApprovalRecord, Errors, ReasonBody},
+    router::AppState,
 };
 
 /// Rows of a list where the request names no number.
@@ -27,31 +27,31 @@ pub(super) const DEFAULT_LIMIT: u32 = 50;
     operation_id = "list_own_approvals",
     tag = "approvals",
     params(
-        ("state" = Option<crate::wire::ApprovalStateName>, Query, description = "Only those that stand there"),
+        ("state" = Option<crate::api_types::ApprovalStateName>, Query, description = "Only those that stand there"),
         ("before" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
     ),
-    responses((status = 200, description = "Newest first", body = ApprovalList), Errors),
+    responses((status = 200, description = "Newest first", body = ApprovalList), ErrorResponses),
     security(("api_key" = []))
 )]
-pub(crate) async fn list(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn list_own_approvals(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ApprovalList>, ApiError> {
-    let filter = filter(query.as_deref().unwrap_or_default())?;
+    let filter = parse_approval_filter(query.as_deref().unwrap_or_default())?;
     let filter = ApprovalFilter { team: Some(caller.team.id.clone()), ..filter };
-    Ok(Json(doors.engine.approvals(&filter).await?.into()))
+    Ok(Json(doors.engine.list_approvals(&filter).await?.into()))
 }
 
 /// What a list of approvals is narrowed by, but for the team.
-pub(super) fn filter(query: &str) -> Result<ApprovalFilter, Invalid> {
+pub(super) fn parse_approval_filter(query: &str) -> Result<ApprovalFilter, Invalid> {
     let mut filter = ApprovalFilter { limit: DEFAULT_LIMIT, ..ApprovalFilter::default() };
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "state" => filter.state = Some(value.parse()?),
             "before" => filter.before = Some(value.parse()?),
-            "limit" => filter.limit = limit(&value)?,
+            "limit" => filter.limit = parse_limit(&value)?,
             _ => {}
         }
     }
@@ -65,12 +65,12 @@ pub(super) fn filter(query: &str) -> Result<ApprovalFilter, Invalid> {
     operation_id = "get_own_approval",
     tag = "approvals",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "The approval", body = ApprovalRecord), Errors),
+    responses((status = 200, description = "The approval", body = ApprovalRecord), ErrorResponses),
     security(("api_key" = []))
 )]
-pub(crate) async fn get(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn get_own_approval(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
     Ok(Json(doors.engine.approval_for(&Approver::Key(caller), &id).await?.into()))
@@ -83,15 +83,15 @@ pub(crate) async fn get(
     operation_id = "approve_own",
     tag = "approvals",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), Errors),
+    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
     security(("api_key" = []))
 )]
-pub(crate) async fn approve(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn approve_own_call(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approve(&id, &Approver::Key(caller)).await?.into()))
+    Ok(Json(doors.engine.approve_call(&id, &Approver::Key(caller)).await?.into()))
 }
 
 /// Say no, with a key that may and that did not ask.
@@ -102,15 +102,15 @@ pub(crate) async fn approve(
     tag = "approvals",
     params(("id" = String, Path, description = "Its id")),
     request_body = ReasonBody,
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), Errors),
+    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
     security(("api_key" = []))
 )]
-pub(crate) async fn deny(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn deny_own_call(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<ReasonBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = doors.engine.deny(&id, &Approver::Key(caller), body.reason).await?;
+    let denied = doors.engine.deny_call(&id, &Approver::Key(caller), body.reason).await?;
     Ok(Json(denied.into()))
 }

@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::router::Doors;
+use crate::router::AppState;
 
 /// Nothing but what the page itself brings, and the description from this very server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
@@ -16,7 +16,7 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 #[utoipa::path(get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "OpenAPI 3.1",
         content((serde_json::Value = "application/json")))))]
-pub(crate) async fn description(State(doors): State<Doors>) -> Response {
+pub(crate) async fn description(State(doors): State<AppState>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], doors.description.to_string()).into_response()
 }
 

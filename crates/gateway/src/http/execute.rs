@@ -6,16 +6,16 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::{Output, Started};
-use cloche_model::{Delivery, Status, TraceId};
+use cloche_engine::{ExecutionEvents, StartedExecution};
+use cloche_model::{DeliveryMode, ExecutionStatus, TraceId};
 
 use crate::{
-    auth::Key,
+    api_types::{Accepted, ErrorResponses, ExecuteBody, ExecuteResult, TimedOut},
+    auth::ApiKeyAuth,
     body::HeldJson,
     error::{ApiError, TRACE_ID},
     reply,
-    router::Doors,
-    wire::{Accepted, Errors, ExecuteBody, ExecuteResult, TimedOut},
+    router::AppState,
 };
 
 /// Run code.
@@ -41,57 +41,62 @@ use crate::{
             headers(("x-trace-id" = String, description = "The execution"))),
         (status = 504, description = "The time limit was reached", body = TimedOut,
             headers(("x-trace-id" = String, description = "The execution"))),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn execute(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     headers: HeaderMap,
     HeldJson(body, memory): HeldJson<ExecuteBody>,
 ) -> Result<Response, ApiError> {
-    let delivery = delivery(&headers);
-    let started = doors.engine.execute(&caller, body.try_into()?, delivery).await?;
+    let delivery = requested_delivery(&headers);
+    let started = doors.engine.start_execution(&caller, body.try_into()?, delivery).await?;
     // By now the program and its files are on their way to a cell.
     drop(memory);
     let trace_id = started.trace_id.clone();
     let response = match delivery {
-        Delivery::Inline => inline(started).await?,
-        Delivery::Streaming => reply::events(trace_id.clone(), Output::Live(started.events())),
-        Delivery::Webhook => {
+        DeliveryMode::Inline => answer_inline(started).await?,
+        DeliveryMode::Streaming => {
+            reply::ndjson_response(trace_id.clone(), ExecutionEvents::Live(started.read_events()))
+        }
+        DeliveryMode::Webhook => {
             (StatusCode::ACCEPTED, Json(Accepted::running(&trace_id))).into_response()
         }
     };
-    Ok(traced(response, &trace_id))
+    Ok(with_trace_id(response, &trace_id))
 }
 
 /// What the headers ask for. `Prefer` says more than `Accept`, so it wins.
-fn delivery(headers: &HeaderMap) -> Delivery {
+fn requested_delivery(headers: &HeaderMap) -> DeliveryMode {
     let has = |name, wanted: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
         values.flat_map(|value| value.split([',', ';'])).any(|part| part.trim() == wanted)
     };
     if has(header::HeaderName::from_static("prefer"), "respond-async") {
-        Delivery::Webhook
+        DeliveryMode::Webhook
     } else if has(header::ACCEPT, "application/x-ndjson") {
-        Delivery::Streaming
+        DeliveryMode::Streaming
     } else {
-        Delivery::Inline
+        DeliveryMode::Inline
     }
 }
 
-async fn inline(started: Started) -> Result<Response, ApiError> {
-    let execution = started.over().await?;
-    let result = ExecuteResult::of(&execution);
+async fn answer_inline(started: StartedExecution) -> Result<Response, ApiError> {
+    let execution = started.wait_until_over().await?;
+    let result = ExecuteResult::from_execution(&execution);
     Ok(match execution.status {
-        Status::Timeout => reply::json(StatusCode::GATEWAY_TIMEOUT, TimedOut::new(result).pieces()),
-        _ => reply::json(StatusCode::OK, result.pieces()),
+        ExecutionStatus::Timeout => reply::json_response(
+            StatusCode::GATEWAY_TIMEOUT,
+            TimedOut::new(result).to_json_pieces(),
+        ),
+        _ => reply::json_response(StatusCode::OK, result.to_json_pieces()),
     })
 }
 
 /// The answer with the header that names the execution.
-pub(crate) fn traced(mut response: Response, trace_id: &TraceId) -> Response {
+pub(crate) fn with_trace_id(mut response: Response, trace_id: &TraceId) -> Response {
     if let Ok(value) = HeaderValue::from_str(trace_id.as_str()) {
         response.headers_mut().insert(TRACE_ID, value);
     }

@@ -10,12 +10,12 @@ use cloche_engine::Refusal;
 use cloche_model::{HomePath, TraceId};
 use percent_encoding::percent_decode_str;
 
-use super::{execute::traced, transfer::send};
+use super::{execute::with_trace_id, signed_files::send_file};
 use crate::{
-    auth::{Key, PathId},
+    api_types::{ErrorBody, ErrorResponses, OutputFiles},
+    auth::{ApiKeyAuth, PathId},
     error::ApiError,
-    router::Doors,
-    wire::{ErrorBody, Errors, OutputFiles},
+    router::AppState,
 };
 
 /// List the files that an execution wrote.
@@ -25,15 +25,15 @@ use crate::{
     operation_id = "list_execution_files",
     tag = "executions",
     params(("trace_id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "By name", body = OutputFiles), Errors),
+    responses((status = 200, description = "By name", body = OutputFiles), ErrorResponses),
     security(("api_key" = []))
 )]
-pub(crate) async fn list(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn list_execution_files(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<OutputFiles>, ApiError> {
-    let execution = doors.engine.execution(&caller, &trace_id(&id)?).await?;
+    let execution = doors.engine.find_execution(&caller, &parse_trace_id(&id)?).await?;
     let written = execution.end.unwrap_or_default().written;
     let files = written.files.into_iter().map(Into::into).collect();
     Ok(Json(OutputFiles { files, omitted: written.files_omitted }))
@@ -54,13 +54,13 @@ pub(crate) async fn list(
         (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 206, description = "A part of it", body = Vec<u8>, content_type = "application/octet-stream"),
         (status = 416, description = "It has no such part", body = ErrorBody),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
-pub(crate) async fn read(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn read_execution_file(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
@@ -69,14 +69,14 @@ pub(crate) async fn read(
     let rest = uri.path().strip_prefix("/v1/executions/").ok_or_else(missing)?;
     let (id, path) = rest.split_once("/files/").ok_or_else(missing)?;
     let id = percent_decode_str(id).decode_utf8().map_err(|_| missing())?;
-    let trace_id = trace_id(&id)?;
+    let trace_id = parse_trace_id(&id)?;
     // A path of the wrong form names nothing, like any other that does not exist.
     let path: Vec<u8> = percent_decode_str(path).collect();
     let path = HomePath::from_url(&path).map_err(|_| missing())?;
     let file = doors.engine.execution_file(&caller, &trace_id, &path).await?;
-    Ok(traced(send(file, &headers).await?, &trace_id))
+    Ok(with_trace_id(send_file(file, &headers).await?, &trace_id))
 }
 
-fn trace_id(id: &str) -> Result<TraceId, ApiError> {
+fn parse_trace_id(id: &str) -> Result<TraceId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("execution").into())
 }

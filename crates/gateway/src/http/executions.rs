@@ -6,17 +6,17 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use cloche_engine::{Cursor, ExecutionFilter, Refusal, parse_rfc3339};
+use cloche_engine::{ExecutionCursor, ExecutionFilter, Refusal, parse_rfc3339};
 use cloche_model::{Invalid, Moment, TraceId, request::check_metadata_key};
 use url::form_urlencoded;
 
-use super::execute::traced;
+use super::execute::with_trace_id;
 use crate::{
-    auth::{Key, PathId},
+    api_types::{Accepted, ErrorResponses, ExecutionPage, ExecutionRecord},
+    auth::{ApiKeyAuth, PathId},
     error::ApiError,
     reply,
-    router::Doors,
-    wire::{Accepted, Errors, ExecutionPage, ExecutionRecord},
+    router::AppState,
 };
 
 const DEFAULT_LIMIT: u32 = 50;
@@ -28,8 +28,8 @@ const MAX_LIMIT: u32 = 200;
     path = "/v1/executions",
     tag = "executions",
     params(
-        ("status" = Option<crate::wire::StatusName>, Query, description = "Only those that stand there"),
-        ("language" = Option<crate::wire::LanguageName>, Query, description = "Only those in this language"),
+        ("status" = Option<crate::api_types::StatusName>, Query, description = "Only those that stand there"),
+        ("language" = Option<crate::api_types::LanguageName>, Query, description = "Only those in this language"),
         ("thread_id" = Option<String>, Query, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$",
             description = "Only those of this thread"),
         ("since" = Option<String>, Query, format = DateTime, description = "Accepted at or after, RFC 3339"),
@@ -38,33 +38,33 @@ const MAX_LIMIT: u32 = 200;
         ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.trc_[A-Za-z0-9_-]{1,20}$", description = "Where the last page ended; \
             `metadata.KEY=VALUE` narrows by metadata")
     ),
-    responses((status = 200, description = "A page", body = ExecutionPage), Errors),
+    responses((status = 200, description = "A page", body = ExecutionPage), ErrorResponses),
     security(("api_key" = []))
 )]
 pub(crate) async fn list(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ExecutionPage>, ApiError> {
-    let filter = filter(query.as_deref().unwrap_or_default())?;
-    let page = doors.engine.executions(&caller, filter).await?;
+    let filter = parse_execution_filter(query.as_deref().unwrap_or_default())?;
+    let page = doors.engine.list_executions(&caller, filter).await?;
     Ok(Json(ExecutionPage {
-        executions: page.executions.iter().map(ExecutionRecord::brief).collect(),
+        executions: page.executions.iter().map(ExecutionRecord::without_output).collect(),
         next_cursor: page.next.map(|cursor| cursor.to_string()),
     }))
 }
 
-fn filter(query: &str) -> Result<ExecutionFilter, Invalid> {
+fn parse_execution_filter(query: &str) -> Result<ExecutionFilter, Invalid> {
     let mut filter = ExecutionFilter { limit: DEFAULT_LIMIT, ..ExecutionFilter::default() };
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "status" => filter.status = Some(value.parse()?),
-            "language" => filter.language = Some(language(&value)?),
+            "language" => filter.language = Some(parse_language(&value)?),
             "thread_id" => filter.thread = Some(value.parse()?),
-            "since" => filter.since = Some(time("since", &value)?),
-            "until" => filter.until = Some(time("until", &value)?),
-            "limit" => filter.limit = limit(&value)?,
-            "cursor" => filter.after = Some(value.parse::<Cursor>()?),
+            "since" => filter.since = Some(parse_time("since", &value)?),
+            "until" => filter.until = Some(parse_time("until", &value)?),
+            "limit" => filter.limit = parse_limit(&value)?,
+            "cursor" => filter.after = Some(value.parse::<ExecutionCursor>()?),
             other => {
                 if let Some(key) = other.strip_prefix("metadata.") {
                     check_metadata_key(key)?;
@@ -76,16 +76,16 @@ fn filter(query: &str) -> Result<ExecutionFilter, Invalid> {
     Ok(filter)
 }
 
-fn language(name: &str) -> Result<cloche_model::Language, Invalid> {
+fn parse_language(name: &str) -> Result<cloche_model::Language, Invalid> {
     name.parse().map_err(|_| Invalid::new("language must be one of: python, node, bash"))
 }
 
-fn time(field: &str, text: &str) -> Result<Moment, Invalid> {
+fn parse_time(field: &str, text: &str) -> Result<Moment, Invalid> {
     let malformed = || Invalid::new(format!("{field} must be a time such as 2026-03-16T12:00:00Z"));
     parse_rfc3339(text).ok_or_else(malformed)
 }
 
-pub(super) fn limit(text: &str) -> Result<u32, Invalid> {
+pub(super) fn parse_limit(text: &str) -> Result<u32, Invalid> {
     let limit = text.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
     limit.ok_or_else(|| Invalid::new(format!("limit must be between 1 and {MAX_LIMIT}")))
 }
@@ -99,20 +99,20 @@ pub(super) fn limit(text: &str) -> Result<u32, Invalid> {
     responses(
         (status = 200, description = "The record", body = ExecutionRecord,
             headers(("x-trace-id" = String, description = "The execution"))),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn get(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
-    let trace_id = trace_id(&id)?;
-    let execution = doors.engine.execution(&caller, &trace_id).await?;
+    let trace_id = parse_trace_id(&id)?;
+    let execution = doors.engine.find_execution(&caller, &trace_id).await?;
     let decision = doors.engine.decision_of(&caller, &trace_id).await?;
-    let record = ExecutionRecord::whole(&execution, decision);
-    Ok(traced(reply::json(StatusCode::OK, record.pieces()), &trace_id))
+    let record = ExecutionRecord::with_output(&execution, decision);
+    Ok(with_trace_id(reply::json_response(StatusCode::OK, record.to_json_pieces()), &trace_id))
 }
 
 /// Stop an execution.
@@ -124,19 +124,19 @@ pub(crate) async fn get(
     responses(
         (status = 200, description = "It is being stopped, or it was over already", body = Accepted,
             headers(("x-trace-id" = String, description = "The execution"))),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn cancel(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
-    let trace_id = trace_id(&id)?;
-    let over = doors.engine.cancel(&caller, &trace_id).await?;
+    let trace_id = parse_trace_id(&id)?;
+    let over = doors.engine.cancel_execution(&caller, &trace_id).await?;
     let answer = Accepted::cancelling(&trace_id, over);
-    Ok(traced(Json(answer).into_response(), &trace_id))
+    Ok(with_trace_id(Json(answer).into_response(), &trace_id))
 }
 
 /// Follow the events of an execution, or read them again.
@@ -152,23 +152,23 @@ pub(crate) async fn cancel(
         (status = 200, description = "One JSON object on each line",
             content((String = "application/x-ndjson")),
             headers(("x-trace-id" = String, description = "The execution"))),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn output(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let trace_id = trace_id(&id)?;
-    let after = after_seq(query.as_deref().unwrap_or_default())?;
-    let output = doors.engine.output(&caller, &trace_id, after).await?;
-    Ok(traced(reply::events(trace_id.clone(), output), &trace_id))
+    let trace_id = parse_trace_id(&id)?;
+    let after = parse_after_seq(query.as_deref().unwrap_or_default())?;
+    let output = doors.engine.execution_events(&caller, &trace_id, after).await?;
+    Ok(with_trace_id(reply::ndjson_response(trace_id.clone(), output), &trace_id))
 }
 
-fn after_seq(query: &str) -> Result<u64, Invalid> {
+fn parse_after_seq(query: &str) -> Result<u64, Invalid> {
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     let Some((_, value)) = pairs.find(|(name, _)| name == "after_seq") else { return Ok(0) };
     let number = value.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok());
@@ -176,6 +176,6 @@ fn after_seq(query: &str) -> Result<u64, Invalid> {
 }
 
 /// An id of the wrong form names nothing, like any other that does not exist.
-fn trace_id(id: &str) -> Result<TraceId, ApiError> {
+fn parse_trace_id(id: &str) -> Result<TraceId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("execution").into())
 }

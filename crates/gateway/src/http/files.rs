@@ -5,21 +5,23 @@ use axum::{
     extract::State,
     http::{HeaderMap, Uri, header},
 };
-use cloche_engine::{FileFilter, Refusal, Signer};
+use cloche_engine::{FileFilter, Refusal, UrlSigner};
 use cloche_model::{HomePath, Invalid, ThreadId};
 
 use crate::{
-    auth::Member,
+    api_types::{
+        DownloadUrl, ErrorResponses, FileList, ListFiles, SignedUrl, SourceName, UploadUrl,
+    },
+    auth::TeamAuth,
     body::JsonBody,
     error::ApiError,
-    router::Doors,
-    wire::{DownloadUrl, Errors, FileList, ListFiles, SignedUrl, SourceName, UploadUrl},
+    router::AppState,
 };
 
 const MAX_LIMIT: u32 = 10_000;
 
 /// The thread that is meant; a volume names nothing yet.
-fn thread(source: SourceName, id: &str) -> Result<ThreadId, ApiError> {
+fn parse_thread_source(source: SourceName, id: &str) -> Result<ThreadId, ApiError> {
     match source {
         SourceName::Thread => Ok(id.parse::<ThreadId>().map_err(|why| {
             // The field has another name here.
@@ -36,16 +38,16 @@ fn thread(source: SourceName, id: &str) -> Result<ThreadId, ApiError> {
     operation_id = "list_files",
     tag = "files",
     request_body = ListFiles,
-    responses((status = 200, description = "Its files", body = FileList), Errors),
+    responses((status = 200, description = "Its files", body = FileList), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn list(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn list_files(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     JsonBody(body): JsonBody<ListFiles>,
 ) -> Result<Json<FileList>, ApiError> {
-    let thread = thread(body.source, &body.id)?;
-    let below = body.path.as_deref().map(HomePath::directory).transpose()?.flatten();
+    let thread = parse_thread_source(body.source, &body.id)?;
+    let below = body.path.as_deref().map(HomePath::parse_directory).transpose()?.flatten();
     let limit = body.limit.unwrap_or(MAX_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(Invalid::new(format!("limit must be from 1 to {MAX_LIMIT}")).into());
@@ -54,7 +56,7 @@ pub(crate) async fn list(
         return Err(Invalid::new("after is not a path that this API gave out").into());
     }
     let filter = FileFilter { below, after: body.after, limit: limit as usize };
-    Ok(Json(doors.engine.files(&member.team, &thread, &filter).await?.into()))
+    Ok(Json(doors.engine.list_files(&member.team, &thread, &filter).await?.into()))
 }
 
 /// Get a URL that a file can be put to.
@@ -64,22 +66,22 @@ pub(crate) async fn list(
     operation_id = "upload_url",
     tag = "files",
     request_body = UploadUrl,
-    responses((status = 200, description = "A signed URL", body = SignedUrl), Errors),
+    responses((status = 200, description = "A signed URL", body = SignedUrl), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn upload_url(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn sign_upload_url(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     headers: HeaderMap,
     uri: Uri,
     JsonBody(body): JsonBody<UploadUrl>,
 ) -> Result<Json<SignedUrl>, ApiError> {
-    let thread = thread(body.source, &body.id)?;
-    let content_type = content_type(body.content_type)?;
+    let thread = parse_thread_source(body.source, &body.id)?;
+    let content_type = check_media_type(body.content_type)?;
     let path = body.path.parse::<HomePath>()?;
-    let signer = Signer { team: &member.team, key: member.key.as_ref() };
+    let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
     let signed = doors.engine.upload_url(&signer, &thread, path, body.content_length).await?;
-    Ok(Json(SignedUrl::put(&base(&headers, &uri), &signed, content_type)))
+    Ok(Json(SignedUrl::for_upload(&request_base_url(&headers, &uri), &signed, content_type)))
 }
 
 /// Get a URL that a file can be had from.
@@ -89,25 +91,25 @@ pub(crate) async fn upload_url(
     operation_id = "download_url",
     tag = "files",
     request_body = DownloadUrl,
-    responses((status = 200, description = "A signed URL", body = SignedUrl), Errors),
+    responses((status = 200, description = "A signed URL", body = SignedUrl), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn download_url(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn sign_download_url(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     headers: HeaderMap,
     uri: Uri,
     JsonBody(body): JsonBody<DownloadUrl>,
 ) -> Result<Json<SignedUrl>, ApiError> {
-    let thread = thread(body.source, &body.id)?;
+    let thread = parse_thread_source(body.source, &body.id)?;
     let path = body.path.parse::<HomePath>()?;
-    let signer = Signer { team: &member.team, key: member.key.as_ref() };
+    let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
     let signed = doors.engine.download_url(&signer, &thread, path).await?;
-    Ok(Json(SignedUrl::get(&base(&headers, &uri), &signed)))
+    Ok(Json(SignedUrl::for_download(&request_base_url(&headers, &uri), &signed)))
 }
 
 /// It is sent back as a header, so it must be able to be one.
-fn content_type(asked: Option<String>) -> Result<String, Invalid> {
+fn check_media_type(asked: Option<String>) -> Result<String, Invalid> {
     let asked = asked.unwrap_or_else(|| "application/octet-stream".to_owned());
     let plain = asked.chars().all(|c| c.is_ascii_graphic() || c == ' ');
     let parts =
@@ -119,7 +121,7 @@ fn content_type(asked: Option<String>) -> Result<String, Invalid> {
 }
 
 /// The address that the caller knows this server by. Whoever lies about it gets a URL of no use.
-fn base(headers: &HeaderMap, uri: &Uri) -> String {
+fn request_base_url(headers: &HeaderMap, uri: &Uri) -> String {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).or_else(|| uri.authority().map(|host| host.as_str()));
     let forwarded = text(header::HeaderName::from_static("x-forwarded-proto"));

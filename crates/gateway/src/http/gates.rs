@@ -11,18 +11,18 @@ use url::form_urlencoded;
 
 use super::{
     approvals::{self, DEFAULT_LIMIT},
-    executions::limit,
-    sandboxes::team,
+    executions::parse_limit,
+    sandboxes::team_parameter,
 };
 use crate::{
-    auth::{Admin, PathId},
+    api_types::{
+        ApprovalList, ApprovalRecord, ApproveBody, DecisionList, DenyBody, ErrorResponses,
+        GateRecord, UpdateDefaults,
+    },
+    auth::{AdminAuth, PathId},
     body::JsonBody,
     error::ApiError,
-    router::Doors,
-    wire::{
-        ApprovalList, ApprovalRecord, ApproveBody, DecisionList, DenyBody, Errors, GateRecord,
-        UpdateDefaults,
-    },
+    router::AppState,
 };
 
 /// The gates of teams that have no setting of their own.
@@ -31,12 +31,12 @@ use crate::{
     path = "/v1/admin/defaults",
     operation_id = "get_defaults",
     tag = "admin",
-    responses((status = 200, description = "The fleet's gates", body = GateRecord), Errors),
+    responses((status = 200, description = "The fleet's gates", body = GateRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn defaults(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn get_defaults(
+    State(doors): State<AppState>,
+    _: AdminAuth,
 ) -> Result<Json<GateRecord>, ApiError> {
     Ok(Json(doors.engine.fleet_gates().await?.into()))
 }
@@ -48,12 +48,12 @@ pub(crate) async fn defaults(
     operation_id = "update_defaults",
     tag = "admin",
     request_body = UpdateDefaults,
-    responses((status = 200, description = "As they are now", body = GateRecord), Errors),
+    responses((status = 200, description = "As they are now", body = GateRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_defaults(
-    State(doors): State<Doors>,
-    _: Admin,
+    State(doors): State<AppState>,
+    _: AdminAuth,
     JsonBody(body): JsonBody<UpdateDefaults>,
 ) -> Result<Json<GateRecord>, ApiError> {
     Ok(Json(doors.engine.change_fleet_gates(body.into()).await?.into()))
@@ -67,27 +67,27 @@ pub(crate) async fn update_defaults(
     tag = "admin",
     params(
         ("team" = Option<String>, Query, description = "Only those of this team, by id or name"),
-        ("state" = Option<crate::wire::ApprovalStateName>, Query, description = "Only those that stand there"),
+        ("state" = Option<crate::api_types::ApprovalStateName>, Query, description = "Only those that stand there"),
         ("before" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
     ),
-    responses((status = 200, description = "Newest first", body = ApprovalList), Errors),
+    responses((status = 200, description = "Newest first", body = ApprovalList), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn list(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn list_approvals(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ApprovalList>, ApiError> {
     let query = query.as_deref().unwrap_or_default();
-    let team = team_of(&doors.engine, query).await?;
-    let filter = ApprovalFilter { team, ..approvals::filter(query)? };
-    Ok(Json(doors.engine.approvals(&filter).await?.into()))
+    let team = resolve_team_parameter(&doors.engine, query).await?;
+    let filter = ApprovalFilter { team, ..approvals::parse_approval_filter(query)? };
+    Ok(Json(doors.engine.list_approvals(&filter).await?.into()))
 }
 
-async fn team_of(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal> {
-    match team(query) {
-        Some(team) => Ok(Some(engine.team(&team).await?.id)),
+async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal> {
+    match team_parameter(query) {
+        Some(team) => Ok(Some(engine.find_team(&team).await?.id)),
         None => Ok(None),
     }
 }
@@ -99,12 +99,12 @@ async fn team_of(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal
     operation_id = "get_approval",
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "The approval", body = ApprovalRecord), Errors),
+    responses((status = 200, description = "The approval", body = ApprovalRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn get(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn get_approval(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
     Ok(Json(doors.engine.approval_for(&Approver::Admin(None), &id).await?.into()))
@@ -118,16 +118,16 @@ pub(crate) async fn get(
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
     request_body = ApproveBody,
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), Errors),
+    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn approve(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn approve_call(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<ApproveBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approve(&id, &Approver::Admin(body.by)).await?.into()))
+    Ok(Json(doors.engine.approve_call(&id, &Approver::Admin(body.by)).await?.into()))
 }
 
 /// Say no.
@@ -138,16 +138,16 @@ pub(crate) async fn approve(
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
     request_body = DenyBody,
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), Errors),
+    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn deny(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn deny_call(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<DenyBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = doors.engine.deny(&id, &Approver::Admin(body.by), body.reason).await?;
+    let denied = doors.engine.deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
     Ok(Json(denied.into()))
 }
 
@@ -163,28 +163,28 @@ pub(crate) async fn deny(
         ("before" = Option<String>, Query, pattern = "^dec_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
         ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
     ),
-    responses((status = 200, description = "Newest first", body = DecisionList), Errors),
+    responses((status = 200, description = "Newest first", body = DecisionList), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn decisions(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn list_decisions(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<DecisionList>, ApiError> {
     let query = query.as_deref().unwrap_or_default();
-    let team = team_of(&doors.engine, query).await?;
-    let filter = DecisionFilter { team, ..decision_filter(query)? };
-    let decisions = doors.engine.decisions(&filter).await?;
+    let team = resolve_team_parameter(&doors.engine, query).await?;
+    let filter = DecisionFilter { team, ..parse_decision_filter(query)? };
+    let decisions = doors.engine.list_decisions(&filter).await?;
     Ok(Json(DecisionList { decisions: decisions.into_iter().map(Into::into).collect() }))
 }
 
-fn decision_filter(query: &str) -> Result<DecisionFilter, Invalid> {
+fn parse_decision_filter(query: &str) -> Result<DecisionFilter, Invalid> {
     let mut filter = DecisionFilter { limit: DEFAULT_LIMIT, ..DecisionFilter::default() };
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
             "approval" => filter.approval = Some(value.parse()?),
             "before" => filter.before = Some(value.parse()?),
-            "limit" => filter.limit = limit(&value)?,
+            "limit" => filter.limit = parse_limit(&value)?,
             _ => {}
         }
     }

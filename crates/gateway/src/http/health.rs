@@ -10,9 +10,9 @@ use cloche_engine::Refusal;
 use cloche_model::ErrorCode;
 
 use crate::{
+    api_types::{ErrorBody, Health},
     error::ApiError,
-    router::Doors,
-    wire::{ErrorBody, Health},
+    router::AppState,
 };
 
 /// Whether the server is alive.
@@ -29,8 +29,8 @@ pub(crate) async fn live() -> Json<Health> {
         (status = 503, description = "It cannot", body = ErrorBody,
             headers(("retry-after" = u64, description = "Seconds")))
     ))]
-pub(crate) async fn ready(State(doors): State<Doors>) -> Result<Json<Health>, ApiError> {
-    match doors.engine.ready().await {
+pub(crate) async fn ready(State(doors): State<AppState>) -> Result<Json<Health>, ApiError> {
+    match doors.engine.check_ready().await {
         Ok(()) => Ok(Json(Health { status: "ready".to_owned() })),
         Err(reason) => Err(Refusal::new(ErrorCode::Unavailable, reason).into()),
     }
@@ -40,7 +40,7 @@ pub(crate) async fn ready(State(doors): State<Doors>) -> Result<Json<Health>, Ap
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, description = "Counters and histograms",
         content((String = "application/openmetrics-text")))))]
-pub(crate) async fn metrics(State(doors): State<Doors>) -> Response {
+pub(crate) async fn metrics(State(doors): State<AppState>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], doors.engine.metrics_text().await).into_response()
 }

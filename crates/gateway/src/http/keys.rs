@@ -6,13 +6,13 @@ use axum::{
     http::StatusCode,
 };
 
-use super::sandboxes::team;
+use super::sandboxes::team_parameter;
 use crate::{
-    auth::{Admin, PathId},
+    api_types::{CreateKey, CreatedKey, ErrorResponses, KeyList, KeyRecord, UpdateKey},
+    auth::{AdminAuth, PathId},
     body::JsonBody,
     error::ApiError,
-    router::Doors,
-    wire::{CreateKey, CreatedKey, Errors, KeyList, KeyRecord, UpdateKey},
+    router::AppState,
 };
 
 /// List keys.
@@ -22,16 +22,16 @@ use crate::{
     operation_id = "list_keys",
     tag = "admin",
     params(("team" = Option<String>, Query, description = "Only those of this team, by id or name")),
-    responses((status = 200, description = "All of them", body = KeyList), Errors),
+    responses((status = 200, description = "All of them", body = KeyList), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn list(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn list_keys(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<KeyList>, ApiError> {
-    let team = team(query.as_deref().unwrap_or_default());
-    let keys = doors.engine.keys(team.as_deref()).await?;
+    let team = team_parameter(query.as_deref().unwrap_or_default());
+    let keys = doors.engine.list_keys(team.as_deref()).await?;
     Ok(Json(KeyList { keys: keys.into_iter().map(KeyRecord::from).collect() }))
 }
 
@@ -42,12 +42,12 @@ pub(crate) async fn list(
     operation_id = "create_key",
     tag = "admin",
     request_body = CreateKey,
-    responses((status = 201, description = "It was made", body = CreatedKey), Errors),
+    responses((status = 201, description = "It was made", body = CreatedKey), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn create(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn create_key(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
     let made = doors.engine.create_key(body.into()).await?;
@@ -61,15 +61,15 @@ pub(crate) async fn create(
     operation_id = "get_key",
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "The key", body = KeyRecord), Errors),
+    responses((status = 200, description = "The key", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn get(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn get_key(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.key(&id).await?.into()))
+    Ok(Json(doors.engine.find_key(&id).await?.into()))
 }
 
 /// Change a key.
@@ -80,12 +80,12 @@ pub(crate) async fn get(
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
     request_body = UpdateKey,
-    responses((status = 200, description = "As it is now", body = KeyRecord), Errors),
+    responses((status = 200, description = "As it is now", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn update(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn update_key(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateKey>,
 ) -> Result<Json<KeyRecord>, ApiError> {
@@ -99,12 +99,12 @@ pub(crate) async fn update(
     operation_id = "revoke_key",
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "The key, revoked", body = KeyRecord), Errors),
+    responses((status = 200, description = "The key, revoked", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn revoke(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn revoke_key(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
     Ok(Json(doors.engine.revoke_key(&id).await?.into()))

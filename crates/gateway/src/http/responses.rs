@@ -9,19 +9,22 @@ use axum::{
     http::{HeaderMap, HeaderName, header},
     response::{IntoResponse, Response},
 };
-use cloche_agent::{EventReader, Follow, NewResponse};
+use cloche_agent::{NewResponse, ResponseEventReader, ResponseEvents};
 use cloche_engine::{Caller, Refusal};
 use cloche_model::{Invalid, ResponseId};
 use futures::{StreamExt, stream};
 use url::form_urlencoded;
 
-use super::transfer::send;
+use super::signed_files::send_file;
 use crate::{
-    auth::{Key, PathId},
+    api_types::{
+        Cancelling, CreateResponse, ErrorBody, ErrorResponses, ResponseFiles, ResponseRecord,
+        encode_sse,
+    },
+    auth::{ApiKeyAuth, PathId},
     body::HeldJson,
     error::ApiError,
-    router::Doors,
-    wire::{Cancelling, CreateResponse, ErrorBody, Errors, ResponseFiles, ResponseRecord, sse},
+    router::AppState,
 };
 
 /// How long a stream may be silent before a sign of life.
@@ -42,16 +45,16 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
             (ResponseRecord = "application/json"),
             (String = "text/event-stream"),
         )),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
-pub(crate) async fn create(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn create_response(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
-    answer(&doors, &caller, body).await
+    create_and_answer(&doors, &caller, body).await
 }
 
 /// Ask a model that can run code, by the other name of the same.
@@ -66,38 +69,38 @@ pub(crate) async fn create(
             (ResponseRecord = "application/json"),
             (String = "text/event-stream"),
         )),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
-pub(crate) async fn agent(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn create_agent_response(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
-    answer(&doors, &caller, body).await
+    create_and_answer(&doors, &caller, body).await
 }
 
-async fn answer(
-    doors: &Doors,
+async fn create_and_answer(
+    doors: &AppState,
     caller: &Caller,
     body: CreateResponse,
 ) -> Result<Response, ApiError> {
     let (stream, background) = (body.wants_stream(), body.is_background());
-    let begun = doors.agent.create(caller, NewResponse::try_from(body)?).await?;
+    let begun = doors.agent.create_response(caller, NewResponse::try_from(body)?).await?;
     if stream {
-        return Ok(streamed(Follow::Live(begun.events())));
+        return Ok(stream_events(ResponseEvents::Live(begun.events())));
     }
-    let response = if background { begun.response() } else { begun.settled().await };
+    let response = if background { begun.response() } else { begun.wait_settled().await };
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
 /// Events as they come.
-fn streamed(follow: Follow) -> Response {
+fn stream_events(follow: ResponseEvents) -> Response {
     let body = match follow {
-        Follow::Over(events) => Body::from(sse(&events)),
-        Follow::Live(reader) => {
-            let batches = stream::unfold(reader, next);
+        ResponseEvents::Over(events) => Body::from(encode_sse(&events)),
+        ResponseEvents::Live(reader) => {
+            let batches = stream::unfold(reader, next_event_batch);
             Body::from_stream(batches.map(Ok::<_, Infallible>))
         }
     };
@@ -110,15 +113,15 @@ fn streamed(follow: Follow) -> Response {
     (headers, body).into_response()
 }
 
-async fn next(mut reader: EventReader) -> Option<(Bytes, EventReader)> {
+async fn next_event_batch(mut reader: ResponseEventReader) -> Option<(Bytes, ResponseEventReader)> {
     match tokio::time::timeout(KEEPALIVE, reader.next()).await {
-        Ok(events) => Some((Bytes::from(sse(&events?)), reader)),
+        Ok(events) => Some((Bytes::from(encode_sse(&events?)), reader)),
         Err(_) => Some((Bytes::from_static(b": keepalive\n\n"), reader)),
     }
 }
 
 /// An id that cannot be one names nothing.
-fn id(id: &str) -> Result<ResponseId, ApiError> {
+fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("response").into())
 }
 
@@ -138,26 +141,26 @@ fn id(id: &str) -> Result<ResponseId, ApiError> {
             (ResponseRecord = "application/json"),
             (String = "text/event-stream"),
         )),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
-pub(crate) async fn get(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn get_response(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let (stream, after) = wishes(query.as_deref().unwrap_or_default())?;
-    let id = id(&name)?;
+    let (stream, after) = parse_stream_query(query.as_deref().unwrap_or_default())?;
+    let id = parse_response_id(&name)?;
     if stream {
-        return Ok(streamed(doors.agent.follow(&caller, &id, after).await?));
+        return Ok(stream_events(doors.agent.follow_response(&caller, &id, after).await?));
     }
-    let response = doors.agent.retrieve(&caller, &id).await?;
+    let response = doors.agent.retrieve_response(&caller, &id).await?;
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
-fn wishes(query: &str) -> Result<(bool, Option<u64>), Invalid> {
+fn parse_stream_query(query: &str) -> Result<(bool, Option<u64>), Invalid> {
     let (mut stream, mut after) = (false, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
@@ -182,15 +185,15 @@ fn wishes(query: &str) -> Result<(bool, Option<u64>), Invalid> {
     operation_id = "cancel_response",
     tag = "agent",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "It is told to stop", body = Cancelling), Errors),
+    responses((status = 200, description = "It is told to stop", body = Cancelling), ErrorResponses),
     security(("api_key" = []))
 )]
-pub(crate) async fn cancel(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn cancel_response(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
 ) -> Result<Json<Cancelling>, ApiError> {
-    let over = doors.agent.cancel(&caller, &id(&name)?).await?;
+    let over = doors.agent.cancel_response(&caller, &parse_response_id(&name)?).await?;
     Ok(Json(Cancelling::new(name, over)))
 }
 
@@ -201,15 +204,17 @@ pub(crate) async fn cancel(
     operation_id = "list_response_files",
     tag = "agent",
     params(("id" = String, Path, description = "The response's id")),
-    responses((status = 200, description = "Its files", body = ResponseFiles), Errors),
+    responses((status = 200, description = "Its files", body = ResponseFiles), ErrorResponses),
     security(("api_key" = []))
 )]
-pub(crate) async fn files(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn list_response_files(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
 ) -> Result<Json<ResponseFiles>, ApiError> {
-    Ok(Json(ResponseFiles::of(doors.agent.files(&caller, &id(&name)?).await?)))
+    Ok(Json(ResponseFiles::from_files(
+        doors.agent.list_files(&caller, &parse_response_id(&name)?).await?,
+    )))
 }
 
 /// What is in a file of a response.
@@ -227,17 +232,17 @@ pub(crate) async fn files(
         (status = 200, description = "The file", content((Vec<u8> = "application/octet-stream"))),
         (status = 206, description = "A part of it", content((Vec<u8> = "application/octet-stream"))),
         (status = 416, description = "It has no such part", body = ErrorBody),
-        Errors
+        ErrorResponses
     ),
     security(("api_key" = []))
 )]
-pub(crate) async fn content(
-    State(doors): State<Doors>,
-    Key(caller): Key,
+pub(crate) async fn get_response_file(
+    State(doors): State<AppState>,
+    ApiKeyAuth(caller): ApiKeyAuth,
     path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Ok(Path((name, file))) = path else { return Err(ApiError::not_found()) };
-    let file = doors.agent.file(&caller, &id(&name)?, &file).await?;
-    send(file, &headers).await
+    let file = doors.agent.open_file(&caller, &parse_response_id(&name)?, &file).await?;
+    send_file(file, &headers).await
 }

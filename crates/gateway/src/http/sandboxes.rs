@@ -8,11 +8,11 @@ use axum::{
 use url::form_urlencoded;
 
 use crate::{
-    auth::{Admin, PathId},
+    api_types::{CreateSandbox, ErrorResponses, SandboxList, SandboxRecord, UpdateSandbox},
+    auth::{AdminAuth, PathId},
     body::JsonBody,
     error::ApiError,
-    router::Doors,
-    wire::{CreateSandbox, Errors, SandboxList, SandboxRecord, UpdateSandbox},
+    router::AppState,
 };
 
 /// List sandboxes.
@@ -22,16 +22,16 @@ use crate::{
     operation_id = "list_sandboxes",
     tag = "admin",
     params(("team" = Option<String>, Query, description = "Only those of this team, by id or name")),
-    responses((status = 200, description = "All of them", body = SandboxList), Errors),
+    responses((status = 200, description = "All of them", body = SandboxList), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn list(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn list_sandboxes(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<SandboxList>, ApiError> {
-    let team = team(query.as_deref().unwrap_or_default());
-    let sandboxes = doors.engine.sandboxes(team.as_deref()).await?;
+    let team = team_parameter(query.as_deref().unwrap_or_default());
+    let sandboxes = doors.engine.list_sandboxes(team.as_deref()).await?;
     Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
 }
 
@@ -42,15 +42,15 @@ pub(crate) async fn list(
     operation_id = "create_sandbox",
     tag = "admin",
     request_body = CreateSandbox,
-    responses((status = 201, description = "It was made", body = SandboxRecord), Errors),
+    responses((status = 201, description = "It was made", body = SandboxRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn create(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn create_sandbox(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     JsonBody(body): JsonBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
-    let made = doors.engine.create_sandbox(body.draft()?).await?;
+    let made = doors.engine.create_sandbox(body.into_draft()?).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -61,15 +61,15 @@ pub(crate) async fn create(
     operation_id = "get_sandbox",
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "The sandbox", body = SandboxRecord), Errors),
+    responses((status = 200, description = "The sandbox", body = SandboxRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn get(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn get_sandbox(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.sandbox(&id).await?.into()))
+    Ok(Json(doors.engine.find_sandbox(&id).await?.into()))
 }
 
 /// Change a sandbox.
@@ -80,16 +80,16 @@ pub(crate) async fn get(
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
     request_body = UpdateSandbox,
-    responses((status = 200, description = "As it is now", body = SandboxRecord), Errors),
+    responses((status = 200, description = "As it is now", body = SandboxRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn update(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn update_sandbox(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.update_sandbox(&id, body.change()?).await?.into()))
+    Ok(Json(doors.engine.update_sandbox(&id, body.into_change()?).await?.into()))
 }
 
 /// Remove a sandbox.
@@ -99,12 +99,12 @@ pub(crate) async fn update(
     operation_id = "delete_sandbox",
     tag = "admin",
     params(("id" = String, Path, description = "Its id")),
-    responses((status = 204, description = "It is gone"), Errors),
+    responses((status = 204, description = "It is gone"), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn delete(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn delete_sandbox(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
     doors.engine.delete_sandbox(&id).await?;
@@ -112,7 +112,7 @@ pub(crate) async fn delete(
 }
 
 /// The value of `team` in a query.
-pub(super) fn team(query: &str) -> Option<String> {
+pub(super) fn team_parameter(query: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.as_bytes());
     pairs.find(|(name, _)| name == "team").map(|(_, team)| team.into_owned())
 }

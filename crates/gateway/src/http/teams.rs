@@ -3,11 +3,11 @@
 use axum::{Json, extract::State, http::StatusCode};
 
 use crate::{
-    auth::{Admin, PathId},
+    api_types::{CreateTeam, ErrorResponses, StorageList, TeamList, TeamRecord, UpdateTeam},
+    auth::{AdminAuth, PathId},
     body::JsonBody,
     error::ApiError,
-    router::Doors,
-    wire::{CreateTeam, Errors, StorageList, TeamList, TeamRecord, UpdateTeam},
+    router::AppState,
 };
 
 /// List teams.
@@ -16,11 +16,14 @@ use crate::{
     path = "/v1/admin/teams",
     operation_id = "list_teams",
     tag = "admin",
-    responses((status = 200, description = "All of them", body = TeamList), Errors),
+    responses((status = 200, description = "All of them", body = TeamList), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn list(State(doors): State<Doors>, _: Admin) -> Result<Json<TeamList>, ApiError> {
-    let teams = doors.engine.teams().await?;
+pub(crate) async fn list_teams(
+    State(doors): State<AppState>,
+    _: AdminAuth,
+) -> Result<Json<TeamList>, ApiError> {
+    let teams = doors.engine.list_teams().await?;
     Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
 }
 
@@ -31,12 +34,12 @@ pub(crate) async fn list(State(doors): State<Doors>, _: Admin) -> Result<Json<Te
     operation_id = "create_team",
     tag = "admin",
     request_body = CreateTeam,
-    responses((status = 201, description = "It was made", body = TeamRecord), Errors),
+    responses((status = 201, description = "It was made", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn create(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn create_team(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     JsonBody(body): JsonBody<CreateTeam>,
 ) -> Result<(StatusCode, Json<TeamRecord>), ApiError> {
     let made = doors.engine.create_team(body.into()).await?;
@@ -50,15 +53,15 @@ pub(crate) async fn create(
     operation_id = "get_team",
     tag = "admin",
     params(("id" = String, Path, description = "Its id or name")),
-    responses((status = 200, description = "The team", body = TeamRecord), Errors),
+    responses((status = 200, description = "The team", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn get(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn get_team(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    let team = doors.engine.team(&id).await?;
+    let team = doors.engine.find_team(&id).await?;
     let storage = doors.engine.team_storage(&team).await?;
     Ok(Json(TeamRecord::from(team).with_storage(storage)))
 }
@@ -69,12 +72,12 @@ pub(crate) async fn get(
     path = "/v1/admin/storage/recount",
     operation_id = "recount_storage",
     tag = "admin",
-    responses((status = 200, description = "What each stores", body = StorageList), Errors),
+    responses((status = 200, description = "What each stores", body = StorageList), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn recount(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn recount_storage(
+    State(doors): State<AppState>,
+    _: AdminAuth,
 ) -> Result<Json<StorageList>, ApiError> {
     doors.engine.recount_storage().await?;
     let usages = doors.engine.storage_usages().await?;
@@ -89,12 +92,12 @@ pub(crate) async fn recount(
     tag = "admin",
     params(("id" = String, Path, description = "Its id or name")),
     request_body = UpdateTeam,
-    responses((status = 200, description = "As it is now", body = TeamRecord), Errors),
+    responses((status = 200, description = "As it is now", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn update(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn update_team(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateTeam>,
 ) -> Result<Json<TeamRecord>, ApiError> {
@@ -108,12 +111,12 @@ pub(crate) async fn update(
     operation_id = "delete_team",
     tag = "admin",
     params(("id" = String, Path, description = "Its id or name")),
-    responses((status = 204, description = "It is gone"), Errors),
+    responses((status = 204, description = "It is gone"), ErrorResponses),
     security(("admin_token" = []))
 )]
-pub(crate) async fn delete(
-    State(doors): State<Doors>,
-    _: Admin,
+pub(crate) async fn delete_team(
+    State(doors): State<AppState>,
+    _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
     doors.engine.delete_team(&id).await?;

@@ -6,42 +6,45 @@ use axum::{
     http::StatusCode,
 };
 use cloche_engine::Refusal;
-use cloche_model::{Invalid, PointName, ThreadId};
+use cloche_model::{Invalid, SnapshotRef, ThreadId};
 use url::form_urlencoded;
 
 use crate::{
-    auth::{Member, PathId},
-    body::JsonBody,
-    error::ApiError,
-    router::Doors,
-    wire::{
-        DiffRecord, Errors, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody,
+    api_types::{
+        DiffRecord, ErrorResponses, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody,
         ThreadPageRecord, ThreadRecord,
     },
+    auth::{PathId, TeamAuth},
+    body::JsonBody,
+    error::ApiError,
+    router::AppState,
 };
 
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 200;
 
 /// An id of the wrong form names nothing, like any other that does not exist.
-pub(crate) fn thread_id(id: &str) -> Result<ThreadId, ApiError> {
+pub(crate) fn parse_thread_id(id: &str) -> Result<ThreadId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("thread").into())
 }
 
 /// The value of a parameter of the query, if it is there.
-pub(crate) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+pub(crate) fn query_parameter(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
 }
 
-fn limit(query: Option<&str>) -> Result<u32, Invalid> {
-    let Some(text) = parameter(query, "limit") else { return Ok(DEFAULT_LIMIT) };
+fn parse_limit_parameter(query: Option<&str>) -> Result<u32, Invalid> {
+    let Some(text) = query_parameter(query, "limit") else { return Ok(DEFAULT_LIMIT) };
     let limit = text.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
     limit.ok_or_else(|| Invalid::new(format!("limit must be from 1 to {MAX_LIMIT}")))
 }
 
-pub(crate) fn point(query: Option<&str>, name: &str) -> Result<Option<PointName>, Invalid> {
-    parameter(query, name).map(|text| text.parse()).transpose()
+pub(crate) fn parse_snapshot_parameter(
+    query: Option<&str>,
+    name: &str,
+) -> Result<Option<SnapshotRef>, Invalid> {
+    query_parameter(query, name).map(|text| text.parse()).transpose()
 }
 
 /// List threads by name.
@@ -56,18 +59,21 @@ pub(crate) fn point(query: Option<&str>, name: &str) -> Result<Option<PointName>
             description = "Where the last page ended"),
         ("team" = Option<String>, Query, description = "With the admin token: whose threads; `default` if absent")
     ),
-    responses((status = 200, description = "A page", body = ThreadPageRecord), Errors),
+    responses((status = 200, description = "A page", body = ThreadPageRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn list(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn list_threads(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ThreadPageRecord>, ApiError> {
     let query = query.as_deref();
-    let after = parameter(query, "cursor").map(|text| text.parse::<ThreadId>()).transpose();
+    let after = query_parameter(query, "cursor").map(|text| text.parse::<ThreadId>()).transpose();
     let after = after.map_err(|_| Invalid::new("cursor is not one that this API gave out"))?;
-    let page = doors.engine.threads(&member.team, after.as_ref(), limit(query)?).await?;
+    let page = doors
+        .engine
+        .list_threads(&member.team, after.as_ref(), parse_limit_parameter(query)?)
+        .await?;
     Ok(Json(page.into()))
 }
 
@@ -81,15 +87,15 @@ pub(crate) async fn list(
         ("thread_id" = String, Path, description = "Its id"),
         ("team" = Option<String>, Query, description = "With the admin token: whose it is")
     ),
-    responses((status = 200, description = "The thread", body = ThreadRecord), Errors),
+    responses((status = 200, description = "The thread", body = ThreadRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn get(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn get_thread(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<Json<ThreadRecord>, ApiError> {
-    Ok(Json(doors.engine.thread(&member.team, &thread_id(&id)?).await?.into()))
+    Ok(Json(doors.engine.thread_with_usage(&member.team, &parse_thread_id(&id)?).await?.into()))
 }
 
 /// Delete a thread with all its points.
@@ -102,15 +108,15 @@ pub(crate) async fn get(
         ("thread_id" = String, Path, description = "Its id"),
         ("team" = Option<String>, Query, description = "With the admin token: whose it is")
     ),
-    responses((status = 204, description = "It is gone"), Errors),
+    responses((status = 204, description = "It is gone"), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn delete(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn delete_thread(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.delete_thread(&member.team, &thread_id(&id)?).await?;
+    doors.engine.delete_thread(&member.team, &parse_thread_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -126,23 +132,24 @@ pub(crate) async fn delete(
         ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}$", description = "Where the last page ended"),
         ("team" = Option<String>, Query, description = "With the admin token: whose it is")
     ),
-    responses((status = 200, description = "A page", body = HistoryPage), Errors),
+    responses((status = 200, description = "A page", body = HistoryPage), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn history(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn list_thread_history(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Json<HistoryPage>, ApiError> {
     let query = query.as_deref();
-    let before = match point(query, "cursor") {
-        Ok(Some(PointName::Seq(seq))) => Some(seq),
+    let before = match parse_snapshot_parameter(query, "cursor") {
+        Ok(Some(SnapshotRef::Seq(seq))) => Some(seq),
         Ok(None) => None,
         _ => return Err(Invalid::new("cursor is not one that this API gave out").into()),
     };
-    let limit = limit(query)?;
-    let history = doors.engine.history(&member.team, &thread_id(&id)?, before, limit).await?;
+    let limit = parse_limit_parameter(query)?;
+    let history =
+        doors.engine.thread_history(&member.team, &parse_thread_id(&id)?, before, limit).await?;
     Ok(Json(history.into()))
 }
 
@@ -160,17 +167,20 @@ pub(crate) async fn history(
             description = "The newer point; the newest of all if absent"),
         ("team" = Option<String>, Query, description = "With the admin token: whose it is")
     ),
-    responses((status = 200, description = "Paths", body = DiffRecord), Errors),
+    responses((status = 200, description = "Paths", body = DiffRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn diff(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn diff_thread(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Json<DiffRecord>, ApiError> {
-    let (from, to) = (point(query.as_deref(), "from")?, point(query.as_deref(), "to")?);
-    let (id, team) = (thread_id(&id)?, &member.team);
+    let (from, to) = (
+        parse_snapshot_parameter(query.as_deref(), "from")?,
+        parse_snapshot_parameter(query.as_deref(), "to")?,
+    );
+    let (id, team) = (parse_thread_id(&id)?, &member.team);
     let diff = doors.engine.thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
     Ok(Json(diff.into()))
 }
@@ -186,18 +196,18 @@ pub(crate) async fn diff(
         ("team" = Option<String>, Query, description = "With the admin token: whose it is")
     ),
     request_body = ForkBody,
-    responses((status = 201, description = "The new thread", body = ThreadRecord), Errors),
+    responses((status = 201, description = "The new thread", body = ThreadRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn fork(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn fork_thread(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<ForkBody>,
 ) -> Result<(StatusCode, Json<ThreadRecord>), ApiError> {
     let new: ThreadId = body.thread_id.parse::<ThreadId>()?;
-    let at = body.at.map(PointName::try_from).transpose()?;
-    let (id, team) = (thread_id(&id)?, &member.team);
+    let at = body.at.map(SnapshotRef::try_from).transpose()?;
+    let (id, team) = (parse_thread_id(&id)?, &member.team);
     let made = doors.engine.fork_thread(team, &id, at.as_ref(), &new).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
@@ -213,17 +223,17 @@ pub(crate) async fn fork(
         ("team" = Option<String>, Query, description = "With the admin token: whose it is")
     ),
     request_body = RollbackBody,
-    responses((status = 200, description = "As it is now", body = ThreadRecord), Errors),
+    responses((status = 200, description = "As it is now", body = ThreadRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn rollback(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn rollback_thread(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<RollbackBody>,
 ) -> Result<Json<ThreadRecord>, ApiError> {
-    let to = PointName::try_from(body.to)?;
-    let thread = doors.engine.rollback_thread(&member.team, &thread_id(&id)?, &to).await?;
+    let to = SnapshotRef::try_from(body.to)?;
+    let thread = doors.engine.rollback_thread(&member.team, &parse_thread_id(&id)?, &to).await?;
     Ok(Json(thread.into()))
 }
 
@@ -238,15 +248,16 @@ pub(crate) async fn rollback(
         ("team" = Option<String>, Query, description = "With the admin token: whose it is")
     ),
     request_body = PruneBody,
-    responses((status = 200, description = "What was dropped", body = PruneRecord), Errors),
+    responses((status = 200, description = "What was dropped", body = PruneRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
-pub(crate) async fn prune(
-    State(doors): State<Doors>,
-    member: Member,
+pub(crate) async fn prune_thread(
+    State(doors): State<AppState>,
+    member: TeamAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<PruneBody>,
 ) -> Result<Json<PruneRecord>, ApiError> {
-    let pruned = doors.engine.prune_history(&member.team, &thread_id(&id)?, body.into()).await?;
+    let pruned =
+        doors.engine.prune_history(&member.team, &parse_thread_id(&id)?, body.into()).await?;
     Ok(Json(pruned.into()))
 }

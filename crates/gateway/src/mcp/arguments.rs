@@ -6,14 +6,14 @@ use rmcp::model::JsonObject;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{body::shorten_reason, wire::whole};
+use crate::{api_types::whole, body::shorten_reason};
 
 /// How long code may take whose caller named no limit.
 const DEFAULT_TIMEOUT_MS: i64 = 5000;
 
 /// Why arguments cannot be used.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unusable {
+pub(super) enum ToolArgumentsError {
     /// No such language.
     Language(String),
     /// Anything else.
@@ -44,13 +44,15 @@ struct FileArgument {
 
 /// What is to be run, and how its output is to be shown.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ExecuteCodeCall {
     pub(super) request: ExecuteRequest,
     pub(super) inert: bool,
 }
 
 /// Reads typed arguments; what is wrong is said with the path to it.
-pub(super) fn read<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Result<T, String> {
+pub(super) fn parse_arguments<T: for<'de> Deserialize<'de>>(
+    arguments: JsonObject,
+) -> Result<T, String> {
     let value = Value::Object(arguments);
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
@@ -62,50 +64,56 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(arguments: JsonObject) -> Resul
 }
 
 /// Makes a request of the arguments of `execute_code`.
-pub(super) fn execute(arguments: JsonObject) -> Result<Asked, Unusable> {
-    let arguments: ExecuteArguments = read(arguments).map_err(Unusable::Other)?;
+pub(super) fn parse_execute_arguments(
+    arguments: JsonObject,
+) -> Result<ExecuteCodeCall, ToolArgumentsError> {
+    let arguments: ExecuteArguments =
+        parse_arguments(arguments).map_err(ToolArgumentsError::Other)?;
     if arguments.sub_paths.is_some_and(|value| !value.is_null()) {
         let message = "sub_paths is not available here: storage cannot be narrowed over MCP";
-        return Err(Unusable::Other(message.to_owned()));
+        return Err(ToolArgumentsError::Other(message.to_owned()));
     }
-    let files = arguments.files.unwrap_or_default().into_iter().map(file);
+    let files = arguments.files.unwrap_or_default().into_iter().map(decode_file);
     let request = ExecuteRequest {
         code: arguments.code,
-        language: Some(language(&arguments.language)?.to_owned()),
+        language: Some(engine_language(&arguments.language)?.to_owned()),
         timeout_ms: Some(arguments.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS)),
         thread_id: arguments.thread_id,
         stdin: arguments.stdin_data,
         files: Some(files.collect::<Result<_, _>>()?),
         ..ExecuteRequest::default()
     };
-    Ok(Asked { request, inert: arguments.inert_output.unwrap_or(false) })
+    Ok(ExecuteCodeCall { request, inert: arguments.inert_output.unwrap_or(false) })
 }
 
 /// The engine's name of a language; this door has two names for one of them.
-fn language(name: &str) -> Result<&'static str, Unusable> {
+fn engine_language(name: &str) -> Result<&'static str, ToolArgumentsError> {
     match name {
         "python" => Ok("python"),
         "javascript" | "node" => Ok("node"),
         "bash" => Ok("bash"),
         other => {
             let shown: String = other.chars().take(32).collect();
-            Err(Unusable::Language(format!(
+            Err(ToolArgumentsError::Language(format!(
                 "language must be one of: python, javascript, node, bash; got {shown:?}"
             )))
         }
     }
 }
 
-fn file(file: FileArgument) -> Result<RequestFile, Unusable> {
+fn decode_file(file: FileArgument) -> Result<RequestFile, ToolArgumentsError> {
     let FileArgument { name, content, content_base64 } = file;
     let shown: String = name.chars().take(64).collect();
-    let unusable = |why: &str| Unusable::Other(format!("files: {shown:?} {why}"));
-    let content = bytes(content, content_base64).map_err(|why| unusable(&why))?;
+    let unusable = |why: &str| ToolArgumentsError::Other(format!("files: {shown:?} {why}"));
+    let content = decode_content(content, content_base64).map_err(|why| unusable(&why))?;
     Ok(RequestFile { name, content })
 }
 
 /// The bytes of a file that was given as text or in base64.
-pub(super) fn bytes(text: Option<String>, base64: Option<String>) -> Result<Vec<u8>, String> {
+pub(super) fn decode_content(
+    text: Option<String>,
+    base64: Option<String>,
+) -> Result<Vec<u8>, String> {
     match (text, base64) {
         (Some(text), None) => Ok(text.into_bytes()),
         (None, Some(text)) => {
@@ -121,14 +129,14 @@ mod tests {
 
     use super::*;
 
-    fn asked(value: Value) -> Result<Asked, Unusable> {
+    fn asked(value: Value) -> Result<ExecuteCodeCall, ToolArgumentsError> {
         let Value::Object(arguments) = value else { unreachable!("a test gives an object") };
-        execute(arguments)
+        parse_execute_arguments(arguments)
     }
 
     fn refusal(value: Value) -> String {
         match asked(value).unwrap_err() {
-            Unusable::Language(message) | Unusable::Other(message) => message,
+            ToolArgumentsError::Language(message) | ToolArgumentsError::Other(message) => message,
         }
     }
 
@@ -150,7 +158,9 @@ mod tests {
         let odd = json!([{"name": "a", "content_base64": "*"}]);
         assert!(refusal(with("files", odd)).contains("is not base64"));
         let ruby = asked(json!({"language": "ruby", "code": "1"})).unwrap_err();
-        assert!(matches!(ruby, Unusable::Language(message) if message.contains("\"ruby\"")));
+        assert!(
+            matches!(ruby, ToolArgumentsError::Language(message) if message.contains("\"ruby\""))
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cloche_model::{Approval, Tool};
+use cloche_model::{AgentTool, Approval};
 use rmcp::{
     RoleServer,
     model::{
@@ -14,92 +14,94 @@ use rmcp::{
 use serde_json::Value;
 
 /// The field of the form.
-const FIELD: &str = "approve";
+const APPROVE_FIELD: &str = "approve";
 
 /// How the person at the client can be asked.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Means {
+pub(super) enum ElicitSupport {
     /// Not at all.
     None,
     /// By a request of ours, while the call waits.
-    Request,
+    ServerRequest,
     /// By an answer that tells the client to ask and call again.
-    Return,
+    InputRequired,
 }
 
 /// What they said.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ElicitedAnswer {
     Yes,
     No,
     Nothing,
 }
 
 /// What this client offers.
-pub(super) fn means(context: &RequestContext<RoleServer>) -> Means {
+pub(super) fn elicit_support(context: &RequestContext<RoleServer>) -> ElicitSupport {
     let newer = context
         .protocol_version()
         .is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str());
     if newer {
         let offered = context.client_capabilities().and_then(|offered| offered.elicitation);
         let form = offered.is_some_and(|offered| offered.form.is_some() || offered.url.is_none());
-        return if form { Means::Return } else { Means::None };
+        return if form { ElicitSupport::InputRequired } else { ElicitSupport::None };
     }
     let form = context.peer.supported_elicitation_modes().contains(&ElicitationMode::Form);
-    if form { Means::Request } else { Means::None }
+    if form { ElicitSupport::ServerRequest } else { ElicitSupport::None }
 }
 
 /// Asks, and waits for as long as it takes.
-pub(super) async fn ask(
+pub(super) async fn ask_client(
     context: &RequestContext<RoleServer>,
     approval: &Approval,
     text: &str,
-) -> Answer {
-    match context.peer.create_elicitation(form(approval, text)).await {
-        Ok(ElicitResult { action, content, .. }) => judge(action, content.as_ref()),
+) -> ElicitedAnswer {
+    match context.peer.create_elicitation(build_form(approval, text)).await {
+        Ok(ElicitResult { action, content, .. }) => answer_from_action(action, content.as_ref()),
         Err(error) => {
             tracing::debug!(%error, "a client did not answer for its person");
-            Answer::Nothing
+            ElicitedAnswer::Nothing
         }
     }
 }
 
 /// The answer that tells a client to ask. The approval's id is the question's name, so that the
 /// answer cannot be given to another question.
-pub(super) fn question(approval: &Approval, text: &str) -> InputRequiredResult {
-    let request = InputRequest::Elicitation(ElicitRequest::new(form(approval, text)));
+pub(super) fn build_input_required(approval: &Approval, text: &str) -> InputRequiredResult {
+    let request = InputRequest::Elicitation(ElicitRequest::new(build_form(approval, text)));
     let requests = BTreeMap::from([(approval.id.to_string(), request)]);
     InputRequiredResult::from_input_requests(requests)
 }
 
 /// What a client brought back. Anything that is not a clear answer is none.
-pub(super) fn read(response: &Value) -> Answer {
+pub(super) fn parse_elicit_response(response: &Value) -> ElicitedAnswer {
     match serde_json::from_value::<ElicitResult>(response.clone()) {
-        Ok(ElicitResult { action, content, .. }) => judge(action, content.as_ref()),
-        Err(_) => Answer::Nothing,
+        Ok(ElicitResult { action, content, .. }) => answer_from_action(action, content.as_ref()),
+        Err(_) => ElicitedAnswer::Nothing,
     }
 }
 
-fn judge(action: ElicitationAction, content: Option<&Value>) -> Answer {
+fn answer_from_action(action: ElicitationAction, content: Option<&Value>) -> ElicitedAnswer {
     match action {
-        ElicitationAction::Accept => match content.and_then(|content| content[FIELD].as_bool()) {
-            Some(true) => Answer::Yes,
-            Some(false) => Answer::No,
-            None => Answer::Nothing,
-        },
-        ElicitationAction::Decline => Answer::No,
-        _ => Answer::Nothing,
+        ElicitationAction::Accept => {
+            match content.and_then(|content| content[APPROVE_FIELD].as_bool()) {
+                Some(true) => ElicitedAnswer::Yes,
+                Some(false) => ElicitedAnswer::No,
+                None => ElicitedAnswer::Nothing,
+            }
+        }
+        ElicitationAction::Decline => ElicitedAnswer::No,
+        _ => ElicitedAnswer::Nothing,
     }
 }
 
 /// The form: the whole call for a person to read, as the engine describes it.
-fn form(approval: &Approval, text: &str) -> ElicitRequestParams {
+fn build_form(approval: &Approval, text: &str) -> ElicitRequestParams {
     let (does, title) = match approval.tool {
-        Tool::ExecuteCode => ("run this code", "Run this code?"),
-        Tool::WriteFile => ("write this file, where code will run", "Write this file?"),
+        AgentTool::ExecuteCode => ("run this code", "Run this code?"),
+        AgentTool::WriteFile => ("write this file, where code will run", "Write this file?"),
     };
     let requested_schema = ElicitationSchema::builder()
-        .required_bool_property(FIELD, |field| field.title(title))
+        .required_bool_property(APPROVE_FIELD, |field| field.title(title))
         .build_unchecked();
     ElicitRequestParams::FormElicitationParams {
         meta: None,
@@ -117,16 +119,16 @@ mod tests {
     #[test]
     fn only_a_clear_yes_is_one() {
         for (response, answer) in [
-            (json!({"action": "accept", "content": {"approve": true}}), Answer::Yes),
-            (json!({"action": "accept", "content": {"approve": false}}), Answer::No),
-            (json!({"action": "accept", "content": {"approve": "true"}}), Answer::Nothing),
-            (json!({"action": "accept"}), Answer::Nothing),
-            (json!({"action": "decline", "content": {"approve": true}}), Answer::No),
-            (json!({"action": "cancel"}), Answer::Nothing),
-            (json!({"action": "approve"}), Answer::Nothing),
-            (json!(true), Answer::Nothing),
+            (json!({"action": "accept", "content": {"approve": true}}), ElicitedAnswer::Yes),
+            (json!({"action": "accept", "content": {"approve": false}}), ElicitedAnswer::No),
+            (json!({"action": "accept", "content": {"approve": "true"}}), ElicitedAnswer::Nothing),
+            (json!({"action": "accept"}), ElicitedAnswer::Nothing),
+            (json!({"action": "decline", "content": {"approve": true}}), ElicitedAnswer::No),
+            (json!({"action": "cancel"}), ElicitedAnswer::Nothing),
+            (json!({"action": "approve"}), ElicitedAnswer::Nothing),
+            (json!(true), ElicitedAnswer::Nothing),
         ] {
-            assert_eq!(read(&response), answer, "{response}");
+            assert_eq!(parse_elicit_response(&response), answer, "{response}");
         }
     }
 }

@@ -10,17 +10,18 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use super::{
-    addresses::{self, Address},
-    arguments, media, result,
-    server::Door,
+    arguments, media,
+    resource_uri::{self, ResourceUri},
+    result,
+    server::McpHandler,
 };
 
 /// The most images that come with a result.
-const IMAGES: usize = 4;
+const MAX_IMAGES: usize = 4;
 /// The most files that a result names.
-const LINKS: usize = 32;
+const MAX_LINKS: usize = 32;
 /// The most files that a list has.
-const LISTED: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
 #[derive(Deserialize)]
 struct ListArguments {
@@ -35,8 +36,8 @@ struct ReadArguments {
 }
 
 /// Adds to a result what the run wrote: images as images, the rest by name.
-pub(super) async fn attach(
-    door: &Door,
+pub(super) async fn attach_written_files(
+    door: &McpHandler,
     caller: &Caller,
     execution: &Execution,
     result: &mut CallToolResult,
@@ -49,20 +50,21 @@ pub(super) async fn attach(
     let trace_id = &execution.start.trace_id;
     let limit = door.config.file_bytes();
     let mut images = 0;
-    for file in end.written.files.iter().take(LINKS) {
-        let whole = !file.truncated && file.size <= limit && images < IMAGES;
-        let most = if whole { limit } else { media::BEGINNING };
-        let bytes = beginning(door, caller, (trace_id, &file.name), most).await;
-        let kind = media::of(&file.name, &bytes);
+    for file in end.written.files.iter().take(MAX_LINKS) {
+        let whole = !file.truncated && file.size <= limit && images < MAX_IMAGES;
+        let most = if whole { limit } else { media::SNIFF_BYTES };
+        let bytes = read_beginning(door, caller, (trace_id, &file.name), most).await;
+        let kind = media::detect_media_type(&file.name, &bytes);
         if media::is_image(kind) && whole {
             images += 1;
             result.content.push(ContentBlock::image(STANDARD.encode(&bytes), kind));
         }
-        let address = addresses::of_execution(trace_id, &file.name);
+        let address = resource_uri::execution_file_uri(trace_id, &file.name);
         let link = Resource::new(address, &file.name).with_mime_type(kind).with_size(file.size);
         result.content.push(ContentBlock::resource_link(link));
     }
-    let omitted = end.written.files.len().saturating_sub(LINKS) as u64 + end.written.files_omitted;
+    let omitted =
+        end.written.files.len().saturating_sub(MAX_LINKS) as u64 + end.written.files_omitted;
     if omitted > 0 {
         let note = format!("the code wrote {omitted} more files that are not listed here");
         result.content.push(ContentBlock::text(note));
@@ -71,60 +73,66 @@ pub(super) async fn attach(
 
 /// The first bytes of a file that an execution wrote, where they are needed to say what it is;
 /// nothing where they cannot be had.
-async fn beginning(
-    door: &Door,
+async fn read_beginning(
+    door: &McpHandler,
     caller: &Caller,
     (trace_id, name): (&TraceId, &str),
     most: u64,
 ) -> Vec<u8> {
-    if !media::must_be_seen(name) {
+    if !media::needs_content(name) {
         return Vec::new();
     }
     let Ok(path) = name.parse::<HomePath>() else { return Vec::new() };
     match door.engine.execution_file(caller, trace_id, &path).await {
-        Ok(found) => read(found, most).await.unwrap_or_default(),
+        Ok(found) => read_bytes(found, most).await.unwrap_or_default(),
         Err(_) => Vec::new(),
     }
 }
 
 /// One of the tools that read a thread's files.
-pub(super) async fn call(
-    door: &Door,
+pub(super) async fn call_file_tool(
+    door: &McpHandler,
     caller: &Caller,
     tool: &str,
     arguments: JsonObject,
 ) -> CallToolResult {
     let done = match tool {
-        super::tools::LIST => list(door, caller, arguments).await,
-        _ => read_tool(door, caller, arguments).await,
+        super::tools::LIST => list_files(door, caller, arguments).await,
+        _ => read_file(door, caller, arguments).await,
     };
-    done.unwrap_or_else(|refusal| refused(&refusal))
+    done.unwrap_or_else(|refusal| refused_result(&refusal))
 }
 
 /// A tool for files that did nothing, and why.
-pub(super) fn refused(refusal: &Refusal) -> CallToolResult {
-    crate::error::log_if_ours(refusal);
-    result::failed(format!("{}: {}", refusal.code.name(), refusal.message))
+pub(super) fn refused_result(refusal: &Refusal) -> CallToolResult {
+    crate::error::log_server_fault(refusal);
+    result::tool_error(format!("{}: {}", refusal.code.name(), refusal.message))
 }
 
-pub(super) fn arguments<T: for<'de> Deserialize<'de>>(given: JsonObject) -> Result<T, Refusal> {
-    Ok(arguments::read(given).map_err(Invalid::new)?)
+pub(super) fn parse_or_refuse<T: for<'de> Deserialize<'de>>(
+    given: JsonObject,
+) -> Result<T, Refusal> {
+    Ok(arguments::parse_arguments(given).map_err(Invalid::new)?)
 }
 
-pub(super) fn thread(id: &str) -> Result<ThreadId, Refusal> {
+pub(super) fn parse_thread_id(id: &str) -> Result<ThreadId, Refusal> {
     Ok(id.parse::<ThreadId>()?)
 }
 
-async fn list(door: &Door, caller: &Caller, given: JsonObject) -> Result<CallToolResult, Refusal> {
-    let ListArguments { thread_id, path } = arguments(given)?;
-    let below = path.as_deref().map(HomePath::directory).transpose()?.flatten();
-    let filter = FileFilter { below, after: None, limit: LISTED };
-    let page = door.engine.files(&caller.team, &thread(&thread_id)?, &filter).await?;
+async fn list_files(
+    door: &McpHandler,
+    caller: &Caller,
+    given: JsonObject,
+) -> Result<CallToolResult, Refusal> {
+    let ListArguments { thread_id, path } = parse_or_refuse(given)?;
+    let below = path.as_deref().map(HomePath::parse_directory).transpose()?.flatten();
+    let filter = FileFilter { below, after: None, limit: MAX_LISTED };
+    let page = door.engine.list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter).await?;
     let files: Vec<_> = page
         .files
         .iter()
         .map(|file| {
-            let modified = cloche_engine::rfc3339(file.modified);
+            let modified = cloche_engine::format_rfc3339(file.modified);
             json!({"path": file.path, "size": file.size, "modified": modified})
         })
         .collect();
@@ -134,20 +142,20 @@ async fn list(door: &Door, caller: &Caller, given: JsonObject) -> Result<CallToo
     Ok(result)
 }
 
-async fn read_tool(
-    door: &Door,
+async fn read_file(
+    door: &McpHandler,
     caller: &Caller,
     given: JsonObject,
 ) -> Result<CallToolResult, Refusal> {
-    let ReadArguments { thread_id, path } = arguments(given)?;
-    let (id, path) = (thread(&thread_id)?, path.parse::<HomePath>()?);
-    let found = door.engine.file(&caller.team, &id, &path).await?;
+    let ReadArguments { thread_id, path } = parse_or_refuse(given)?;
+    let (id, path) = (parse_thread_id(&thread_id)?, path.parse::<HomePath>()?);
+    let found = door.engine.find_file(&caller.team, &id, &path).await?;
     let limit = door.config.file_bytes();
     let too_large = found.size.saturating_sub(limit);
-    let bytes = read(found, limit).await?;
-    let kind = media::of(path.as_str(), &bytes);
-    let address = addresses::of_thread(&id, &path);
-    let mut content = vec![match contents(&bytes, address, kind) {
+    let bytes = read_bytes(found, limit).await?;
+    let kind = media::detect_media_type(path.as_str(), &bytes);
+    let address = resource_uri::thread_file_uri(&id, &path);
+    let mut content = vec![match to_resource_contents(&bytes, address, kind) {
         _ if media::is_image(kind) && too_large == 0 => {
             ContentBlock::image(STANDARD.encode(&bytes), kind)
         }
@@ -161,41 +169,44 @@ async fn read_tool(
 }
 
 /// The file at an address, as far as it may be read at once.
-pub(super) async fn resource(
-    door: &Door,
+pub(super) async fn read_resource(
+    door: &McpHandler,
     caller: &Caller,
     text: &str,
 ) -> Result<ResourceContents, Refusal> {
     let missing = || Refusal::not_found("resource");
-    let address = Address::read(text).ok_or_else(missing)?;
+    let address = ResourceUri::parse(text).ok_or_else(missing)?;
     let found = match &address {
-        Address::Execution(id, path) => door.engine.execution_file(caller, id, path).await?,
-        Address::Thread(id, path) => door.engine.file(&caller.team, id, path).await?,
+        ResourceUri::Execution(id, path) => door.engine.execution_file(caller, id, path).await?,
+        ResourceUri::Thread(id, path) => door.engine.find_file(&caller.team, id, path).await?,
     };
     let limit = door.config.file_bytes();
     if found.size > limit {
         let message = format!("the file has {} bytes; at most {limit} are read here", found.size);
         return Err(Invalid::new(message).into());
     }
-    let name = String::from_utf8_lossy(found.name()).into_owned();
-    let bytes = read(found, limit).await?;
-    Ok(contents(&bytes, text.to_owned(), media::of(&name, &bytes)))
+    let name = String::from_utf8_lossy(found.file_name()).into_owned();
+    let bytes = read_bytes(found, limit).await?;
+    Ok(to_resource_contents(&bytes, text.to_owned(), media::detect_media_type(&name, &bytes)))
 }
 
 /// Files of the newest executions, for clients that show what there is.
-pub(super) async fn recent(door: &Door, caller: &Caller) -> Result<Vec<Resource>, Refusal> {
+pub(super) async fn list_recent_resources(
+    door: &McpHandler,
+    caller: &Caller,
+) -> Result<Vec<Resource>, Refusal> {
     const NEWEST: u32 = 10;
     let filter = cloche_engine::ExecutionFilter { limit: NEWEST, ..Default::default() };
-    let page = door.engine.executions(caller, filter).await?;
+    let page = door.engine.list_executions(caller, filter).await?;
     let mut resources = Vec::new();
     for execution in page.executions {
         let trace_id = execution.start.trace_id;
-        let execution = door.engine.execution(caller, &trace_id).await?;
-        for file in execution.end.unwrap_or_default().written.files.into_iter().take(LINKS) {
-            let address = addresses::of_execution(&trace_id, &file.name);
+        let execution = door.engine.find_execution(caller, &trace_id).await?;
+        for file in execution.end.unwrap_or_default().written.files.into_iter().take(MAX_LINKS) {
+            let address = resource_uri::execution_file_uri(&trace_id, &file.name);
             let file_of = (&trace_id, file.name.as_str());
-            let bytes = beginning(door, caller, file_of, media::BEGINNING).await;
-            let kind = media::of(&file.name, &bytes);
+            let bytes = read_beginning(door, caller, file_of, media::SNIFF_BYTES).await;
+            let kind = media::detect_media_type(&file.name, &bytes);
             resources
                 .push(Resource::new(address, file.name).with_mime_type(kind).with_size(file.size));
         }
@@ -203,7 +214,7 @@ pub(super) async fn recent(door: &Door, caller: &Caller) -> Result<Vec<Resource>
     Ok(resources)
 }
 
-fn contents(bytes: &[u8], address: String, kind: &str) -> ResourceContents {
+fn to_resource_contents(bytes: &[u8], address: String, kind: &str) -> ResourceContents {
     match std::str::from_utf8(bytes) {
         Ok(text) => ResourceContents::text(text, address).with_mime_type(kind),
         Err(_) => ResourceContents::blob(STANDARD.encode(bytes), address).with_mime_type(kind),
@@ -211,10 +222,10 @@ fn contents(bytes: &[u8], address: String, kind: &str) -> ResourceContents {
 }
 
 /// The first bytes of a file.
-async fn read(file: HomeFile, limit: u64) -> Result<Vec<u8>, Refusal> {
+async fn read_bytes(file: HomeFile, limit: u64) -> Result<Vec<u8>, Refusal> {
     let length = file.size.min(limit);
     let mut bytes = Vec::new();
-    let reader = file.read(0..length).await?;
+    let reader = file.read_range(0..length).await?;
     reader.take(length).read_to_end(&mut bytes).await.map_err(|error| Refusal {
         source: Some(Box::new(error)),
         ..Refusal::new(cloche_model::ErrorCode::Internal, "the file could not be read")

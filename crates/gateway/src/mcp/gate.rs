@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
-use cloche_engine::{Caller, Closed, Gate, Pass, ToolCall, Waited, form_text};
-use cloche_model::{Approval, ErrorCode, Tool};
+use cloche_engine::{
+    ApprovalWaitResult, CallPermit, Caller, GateDecision, GateRefusal, ToolCall, form_text,
+};
+use cloche_model::{AgentTool, Approval, ErrorCode};
 use rmcp::{
     RoleServer,
     model::{CallToolResult, InputRequiredResult, InputResponses, JsonObject},
@@ -15,19 +17,19 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    elicit::{self, Answer, Means},
-    progress::Progress,
+    elicit::{self, ElicitSupport, ElicitedAnswer},
+    progress::ProgressReporter,
     result,
-    server::Door,
+    server::McpHandler,
 };
 
 /// How often a client hears that its call still waits.
 const REMINDER: Duration = Duration::from_secs(10);
 
 /// Where a call stands at the gate.
-pub(super) enum Way {
+pub(super) enum McpGateOutcome {
     /// It may run.
-    Through(Pass),
+    Through(CallPermit),
     /// It may not, and this is why.
     Stopped(Box<CallToolResult>),
     /// The client is to ask its person and call again.
@@ -35,94 +37,112 @@ pub(super) enum Way {
 }
 
 /// One call at the gate.
-pub(super) struct Visit<'a> {
-    pub(super) door: &'a Door,
+pub(super) struct ApprovalFlow<'a> {
+    pub(super) handler: &'a McpHandler,
     pub(super) caller: &'a Caller,
     pub(super) context: &'a RequestContext<RoleServer>,
     /// What the person at the client said, where they were asked before.
     pub(super) answers: Option<InputResponses>,
     /// What is called.
-    pub(super) tool: Tool,
+    pub(super) tool: AgentTool,
 }
 
 /// Whether this caller's team has the tool that runs code.
-pub(super) async fn is_open(door: &Door, caller: &Caller) -> bool {
-    door.engine.tool_offered(caller, Tool::ExecuteCode).await
+pub(super) async fn is_open(door: &McpHandler, caller: &Caller) -> bool {
+    door.engine.tool_offered(caller, AgentTool::ExecuteCode).await
 }
 
 /// Why it has not, in a sentence.
-pub(super) async fn why_closed(door: &Door, caller: &Caller) -> Option<CallToolResult> {
-    let closed = door.engine.why_not_offered(caller, Tool::ExecuteCode).await?;
-    Some(result::failed(format!("{}: {}", ErrorCode::Forbidden.name(), closed.message)))
+pub(super) async fn why_closed(door: &McpHandler, caller: &Caller) -> Option<CallToolResult> {
+    let closed = door.engine.why_not_offered(caller, AgentTool::ExecuteCode).await?;
+    Some(result::tool_error(format!("{}: {}", ErrorCode::Forbidden.name(), closed.message)))
 }
 
-impl Visit<'_> {
-    fn stopped(&self, message: String) -> Way {
+impl ApprovalFlow<'_> {
+    fn refuse_call(&self, message: String) -> McpGateOutcome {
         let result = match self.tool {
-            Tool::ExecuteCode => result::not_allowed(ErrorCode::Forbidden, message),
-            Tool::WriteFile => {
-                result::failed(format!("{}: {message}", ErrorCode::Forbidden.name()))
+            AgentTool::ExecuteCode => result::not_allowed(ErrorCode::Forbidden, message),
+            AgentTool::WriteFile => {
+                result::tool_error(format!("{}: {message}", ErrorCode::Forbidden.name()))
             }
         };
-        Way::Stopped(Box::new(result))
+        McpGateOutcome::Stopped(Box::new(result))
     }
 
     /// Waits for whatever the call needs, up to a limit.
-    pub(super) async fn pass(&self, arguments: &JsonObject) -> Way {
+    pub(super) async fn pass_gate(&self, arguments: &JsonObject) -> McpGateOutcome {
         let arguments = Value::Object(arguments.clone());
         let call = ToolCall::new(self.tool, &arguments);
-        let deadline = Instant::now() + self.door.config.approval_wait;
+        let deadline = Instant::now() + self.handler.config.approval_wait;
         loop {
-            let anybody = self.door.has_operator() || elicit::means(self.context) != Means::None;
+            let anybody = self.handler.has_operator()
+                || elicit::elicit_support(self.context) != ElicitSupport::None;
             let gate = match anybody {
-                true => self.door.engine.gate(self.caller, &call).await,
-                false => self.door.engine.gate_without_people(self.caller, &call).await,
+                true => self.handler.engine.decide_call(self.caller, &call).await,
+                false => self.handler.engine.decide_without_people(self.caller, &call).await,
             };
             let approval = match gate {
-                Gate::Open(pass) => return Way::Through(pass),
-                Gate::Closed(Closed { message, .. }) => return self.stopped(message),
-                Gate::Ask(approval) => approval,
+                GateDecision::Open(pass) => return McpGateOutcome::Through(pass),
+                GateDecision::Closed(GateRefusal { message, .. }) => {
+                    return self.refuse_call(message);
+                }
+                GateDecision::Ask(approval) => approval,
             };
             // What does not fit into the form is not decided there.
-            let waited = match (self.means().await, form_text(&approval)) {
-                (Means::Return, Some(form)) => match self.answered(&approval) {
-                    Some(answer) => self.answer(&approval, answer).await,
-                    None => return Way::AskFirst(Box::new(elicit::question(&approval, &form))),
+            let waited = match (self.elicit_support().await, form_text(&approval)) {
+                (ElicitSupport::InputRequired, Some(form)) => match self.elicited_answer(&approval)
+                {
+                    Some(answer) => self.record_answer(&approval, answer).await,
+                    None => {
+                        return McpGateOutcome::AskFirst(Box::new(elicit::build_input_required(
+                            &approval, &form,
+                        )));
+                    }
                 },
-                (Means::Request, Some(form)) => self.ask_and_wait(&approval, &form, deadline).await,
-                (Means::Return | Means::Request, None) if !self.door.has_operator() => {
-                    return self.stopped(NOT_IN_FORM.to_owned());
+                (ElicitSupport::ServerRequest, Some(form)) => {
+                    self.ask_and_wait(&approval, &form, deadline).await
                 }
-                _ => self.wait(&approval, deadline).await,
+                (ElicitSupport::InputRequired | ElicitSupport::ServerRequest, None)
+                    if !self.handler.has_operator() =>
+                {
+                    return self.refuse_call(NOT_IN_FORM.to_owned());
+                }
+                _ => self.wait_for_answer(&approval, deadline).await,
             };
-            if let Some(message) = refusal(waited, &approval) {
-                return self.stopped(message);
+            if let Some(message) = refusal_message(waited, &approval) {
+                return self.refuse_call(message);
             }
         }
     }
 
     /// How the person at the client can be asked, if they may.
-    async fn means(&self) -> Means {
-        let may = self.door.engine.may_elicit(self.caller).await;
-        if may { elicit::means(self.context) } else { Means::None }
+    async fn elicit_support(&self) -> ElicitSupport {
+        let may = self.handler.engine.may_elicit(self.caller).await;
+        if may { elicit::elicit_support(self.context) } else { ElicitSupport::None }
     }
 
     /// What the person said when the client was told to ask them.
-    fn answered(&self, approval: &Approval) -> Option<Answer> {
-        self.answers.as_ref()?.get(approval.id.as_str()).map(elicit::read)
+    fn elicited_answer(&self, approval: &Approval) -> Option<ElicitedAnswer> {
+        self.answers.as_ref()?.get(approval.id.as_str()).map(elicit::parse_elicit_response)
     }
 
-    async fn answer(&self, approval: &Approval, answer: Answer) -> Result<Waited, String> {
+    async fn record_answer(
+        &self,
+        approval: &Approval,
+        answer: ElicitedAnswer,
+    ) -> Result<ApprovalWaitResult, String> {
         let approve = match answer {
-            Answer::Yes => true,
-            Answer::No => false,
-            Answer::Nothing => return Err("the person who was asked gave no answer".to_owned()),
+            ElicitedAnswer::Yes => true,
+            ElicitedAnswer::No => false,
+            ElicitedAnswer::Nothing => {
+                return Err("the person who was asked gave no answer".to_owned());
+            }
         };
         let answered =
-            self.door.engine.answer_by_elicitation(self.caller, &approval.id, approve).await;
+            self.handler.engine.answer_by_elicitation(self.caller, &approval.id, approve).await;
         answered.map_err(|refusal| refusal.message.into_owned())?;
         // What it has come to is read back: someone else may have been faster.
-        let engine = &self.door.engine;
+        let engine = &self.handler.engine;
         let waited = engine.wait_for_approval(self.caller, &approval.id, Duration::ZERO).await;
         waited.map_err(|refusal| refusal.message.into_owned())
     }
@@ -133,35 +153,39 @@ impl Visit<'_> {
         approval: &Approval,
         form: &str,
         deadline: Instant,
-    ) -> Result<Waited, String> {
-        let wait = self.wait(approval, deadline);
+    ) -> Result<ApprovalWaitResult, String> {
+        let wait = self.wait_for_answer(approval, deadline);
         tokio::pin!(wait);
         tokio::select! {
             waited = &mut wait => waited,
-            answer = elicit::ask(self.context, approval, form) => match answer {
-                Answer::Nothing if self.door.has_operator() => wait.await,
-                answer => self.answer(approval, answer).await,
+            answer = elicit::ask_client(self.context, approval, form) => match answer {
+                ElicitedAnswer::Nothing if self.handler.has_operator() => wait.await,
+                answer => self.record_answer(approval, answer).await,
             },
         }
     }
 
     /// Waits for an answer, and says so from time to time.
-    async fn wait(&self, approval: &Approval, deadline: Instant) -> Result<Waited, String> {
-        let mut progress = Progress::wanted(self.context, true);
+    async fn wait_for_answer(
+        &self,
+        approval: &Approval,
+        deadline: Instant,
+    ) -> Result<ApprovalWaitResult, String> {
+        let mut progress = ProgressReporter::from_context(self.context, true);
         loop {
             if let Some(progress) = &mut progress {
                 let id = &approval.id;
                 let message = format!("waiting for a person to approve {id}");
-                progress.say(message).await;
+                progress.send_message(message).await;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let engine = &self.door.engine;
+            let engine = &self.handler.engine;
             let wait = engine.wait_for_approval(self.caller, &approval.id, left.min(REMINDER));
             let waited = tokio::select! {
                 waited = wait => waited.map_err(|refusal| refusal.message.into_owned())?,
                 () = self.context.ct.cancelled() => return Err("the call was cancelled".to_owned()),
             };
-            if waited != Waited::StillPending || left <= REMINDER {
+            if waited != ApprovalWaitResult::StillPending || left <= REMINDER {
                 return Ok(waited);
             }
         }
@@ -169,16 +193,23 @@ impl Visit<'_> {
 }
 
 /// The sentence for a call that may not run after all; none where the gate is to be asked again.
-fn refusal(waited: Result<Waited, String>, approval: &Approval) -> Option<String> {
+fn refusal_message(
+    waited: Result<ApprovalWaitResult, String>,
+    approval: &Approval,
+) -> Option<String> {
     let id = &approval.id;
     match waited {
-        Ok(Waited::Approved | Waited::Spent | Waited::Changed) => None,
-        Ok(Waited::Denied { by, reason }) => {
+        Ok(
+            ApprovalWaitResult::Approved | ApprovalWaitResult::Spent | ApprovalWaitResult::Changed,
+        ) => None,
+        Ok(ApprovalWaitResult::Denied { by, reason }) => {
             let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
             Some(format!("{by} denied this call{why}"))
         }
-        Ok(Waited::Expired) => Some(format!("nobody answered in time whether this may run ({id})")),
-        Ok(Waited::StillPending) => Some(format!(
+        Ok(ApprovalWaitResult::Expired) => {
+            Some(format!("nobody answered in time whether this may run ({id})"))
+        }
+        Ok(ApprovalWaitResult::StillPending) => Some(format!(
             "{}a person has to approve this call first, and nobody has yet: an operator can do so \
              with `cloche approval approve {id}`; then call again with the same arguments",
             why_asked(approval)

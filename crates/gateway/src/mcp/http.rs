@@ -20,51 +20,57 @@ use rmcp::transport::streamable_http_server::{
 use serde_json::Value;
 
 use super::{
-    message::{self, Head, NoMessage},
-    server::{Door, Who},
+    message::{self, InvalidJsonRpc, JsonRpcHead},
+    server::{CallerSource, McpHandler},
 };
-use crate::{auth::Key, body, error::ApiError, origin, router::Doors};
+use crate::{auth::ApiKeyAuth, body, error::ApiError, origin, router::AppState};
 
 const SESSION: &str = "mcp-session-id";
-const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
+const JSON_AND_EVENT_STREAM: HeaderValue =
+    HeaderValue::from_static("application/json, text/event-stream");
 
 /// Everything that is asked of `/mcp`.
-pub(crate) async fn door(State(doors): State<Doors>, request: Request) -> Response {
-    serve(doors, request).await.unwrap_or_else(IntoResponse::into_response)
+pub(crate) async fn handle_mcp_request(
+    State(doors): State<AppState>,
+    request: Request,
+) -> Response {
+    dispatch_mcp_request(doors, request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn serve(doors: Doors, request: Request) -> Result<Response, ApiError> {
+async fn dispatch_mcp_request(doors: AppState, request: Request) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
     origin::check_origin(&parts.headers, &doors.config.mcp.origins)?;
-    let Key(caller) = Key::from_request_parts(&mut parts, &doors).await?;
+    let ApiKeyAuth(caller) = ApiKeyAuth::from_request_parts(&mut parts, &doors).await?;
     // The library writes to the log what it is asked; the key has no business there.
     parts.headers.remove(header::AUTHORIZATION);
     let in_session = parts.headers.contains_key(SESSION);
     if parts.method != Method::POST {
-        return Ok(session(&doors, caller, Request::from_parts(parts, Body::empty())).await);
+        return Ok(
+            handle_in_session(&doors, caller, Request::from_parts(parts, Body::empty())).await
+        );
     }
-    let pool = &doors.engine.memory().bodies;
+    let pool = &doors.engine.memory_budgets().bodies;
     // The memory is held until there is an answer, or a stream of answers.
-    let (bytes, _memory) = body::read_within(&parts, body, &doors.config, pool).await?;
-    let Head { method, id } = match message::read(&bytes) {
+    let (bytes, _memory) = body::read_within_limits(&parts, body, &doors.config, pool).await?;
+    let JsonRpcHead { method, id } = match message::parse_head(&bytes) {
         Ok(head) => head,
-        Err(why) => return Ok((StatusCode::BAD_REQUEST, Json(why.body())).into_response()),
+        Err(why) => return Ok((StatusCode::BAD_REQUEST, Json(why.to_json())).into_response()),
     };
-    accept_what_is_meant(&mut parts.headers);
+    widen_accept_header(&mut parts.headers);
     let begins = method.as_deref() == Some("initialize");
     let request = Request::from_parts(parts, Body::from(bytes.clone()));
     if begins && !in_session {
-        doors.mcp.with_room(&caller.key.id).await?;
+        doors.mcp.manager_with_room(&caller.key.id).await?;
     }
     let answer = match in_session || begins {
-        true => session(&doors, caller, request).await,
-        false => alone(&doors, caller, request).await,
+        true => handle_in_session(&doors, caller, request).await,
+        false => handle_stateless(&doors, caller, request).await,
     };
-    Ok(in_protocol(answer, (bytes, id)).await)
+    Ok(wrap_plain_error(answer, (bytes, id)).await)
 }
 
 /// What the library says in plain text, as the protocol says it: a client reads nothing else.
-async fn in_protocol(answer: Response, (bytes, id): (Bytes, Value)) -> Response {
+async fn wrap_plain_error(answer: Response, (bytes, id): (Bytes, Value)) -> Response {
     let (mut parts, body) = answer.into_parts();
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let plain = kind.is_none_or(|kind| kind.starts_with("text/plain"));
@@ -73,7 +79,8 @@ async fn in_protocol(answer: Response, (bytes, id): (Bytes, Value)) -> Response 
     }
     // A sentence of the library's own.
     let text = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let said = NoMessage::unread(&bytes, id, &String::from_utf8_lossy(&text)).body();
+    let said =
+        InvalidJsonRpc::from_library_error(&bytes, id, &String::from_utf8_lossy(&text)).to_json();
     for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH] {
         parts.headers.remove(name);
     }
@@ -81,36 +88,36 @@ async fn in_protocol(answer: Response, (bytes, id): (Bytes, Value)) -> Response 
 }
 
 /// Whoever takes anything takes both of the types that an answer can have.
-fn accept_what_is_meant(headers: &mut HeaderMap) {
+fn widen_accept_header(headers: &mut HeaderMap) {
     if headers.get(header::ACCEPT).is_none_or(|accept| accept == "*/*") {
-        headers.insert(header::ACCEPT, BOTH);
+        headers.insert(header::ACCEPT, JSON_AND_EVENT_STREAM);
     }
 }
 
-async fn session(doors: &Doors, caller: Caller, request: Request) -> Response {
-    let manager = doors.mcp.of(&caller.key.id);
+async fn handle_in_session(doors: &AppState, caller: Caller, request: Request) -> Response {
+    let manager = doors.mcp.manager_for_key(&caller.key.id);
     let config = StreamableHttpServerConfig::default().with_legacy_session_mode(true);
-    handle(doors, caller, (manager, config), request).await
+    run_mcp_service(doors, caller, (manager, config), request).await
 }
 
-async fn alone(doors: &Doors, caller: Caller, request: Request) -> Response {
+async fn handle_stateless(doors: &AppState, caller: Caller, request: Request) -> Response {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true);
-    handle(doors, caller, (NeverSessionManager::default().into(), config), request).await
+    run_mcp_service(doors, caller, (NeverSessionManager::default().into(), config), request).await
 }
 
-async fn handle<M: SessionManager>(
-    doors: &Doors,
+async fn run_mcp_service<M: SessionManager>(
+    doors: &AppState,
     caller: Caller,
     (manager, config): (std::sync::Arc<M>, StreamableHttpServerConfig),
     mut request: Request,
 ) -> Response {
     request.extensions_mut().insert(caller);
-    let door = Door {
+    let door = McpHandler {
         engine: doors.engine.clone(),
         config: doors.config.mcp.clone(),
-        who: Who::OfRequest,
+        caller_source: CallerSource::PerRequest,
     };
     // Hosts are not checked: a server does not know all its names, and every request has a key.
     let config = config

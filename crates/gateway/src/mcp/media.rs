@@ -1,7 +1,7 @@
 //! What kind of file it is: by its name, and for what a client will draw, by its first bytes.
 
 /// The type that goes with a name.
-fn of_name(name: &str) -> &'static str {
+fn media_type_of_name(name: &str) -> &'static str {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     match extension.as_deref() {
         Some("png") => "image/png",
@@ -20,8 +20,8 @@ fn of_name(name: &str) -> &'static str {
 }
 
 /// Whether only the first bytes can tell.
-pub(super) fn must_be_seen(name: &str) -> bool {
-    is_image(of_name(name))
+pub(super) fn needs_content(name: &str) -> bool {
+    is_image(media_type_of_name(name))
 }
 
 /// Whether a client would draw it.
@@ -30,19 +30,19 @@ pub(super) fn is_image(kind: &str) -> bool {
 }
 
 /// How much of the beginning of a file shows what it is.
-pub(super) const BEGINNING: u64 = 4096;
+pub(super) const SNIFF_BYTES: u64 = 4096;
 
 /// The type of a file by its name and its beginning. What is called an image and is none is called by
 /// what it is: a model's provider refuses a whole conversation for an image that is none.
-pub(super) fn of(name: &str, beginning: &[u8]) -> &'static str {
-    match of_name(name) {
-        kind if is_image(kind) => image(beginning).unwrap_or_else(|| plain(beginning)),
+pub(super) fn detect_media_type(name: &str, beginning: &[u8]) -> &'static str {
+    match media_type_of_name(name) {
+        kind if is_image(kind) => detect_image(beginning).unwrap_or_else(|| detect_text(beginning)),
         kind => kind,
     }
 }
 
 /// The kind of image that these are the first bytes of.
-fn image(bytes: &[u8]) -> Option<&'static str> {
+fn detect_image(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
         [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
@@ -55,7 +55,7 @@ fn image(bytes: &[u8]) -> Option<&'static str> {
 
 /// A drawing begins with its element, or with what may stand before one.
 fn is_svg(bytes: &[u8]) -> bool {
-    let beginning = &bytes[..bytes.len().min(usize::try_from(BEGINNING).unwrap_or(usize::MAX))];
+    let beginning = &bytes[..bytes.len().min(usize::try_from(SNIFF_BYTES).unwrap_or(usize::MAX))];
     let text = String::from_utf8_lossy(beginning);
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let element = |text: &str| {
@@ -66,7 +66,7 @@ fn is_svg(bytes: &[u8]) -> bool {
     element(text) || before && text.match_indices("<svg").any(|(at, _)| element(&text[at..]))
 }
 
-fn plain(bytes: &[u8]) -> &'static str {
+fn detect_text(bytes: &[u8]) -> &'static str {
     match std::str::from_utf8(bytes) {
         Ok(_) => "text/plain",
         Err(_) => "application/octet-stream",
@@ -80,17 +80,17 @@ mod tests {
     #[test]
     fn an_image_is_one_by_name_and_by_content() {
         let png = b"\x89PNG\r\n\x1a\nrest";
-        assert_eq!(of("a/plot.PNG", png), "image/png");
-        assert_eq!(of("plot.jpg", png), "image/png");
-        assert_eq!(of("png", png), "application/octet-stream");
-        assert_eq!(of("fake.png", b"<html>"), "text/plain");
-        assert_eq!(of("fake.webp", b"RIFF\xff"), "application/octet-stream");
+        assert_eq!(detect_media_type("a/plot.PNG", png), "image/png");
+        assert_eq!(detect_media_type("plot.jpg", png), "image/png");
+        assert_eq!(detect_media_type("png", png), "application/octet-stream");
+        assert_eq!(detect_media_type("fake.png", b"<html>"), "text/plain");
+        assert_eq!(detect_media_type("fake.webp", b"RIFF\xff"), "application/octet-stream");
         assert_eq!(
-            of("a.svg", b"\xef\xbb\xbf <?xml version='1.0'?><!-- a --><svg\nx=''/>"),
+            detect_media_type("a.svg", b"\xef\xbb\xbf <?xml version='1.0'?><!-- a --><svg\nx=''/>"),
             "image/svg+xml"
         );
-        assert_eq!(of("a.svg", b"<svg>"), "image/svg+xml");
-        assert_eq!(of("a.svg", b"an <svg> is no drawing"), "text/plain");
-        assert_eq!(of("a.csv", b"<svg>"), "text/csv");
+        assert_eq!(detect_media_type("a.svg", b"<svg>"), "image/svg+xml");
+        assert_eq!(detect_media_type("a.svg", b"an <svg> is no drawing"), "text/plain");
+        assert_eq!(detect_media_type("a.csv", b"<svg>"), "text/csv");
     }
 }

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use crate::body;
 
 /// The body is not JSON.
-const PARSE: i32 = -32700;
+const PARSE_ERROR: i32 = -32700;
 /// It is JSON, and no message.
-const INVALID: i32 = -32600;
+const INVALID_REQUEST: i32 = -32600;
 /// It is a message, and what goes with it is not as it must be.
-const PARAMS: i32 = -32602;
+const INVALID_PARAMS: i32 = -32602;
 
 /// What has to be known of a message to send it the right way.
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct JsonRpcEnvelope<'a> {
     #[serde(borrow)]
     jsonrpc: Option<Cow<'a, str>>,
     /// Null is there, too.
@@ -31,29 +31,29 @@ struct Envelope<'a> {
 
 /// What is no message, as its sender is told.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoMessage {
+pub(super) struct InvalidJsonRpc {
     pub(super) code: i32,
     /// The sender's, where there is one that can be used.
     id: Value,
     message: String,
 }
 
-impl NoMessage {
-    pub(super) fn invalid(message: impl Into<String>, id: Value) -> Self {
-        Self { code: INVALID, id, message: message.into() }
+impl InvalidJsonRpc {
+    pub(super) fn invalid_request(message: impl Into<String>, id: Value) -> Self {
+        Self { code: INVALID_REQUEST, id, message: message.into() }
     }
 
     /// A message with this id that the library could not read, for the reason it gives.
-    pub(super) fn unread(bytes: &[u8], id: Value, why: &str) -> Self {
+    pub(super) fn from_library_error(bytes: &[u8], id: Value, why: &str) -> Self {
         let message: Value = serde_json::from_slice(bytes).unwrap_or_default();
         match message["params"] {
-            Value::Null | Value::Object(_) => Self::invalid(why, id),
-            _ => Self { code: PARAMS, id, message: "params must be an object".to_owned() },
+            Value::Null | Value::Object(_) => Self::invalid_request(why, id),
+            _ => Self { code: INVALID_PARAMS, id, message: "params must be an object".to_owned() },
         }
     }
 
     /// The answer.
-    pub(super) fn body(&self) -> Value {
+    pub(super) fn to_json(&self) -> Value {
         let error = json!({"code": self.code, "message": self.message});
         json!({"jsonrpc": "2.0", "id": self.id, "error": error})
     }
@@ -65,34 +65,34 @@ fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Erro
 
 /// The parts of a message that decide where it goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct JsonRpcHead {
     pub(super) method: Option<String>,
     /// Null where it has none.
     pub(super) id: Value,
 }
 
 /// Reads the head of a message.
-pub(super) fn read(bytes: &[u8]) -> Result<Head, NoMessage> {
-    let parse = |message: String| NoMessage { code: PARSE, id: Value::Null, message };
-    match body::shape(bytes) {
+pub(super) fn parse_head(bytes: &[u8]) -> Result<JsonRpcHead, InvalidJsonRpc> {
+    let parse = |message: String| InvalidJsonRpc { code: PARSE_ERROR, id: Value::Null, message };
+    match body::measure_shape(bytes) {
         body::BodyShape::Fine => {}
         body::BodyShape::Deep => return Err(parse("the message is nested too deeply".to_owned())),
         body::BodyShape::Crowded => {
             return Err(parse("the message has too many values".to_owned()));
         }
     }
-    let invalid = |message: &str, id| Err(NoMessage::invalid(message, id));
+    let invalid = |message: &str, id| Err(InvalidJsonRpc::invalid_request(message, id));
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return invalid("send messages one by one, not as a list", Value::Null);
     }
-    let envelope: Envelope<'_> = match serde_json::from_slice(bytes) {
+    let envelope: JsonRpcEnvelope<'_> = match serde_json::from_slice(bytes) {
         Ok(envelope) => envelope,
         Err(error) if error.is_data() => {
             return invalid(&format!("this is no JSON-RPC message: {error}"), Value::Null);
         }
         Err(error) => return Err(parse(format!("this is not JSON: {error}"))),
     };
-    let Envelope { jsonrpc, id: given, method, result, error } = envelope;
+    let JsonRpcEnvelope { jsonrpc, id: given, method, result, error } = envelope;
     let usable = given.as_ref().is_some_and(|id| id.is_string() || id.is_i64());
     let id = given.clone().filter(|_| usable).unwrap_or_default();
     if jsonrpc.is_none_or(|version| version != "2.0") {
@@ -102,15 +102,17 @@ pub(super) fn read(bytes: &[u8]) -> Result<Head, NoMessage> {
         Some(_) if given.is_some() && !usable => {
             invalid("id must be a string or a whole number", Value::Null)
         }
-        Some(method) => Ok(Head { method: Some(method.into_owned()), id }),
+        Some(method) => Ok(JsonRpcHead { method: Some(method.into_owned()), id }),
         // Who could not read an id answers with none.
-        None if error.is_some() || (result.is_some() && usable) => Ok(Head { method: None, id }),
+        None if error.is_some() || (result.is_some() && usable) => {
+            Ok(JsonRpcHead { method: None, id })
+        }
         None => invalid("this is neither a request nor an answer: there is no method", id),
     }
 }
 
 /// Whether a request of this name is one of the protocol's that this server answers.
-pub(super) fn is_known(method: &str) -> bool {
+pub(super) fn is_known_method(method: &str) -> bool {
     matches!(
         method,
         "server/discover"
@@ -131,21 +133,33 @@ mod tests {
     #[test]
     fn what_is_no_message_is_told_why() {
         for (text, code, id) in [
-            ("{bad", PARSE, json!(null)),
-            ("", PARSE, json!(null)),
-            ("null", INVALID, json!(null)),
-            ("[]", INVALID, json!(null)),
-            ("{\"a\": 1}", INVALID, json!(null)),
-            ("{\"jsonrpc\": 2, \"id\": 1, \"method\": \"ping\"}", INVALID, json!(null)),
-            ("{\"jsonrpc\": \"1.0\", \"id\": 1, \"method\": \"ping\"}", INVALID, json!(1)),
-            ("{\"jsonrpc\": \"2.0\", \"id\": null, \"method\": \"ping\"}", INVALID, json!(null)),
-            ("{\"jsonrpc\": \"2.0\", \"id\": 1.5, \"method\": \"ping\"}", INVALID, json!(null)),
-            ("{\"jsonrpc\": \"2.0\", \"id\": [1], \"method\": \"ping\"}", INVALID, json!(null)),
-            ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": 5}", INVALID, json!(null)),
-            ("{\"jsonrpc\": \"2.0\", \"id\": \"a\"}", INVALID, json!("a")),
+            ("{bad", PARSE_ERROR, json!(null)),
+            ("", PARSE_ERROR, json!(null)),
+            ("null", INVALID_REQUEST, json!(null)),
+            ("[]", INVALID_REQUEST, json!(null)),
+            ("{\"a\": 1}", INVALID_REQUEST, json!(null)),
+            ("{\"jsonrpc\": 2, \"id\": 1, \"method\": \"ping\"}", INVALID_REQUEST, json!(null)),
+            ("{\"jsonrpc\": \"1.0\", \"id\": 1, \"method\": \"ping\"}", INVALID_REQUEST, json!(1)),
+            (
+                "{\"jsonrpc\": \"2.0\", \"id\": null, \"method\": \"ping\"}",
+                INVALID_REQUEST,
+                json!(null),
+            ),
+            (
+                "{\"jsonrpc\": \"2.0\", \"id\": 1.5, \"method\": \"ping\"}",
+                INVALID_REQUEST,
+                json!(null),
+            ),
+            (
+                "{\"jsonrpc\": \"2.0\", \"id\": [1], \"method\": \"ping\"}",
+                INVALID_REQUEST,
+                json!(null),
+            ),
+            ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": 5}", INVALID_REQUEST, json!(null)),
+            ("{\"jsonrpc\": \"2.0\", \"id\": \"a\"}", INVALID_REQUEST, json!("a")),
         ] {
-            let why = read(text.as_bytes()).unwrap_err();
-            assert_eq!((why.code, &why.body()["id"]), (code, &id), "{text}: {why:?}");
+            let why = parse_head(text.as_bytes()).unwrap_err();
+            assert_eq!((why.code, &why.to_json()["id"]), (code, &id), "{text}: {why:?}");
         }
     }
 
@@ -157,8 +171,8 @@ mod tests {
             ("{\"jsonrpc\": \"2.0\", \"id\": \"a\", \"result\": {}}", None, json!("a")),
             ("{\"jsonrpc\": \"2.0\", \"id\": null, \"error\": {}}", None, json!(null)),
         ] {
-            let head = Head { method: method.map(ToOwned::to_owned), id };
-            assert_eq!(read(text.as_bytes()), Ok(head), "{text}");
+            let head = JsonRpcHead { method: method.map(ToOwned::to_owned), id };
+            assert_eq!(parse_head(text.as_bytes()), Ok(head), "{text}");
         }
     }
 }

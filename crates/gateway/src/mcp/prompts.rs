@@ -13,14 +13,14 @@ const TASK: &str = "task";
 const DESCRIPTION: &str = "Work something out by writing and running code";
 
 /// The prompts there are.
-pub(super) fn all() -> Vec<Prompt> {
+pub(super) fn list_prompts() -> Vec<Prompt> {
     let task =
         PromptArgument::new(TASK).with_description("What is to be worked out.").with_required(true);
     vec![Prompt::new(NAME, Some(DESCRIPTION), Some(vec![task]))]
 }
 
 /// A prompt with its arguments filled in.
-pub(super) fn get(request: &GetPromptRequestParams) -> Result<GetPromptResult, ErrorData> {
+pub(super) fn fill_prompt(request: &GetPromptRequestParams) -> Result<GetPromptResult, ErrorData> {
     if request.name != NAME {
         let shown: String = request.name.chars().take(64).collect();
         return Err(ErrorData::invalid_params(format!("there is no prompt {shown:?}"), None));

@@ -2,13 +2,13 @@
 //! and what was left out.
 
 use cloche_engine::Refusal;
-use cloche_model::{ErrorCode, Execution, Status, TraceId};
+use cloche_model::{ErrorCode, Execution, ExecutionStatus, TraceId};
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 
 use super::{
-    arguments::Unusable,
-    inert::{Shown, Stream, shown},
+    arguments::ToolArgumentsError,
+    shown_output::{ShownOutput, StreamExcerpt, show_output},
 };
 
 /// The key under which a result names the execution it is of.
@@ -17,14 +17,14 @@ const TRACE_ID: &str = "cloche/trace_id";
 /// The fields of the contract's output schema; those after them are there only when they say
 /// something.
 #[derive(Debug, Default, Serialize)]
-struct Output {
+struct ExecuteCodeOutput {
     stdout: String,
     stderr: String,
     exit_code: i32,
     status: &'static str,
     duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Problem>,
+    error: Option<ExecuteCodeError>,
     #[serde(skip_serializing_if = "is_zero")]
     stdout_left_out_bytes: u64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -33,7 +33,7 @@ struct Output {
 
 /// One of the contract's error names, and a sentence.
 #[derive(Debug, Serialize)]
-struct Problem {
+struct ExecuteCodeError {
     code: &'static str,
     message: String,
     /// The name that the REST API has for it, where it was refused.
@@ -41,7 +41,7 @@ struct Problem {
     reason: Option<&'static str>,
 }
 
-impl Problem {
+impl ExecuteCodeError {
     fn new(code: &'static str, message: impl Into<String>) -> Option<Self> {
         Some(Self { code, message: message.into(), reason: None })
     }
@@ -53,28 +53,32 @@ fn is_zero(number: &u64) -> bool {
 }
 
 /// An execution that is over.
-pub(super) fn of(execution: &Execution, limit: usize, inert: bool) -> CallToolResult {
+pub(super) fn from_execution(execution: &Execution, limit: usize, inert: bool) -> CallToolResult {
     let end = execution.end.clone().unwrap_or_default();
-    let stdout = Stream { head: &end.stdout, dropped: end.stdout_dropped, tail: &end.stdout_tail };
-    let stderr = Stream { head: &end.stderr, dropped: end.stderr_dropped, tail: &end.stderr_tail };
-    let Shown { text: stdout, left_out: stdout_left_out_bytes } = shown(stdout, limit, inert);
-    let Shown { text: stderr, left_out: stderr_left_out_bytes } = shown(stderr, limit, inert);
+    let stdout =
+        StreamExcerpt { head: &end.stdout, dropped: end.stdout_dropped, tail: &end.stdout_tail };
+    let stderr =
+        StreamExcerpt { head: &end.stderr, dropped: end.stderr_dropped, tail: &end.stderr_tail };
+    let ShownOutput { text: stdout, left_out: stdout_left_out_bytes } =
+        show_output(stdout, limit, inert);
+    let ShownOutput { text: stderr, left_out: stderr_left_out_bytes } =
+        show_output(stderr, limit, inert);
     let message = end.error;
     let (status, error) = match (execution.status, message) {
-        (Status::Success, _) => ("completed", None),
-        (Status::Timeout, message) => {
-            ("timeout", Problem::new("EXECUTION_TIMEOUT", message.unwrap_or_default()))
+        (ExecutionStatus::Success, _) => ("completed", None),
+        (ExecutionStatus::Timeout, message) => {
+            ("timeout", ExecuteCodeError::new("EXECUTION_TIMEOUT", message.unwrap_or_default()))
         }
-        (Status::Failed | Status::Blocked, Some(message)) => {
-            ("error_setup", Problem::new("SANDBOX_SETUP_FAILED", message))
+        (ExecutionStatus::Failed | ExecutionStatus::Blocked, Some(message)) => {
+            ("error_setup", ExecuteCodeError::new("SANDBOX_SETUP_FAILED", message))
         }
-        (_, Some(message)) => ("error_runtime", Problem::new("RUNTIME_ERROR", message)),
+        (_, Some(message)) => ("error_runtime", ExecuteCodeError::new("RUNTIME_ERROR", message)),
         (_, None) => {
             let message = format!("the code exited with {}", end.exit_code);
-            ("error_runtime", Problem::new("RUNTIME_ERROR", message))
+            ("error_runtime", ExecuteCodeError::new("RUNTIME_ERROR", message))
         }
     };
-    let output = Output {
+    let output = ExecuteCodeOutput {
         stdout,
         stderr,
         exit_code: end.exit_code,
@@ -84,14 +88,16 @@ pub(super) fn of(execution: &Execution, limit: usize, inert: bool) -> CallToolRe
         stdout_left_out_bytes,
         stderr_left_out_bytes,
     };
-    finish(&output, Some(&execution.start.trace_id))
+    to_tool_result(&output, Some(&execution.start.trace_id))
 }
 
 /// Arguments that say nothing that could be run.
-pub(super) fn unusable(unusable: Unusable) -> CallToolResult {
+pub(super) fn from_arguments_error(unusable: ToolArgumentsError) -> CallToolResult {
     let error = match unusable {
-        Unusable::Language(message) => Problem::new("UNSUPPORTED_LANGUAGE", message),
-        Unusable::Other(message) => Some(Problem {
+        ToolArgumentsError::Language(message) => {
+            ExecuteCodeError::new("UNSUPPORTED_LANGUAGE", message)
+        }
+        ToolArgumentsError::Other(message) => Some(ExecuteCodeError {
             code: "SANDBOX_SETUP_FAILED",
             message,
             reason: Some(ErrorCode::Validation.name()),
@@ -101,8 +107,8 @@ pub(super) fn unusable(unusable: Unusable) -> CallToolResult {
 }
 
 /// A refusal of the engine.
-pub(super) fn refused(refusal: &Refusal) -> CallToolResult {
-    let error = Problem {
+pub(super) fn from_refusal(refusal: &Refusal) -> CallToolResult {
+    let error = ExecuteCodeError {
         code: "SANDBOX_SETUP_FAILED",
         message: refusal.message.to_string(),
         reason: Some(refusal.code.name()),
@@ -113,16 +119,21 @@ pub(super) fn refused(refusal: &Refusal) -> CallToolResult {
 /// A call that the gate stopped.
 pub(super) fn not_allowed(code: ErrorCode, message: String) -> CallToolResult {
     let reason = Some(code.name());
-    setup_failed(Some(Problem { code: "SANDBOX_SETUP_FAILED", message, reason }), None)
+    setup_failed(Some(ExecuteCodeError { code: "SANDBOX_SETUP_FAILED", message, reason }), None)
 }
 
-fn setup_failed(error: Option<Problem>, trace_id: Option<&TraceId>) -> CallToolResult {
-    let output = Output { exit_code: -1, status: "error_setup", error, ..Output::default() };
-    finish(&output, trace_id)
+fn setup_failed(error: Option<ExecuteCodeError>, trace_id: Option<&TraceId>) -> CallToolResult {
+    let output = ExecuteCodeOutput {
+        exit_code: -1,
+        status: "error_setup",
+        error,
+        ..ExecuteCodeOutput::default()
+    };
+    to_tool_result(&output, trace_id)
 }
 
 /// The same twice: as structure, and as text for clients that know nothing else.
-fn finish(output: &Output, trace_id: Option<&TraceId>) -> CallToolResult {
+fn to_tool_result(output: &ExecuteCodeOutput, trace_id: Option<&TraceId>) -> CallToolResult {
     // Strings and numbers can always be written.
     let value = serde_json::to_value(output).unwrap_or_default();
     let mut content = vec![ContentBlock::text(value.to_string())];
@@ -148,12 +159,12 @@ fn finish(output: &Output, trace_id: Option<&TraceId>) -> CallToolResult {
 }
 
 /// The result of a tool that is not for running code: a sentence about what went wrong.
-pub(super) fn failed(message: impl Into<String>) -> CallToolResult {
+pub(super) fn tool_error(message: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
 /// How a call ended, for counting.
-pub(super) fn status(answer: &CallToolResponse) -> &'static str {
+pub(super) fn status_label(answer: &CallToolResponse) -> &'static str {
     let CallToolResponse::Complete(result) = answer else { return "asked" };
     let said = result.structured_content.as_ref().and_then(|output| output["status"].as_str());
     match said {

@@ -2,7 +2,7 @@
 
 use axum::http::request::Parts;
 use cloche_engine::{Caller, Engine, Refusal};
-use cloche_model::{ErrorCode, Tool as GatedTool};
+use cloche_model::{AgentTool as GatedTool, ErrorCode};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -16,24 +16,24 @@ use rmcp::{
 };
 use serde_json::json;
 
-use super::{addresses, files, gate, message, prompts, result, run, tools, write};
+use super::{execute_code, files, gate, message, prompts, resource_uri, result, tools, write_file};
 use crate::McpConfig;
 
 /// Who is asking.
 #[derive(Clone)]
-pub(super) enum Who {
+pub(super) enum CallerSource {
     /// Each request was let in by its own key.
-    OfRequest,
+    PerRequest,
     /// Everyone at this end of a pipe. There is no operator behind it.
-    Always(Caller),
+    Fixed(Caller),
 }
 
 /// The server of one connection or request.
 #[derive(Clone)]
-pub(super) struct Door {
+pub(super) struct McpHandler {
     pub(super) engine: Engine,
     pub(super) config: McpConfig,
-    pub(super) who: Who,
+    pub(super) caller_source: CallerSource,
 }
 
 const INSTRUCTIONS: &str = "Runs code in a sandbox without network access. Use execute_code; pass \
@@ -44,14 +44,14 @@ const INSTRUCTIONS_WITHOUT_HOMES: &str = "Runs code in a sandbox without network
 pub(super) const NOTHING_KEPT: &str =
     "the executors of this server keep nothing between calls, so there are no threads and no files";
 
-impl Door {
+impl McpHandler {
     /// Whether anybody but the person at the client could approve a call.
     pub(super) fn has_operator(&self) -> bool {
-        matches!(self.who, Who::OfRequest)
+        matches!(self.caller_source, CallerSource::PerRequest)
     }
 
     /// A call of one of the tools for files.
-    async fn call_for_files(
+    async fn call_file_tool(
         &self,
         caller: &Caller,
         tool: &'static str,
@@ -62,12 +62,14 @@ impl Door {
             return closed.into();
         }
         if !self.engine.keeps_homes() {
-            return result::failed(NOTHING_KEPT).into();
+            return result::tool_error(NOTHING_KEPT).into();
         }
         if tool == tools::WRITE {
-            return write::write_file(self, caller, request, context).await;
+            return write_file::write_file(self, caller, request, context).await;
         }
-        files::call(self, caller, tool, request.arguments.unwrap_or_default()).await.into()
+        files::call_file_tool(self, caller, tool, request.arguments.unwrap_or_default())
+            .await
+            .into()
     }
 
     /// Refuses what is not for this caller's agents: with the gate closed, nothing behind it is shown.
@@ -79,10 +81,10 @@ impl Door {
     }
 
     /// Who asks this; a request that nobody let in is not answered.
-    fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
-        let known = match &self.who {
-            Who::Always(caller) => Some(caller.clone()),
-            Who::OfRequest => {
+    fn identify_caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
+        let known = match &self.caller_source {
+            CallerSource::Fixed(caller) => Some(caller.clone()),
+            CallerSource::PerRequest => {
                 let parts = context.extensions.get::<Parts>();
                 parts.and_then(|parts| parts.extensions.get::<Caller>().cloned())
             }
@@ -92,8 +94,8 @@ impl Door {
 }
 
 /// A file that cannot be had, as the protocol says it.
-fn unread(refusal: &Refusal) -> ErrorData {
-    crate::error::log_if_ours(refusal);
+fn to_resource_error(refusal: &Refusal) -> ErrorData {
+    crate::error::log_server_fault(refusal);
     let message = refusal.message.to_string();
     match refusal.code {
         ErrorCode::NotFound => ErrorData::resource_not_found(message, None),
@@ -102,7 +104,7 @@ fn unread(refusal: &Refusal) -> ErrorData {
     }
 }
 
-impl ServerHandler for Door {
+impl ServerHandler for McpHandler {
     fn get_info(&self) -> ServerConfig {
         let (capabilities, instructions) = if self.engine.keeps_homes() {
             let all = ServerCapabilities::builder().enable_tools().enable_prompts();
@@ -117,8 +119,8 @@ impl ServerHandler for Door {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let name = tools::named(name)?;
-        tools::all(self.engine.keeps_homes()).into_iter().find(|tool| tool.name == name)
+        let name = tools::canonical_name(name)?;
+        tools::list_tools(self.engine.keeps_homes()).into_iter().find(|tool| tool.name == name)
     }
 
     async fn list_prompts(
@@ -126,9 +128,10 @@ impl ServerHandler for Door {
         _page: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        let caller = self.caller(&context)?;
+        let caller = self.identify_caller(&context)?;
         // They are about the tool.
-        let list = if gate::is_open(self, &caller).await { prompts::all() } else { Vec::new() };
+        let list =
+            if gate::is_open(self, &caller).await { prompts::list_prompts() } else { Vec::new() };
         Ok(ListPromptsResult::with_all_items(list))
     }
 
@@ -137,9 +140,9 @@ impl ServerHandler for Door {
         request: GetPromptRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<GetPromptResponse, ErrorData> {
-        let caller = self.caller(&context)?;
+        let caller = self.identify_caller(&context)?;
         self.check_open(&caller).await?;
-        prompts::get(&request).map(Into::into)
+        prompts::fill_prompt(&request).map(Into::into)
     }
 
     // The library would answer this with an empty list, as if there could be some.
@@ -158,7 +161,7 @@ impl ServerHandler for Door {
         _context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         let CustomRequest { method, .. } = request;
-        if message::is_known(&method) {
+        if message::is_known_method(&method) {
             let message = format!("the params are not what {method} takes");
             return Err(ErrorData::invalid_params(message, None));
         }
@@ -172,10 +175,10 @@ impl ServerHandler for Door {
         _page: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let caller = self.caller(&context)?;
+        let caller = self.identify_caller(&context)?;
         // What is not to be used is not to be seen.
         let open = gate::is_open(self, &caller).await;
-        let list = if open { tools::all(self.engine.keeps_homes()) } else { Vec::new() };
+        let list = if open { tools::list_tools(self.engine.keeps_homes()) } else { Vec::new() };
         Ok(ListToolsResult::with_all_items(list))
     }
 
@@ -184,10 +187,12 @@ impl ServerHandler for Door {
         _page: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let caller = self.caller(&context)?;
+        let caller = self.identify_caller(&context)?;
         let shown = self.engine.keeps_homes() && gate::is_open(self, &caller).await;
         let recent = match shown {
-            true => files::recent(self, &caller).await.map_err(|refusal| unread(&refusal))?,
+            true => files::list_recent_resources(self, &caller)
+                .await
+                .map_err(|refusal| to_resource_error(&refusal))?,
             false => Vec::new(),
         };
         Ok(ListResourcesResult::with_all_items(recent))
@@ -198,12 +203,15 @@ impl ServerHandler for Door {
         _page: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let caller = self.caller(&context)?;
+        let caller = self.identify_caller(&context)?;
         let mut templates = Vec::new();
         if self.engine.keeps_homes() && gate::is_open(self, &caller).await {
             let wrote = "a file that an execution wrote";
-            templates.push(ResourceTemplate::new(addresses::OF_EXECUTION, wrote));
-            templates.push(ResourceTemplate::new(addresses::OF_THREAD, "a file of a thread"));
+            templates.push(ResourceTemplate::new(resource_uri::EXECUTION_FILE_TEMPLATE, wrote));
+            templates.push(ResourceTemplate::new(
+                resource_uri::THREAD_FILE_TEMPLATE,
+                "a file of a thread",
+            ));
         }
         Ok(ListResourceTemplatesResult::with_all_items(templates))
     }
@@ -213,12 +221,12 @@ impl ServerHandler for Door {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let caller = self.caller(&context)?;
+        let caller = self.identify_caller(&context)?;
         self.check_open(&caller).await?;
-        let read = files::resource(self, &caller, &request.uri).await;
+        let read = files::read_resource(self, &caller, &request.uri).await;
         let contents = read.map_err(|refusal| ErrorData {
             data: Some(json!({"uri": request.uri})),
-            ..unread(&refusal)
+            ..to_resource_error(&refusal)
         })?;
         Ok(ReadResourceResult::new(vec![contents]).into())
     }
@@ -228,16 +236,18 @@ impl ServerHandler for Door {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let caller = self.caller(&context)?;
-        let Some(tool) = tools::named(&request.name) else {
+        let caller = self.identify_caller(&context)?;
+        let Some(tool) = tools::canonical_name(&request.name) else {
             let shown: String = request.name.chars().take(64).collect();
             return Err(ErrorData::invalid_params(format!("there is no tool {shown:?}"), None));
         };
         let answer = match tool {
-            tools::EXECUTE => run::execute(self, &caller, request, &context).await,
-            tool => self.call_for_files(&caller, tool, request, &context).await,
+            tools::EXECUTE => {
+                execute_code::call_execute_code(self, &caller, request, &context).await
+            }
+            tool => self.call_file_tool(&caller, tool, request, &context).await,
         };
-        self.engine.agent_metrics().tool_called(tool, result::status(&answer));
+        self.engine.agent_metrics().tool_called(tool, result::status_label(&answer));
         Ok(answer)
     }
 }

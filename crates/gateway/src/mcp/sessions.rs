@@ -15,29 +15,29 @@ const MOST: usize = 256;
 
 /// The sessions of every key.
 #[derive(Clone, Default)]
-pub(crate) struct Sessions {
+pub(crate) struct McpSessions {
     by_key: Arc<Mutex<HashMap<KeyId, Arc<LocalSessionManager>>>>,
     /// Ends every stream that is still open.
     pub(crate) closing: CancellationToken,
 }
 
-impl Sessions {
+impl McpSessions {
     pub(crate) fn new(closing: CancellationToken) -> Self {
         Self { closing, ..Self::default() }
     }
 
     /// The sessions of one key.
-    pub(super) fn of(&self, key: &KeyId) -> Arc<LocalSessionManager> {
+    pub(super) fn manager_for_key(&self, key: &KeyId) -> Arc<LocalSessionManager> {
         Arc::clone(self.by_key.lock().entry(key.clone()).or_default())
     }
 
     /// The same, with room for one more.
-    pub(super) async fn with_room(
+    pub(super) async fn manager_with_room(
         &self,
         key: &KeyId,
     ) -> Result<Arc<LocalSessionManager>, ApiError> {
         self.forget_idle(key);
-        let own = self.of(key);
+        let own = self.manager_for_key(key);
         if own.sessions.read().await.len() >= MOST {
             let message = format!("this key has {MOST} MCP sessions; end one, or wait");
             return Err(cloche_engine::Refusal::new(ErrorCode::RateLimited, message).into());

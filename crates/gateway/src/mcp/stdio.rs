@@ -5,8 +5,8 @@ use rmcp::ServiceExt;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    pipe::Pipe,
-    server::{Door, Who},
+    line_transport::LineTransport,
+    server::{CallerSource, McpHandler},
 };
 use crate::McpConfig;
 
@@ -31,8 +31,8 @@ pub async fn serve_mcp(
     config: McpConfig,
     pipe: (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static),
 ) -> Result<(), McpError> {
-    let door = Door { engine, config, who: Who::Always(caller) };
-    let service = match door.serve(Pipe::new(pipe.0, pipe.1)).await {
+    let door = McpHandler { engine, config, caller_source: CallerSource::Fixed(caller) };
+    let service = match door.serve(LineTransport::new(pipe.0, pipe.1)).await {
         Ok(service) => service,
         // A client that leaves before it begins has done nothing wrong.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

@@ -18,7 +18,7 @@ pub(super) const READ: &str = "read_file";
 pub(super) const WRITE: &str = "write_file";
 
 /// The tool that a name means. The contract writes the first one with either of two prefixes.
-pub(super) fn named(name: &str) -> Option<&'static str> {
+pub(super) fn canonical_name(name: &str) -> Option<&'static str> {
     let short =
         name.strip_prefix("sandbox.").or_else(|| name.strip_prefix("code_execution_sandbox."));
     match (short, name) {
@@ -31,31 +31,32 @@ pub(super) fn named(name: &str) -> Option<&'static str> {
 }
 
 /// The tool that runs code; without homes that are kept, there is no thread to name.
-fn execute(keeps_homes: bool) -> Tool {
+fn execute_tool(keeps_homes: bool) -> Tool {
     let annotations = ToolAnnotations::with_title("Execute code")
         .read_only(false)
         .destructive(false)
         .idempotent(false)
         .open_world(false);
-    let (mut input, description) = (input(), [WHAT, HOMES].concat());
-    let description = if keeps_homes { description } else { [WHAT, NO_HOMES].concat() };
+    let (mut input, description) = (execute_input_schema(), [EXECUTE_DESCRIPTION, HOMES].concat());
+    let description =
+        if keeps_homes { description } else { [EXECUTE_DESCRIPTION, NO_HOMES].concat() };
     if !keeps_homes && let Some(properties) = input["properties"].as_object_mut() {
         properties.remove("thread_id");
     }
-    Tool::new(EXECUTE, description, object(input))
+    Tool::new(EXECUTE, description, to_json_object(input))
         .with_title("Execute code")
-        .with_raw_output_schema(object(output()))
+        .with_raw_output_schema(to_json_object(execute_output_schema()))
         .with_annotations(annotations)
 }
 
-const WHAT: &str = "Runs a program in an isolated sandbox and returns what it printed, its exit code \
+const EXECUTE_DESCRIPTION: &str = "Runs a program in an isolated sandbox and returns what it printed, its exit code \
     and how it ended. There is no network. ";
 const HOMES: &str = "Each call starts with an empty home, unless thread_id names one that is kept. \
     Images that the program writes to its home come back with the result.";
 const NO_HOMES: &str = "Each call starts with an empty home, and nothing is kept.";
 
 /// The contract's four parameters, as it has them, and ours after them.
-fn input() -> Value {
+fn execute_input_schema() -> Value {
     json!({
         "type": "object",
         "properties": {
@@ -107,7 +108,7 @@ fn input() -> Value {
 }
 
 /// Exactly the contract's.
-fn output() -> Value {
+fn execute_output_schema() -> Value {
     json!({
         "type": "object",
         "properties": {
@@ -125,26 +126,30 @@ fn output() -> Value {
 }
 
 /// Every tool that there can be: without homes that are kept, only the one.
-pub(super) fn all(keeps_homes: bool) -> Vec<Tool> {
+pub(super) fn list_tools(keeps_homes: bool) -> Vec<Tool> {
     if !keeps_homes {
-        return vec![execute(false)];
+        return vec![execute_tool(false)];
     }
     let reads = |title| ToolAnnotations::with_title(title).read_only(true).open_world(false);
     let writes = ToolAnnotations::with_title("Write a file").read_only(false).destructive(true);
     vec![
-        execute(true),
-        Tool::new(LIST, "Lists the files of a thread's home.", object(of_thread(json!({}), &[])))
-            .with_annotations(reads("List files")),
+        execute_tool(true),
+        Tool::new(
+            LIST,
+            "Lists the files of a thread's home.",
+            to_json_object(thread_file_schema(json!({}), &[])),
+        )
+        .with_annotations(reads("List files")),
         Tool::new(
             READ,
             "Reads a file of a thread's home: text as text, an image as an image.",
-            object(of_thread(json!({}), &["path"])),
+            to_json_object(thread_file_schema(json!({}), &["path"])),
         )
         .with_annotations(reads("Read a file")),
         Tool::new(
             WRITE,
             "Writes a file into a thread's home. The thread begins with it, if there is none yet.",
-            object(of_thread(
+            to_json_object(thread_file_schema(
                 json!({
                     "content": {"type": "string", "description": "Its text."},
                     "content_base64": {
@@ -160,7 +165,7 @@ pub(super) fn all(keeps_homes: bool) -> Vec<Tool> {
 }
 
 /// A schema with a thread, a path and more.
-fn of_thread(more: Value, required: &[&str]) -> Value {
+fn thread_file_schema(more: Value, required: &[&str]) -> Value {
     let mut properties = json!({
         "thread_id": {"type": "string", "description": "The thread."},
         "path": {"type": "string", "description": "A path below the home, e.g. out/plot.png."}
@@ -173,7 +178,7 @@ fn of_thread(more: Value, required: &[&str]) -> Value {
 }
 
 /// A schema as the library takes it.
-fn object(schema: Value) -> Arc<JsonObject> {
+fn to_json_object(schema: Value) -> Arc<JsonObject> {
     match schema {
         Value::Object(object) => Arc::new(object),
         _ => Arc::default(),

@@ -6,7 +6,7 @@ use cloche_engine::{JobRequest, sidecar::JobLimits};
 use cloche_model::{EnvVars, Invalid, Language, RequestFile};
 use serde::Deserialize;
 
-use crate::wire::number::whole;
+use crate::api_types::number::whole;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct JobBody {
@@ -38,10 +38,11 @@ impl TryFrom<JobBody> for JobRequest {
     type Error = Invalid;
 
     fn try_from(body: JobBody) -> Result<Self, Invalid> {
-        let files = body.files.map(|files| files.into_iter().enumerate().map(file).collect());
+        let files =
+            body.files.map(|files| files.into_iter().enumerate().map(decode_file).collect());
         Ok(Self {
             code: body.code,
-            language: body.language.map(own_name),
+            language: body.language.map(engine_language),
             stdin: body.stdin,
             timeout_ms: body.timeout_ms,
             files: files.transpose()?,
@@ -54,11 +55,11 @@ impl TryFrom<JobBody> for JobRequest {
 }
 
 /// The engine's name of a language. The tool's contract calls one of them `javascript`.
-fn own_name(name: String) -> String {
+fn engine_language(name: String) -> String {
     if name == "javascript" { Language::Node.name().to_owned() } else { name }
 }
 
-fn file((index, body): (usize, FileBody)) -> Result<RequestFile, Invalid> {
+fn decode_file((index, body): (usize, FileBody)) -> Result<RequestFile, Invalid> {
     let content = match (body.content, body.content_base64) {
         (Some(text), None) => text.into_bytes(),
         (None, Some(base64)) => STANDARD.decode(base64).map_err(|error| {

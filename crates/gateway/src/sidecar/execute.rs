@@ -13,47 +13,47 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_engine::{
     DispatchError, JobRefusal, Refusal,
-    sidecar::{Job, JobEvent, JobResult, Step},
+    sidecar::{JobEvent, JobResult, JobUpdate, SidecarJob},
 };
-use cloche_model::{Ending, ErrorCode, TraceId};
+use cloche_model::{ErrorCode, RunEnding, TraceId};
 use futures::stream;
 use serde_json::json;
 
-use super::{SidecarDoors, body::JobBody, key::ServiceKey};
+use super::{SidecarAppState, body::JobBody, key::ServiceKey};
 use crate::{body::HeldJson, error::ApiError};
 
 /// Run code once.
-pub(super) async fn execute(
-    State(doors): State<SidecarDoors>,
+pub(super) async fn execute_job(
+    State(doors): State<SidecarAppState>,
     _: ServiceKey,
     headers: HeaderMap,
     body: Result<HeldJson<JobBody>, ApiError>,
 ) -> Result<Response, ApiError> {
     let HeldJson(body, memory) = body.inspect_err(|_| doors.sidecar.note_refused("body"))?;
     let request = body.try_into().inspect_err(|_| doors.sidecar.note_refused("invalid"))?;
-    let job = doors.sidecar.start(request).map_err(refuse)?;
+    let job = doors.sidecar.start_job(request).map_err(job_refusal_to_api_error)?;
     drop(memory);
     if wants_stream(&headers) {
-        return Ok(streamed(job));
+        return Ok(stream_job(job));
     }
-    let outcome = job.outcome().await.map_err(failed)?;
-    if outcome.ending == Ending::Cancelled {
+    let outcome = job.wait_outcome().await.map_err(dispatch_to_api_error)?;
+    if outcome.ending == RunEnding::Cancelled {
         return Err(Refusal::new(ErrorCode::Unavailable, STOPPED).into());
     }
-    Ok(Json(JobResult::whole(&outcome)).into_response())
+    Ok(Json(JobResult::with_output(&outcome)).into_response())
 }
 
 /// What is said of a job that someone else stopped.
 const STOPPED: &str = "the job was stopped before it ended";
 
 /// Stop a job that is streamed: its stream then ends with how it ended.
-pub(super) async fn cancel(
-    State(doors): State<SidecarDoors>,
+pub(super) async fn cancel_job(
+    State(doors): State<SidecarAppState>,
     _: ServiceKey,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
     let id: TraceId = id.parse().map_err(|_| ApiError::not_found())?;
-    if !doors.sidecar.cancel(&id) {
+    if !doors.sidecar.cancel_job(&id) {
         return Err(ApiError::not_found());
     }
     Ok((StatusCode::ACCEPTED, Json(json!({"id": id, "status": "cancelling"}))).into_response())
@@ -66,11 +66,11 @@ fn wants_stream(headers: &HeaderMap) -> bool {
         .any(|kind| kind.trim() == "application/x-ndjson")
 }
 
-fn refuse(refusal: JobRefusal) -> ApiError {
+fn job_refusal_to_api_error(refusal: JobRefusal) -> ApiError {
     let message = refusal.to_string();
     match refusal {
         JobRefusal::Invalid(invalid) => invalid.into(),
-        JobRefusal::Beyond(_) => unprocessable(message),
+        JobRefusal::Beyond(_) => unprocessable_error(message),
         JobRefusal::Busy(_) | JobRefusal::Full => {
             Refusal::new(ErrorCode::RateLimited, message).into()
         }
@@ -79,14 +79,14 @@ fn refuse(refusal: JobRefusal) -> ApiError {
     }
 }
 
-fn unprocessable(message: String) -> ApiError {
+fn unprocessable_error(message: String) -> ApiError {
     ApiError::Http(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", message)
 }
 
 /// The engine has logged the cause; the caller is told what to do.
-fn failed(error: DispatchError) -> ApiError {
+fn dispatch_to_api_error(error: DispatchError) -> ApiError {
     match error {
-        DispatchError::Impossible(why) => unprocessable(why),
+        DispatchError::Impossible(why) => unprocessable_error(why),
         DispatchError::Unavailable(_) => Refusal::new(ErrorCode::Unavailable, NO_SANDBOX).into(),
         DispatchError::Failed(_) => Refusal::new(ErrorCode::Internal, SANDBOX_FAILED).into(),
     }
@@ -96,9 +96,9 @@ const NO_SANDBOX: &str = "no sandbox can be started at present; try again in a m
 const SANDBOX_FAILED: &str = "the sandbox failed to run the code";
 
 /// Events as they come, one JSON object on each line.
-fn streamed(job: Job) -> Response {
+fn stream_job(job: SidecarJob) -> Response {
     let first = JobEvent::Started { id: job.id.to_string() };
-    let lines = stream::unfold(Some((Some(first), job)), next);
+    let lines = stream::unfold(Some((Some(first), job)), next_event_line);
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CACHE_CONTROL, "no-cache"),
@@ -109,31 +109,31 @@ fn streamed(job: Job) -> Response {
 }
 
 /// What is left of a stream: an event to say at once, and the job; nothing after the last.
-type Rest = Option<(Option<JobEvent>, Job)>;
+type Rest = Option<(Option<JobEvent>, SidecarJob)>;
 
-async fn next(rest: Rest) -> Option<(Result<Bytes, std::convert::Infallible>, Rest)> {
+async fn next_event_line(rest: Rest) -> Option<(Result<Bytes, std::convert::Infallible>, Rest)> {
     let (event, mut job) = rest?;
     if let Some(event) = event {
-        return Some((Ok(line(&event)), Some((None, job))));
+        return Some((Ok(encode_line(&event)), Some((None, job))));
     }
     Some(match job.next().await {
-        Step::Output(chunk) => {
+        JobUpdate::Output(chunk) => {
             let data = STANDARD.encode(&chunk.bytes);
             let event = JobEvent::Output { stream: chunk.stream, data };
-            (Ok(line(&event)), Some((None, job)))
+            (Ok(encode_line(&event)), Some((None, job)))
         }
-        Step::Silence => (Ok(line(&JobEvent::Keepalive)), Some((None, job))),
-        Step::Over(result) => {
+        JobUpdate::Silence => (Ok(encode_line(&JobEvent::Keepalive)), Some((None, job))),
+        JobUpdate::Over(result) => {
             let last = match *result {
-                Ok(outcome) => JobEvent::Result(Box::new(JobResult::brief(&outcome))),
-                Err(error) => said(error),
+                Ok(outcome) => JobEvent::Result(Box::new(JobResult::without_output(&outcome))),
+                Err(error) => dispatch_to_error_event(error),
             };
-            (Ok(line(&last)), None)
+            (Ok(encode_line(&last)), None)
         }
     })
 }
 
-fn said(error: DispatchError) -> JobEvent {
+fn dispatch_to_error_event(error: DispatchError) -> JobEvent {
     let (error, message) = match error {
         DispatchError::Impossible(why) => ("unprocessable", why),
         DispatchError::Unavailable(_) => (ErrorCode::Unavailable.name(), NO_SANDBOX.to_owned()),
@@ -142,7 +142,7 @@ fn said(error: DispatchError) -> JobEvent {
     JobEvent::Error { error: error.to_owned(), message }
 }
 
-fn line(event: &JobEvent) -> Bytes {
+fn encode_line(event: &JobEvent) -> Bytes {
     // Writing strings and numbers to memory cannot fail.
     let mut bytes = serde_json::to_vec(event).unwrap_or_default();
     bytes.push(b'\n');

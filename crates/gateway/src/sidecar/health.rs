@@ -10,12 +10,12 @@ use cloche_engine::{JobRefusal, Refusal};
 use cloche_model::ErrorCode;
 use serde::Serialize;
 
-use super::{SidecarDoors, key::NoWrongKey};
+use super::{SidecarAppState, key::OptionalServiceKey};
 use crate::error::ApiError;
 
 /// How the sidecar is.
 #[derive(Debug, Serialize)]
-pub(super) struct Well {
+pub(super) struct SidecarHealthBody {
     status: &'static str,
     running: usize,
     capacity: usize,
@@ -23,20 +23,20 @@ pub(super) struct Well {
 
 /// Whether it takes work. Needs no key; one that is shown has to be right, so that a client learns that
 /// its key is wrong before it has work.
-pub(super) async fn live(
-    State(doors): State<SidecarDoors>,
-    _: NoWrongKey,
-) -> Result<Json<Well>, ApiError> {
+pub(super) async fn report_health(
+    State(doors): State<SidecarAppState>,
+    _: OptionalServiceKey,
+) -> Result<Json<SidecarHealthBody>, ApiError> {
     if doors.sidecar.is_draining() {
         let message = JobRefusal::Draining.to_string();
         return Err(Refusal::new(ErrorCode::Unavailable, message).into());
     }
     let (running, capacity) = doors.sidecar.load();
-    Ok(Json(Well { status: "ok", running, capacity }))
+    Ok(Json(SidecarHealthBody { status: "ok", running, capacity }))
 }
 
 /// What is counted, for Prometheus.
-pub(super) async fn metrics(State(doors): State<SidecarDoors>) -> Response {
+pub(super) async fn report_metrics(State(doors): State<SidecarAppState>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], doors.sidecar.metrics_text()).into_response()
 }

@@ -7,7 +7,7 @@ use axum::{
 use cloche_engine::Refusal;
 use cloche_model::ErrorCode;
 
-use super::SidecarDoors;
+use super::SidecarAppState;
 use crate::error::ApiError;
 
 const SERVICE_KEY: &str = "x-service-api-key";
@@ -16,32 +16,38 @@ const SERVICE_KEY: &str = "x-service-api-key";
 pub(super) struct ServiceKey;
 
 /// Whoever holds it, or shows none at all.
-pub(super) struct NoWrongKey;
+pub(super) struct OptionalServiceKey;
 
-impl FromRequestParts<SidecarDoors> for ServiceKey {
+impl FromRequestParts<SidecarAppState> for ServiceKey {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &SidecarDoors) -> Result<Self, ApiError> {
-        if doors.sidecar.is_opened_by(shown(&parts.headers)) {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        doors: &SidecarAppState,
+    ) -> Result<Self, ApiError> {
+        if doors.sidecar.is_opened_by(presented_key(&parts.headers)) {
             return Ok(Self);
         }
-        Err(refuse(doors))
+        Err(refuse_key(doors))
     }
 }
 
-impl FromRequestParts<SidecarDoors> for NoWrongKey {
+impl FromRequestParts<SidecarAppState> for OptionalServiceKey {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &SidecarDoors) -> Result<Self, ApiError> {
-        let key = shown(&parts.headers);
+    async fn from_request_parts(
+        parts: &mut Parts,
+        doors: &SidecarAppState,
+    ) -> Result<Self, ApiError> {
+        let key = presented_key(&parts.headers);
         if key.is_none() || doors.sidecar.is_opened_by(key) {
             return Ok(Self);
         }
-        Err(refuse(doors))
+        Err(refuse_key(doors))
     }
 }
 
-fn refuse(doors: &SidecarDoors) -> ApiError {
+fn refuse_key(doors: &SidecarAppState) -> ApiError {
     doors.sidecar.note_refused("unauthorized");
     let message = "missing or invalid service key; send it as: X-Service-API-Key: KEY";
     Refusal::new(ErrorCode::Unauthorized, message).into()
@@ -49,17 +55,17 @@ fn refuse(doors: &SidecarDoors) -> ApiError {
 
 /// The key of `X-Service-API-Key: KEY`, `X-Service-API-Key: Bearer KEY` or `Authorization: Bearer KEY`;
 /// the first header wins where both are there.
-fn shown(headers: &HeaderMap) -> Option<&str> {
+fn presented_key(headers: &HeaderMap) -> Option<&str> {
     if let Some(value) = headers.get(SERVICE_KEY) {
         let value = value.to_str().unwrap_or_default().trim();
-        return Some(bearer(value).unwrap_or(value));
+        return Some(strip_bearer(value).unwrap_or(value));
     }
     let value = headers.get(header::AUTHORIZATION)?;
     // Another scheme is no key of ours, and is as good as a wrong one.
-    Some(bearer(value.to_str().unwrap_or_default()).unwrap_or_default())
+    Some(strip_bearer(value.to_str().unwrap_or_default()).unwrap_or_default())
 }
 
-fn bearer(value: &str) -> Option<&str> {
+fn strip_bearer(value: &str) -> Option<&str> {
     let (scheme, key) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
@@ -75,7 +81,7 @@ mod tests {
                 header::HeaderName::from_static(name),
                 header::HeaderValue::from_static(value),
             )]);
-            shown(&headers).map(ToOwned::to_owned)
+            presented_key(&headers).map(ToOwned::to_owned)
         };
         for (name, value) in [
             (SERVICE_KEY, "hunter2"),
@@ -88,6 +94,6 @@ mod tests {
         for value in ["hunter2", "Basic hunter2", "Bearer"] {
             assert_eq!(with("authorization", value).as_deref(), Some(""), "{value}");
         }
-        assert_eq!(shown(&HeaderMap::new()), None);
+        assert_eq!(presented_key(&HeaderMap::new()), None);
     }
 }

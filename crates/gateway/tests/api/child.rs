@@ -3,9 +3,11 @@
 
 use std::{process::Stdio, time::Instant};
 
-use cloche_engine::{Admitted, DispatchError, Dispatcher, Snapshot};
+use cloche_engine::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad};
 use cloche_layers::Layers;
-use cloche_model::{ByteSize, Captured, Ending, Outcome, OutputChunk, StreamName, Timings, Usage};
+use cloche_model::{
+    ByteSize, CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,
+};
 use futures::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
@@ -23,10 +25,10 @@ pub(crate) struct Children {
 impl Dispatcher for Children {
     fn dispatch(
         &self,
-        run: Admitted,
+        run: AdmittedRun,
         output: mpsc::Sender<OutputChunk>,
         cancel: CancellationToken,
-    ) -> BoxFuture<'static, Result<Outcome, DispatchError>> {
+    ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>> {
         let layers = self.layers.clone();
         Box::pin(async move {
             let failed = |error: std::io::Error| DispatchError::Failed(error.to_string());
@@ -34,21 +36,21 @@ impl Dispatcher for Children {
         })
     }
 
-    fn ready(&self) -> Result<(), String> {
+    fn check_ready(&self) -> Result<(), String> {
         Ok(())
     }
 
-    fn snapshot(&self) -> Snapshot {
-        Snapshot::default()
+    fn current_load(&self) -> DispatcherLoad {
+        DispatcherLoad::default()
     }
 }
 
 async fn drive(
-    run: Admitted,
+    run: AdmittedRun,
     layers: &Layers,
     output: mpsc::Sender<OutputChunk>,
     cancel: CancellationToken,
-) -> std::io::Result<Outcome> {
+) -> std::io::Result<RunOutcome> {
     let spec = run.into_spec();
     if spec.code == b"raise SystemError('no executor')" {
         return Err(std::io::Error::other("no executor"));
@@ -84,25 +86,25 @@ async fn drive(
     let deadline = tokio::time::sleep(spec.limits.timeout);
     let ending = tokio::select! {
         status = child.wait() => ending(status?),
-        () = deadline => end(&mut child, Ending::TimedOut).await,
-        () = cancel.cancelled() => end(&mut child, Ending::Cancelled).await,
+        () = deadline => end(&mut child, RunEnding::TimedOut).await,
+        () = cancel.cancelled() => end(&mut child, RunEnding::Cancelled).await,
     };
     let usage =
-        Usage { wall: started.elapsed(), peak_memory: ByteSize::mib(1), ..Usage::default() };
+        RunUsage { wall: started.elapsed(), peak_memory: ByteSize::mib(1), ..RunUsage::default() };
     let (stdout, stderr) = (stdout.await.unwrap_or_default(), stderr.await.unwrap_or_default());
     let written = home.seal(layers, main_file, &before).await;
-    Ok(Outcome { ending, stdout, stderr, usage, written, timings: Timings::default() })
+    Ok(RunOutcome { ending, stdout, stderr, usage, written, timings: RunTimings::default() })
 }
 
-fn ending(status: std::process::ExitStatus) -> Ending {
+fn ending(status: std::process::ExitStatus) -> RunEnding {
     use std::os::unix::process::ExitStatusExt;
     match status.code() {
-        Some(code) => Ending::Exited(u8::try_from(code & 255).unwrap_or(255)),
-        None => Ending::Signalled(u8::try_from(status.signal().unwrap_or(9)).unwrap_or(9)),
+        Some(code) => RunEnding::Exited(u8::try_from(code & 255).unwrap_or(255)),
+        None => RunEnding::Signalled(u8::try_from(status.signal().unwrap_or(9)).unwrap_or(9)),
     }
 }
 
-async fn end(child: &mut Child, ending: Ending) -> Ending {
+async fn end(child: &mut Child, ending: RunEnding) -> RunEnding {
     if let Some(pid) = child.id() {
         let group = format!("-{pid}");
         let _ = Command::new("kill").args(["-9", "--", &group]).status().await;
@@ -116,13 +118,13 @@ fn capture<R: AsyncRead + Unpin + Send + 'static>(
     pipe: Option<R>,
     output: mpsc::Sender<OutputChunk>,
     cap: u64,
-) -> tokio::task::JoinHandle<Captured> {
+) -> tokio::task::JoinHandle<CapturedStream> {
     tokio::spawn(async move {
-        let mut captured = Captured::default();
+        let mut captured = CapturedStream::default();
         let Some(mut pipe) = pipe else { return captured };
         let mut buffer = vec![0; 64 << 10];
         while let Ok(length @ 1..) = pipe.read(&mut buffer).await {
-            let kept = captured.keep(&buffer[..length], cap);
+            let kept = captured.append_within(&buffer[..length], cap);
             let bytes = buffer[..length].to_vec();
             let _ = output.send(OutputChunk { stream, bytes, kept }).await;
         }

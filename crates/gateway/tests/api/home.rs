@@ -10,7 +10,7 @@ use std::{
 };
 
 use cloche_layers::{Layers, NodeKind};
-use cloche_model::{HomePath, LayerDigest, OutputFile, ThreadHome, Written};
+use cloche_model::{HomePath, HomeWrites, LayerDigest, OutputFile, ThreadHome};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 
@@ -27,7 +27,7 @@ impl Home {
         let directory = TempDir::new().unwrap();
         let stack = home.map(|home| home.layers.clone()).unwrap_or_default();
         let room = home.map_or(u64::MAX, |home| home.room.bytes.bytes());
-        let tree = layers.tree(&stack).await.unwrap();
+        let tree = layers.load_tree(&stack).await.unwrap();
         for (path, node) in tree.walk().filter(|(path, _)| !path.is_empty()) {
             let place = directory.path().join(OsStr::from_bytes(path));
             match node.kind {
@@ -71,11 +71,11 @@ impl Home {
     }
 
     /// Stores what changed since `before`. What does not fit into the room is left out, and said.
-    pub(crate) async fn seal(&self, layers: &Layers, main: &str, before: &Contents) -> Written {
+    pub(crate) async fn seal(&self, layers: &Layers, main: &str, before: &Contents) -> HomeWrites {
         let after = self.contents();
-        let mut writer = layers.writer(&self.stack).await.unwrap();
-        let below = layers.tree(&self.stack).await.unwrap();
-        let (mut written, mut room) = (Written::default(), self.room);
+        let mut writer = layers.begin_layer(&self.stack).await.unwrap();
+        let below = layers.load_tree(&self.stack).await.unwrap();
+        let (mut written, mut room) = (HomeWrites::default(), self.room);
         for (path, content) in &after {
             let name = path.as_os_str().as_bytes();
             let is_new = below.get(name).is_none() && before.contains_key(path);
@@ -88,7 +88,7 @@ impl Home {
                 continue;
             }
             room -= size;
-            writer.put(name, 0o644, size, &content[..]).await.unwrap();
+            writer.put_file(name, 0o644, size, &content[..]).await.unwrap();
             if before.get(path) != Some(content) {
                 written.files.push(OutputFile {
                     name: HomePath::text_of(name),
@@ -101,7 +101,7 @@ impl Home {
         for path in gone.filter(|path| *path != Path::new(main)) {
             let name = path.as_os_str().as_bytes();
             if below.get(name).is_some() {
-                writer.remove(name).await.unwrap();
+                writer.remove_path(name).await.unwrap();
             }
         }
         written.layer = writer.finish().await.unwrap().map(|stored| stored.layer);

@@ -8,7 +8,7 @@ use std::{
 
 use cloche_engine::{Engine, EngineConfig};
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
-use cloche_layers::{Bounds, Layers, LayersConfig, StoreConfig};
+use cloche_layers::{LayerBounds, Layers, LayersConfig, StoreConfig};
 use cloche_model::ByteSize;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -200,7 +200,7 @@ pub(crate) async fn layers(data_dir: &Path) -> Layers {
         dir: data_dir.join("layers"),
         store: StoreConfig::Local,
         cache_bytes: ByteSize::gib(1),
-        bounds: Bounds::default(),
+        bounds: LayerBounds::default(),
     };
     Layers::open(config).await.unwrap()
 }

@@ -43,7 +43,7 @@ async fn the_description_is_served_and_browsable_without_the_network() {
     let host = Host::start().await;
     let answer = host.request(Method::GET, "/openapi.json").send().await.unwrap();
     let served: serde_json::Value = answer.json().await.unwrap();
-    assert_eq!(served, serde_json::to_value(cloche_gateway::description()).unwrap());
+    assert_eq!(served, serde_json::to_value(cloche_gateway::describe_api()).unwrap());
     let page = host.request(Method::GET, "/docs").send().await.unwrap();
     assert!(page.headers().contains_key("content-security-policy"));
     let page = page.text().await.unwrap();
@@ -55,5 +55,5 @@ async fn the_description_is_served_and_browsable_without_the_network() {
 
 #[test]
 fn the_description_is_as_it_was() {
-    insta::assert_json_snapshot!("openapi", cloche_gateway::description());
+    insta::assert_json_snapshot!("openapi", cloche_gateway::describe_api());
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cloche_engine::{EngineConfig, HomesConfig};
 use cloche_gateway::GatewayConfig;
-use cloche_model::{ByteSize, HomeRoom};
+use cloche_model::{ByteSize, HomeQuota};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -135,7 +135,7 @@ async fn a_run_longer_than_its_lease_keeps_its_thread() {
 
 #[tokio::test]
 async fn a_home_that_is_full_says_so_and_keeps_the_outcome() {
-    let room = HomeRoom { bytes: ByteSize(1000), inodes: 100 };
+    let room = HomeQuota { bytes: ByteSize(1000), inodes: 100 };
     let homes = HomesConfig { cap: room, ..HomesConfig::default() };
     let config = EngineConfig { homes, ..EngineConfig::default() };
     let host = Host::start_with(config, GatewayConfig::default()).await;
@@ -224,10 +224,10 @@ async fn what_nothing_needs_is_swept_and_what_a_record_needs_is_not() {
     tokio::time::sleep(short * 4).await;
     assert_eq!(host.bash("t", "cat f x").await["stdout"], "kept\nx");
     let layers = crate::host::layers(host.directory()).await;
-    assert_eq!(layers.usage().await.unwrap().blobs, 2);
+    assert_eq!(layers.measure_usage().await.unwrap().blobs, 2);
     host.send(Method::DELETE, "/v1/threads/t", Value::Null).await;
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    while layers.usage().await.unwrap().blobs > 1 {
+    while layers.measure_usage().await.unwrap().blobs > 1 {
         assert!(tokio::time::Instant::now() < deadline, "nothing was swept");
         tokio::time::sleep(short).await;
     }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Cgroup, Gauges, field};
+use super::{Cgroup, CgroupGauges, parse_field};
 
 /// The files of one version: what is cached, and what reclaims it.
 const V1: (&str, &str) = ("cache", "memory.force_empty");
@@ -25,34 +25,34 @@ impl Cgroup {
 
     /// Closes its files, for one that is neither entered nor read any more.
     pub fn close_files(&mut self) {
-        self.doors.clear();
-        self.gauges = Gauges::default();
+        self.entry_files.clear();
+        self.gauges = CgroupGauges::default();
         self.renewal = None;
     }
 
     /// Bytes of the host's files that are cached at its expense. Files of a tmpfs are not: they go
     /// with it.
     #[must_use]
-    pub fn page_cache(&self) -> u64 {
-        self.memory_directory().map_or(0, |(_, stat)| self.cached(&stat))
+    pub fn page_cache_bytes(&self) -> u64 {
+        self.memory_directory().map_or(0, |(_, stat)| self.cached_bytes(&stat))
     }
 
     /// Has the kernel let go of its page cache; for a cgroup without members. Takes the kernel up to
     /// some milliseconds.
     pub fn drop_page_cache(&self) {
         let Some((directory, stat)) = self.memory_directory() else { return };
-        let bytes = self.cached(&stat).to_string();
+        let bytes = self.cached_bytes(&stat).to_string();
         // What cannot be reclaimed now is no error: the cgroup can be removed all the same.
-        drop(fs::write(directory.join(self.files().1), bytes));
+        drop(fs::write(directory.join(self.cache_file_names().1), bytes));
     }
 
-    const fn files(&self) -> (&'static str, &'static str) {
+    const fn cache_file_names(&self) -> (&'static str, &'static str) {
         if self.born_in.is_some() { V2 } else { V1 }
     }
 
-    fn cached(&self, stat: &str) -> u64 {
-        let cached = field(stat, self.files().0).unwrap_or(0);
-        cached.saturating_sub(field(stat, "shmem").unwrap_or(0))
+    fn cached_bytes(&self, stat: &str) -> u64 {
+        let cached = parse_field(stat, self.cache_file_names().0).unwrap_or(0);
+        cached.saturating_sub(parse_field(stat, "shmem").unwrap_or(0))
     }
 
     /// The directory of the memory controller, and what its `memory.stat` says.
@@ -67,13 +67,13 @@ mod tests {
     use std::{fs::File, io::Write as _, process::Command};
 
     use super::{
-        super::{CgroupLimits, Hierarchy},
+        super::{CgroupHierarchy, CgroupLimits},
         *,
     };
 
     #[test]
     fn the_page_cache_of_a_cgroup_is_given_back_before_it_is_removed() {
-        let Ok(hierarchy) = Hierarchy::take() else { return };
+        let Ok(hierarchy) = CgroupHierarchy::claim_on_host() else { return };
         let limits = CgroupLimits { memory: Some(64 << 20), ..CgroupLimits::default() };
         let Ok(mut cgroup) = Cgroup::create(&hierarchy, "page-cache-test", limits) else { return };
         // On the disk that the build is on: a tmpfs would not be page cache.
@@ -93,9 +93,9 @@ mod tests {
             format!("dd if={0} iflag=nocache count=0 && cat {0} > /dev/null", path.display());
         let status = Command::new("sh").args(["-c", &format!("{enter}{read}")]).status().unwrap();
         assert!(status.success());
-        let before = cgroup.page_cache();
+        let before = cgroup.page_cache_bytes();
         cgroup.drop_page_cache();
-        let after = cgroup.page_cache();
+        let after = cgroup.page_cache_bytes();
         fs::remove_file(&path).unwrap();
         assert!(before >= 4 << 20, "{before}: the file was cached before");
         assert!(after < 256 << 10, "{after} of {before} left");

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::{
-    policy::{Condition, PolicyError, Verdict, Width},
-    table::{Arch, Rule, Table},
+    policy::{ArgCondition, ArgWidth, PolicyError, SyscallVerdict},
+    table::{Arch, CallRule, RuleTable},
 };
 
 /// The longest program that the kernel takes (`BPF_MAXINSNS`).
@@ -37,7 +37,7 @@ const ARCH_AT: u32 = 4;
 
 /// One `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Instruction {
+pub(crate) struct BpfInstruction {
     pub(crate) code: u16,
     pub(crate) yes: u8,
     pub(crate) no: u8,
@@ -46,28 +46,28 @@ pub(crate) struct Instruction {
 
 /// A placed instruction, counted from the end of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(usize);
+struct BpfLabel(usize);
 
 /// The program, last instruction first.
 #[derive(Default)]
-struct Writer {
-    reversed: Vec<Instruction>,
-    verdicts: HashMap<Verdict, Place>,
+struct BpfWriter {
+    reversed: Vec<BpfInstruction>,
+    verdicts: HashMap<SyscallVerdict, BpfLabel>,
 }
 
 /// Compiles the table: architecture, x32 bit, then a balanced search for the number.
-pub(crate) fn compile(table: &Table) -> Result<Vec<Instruction>, PolicyError> {
-    let mut writer = Writer::default();
-    let segments = segments(table);
-    let mut entry = writer.search(&segments);
+pub(crate) fn compile_filter(table: &RuleTable) -> Result<Vec<BpfInstruction>, PolicyError> {
+    let mut writer = BpfWriter::default();
+    let segments = split_segments(table);
+    let mut entry = writer.push_search(&segments);
     if table.arch == Arch::X86_64 {
-        let x32 = writer.verdict(table.x32);
-        entry = writer.branch(JUMP_ANY_BIT, X32_BIT, x32, entry);
+        let x32 = writer.push_verdict(table.x32);
+        entry = writer.push_branch(JUMP_ANY_BIT, X32_BIT, x32, entry);
     }
-    entry = writer.then(LOAD, NUMBER_AT, entry);
-    let kill = writer.verdict(Verdict::Kill);
-    let entry = writer.branch(JUMP_EQUAL, table.arch.audit(), entry, kill);
-    writer.then(LOAD, ARCH_AT, entry);
+    entry = writer.push_then(LOAD, NUMBER_AT, entry);
+    let kill = writer.push_verdict(SyscallVerdict::Kill);
+    let entry = writer.push_branch(JUMP_EQUAL, table.arch.audit_arch(), entry, kill);
+    writer.push_then(LOAD, ARCH_AT, entry);
     if writer.reversed.len() > LONGEST {
         return Err(PolicyError::TooLong(writer.reversed.len()));
     }
@@ -76,8 +76,8 @@ pub(crate) fn compile(table: &Table) -> Result<Vec<Instruction>, PolicyError> {
 }
 
 /// The program as the kernel reads it, in the byte order of both supported architectures.
-pub(crate) fn bytes(program: &[Instruction]) -> Vec<u8> {
-    let encode = |step: &Instruction| {
+pub(crate) fn program_bytes(program: &[BpfInstruction]) -> Vec<u8> {
+    let encode = |step: &BpfInstruction| {
         let ([c0, c1], [k0, k1, k2, k3]) = (step.code.to_le_bytes(), step.k.to_le_bytes());
         [c0, c1, step.yes, step.no, k0, k1, k2, k3]
     };
@@ -85,24 +85,24 @@ pub(crate) fn bytes(program: &[Instruction]) -> Vec<u8> {
 }
 
 /// What `SECCOMP_RET_*` value a verdict is.
-pub(crate) fn return_value(verdict: Verdict) -> u32 {
+pub(crate) fn return_value(verdict: SyscallVerdict) -> u32 {
     const ERRNO: u32 = 0x0005_0000;
     match verdict {
-        Verdict::Allow => 0x7fff_0000,
-        Verdict::Ignore => ERRNO,
-        Verdict::NotPermitted => ERRNO | 1,
-        Verdict::Invalid => ERRNO | 22,
-        Verdict::NotImplemented => ERRNO | 38,
-        Verdict::NoSuchProtocol => ERRNO | 93,
-        Verdict::NoSuchFamily => ERRNO | 97,
-        Verdict::Kill => 0x8000_0000,
+        SyscallVerdict::Allow => 0x7fff_0000,
+        SyscallVerdict::Ignore => ERRNO,
+        SyscallVerdict::NotPermitted => ERRNO | 1,
+        SyscallVerdict::Invalid => ERRNO | 22,
+        SyscallVerdict::NotImplemented => ERRNO | 38,
+        SyscallVerdict::NoSuchProtocol => ERRNO | 93,
+        SyscallVerdict::NoSuchFamily => ERRNO | 97,
+        SyscallVerdict::Kill => 0x8000_0000,
     }
 }
 
 /// All numbers, cut where the rule changes: where each stretch starts, and its rule.
-fn segments(table: &Table) -> Vec<(u32, Rule)> {
-    let default = Rule::Always(table.default);
-    let mut cuts: Vec<(u32, Rule)> = vec![(0, default.clone())];
+fn split_segments(table: &RuleTable) -> Vec<(u32, CallRule)> {
+    let default = CallRule::Always(table.default);
+    let mut cuts: Vec<(u32, CallRule)> = vec![(0, default.clone())];
     for (&number, rule) in &table.rules {
         match cuts.last_mut() {
             Some(last) if last.0 == number => last.1 = rule.clone(),
@@ -114,54 +114,54 @@ fn segments(table: &Table) -> Vec<(u32, Rule)> {
     cuts
 }
 
-impl Writer {
-    fn push(&mut self, code: u16, yes: u8, no: u8, k: u32) -> Place {
-        self.reversed.push(Instruction { code, yes, no, k });
-        Place(self.reversed.len() - 1)
+impl BpfWriter {
+    fn push(&mut self, code: u16, yes: u8, no: u8, k: u32) -> BpfLabel {
+        self.reversed.push(BpfInstruction { code, yes, no, k });
+        BpfLabel(self.reversed.len() - 1)
     }
 
     /// How many instructions one written now would jump over to get there.
-    fn distance(&self, to: Place) -> usize {
+    fn distance_to(&self, to: BpfLabel) -> usize {
         self.reversed.len() - to.0 - 1
     }
 
     /// `code k`, going on at `next`.
-    fn then(&mut self, code: u16, k: u32, next: Place) -> Place {
-        if self.distance(next) > 0 {
-            self.step_to(next);
+    fn push_then(&mut self, code: u16, k: u32, next: BpfLabel) -> BpfLabel {
+        if self.distance_to(next) > 0 {
+            self.push_jump(next);
         }
         self.push(code, 0, 0, k)
     }
 
     /// An unconditional jump; a verdict is repeated instead, which costs no more and is one hop less.
-    fn step_to(&mut self, target: Place) -> Place {
+    fn push_jump(&mut self, target: BpfLabel) -> BpfLabel {
         let there = self.reversed[target.0];
         if there.code == RETURN {
             return self.push(RETURN, 0, 0, there.k);
         }
-        let far = u32::try_from(self.distance(target)).unwrap_or(u32::MAX);
+        let far = u32::try_from(self.distance_to(target)).unwrap_or(u32::MAX);
         self.push(JUMP, 0, 0, far)
     }
 
     /// The distance, if a conditional jump can cover it.
-    fn near(&self, target: Place) -> Option<u8> {
-        u8::try_from(self.distance(target)).ok()
+    fn short_distance_to(&self, target: BpfLabel) -> Option<u8> {
+        u8::try_from(self.distance_to(target)).ok()
     }
 
     /// `if A op k { yes } else { no }`
-    fn branch(&mut self, code: u16, k: u32, mut yes: Place, mut no: Place) -> Place {
+    fn push_branch(&mut self, code: u16, k: u32, mut yes: BpfLabel, mut no: BpfLabel) -> BpfLabel {
         loop {
-            match (self.near(yes), self.near(no)) {
+            match (self.short_distance_to(yes), self.short_distance_to(no)) {
                 (Some(yes), Some(no)) => return self.push(code, yes, no, k),
-                (None, _) => yes = self.step_to(yes),
-                (_, None) => no = self.step_to(no),
+                (None, _) => yes = self.push_jump(yes),
+                (_, None) => no = self.push_jump(no),
             }
         }
     }
 
-    fn verdict(&mut self, verdict: Verdict) -> Place {
+    fn push_verdict(&mut self, verdict: SyscallVerdict) -> BpfLabel {
         match self.verdicts.get(&verdict) {
-            Some(&place) if self.near(place).is_some() => place,
+            Some(&place) if self.short_distance_to(place).is_some() => place,
             _ => {
                 let place = self.push(RETURN, 0, 0, return_value(verdict));
                 self.verdicts.insert(verdict, place);
@@ -170,27 +170,27 @@ impl Writer {
         }
     }
 
-    fn search(&mut self, segments: &[(u32, Rule)]) -> Place {
+    fn push_search(&mut self, segments: &[(u32, CallRule)]) -> BpfLabel {
         match segments {
-            [] => self.verdict(Verdict::Kill),
-            [(_, rule)] => self.rule(rule),
+            [] => self.push_verdict(SyscallVerdict::Kill),
+            [(_, rule)] => self.push_rule(rule),
             _ => {
                 let (low, high) = segments.split_at(segments.len() / 2);
-                let (high_place, low_place) = (self.search(high), self.search(low));
-                self.branch(JUMP_AT_LEAST, high[0].0, high_place, low_place)
+                let (high_place, low_place) = (self.push_search(high), self.push_search(low));
+                self.push_branch(JUMP_AT_LEAST, high[0].0, high_place, low_place)
             }
         }
     }
 
-    fn rule(&mut self, rule: &Rule) -> Place {
+    fn push_rule(&mut self, rule: &CallRule) -> BpfLabel {
         match rule {
-            Rule::Always(verdict) => self.verdict(*verdict),
-            Rule::Checked { clauses, otherwise } => {
-                let mut next = self.verdict(*otherwise);
+            CallRule::Always(verdict) => self.push_verdict(*verdict),
+            CallRule::Checked { clauses, otherwise } => {
+                let mut next = self.push_verdict(*otherwise);
                 for clause in clauses.iter().rev() {
-                    let mut holds = self.verdict(clause.then);
+                    let mut holds = self.push_verdict(clause.then);
                     for condition in clause.when.iter().rev() {
-                        holds = self.condition(condition, holds, next);
+                        holds = self.push_condition(condition, holds, next);
                     }
                     next = holds;
                 }
@@ -199,7 +199,12 @@ impl Writer {
         }
     }
 
-    fn condition(&mut self, condition: &Condition, yes: Place, no: Place) -> Place {
+    fn push_condition(
+        &mut self,
+        condition: &ArgCondition,
+        yes: BpfLabel,
+        no: BpfLabel,
+    ) -> BpfLabel {
         let low_at = 16 + 8 * u32::from(condition.arg);
         let halves = |word: u64| (low_half(word), low_half(word >> 32));
         if !condition.any_bit.is_empty() {
@@ -207,29 +212,30 @@ impl Writer {
             let mut next = no;
             for (mask, at) in [(high, low_at + 4), (low, low_at)] {
                 if mask != 0 {
-                    next = self.branch(JUMP_ANY_BIT, mask, yes, next);
-                    next = self.then(LOAD, at, next);
+                    next = self.push_branch(JUMP_ANY_BIT, mask, yes, next);
+                    next = self.push_then(LOAD, at, next);
                 }
             }
             return next;
         }
-        let (low_mask, high_mask) = halves(condition.mask().0);
+        let (low_mask, high_mask) = halves(condition.effective_mask().0);
         let values = condition.one_of.values().rev().map(|value| halves(value.0));
-        if condition.bits == Width::Low32 {
-            let test = values.fold(no, |next, (low, _)| self.branch(JUMP_EQUAL, low, yes, next));
-            return self.load(low_at, low_mask, test);
+        if condition.bits == ArgWidth::Low32 {
+            let test =
+                values.fold(no, |next, (low, _)| self.push_branch(JUMP_EQUAL, low, yes, next));
+            return self.push_load(low_at, low_mask, test);
         }
         values.fold(no, |next, (low, high)| {
-            let test = self.branch(JUMP_EQUAL, high, yes, next);
-            let test = self.load(low_at + 4, high_mask, test);
-            let test = self.branch(JUMP_EQUAL, low, test, next);
-            self.load(low_at, low_mask, test)
+            let test = self.push_branch(JUMP_EQUAL, high, yes, next);
+            let test = self.push_load(low_at + 4, high_mask, test);
+            let test = self.push_branch(JUMP_EQUAL, low, test, next);
+            self.push_load(low_at, low_mask, test)
         })
     }
 
-    fn load(&mut self, at: u32, mask: u32, next: Place) -> Place {
-        let next = if mask == u32::MAX { next } else { self.then(AND, mask, next) };
-        self.then(LOAD, at, next)
+    fn push_load(&mut self, at: u32, mask: u32, next: BpfLabel) -> BpfLabel {
+        let next = if mask == u32::MAX { next } else { self.push_then(AND, mask, next) };
+        self.push_then(LOAD, at, next)
     }
 }
 

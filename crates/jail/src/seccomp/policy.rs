@@ -32,7 +32,7 @@ pub(crate) enum PolicyError {
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
-pub(crate) enum Verdict {
+pub(crate) enum SyscallVerdict {
     #[serde(rename = "allow")]
     Allow,
     /// Answered as if it had been done.
@@ -56,35 +56,35 @@ pub(crate) enum Verdict {
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Policy {
+pub(crate) struct FilterPolicy {
     pub(crate) about: String,
-    pub(crate) foreign_arch: Reason,
-    pub(crate) x32: Refusal,
-    pub(crate) default: Refusal,
-    pub(crate) allow: Vec<Allowed>,
-    pub(crate) deny: Vec<Denied>,
-    pub(crate) conditional: Vec<Conditional>,
+    pub(crate) foreign_arch: FixedReason,
+    pub(crate) x32: RefusalRule,
+    pub(crate) default: RefusalRule,
+    pub(crate) allow: Vec<AllowRule>,
+    pub(crate) deny: Vec<DenyRule>,
+    pub(crate) conditional: Vec<ConditionalRule>,
 }
 
 /// A reason for something that is fixed in code.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reason {
+pub(crate) struct FixedReason {
     pub(crate) why: String,
 }
 
 /// An errno and the reason for it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Refusal {
-    pub(crate) errno: Verdict,
+pub(crate) struct RefusalRule {
+    pub(crate) errno: SyscallVerdict,
     pub(crate) why: String,
 }
 
 /// Calls that are allowed for one reason.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Allowed {
+pub(crate) struct AllowRule {
     pub(crate) calls: Vec<String>,
     pub(crate) why: String,
 }
@@ -92,68 +92,68 @@ pub(crate) struct Allowed {
 /// Calls that are refused for one reason.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Denied {
+pub(crate) struct DenyRule {
     pub(crate) calls: Vec<String>,
-    pub(crate) errno: Verdict,
+    pub(crate) errno: SyscallVerdict,
     pub(crate) why: String,
 }
 
 /// A call whose arguments decide. The first clause that holds wins.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Conditional {
+pub(crate) struct ConditionalRule {
     pub(crate) call: String,
-    pub(crate) clauses: Vec<Clause>,
-    pub(crate) otherwise: Otherwise,
+    pub(crate) clauses: Vec<RuleClause>,
+    pub(crate) otherwise: OtherwiseClause,
 }
 
 /// Conditions that must all hold, and what then happens.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Clause {
-    pub(crate) when: Vec<Condition>,
-    pub(crate) then: Verdict,
+pub(crate) struct RuleClause {
+    pub(crate) when: Vec<ArgCondition>,
+    pub(crate) then: SyscallVerdict,
     pub(crate) why: String,
 }
 
 /// What happens when no clause holds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Otherwise {
-    pub(crate) then: Verdict,
+pub(crate) struct OtherwiseClause {
+    pub(crate) then: SyscallVerdict,
     pub(crate) why: String,
 }
 
 /// A test of one argument. Values carry their C names for the reader.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Condition {
+pub(crate) struct ArgCondition {
     pub(crate) arg: u8,
     /// How much of the register the kernel reads.
-    pub(crate) bits: Width,
+    pub(crate) bits: ArgWidth,
     /// Applied before `in`.
     #[serde(default)]
-    pub(crate) mask: Option<Word>,
+    pub(crate) mask: Option<PolicyNumber>,
     /// Holds when the argument is one of these.
     #[serde(default, rename = "in")]
-    pub(crate) one_of: BTreeMap<String, Word>,
+    pub(crate) one_of: BTreeMap<String, PolicyNumber>,
     /// Holds when any of these bits is set.
     #[serde(default)]
-    pub(crate) any_bit: BTreeMap<String, Word>,
+    pub(crate) any_bit: BTreeMap<String, PolicyNumber>,
 }
 
 /// How much of an argument register counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
+pub(crate) enum ArgWidth {
     Low32,
     Full64,
 }
 
 /// A number, written as a JSON integer or as `"0x…"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word(pub(crate) u64);
+pub(crate) struct PolicyNumber(pub(crate) u64);
 
-impl<'de> Deserialize<'de> for Width {
+impl<'de> Deserialize<'de> for ArgWidth {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         match u8::deserialize(source)? {
             32 => Ok(Self::Low32),
@@ -163,17 +163,17 @@ impl<'de> Deserialize<'de> for Width {
     }
 }
 
-impl<'de> Deserialize<'de> for Word {
+impl<'de> Deserialize<'de> for PolicyNumber {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum WrittenNumber {
             Number(u64),
             Text(String),
         }
-        match Written::deserialize(source)? {
-            Written::Number(value) => Ok(Self(value)),
-            Written::Text(text) => text
+        match WrittenNumber::deserialize(source)? {
+            WrittenNumber::Number(value) => Ok(Self(value)),
+            WrittenNumber::Text(text) => text
                 .strip_prefix("0x")
                 .and_then(|digits| u64::from_str_radix(digits, 16).ok())
                 .map(Self)
@@ -182,19 +182,19 @@ impl<'de> Deserialize<'de> for Word {
     }
 }
 
-impl Policy {
+impl FilterPolicy {
     /// Reads and checks a policy.
     pub(crate) fn parse(text: &str) -> Result<Self, PolicyError> {
         let policy: Self = serde_json::from_str(text)?;
-        policy.check()?;
+        policy.check_rules()?;
         Ok(policy)
     }
 
     /// Whether every rule is one, and has a reason.
-    pub(crate) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check_rules(&self) -> Result<(), PolicyError> {
         self.check_reasons()?;
         self.check_names()?;
-        self.conditional.iter().try_for_each(Conditional::check)
+        self.conditional.iter().try_for_each(ConditionalRule::check_clauses)
     }
 
     fn check_reasons(&self) -> Result<(), PolicyError> {
@@ -223,19 +223,19 @@ impl Policy {
         let refusals = [(&self.x32.errno, "x32"), (&self.default.errno, "default")];
         let groups = self.deny.iter().map(|rule| (&rule.errno, rule.why.as_str()));
         for (errno, what) in refusals.into_iter().chain(groups) {
-            if *errno == Verdict::Allow {
+            if *errno == SyscallVerdict::Allow {
                 return Err(PolicyError::AllowedRefusal(format!("`{what}`")));
             }
         }
         let mut seen = BTreeSet::new();
-        match self.names().find(|name| !seen.insert(*name)) {
+        match self.call_names().find(|name| !seen.insert(*name)) {
             Some(name) => Err(PolicyError::Twice(name.to_owned())),
             None => Ok(()),
         }
     }
 
     /// Every call that the policy decides, in the order of the file.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn call_names(&self) -> impl Iterator<Item = &str> {
         let allowed = self.allow.iter().flat_map(|rule| &rule.calls);
         let denied = self.deny.iter().flat_map(|rule| &rule.calls);
         let conditional = self.conditional.iter().map(|rule| &rule.call);
@@ -243,8 +243,8 @@ impl Policy {
     }
 }
 
-impl Conditional {
-    fn check(&self) -> Result<(), PolicyError> {
+impl ConditionalRule {
+    fn check_clauses(&self) -> Result<(), PolicyError> {
         let bad = |problem: String| PolicyError::BadClause { call: self.call.clone(), problem };
         if self.clauses.is_empty() {
             return Err(bad("has no clauses; list it under allow or deny".into()));
@@ -256,15 +256,15 @@ impl Conditional {
                 ));
             }
             for condition in &clause.when {
-                condition.check().map_err(bad)?;
+                condition.check_values().map_err(bad)?;
             }
         }
         Ok(())
     }
 }
 
-impl Condition {
-    fn check(&self) -> Result<(), String> {
+impl ArgCondition {
+    fn check_values(&self) -> Result<(), String> {
         if self.arg > 5 {
             return Err(format!("looks at argument {}; there are six, from 0", self.arg));
         }
@@ -274,7 +274,7 @@ impl Condition {
         if self.mask.is_some() && !self.any_bit.is_empty() {
             return Err("has a `mask` beside `any_bit`, which is one already".into());
         }
-        let room = self.mask().0;
+        let room = self.effective_mask().0;
         match self.one_of.iter().chain(&self.any_bit).find(|(_, value)| value.0 & !room != 0) {
             Some((name, _)) => Err(format!("compares with {name}, which its bits can never equal")),
             None => match self.any_bit.iter().find(|(_, value)| value.0 == 0) {
@@ -285,16 +285,16 @@ impl Condition {
     }
 
     /// The bits that count.
-    pub(crate) fn mask(&self) -> Word {
+    pub(crate) fn effective_mask(&self) -> PolicyNumber {
         let width = match self.bits {
-            Width::Low32 => u64::from(u32::MAX),
-            Width::Full64 => u64::MAX,
+            ArgWidth::Low32 => u64::from(u32::MAX),
+            ArgWidth::Full64 => u64::MAX,
         };
-        Word(self.mask.map_or(width, |mask| mask.0 & width))
+        PolicyNumber(self.mask.map_or(width, |mask| mask.0 & width))
     }
 }
 
-impl Verdict {
+impl SyscallVerdict {
     /// The name as written in the policy.
     pub(crate) fn name(self) -> &'static str {
         match self {

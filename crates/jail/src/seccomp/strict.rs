@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::policy::{Conditional, Denied, Policy, PolicyError};
+use super::policy::{ConditionalRule, DenyRule, FilterPolicy, PolicyError};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -12,35 +12,38 @@ use super::policy::{Conditional, Denied, Policy, PolicyError};
 pub(crate) struct StrictPolicy {
     about: String,
     /// Calls that the other policy allows and this one refuses.
-    remove: Vec<Denied>,
+    remove: Vec<DenyRule>,
     /// Calls whose arguments decide differently.
-    replace: Vec<Conditional>,
+    replace: Vec<ConditionalRule>,
 }
 
 impl StrictPolicy {
     /// The policy that is left of `base`, checked like any other.
-    pub(crate) fn derive(text: &str, mut base: Policy) -> Result<Policy, PolicyError> {
+    pub(crate) fn derive_policy(
+        text: &str,
+        mut base: FilterPolicy,
+    ) -> Result<FilterPolicy, PolicyError> {
         let strict: Self = serde_json::from_str(text)?;
         base.about = strict.about;
         for call in strict.remove.iter().flat_map(|rule| &rule.calls) {
-            if !forget(&mut base, call) {
+            if !remove_call(&mut base, call) {
                 return Err(PolicyError::NotAllowedBefore(call.clone()));
             }
         }
         for rule in &strict.replace {
-            if !forget(&mut base, &rule.call) {
+            if !remove_call(&mut base, &rule.call) {
                 return Err(PolicyError::NotAllowedBefore(rule.call.clone()));
             }
         }
         base.deny.extend(strict.remove);
         base.conditional.extend(strict.replace);
-        base.check()?;
+        base.check_rules()?;
         Ok(base)
     }
 }
 
 /// Takes the rule that allows a call, always or by its arguments, out of a policy.
-fn forget(policy: &mut Policy, call: &str) -> bool {
+fn remove_call(policy: &mut FilterPolicy, call: &str) -> bool {
     let mut found = false;
     let mut is_other = |name: &String| {
         found |= name == call;

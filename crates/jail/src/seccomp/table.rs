@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-use super::policy::{Clause, Condition, Policy, PolicyError, Verdict};
+use super::policy::{ArgCondition, FilterPolicy, PolicyError, RuleClause, SyscallVerdict};
 
 /// An architecture that Cloche builds for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,25 +15,25 @@ pub(crate) enum Arch {
 
 /// What to do with one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
-    Always(Verdict),
-    Checked { clauses: Vec<Check>, otherwise: Verdict },
+pub(crate) enum CallRule {
+    Always(SyscallVerdict),
+    Checked { clauses: Vec<ResolvedClause>, otherwise: SyscallVerdict },
 }
 
 /// Conditions that must all hold for a verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Check {
-    pub(crate) when: Vec<Condition>,
-    pub(crate) then: Verdict,
+pub(crate) struct ResolvedClause {
+    pub(crate) when: Vec<ArgCondition>,
+    pub(crate) then: SyscallVerdict,
 }
 
 /// The policy of one architecture.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct RuleTable {
     pub(crate) arch: Arch,
-    pub(crate) x32: Verdict,
-    pub(crate) default: Verdict,
-    pub(crate) rules: BTreeMap<u32, Rule>,
+    pub(crate) x32: SyscallVerdict,
+    pub(crate) default: SyscallVerdict,
+    pub(crate) rules: BTreeMap<u32, CallRule>,
 }
 
 impl Arch {
@@ -50,7 +50,7 @@ impl Arch {
     }
 
     /// The kernel's name for it in `seccomp_data.arch`.
-    pub(crate) fn audit(self) -> u32 {
+    pub(crate) fn audit_arch(self) -> u32 {
         match self {
             Self::X86_64 => 0xc000_003e,
             Self::Aarch64 => 0xc000_00b7,
@@ -58,7 +58,7 @@ impl Arch {
     }
 
     /// The number of a call, if this architecture has it.
-    pub(crate) fn number(self, name: &str) -> Option<u32> {
+    pub(crate) fn call_number(self, name: &str) -> Option<u32> {
         let id = match self {
             Self::X86_64 => syscalls::x86_64::Sysno::from_str(name).ok()?.id(),
             Self::Aarch64 => syscalls::aarch64::Sysno::from_str(name).ok()?.id(),
@@ -67,10 +67,10 @@ impl Arch {
     }
 }
 
-impl Table {
+impl RuleTable {
     /// Resolves every name. A call that only another architecture has (`open` on aarch64) is left
     /// out; a name that none has is a mistake.
-    pub(crate) fn new(policy: &Policy, arch: Arch) -> Result<Self, PolicyError> {
+    pub(crate) fn new(policy: &FilterPolicy, arch: Arch) -> Result<Self, PolicyError> {
         let mut table = Self {
             arch,
             x32: policy.x32.errno,
@@ -78,25 +78,28 @@ impl Table {
             rules: BTreeMap::new(),
         };
         for call in policy.allow.iter().flat_map(|rule| &rule.calls) {
-            table.add(call, Rule::Always(Verdict::Allow))?;
+            table.add_rule(call, CallRule::Always(SyscallVerdict::Allow))?;
         }
         for rule in &policy.deny {
             for call in &rule.calls {
-                table.add(call, Rule::Always(rule.errno))?;
+                table.add_rule(call, CallRule::Always(rule.errno))?;
             }
         }
         for rule in &policy.conditional {
-            let clauses = rule.clauses.iter().map(Check::from).collect();
-            table.add(&rule.call, Rule::Checked { clauses, otherwise: rule.otherwise.then })?;
+            let clauses = rule.clauses.iter().map(ResolvedClause::from).collect();
+            table.add_rule(
+                &rule.call,
+                CallRule::Checked { clauses, otherwise: rule.otherwise.then },
+            )?;
         }
         Ok(table)
     }
 
-    fn add(&mut self, call: &str, rule: Rule) -> Result<(), PolicyError> {
-        if Arch::ALL.iter().all(|arch| arch.number(call).is_none()) {
+    fn add_rule(&mut self, call: &str, rule: CallRule) -> Result<(), PolicyError> {
+        if Arch::ALL.iter().all(|arch| arch.call_number(call).is_none()) {
             return Err(PolicyError::UnknownCall(call.to_owned()));
         }
-        let Some(number) = self.arch.number(call) else { return Ok(()) };
+        let Some(number) = self.arch.call_number(call) else { return Ok(()) };
         match self.rules.insert(number, rule) {
             Some(_) => Err(PolicyError::Twice(call.to_owned())),
             None => Ok(()),
@@ -104,8 +107,8 @@ impl Table {
     }
 }
 
-impl From<&Clause> for Check {
-    fn from(clause: &Clause) -> Self {
+impl From<&RuleClause> for ResolvedClause {
+    fn from(clause: &RuleClause) -> Self {
         Self { when: clause.when.clone(), then: clause.then }
     }
 }

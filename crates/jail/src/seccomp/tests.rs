@@ -10,10 +10,10 @@ use machine::{Call, Ran, run};
 
 use super::{
     SyscallPolicy,
-    bpf::{self, Instruction, return_value},
-    denials, filter,
-    policy::{Policy, PolicyError, Verdict},
-    table::{Arch, Table},
+    bpf::{self, BpfInstruction, return_value},
+    guest_denials, guest_filter,
+    policy::{FilterPolicy, PolicyError, SyscallVerdict},
+    table::{Arch, RuleTable},
 };
 
 const TEXT: &str = include_str!("../../policy/seccomp.json");
@@ -21,24 +21,24 @@ const TEXT: &str = include_str!("../../policy/seccomp.json");
 /// The filter of one architecture, asked by name.
 struct Filter {
     arch: Arch,
-    program: Vec<Instruction>,
+    program: Vec<BpfInstruction>,
 }
 
 impl Filter {
     fn of(arch: Arch) -> Self {
-        let table = Table::new(&Policy::parse(TEXT).unwrap(), arch).unwrap();
-        Self { arch, program: bpf::compile(&table).unwrap() }
+        let table = RuleTable::new(&FilterPolicy::parse(TEXT).unwrap(), arch).unwrap();
+        Self { arch, program: bpf::compile_filter(&table).unwrap() }
     }
 
     fn ran(&self, name: &str, args: &[u64]) -> Ran {
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
-        let number = self.arch.number(name).unwrap();
-        run(&self.program, &Call { number, arch: self.arch.audit(), args: all })
+        let number = self.arch.call_number(name).unwrap();
+        run(&self.program, &Call { number, arch: self.arch.audit_arch(), args: all })
     }
 
     #[track_caller]
-    fn expect(&self, verdict: Verdict, name: &str, args: &[u64]) {
+    fn expect(&self, verdict: SyscallVerdict, name: &str, args: &[u64]) {
         let value = self.ran(name, args).value;
         assert_eq!(value, return_value(verdict), "{name}{args:x?} on {:?}", self.arch);
     }
@@ -46,8 +46,8 @@ impl Filter {
 
 /// Asserts on both architectures, whichever this machine is.
 #[track_caller]
-fn expect(verdict: Verdict, name: &str, args: &[u64]) {
-    let having = Arch::ALL.into_iter().filter(|arch| arch.number(name).is_some());
+fn expect(verdict: SyscallVerdict, name: &str, args: &[u64]) {
+    let having = Arch::ALL.into_iter().filter(|arch| arch.call_number(name).is_some());
     let filters: Vec<_> = having.map(Filter::of).collect();
     assert!(!filters.is_empty(), "{name} is no system call");
     for filter in filters {
@@ -61,8 +61,11 @@ const ABOVE: u64 = 0xdead_beef_0000_0000;
 #[test]
 fn the_embedded_filter_is_the_compiled_policy() {
     let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
-    assert_eq!(filter(SyscallPolicy::Standard), bpf::bytes(&Filter::of(arch).program));
-    assert_eq!(filter(SyscallPolicy::Standard).as_ptr().align_offset(8), 0);
+    assert_eq!(
+        guest_filter(SyscallPolicy::Standard),
+        bpf::program_bytes(&Filter::of(arch).program)
+    );
+    assert_eq!(guest_filter(SyscallPolicy::Standard).as_ptr().align_offset(8), 0);
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn i386_calls_kill_the_process() {
     let filter = Filter::of(Arch::X86_64);
     for number in 0..500 {
         let call = Call { number, arch: 0x4000_0003, args: [0; 6] };
-        assert_eq!(run(&filter.program, &call).value, return_value(Verdict::Kill));
+        assert_eq!(run(&filter.program, &call).value, return_value(SyscallVerdict::Kill));
     }
 }
 
@@ -78,29 +81,29 @@ fn i386_calls_kill_the_process() {
 fn x32_calls_are_not_implemented() {
     let filter = Filter::of(Arch::X86_64);
     for number in (0..600).map(|number| number | 0x4000_0000).chain([u32::MAX]) {
-        let call = Call { number, arch: filter.arch.audit(), args: [0; 6] };
-        assert_eq!(run(&filter.program, &call).value, return_value(Verdict::NotImplemented));
+        let call = Call { number, arch: filter.arch.audit_arch(), args: [0; 6] };
+        assert_eq!(run(&filter.program, &call).value, return_value(SyscallVerdict::NotImplemented));
     }
 }
 
 #[test]
 fn namespaces_cannot_be_made_or_entered() {
     for bit in [17, 25, 26, 27, 28, 29, 30] {
-        expect(Verdict::NotPermitted, "clone", &[1 << bit]);
-        expect(Verdict::NotPermitted, "clone", &[1 << bit | ABOVE | 17]);
+        expect(SyscallVerdict::NotPermitted, "clone", &[1 << bit]);
+        expect(SyscallVerdict::NotPermitted, "clone", &[1 << bit | ABOVE | 17]);
     }
-    expect(Verdict::NotPermitted, "unshare", &[CLONE_NEWUSER]);
-    expect(Verdict::NotPermitted, "setns", &[]);
-    expect(Verdict::NotImplemented, "clone3", &[]);
+    expect(SyscallVerdict::NotPermitted, "unshare", &[CLONE_NEWUSER]);
+    expect(SyscallVerdict::NotPermitted, "setns", &[]);
+    expect(SyscallVerdict::NotImplemented, "clone3", &[]);
 }
 
 #[test]
 fn threads_and_forks_are_ordinary_clones() {
     let thread = 0x003d_0f00;
     let fork = 0x0120_0011;
-    expect(Verdict::Allow, "clone", &[thread]);
-    expect(Verdict::Allow, "clone", &[fork]);
-    expect(Verdict::Allow, "clone", &[17]);
+    expect(SyscallVerdict::Allow, "clone", &[thread]);
+    expect(SyscallVerdict::Allow, "clone", &[fork]);
+    expect(SyscallVerdict::Allow, "clone", &[17]);
 }
 
 #[test]
@@ -119,7 +122,7 @@ fn the_mount_family_is_refused() {
         "fspick",
         "mount_setattr",
     ] {
-        expect(Verdict::NotPermitted, call, &[]);
+        expect(SyscallVerdict::NotPermitted, call, &[]);
     }
 }
 
@@ -165,39 +168,39 @@ fn the_kernel_surface_of_the_attack_list_is_refused() {
         "move_pages",
         "migrate_pages",
     ] {
-        expect(Verdict::NotPermitted, call, &[]);
+        expect(SyscallVerdict::NotPermitted, call, &[]);
     }
     for call in ["io_uring_setup", "io_uring_enter", "io_uring_register", "lookup_dcookie"] {
-        expect(Verdict::NotImplemented, call, &[]);
+        expect(SyscallVerdict::NotImplemented, call, &[]);
     }
 }
 
 #[test]
 fn a_guest_cannot_hand_the_kernel_a_program() {
-    expect(Verdict::NotImplemented, "seccomp", &[1]);
-    expect(Verdict::Invalid, "prctl", &[22, 2]);
-    expect(Verdict::NotPermitted, "setsockopt", &[3, 1, 26]);
+    expect(SyscallVerdict::NotImplemented, "seccomp", &[1]);
+    expect(SyscallVerdict::Invalid, "prctl", &[22, 2]);
+    expect(SyscallVerdict::NotPermitted, "setsockopt", &[3, 1, 26]);
     // SO_RCVBUF, SO_RCVLOWAT; SO_SNDBUF.
-    expect(Verdict::Ignore, "setsockopt", &[3, 1, 8 | ABOVE]);
-    expect(Verdict::Ignore, "setsockopt", &[3, 1, 18]);
-    expect(Verdict::Allow, "setsockopt", &[3, 1, 7]);
-    expect(Verdict::NotPermitted, "setsockopt", &[3, 1 | ABOVE, 50 | ABOVE]);
-    expect(Verdict::Allow, "setsockopt", &[3, 6, 26]);
-    expect(Verdict::Allow, "setsockopt", &[3, 1, 2]);
+    expect(SyscallVerdict::Ignore, "setsockopt", &[3, 1, 8 | ABOVE]);
+    expect(SyscallVerdict::Ignore, "setsockopt", &[3, 1, 18]);
+    expect(SyscallVerdict::Allow, "setsockopt", &[3, 1, 7]);
+    expect(SyscallVerdict::NotPermitted, "setsockopt", &[3, 1 | ABOVE, 50 | ABOVE]);
+    expect(SyscallVerdict::Allow, "setsockopt", &[3, 6, 26]);
+    expect(SyscallVerdict::Allow, "setsockopt", &[3, 1, 2]);
 }
 
 #[test]
 fn sockets_are_unix_tcp_udp_and_route_netlink() {
     let (stream, datagram, cloexec_nonblock) = (1, 2, 0o2_004_000);
     for family in [2, 10] {
-        expect(Verdict::Allow, "socket", &[family, stream | cloexec_nonblock, 0]);
-        expect(Verdict::Allow, "socket", &[family, stream, 6]);
-        expect(Verdict::Allow, "socket", &[family, datagram, 17]);
-        expect(Verdict::Allow, "socket", &[family, datagram, 136]);
+        expect(SyscallVerdict::Allow, "socket", &[family, stream | cloexec_nonblock, 0]);
+        expect(SyscallVerdict::Allow, "socket", &[family, stream, 6]);
+        expect(SyscallVerdict::Allow, "socket", &[family, datagram, 17]);
+        expect(SyscallVerdict::Allow, "socket", &[family, datagram, 136]);
     }
-    expect(Verdict::Allow, "socket", &[1, 5, 0]);
-    expect(Verdict::Allow, "socket", &[16, 3 | cloexec_nonblock, 0]);
-    expect(Verdict::Allow, "socketpair", &[1, stream, 0]);
+    expect(SyscallVerdict::Allow, "socket", &[1, 5, 0]);
+    expect(SyscallVerdict::Allow, "socket", &[16, 3 | cloexec_nonblock, 0]);
+    expect(SyscallVerdict::Allow, "socketpair", &[1, stream, 0]);
 }
 
 #[test]
@@ -205,12 +208,12 @@ fn other_socket_families_do_not_exist() {
     let allowed = [1, 2, 10, 16];
     for family in (0..64).filter(|family| !allowed.contains(family)) {
         for kind in [1, 2, 3, 5, 10] {
-            expect(Verdict::NoSuchFamily, "socket", &[family, kind, 0]);
-            expect(Verdict::NoSuchFamily, "socket", &[family | ABOVE, kind, 0]);
+            expect(SyscallVerdict::NoSuchFamily, "socket", &[family, kind, 0]);
+            expect(SyscallVerdict::NoSuchFamily, "socket", &[family | ABOVE, kind, 0]);
         }
     }
     for family in (0..64).filter(|family| *family != 1) {
-        expect(Verdict::NoSuchFamily, "socketpair", &[family, 1, 0]);
+        expect(SyscallVerdict::NoSuchFamily, "socketpair", &[family, 1, 0]);
     }
 }
 
@@ -218,10 +221,10 @@ fn other_socket_families_do_not_exist() {
 fn raw_sockets_and_odd_protocols_are_refused() {
     for family in [2, 10, 2 | ABOVE] {
         for kind in [3, 10, 3 | 0o2_000_000, 3 | ABOVE] {
-            expect(Verdict::NotPermitted, "socket", &[family, kind, 1]);
+            expect(SyscallVerdict::NotPermitted, "socket", &[family, kind, 1]);
         }
         for (kind, protocol) in [(1, 132), (5, 132), (6, 33), (1, 262), (2, 1)] {
-            expect(Verdict::NoSuchProtocol, "socket", &[family, kind, protocol]);
+            expect(SyscallVerdict::NoSuchProtocol, "socket", &[family, kind, protocol]);
         }
     }
 }
@@ -229,8 +232,8 @@ fn raw_sockets_and_odd_protocols_are_refused() {
 #[test]
 fn netlink_is_for_routes_only() {
     for protocol in 1..32 {
-        expect(Verdict::NoSuchProtocol, "socket", &[16, 3, protocol]);
-        expect(Verdict::NoSuchProtocol, "socket", &[16, 3, protocol | ABOVE]);
+        expect(SyscallVerdict::NoSuchProtocol, "socket", &[16, 3, protocol]);
+        expect(SyscallVerdict::NoSuchProtocol, "socket", &[16, 3, protocol | ABOVE]);
     }
 }
 
@@ -238,11 +241,11 @@ fn netlink_is_for_routes_only() {
 fn terminal_injection_is_refused_whatever_the_high_bits() {
     for request in [0x5412, 0x541c, 0x5423] {
         for high in [0, 1 << 32, ABOVE, u64::MAX << 32] {
-            expect(Verdict::NotPermitted, "ioctl", &[0, request | high]);
+            expect(SyscallVerdict::NotPermitted, "ioctl", &[0, request | high]);
         }
     }
     for request in [0x5401, 0x5413, 0x541b, 0x5421, 0x8004_5430] {
-        expect(Verdict::Allow, "ioctl", &[0, request]);
+        expect(SyscallVerdict::Allow, "ioctl", &[0, request]);
     }
 }
 
@@ -250,44 +253,44 @@ fn terminal_injection_is_refused_whatever_the_high_bits() {
 fn device_nodes_and_whiteouts_cannot_be_made() {
     for kind in [0x2000, 0x6000, 0x4000, 0xa000, 0xf000] {
         for mode in [kind, kind | 0o666, kind | ABOVE] {
-            expect(Verdict::NotPermitted, "mknod", &[0, mode]);
-            expect(Verdict::NotPermitted, "mknodat", &[0, 0, mode]);
+            expect(SyscallVerdict::NotPermitted, "mknod", &[0, mode]);
+            expect(SyscallVerdict::NotPermitted, "mknodat", &[0, 0, mode]);
         }
     }
     for kind in [0, 0x8000, 0x1000, 0xc000] {
-        expect(Verdict::Allow, "mknod", &[0, kind | 0o644]);
-        expect(Verdict::Allow, "mknodat", &[0, 0, kind | 0o644]);
+        expect(SyscallVerdict::Allow, "mknod", &[0, kind | 0o644]);
+        expect(SyscallVerdict::Allow, "mknodat", &[0, 0, kind | 0o644]);
     }
-    expect(Verdict::Invalid, "renameat2", &[0, 0, 0, 0, 4]);
-    expect(Verdict::Allow, "renameat2", &[0, 0, 0, 0, 1]);
+    expect(SyscallVerdict::Invalid, "renameat2", &[0, 0, 0, 0, 4]);
+    expect(SyscallVerdict::Allow, "renameat2", &[0, 0, 0, 0, 1]);
 }
 
 #[test]
 fn a_process_may_name_itself_but_not_forge_itself() {
     for option in [1, 4, 15, 38, 0x5356_4d41] {
-        expect(Verdict::Allow, "prctl", &[option]);
+        expect(SyscallVerdict::Allow, "prctl", &[option]);
     }
     for option in [35, 28, 53, 59, 62, 67] {
-        expect(Verdict::NotPermitted, "prctl", &[option]);
-        expect(Verdict::NotPermitted, "prctl", &[option | ABOVE]);
+        expect(SyscallVerdict::NotPermitted, "prctl", &[option]);
+        expect(SyscallVerdict::NotPermitted, "prctl", &[option | ABOVE]);
     }
-    expect(Verdict::Invalid, "prctl", &[4000]);
+    expect(SyscallVerdict::Invalid, "prctl", &[4000]);
 }
 
 #[test]
 fn only_harmless_personalities_are_allowed() {
     for persona in [0, 0xffff_ffff, u64::MAX, 0x0004_0000] {
-        expect(Verdict::Allow, "personality", &[persona]);
+        expect(SyscallVerdict::Allow, "personality", &[persona]);
     }
     for persona in [8, 0x0040_0000, 0x0002_0008, 0x0044_0000] {
-        expect(Verdict::NotPermitted, "personality", &[persona]);
+        expect(SyscallVerdict::NotPermitted, "personality", &[persona]);
     }
 }
 
 #[test]
 fn equal_pages_are_not_shared_between_tenants() {
-    expect(Verdict::Invalid, "madvise", &[0, 0, 12]);
-    expect(Verdict::Allow, "madvise", &[0, 0, 4]);
+    expect(SyscallVerdict::Invalid, "madvise", &[0, 0, 12]);
+    expect(SyscallVerdict::Allow, "madvise", &[0, 0, 4]);
 }
 
 #[test]
@@ -314,7 +317,7 @@ fn the_init_of_a_cell_can_do_its_work() {
         "pidfd_send_signal",
         "process_mrelease",
     ] {
-        expect(Verdict::Allow, call, &[]);
+        expect(SyscallVerdict::Allow, call, &[]);
     }
 }
 
@@ -323,17 +326,17 @@ fn unknown_numbers_are_not_implemented() {
     for arch in Arch::ALL {
         let filter = Filter::of(arch);
         for number in [470, 600, 5000, 0x3fff_ffff] {
-            let call = Call { number, arch: arch.audit(), args: [0; 6] };
+            let call = Call { number, arch: arch.audit_arch(), args: [0; 6] };
             let value = run(&filter.program, &call).value;
-            assert_eq!(value, return_value(Verdict::NotImplemented), "{number} on {arch:?}");
+            assert_eq!(value, return_value(SyscallVerdict::NotImplemented), "{number} on {arch:?}");
         }
     }
 }
 
 #[test]
 fn every_known_call_has_been_thought_about() {
-    let policy = Policy::parse(TEXT).unwrap();
-    let decided: Vec<&str> = policy.names().collect();
+    let policy = FilterPolicy::parse(TEXT).unwrap();
+    let decided: Vec<&str> = policy.call_names().collect();
     let x86 = syscalls::x86_64::Sysno::iter().map(|call| call.name());
     let arm = syscalls::aarch64::Sysno::iter().map(|call| call.name());
     let forgotten: Vec<_> = x86.chain(arm).filter(|name| !decided.contains(name)).collect();
@@ -342,11 +345,11 @@ fn every_known_call_has_been_thought_about() {
 
 #[test]
 fn a_plain_call_costs_few_comparisons() {
-    let policy = Policy::parse(TEXT).unwrap();
+    let policy = FilterPolicy::parse(TEXT).unwrap();
     for arch in Arch::ALL {
         let filter = Filter::of(arch);
         let plain = policy.allow.iter().flat_map(|rule| &rule.calls);
-        let here = plain.filter(|name| arch.number(name).is_some());
+        let here = plain.filter(|name| arch.call_number(name).is_some());
         let deepest = here.map(|name| filter.ran(name, &[]).comparisons).max().unwrap();
         println!("{arch:?}: {} instructions, depth {deepest}", filter.program.len());
         assert!(deepest <= 14, "{deepest} comparisons on {arch:?}");
@@ -356,23 +359,24 @@ fn a_plain_call_costs_few_comparisons() {
 
 #[test]
 fn every_denied_call_is_listed_with_its_reason() {
-    let policy = Policy::parse(TEXT).unwrap();
+    let policy = FilterPolicy::parse(TEXT).unwrap();
     for rule in &policy.deny {
         for call in &rule.calls {
-            let denial = denials().iter().find(|denial| denial.call == call).unwrap();
+            let denial = guest_denials().iter().find(|denial| denial.call == call).unwrap();
             assert_eq!((denial.errno, denial.why), (rule.errno.name(), rule.why.as_str()));
         }
     }
-    let raw = denials().iter().find(|denial| denial.when.is_some_and(|w| w.contains("SOCK_RAW")));
+    let raw =
+        guest_denials().iter().find(|denial| denial.when.is_some_and(|w| w.contains("SOCK_RAW")));
     assert_eq!(raw.unwrap().call, "socket");
-    assert!(denials().iter().all(|denial| denial.errno != "allow"));
+    assert!(guest_denials().iter().all(|denial| denial.errno != "allow"));
 }
 
 #[track_caller]
 fn refusal(from: &str, to: &str) -> String {
     assert!(TEXT.contains(from), "{from} is not in the policy");
-    let policy = Policy::parse(&TEXT.replacen(from, to, 1));
-    policy.and_then(|policy| Table::new(&policy, Arch::X86_64)).unwrap_err().to_string()
+    let policy = FilterPolicy::parse(&TEXT.replacen(from, to, 1));
+    policy.and_then(|policy| RuleTable::new(&policy, Arch::X86_64)).unwrap_err().to_string()
 }
 
 #[test]
@@ -400,23 +404,23 @@ fn a_bad_policy_is_refused_with_a_sentence() {
 fn a_filter_longer_than_the_kernel_takes_is_refused() {
     let many: Vec<String> = (0..5000).map(|value| format!("\"V{value}\": {value}")).collect();
     let text = TEXT.replacen("\"AF_UNIX\": 1", &many.join(","), 1);
-    let table = Table::new(&Policy::parse(&text).unwrap(), Arch::X86_64).unwrap();
-    assert!(matches!(bpf::compile(&table), Err(PolicyError::TooLong(_))));
+    let table = RuleTable::new(&FilterPolicy::parse(&text).unwrap(), Arch::X86_64).unwrap();
+    assert!(matches!(bpf::compile_filter(&table), Err(PolicyError::TooLong(_))));
 }
 
 #[test]
 fn targets_beyond_eight_bits_are_reached() {
     let many: Vec<String> = (3000..3700).map(|value| format!("\"V{value}\": {value}")).collect();
     let text = TEXT.replacen("\"TIOCSETD\": \"0x5423\"", &many.join(","), 1);
-    let table = Table::new(&Policy::parse(&text).unwrap(), Arch::X86_64).unwrap();
-    let filter = Filter { arch: Arch::X86_64, program: bpf::compile(&table).unwrap() };
+    let table = RuleTable::new(&FilterPolicy::parse(&text).unwrap(), Arch::X86_64).unwrap();
+    let filter = Filter { arch: Arch::X86_64, program: bpf::compile_filter(&table).unwrap() };
     assert!(filter.program.iter().any(|step| step.code == bpf::JUMP), "no far jump was needed");
     for request in [3000, 3001, 3255, 3256, 3500, 3699, 0x5412] {
-        filter.expect(Verdict::NotPermitted, "ioctl", &[0, request]);
+        filter.expect(SyscallVerdict::NotPermitted, "ioctl", &[0, request]);
     }
     for request in [0, 2999, 3700, 0x5413] {
-        filter.expect(Verdict::Allow, "ioctl", &[0, request]);
+        filter.expect(SyscallVerdict::Allow, "ioctl", &[0, request]);
     }
-    filter.expect(Verdict::Allow, "read", &[]);
-    filter.expect(Verdict::NotPermitted, "mount", &[]);
+    filter.expect(SyscallVerdict::Allow, "read", &[]);
+    filter.expect(SyscallVerdict::NotPermitted, "mount", &[]);
 }

@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use super::{
-    CONFIG, Config, Descriptor, INDEX, ImageIndex, LAYER_ZSTD, Layout, MANIFEST, Manifest,
-    REF_NAME, RootFs,
+    CONFIG, INDEX, ImageIndex, LAYER_ZSTD, MANIFEST, OciConfig, OciDescriptor, OciLayout,
+    OciManifest, REF_NAME, RootFs,
 };
-use crate::{LayerError, Layers, blobs::blocking, verified};
+use crate::{LayerError, Layers, blob_store::run_blocking, checked_blob};
 
 /// What an exported image says about itself.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl Layers {
     ///
     /// # Errors
     /// If the directory is not empty or cannot be written, or a layer is missing or damaged.
-    pub async fn export(
+    pub async fn export_image(
         &self,
         stack: &[LayerDigest],
         dir: &Path,
@@ -43,12 +43,16 @@ impl Layers {
     ) -> Result<(), LayerError> {
         let mut stack = stack.to_vec();
         if self.has_redirects(&stack).await? {
-            stack =
-                self.squash(&stack).await?.map(|stored| stored.layer.digest).into_iter().collect();
+            stack = self
+                .squash_stack(&stack)
+                .await?
+                .map(|stored| stored.layer.digest)
+                .into_iter()
+                .collect();
         }
         let (layers, dir, meta) = (self.clone(), dir.to_owned(), meta.clone());
-        blocking(move || {
-            make_empty(&dir)?;
+        run_blocking(move || {
+            make_empty_layout(&dir)?;
             layers.write_image(&stack, meta, &mut DirectorySink { dir, file: None })
         })
         .await
@@ -68,7 +72,7 @@ impl Layers {
         let mut sink = TarSink { out, size: 0 };
         self.write_image(stack, meta, &mut sink)?;
         // Two empty blocks are the end of a tar.
-        sink.out.write_all(&[0; 1024]).and_then(|()| sink.out.flush()).map_err(exporting)
+        sink.out.write_all(&[0; 1024]).and_then(|()| sink.out.flush()).map_err(export_error)
     }
 
     /// Whether a layer of the stack has a renamed directory, which other tools do not understand.
@@ -77,7 +81,7 @@ impl Layers {
     /// If a layer is missing or damaged.
     pub async fn has_redirects(&self, stack: &[LayerDigest]) -> Result<bool, LayerError> {
         for digest in stack {
-            if self.index(digest).await?.has_redirects() {
+            if self.load_index(digest).await?.has_redirects() {
                 return Ok(true);
             }
         }
@@ -91,34 +95,34 @@ impl Layers {
         meta: ExportMeta,
         sink: &mut impl ImageSink,
     ) -> Result<(), LayerError> {
-        let layout = Layout { image_layout_version: "1.0.0".to_owned() };
-        write_file(sink, "oci-layout", &json(&layout)?)?;
+        let layout = OciLayout { image_layout_version: "1.0.0".to_owned() };
+        write_file(sink, "oci-layout", &to_json(&layout)?)?;
         let (mut layers, mut diff_ids) = (Vec::new(), Vec::new());
         for digest in stack {
             // The same layer can be in a stack twice, and is one file.
-            if let Some(at) = layers.iter().position(|it: &Descriptor| it.digest == *digest) {
+            if let Some(at) = layers.iter().position(|it: &OciDescriptor| it.digest == *digest) {
                 layers.push(layers[at].clone());
                 let diff_id: &LayerDigest = &diff_ids[at];
                 diff_ids.push(diff_id.clone());
                 continue;
             }
             let blobs = &self.0.blobs;
-            let meta = Handle::current().block_on(blobs.head(digest))?;
+            let meta = Handle::current().block_on(blobs.blob_meta(digest))?;
             let size = meta.ok_or_else(|| LayerError::Missing(digest.clone()))?.size;
-            let blob = Handle::current().block_on(blobs.read(digest))?;
-            let (layer, diff_id) = copy(blob, digest, size, sink)?;
+            let blob = Handle::current().block_on(blobs.open_blob(digest))?;
+            let (layer, diff_id) = copy_blob(blob, digest, size, sink)?;
             layers.push(layer);
             diff_ids.push(diff_id);
         }
-        documents(sink, meta, (layers, diff_ids))
+        write_documents(sink, meta, (layers, diff_ids))
     }
 }
 
 /// Where the files of an image go, one after the other: the content of each is written between
 /// `open` and `close`.
 trait ImageSink: Write {
-    fn open(&mut self, name: &str, size: u64) -> io::Result<()>;
-    fn close(&mut self) -> io::Result<()>;
+    fn open_file(&mut self, name: &str, size: u64) -> io::Result<()>;
+    fn close_file(&mut self) -> io::Result<()>;
 }
 
 /// A directory.
@@ -138,12 +142,12 @@ impl Write for DirectorySink {
 }
 
 impl ImageSink for DirectorySink {
-    fn open(&mut self, name: &str, _size: u64) -> io::Result<()> {
+    fn open_file(&mut self, name: &str, _size: u64) -> io::Result<()> {
         self.file = Some(BufWriter::new(File::create(self.dir.join(name))?));
         Ok(())
     }
 
-    fn close(&mut self) -> io::Result<()> {
+    fn close_file(&mut self) -> io::Result<()> {
         self.file.take().map_or(Ok(()), |mut file| file.flush())
     }
 }
@@ -165,7 +169,7 @@ impl<W: Write> Write for TarSink<W> {
 }
 
 impl<W: Write> ImageSink for TarSink<W> {
-    fn open(&mut self, name: &str, size: u64) -> io::Result<()> {
+    fn open_file(&mut self, name: &str, size: u64) -> io::Result<()> {
         let mut header = tar::Header::new_gnu();
         header.set_path(name)?;
         header.set_mode(0o644);
@@ -176,54 +180,54 @@ impl<W: Write> ImageSink for TarSink<W> {
         self.out.write_all(header.as_bytes())
     }
 
-    fn close(&mut self) -> io::Result<()> {
+    fn close_file(&mut self) -> io::Result<()> {
         const BLOCK: usize = 512;
         let last = usize::try_from(self.size % BLOCK as u64).unwrap_or(0);
         self.out.write_all(&[0; BLOCK][..(BLOCK - last) % BLOCK])
     }
 }
 
-fn make_empty(dir: &Path) -> Result<(), LayerError> {
-    fs::create_dir_all(dir).map_err(exporting)?;
-    if fs::read_dir(dir).map_err(exporting)?.next().is_some() {
+fn make_empty_layout(dir: &Path) -> Result<(), LayerError> {
+    fs::create_dir_all(dir).map_err(export_error)?;
+    if fs::read_dir(dir).map_err(export_error)?.next().is_some() {
         return Err(LayerError::Config(format!("{} is not empty", dir.display())));
     }
-    fs::create_dir_all(dir.join("blobs/sha256")).map_err(exporting)
+    fs::create_dir_all(dir.join("blobs/sha256")).map_err(export_error)
 }
 
 /// Copies a blob, checks it on the way, and finds the digest of the archive in it.
-fn copy(
+fn copy_blob(
     blob: Box<dyn Read + Send>,
     digest: &LayerDigest,
     size: u64,
     sink: &mut impl ImageSink,
-) -> Result<(Descriptor, LayerDigest), LayerError> {
-    sink.open(&blob_name(digest), size).map_err(exporting)?;
-    let mut tee = Tee { from: blob.take(size), to: &mut *sink, count: 0 };
-    let ((), diff_id) = verified::read_and_hash(&mut tee, digest, None, |archive| {
-        while archive.next()?.is_some() {}
+) -> Result<(OciDescriptor, LayerDigest), LayerError> {
+    sink.open_file(&blob_name(digest), size).map_err(export_error)?;
+    let mut tee = CountingTee { from: blob.take(size), to: &mut *sink, count: 0 };
+    let ((), diff_id) = checked_blob::read_and_hash(&mut tee, digest, None, |archive| {
+        while archive.next_item()?.is_some() {}
         Ok(())
     })?;
     if tee.count != size {
         let what = format!("it has {} bytes instead of {size}", tee.count);
         return Err(LayerError::Damaged { digest: digest.clone(), what });
     }
-    sink.close().map_err(exporting)?;
+    sink.close_file().map_err(export_error)?;
     let (media_type, annotations) = (LAYER_ZSTD.to_owned(), BTreeMap::new());
-    Ok((Descriptor { media_type, digest: digest.clone(), size, annotations }, diff_id))
+    Ok((OciDescriptor { media_type, digest: digest.clone(), size, annotations }, diff_id))
 }
 
 fn blob_name(digest: &LayerDigest) -> String {
-    format!("blobs/sha256/{}", digest.hex())
+    format!("blobs/sha256/{}", digest.hex_digits())
 }
 
-struct Tee<R, W> {
+struct CountingTee<R, W> {
     from: R,
     to: W,
     count: u64,
 }
 
-impl<R: Read, W: Write> Read for Tee<R, W> {
+impl<R: Read, W: Write> Read for CountingTee<R, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
         self.to.write_all(&buffer[..count])?;
@@ -232,62 +236,62 @@ impl<R: Read, W: Write> Read for Tee<R, W> {
     }
 }
 
-fn documents(
+fn write_documents(
     sink: &mut impl ImageSink,
     meta: ExportMeta,
-    (layers, diff_ids): (Vec<Descriptor>, Vec<LayerDigest>),
+    (layers, diff_ids): (Vec<OciDescriptor>, Vec<LayerDigest>),
 ) -> Result<(), LayerError> {
     let architecture = match std::env::consts::ARCH {
         "aarch64" => "arm64",
         "x86_64" => "amd64",
         other => other,
     };
-    let config = Config {
+    let config = OciConfig {
         created: meta.created.unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned()),
         architecture: architecture.to_owned(),
         os: "linux".to_owned(),
         rootfs: RootFs { kind: "layers".to_owned(), diff_ids },
     };
-    let manifest = Manifest {
+    let manifest = OciManifest {
         schema_version: 2,
         media_type: MANIFEST.to_owned(),
-        config: put(sink, CONFIG, &config)?,
+        config: write_document_blob(sink, CONFIG, &config)?,
         layers,
         annotations: meta.annotations,
     };
-    let mut described = put(sink, MANIFEST, &manifest)?;
+    let mut described = write_document_blob(sink, MANIFEST, &manifest)?;
     if !meta.name.is_empty() {
         described.annotations.insert(REF_NAME.to_owned(), meta.name);
     }
     let media_type = INDEX.to_owned();
     let index = ImageIndex { schema_version: 2, media_type, manifests: vec![described] };
-    write_file(sink, "index.json", &json(&index)?)
+    write_file(sink, "index.json", &to_json(&index)?)
 }
 
 /// Writes a document as a blob.
-fn put(
+fn write_document_blob(
     sink: &mut impl ImageSink,
     kind: &str,
     document: &impl Serialize,
-) -> Result<Descriptor, LayerError> {
-    let bytes = json(document)?;
+) -> Result<OciDescriptor, LayerError> {
+    let bytes = to_json(document)?;
     let digest = LayerDigest::from_sha256(Sha256::digest(&bytes).into());
     write_file(sink, &blob_name(&digest), &bytes)?;
     let (media_type, annotations) = (kind.to_owned(), BTreeMap::new());
-    Ok(Descriptor { media_type, digest, size: bytes.len() as u64, annotations })
+    Ok(OciDescriptor { media_type, digest, size: bytes.len() as u64, annotations })
 }
 
-fn json(document: &impl Serialize) -> Result<Vec<u8>, LayerError> {
-    serde_json::to_vec(document).map_err(|error| exporting(error.into()))
+fn to_json(document: &impl Serialize) -> Result<Vec<u8>, LayerError> {
+    serde_json::to_vec(document).map_err(|error| export_error(error.into()))
 }
 
 fn write_file(sink: &mut impl ImageSink, name: &str, bytes: &[u8]) -> Result<(), LayerError> {
-    sink.open(name, bytes.len() as u64)
+    sink.open_file(name, bytes.len() as u64)
         .and_then(|()| sink.write_all(bytes))
-        .and_then(|()| sink.close())
-        .map_err(exporting)
+        .and_then(|()| sink.close_file())
+        .map_err(export_error)
 }
 
-fn exporting(source: io::Error) -> LayerError {
+fn export_error(source: io::Error) -> LayerError {
     LayerError::from_io("exporting layers", source)
 }

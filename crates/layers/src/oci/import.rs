@@ -15,19 +15,20 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::{
-    Config, Descriptor, ImageIndex, LAYER_GZIP, LAYER_PLAIN, LAYER_ZSTD, Layout, MANIFEST,
-    Manifest,
-    foreign::{Packing, take_in},
+    ImageIndex, LAYER_GZIP, LAYER_PLAIN, LAYER_ZSTD, MANIFEST, OciConfig, OciDescriptor, OciLayout,
+    OciManifest,
+    foreign_layer::{LayerCompression, ingest_foreign},
 };
 use crate::{
-    Bounds, Index, LayerError, Layers, Stored, beneath,
-    blobs::blocking,
-    entry::{Entry, Xattr},
+    LayerBounds, LayerError, LayerIndex, Layers, StoredLayer,
+    archive::read::ArchiveReader,
+    beneath,
+    blob_store::run_blocking,
+    checked_blob::{self, BlobReader},
+    entry::{LayerEntry, Xattr},
     error::{KEPT_XATTR_BYTES, XATTR_PLACE},
-    index::Builder,
-    ingest::Ingested,
-    verified::{self, Blob},
-    wire::read::Archive,
+    ingest::IngestedLayer,
+    layer_index::IndexBuilder,
 };
 
 /// The largest document.
@@ -41,24 +42,25 @@ impl Layers {
     /// # Errors
     /// If the directory holds anything else, or what it holds is not what it claims to be. No layer
     /// is stored then.
-    pub async fn import(&self, dir: &Path) -> Result<Vec<Stored>, LayerError> {
+    pub async fn import_image(&self, dir: &Path) -> Result<Vec<StoredLayer>, LayerError> {
         let layers = self.clone();
         let dir = dir.to_owned();
-        let checked = blocking(move || {
-            let top = File::open(&dir).map_err(LayerError::io("opening the image"))?;
-            let image = Image { top: top.into() };
+        let checked = run_blocking(move || {
+            let top = File::open(&dir).map_err(LayerError::io_context("opening the image"))?;
+            let image = ImageDir { top: top.into() };
             let mut checked = Vec::new();
-            for (layer, diff_id) in image.layers()? {
+            for (layer, diff_id) in image.list_layers()? {
                 let file = layers.0.blobs.new_file()?;
-                let ingested = image.check(&layer, &diff_id, &file, layers.0.config.bounds)?;
+                let ingested =
+                    image.ingest_layer(&layer, &diff_id, &file, layers.0.config.bounds)?;
                 checked.push((file, ingested));
             }
             Ok(checked)
         })
         .await?;
         let mut stored = Vec::new();
-        for (file, Ingested { digest, index }) in checked {
-            stored.push(self.publish(file, digest, index).await?);
+        for (file, IngestedLayer { digest, index }) in checked {
+            stored.push(self.publish_layer(file, digest, index).await?);
         }
         Ok(stored)
     }
@@ -68,76 +70,81 @@ impl Layers {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_image(
     dir: &Path,
-    bounds: Bounds,
-    mut took: impl FnMut(&File, &Ingested),
+    bounds: LayerBounds,
+    mut took: impl FnMut(&File, &IngestedLayer),
 ) -> Result<(), LayerError> {
-    let top = File::open(dir).map_err(LayerError::io("opening the image"))?;
-    let image = Image { top: top.into() };
-    for (layer, diff_id) in image.layers()? {
-        let file = NamedTempFile::new_in(dir).map_err(LayerError::io("making a file"))?;
-        let ingested = image.check(&layer, &diff_id, &file, bounds)?;
+    let top = File::open(dir).map_err(LayerError::io_context("opening the image"))?;
+    let image = ImageDir { top: top.into() };
+    for (layer, diff_id) in image.list_layers()? {
+        let file = NamedTempFile::new_in(dir).map_err(LayerError::io_context("making a file"))?;
+        let ingested = image.ingest_layer(&layer, &diff_id, &file, bounds)?;
         took(file.as_file(), &ingested);
     }
     Ok(())
 }
 
-struct Image {
+struct ImageDir {
     top: OwnedFd,
 }
 
-impl Image {
+impl ImageDir {
     /// The layers that the documents speak of, and the digests of their archives.
-    fn layers(&self) -> Result<Vec<(Descriptor, LayerDigest)>, LayerError> {
-        let layout: Layout = parse("oci-layout", &self.document(b"oci-layout")?)?;
+    fn list_layers(&self) -> Result<Vec<(OciDescriptor, LayerDigest)>, LayerError> {
+        let layout: OciLayout = parse_json("oci-layout", &self.read_document(b"oci-layout")?)?;
         if layout.image_layout_version != "1.0.0" {
-            return Err(bad("its layout has an unknown version"));
+            return Err(bad_image("its layout has an unknown version"));
         }
-        let index: ImageIndex = parse("index.json", &self.document(b"index.json")?)?;
+        let index: ImageIndex = parse_json("index.json", &self.read_document(b"index.json")?)?;
         let [described] = &index.manifests[..] else {
-            return Err(bad("it must hold exactly one image"));
+            return Err(bad_image("it must hold exactly one image"));
         };
         if described.media_type != MANIFEST {
-            return Err(bad("its manifest is of an unknown kind"));
+            return Err(bad_image("its manifest is of an unknown kind"));
         }
-        let manifest: Manifest = parse("the manifest", &self.blob_document(described)?)?;
-        let config: Config = parse("the configuration", &self.blob_document(&manifest.config)?)?;
+        let manifest: OciManifest =
+            parse_json("the manifest", &self.read_blob_document(described)?)?;
+        let config: OciConfig =
+            parse_json("the configuration", &self.read_blob_document(&manifest.config)?)?;
         if manifest.layers.len() > LAYERS {
-            return Err(bad("it has too many layers"));
+            return Err(bad_image("it has too many layers"));
         }
         if config.rootfs.diff_ids.len() != manifest.layers.len() {
-            return Err(bad("manifest and configuration differ in their layers"));
+            return Err(bad_image("manifest and configuration differ in their layers"));
         }
         Ok(manifest.layers.into_iter().zip(config.rootfs.diff_ids).collect())
     }
 
     /// Reads a layer into a file of ours.
-    fn check(
+    fn ingest_layer(
         &self,
-        layer: &Descriptor,
+        layer: &OciDescriptor,
         diff_id: &LayerDigest,
         file: &NamedTempFile,
-        bounds: Bounds,
-    ) -> Result<Ingested, LayerError> {
+        bounds: LayerBounds,
+    ) -> Result<IngestedLayer, LayerError> {
         let packing = match &layer.media_type[..] {
-            LAYER_ZSTD => Packing::Zstd,
-            LAYER_GZIP => Packing::Gzip,
-            LAYER_PLAIN => Packing::Plain,
-            other => return Err(bad(&format!("a layer of the kind {other:?}"))),
+            LAYER_ZSTD => LayerCompression::Zstd,
+            LAYER_GZIP => LayerCompression::Gzip,
+            LAYER_PLAIN => LayerCompression::Plain,
+            other => return Err(bad_image(&format!("a layer of the kind {other:?}"))),
         };
         let taken = match packing {
-            Packing::Zstd => self.as_it_is(layer, file, bounds),
+            LayerCompression::Zstd => self.ingest_unchanged(layer, file, bounds),
             _ => Err(LayerError::Refused("a layer that is packed in another way".to_owned())),
         };
         let (ingested, found) = match taken {
             // Not as we would have packed it, which is not to say that it is wrong.
-            Err(LayerError::Refused(_)) => self.as_ours(layer, packing, file, bounds)?,
+            Err(LayerError::Refused(_)) => self.ingest_repacked(layer, packing, file, bounds)?,
             taken => taken?,
         };
         if found != *diff_id {
-            return Err(bad(&format!("the archive of layer {} is not {diff_id}", layer.digest)));
+            return Err(bad_image(&format!(
+                "the archive of layer {} is not {diff_id}",
+                layer.digest
+            )));
         }
         let place = |(name, value): &Xattr| name.len() + value.len() + XATTR_PLACE;
-        let bytes = |entry: &Entry| entry.xattrs.iter().map(place).sum::<usize>();
+        let bytes = |entry: &LayerEntry| entry.xattrs.iter().map(place).sum::<usize>();
         if ingested.index.entries().iter().any(|entry| bytes(entry) > KEPT_XATTR_BYTES) {
             return Err(LayerError::TooMuch("attributes that are too large"));
         }
@@ -145,63 +152,73 @@ impl Image {
     }
 
     /// A layer that could have been packed here, which keeps its digest.
-    fn as_it_is(
+    fn ingest_unchanged(
         &self,
-        layer: &Descriptor,
+        layer: &OciDescriptor,
         file: &NamedTempFile,
-        bounds: Bounds,
-    ) -> Result<(Ingested, LayerDigest), LayerError> {
-        let blob = self.open(&blob_path(&layer.digest), layer.size)?;
-        let tee = Tee { from: blob, to: file.as_file() };
+        bounds: LayerBounds,
+    ) -> Result<(IngestedLayer, LayerDigest), LayerError> {
+        let blob = self.open_with_size(&blob_path(&layer.digest), layer.size)?;
+        let tee = FileTee { from: blob, to: file.as_file() };
         let ratio = Some(bounds.ratio);
-        let read = |archive: &mut Archive<Blob<'_>>| Builder::read(archive, bounds);
-        let (builder, archive) = verified::read_and_hash(tee, &layer.digest, ratio, read)?;
-        let index: Index = builder.finish(Vec::new(), layer.size)?;
-        Ok((Ingested { digest: layer.digest.clone(), index }, archive))
+        let read = |archive: &mut ArchiveReader<BlobReader<'_>>| {
+            IndexBuilder::from_archive(archive, bounds)
+        };
+        let (builder, archive) = checked_blob::read_and_hash(tee, &layer.digest, ratio, read)?;
+        let index: LayerIndex = builder.finish(Vec::new(), layer.size)?;
+        Ok((IngestedLayer { digest: layer.digest.clone(), index }, archive))
     }
 
     /// Any other, packed again.
-    fn as_ours(
+    fn ingest_repacked(
         &self,
-        layer: &Descriptor,
-        packing: Packing,
+        layer: &OciDescriptor,
+        packing: LayerCompression,
         file: &NamedTempFile,
-        bounds: Bounds,
-    ) -> Result<(Ingested, LayerDigest), LayerError> {
+        bounds: LayerBounds,
+    ) -> Result<(IngestedLayer, LayerDigest), LayerError> {
         let emptied = file.as_file().set_len(0).and_then(|()| file.as_file().rewind());
-        emptied.map_err(LayerError::io("writing a layer"))?;
-        let blob = self.open(&blob_path(&layer.digest), layer.size)?;
-        let taken = take_in(blob, packing, file.as_file(), bounds)?;
+        emptied.map_err(LayerError::io_context("writing a layer"))?;
+        let blob = self.open_with_size(&blob_path(&layer.digest), layer.size)?;
+        let taken = ingest_foreign(blob, packing, file.as_file(), bounds)?;
         if taken.blob != layer.digest {
-            return Err(bad(&format!("layer {} has the digest {}", layer.digest, taken.blob)));
+            return Err(bad_image(&format!(
+                "layer {} has the digest {}",
+                layer.digest, taken.blob
+            )));
         }
-        let ingested = taken.ingested.ok_or_else(|| bad("a layer is empty"))?;
+        let ingested = taken.ingested.ok_or_else(|| bad_image("a layer is empty"))?;
         Ok((ingested, taken.archive))
     }
 
-    fn blob_document(&self, described: &Descriptor) -> Result<Vec<u8>, LayerError> {
-        let bytes = self.document(&blob_path(&described.digest))?;
+    fn read_blob_document(&self, described: &OciDescriptor) -> Result<Vec<u8>, LayerError> {
+        let bytes = self.read_document(&blob_path(&described.digest))?;
         let found = LayerDigest::from_sha256(Sha256::digest(&bytes).into());
         if found != described.digest || bytes.len() as u64 != described.size {
-            return Err(bad(&format!("the blob {} is not what it should be", described.digest)));
+            return Err(bad_image(&format!(
+                "the blob {} is not what it should be",
+                described.digest
+            )));
         }
         Ok(bytes)
     }
 
-    fn document(&self, path: &[u8]) -> Result<Vec<u8>, LayerError> {
-        let (file, size) = self.file(path)?;
+    fn read_document(&self, path: &[u8]) -> Result<Vec<u8>, LayerError> {
+        let (file, size) = self.open_file(path)?;
         if size > DOCUMENT {
-            return Err(bad("a document of it is too large"));
+            return Err(bad_image("a document of it is too large"));
         }
         let mut bytes = Vec::new();
-        file.take(DOCUMENT).read_to_end(&mut bytes).map_err(LayerError::io("reading the image"))?;
+        file.take(DOCUMENT)
+            .read_to_end(&mut bytes)
+            .map_err(LayerError::io_context("reading the image"))?;
         Ok(bytes)
     }
 
-    fn open(&self, path: &[u8], size: u64) -> Result<File, LayerError> {
-        let (file, found) = self.file(path)?;
+    fn open_with_size(&self, path: &[u8], size: u64) -> Result<File, LayerError> {
+        let (file, found) = self.open_file(path)?;
         if found != size {
-            return Err(bad(&format!(
+            return Err(bad_image(&format!(
                 "{} has {found} bytes instead of {size}",
                 String::from_utf8_lossy(path)
             )));
@@ -210,41 +227,41 @@ impl Image {
     }
 
     /// A file of the layout and its size; links are not followed.
-    fn file(&self, path: &[u8]) -> Result<(File, u64), LayerError> {
+    fn open_file(&self, path: &[u8]) -> Result<(File, u64), LayerError> {
         let reading = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
-                bad(&format!("there is no {}", String::from_utf8_lossy(path)))
+                bad_image(&format!("there is no {}", String::from_utf8_lossy(path)))
             }
             _ => LayerError::from_io("opening a file of the image", error),
         };
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = beneath::open(&self.top, path, flags, Mode::empty()).map_err(reading)?;
+        let file = beneath::open_path(&self.top, path, flags, Mode::empty()).map_err(reading)?;
         let stat = rustix::fs::fstat(&file).map_err(|errno| reading(errno.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(bad(&format!("{} is not a file", String::from_utf8_lossy(path))));
+            return Err(bad_image(&format!("{} is not a file", String::from_utf8_lossy(path))));
         }
         Ok((file.into(), u64::try_from(stat.st_size).unwrap_or(0)))
     }
 }
 
 fn blob_path(digest: &LayerDigest) -> Vec<u8> {
-    format!("blobs/sha256/{}", digest.hex()).into_bytes()
+    format!("blobs/sha256/{}", digest.hex_digits()).into_bytes()
 }
 
-fn parse<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, LayerError> {
-    serde_json::from_slice(bytes).map_err(|error| bad(&format!("{what}: {error}")))
+fn parse_json<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, LayerError> {
+    serde_json::from_slice(bytes).map_err(|error| bad_image(&format!("{what}: {error}")))
 }
 
-fn bad(what: &str) -> LayerError {
+fn bad_image(what: &str) -> LayerError {
     LayerError::BadImage(what.to_owned())
 }
 
-struct Tee<'a> {
+struct FileTee<'a> {
     from: File,
     to: &'a File,
 }
 
-impl Read for Tee<'_> {
+impl Read for FileTee<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
         self.to.write_all(&buffer[..count])?;

@@ -10,25 +10,25 @@ use rustix::{
     io::Errno,
 };
 
-use super::Markers;
+use super::OverlayXattrs;
 use crate::{
-    entry::{Extent, Kind, Xattr},
+    archive::{USER, USER_OVERLAY},
+    entry::{EntryKind, Extent, Xattr},
     error::{EXTENTS, KEPT_XATTR_BYTES, XATTR_PLACE},
-    wire::{USER, USER_OVERLAY},
 };
 
 /// The largest value and the longest list that the kernel gives.
 const XATTR_MOST: usize = 1 << 16;
 
 /// Memory that is used again for every file.
-pub(super) struct Scratch {
+pub(super) struct PackBuffers {
     buffer: Vec<u8>,
     list: Vec<u8>,
     /// How many attributes found no place.
     pub(super) left_out: u64,
 }
 
-impl Default for Scratch {
+impl Default for PackBuffers {
     fn default() -> Self {
         Self { buffer: vec![0; 1 << 17], list: vec![0; XATTR_MOST], left_out: 0 }
     }
@@ -36,26 +36,26 @@ impl Default for Scratch {
 
 /// The attributes of a file that matter.
 #[derive(Default)]
-pub(super) struct Attributes {
+pub(super) struct FileAttributes {
     pub(super) opaque: bool,
     pub(super) redirect: Option<Vec<u8>>,
     /// Whether a file's content is elsewhere: only what is about it was changed.
-    pub(super) is_only_about: bool,
+    pub(super) is_metacopy: bool,
     pub(super) xattrs: Vec<Xattr>,
 }
 
-impl Scratch {
+impl PackBuffers {
     pub(super) fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
     }
 
     /// Reads the overlay's markers and the guest's own attributes, of which there may be too many.
-    pub(super) fn attributes(
+    pub(super) fn read_attributes(
         &mut self,
         file: BorrowedFd<'_>,
-        markers: Markers,
-    ) -> io::Result<Attributes> {
-        let mut found = Attributes::default();
+        markers: OverlayXattrs,
+    ) -> io::Result<FileAttributes> {
+        let mut found = FileAttributes::default();
         let listed = match rustix::fs::flistxattr(file, &mut self.list[..]) {
             Ok(length) => length,
             Err(Errno::NOTSUP) => return Ok(found),
@@ -66,8 +66,8 @@ impl Scratch {
             Err(errno) => return Err(errno.into()),
         };
         let prefix = match markers {
-            Markers::Trusted => &b"trusted.overlay."[..],
-            Markers::User => USER_OVERLAY,
+            OverlayXattrs::Trusted => &b"trusted.overlay."[..],
+            OverlayXattrs::User => USER_OVERLAY,
         };
         let mut bytes = 0;
         for name in self.list[..listed].split(|&byte| byte == 0) {
@@ -89,7 +89,7 @@ impl Scratch {
                 Some(b"opaque") => found.opaque = value == b"y",
                 Some(b"redirect") => found.redirect = Some(value.to_vec()),
                 // An overlay in a user namespace has none, and there it would be a guest's word.
-                Some(_) => found.is_only_about = markers == Markers::Trusted,
+                Some(_) => found.is_metacopy = markers == OverlayXattrs::Trusted,
                 None => {
                     let more = name.len() + value.len() + XATTR_PLACE;
                     if bytes + more > KEPT_XATTR_BYTES {
@@ -107,7 +107,7 @@ impl Scratch {
 }
 
 /// The stretches of a file that hold data; none if there is no hole.
-pub(super) fn extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec<Extent>>> {
+pub(super) fn data_extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec<Extent>>> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     if u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= size {
         return Ok(None);
@@ -132,8 +132,8 @@ pub(super) fn extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec<Exte
 }
 
 /// The beginning of a file, with so much data.
-pub(super) fn cut(file: Kind, room: u64) -> Kind {
-    let Kind::File { size, extents, data_at, hash } = file else { return file };
+pub(super) fn truncate_content(file: EntryKind, room: u64) -> EntryKind {
+    let EntryKind::File { size, extents, data_at, hash } = file else { return file };
     let sparse = extents.is_some();
     let (mut left, mut kept) = (room, Vec::new());
     for Extent { offset, length } in extents.unwrap_or(vec![Extent { offset: 0, length: size }]) {
@@ -144,17 +144,17 @@ pub(super) fn cut(file: Kind, room: u64) -> Kind {
         left -= length;
     }
     let size = kept.last().map_or(0, |last| last.offset + last.length);
-    Kind::File { size, extents: sparse.then_some(kept), data_at, hash }
+    EntryKind::File { size, extents: sparse.then_some(kept), data_at, hash }
 }
 
 /// Writes the data of a file.
-pub(super) fn copy(
+pub(super) fn copy_data(
     file: &OwnedFd,
-    kind: &Kind,
+    kind: &EntryKind,
     buffer: &mut [u8],
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let Kind::File { size, extents, .. } = kind else { return Ok(()) };
+    let EntryKind::File { size, extents, .. } = kind else { return Ok(()) };
     let whole = [Extent { offset: 0, length: *size }];
     for extent in extents.as_deref().unwrap_or(&whole) {
         let (mut at, mut rest) = (extent.offset, extent.length);

@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::{collections::HashSet, fs, path::Path, time::Duration};
 
-use cloche_layers::{Bounds, LayerError, Layers, LayersConfig, S3Config, StoreConfig};
+use cloche_layers::{LayerBounds, LayerError, Layers, LayersConfig, S3Config, StoreConfig};
 use cloche_model::ByteSize;
 
 use crate::{
@@ -28,7 +28,7 @@ fn configured(moto: &Moto, dir: &Path, bucket: &str) -> LayersConfig {
         dir: dir.to_owned(),
         store: StoreConfig::S3(s3),
         cache_bytes: ByteSize::gib(1),
-        bounds: Bounds::default(),
+        bounds: LayerBounds::default(),
     }
 }
 
@@ -48,7 +48,7 @@ async fn layers_live_in_a_bucket() {
     fs::remove_file(tree.join("large")).unwrap();
     let second = store(&layers, pack_tree(&tree)).await.unwrap().unwrap().layer;
     assert_eq!(fs::read_dir(config.dir.join("new")).unwrap().count(), 0);
-    let usage = layers.usage().await.unwrap();
+    let usage = layers.measure_usage().await.unwrap();
     assert_eq!(usage.blobs, 2);
     assert_eq!(usage.blob_bytes, first.stored.bytes() + second.stored.bytes());
 
@@ -57,19 +57,19 @@ async fn layers_live_in_a_bucket() {
     let stack = [first.digest.clone()];
     let range = Some(13 << 20..14 << 20);
     assert!(read(&other, &stack, b"large", range).await.unwrap() == large[13 << 20..14 << 20]);
-    let mountable = other.mountable(from_ref(&second.digest)).await.unwrap();
-    let unpacked = other.cache_dir().join(mountable.names()[0]);
+    let mountable = other.unpack_stack(from_ref(&second.digest)).await.unwrap();
+    let unpacked = other.cache_dir().join(mountable.layer_names()[0]);
     assert_same("from the bucket", &snapshot(&tree), &snapshot(&unpacked));
     let both = [first.digest.clone(), second.digest.clone()];
-    let squashed = other.squash(&both).await.unwrap().unwrap();
+    let squashed = other.squash_stack(&both).await.unwrap().unwrap();
     assert_eq!(squashed.layer.bytes.bytes(), (24 << 20) + 5);
 
     let keep: HashSet<_> = [squashed.layer.digest.clone()].into();
-    let kept = layers.sweep(&keep, Duration::from_secs(3600)).await.unwrap();
+    let kept = layers.sweep_unreferenced(&keep, Duration::from_secs(3600)).await.unwrap();
     assert_eq!((kept.deleted, kept.kept), (0, 3));
-    let swept = layers.sweep(&keep, Duration::ZERO).await.unwrap();
+    let swept = layers.sweep_unreferenced(&keep, Duration::ZERO).await.unwrap();
     assert_eq!((swept.deleted, swept.kept), (2, 1));
-    assert!(matches!(layers.index(&first.digest).await, Err(LayerError::Missing(_))));
+    assert!(matches!(layers.load_index(&first.digest).await, Err(LayerError::Missing(_))));
 }
 
 #[tokio::test]

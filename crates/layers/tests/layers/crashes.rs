@@ -28,7 +28,7 @@ async fn child() {
         dir: dir.join("layers"),
         store: cloche_layers::StoreConfig::Local,
         cache_bytes: cloche_model::ByteSize::mib(64),
-        bounds: cloche_layers::Bounds::default(),
+        bounds: cloche_layers::LayerBounds::default(),
     };
     let layers = Layers::open(config).await.unwrap();
     let stored = store(&layers, pack_tree(&dir.join("new-tree"))).await.unwrap().unwrap();
@@ -44,20 +44,20 @@ async fn powerless_child() {
     let Some(archive) = std::env::var_os(ARCHIVE) else { return };
     let status = fs::read_to_string("/proc/self/status").unwrap();
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
-    let (bytes, bounds) = (cloche_model::ByteSize::kib(40), cloche_layers::Bounds::default());
+    let (bytes, bounds) = (cloche_model::ByteSize::kib(40), cloche_layers::LayerBounds::default());
     let mut place = Place::with(bytes, bounds).await;
     let stored = store(&place.layers, fs::read(archive).unwrap()).await.unwrap().unwrap();
     let other = place.tree("other");
     fs::write(other.join("file"), noise(40_000, 1)).unwrap();
     let other = [place.store(&other).await.layer.digest];
     for _ in 0..2 {
-        drop(place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap());
+        drop(place.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap());
         // Makes the other one go, with all that it may not look into.
-        drop(place.layers.mountable(&other).await.unwrap());
+        drop(place.layers.unpack_stack(&other).await.unwrap());
         assert_eq!(place.layers.cache_usage().cached, 1);
         assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 2);
     }
-    drop(place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap());
+    drop(place.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap());
     let name = fs::read_dir(place.layers.cache_dir()).unwrap().find_map(|entry| {
         entry
             .ok()
@@ -141,7 +141,7 @@ async fn killed_anywhere_there_is_the_old_state_or_the_new_one() {
         }
         place.layers = Layers::open(config).await.unwrap();
         let renamed = !matches!(point, "layer-temp-written" | "layer-before-rename");
-        let blobs = place.layers.usage().await.unwrap().blobs;
+        let blobs = place.layers.measure_usage().await.unwrap().blobs;
         assert_eq!(blobs, 1 + u64::from(renamed), "{point}");
         assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
         assert!(
@@ -150,7 +150,7 @@ async fn killed_anywhere_there_is_the_old_state_or_the_new_one() {
         for blob in fs::read_dir(place.config.dir.join("blobs/sha256")).unwrap() {
             let name = blob.unwrap().file_name().into_string().unwrap();
             let found: LayerDigest = format!("sha256:{name}").parse().unwrap();
-            drop(place.layers.mountable(from_ref(&found)).await.unwrap());
+            drop(place.layers.unpack_stack(from_ref(&found)).await.unwrap());
             if found != old {
                 let content = read(&place.layers, &[found], b"file", None).await.unwrap();
                 assert!(content == noise(100_000, 2), "{point}");

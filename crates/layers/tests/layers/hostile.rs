@@ -4,7 +4,7 @@
 use std::fs;
 use std::slice::from_ref;
 
-use cloche_layers::{Bounds, LayerError};
+use cloche_layers::{LayerBounds, LayerError};
 use cloche_model::ByteSize;
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ async fn assert_refused(archive: Vec<u8>, why: &str) {
     assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
 
     let digest = place.forge(&archive);
-    let error = place.layers.mountable(from_ref(&digest)).await.unwrap_err();
+    let error = place.layers.unpack_stack(from_ref(&digest)).await.unwrap_err();
     assert!(matches!(&error, LayerError::Damaged { .. } | LayerError::TooMuch(_)), "{error:?}");
     assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
     assert_eq!(fs::read_to_string(victim).unwrap(), "untouched");
@@ -131,8 +131,8 @@ async fn a_link_to_anywhere_is_kept_as_it_is_and_never_followed() {
     let stack = [stored.layer.digest];
     assert!(place.layers.open_file(&stack, b"up/passwd", None).await.is_err());
     assert!(place.layers.open_file(&stack, b"exe", None).await.is_err());
-    let mut writer = place.layers.writer(&stack).await.unwrap();
-    assert!(writer.put(b"up/x", 0o644, 0, tokio::io::empty()).await.is_err());
+    let mut writer = place.layers.begin_layer(&stack).await.unwrap();
+    assert!(writer.put_file(b"up/x", 0o644, 0, tokio::io::empty()).await.is_err());
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn a_claim_of_size_is_not_believed() {
 
 #[tokio::test]
 async fn bounds_hold_while_it_streams() {
-    let bounds = Bounds { entries: 5, bytes: ByteSize(1000), ratio: 2000 };
+    let bounds = LayerBounds { entries: 5, bytes: ByteSize(1000), ratio: 2000 };
     let place = Place::with(ByteSize::gib(1), bounds).await;
     let mut many = Forged::new();
     for name in [b"a", b"b", b"c", b"d", b"e"] {
@@ -272,7 +272,7 @@ async fn bounds_hold_while_it_streams() {
         let error = store(&place.layers, archive.clone()).await.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
         let digest = place.forge(&archive);
-        let error = place.layers.mountable(&[digest]).await.unwrap_err();
+        let error = place.layers.unpack_stack(&[digest]).await.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
     assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
@@ -337,11 +337,11 @@ proptest! {
             let place = Place::new().await;
             let stored = store(&place.layers, archive.clone()).await;
             let forged = place.forge(&archive);
-            let unpacked = place.layers.mountable(&[forged]).await;
+            let unpacked = place.layers.unpack_stack(&[forged]).await;
             match stored {
                 Ok(Some(stored)) => {
                     unpacked.unwrap();
-                    place.layers.tree(&[stored.layer.digest]).await.unwrap();
+                    place.layers.load_tree(&[stored.layer.digest]).await.unwrap();
                 }
                 Ok(None) => {}
                 Err(_) => {

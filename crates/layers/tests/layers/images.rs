@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, path::Path, process::Command};
 
-use cloche_layers::{Bounds, ExportMeta, LayerError};
+use cloche_layers::{ExportMeta, LayerBounds, LayerError};
 use cloche_model::{ByteSize, LayerDigest};
 use rustix::fs::XattrFlags;
 use serde_json::Value;
@@ -42,7 +42,7 @@ async fn skopeo_accepts_an_export_and_it_comes_back() {
         annotations: [("cloche.thread".to_owned(), "one".to_owned())].into(),
     };
     let dir = place.dir.path().join("image");
-    place.layers.export(&stack, &dir, &meta).await.unwrap();
+    place.layers.export_image(&stack, &dir, &meta).await.unwrap();
     let image = format!("oci:{}:latest", dir.display());
     let seen: Value = serde_json::from_slice(&skopeo(&["inspect", &image])).unwrap();
     let layers: Vec<_> = stack.iter().map(LayerDigest::as_str).collect();
@@ -55,19 +55,19 @@ async fn skopeo_accepts_an_export_and_it_comes_back() {
     skopeo(&policy);
 
     let there = Place::new().await;
-    let imported = there.layers.import(&dir).await.unwrap();
+    let imported = there.layers.import_image(&dir).await.unwrap();
     let digests: Vec<_> = imported.iter().map(|stored| stored.layer.digest.clone()).collect();
     assert_eq!(digests, stack);
     for (imported, digest) in imported.iter().zip(&stack) {
-        let before = place.layers.index(digest).await.unwrap();
+        let before = place.layers.load_index(digest).await.unwrap();
         assert_eq!(imported.layer.bytes.bytes(), before.data_bytes());
         assert_eq!(imported.index.entries(), before.entries());
     }
-    drop(there.layers.mountable(&digests).await.unwrap());
-    let copied = Place::new().await.layers.import(&copy).await.unwrap();
+    drop(there.layers.unpack_stack(&digests).await.unwrap());
+    let copied = Place::new().await.layers.import_image(&copy).await.unwrap();
     assert_eq!(copied.len(), 2);
     assert_eq!(copied[1].index.entries(), imported[1].index.entries());
-    let error = place.layers.export(&stack, &dir, &meta).await.unwrap_err();
+    let error = place.layers.export_image(&stack, &dir, &meta).await.unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
 }
 
@@ -84,8 +84,8 @@ async fn renamed_directories_are_exported_as_one_layer() {
     rustix::fs::setxattr(three.join("renamed"), name, b"dir", XattrFlags::empty()).unwrap();
     stack.push(place.store(&three).await.layer.digest);
     let dir = place.dir.path().join("image");
-    place.layers.export(&stack, &dir, &ExportMeta::default()).await.unwrap();
-    let imported = Place::new().await.layers.import(&dir).await.unwrap();
+    place.layers.export_image(&stack, &dir, &ExportMeta::default()).await.unwrap();
+    let imported = Place::new().await.layers.import_image(&dir).await.unwrap();
     assert_eq!(imported.len(), 1);
     let files: Vec<_> = imported[0].index.files().map(|(path, _)| path.to_vec()).collect();
     assert_eq!(files, [&b".wh.mine"[..], b"dir/file", b"renamed/file"]);
@@ -95,9 +95,9 @@ async fn renamed_directories_are_exported_as_one_layer() {
 async fn an_empty_home_can_be_exported() {
     let place = Place::new().await;
     let dir = place.dir.path().join("image");
-    place.layers.export(&[], &dir, &ExportMeta::default()).await.unwrap();
+    place.layers.export_image(&[], &dir, &ExportMeta::default()).await.unwrap();
     skopeo(&["inspect", &format!("oci:{}", dir.display())]);
-    assert!(place.layers.import(&dir).await.unwrap().is_empty());
+    assert!(place.layers.import_image(&dir).await.unwrap().is_empty());
 }
 
 /// Writes a layout around one layer.
@@ -106,7 +106,7 @@ fn layout(dir: &Path, layer: &[u8], kind: &str, diff_id: &[u8]) {
     fs::create_dir_all(&blobs).unwrap();
     let digest = |bytes: &[u8]| LayerDigest::from_sha256(Sha256::digest(bytes).into());
     let put = |bytes: &[u8]| {
-        fs::write(blobs.join(digest(bytes).hex()), bytes).unwrap();
+        fs::write(blobs.join(digest(bytes).hex_digits()), bytes).unwrap();
         digest(bytes).to_string()
     };
     let config = serde_json::json!({"architecture": "amd64", "os": "linux",
@@ -143,9 +143,9 @@ async fn import(archive: &[u8], kind: &str) -> Result<usize, LayerError> {
         _ => archive.to_vec(),
     };
     layout(&dir, &layer, kind, archive);
-    let imported = place.layers.import(&dir).await;
+    let imported = place.layers.import_image(&dir).await;
     if imported.is_err() {
-        assert_eq!(place.layers.usage().await.unwrap().blobs, 0);
+        assert_eq!(place.layers.measure_usage().await.unwrap().blobs, 0);
         assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
     }
     imported.map(|layers| layers.len())
@@ -208,12 +208,12 @@ async fn layers_that_other_tools_packed_are_completed() {
                 _ => tar.stdout.clone(),
             };
             layout(&dir, &layer, kind, &tar.stdout);
-            let imported = there.layers.import(&dir).await.unwrap();
+            let imported = there.layers.import_image(&dir).await.unwrap();
             let stack = [imported[0].layer.digest.clone()];
             let content = read(&there.layers, &stack, b"link", None).await.unwrap();
             assert!(content == noise(200_000, 3), "{format} {kind}");
-            drop(there.layers.mountable(&stack).await.unwrap());
-            let tree = there.layers.tree(&stack).await.unwrap();
+            drop(there.layers.unpack_stack(&stack).await.unwrap());
+            let tree = there.layers.load_tree(&stack).await.unwrap();
             assert_eq!(tree.get(b"a/b").unwrap().mode, 0o755);
             assert!(tree.get(format!("a/{long}").as_bytes()).is_some());
         }
@@ -234,7 +234,7 @@ async fn what_skopeo_compressed_with_gzip_comes_in() {
     skopeo(&["--insecure-policy", "copy", &from, &to]);
     let manifest: Value = serde_json::from_slice(&skopeo(&["inspect", "--raw", &to])).unwrap();
     assert_eq!(manifest["layers"][0]["mediaType"], GZIP);
-    let imported = place.layers.import(&copy).await.unwrap();
+    let imported = place.layers.import_image(&copy).await.unwrap();
     let stack = [imported[0].layer.digest.clone()];
     let content = read(&place.layers, &stack, b"dir/file", None).await.unwrap();
     assert!(content == noise(50_000, 1));
@@ -246,11 +246,11 @@ async fn a_bomb_is_not_unpacked() {
     let error = import(&bomb, ZSTD).await.unwrap_err();
     assert!(matches!(error, LayerError::TooMuch("been compressed too well")), "{error:?}");
     // Deflate cannot be as bad as that; what it unpacks to is counted all the same.
-    let bounds = Bounds { ratio: 100, ..Bounds::default() };
+    let bounds = LayerBounds { ratio: 100, ..LayerBounds::default() };
     let place = Place::with(ByteSize::gib(1), bounds).await;
     let dir = place.tree("image");
     layout(&dir, &gzip(&bomb), GZIP, &bomb);
-    let error = place.layers.import(&dir).await.unwrap_err();
+    let error = place.layers.import_image(&dir).await.unwrap_err();
     assert!(matches!(error, LayerError::TooMuch("been compressed too well")), "{error:?}");
     assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
 }
@@ -288,12 +288,12 @@ async fn a_layout_must_be_what_it_says() {
         let dir = place.tree("image");
         layout(&dir, &layer, ZSTD, &archive);
         spoil(&dir, &dir.join("blobs/sha256").join(&hex));
-        let error = place.layers.import(&dir).await.unwrap_err();
+        let error = place.layers.import_image(&dir).await.unwrap_err();
         assert!(error.to_string().contains(why), "{why:?} is not in {error}");
     }
     let place = Place::new().await;
     let dir = place.tree("image");
     layout(&dir, &layer, ZSTD, b"another archive");
-    let error = place.layers.import(&dir).await.unwrap_err();
+    let error = place.layers.import_image(&dir).await.unwrap_err();
     assert!(error.to_string().contains("the archive of layer"), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::{collections::HashSet, fs, path::Path, time::Duration};
 
-use cloche_layers::{Bounds, LayerError, Layers, LayersConfig, StoreConfig, Tree};
+use cloche_layers::{LayerBounds, LayerError, Layers, LayersConfig, StoreConfig, Tree};
 use cloche_model::{ByteSize, LayerDigest};
 use tokio::io::AsyncReadExt;
 
@@ -39,7 +39,7 @@ pub(crate) async fn read(
 }
 
 fn names(tree: &Tree, directory: &[u8]) -> Vec<String> {
-    let listed = tree.list(directory).unwrap();
+    let listed = tree.list_directory(directory).unwrap();
     listed.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
@@ -87,38 +87,38 @@ async fn any_part_of_a_file_can_be_read() {
 #[tokio::test]
 async fn files_can_be_put_and_removed() {
     let place = Place::new().await;
-    let mut writer = place.layers.writer(&[]).await.unwrap();
-    writer.put(b"a/b/file", 0o640, 5, &b"hello"[..]).await.unwrap();
-    writer.put(b"a/other", 0o644, 0, &b""[..]).await.unwrap();
+    let mut writer = place.layers.begin_layer(&[]).await.unwrap();
+    writer.put_file(b"a/b/file", 0o640, 5, &b"hello"[..]).await.unwrap();
+    writer.put_file(b"a/other", 0o644, 0, &b""[..]).await.unwrap();
     for wrong in [&b"a"[..], b"a/b/file", b"", b"../x", b"/x", b"a/b/file/x", b"a/./x"] {
-        assert!(writer.put(wrong, 0o644, 0, &b""[..]).await.is_err(), "{wrong:?}");
+        assert!(writer.put_file(wrong, 0o644, 0, &b""[..]).await.is_err(), "{wrong:?}");
     }
     let first = writer.finish().await.unwrap().unwrap();
     let mut stack = vec![first.layer.digest];
     assert_eq!(read(&place.layers, &stack, b"a/b/file", None).await.unwrap(), b"hello");
 
-    let mut writer = place.layers.writer(&stack).await.unwrap();
-    assert!(writer.put(b"a/b", 0o644, 0, &b""[..]).await.is_err(), "a directory is there");
-    assert!(writer.remove(b"missing").await.is_err());
-    writer.remove(b"a/other").await.unwrap();
-    writer.put(b"a/b/file", 0o644, 3, &b"new"[..]).await.unwrap();
+    let mut writer = place.layers.begin_layer(&stack).await.unwrap();
+    assert!(writer.put_file(b"a/b", 0o644, 0, &b""[..]).await.is_err(), "a directory is there");
+    assert!(writer.remove_path(b"missing").await.is_err());
+    writer.remove_path(b"a/other").await.unwrap();
+    writer.put_file(b"a/b/file", 0o644, 3, &b"new"[..]).await.unwrap();
     let second = writer.finish().await.unwrap().unwrap();
     stack.push(second.layer.digest);
-    let tree = place.layers.tree(&stack).await.unwrap();
+    let tree = place.layers.load_tree(&stack).await.unwrap();
     assert_eq!(names(&tree, b""), ["a"]);
     assert_eq!(names(&tree, b"a"), ["b"]);
-    assert_eq!(tree.bytes(), 3);
+    assert_eq!(tree.data_bytes(), 3);
     assert_eq!(read(&place.layers, &stack, b"a/b/file", None).await.unwrap(), b"new");
 
-    let before = place.layers.usage().await.unwrap().blobs;
+    let before = place.layers.measure_usage().await.unwrap().blobs;
     for content in [&b"short"[..], b"this is too long"] {
-        let mut writer = place.layers.writer(&stack).await.unwrap();
-        assert!(writer.put(b"x", 0o644, 10, content).await.is_err());
+        let mut writer = place.layers.begin_layer(&stack).await.unwrap();
+        assert!(writer.put_file(b"x", 0o644, 10, content).await.is_err());
         assert!(writer.finish().await.is_err());
     }
-    let nothing = place.layers.writer(&stack).await.unwrap();
+    let nothing = place.layers.begin_layer(&stack).await.unwrap();
     assert!(nothing.finish().await.unwrap().is_none());
-    assert_eq!(place.layers.usage().await.unwrap().blobs, before);
+    assert_eq!(place.layers.measure_usage().await.unwrap().blobs, before);
 }
 
 #[tokio::test]
@@ -130,10 +130,10 @@ async fn a_name_that_is_a_prefix_of_another_is_no_parent() {
     }
     fs::write(tree.join("a.b/x"), "").unwrap();
     let stored = place.store(&tree).await;
-    let merged = place.layers.tree(&[stored.layer.digest]).await.unwrap();
+    let merged = place.layers.load_tree(&[stored.layer.digest]).await.unwrap();
     assert_eq!(names(&merged, b""), ["a", "a.b", "a0"]);
     assert_eq!(names(&merged, b"a"), ["b"]);
-    assert!(merged.list(b"a.b/x").is_none() && merged.list(b"no").is_none());
+    assert!(merged.list_directory(b"a.b/x").is_none() && merged.list_directory(b"no").is_none());
 }
 
 #[tokio::test]
@@ -148,16 +148,16 @@ async fn a_damaged_blob_is_named_and_never_mounted() {
     let other = zstd::encode_all(&pack_tree(&place.tree("empty"))[..], 1).unwrap();
     for bytes in [&flipped, &whole[..60_000].to_vec(), &other, &Vec::new()] {
         fs::write(place.blob(&digest), bytes).unwrap();
-        let error = place.layers.mountable(from_ref(&digest)).await.unwrap_err();
+        let error = place.layers.unpack_stack(from_ref(&digest)).await.unwrap_err();
         assert!(matches!(&error, LayerError::Damaged { .. }), "{error:?}");
         assert!(error.to_string().contains(digest.as_str()));
-        assert!(place.layers.squash(from_ref(&digest)).await.is_err());
+        assert!(place.layers.squash_stack(from_ref(&digest)).await.is_err());
     }
     assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
     fs::remove_file(place.blob(&digest)).unwrap();
-    let error = place.layers.mountable(from_ref(&digest)).await.unwrap_err();
+    let error = place.layers.unpack_stack(from_ref(&digest)).await.unwrap_err();
     assert!(matches!(error, LayerError::Missing(missing) if missing == digest));
-    let error = place.layers.squash(&[digest]).await.unwrap_err();
+    let error = place.layers.squash_stack(&[digest]).await.unwrap_err();
     assert!(matches!(error, LayerError::Missing(_)), "{error:?}");
 }
 
@@ -174,29 +174,29 @@ async fn several(place: &Place, count: u64) -> Vec<LayerDigest> {
 
 #[tokio::test]
 async fn what_was_not_used_for_longest_goes_first_and_what_is_used_stays() {
-    let place = Place::with(ByteSize::kib(330), Bounds::default()).await;
+    let place = Place::with(ByteSize::kib(330), LayerBounds::default()).await;
     let digests = several(&place, 6).await;
     let one = |at: usize| &digests[at..=at];
-    let held = place.layers.mountable(one(0)).await.unwrap();
-    let name = place.layers.cache_dir().join(held.names()[0]);
-    drop(place.layers.mountable(one(1)).await.unwrap());
-    drop(place.layers.mountable(one(2)).await.unwrap());
-    drop(place.layers.mountable(one(1)).await.unwrap());
+    let held = place.layers.unpack_stack(one(0)).await.unwrap();
+    let name = place.layers.cache_dir().join(held.layer_names()[0]);
+    drop(place.layers.unpack_stack(one(1)).await.unwrap());
+    drop(place.layers.unpack_stack(one(2)).await.unwrap());
+    drop(place.layers.unpack_stack(one(1)).await.unwrap());
     assert_eq!(place.layers.cache_usage().cached, 3);
     // Room for one more is made by the third: the first is in use, the second was used later.
-    drop(place.layers.mountable(one(3)).await.unwrap());
+    drop(place.layers.unpack_stack(one(3)).await.unwrap());
     assert_eq!(place.layers.cache_usage().cached, 3);
     fs::remove_file(place.blob(&digests[1])).unwrap();
-    drop(place.layers.mountable(one(1)).await.unwrap());
+    drop(place.layers.unpack_stack(one(1)).await.unwrap());
     fs::remove_file(place.blob(&digests[2])).unwrap();
-    assert!(place.layers.mountable(one(2)).await.is_err(), "it must have been evicted");
+    assert!(place.layers.unpack_stack(one(2)).await.is_err(), "it must have been evicted");
     for at in 3..6 {
-        drop(place.layers.mountable(one(at)).await.unwrap());
+        drop(place.layers.unpack_stack(one(at)).await.unwrap());
         assert_eq!(fs::read(name.join("file")).unwrap(), noise(100_000, 1));
     }
     // All in use at once is more than fits, and still right.
-    let all = place.layers.mountable(&[&digests[..1], &digests[3..]].concat()).await.unwrap();
-    assert_eq!(all.names().len(), 4);
+    let all = place.layers.unpack_stack(&[&digests[..1], &digests[3..]].concat()).await.unwrap();
+    assert_eq!(all.layer_names().len(), 4);
     assert!(place.layers.cache_usage().cache_bytes > 330 << 10);
     drop((all, held));
     assert_eq!(place.layers.cache_usage().in_use, 0);
@@ -208,19 +208,19 @@ async fn many_who_want_the_same_layer_get_the_same_directory() {
     let digests = several(&place, 3).await;
     let wanted = (0..24).map(|_| {
         let (layers, digests) = (place.layers.clone(), digests.clone());
-        tokio::spawn(async move { layers.mountable(&digests).await.unwrap() })
+        tokio::spawn(async move { layers.unpack_stack(&digests).await.unwrap() })
     });
     let held: Vec<_> =
         futures::future::join_all(wanted).await.into_iter().map(Result::unwrap).collect();
-    assert!(held.iter().all(|stack| stack.names() == held[0].names()));
+    assert!(held.iter().all(|stack| stack.layer_names() == held[0].layer_names()));
     assert_eq!(place.layers.cache_usage().cached, 3);
     assert_eq!(place.layers.cache_usage().in_use, 3);
     let directories = fs::read_dir(place.layers.cache_dir()).unwrap();
     assert_eq!(directories.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count(), 3);
     // A stack may hold a layer twice; an overlay may not.
     let twice = [&digests[..1], &digests[..1]].concat();
-    let twice = place.layers.mountable(&twice).await.unwrap();
-    assert_ne!(twice.names()[0], twice.names()[1]);
+    let twice = place.layers.unpack_stack(&twice).await.unwrap();
+    assert_ne!(twice.layer_names()[0], twice.layer_names()[1]);
 }
 
 #[tokio::test]
@@ -253,10 +253,10 @@ async fn the_cache_survives_a_restart_but_not_a_reboot() {
 async fn a_sweep_takes_what_nobody_wants_and_nothing_new() {
     let mut place = Place::new().await;
     let digests = several(&place, 3).await;
-    drop(place.layers.mountable(&digests).await.unwrap());
+    drop(place.layers.unpack_stack(&digests).await.unwrap());
     let keep: HashSet<_> = digests[..1].iter().cloned().collect();
     let hour = Duration::from_secs(3600);
-    let swept = place.layers.sweep(&keep, hour).await.unwrap();
+    let swept = place.layers.sweep_unreferenced(&keep, hour).await.unwrap();
     assert_eq!((swept.deleted, swept.kept), (0, 3));
 
     let long_ago = std::time::SystemTime::now() - 2 * hour;
@@ -265,15 +265,15 @@ async fn a_sweep_takes_what_nobody_wants_and_nothing_new() {
         file.set_modified(long_ago).unwrap();
     }
     // Old by its file, but stored by this very process just now.
-    assert_eq!(place.layers.sweep(&keep, hour).await.unwrap().deleted, 0);
+    assert_eq!(place.layers.sweep_unreferenced(&keep, hour).await.unwrap().deleted, 0);
     place.reopen().await;
     store(&place.layers, pack_tree(&place.dir.path().join("tree1"))).await.unwrap();
-    let swept = place.layers.sweep(&keep, hour).await.unwrap();
+    let swept = place.layers.sweep_unreferenced(&keep, hour).await.unwrap();
     assert_eq!((swept.deleted, swept.kept), (1, 2));
-    assert!(place.layers.index(&digests[0]).await.is_ok());
-    assert!(place.layers.index(&digests[1]).await.is_ok());
-    assert!(matches!(place.layers.index(&digests[2]).await, Err(LayerError::Missing(_))));
-    assert!(place.layers.mountable(&digests[2..]).await.is_err(), "gone from the cache too");
+    assert!(place.layers.load_index(&digests[0]).await.is_ok());
+    assert!(place.layers.load_index(&digests[1]).await.is_ok());
+    assert!(matches!(place.layers.load_index(&digests[2]).await, Err(LayerError::Missing(_))));
+    assert!(place.layers.unpack_stack(&digests[2..]).await.is_err(), "gone from the cache too");
 }
 
 #[tokio::test]
@@ -297,7 +297,7 @@ async fn a_squashed_stack_is_the_same_tree() {
         rustix::fs::mknodat(rustix::fs::CWD, two.join(gone), kind, mode, 0).unwrap();
     }
     let stack = [place.store(&one).await.layer.digest, place.store(&two).await.layer.digest];
-    let squashed = place.layers.squash(&stack).await.unwrap().unwrap();
+    let squashed = place.layers.squash_stack(&stack).await.unwrap().unwrap();
     let top = place.unpacked(&squashed.layer.digest).await;
     let found = snapshot(&top);
     let paths: Vec<_> = found.keys().map(|path| String::from_utf8_lossy(path)).collect();
@@ -306,12 +306,12 @@ async fn a_squashed_stack_is_the_same_tree() {
     assert_eq!(fs::read(top.join("new/inner/file")).unwrap(), b"moved");
     assert!(!top.with_extension("marks").exists());
     let (before, after) = (
-        place.layers.tree(&stack).await.unwrap(),
-        place.layers.tree(from_ref(&squashed.layer.digest)).await.unwrap(),
+        place.layers.load_tree(&stack).await.unwrap(),
+        place.layers.load_tree(from_ref(&squashed.layer.digest)).await.unwrap(),
     );
     let diff = Tree::diff(&before, &after);
-    assert_eq!(diff, cloche_layers::Diff::default());
-    let again = place.layers.squash(from_ref(&squashed.layer.digest)).await.unwrap().unwrap();
+    assert_eq!(diff, cloche_layers::TreeDiff::default());
+    let again = place.layers.squash_stack(from_ref(&squashed.layer.digest)).await.unwrap().unwrap();
     assert_eq!(again.layer.digest, squashed.layer.digest, "squashing is stable");
     assert_same("itself", &found, &snapshot(&top));
 }
@@ -327,16 +327,16 @@ fn memory() -> u64 {
 async fn a_large_upload_takes_little_memory() {
     let place = Place::new().await;
     let size = 256 << 20;
-    let mut writer = place.layers.writer(&[]).await.unwrap();
+    let mut writer = place.layers.begin_layer(&[]).await.unwrap();
     let content = tokio::io::repeat(7).take(size);
     let before = memory();
-    writer.put(b"up", 0o644, size, content).await.unwrap();
+    writer.put_file(b"up", 0o644, size, content).await.unwrap();
     let stored = writer.finish().await.unwrap().unwrap();
     let stack = [stored.layer.digest];
     let mut file = place.layers.open_file(&stack, b"up", Some(1000..size)).await.unwrap();
     let read = tokio::io::copy(&mut file.content, &mut tokio::io::sink()).await.unwrap();
     assert_eq!(read, size - 1000);
-    drop(place.layers.mountable(&stack).await.unwrap());
+    drop(place.layers.unpack_stack(&stack).await.unwrap());
     // Under a test runner with one process for all tests this counts their memory too.
     let more = memory() - before;
     assert!(more < 100 << 20, "{more} bytes");
@@ -348,7 +348,7 @@ async fn a_directory_that_cannot_be_used_is_an_error() {
         dir: Path::new("/proc/nowhere").to_owned(),
         store: StoreConfig::Local,
         cache_bytes: ByteSize::mib(1),
-        bounds: Bounds::default(),
+        bounds: LayerBounds::default(),
     };
     assert!(Layers::open(config).await.is_err());
 }

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cloche_layers::{Bounds, Tree};
+use cloche_layers::{LayerBounds, Tree};
 use cloche_model::ByteSize;
 use proptest::{collection::vec, prelude::*};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
@@ -175,7 +175,7 @@ fn is_pipe(path: &Path) -> bool {
 /// Goes through the runs of a case.
 async fn live(runs: &[Run]) {
     // A cache in which hardly anything stays that is not in use.
-    let mut place = Place::with(ByteSize::kib(64), Bounds::default()).await;
+    let mut place = Place::with(ByteSize::kib(64), LayerBounds::default()).await;
     let room = place.dir.path().join("room");
     let mut stack = Vec::new();
     let mut last: Option<Snapshot> = None;
@@ -183,11 +183,11 @@ async fn live(runs: &[Run]) {
     // The last run does nothing but look.
     let nothing = Run { steps: Vec::new(), restart: false, squash: false };
     for run in runs.iter().chain([&nothing]) {
-        let mountable = place.layers.mountable(&stack).await.unwrap();
+        let mountable = place.layers.unpack_stack(&stack).await.unwrap();
         let Some(overlay) = Overlay::mount(&room, &place.layers, &mountable) else { return };
         if let Some(last) = &last {
             assert_same("mounted again", last, &snapshot(&overlay.merged()));
-            let tree = place.layers.tree(&stack).await.unwrap();
+            let tree = place.layers.load_tree(&stack).await.unwrap();
             assert_same("as a tree", &without_content(last), &of_tree(&tree));
             trees.push(tree);
         }
@@ -205,7 +205,7 @@ async fn live(runs: &[Run]) {
         stack.push(stored.layer.digest);
         last = Some(after);
         if run.squash {
-            let squashed = place.layers.squash(&stack).await.unwrap();
+            let squashed = place.layers.squash_stack(&stack).await.unwrap();
             stack = squashed.map(|squashed| squashed.layer.digest).into_iter().collect();
             if stack.is_empty() {
                 last = None;

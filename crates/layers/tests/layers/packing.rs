@@ -14,7 +14,7 @@ use std::{
     path::Path,
 };
 
-use cloche_layers::{Kind, Markers, PackRequest, Upper, pack};
+use cloche_layers::{EntryKind, OverlayXattrs, PackOptions, UpperDir, pack_upper_dir};
 use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 
 use crate::{
@@ -164,7 +164,7 @@ async fn nothing_written_is_nothing_stored() {
     let place = Place::new().await;
     let tree = place.tree("tree");
     assert!(store(&place.layers, pack_tree(&tree)).await.unwrap().is_none());
-    assert_eq!(place.layers.usage().await.unwrap().blobs, 0);
+    assert_eq!(place.layers.measure_usage().await.unwrap().blobs, 0);
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn markers_become_records_and_marks() {
     mark("opaque", "origin", b"whatever");
     let stored = place.store(&tree).await;
     let moved = |path: &str| match &stored.index.get(path.as_bytes()).unwrap().kind {
-        Kind::Directory { redirect, .. } => redirect.as_deref().map(String::from_utf8_lossy),
+        EntryKind::Directory { redirect, .. } => redirect.as_deref().map(String::from_utf8_lossy),
         other => panic!("{other:?}"),
     };
     assert_eq!(moved("moved").as_deref(), Some("a/b"));
@@ -215,11 +215,11 @@ fn an_overlay_of_an_ordinary_user_has_markers_of_its_own() {
     for (name, value) in [("user.overlay.opaque", &b"y"[..]), ("user.mine", b"kept")] {
         rustix::fs::setxattr(&path, name, value, XattrFlags::empty()).unwrap();
     }
-    for (markers, opaque) in [(Markers::User, true), (Markers::Trusted, false)] {
+    for (markers, opaque) in [(OverlayXattrs::User, true), (OverlayXattrs::Trusted, false)] {
         let mut out = Vec::new();
-        let request = PackRequest { skip: Vec::new(), markers, home_mode: None, most: None };
+        let request = PackOptions { skip: Vec::new(), markers, home_mode: None, most: None };
         let top = File::open(dir.path()).unwrap();
-        pack(Upper { dir: top.as_fd(), merged: None }, &request, &mut out).unwrap();
+        pack_upper_dir(UpperDir { dir: top.as_fd(), merged: None }, &request, &mut out).unwrap();
         let text = String::from_utf8_lossy(&out);
         assert_eq!(text.contains("opaque/.wh..wh..opq"), opaque);
         assert!(text.contains("SCHILY.xattr.user.mine=kept") && !text.contains("user.overlay"));
@@ -232,15 +232,15 @@ fn what_cannot_be_in_a_home_is_refused_or_left_out() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let request = PackRequest {
+    let request = PackOptions {
         skip: vec!["skipped".into()],
-        markers: Markers::Trusted,
+        markers: OverlayXattrs::Trusted,
         home_mode: None,
         most: None,
     };
     let top = File::open(dir.path()).unwrap();
-    let upper = Upper { dir: top.as_fd(), merged: None };
-    let packed = |out: &mut Vec<u8>| pack(upper, &request, out);
+    let upper = UpperDir { dir: top.as_fd(), merged: None };
+    let packed = |out: &mut Vec<u8>| pack_upper_dir(upper, &request, out);
     let _socket = UnixListener::bind(dir.path().join("socket")).unwrap();
     fs::create_dir(dir.path().join("skipped")).unwrap();
     fs::create_dir_all(dir.path().join("kept/skipped")).unwrap();
@@ -264,8 +264,8 @@ async fn a_tree_may_be_deeper_than_a_path_is_long() {
     }
     let stored = place.store(&tree).await;
     assert_eq!(stored.layer.entries, 900);
-    let mountable = place.layers.mountable(from_ref(&stored.layer.digest)).await.unwrap();
+    let mountable = place.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap();
     drop(mountable);
-    let merged = place.layers.tree(&[stored.layer.digest]).await.unwrap();
-    assert_eq!(merged.entries(), 900);
+    let merged = place.layers.load_tree(&[stored.layer.digest]).await.unwrap();
+    assert_eq!(merged.entry_count(), 900);
 }

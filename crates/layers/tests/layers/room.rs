@@ -24,17 +24,17 @@ async fn a_layer_is_removed_once_all_who_stored_it_have_settled() {
     let digest = place.store(&tree).await.layer.digest;
     assert_eq!(place.store(&tree).await.layer.digest, digest);
     assert!(!remove(&place, &digest, false).await, "two have stored it");
-    place.layers.settle(&digest);
+    place.layers.release_pin(&digest);
     assert!(!remove(&place, &digest, false).await, "one may still need it");
-    place.layers.settle(&digest);
+    place.layers.release_pin(&digest);
     assert!(!remove(&place, &digest, true).await, "a row needs it");
-    let mountable = place.layers.mountable(std::slice::from_ref(&digest)).await.unwrap();
-    let unpacked = place.layers.cache_dir().join(mountable.names()[0]);
+    let mountable = place.layers.unpack_stack(std::slice::from_ref(&digest)).await.unwrap();
+    let unpacked = place.layers.cache_dir().join(mountable.layer_names()[0]);
     assert!(unpacked.exists());
     drop(mountable);
     assert!(remove(&place, &digest, false).await);
     assert!(!place.blob(&digest).exists() && !unpacked.exists());
-    assert!(matches!(place.layers.index(&digest).await, Err(LayerError::Missing(_))));
+    assert!(matches!(place.layers.load_index(&digest).await, Err(LayerError::Missing(_))));
     // It can be stored again.
     assert_eq!(place.store(&tree).await.layer.digest, digest);
     let content = read(&place.layers, &[digest], b"f", None).await.unwrap();
@@ -47,7 +47,7 @@ async fn sizes_are_those_of_the_blobs() {
     let tree = place.tree("tree");
     fs::write(tree.join("f"), noise(100_000, 1)).unwrap();
     let layer = place.store(&tree).await.layer;
-    let sizes = place.layers.sizes().await.unwrap();
+    let sizes = place.layers.layer_sizes().await.unwrap();
     assert_eq!(sizes.len(), 1);
     assert_eq!(sizes[&layer.digest], layer.stored.bytes());
     assert_eq!(place.layers.stored_size(&layer.digest).await.unwrap(), layer.stored.bytes());
@@ -62,7 +62,7 @@ async fn a_tar_is_exported_as_it_is_read_and_has_what_the_directory_has() {
     let digest = place.store(&tree).await.layer.digest;
     let stack = [digest.clone(), digest.clone()];
     let dir = place.tree("image");
-    place.layers.export(&stack, &dir, &ExportMeta::default()).await.unwrap();
+    place.layers.export_image(&stack, &dir, &ExportMeta::default()).await.unwrap();
     let (layers, of) = (place.layers.clone(), stack.clone());
     let tar = tokio::task::spawn_blocking(move || {
         let mut tar = Vec::new();

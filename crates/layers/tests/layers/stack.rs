@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::support::{pack_upper, skip};
-use cloche_layers::{Layers, Mountable, Upper, relink};
+use cloche_layers::{Layers, UnpackedStack, UpperDir, copy_up_hard_links};
 use rustix::{
     fs::{Timespec, Timestamps, UTIME_OMIT, XattrFlags},
     mount::{MountFlags, UnmountFlags, mount, unmount},
@@ -28,15 +28,17 @@ pub(crate) struct Overlay {
 
 impl Overlay {
     /// Mounts a stack at `room`. None, loudly, where this kernel does not let us.
-    pub(crate) fn mount(room: &Path, layers: &Layers, stack: &Mountable) -> Option<Self> {
+    pub(crate) fn mount(room: &Path, layers: &Layers, stack: &UnpackedStack) -> Option<Self> {
         fs::create_dir_all(room).unwrap();
         if let Err(error) = mount("tmpfs", room, "tmpfs", MountFlags::empty(), None) {
             skip(&format!("this test needs to mount a tmpfs and an overlay: {error}"));
             return None;
         }
         let at = |name: &&str| layers.cache_dir().join(name);
-        let overlay =
-            Self { room: room.to_owned(), lowers: stack.names().iter().rev().map(at).collect() };
+        let overlay = Self {
+            room: room.to_owned(),
+            lowers: stack.layer_names().iter().rev().map(at).collect(),
+        };
         for name in ["upper", "work", "merged", "nothing"] {
             fs::create_dir(room.join(name)).unwrap();
         }
@@ -44,7 +46,7 @@ impl Overlay {
         let mut lowers: Vec<_> =
             overlay.lowers.iter().map(|lower| lower.display().to_string()).collect();
         lowers.push(room.join("nothing").display().to_string());
-        if let Some((mode, mtime)) = stack.root() {
+        if let Some((mode, mtime)) = stack.root_metadata() {
             let times = Timestamps {
                 last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
                 last_modification: Timespec {
@@ -76,10 +78,10 @@ impl Overlay {
     pub(crate) fn pack(&self) -> Vec<u8> {
         let merged = fs::File::open(self.merged()).unwrap();
         if fs::read_dir(self.room.join("work/index")).unwrap().next().is_some() {
-            relink(merged.as_fd(), &self.several()).unwrap();
+            copy_up_hard_links(merged.as_fd(), &self.several()).unwrap();
         }
         let upper = fs::File::open(self.room.join("upper")).unwrap();
-        pack_upper(Upper { dir: upper.as_fd(), merged: Some(merged.as_fd()) })
+        pack_upper(UpperDir { dir: upper.as_fd(), merged: Some(merged.as_fd()) })
     }
 
     /// The files that have several names in a layer, which an overlay shows by the same numbers.

@@ -8,8 +8,8 @@ use std::{
 };
 
 use cloche_layers::{
-    Bounds, LayerError, Layers, LayersConfig, Markers, PackRequest, StoreConfig, Stored, Upper,
-    pack,
+    LayerBounds, LayerError, Layers, LayersConfig, OverlayXattrs, PackOptions, StoreConfig,
+    StoredLayer, UpperDir, pack_upper_dir,
 };
 use cloche_model::{ByteSize, LayerDigest};
 use proptest::prelude::ProptestConfig;
@@ -48,10 +48,10 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) async fn new() -> Self {
-        Self::with(ByteSize::gib(1), Bounds::default()).await
+        Self::with(ByteSize::gib(1), LayerBounds::default()).await
     }
 
-    pub(crate) async fn with(cache_bytes: ByteSize, bounds: Bounds) -> Self {
+    pub(crate) async fn with(cache_bytes: ByteSize, bounds: LayerBounds) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = StoreConfig::Local;
         let config = LayersConfig { dir: dir.path().join("layers"), store, cache_bytes, bounds };
@@ -71,7 +71,7 @@ impl Place {
         path
     }
 
-    pub(crate) async fn store(&self, tree: &Path) -> Stored {
+    pub(crate) async fn store(&self, tree: &Path) -> StoredLayer {
         store(&self.layers, pack_tree(tree)).await.unwrap().unwrap()
     }
 
@@ -84,32 +84,39 @@ impl Place {
     }
 
     pub(crate) fn blob(&self, digest: &LayerDigest) -> PathBuf {
-        self.config.dir.join("blobs/sha256").join(digest.hex())
+        self.config.dir.join("blobs/sha256").join(digest.hex_digits())
     }
 
     /// The only directory of a stack of one layer, held for as long as the test runs.
     pub(crate) async fn unpacked(&self, digest: &LayerDigest) -> PathBuf {
-        let mountable = self.layers.mountable(std::slice::from_ref(digest)).await.unwrap();
-        let path = self.layers.cache_dir().join(mountable.names()[0]);
+        let mountable = self.layers.unpack_stack(std::slice::from_ref(digest)).await.unwrap();
+        let path = self.layers.cache_dir().join(mountable.layer_names()[0]);
         std::mem::forget(mountable);
         path
     }
 }
 
-pub(crate) async fn store(layers: &Layers, archive: Vec<u8>) -> Result<Option<Stored>, LayerError> {
-    layers.store(std::io::Cursor::new(archive)).await
+pub(crate) async fn store(
+    layers: &Layers,
+    archive: Vec<u8>,
+) -> Result<Option<StoredLayer>, LayerError> {
+    layers.store_archive(std::io::Cursor::new(archive)).await
 }
 
 pub(crate) fn pack_tree(tree: &Path) -> Vec<u8> {
     let tree = File::open(tree).unwrap();
-    pack_upper(Upper { dir: tree.as_fd(), merged: None })
+    pack_upper(UpperDir { dir: tree.as_fd(), merged: None })
 }
 
-pub(crate) fn pack_upper(upper: Upper<'_>) -> Vec<u8> {
-    let request =
-        PackRequest { skip: Vec::new(), markers: Markers::Trusted, home_mode: None, most: None };
+pub(crate) fn pack_upper(upper: UpperDir<'_>) -> Vec<u8> {
+    let request = PackOptions {
+        skip: Vec::new(),
+        markers: OverlayXattrs::Trusted,
+        home_mode: None,
+        most: None,
+    };
     let mut archive = Vec::new();
-    pack(upper, &request, &mut archive).unwrap();
+    pack_upper_dir(upper, &request, &mut archive).unwrap();
     archive
 }
 

@@ -11,22 +11,26 @@ use cloche_model::{
 use sqlx::{Row, SqliteConnection};
 
 use super::{
-    Sqlite,
-    read::{integer, moment_or_null, to_json},
+    SqliteStore,
+    row_reader::{read_moment_or_null, to_json, to_sql_integer},
 };
 use crate::{
-    Answer, ApprovalFilter, Asked, CallId, DecisionFilter, Gates, QuestionLimits, Result, Settings,
-    StoreError, ThreadKey,
+    ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, CallId, DecisionFilter, GateStore,
+    QuestionLimits, Result, SettingStore, StoreError, ThreadKey,
 };
-use rows::{approval, decision, insert_approval, insert_decision, open_one};
+use rows::{
+    approval_from_row, decision_from_row, find_open_approval, insert_approval, insert_decision,
+};
 
 /// The setting with the fleet's gates.
 const FLEET: &str = "gates";
 
 #[async_trait]
-impl Gates for Sqlite {
+impl GateStore for SqliteStore {
     async fn fleet_gates(&self) -> Result<GateSettings> {
-        let Some(text) = self.setting(FLEET).await? else { return Ok(GateSettings::default()) };
+        let Some(text) = self.read_setting(FLEET).await? else {
+            return Ok(GateSettings::default());
+        };
         serde_json::from_str(&text)
             .map_err(|error| StoreError::Corrupt { column: FLEET, reason: error.to_string() })
     }
@@ -39,11 +43,11 @@ impl Gates for Sqlite {
     ) -> Result<bool> {
         let team = team.map(ToString::to_string);
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     let changed = match team {
-                        Some(team) => set_team(connection, team, gates).await?,
-                        None => set_fleet(connection, gates).await?,
+                        Some(team) => set_team_gates(connection, team, gates).await?,
+                        None => set_fleet_gates(connection, gates).await?,
                     };
                     if changed {
                         insert_decision(connection, decision).await?;
@@ -54,17 +58,17 @@ impl Gates for Sqlite {
             .await
     }
 
-    async fn ask(
+    async fn request_approval(
         &self,
         approval: Approval,
         most: QuestionLimits,
         decision: Decision,
-    ) -> Result<Asked> {
+    ) -> Result<ApprovalRequestOutcome> {
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
-                    if let Some(same) = open_one(connection, &approval).await? {
-                        return Ok(Asked::Same(Box::new(same)));
+                    if let Some(same) = find_open_approval(connection, &approval).await? {
+                        return Ok(ApprovalRequestOutcome::Same(Box::new(same)));
                     }
                     let row = sqlx::query(
                         "SELECT coalesce(sum(state = 'pending'), 0) AS n, \
@@ -75,23 +79,23 @@ impl Gates for Sqlite {
                     .bind(approval.created_at.0)
                     .fetch_one(&mut *connection)
                     .await?;
-                    let bytes = integer(approval.arguments_bytes)
+                    let bytes = to_sql_integer(approval.arguments_bytes)
                         .saturating_add(row.try_get::<i64, _>("bytes")?);
                     let full = row.try_get::<i64, _>("n")? >= i64::from(most.count);
-                    if full || bytes > integer(most.bytes) {
-                        return Ok(Asked::Crowded);
+                    if full || bytes > to_sql_integer(most.bytes) {
+                        return Ok(ApprovalRequestOutcome::Crowded);
                     }
                     insert_approval(connection, approval).await?;
                     insert_decision(connection, decision).await?;
-                    Ok(Asked::New)
+                    Ok(ApprovalRequestOutcome::New)
                 })
             })
             .await
     }
 
-    async fn answer(&self, answer: Answer) -> Result<Option<Approval>> {
+    async fn answer_approval(&self, answer: ApprovalAnswer) -> Result<Option<Approval>> {
         self.writer
-            .transaction(move |connection| Box::pin(homes::write_answer(connection, answer)))
+            .run_transaction(move |connection| Box::pin(homes::write_answer(connection, answer)))
             .await
     }
 
@@ -103,10 +107,10 @@ impl Gates for Sqlite {
         homes::open_approvals(&self.readers, (call, false), now).await
     }
 
-    async fn expire_changed(&self, id: &ApprovalId, decision: Decision) -> Result<bool> {
+    async fn expire_changed_approval(&self, id: &ApprovalId, decision: Decision) -> Result<bool> {
         let id = id.clone();
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     Ok(homes::expire_changed(connection, &id, decision).await?.is_some())
                 })
@@ -126,7 +130,7 @@ impl Gates for Sqlite {
         homes::approved_home(&self.readers, key).await
     }
 
-    async fn consume(
+    async fn consume_approval(
         &self,
         call: &CallId,
         now: Moment,
@@ -134,7 +138,7 @@ impl Gates for Sqlite {
     ) -> Result<Option<Approval>> {
         let call = call.clone();
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     let row = sqlx::query(
                         "UPDATE approvals SET state = 'used', arguments = NULL, changes = NULL \
@@ -151,7 +155,7 @@ impl Gates for Sqlite {
                     .bind(homes::home_text(call.home.as_ref())?)
                     .fetch_optional(&mut *connection)
                     .await?;
-                    let Some(used) = row.as_ref().map(approval).transpose()? else {
+                    let Some(used) = row.as_ref().map(approval_from_row).transpose()? else {
                         return Ok(None);
                     };
                     let by = used.decided_by.clone().unwrap_or(decision.by);
@@ -163,7 +167,7 @@ impl Gates for Sqlite {
             .await
     }
 
-    async fn denial(&self, call: &CallId, now: Moment) -> Result<Option<Approval>> {
+    async fn find_denial(&self, call: &CallId, now: Moment) -> Result<Option<Approval>> {
         let row = sqlx::query(
             "SELECT * FROM approvals WHERE team_id = ? AND key_id = ? AND tool = ? AND digest = ? \
              AND state = 'denied' AND expires_at > ? ORDER BY decided_at DESC LIMIT 1",
@@ -175,10 +179,10 @@ impl Gates for Sqlite {
         .bind(now.0)
         .fetch_optional(&self.readers)
         .await?;
-        row.as_ref().map(approval).transpose()
+        row.as_ref().map(approval_from_row).transpose()
     }
 
-    async fn overdue(&self, now: Moment, limit: u32) -> Result<Vec<Approval>> {
+    async fn overdue_approvals(&self, now: Moment, limit: u32) -> Result<Vec<Approval>> {
         let rows = sqlx::query(
             "SELECT * FROM approvals WHERE state IN ('pending', 'approved') AND expires_at <= ? \
              ORDER BY expires_at LIMIT ?",
@@ -187,13 +191,18 @@ impl Gates for Sqlite {
         .bind(limit)
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(approval).collect()
+        rows.iter().map(approval_from_row).collect()
     }
 
-    async fn expire(&self, id: &ApprovalId, now: Moment, decision: Decision) -> Result<bool> {
+    async fn expire_overdue_approval(
+        &self,
+        id: &ApprovalId,
+        now: Moment,
+        decision: Decision,
+    ) -> Result<bool> {
         let id = id.to_string();
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     let expired = sqlx::query(
                         "UPDATE approvals SET state = 'expired', arguments = NULL, changes = NULL \
@@ -213,7 +222,7 @@ impl Gates for Sqlite {
             .await
     }
 
-    async fn pending_approvals(&self, now: Moment) -> Result<u64> {
+    async fn count_pending_approvals(&self, now: Moment) -> Result<u64> {
         let row = sqlx::query(
             "SELECT count(*) AS n FROM approvals WHERE state = 'pending' AND expires_at > ?",
         )
@@ -229,18 +238,18 @@ impl Gates for Sqlite {
         )
         .fetch_one(&self.readers)
         .await?;
-        moment_or_null(&row, "at")
+        read_moment_or_null(&row, "at")
     }
 
-    async fn approval(&self, id: &ApprovalId) -> Result<Option<Approval>> {
+    async fn find_approval(&self, id: &ApprovalId) -> Result<Option<Approval>> {
         let row = sqlx::query("SELECT * FROM approvals WHERE id = ?")
             .bind(id.as_str())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(approval).transpose()
+        row.as_ref().map(approval_from_row).transpose()
     }
 
-    async fn approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>> {
+    async fn list_approvals(&self, filter: &ApprovalFilter) -> Result<Vec<Approval>> {
         let rows = sqlx::query(
             "SELECT id, team_id, key_id, tool, digest, state, created_at, expires_at, decided_at, \
              decided_by, reason, arguments_bytes, thread_id, home, NULL AS arguments, \
@@ -256,19 +265,23 @@ impl Gates for Sqlite {
         .bind(filter.limit)
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(approval).collect()
+        rows.iter().map(approval_from_row).collect()
     }
 
-    async fn note(&self, decision: Decision) -> Result<()> {
+    async fn record_decision(&self, decision: Decision) -> Result<()> {
         self.writer
-            .statement(move |connection| Box::pin(insert_decision(connection, decision)))
+            .run_statement(move |connection| Box::pin(insert_decision(connection, decision)))
             .await
     }
 
-    async fn note_execution(&self, id: &DecisionId, execution: &TraceId) -> Result<bool> {
+    async fn record_decision_execution(
+        &self,
+        id: &DecisionId,
+        execution: &TraceId,
+    ) -> Result<bool> {
         let (id, execution) = (id.to_string(), execution.to_string());
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     let noted = sqlx::query(
                         "UPDATE decisions SET trace_id = ? WHERE id = ? AND trace_id IS NULL",
@@ -283,7 +296,7 @@ impl Gates for Sqlite {
             .await
     }
 
-    async fn decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>> {
+    async fn list_decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>> {
         let rows = sqlx::query(
             "SELECT * FROM decisions WHERE (?1 IS NULL OR team_id = ?1) \
              AND (?2 IS NULL OR approval_id = ?2) \
@@ -296,21 +309,25 @@ impl Gates for Sqlite {
         .bind(filter.limit)
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(decision).collect()
+        rows.iter().map(decision_from_row).collect()
     }
 
-    async fn decision_of(&self, team: &TeamId, execution: &TraceId) -> Result<Option<Decision>> {
+    async fn find_execution_decision(
+        &self,
+        team: &TeamId,
+        execution: &TraceId,
+    ) -> Result<Option<Decision>> {
         let row = sqlx::query("SELECT * FROM decisions WHERE trace_id = ? AND team_id = ?")
             .bind(execution.as_str())
             .bind(team.as_str())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(decision).transpose()
+        row.as_ref().map(decision_from_row).transpose()
     }
 
     async fn prune_gates(&self, before: Moment) -> Result<u64> {
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     let mut pruned = 0;
                     for statement in [
@@ -330,7 +347,7 @@ impl Gates for Sqlite {
     }
 }
 
-async fn set_team(
+async fn set_team_gates(
     connection: &mut SqliteConnection,
     team: String,
     gates: GateSettings,
@@ -347,7 +364,7 @@ async fn set_team(
     Ok(updated.rows_affected() == 1)
 }
 
-async fn set_fleet(connection: &mut SqliteConnection, gates: GateSettings) -> Result<bool> {
+async fn set_fleet_gates(connection: &mut SqliteConnection, gates: GateSettings) -> Result<bool> {
     sqlx::query(
         "INSERT INTO settings (name, value) VALUES (?, ?) \
          ON CONFLICT (name) DO UPDATE SET value = excluded.value",

@@ -2,19 +2,19 @@
 //! here runs inside someone's transaction.
 
 use cloche_model::{
-    ByteSize, HomeUsage, Layer, LayerDigest, Moment, Point, PointKind, Thread, TraceId,
+    ByteSize, HomeUsage, Layer, LayerDigest, Moment, SnapshotKind, Thread, ThreadSnapshot, TraceId,
 };
 use sqlx::SqliteConnection;
 
 use super::{
-    read::{integer, point, thread, to_json},
+    row_reader::{point_from_row, thread_from_row, to_json, to_sql_integer},
     storage,
 };
 use crate::{DELETED_KEPT, Result, ThreadKey};
 
 /// From one point to the next.
-pub(super) struct Step {
-    pub(super) kind: PointKind,
+pub(super) struct HeadMove {
+    pub(super) kind: SnapshotKind,
     pub(super) trace: Option<TraceId>,
     pub(super) at: Moment,
     /// A layer to be put on top.
@@ -27,10 +27,10 @@ pub(super) struct Step {
     pub(super) changed: u64,
 }
 
-impl Step {
+impl HeadMove {
     /// One that adds a layer, or nothing.
-    pub(super) fn onto(
-        kind: PointKind,
+    pub(super) fn with_layer(
+        kind: SnapshotKind,
         trace: Option<TraceId>,
         at: Moment,
         layer: Option<Layer>,
@@ -42,7 +42,7 @@ impl Step {
 }
 
 /// A thread that has no point yet.
-pub(super) fn fresh(key: &ThreadKey, at: Moment) -> Thread {
+pub(super) fn new_thread(key: &ThreadKey, at: Moment) -> Thread {
     Thread {
         team: key.team.clone(),
         id: key.id.clone(),
@@ -54,7 +54,7 @@ pub(super) fn fresh(key: &ThreadKey, at: Moment) -> Thread {
     }
 }
 
-pub(super) async fn find(
+pub(super) async fn find_thread(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
 ) -> Result<Option<Thread>> {
@@ -63,21 +63,21 @@ pub(super) async fn find(
         .bind(key.id.as_str())
         .fetch_optional(connection)
         .await?;
-    row.map(|row| thread(&row)).transpose()
+    row.map(|row| thread_from_row(&row)).transpose()
 }
 
-pub(super) async fn point_at(
+pub(super) async fn find_point_at(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
     seq: u64,
-) -> Result<Option<Point>> {
+) -> Result<Option<ThreadSnapshot>> {
     let row = sqlx::query("SELECT * FROM points WHERE team_id = ? AND thread_id = ? AND seq = ?")
         .bind(key.team.as_str())
         .bind(key.id.as_str())
-        .bind(integer(seq))
+        .bind(to_sql_integer(seq))
         .fetch_optional(connection)
         .await?;
-    row.map(|row| point(&row)).transpose()
+    row.map(|row| point_from_row(&row)).transpose()
 }
 
 /// A lease that has run out holds nothing.
@@ -116,10 +116,10 @@ pub(super) async fn is_running(
 }
 
 /// Writes the next point and the thread as it then is.
-pub(super) async fn advance(
+pub(super) async fn advance_head(
     connection: &mut SqliteConnection,
     mut thread: Thread,
-    step: Step,
+    step: HeadMove,
 ) -> Result<Thread> {
     let before = thread.layers.clone();
     if let Some((stack, usage)) = step.stack {
@@ -127,13 +127,13 @@ pub(super) async fn advance(
     }
     if let Some(layer) = &step.layer {
         thread.layers.push(layer.digest.clone());
-        thread.usage = thread.usage.plus(layer.bytes, layer.entries);
+        thread.usage = thread.usage.with_layer(layer.bytes, layer.entries);
     }
     thread.head += 1;
     thread.updated_at = thread.updated_at.max(step.at);
     let sizes: Vec<_> = step.sizes.iter().chain(&step.layer).collect();
     storage::track_layers(connection, &thread, &before, &sizes).await?;
-    let point = Point {
+    let point = ThreadSnapshot {
         seq: thread.head,
         kind: step.kind,
         trace_id: step.trace,
@@ -152,7 +152,7 @@ pub(super) async fn advance(
 async fn write_point(
     connection: &mut SqliteConnection,
     thread: &Thread,
-    point: Point,
+    point: ThreadSnapshot,
 ) -> Result<()> {
     sqlx::query(
         "INSERT INTO points (team_id, thread_id, seq, kind, trace_id, at, layer, added, changed, \
@@ -160,15 +160,15 @@ async fn write_point(
     )
     .bind(thread.team.to_string())
     .bind(thread.id.to_string())
-    .bind(integer(point.seq))
+    .bind(to_sql_integer(point.seq))
     .bind(point.kind.name())
     .bind(point.trace_id.map(String::from))
     .bind(point.at.0)
     .bind(point.layer.map(String::from))
-    .bind(integer(point.added.bytes()))
-    .bind(integer(point.changed))
-    .bind(integer(point.usage.bytes.bytes()))
-    .bind(integer(point.usage.entries))
+    .bind(to_sql_integer(point.added.bytes()))
+    .bind(to_sql_integer(point.changed))
+    .bind(to_sql_integer(point.usage.bytes.bytes()))
+    .bind(to_sql_integer(point.usage.entries))
     .bind(point.usage.counted)
     .bind(to_json("stack", &point.layers)?)
     .execute(connection)
@@ -187,9 +187,9 @@ async fn write_thread(connection: &mut SqliteConnection, thread: &Thread) -> Res
     .bind(thread.id.to_string())
     .bind(thread.created_at.0)
     .bind(thread.updated_at.0)
-    .bind(integer(thread.head))
-    .bind(integer(thread.usage.bytes.bytes()))
-    .bind(integer(thread.usage.entries))
+    .bind(to_sql_integer(thread.head))
+    .bind(to_sql_integer(thread.usage.bytes.bytes()))
+    .bind(to_sql_integer(thread.usage.entries))
     .bind(thread.usage.counted)
     .bind(to_json("stack", &thread.layers)?)
     .execute(connection)
@@ -214,7 +214,7 @@ pub(super) async fn was_deleted_since(
     Ok(row.is_some())
 }
 
-pub(super) async fn remove(
+pub(super) async fn delete_thread_rows(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
     at: Moment,

@@ -3,17 +3,21 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cloche_model::{Execution, ExecutionStart, HomeState, Moment, Status, TeamId, TraceId};
+use cloche_model::{
+    Execution, ExecutionStart, ExecutionStatus, HomeState, Moment, TeamId, TraceId,
+};
 use sqlx::{QueryBuilder, Sqlite as Database, SqliteConnection};
 
 use super::{
-    Sqlite,
+    SqliteStore,
     gates::homes,
-    ledger_end::{end, queue, update},
-    read::{execution, integer, to_json},
-    storage::exceeds,
+    ledger_end::{end_execution, queue_webhooks, write_outcome},
+    row_reader::{execution_from_row, to_json, to_sql_integer},
+    storage::exceeds_budget,
 };
-use crate::{Begun, ExecutionFilter, Finish, Finished, Ledger, Result, ThreadKey};
+use crate::{
+    BeginOutcome, ExecutionFilter, ExecutionFinish, FinishOutcome, Ledger, Result, ThreadKey,
+};
 
 /// Everything but code, score and output; a webhook that is not queued yet is pending.
 macro_rules! small_columns {
@@ -43,102 +47,119 @@ macro_rules! whole_execution {
 }
 
 #[async_trait]
-impl Ledger for Sqlite {
-    async fn begin(
+impl Ledger for SqliteStore {
+    async fn begin_execution(
         &self,
         start: ExecutionStart,
         lease_until: Moment,
         budget: Option<u64>,
-    ) -> Result<Begun> {
+    ) -> Result<BeginOutcome> {
         if start.thread.is_none() {
             return self
                 .writer
-                .statement(move |connection| {
+                .run_statement(move |connection| {
                     Box::pin(async move {
-                        let begun = insert(connection, start, Beginning::Running(budget)).await?;
-                        Ok(if begun { Begun::Started } else { Begun::OverBudget })
+                        let begun = insert_execution(
+                            connection,
+                            start,
+                            InitialExecutionState::Running(budget),
+                        )
+                        .await?;
+                        Ok(if begun { BeginOutcome::Started } else { BeginOutcome::OverBudget })
                     })
                 })
                 .await;
         }
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
-                    if exceeds(connection, &start.team, &[], budget).await? {
-                        return Ok(Begun::OverBudget);
+                    if exceeds_budget(connection, &start.team, &[], budget).await? {
+                        return Ok(BeginOutcome::OverBudget);
                     }
-                    if !lease(connection, &start, lease_until).await? {
-                        return Ok(Begun::ThreadBusy);
+                    if !lease_thread(connection, &start, lease_until).await? {
+                        return Ok(BeginOutcome::ThreadBusy);
                     }
-                    insert(connection, start, Beginning::Running(None)).await?;
-                    Ok(Begun::Started)
+                    insert_execution(connection, start, InitialExecutionState::Running(None))
+                        .await?;
+                    Ok(BeginOutcome::Started)
                 })
             })
             .await
     }
 
-    async fn begin_approved(
+    async fn begin_approved_execution(
         &self,
         start: ExecutionStart,
         lease_until: Moment,
         budget: Option<u64>,
         home: HomeState,
-    ) -> Result<Begun> {
+    ) -> Result<BeginOutcome> {
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
-                    if exceeds(connection, &start.team, &[], budget).await? {
-                        return Ok(Begun::OverBudget);
+                    if exceeds_budget(connection, &start.team, &[], budget).await? {
+                        return Ok(BeginOutcome::OverBudget);
                     }
                     let key = ThreadKey { team: start.team.clone(), id: home.thread };
-                    if !homes::is_unchanged(&mut *connection, &key, &home.layers).await? {
-                        return Ok(Begun::ThreadChanged);
+                    if !homes::is_home_unchanged(&mut *connection, &key, &home.layers).await? {
+                        return Ok(BeginOutcome::ThreadChanged);
                     }
                     if start.thread.as_ref() != Some(&key.id) {
-                        return Ok(Begun::ThreadChanged);
+                        return Ok(BeginOutcome::ThreadChanged);
                     }
-                    if !lease(connection, &start, lease_until).await? {
-                        return Ok(Begun::ThreadBusy);
+                    if !lease_thread(connection, &start, lease_until).await? {
+                        return Ok(BeginOutcome::ThreadBusy);
                     }
-                    insert(connection, start, Beginning::Running(None)).await?;
-                    Ok(Begun::Started)
+                    insert_execution(connection, start, InitialExecutionState::Running(None))
+                        .await?;
+                    Ok(BeginOutcome::Started)
                 })
             })
             .await
     }
 
-    async fn refuse(&self, start: ExecutionStart, error: &str) -> Result<()> {
+    async fn record_refusal(&self, start: ExecutionStart, error: &str) -> Result<()> {
         let error = error.to_owned();
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
-                    insert(connection, start, Beginning::Refused(error)).await?;
+                    insert_execution(connection, start, InitialExecutionState::Refused(error))
+                        .await?;
                     Ok(())
                 })
             })
             .await
     }
 
-    async fn finish(&self, finish: Finish) -> Result<Finished> {
+    async fn finish_execution(&self, finish: ExecutionFinish) -> Result<FinishOutcome> {
         // The common case is one statement, which commits by itself.
         let is_plain = finish.webhook_delay.is_none() && finish.end.written.layer.is_none();
         if finish.thread.is_none() && is_plain {
-            let Finish { trace_id, status, end, .. } = finish;
+            let ExecutionFinish { trace_id, status, end, .. } = finish;
             return self
                 .writer
-                .statement(move |connection| {
+                .run_statement(move |connection| {
                     Box::pin(async move {
-                        let updated = update(connection, &trace_id, status, end).await?;
-                        Ok(if updated { Finished::Recorded } else { Finished::NotRunning })
+                        let updated = write_outcome(connection, &trace_id, status, end).await?;
+                        Ok(if updated {
+                            FinishOutcome::Recorded
+                        } else {
+                            FinishOutcome::NotRunning
+                        })
                     })
                 })
                 .await;
         }
         // A home that did not change has nothing that a power cut could take.
         if finish.thread.is_some() && finish.end.written.layer.is_some() {
-            return self.writer.durable(move |connection| Box::pin(end(connection, finish))).await;
+            return self
+                .writer
+                .run_durable(move |connection| Box::pin(end_execution(connection, finish)))
+                .await;
         }
-        self.writer.transaction(move |connection| Box::pin(end(connection, finish))).await
+        self.writer
+            .run_transaction(move |connection| Box::pin(end_execution(connection, finish)))
+            .await
     }
 
     async fn record_bytes(&self, trace: &TraceId) -> Result<u64> {
@@ -153,35 +174,44 @@ impl Ledger for Sqlite {
         Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default())
     }
 
-    async fn execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>> {
+    async fn find_execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>> {
         let row = sqlx::query(whole_execution!(" WHERE e.trace_id = ? AND e.team_id = ?"))
             .bind(trace.as_str())
             .bind(team.as_str())
             .fetch_optional(&self.readers)
             .await?;
-        row.map(|row| execution(&row, true)).transpose()
+        row.map(|row| execution_from_row(&row, true)).transpose()
     }
 
-    async fn execution_of_any(&self, trace: &TraceId) -> Result<Option<Execution>> {
+    async fn find_execution_of_any_team(&self, trace: &TraceId) -> Result<Option<Execution>> {
         let row = sqlx::query(whole_execution!(" WHERE e.trace_id = ?"))
             .bind(trace.as_str())
             .fetch_optional(&self.readers)
             .await?;
-        row.map(|row| execution(&row, true)).transpose()
+        row.map(|row| execution_from_row(&row, true)).transpose()
     }
 
-    async fn executions(&self, team: &TeamId, filter: &ExecutionFilter) -> Result<Vec<Execution>> {
-        let mut query = select(team, filter);
+    async fn list_executions(
+        &self,
+        team: &TeamId,
+        filter: &ExecutionFilter,
+    ) -> Result<Vec<Execution>> {
+        let mut query = select_executions(team, filter);
         let rows = query.build().fetch_all(&self.readers).await?;
-        rows.iter().map(|row| execution(row, false)).collect()
+        rows.iter().map(|row| execution_from_row(row, false)).collect()
     }
 
-    async fn recover(&self, at: Moment, error: &str, webhook_delay: Duration) -> Result<u64> {
+    async fn fail_running_executions(
+        &self,
+        at: Moment,
+        error: &str,
+        webhook_delay: Duration,
+    ) -> Result<u64> {
         let error = error.to_owned();
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
-                    queue(connection, None, at, webhook_delay).await?;
+                    queue_webhooks(connection, None, at, webhook_delay).await?;
                     sqlx::query("DELETE FROM thread_leases").execute(&mut *connection).await?;
                     let ended = sqlx::query(
                         "UPDATE executions SET status = 'failed', exit_code = -1, error = ?, \
@@ -197,9 +227,9 @@ impl Ledger for Sqlite {
             .await
     }
 
-    async fn prune(&self, now: Moment) -> Result<u64> {
+    async fn prune_executions(&self, now: Moment) -> Result<u64> {
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     let pruned = sqlx::query(
                         "DELETE FROM executions WHERE rowid IN (SELECT e.rowid FROM executions e JOIN \
@@ -223,7 +253,7 @@ impl Ledger for Sqlite {
 }
 
 /// How the row of an execution begins.
-enum Beginning {
+enum InitialExecutionState {
     /// It runs, unless its team stores as much as this already.
     Running(Option<u64>),
     /// It was refused, for this reason.
@@ -232,16 +262,16 @@ enum Beginning {
 
 /// Writes the row; false if the team has used up its budget. One statement, which is a transaction
 /// by itself.
-async fn insert(
+async fn insert_execution(
     connection: &mut SqliteConnection,
     start: ExecutionStart,
-    beginning: Beginning,
+    beginning: InitialExecutionState,
 ) -> Result<bool> {
     let (status, error, budget) = match beginning {
-        Beginning::Running(budget) => (Status::Running, None, budget),
-        Beginning::Refused(error) => (Status::Blocked, Some(error), None),
+        InitialExecutionState::Running(budget) => (ExecutionStatus::Running, None, budget),
+        InitialExecutionState::Refused(error) => (ExecutionStatus::Blocked, Some(error), None),
     };
-    let over = (status != Status::Running).then_some(start.created_at.0);
+    let over = (status != ExecutionStatus::Running).then_some(start.created_at.0);
     let inserted = sqlx::query(
         "INSERT INTO executions (trace_id, team_id, key_id, sandbox_id, language, thread_id, delivery, \
          webhook_url, metadata, status, created_at, completed_at, exit_code, error, code_digest, \
@@ -264,16 +294,16 @@ async fn insert(
     .bind(over.map(|_| -1))
     .bind(error)
     .bind(start.code_digest)
-    .bind(integer(start.code_bytes))
+    .bind(to_sql_integer(start.code_bytes))
     .bind(start.code)
-    .bind(budget.map(integer))
+    .bind(budget.map(to_sql_integer))
     .execute(connection)
     .await?;
     Ok(inserted.rows_affected() == 1)
 }
 
 /// Takes the thread unless someone holds it; a lease that has run out holds nothing.
-async fn lease(
+async fn lease_thread(
     connection: &mut SqliteConnection,
     start: &ExecutionStart,
     until: Moment,
@@ -293,7 +323,7 @@ async fn lease(
     Ok(taken.rows_affected() == 1)
 }
 
-fn select(team: &TeamId, filter: &ExecutionFilter) -> QueryBuilder<Database> {
+fn select_executions(team: &TeamId, filter: &ExecutionFilter) -> QueryBuilder<Database> {
     let mut query = QueryBuilder::new(concat!(small_columns!(), from_executions!()));
     query.push(" WHERE e.team_id = ").push_bind(team.to_string());
     if let Some(status) = filter.status {

@@ -4,51 +4,55 @@
 
 use std::time::Duration;
 
-use cloche_model::{ExecutionEnd, Moment, PointKind, Status, TraceId, Written};
+use cloche_model::{ExecutionEnd, ExecutionStatus, HomeWrites, Moment, SnapshotKind, TraceId};
 use sqlx::SqliteConnection;
 
 use super::{
-    heads::{self, Step},
-    read::{integer, to_json},
-    storage::execution_exceeds,
+    heads::{self, HeadMove},
+    row_reader::{to_json, to_sql_integer},
+    storage::execution_exceeds_budget,
 };
-use crate::{Finish, Finished, Result};
+use crate::{ExecutionFinish, FinishOutcome, Result};
 
 /// The end of an execution that holds a thread, wrote files or has a webhook.
-pub(super) async fn end(connection: &mut SqliteConnection, finish: Finish) -> Result<Finished> {
-    let Finish { trace_id, status, end, thread, moves_head, webhook_delay, budget } = finish;
+pub(super) async fn end_execution(
+    connection: &mut SqliteConnection,
+    finish: ExecutionFinish,
+) -> Result<FinishOutcome> {
+    let ExecutionFinish { trace_id, status, end, thread, moves_head, webhook_delay, budget } =
+        finish;
     let (at, layer) = (end.completed_at, end.written.layer.clone());
     if let Some(layer) = &layer
-        && execution_exceeds(connection, &trace_id, layer, budget).await?
+        && execution_exceeds_budget(connection, &trace_id, layer, budget).await?
     {
-        return Ok(Finished::OverBudget);
+        return Ok(FinishOutcome::OverBudget);
     }
     // First, as it tells whether anything may be written at all.
     if let Some(key) = &thread
-        && !release(connection, &trace_id).await?
+        && !release_lease(connection, &trace_id).await?
     {
         return Ok(match heads::is_running(connection, key, &trace_id).await? {
-            true => Finished::ThreadLost,
-            false => Finished::NotRunning,
+            true => FinishOutcome::ThreadLost,
+            false => FinishOutcome::NotRunning,
         });
     }
-    if !update(connection, &trace_id, status, end).await? {
-        return Ok(Finished::NotRunning);
+    if !write_outcome(connection, &trace_id, status, end).await? {
+        return Ok(FinishOutcome::NotRunning);
     }
     if let Some(key) = thread.as_ref().filter(|_| moves_head) {
-        let thread = heads::find(connection, key).await?;
-        let thread = thread.unwrap_or_else(|| heads::fresh(key, at));
-        let step = Step::onto(PointKind::Run, Some(trace_id.clone()), at, layer);
-        heads::advance(connection, thread, step).await?;
+        let thread = heads::find_thread(connection, key).await?;
+        let thread = thread.unwrap_or_else(|| heads::new_thread(key, at));
+        let step = HeadMove::with_layer(SnapshotKind::Run, Some(trace_id.clone()), at, layer);
+        heads::advance_head(connection, thread, step).await?;
     }
     if let Some(delay) = webhook_delay {
-        queue(connection, Some(&trace_id), at, delay).await?;
+        queue_webhooks(connection, Some(&trace_id), at, delay).await?;
     }
-    Ok(Finished::Recorded)
+    Ok(FinishOutcome::Recorded)
 }
 
 /// Gives the thread back; false if it was no longer the execution's own.
-async fn release(connection: &mut SqliteConnection, trace: &TraceId) -> Result<bool> {
+async fn release_lease(connection: &mut SqliteConnection, trace: &TraceId) -> Result<bool> {
     let released = sqlx::query(
         "DELETE FROM thread_leases WHERE trace_id = ?1 AND (team_id, thread_id) = (SELECT team_id, \
          thread_id FROM executions WHERE trace_id = ?1)",
@@ -60,13 +64,13 @@ async fn release(connection: &mut SqliteConnection, trace: &TraceId) -> Result<b
 }
 
 /// Writes the outcome; false if the execution was over already.
-pub(super) async fn update(
+pub(super) async fn write_outcome(
     connection: &mut SqliteConnection,
     trace: &TraceId,
-    status: Status,
+    status: ExecutionStatus,
     end: ExecutionEnd,
 ) -> Result<bool> {
-    let written = match end.written == Written::default() {
+    let written = match end.written == HomeWrites::default() {
         true => None,
         false => Some(to_json("written", &end.written)?),
     };
@@ -80,16 +84,16 @@ pub(super) async fn update(
     .bind(end.completed_at.0)
     .bind(end.exit_code)
     .bind(end.error)
-    .bind(integer(end.stdout_dropped))
-    .bind(integer(end.stderr_dropped))
-    .bind(integer(end.usage.wall_ms))
-    .bind(integer(end.usage.cpu_ms))
-    .bind(integer(end.usage.peak_memory_bytes))
-    .bind(integer(end.usage.micro_credits))
-    .bind(end.score.to_string())
+    .bind(to_sql_integer(end.stdout_dropped))
+    .bind(to_sql_integer(end.stderr_dropped))
+    .bind(to_sql_integer(end.usage.wall_ms))
+    .bind(to_sql_integer(end.usage.cpu_ms))
+    .bind(to_sql_integer(end.usage.peak_memory_bytes))
+    .bind(to_sql_integer(end.usage.micro_credits))
+    .bind(end.event_order.to_string())
     .bind(&end.stdout[..])
     .bind(&end.stderr[..])
-    .bind(end.written.layer.as_ref().map_or(0, |layer| integer(layer.charge())))
+    .bind(end.written.layer.as_ref().map_or(0, |layer| to_sql_integer(layer.disk_bytes())))
     .bind(end.written.layer.map(|layer| String::from(layer.digest)))
     .bind(written)
     .bind(trace.to_string())
@@ -99,7 +103,7 @@ pub(super) async fn update(
 }
 
 /// Queues the webhook of one execution, or of every one that is still running.
-pub(super) async fn queue(
+pub(super) async fn queue_webhooks(
     connection: &mut SqliteConnection,
     trace: Option<&TraceId>,
     now: Moment,
@@ -111,7 +115,7 @@ pub(super) async fn queue(
          WHERE webhook_url IS NOT NULL AND iif(?3 IS NULL, status = 'running', trace_id = ?3)",
     )
     .bind(now.0)
-    .bind(now.plus(delay).0)
+    .bind(now.saturating_add(delay).0)
     .bind(trace.map(ToString::to_string))
     .execute(connection)
     .await?;

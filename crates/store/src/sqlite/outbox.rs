@@ -5,15 +5,15 @@ use cloche_model::{DeliveryStatus, Moment, Secret, TraceId};
 use sqlx::Row;
 
 use super::{
-    Sqlite,
-    read::{moment, number, word},
+    SqliteStore,
+    row_reader::{read_moment, read_number, read_parsed},
     sealed,
 };
-use crate::{Attempt, DUE_PER_URL, DueDelivery, Outbox, Result, Settings};
+use crate::{DUE_PER_URL, DeliveryAttempt, DueDelivery, Result, SettingStore, WebhookOutbox};
 
 #[async_trait]
-impl Outbox for Sqlite {
-    async fn due(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>> {
+impl WebhookOutbox for SqliteStore {
+    async fn due_deliveries(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>> {
         // The rank among the same team's and URL's, then the rank among the same team's.
         let rows = sqlx::query(
             "WITH due AS (SELECT d.trace_id, e.team_id, d.key_id, d.url, d.attempts, d.queued_at, \
@@ -32,18 +32,18 @@ impl Outbox for Sqlite {
         rows.iter()
             .map(|row| {
                 Ok(DueDelivery {
-                    trace_id: word(row, "trace_id")?,
-                    team: word(row, "team_id")?,
-                    key: word(row, "key_id")?,
+                    trace_id: read_parsed(row, "trace_id")?,
+                    team: read_parsed(row, "team_id")?,
+                    key: read_parsed(row, "key_id")?,
                     url: row.try_get("url")?,
-                    attempts: number(row, "attempts")?,
-                    queued_at: moment(row, "queued_at")?,
+                    attempts: read_number(row, "attempts")?,
+                    queued_at: read_moment(row, "queued_at")?,
                 })
             })
             .collect()
     }
 
-    async fn next_due(&self, now: Moment) -> Result<Option<Moment>> {
+    async fn next_delivery_due(&self, now: Moment) -> Result<Option<Moment>> {
         let row = sqlx::query(
             "SELECT min(next_at) AS at FROM deliveries WHERE status = 'pending' AND next_at > ?",
         )
@@ -53,15 +53,17 @@ impl Outbox for Sqlite {
         Ok(row.try_get::<Option<i64>, _>("at")?.map(Moment))
     }
 
-    async fn attempted(&self, trace: &TraceId, attempt: Attempt) -> Result<()> {
+    async fn record_attempt(&self, trace: &TraceId, attempt: DeliveryAttempt) -> Result<()> {
         let trace = trace.to_string();
         let (status, at, error) = match attempt {
-            Attempt::Delivered => (DeliveryStatus::Delivered, None, None),
-            Attempt::Again { at, error } => (DeliveryStatus::Pending, Some(at.0), Some(error)),
-            Attempt::GaveUp { error } => (DeliveryStatus::Failed, None, Some(error)),
+            DeliveryAttempt::Delivered => (DeliveryStatus::Delivered, None, None),
+            DeliveryAttempt::Again { at, error } => {
+                (DeliveryStatus::Pending, Some(at.0), Some(error))
+            }
+            DeliveryAttempt::GaveUp { error } => (DeliveryStatus::Failed, None, Some(error)),
         };
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
                         "UPDATE deliveries SET status = ?, attempts = attempts + 1, \
@@ -81,8 +83,8 @@ impl Outbox for Sqlite {
 }
 
 #[async_trait]
-impl Settings for Sqlite {
-    async fn setting(&self, name: &str) -> Result<Option<String>> {
+impl SettingStore for SqliteStore {
+    async fn read_setting(&self, name: &str) -> Result<Option<String>> {
         let row = sqlx::query("SELECT value FROM settings WHERE name = ?")
             .bind(name.to_owned())
             .fetch_optional(&self.readers)
@@ -93,7 +95,7 @@ impl Settings for Sqlite {
     async fn set_setting(&self, name: &str, value: &str) -> Result<()> {
         let (name, value) = (name.to_owned(), value.to_owned());
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO settings (name, value) VALUES (?, ?) \
@@ -109,7 +111,7 @@ impl Settings for Sqlite {
             .await
     }
 
-    async fn secret_setting(&self, name: &str) -> Result<Option<Secret>> {
+    async fn read_secret_setting(&self, name: &str) -> Result<Option<Secret>> {
         let row = sqlx::query("SELECT sealed_value FROM sealed_settings WHERE id = ?")
             .bind(name.to_owned())
             .fetch_optional(&self.readers)
@@ -121,8 +123,10 @@ impl Settings for Sqlite {
         let sealed = sealed::seal_setting(&self.sealer, name, value)?;
         let name = name.to_owned();
         self.writer
-            .statement(move |connection| {
-                Box::pin(async move { sealed::write_setting(connection, &name, sealed).await })
+            .run_statement(move |connection| {
+                Box::pin(
+                    async move { sealed::write_sealed_setting(connection, &name, sealed).await },
+                )
             })
             .await
     }

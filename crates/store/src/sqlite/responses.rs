@@ -5,21 +5,21 @@ use cloche_model::{Moment, ResponseId, TeamId};
 use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{
-    Sqlite,
-    read::{moment, moment_or_null, word},
+    SqliteStore,
+    row_reader::{read_moment, read_moment_or_null, read_parsed},
 };
-use crate::{ResponseRow, Responses, Result};
+use crate::{ResponseRow, ResponseStore, Result};
 
-fn response(row: &SqliteRow) -> Result<ResponseRow> {
+fn response_from_row(row: &SqliteRow) -> Result<ResponseRow> {
     Ok(ResponseRow {
-        id: word(row, "id")?,
-        team: word(row, "team_id")?,
-        key: word(row, "key_id")?,
-        sandbox: word(row, "sandbox_id")?,
-        status: word(row, "status")?,
+        id: read_parsed(row, "id")?,
+        team: read_parsed(row, "team_id")?,
+        key: read_parsed(row, "key_id")?,
+        sandbox: read_parsed(row, "sandbox_id")?,
+        status: read_parsed(row, "status")?,
         visible: row.try_get("visible")?,
-        created_at: moment(row, "created_at")?,
-        completed_at: moment_or_null(row, "completed_at")?,
+        created_at: read_moment(row, "created_at")?,
+        completed_at: read_moment_or_null(row, "completed_at")?,
         record: row.try_get("record")?,
         conversation: row.try_get("conversation")?,
         events: row.try_get("events")?,
@@ -27,10 +27,10 @@ fn response(row: &SqliteRow) -> Result<ResponseRow> {
 }
 
 #[async_trait]
-impl Responses for Sqlite {
+impl ResponseStore for SqliteStore {
     async fn create_response(&self, row: ResponseRow) -> Result<()> {
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO responses (id, team_id, key_id, sandbox_id, status, visible, \
@@ -58,7 +58,7 @@ impl Responses for Sqlite {
 
     async fn update_response(&self, row: ResponseRow) -> Result<bool> {
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
                         "UPDATE responses SET status = ?, completed_at = ?, record = ?, \
@@ -78,25 +78,25 @@ impl Responses for Sqlite {
             .await
     }
 
-    async fn response(&self, team: &TeamId, id: &ResponseId) -> Result<Option<ResponseRow>> {
+    async fn find_response(&self, team: &TeamId, id: &ResponseId) -> Result<Option<ResponseRow>> {
         let row = sqlx::query("SELECT * FROM responses WHERE id = ? AND team_id = ?")
             .bind(id.to_string())
             .bind(team.to_string())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(response).transpose()
+        row.as_ref().map(response_from_row).transpose()
     }
 
     async fn open_responses(&self) -> Result<Vec<ResponseRow>> {
         let rows = sqlx::query("SELECT * FROM responses WHERE completed_at IS NULL")
             .fetch_all(&self.readers)
             .await?;
-        rows.iter().map(response).collect()
+        rows.iter().map(response_from_row).collect()
     }
 
     async fn prune_responses(&self, now: Moment) -> Result<u64> {
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     let pruned = sqlx::query(
                         "DELETE FROM responses WHERE rowid IN (SELECT r.rowid FROM responses r JOIN \

@@ -8,23 +8,23 @@ use sqlx::{Connection, Row, SqliteConnection, sqlite::SqliteRow};
 
 use crate::{
     Result, StoreError,
-    sealing::{KeySource, SealedPlace, Sealer},
+    sealing::{KeySource, SealedColumn, SecretSealer},
 };
 
 /// Settings that held plain text before.
 const SECRET_SETTINGS: [&str; 1] = ["url_signing_key"];
 
 /// Finds out which key seals, and has what is still plain sealed with it, all or nothing.
-pub(super) async fn unlock(
+pub(super) async fn unlock_sealer(
     connection: &mut SqliteConnection,
     source: &KeySource,
-) -> Result<Sealer> {
+) -> Result<SecretSealer> {
     let row = sqlx::query("SELECT key_id, is_erased FROM sealing_key")
         .fetch_optional(&mut *connection)
         .await?;
     let known: Option<String> = row.as_ref().map(|row| row.try_get("key_id")).transpose()?;
     let was_erased: bool = row.map_or(Ok(true), |row| row.try_get("is_erased"))?;
-    let sealer = source.unlock(known.as_deref())?;
+    let sealer = source.load_sealer(known.as_deref())?;
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
     let sealed = seal_plain_rows(&mut transaction, &sealer).await?;
     let is_erased = was_erased && sealed == 0;
@@ -36,14 +36,14 @@ pub(super) async fn unlock(
     transaction.commit().await?;
     if !is_erased {
         tracing::info!(sealed, "secrets that were plain text in the database are sealed now");
-        erase(connection).await?;
+        erase_plain_text(connection).await?;
     }
     Ok(sealer)
 }
 
 /// Older versions of rows are still in free pages and in the log: the file is written anew, and the
 /// log emptied.
-async fn erase(connection: &mut SqliteConnection) -> Result<()> {
+async fn erase_plain_text(connection: &mut SqliteConnection) -> Result<()> {
     for statement in
         ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)", "UPDATE sealing_key SET is_erased = 1"]
     {
@@ -52,7 +52,7 @@ async fn erase(connection: &mut SqliteConnection) -> Result<()> {
     Ok(())
 }
 
-async fn seal_plain_rows(connection: &mut SqliteConnection, sealer: &Sealer) -> Result<u64> {
+async fn seal_plain_rows(connection: &mut SqliteConnection, sealer: &SecretSealer) -> Result<u64> {
     let mut sealed = 0;
     let rows = sqlx::query("SELECT id, webhook_secret FROM keys WHERE webhook_secret IS NOT NULL")
         .fetch_all(&mut *connection)
@@ -76,7 +76,8 @@ async fn seal_plain_rows(connection: &mut SqliteConnection, sealer: &Sealer) -> 
             .await?;
         let Some(row) = row else { continue };
         let value: String = row.try_get("value")?;
-        write_setting(connection, name, seal_setting(sealer, name, &Secret::new(value))?).await?;
+        write_sealed_setting(connection, name, seal_setting(sealer, name, &Secret::new(value))?)
+            .await?;
         sqlx::query("DELETE FROM settings WHERE name = ?")
             .bind(name)
             .execute(&mut *connection)
@@ -87,7 +88,7 @@ async fn seal_plain_rows(connection: &mut SqliteConnection, sealer: &Sealer) -> 
 }
 
 /// Writes a sealed setting.
-pub(super) async fn write_setting(
+pub(super) async fn write_sealed_setting(
     connection: &mut SqliteConnection,
     name: &str,
     sealed: Vec<u8>,
@@ -103,85 +104,90 @@ pub(super) async fn write_setting(
     Ok(())
 }
 
-const fn setting_place(name: &str) -> SealedPlace<'_> {
-    SealedPlace { table: "sealed_settings", column: "sealed_value", id: name }
+const fn setting_column(name: &str) -> SealedColumn<'_> {
+    SealedColumn { table: "sealed_settings", column: "sealed_value", id: name }
 }
 
-const fn webhook_place(id: &str) -> SealedPlace<'_> {
-    SealedPlace { table: "keys", column: "sealed_webhook_secret", id }
+const fn webhook_secret_column(id: &str) -> SealedColumn<'_> {
+    SealedColumn { table: "keys", column: "sealed_webhook_secret", id }
 }
 
 /// The sealed form of a setting.
-pub(super) fn seal_setting(sealer: &Sealer, name: &str, value: &Secret) -> Result<Vec<u8>> {
-    Ok(sealer.seal(setting_place(name), value.reveal().as_bytes())?)
+pub(super) fn seal_setting(sealer: &SecretSealer, name: &str, value: &Secret) -> Result<Vec<u8>> {
+    Ok(sealer.seal(setting_column(name), value.reveal().as_bytes())?)
 }
 
 /// A sealed setting.
-pub(super) fn open_setting(sealer: &Sealer, name: &str, row: &SqliteRow) -> Result<Secret> {
-    let place = setting_place(name);
-    open(sealer, place, row)?.ok_or_else(|| unopened(place, "it is empty"))
+pub(super) fn open_setting(sealer: &SecretSealer, name: &str, row: &SqliteRow) -> Result<Secret> {
+    let place = setting_column(name);
+    open_sealed_column(sealer, place, row)?
+        .ok_or_else(|| corrupt_sealed_column(place, "it is empty"))
 }
 
 /// The sealed form of a key's webhook secret.
 pub(super) fn seal_webhook_secret(
-    sealer: &Sealer,
+    sealer: &SecretSealer,
     id: &str,
     secret: Option<&Secret>,
 ) -> Result<Option<Vec<u8>>> {
-    let seal = |secret: &Secret| sealer.seal(webhook_place(id), secret.reveal().as_bytes());
+    let seal = |secret: &Secret| sealer.seal(webhook_secret_column(id), secret.reveal().as_bytes());
     Ok(secret.map(seal).transpose()?)
 }
 
 /// A key's webhook secret.
 pub(super) fn open_webhook_secret(
-    sealer: &Sealer,
+    sealer: &SecretSealer,
     id: &str,
     row: &SqliteRow,
 ) -> Result<Option<Secret>> {
-    open(sealer, webhook_place(id), row)
+    open_sealed_column(sealer, webhook_secret_column(id), row)
 }
 
 /// The sealed form of the secret variables of a key or a sandbox; nothing if there are none.
 pub(super) fn seal_env(
-    sealer: &Sealer,
+    sealer: &SecretSealer,
     (table, id): (&'static str, &str),
     vars: &SecretVars,
 ) -> Result<Option<Vec<u8>>> {
-    let place = SealedPlace { table, column: "sealed_env", id };
+    let place = SealedColumn { table, column: "sealed_env", id };
     if vars.is_empty() {
         return Ok(None);
     }
     let plain: BTreeMap<&str, &str> =
         vars.iter().map(|(name, value)| (name.as_str(), value.reveal())).collect();
-    let plain = serde_json::to_vec(&plain).map_err(|error| unopened(place, error))?;
+    let plain = serde_json::to_vec(&plain).map_err(|error| corrupt_sealed_column(place, error))?;
     Ok(Some(sealer.seal(place, &plain)?))
 }
 
 /// The secret variables of a key or a sandbox.
 pub(super) fn open_env(
-    sealer: &Sealer,
+    sealer: &SecretSealer,
     (table, id): (&'static str, &str),
     row: &SqliteRow,
 ) -> Result<SecretVars> {
-    let place = SealedPlace { table, column: "sealed_env", id };
-    let Some(text) = open(sealer, place, row)? else { return Ok(SecretVars::new()) };
+    let place = SealedColumn { table, column: "sealed_env", id };
+    let Some(text) = open_sealed_column(sealer, place, row)? else { return Ok(SecretVars::new()) };
     // The reason would quote the text.
     let vars: EnvVars = serde_json::from_str(text.reveal())
-        .map_err(|_| unopened(place, "it does not hold variables"))?;
+        .map_err(|_| corrupt_sealed_column(place, "it does not hold variables"))?;
     Ok(vars.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
 }
 
-fn open(sealer: &Sealer, place: SealedPlace<'_>, row: &SqliteRow) -> Result<Option<Secret>> {
+fn open_sealed_column(
+    sealer: &SecretSealer,
+    place: SealedColumn<'_>,
+    row: &SqliteRow,
+) -> Result<Option<Secret>> {
     let sealed: Option<&[u8]> = row.try_get(place.column)?;
     let Some(sealed) = sealed else { return Ok(None) };
     let plain = sealer.open(place, sealed);
     let text = plain.and_then(|plain| String::from_utf8(plain).ok());
     match text {
         Some(text) => Ok(Some(Secret::new(text))),
-        None => Err(unopened(place, "it was not sealed for this row with this key")),
+        None => Err(corrupt_sealed_column(place, "it was not sealed for this row with this key")),
     }
 }
 
-fn unopened(place: SealedPlace<'_>, reason: impl ToString) -> StoreError {
+fn corrupt_sealed_column(place: SealedColumn<'_>, reason: impl ToString) -> StoreError {
     StoreError::Corrupt { column: place.column, reason: reason.to_string() }
 }

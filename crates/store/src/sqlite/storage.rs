@@ -10,24 +10,27 @@ use cloche_model::{Layer, LayerDigest, Moment, TeamId, Thread, ThreadId, TraceId
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    Sqlite, heads,
-    read::{integer, number, to_json, word},
+    SqliteStore, heads,
+    row_reader::{read_number, read_parsed, to_json, to_sql_integer},
 };
-use crate::{HistoryPruned, HistoryRule, PrunedRows, Result, Storage, StorageUsage, ThreadKey};
+use crate::{
+    HistoryPruneOutcome, HistoryRule, PrunedRows, Result, StorageAccounting, StorageUsage,
+    ThreadKey,
+};
 
 /// Records that are deleted at once: others wait for the writer meanwhile.
 const BATCH: i64 = 1000;
 
 /// Whether a team may not store these layers besides what it has. One that has used up its budget
 /// may store nothing, however small.
-pub(super) async fn exceeds(
+pub(super) async fn exceeds_budget(
     connection: &mut SqliteConnection,
     team: &TeamId,
     layers: &[&Layer],
     budget: Option<u64>,
 ) -> Result<bool> {
     let Some(budget) = budget else { return Ok(false) };
-    let mut total = used(connection, team).await?;
+    let mut total = used_bytes(connection, team).await?;
     let mut seen = HashSet::new();
     for layer in layers {
         let known = sqlx::query("SELECT 1 FROM team_layers WHERE team_id = ? AND layer = ?")
@@ -36,14 +39,14 @@ pub(super) async fn exceeds(
             .fetch_optional(&mut *connection)
             .await?;
         if known.is_none() && seen.insert(&layer.digest) {
-            total = total.saturating_add(layer.charge());
+            total = total.saturating_add(layer.disk_bytes());
         }
     }
     Ok(if seen.is_empty() { total >= budget } else { total > budget })
 }
 
 /// Whether the layer of an execution is more than its team may store.
-pub(super) async fn execution_exceeds(
+pub(super) async fn execution_exceeds_budget(
     connection: &mut SqliteConnection,
     trace: &TraceId,
     layer: &Layer,
@@ -57,21 +60,21 @@ pub(super) async fn execution_exceeds(
         .fetch_optional(&mut *connection)
         .await?;
     let Some(row) = row else { return Ok(false) };
-    exceeds(connection, &word(&row, "team_id")?, &[layer], budget).await
+    exceeds_budget(connection, &read_parsed(&row, "team_id")?, &[layer], budget).await
 }
 
-async fn used(connection: &mut SqliteConnection, team: &TeamId) -> Result<u64> {
+async fn used_bytes(connection: &mut SqliteConnection, team: &TeamId) -> Result<u64> {
     let row = sqlx::query("SELECT layer_bytes, row_bytes FROM team_storage WHERE team_id = ?")
         .bind(team.as_str())
         .fetch_optional(connection)
         .await?;
-    Ok(row.as_ref().map(usage).transpose()?.unwrap_or_default().total())
+    Ok(row.as_ref().map(storage_usage_from_row).transpose()?.unwrap_or_default().total())
 }
 
-fn usage(row: &SqliteRow) -> Result<StorageUsage> {
+fn storage_usage_from_row(row: &SqliteRow) -> Result<StorageUsage> {
     Ok(StorageUsage {
-        layer_bytes: number(row, "layer_bytes")?,
-        row_bytes: number(row, "row_bytes")?,
+        layer_bytes: read_number(row, "layer_bytes")?,
+        row_bytes: read_number(row, "row_bytes")?,
     })
 }
 
@@ -94,7 +97,7 @@ pub(super) async fn track_layers(
             "UPDATE thread_layers SET gone_at = ? WHERE team_id = ? AND thread_id = ? AND layer IN \
              (SELECT value FROM json_each(?))",
         )
-        .bind(integer(thread.head))
+        .bind(to_sql_integer(thread.head))
         .bind(thread.team.as_str())
         .bind(thread.id.as_str())
         .bind(to_json("layers", &left)?)
@@ -102,7 +105,7 @@ pub(super) async fn track_layers(
         .await?;
     }
     for layer in now.difference(&then) {
-        let charge = sizes.iter().find(|size| size.digest == **layer).map(|size| size.charge());
+        let charge = sizes.iter().find(|size| size.digest == **layer).map(|size| size.disk_bytes());
         sqlx::query(
             "INSERT INTO thread_layers (team_id, thread_id, layer, bytes) VALUES (?1, ?2, ?3, \
              coalesce((SELECT bytes FROM team_layers WHERE team_id = ?1 AND layer = ?3), ?4, 0)) \
@@ -111,7 +114,7 @@ pub(super) async fn track_layers(
         .bind(thread.team.as_str())
         .bind(thread.id.as_str())
         .bind(layer.as_str())
-        .bind(charge.map(integer))
+        .bind(charge.map(to_sql_integer))
         .execute(&mut *connection)
         .await?;
     }
@@ -133,11 +136,11 @@ async fn oldest_kept(
         )
         .bind(key.team.as_str())
         .bind(key.id.as_str())
-        .bind(integer(keep.max(1) - 1))
+        .bind(to_sql_integer(keep.max(1) - 1))
         .fetch_optional(&mut *connection)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        oldest = Some(number(&row, "seq")?);
+        oldest = Some(read_number(&row, "seq")?);
     }
     if let Some(before) = rule.before {
         let row = sqlx::query(
@@ -160,18 +163,18 @@ async fn prune_thread(
     key: &ThreadKey,
     rule: HistoryRule,
     now: Moment,
-) -> Result<HistoryPruned> {
-    let Some(thread) = heads::find(connection, key).await? else {
-        return Ok(HistoryPruned::Missing);
+) -> Result<HistoryPruneOutcome> {
+    let Some(thread) = heads::find_thread(connection, key).await? else {
+        return Ok(HistoryPruneOutcome::Missing);
     };
     // What a run began with may have left the head since, by a squash.
     if heads::is_held(connection, key, now).await? {
-        return Ok(HistoryPruned::Busy);
+        return Ok(HistoryPruneOutcome::Busy);
     }
     let Some(oldest) = oldest_kept(connection, key, rule, thread.head).await? else {
-        return Ok(HistoryPruned::Done(PrunedRows::default()));
+        return Ok(HistoryPruneOutcome::Done(PrunedRows::default()));
     };
-    let oldest = integer(oldest);
+    let oldest = to_sql_integer(oldest);
     let (team, id) = (key.team.as_str(), key.id.as_str());
     let rows = sqlx::query(
         "SELECT layer FROM thread_layers WHERE team_id = ?1 AND thread_id = ?2 AND gone_at <= ?3 \
@@ -179,7 +182,7 @@ async fn prune_thread(
          layer IS NOT NULL",
     );
     let rows = rows.bind(team).bind(id).bind(oldest).fetch_all(&mut *connection).await?;
-    let layers = rows.iter().map(|row| word(row, "layer")).collect::<Result<_>>()?;
+    let layers = rows.iter().map(|row| read_parsed(row, "layer")).collect::<Result<_>>()?;
     let mut pruned = 0;
     for statement in [
         "DELETE FROM thread_layers WHERE team_id = ?1 AND thread_id = ?2 AND gone_at <= ?3",
@@ -192,7 +195,7 @@ async fn prune_thread(
         let done = sqlx::query(statement).bind(team).bind(id).bind(oldest);
         pruned = done.execute(&mut *connection).await?.rows_affected();
     }
-    Ok(HistoryPruned::Done(PrunedRows { rows: pruned, layers }))
+    Ok(HistoryPruneOutcome::Done(PrunedRows { rows: pruned, layers }))
 }
 
 /// Files of executions that no history has any more.
@@ -219,12 +222,12 @@ async fn prune_records(
         let bound = |text: String| {
             sqlx::query(sqlx::AssertSqlSafe(text))
                 .bind(team.to_string())
-                .bind(integer(keep))
+                .bind(to_sql_integer(keep))
                 .bind(BATCH)
         };
         let rows = bound(list).fetch_all(&mut *connection).await?;
         for row in &rows {
-            pruned.layers.push(word(row, "layer")?);
+            pruned.layers.push(read_parsed(row, "layer")?);
         }
         let changed = bound(format!("{change}{condition}")).execute(&mut *connection).await?;
         pruned.rows = changed.rows_affected();
@@ -262,7 +265,7 @@ const RECOUNT: [&str; 8] = [
      ON CONFLICT (team_id) DO UPDATE SET row_bytes = excluded.row_bytes",
 ];
 
-async fn recount(connection: &mut SqliteConnection, sizes: String) -> Result<()> {
+async fn recount_team_storage(connection: &mut SqliteConnection, sizes: String) -> Result<()> {
     for statement in [
         "CREATE TEMP TABLE IF NOT EXISTS layer_sizes (layer TEXT PRIMARY KEY, bytes INTEGER) WITHOUT \
          ROWID",
@@ -288,20 +291,22 @@ async fn recount(connection: &mut SqliteConnection, sizes: String) -> Result<()>
 }
 
 #[async_trait]
-impl Storage for Sqlite {
+impl StorageAccounting for SqliteStore {
     async fn storage_usage(&self, team: &TeamId) -> Result<StorageUsage> {
         let row = sqlx::query("SELECT layer_bytes, row_bytes FROM team_storage WHERE team_id = ?")
             .bind(team.as_str())
             .fetch_optional(&self.readers)
             .await?;
-        Ok(row.as_ref().map(usage).transpose()?.unwrap_or_default())
+        Ok(row.as_ref().map(storage_usage_from_row).transpose()?.unwrap_or_default())
     }
 
     async fn storage_usages(&self) -> Result<Vec<(TeamId, StorageUsage)>> {
         let rows = sqlx::query("SELECT * FROM team_storage ORDER BY team_id")
             .fetch_all(&self.readers)
             .await?;
-        rows.iter().map(|row| Ok((word(row, "team_id")?, usage(row)?))).collect()
+        rows.iter()
+            .map(|row| Ok((read_parsed(row, "team_id")?, storage_usage_from_row(row)?)))
+            .collect()
     }
 
     async fn threads_to_prune(&self, team: &TeamId, rule: HistoryRule) -> Result<Vec<ThreadId>> {
@@ -313,11 +318,11 @@ impl Storage for Sqlite {
              AND min(at) < ? ORDER BY count(*) DESC",
         )
         .bind(team.as_str())
-        .bind(rule.keep.map_or(1, |keep| integer(keep.max(1))))
+        .bind(rule.keep.map_or(1, |keep| to_sql_integer(keep.max(1))))
         .bind(rule.before.map_or(i64::MAX, |before| before.0))
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(|row| word(row, "thread_id")).collect()
+        rows.iter().map(|row| read_parsed(row, "thread_id")).collect()
     }
 
     async fn prune_thread(
@@ -325,11 +330,11 @@ impl Storage for Sqlite {
         key: &ThreadKey,
         rule: HistoryRule,
         now: Moment,
-    ) -> Result<HistoryPruned> {
+    ) -> Result<HistoryPruneOutcome> {
         let key = key.clone();
         // On the disk before a layer is deleted: a power cut must not bring back a point without it.
         self.writer
-            .durable(move |connection| {
+            .run_durable(move |connection| {
                 Box::pin(async move { prune_thread(connection, &key, rule, now).await })
             })
             .await
@@ -338,7 +343,7 @@ impl Storage for Sqlite {
     async fn prune_records(&self, team: &TeamId, keep: u64) -> Result<PrunedRows> {
         let team = team.clone();
         self.writer
-            .durable(move |connection| {
+            .run_durable(move |connection| {
                 Box::pin(async move { prune_records(connection, &team, keep).await })
             })
             .await
@@ -351,7 +356,7 @@ impl Storage for Sqlite {
                 .bind(key.id.as_str())
                 .fetch_all(&self.readers)
                 .await?;
-        rows.iter().map(|row| word(row, "layer")).collect()
+        rows.iter().map(|row| read_parsed(row, "layer")).collect()
     }
 
     async fn is_layer_needed(&self, layer: &LayerDigest) -> Result<bool> {
@@ -363,11 +368,15 @@ impl Storage for Sqlite {
     }
 
     async fn recount_storage(&self, sizes: &HashMap<LayerDigest, u64>) -> Result<()> {
-        let charges: HashMap<&str, u64> =
-            sizes.iter().map(|(layer, size)| (layer.as_str(), Layer::charge_of(*size))).collect();
+        let charges: HashMap<&str, u64> = sizes
+            .iter()
+            .map(|(layer, size)| (layer.as_str(), Layer::disk_bytes_for(*size)))
+            .collect();
         let charges = to_json("sizes", &charges)?;
         self.writer
-            .durable(move |connection| Box::pin(async move { recount(connection, charges).await }))
+            .run_durable(move |connection| {
+                Box::pin(async move { recount_team_storage(connection, charges).await })
+            })
             .await
     }
 }

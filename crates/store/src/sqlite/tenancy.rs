@@ -5,19 +5,19 @@ use cloche_model::{ApiKey, KeyId, Moment, Sandbox, SandboxId, Team, TeamId, Tool
 use sqlx::{Row, SqliteConnection};
 
 use super::{
-    Sqlite,
-    read::{integer, key, sandbox, team, to_json},
+    SqliteStore,
+    row_reader::{key_from_row, sandbox_from_row, team_from_row, to_json, to_sql_integer},
     sealed,
 };
-use crate::{Access, Result, StoreError, Tenancy};
+use crate::{KeyAccess, Result, StoreError, TenancyStore};
 
 #[async_trait]
-impl Tenancy for Sqlite {
+impl TenancyStore for SqliteStore {
     async fn create_team(&self, team: &Team) -> Result<()> {
         let team = team.clone();
         let name = team.name.clone();
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, \
@@ -28,42 +28,42 @@ impl Tenancy for Sqlite {
                     .bind(team.name)
                     .bind(team.plan.name())
                     .bind(team.max_concurrency)
-                    .bind(team.max_timeout.map(seconds))
-                    .bind(team.storage.map(|limit| integer(limit.bytes())))
+                    .bind(team.max_timeout.map(to_sql_seconds))
+                    .bind(team.storage.map(|limit| to_sql_integer(limit.bytes())))
                     .bind(team.gates.agent_sandbox)
                     .bind(team.gates.execute_code.map(ToolPolicy::name))
                     .bind(team.gates.elicitation)
                     .bind(team.created_at.0)
                     .execute(connection)
                     .await
-                    .map_err(|error| taken(error, "team", &name))?;
+                    .map_err(|error| name_taken_error(error, "team", &name))?;
                     Ok(())
                 })
             })
             .await
     }
 
-    async fn teams(&self) -> Result<Vec<Team>> {
+    async fn list_teams(&self) -> Result<Vec<Team>> {
         let rows = sqlx::query("SELECT * FROM teams ORDER BY created_at, id")
             .fetch_all(&self.readers)
             .await?;
-        rows.iter().map(team).collect()
+        rows.iter().map(team_from_row).collect()
     }
 
-    async fn team(&self, id_or_name: &str) -> Result<Option<Team>> {
+    async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>> {
         // Names have no underscore and ids have one, so the two cannot be confused.
         let row = sqlx::query("SELECT * FROM teams WHERE id = ?1 OR name = ?1")
             .bind(id_or_name.to_owned())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(team).transpose()
+        row.as_ref().map(team_from_row).transpose()
     }
 
     async fn update_team(&self, team: &Team) -> Result<bool> {
         let team = team.clone();
         let name = team.name.clone();
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
                         "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ?, \
@@ -72,12 +72,12 @@ impl Tenancy for Sqlite {
                     .bind(team.name)
                     .bind(team.plan.name())
                     .bind(team.max_concurrency)
-                    .bind(team.max_timeout.map(seconds))
-                    .bind(team.storage.map(|limit| integer(limit.bytes())))
+                    .bind(team.max_timeout.map(to_sql_seconds))
+                    .bind(team.storage.map(|limit| to_sql_integer(limit.bytes())))
                     .bind(String::from(team.id))
                     .execute(connection)
                     .await
-                    .map_err(|error| taken(error, "team", &name))?;
+                    .map_err(|error| name_taken_error(error, "team", &name))?;
                     Ok(updated.rows_affected() == 1)
                 })
             })
@@ -87,7 +87,7 @@ impl Tenancy for Sqlite {
     async fn delete_team(&self, id: &TeamId) -> Result<bool> {
         let id = id.to_string();
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     const GOOD: &str =
                         "SELECT count(*) AS n FROM keys WHERE team_id = ? AND revoked_at IS NULL";
@@ -118,7 +118,7 @@ impl Tenancy for Sqlite {
         let sandbox = sandbox.clone();
         let sealed_env = self.seal_sandbox_env(&sandbox)?;
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO sandboxes (name, shape, resources, env, sealed_env, retain_code, \
@@ -137,36 +137,36 @@ impl Tenancy for Sqlite {
                     .bind(sandbox.created_at.0)
                     .execute(connection)
                     .await
-                    .map_err(|error| taken(error, "sandbox", &sandbox.name))?;
+                    .map_err(|error| name_taken_error(error, "sandbox", &sandbox.name))?;
                     Ok(())
                 })
             })
             .await
     }
 
-    async fn sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>> {
+    async fn list_sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>> {
         let rows = sqlx::query(
             "SELECT * FROM sandboxes WHERE ?1 IS NULL OR team_id = ?1 ORDER BY created_at, id",
         )
         .bind(team.map(ToString::to_string))
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(|row| sandbox(row, &self.sealer)).collect()
+        rows.iter().map(|row| sandbox_from_row(row, &self.sealer)).collect()
     }
 
-    async fn sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
+    async fn find_sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
         let row = sqlx::query("SELECT * FROM sandboxes WHERE id = ?")
             .bind(id.to_string())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(|row| sandbox(row, &self.sealer)).transpose()
+        row.as_ref().map(|row| sandbox_from_row(row, &self.sealer)).transpose()
     }
 
     async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool> {
         let sandbox = sandbox.clone();
         let sealed_env = self.seal_sandbox_env(&sandbox)?;
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
                         "UPDATE sandboxes SET name = ?, shape = ?, resources = ?, env = ?, \
@@ -182,7 +182,7 @@ impl Tenancy for Sqlite {
                     .bind(String::from(sandbox.id))
                     .execute(connection)
                     .await
-                    .map_err(|error| taken(error, "sandbox", &sandbox.name))?;
+                    .map_err(|error| name_taken_error(error, "sandbox", &sandbox.name))?;
                     Ok(updated.rows_affected() == 1)
                 })
             })
@@ -192,7 +192,7 @@ impl Tenancy for Sqlite {
     async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool> {
         let id = id.to_string();
         self.writer
-            .transaction(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
                     const GOOD: &str =
                         "SELECT count(*) AS n FROM keys WHERE sandbox_id = ? AND revoked_at IS NULL";
@@ -211,7 +211,7 @@ impl Tenancy for Sqlite {
         let (key, digest) = (key.clone(), digest.to_owned());
         let (sealed_env, sealed_webhook_secret) = self.seal_key_secrets(&key)?;
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO keys (name, sandbox_id, env, sealed_env, webhook_url, \
@@ -238,29 +238,29 @@ impl Tenancy for Sqlite {
             .await
     }
 
-    async fn keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>> {
+    async fn list_keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>> {
         let rows = sqlx::query(
             "SELECT * FROM keys WHERE ?1 IS NULL OR team_id = ?1 ORDER BY created_at, id",
         )
         .bind(team.map(ToString::to_string))
         .fetch_all(&self.readers)
         .await?;
-        rows.iter().map(|row| key(row, &self.sealer)).collect()
+        rows.iter().map(|row| key_from_row(row, &self.sealer)).collect()
     }
 
-    async fn key(&self, id: &KeyId) -> Result<Option<ApiKey>> {
+    async fn find_key(&self, id: &KeyId) -> Result<Option<ApiKey>> {
         let row = sqlx::query("SELECT * FROM keys WHERE id = ?")
             .bind(id.to_string())
             .fetch_optional(&self.readers)
             .await?;
-        row.as_ref().map(|row| key(row, &self.sealer)).transpose()
+        row.as_ref().map(|row| key_from_row(row, &self.sealer)).transpose()
     }
 
     async fn update_key(&self, key: &ApiKey) -> Result<bool> {
         let key = key.clone();
         let (sealed_env, sealed_webhook_secret) = self.seal_key_secrets(&key)?;
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
                         "UPDATE keys SET name = ?, sandbox_id = ?, env = ?, sealed_env = ?, \
@@ -285,7 +285,7 @@ impl Tenancy for Sqlite {
     async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool> {
         let id = id.to_string();
         self.writer
-            .statement(move |connection| {
+            .run_statement(move |connection| {
                 Box::pin(async move {
                     let revoked = sqlx::query(
                         "UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?",
@@ -300,23 +300,23 @@ impl Tenancy for Sqlite {
             .await
     }
 
-    async fn access(&self, digest: &str) -> Result<Option<Access>> {
+    async fn find_key_access(&self, digest: &str) -> Result<Option<KeyAccess>> {
         let row = sqlx::query("SELECT * FROM keys WHERE digest = ? AND revoked_at IS NULL")
             .bind(digest.to_owned())
             .fetch_optional(&self.readers)
             .await?;
-        let key = row.as_ref().map(|row| key(row, &self.sealer)).transpose()?;
+        let key = row.as_ref().map(|row| key_from_row(row, &self.sealer)).transpose()?;
         let Some(key) = key else { return Ok(None) };
-        let team = self.team(key.team.as_str()).await?;
-        let sandbox = self.sandbox(&key.sandbox).await?;
-        Ok(team.zip(sandbox).map(|(team, sandbox)| Access { key, team, sandbox }))
+        let team = self.find_team(key.team.as_str()).await?;
+        let sandbox = self.find_sandbox(&key.sandbox).await?;
+        Ok(team.zip(sandbox).map(|(team, sandbox)| KeyAccess { key, team, sandbox }))
     }
 }
 
 /// A sealed column; NULL where there is nothing to seal.
 type SealedValue = Option<Vec<u8>>;
 
-impl Sqlite {
+impl SqliteStore {
     fn seal_sandbox_env(&self, sandbox: &Sandbox) -> Result<SealedValue> {
         let place = ("sandboxes", sandbox.id.as_str());
         sealed::seal_env(&self.sealer, place, &sandbox.secret_env)
@@ -331,11 +331,11 @@ impl Sqlite {
     }
 }
 
-fn seconds(duration: std::time::Duration) -> i64 {
+fn to_sql_seconds(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn taken(error: sqlx::Error, what: &str, name: &str) -> StoreError {
+fn name_taken_error(error: sqlx::Error, what: &str, name: &str) -> StoreError {
     match error.as_database_error() {
         Some(cause) if cause.is_unique_violation() => {
             StoreError::Conflict(format!("a {what} named {name:?} exists already"))

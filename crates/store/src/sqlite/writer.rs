@@ -13,17 +13,17 @@ const QUEUE: usize = 1024;
 const BATCH: usize = 256;
 
 /// Hands work to the writing task.
-pub(super) struct Writer {
-    queue: mpsc::Sender<Message>,
+pub(super) struct GroupCommitWriter {
+    queue: mpsc::Sender<WriterMessage>,
 }
 
-enum Message {
-    Job(Box<dyn Job>),
+enum WriterMessage {
+    Write(Box<dyn WriteOperation>),
     Close(oneshot::Sender<()>),
 }
 
 /// One write: it runs inside a transaction and is answered after the commit.
-trait Job: Send {
+trait WriteOperation: Send {
     /// Whether it is one statement, and so needs no transaction when alone.
     fn is_single(&self) -> bool;
     /// Whether its answer may only be given once the disk has it.
@@ -33,12 +33,12 @@ trait Job: Send {
     /// Whether the disk was full, which takes back the whole transaction.
     fn found_disk_full(&self) -> bool;
     /// Answers, with the fate of the commit.
-    fn reply(self: Box<Self>, fate: CommitFate);
+    fn reply(self: Box<Self>, fate: CommitOutcome);
 }
 
 /// What became of the commit that a write was part of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CommitFate {
+enum CommitOutcome {
     Committed,
     DiskFull,
     Failed,
@@ -46,7 +46,7 @@ enum CommitFate {
 
 /// What a write needs of its transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum WriteKind {
     /// One statement, which is a transaction by itself.
     Statement,
     /// Several, all or nothing.
@@ -55,24 +55,24 @@ enum Kind {
     Durable,
 }
 
-struct Task<T, F> {
+struct QueuedWrite<T, F> {
     work: Option<F>,
-    kind: Kind,
+    kind: WriteKind,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
 
-impl<T, F> Job for Task<T, F>
+impl<T, F> WriteOperation for QueuedWrite<T, F>
 where
     T: Send,
     F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send,
 {
     fn is_single(&self) -> bool {
-        self.kind == Kind::Statement
+        self.kind == WriteKind::Statement
     }
 
     fn is_durable(&self) -> bool {
-        self.kind == Kind::Durable
+        self.kind == WriteKind::Durable
     }
 
     fn run<'c>(&'c mut self, connection: &'c mut SqliteConnection) -> BoxFuture<'c, bool> {
@@ -89,11 +89,11 @@ where
         matches!(self.result, Some(Err(StoreError::Full)))
     }
 
-    fn reply(self: Box<Self>, fate: CommitFate) {
+    fn reply(self: Box<Self>, fate: CommitOutcome) {
         let answer = match self.result {
-            Some(Ok(value)) if fate == CommitFate::Committed => Ok(value),
+            Some(Ok(value)) if fate == CommitOutcome::Committed => Ok(value),
             Some(Err(error)) => Err(error),
-            _ if fate == CommitFate::DiskFull => Err(StoreError::Full),
+            _ if fate == CommitOutcome::DiskFull => Err(StoreError::Full),
             _ => Err(StoreError::Database(sqlx::Error::WorkerCrashed)),
         };
         // Whoever asked may have gone; the write stands all the same.
@@ -101,61 +101,64 @@ where
     }
 }
 
-impl Writer {
+impl GroupCommitWriter {
     pub(super) fn start(connection: SqliteConnection) -> Self {
         let (queue, inbox) = mpsc::channel(QUEUE);
-        tokio::spawn(write(connection, inbox));
+        tokio::spawn(run_write_loop(connection, inbox));
         Self { queue }
     }
 
     /// Runs `work` in a transaction of its own, or one shared with others that wait.
-    pub(super) async fn transaction<T, F>(&self, work: F) -> Result<T>
+    pub(super) async fn run_transaction<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        self.submit(work, Kind::Transaction).await
+        self.submit(work, WriteKind::Transaction).await
     }
 
     /// The same for work that is one statement, which is a transaction by itself.
-    pub(super) async fn statement<T, F>(&self, work: F) -> Result<T>
+    pub(super) async fn run_statement<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        self.submit(work, Kind::Statement).await
+        self.submit(work, WriteKind::Statement).await
     }
 
     /// The same as a transaction, answered once the disk has it.
-    pub(super) async fn durable<T, F>(&self, work: F) -> Result<T>
+    pub(super) async fn run_durable<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        self.submit(work, Kind::Durable).await
+        self.submit(work, WriteKind::Durable).await
     }
 
-    async fn submit<T, F>(&self, work: F, kind: Kind) -> Result<T>
+    async fn submit<T, F>(&self, work: F, kind: WriteKind) -> Result<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let task = Task { work: Some(work), kind, result: None, reply };
-        let message = Message::Job(Box::new(task));
+        let task = QueuedWrite { work: Some(work), kind, result: None, reply };
+        let message = WriterMessage::Write(Box::new(task));
         self.queue.send(message).await.map_err(|_| StoreError::Closed)?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
     pub(super) async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        if self.queue.send(Message::Close(done)).await.is_ok() {
+        if self.queue.send(WriterMessage::Close(done)).await.is_ok() {
             let _ = closed.await;
         }
     }
 }
 
-async fn write(mut connection: SqliteConnection, mut inbox: mpsc::Receiver<Message>) {
+async fn run_write_loop(
+    mut connection: SqliteConnection,
+    mut inbox: mpsc::Receiver<WriterMessage>,
+) {
     let mut waiting = Vec::new();
     loop {
         if inbox.recv_many(&mut waiting, BATCH).await == 0 {
@@ -165,11 +168,11 @@ async fn write(mut connection: SqliteConnection, mut inbox: mpsc::Receiver<Messa
         let mut closing = None;
         for message in waiting.drain(..) {
             match message {
-                Message::Job(job) => jobs.push(job),
-                Message::Close(done) => closing = Some(done),
+                WriterMessage::Write(job) => jobs.push(job),
+                WriterMessage::Close(done) => closing = Some(done),
             }
         }
-        commit(&mut connection, jobs).await;
+        commit_group(&mut connection, jobs).await;
         if let Some(done) = closing {
             if let Err(error) = connection.close().await {
                 tracing::warn!(%error, "the database did not close cleanly");
@@ -180,7 +183,7 @@ async fn write(mut connection: SqliteConnection, mut inbox: mpsc::Receiver<Messa
     }
 }
 
-async fn commit(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn Job>>) {
+async fn commit_group(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn WriteOperation>>) {
     if jobs.is_empty() {
         return;
     }
@@ -188,19 +191,19 @@ async fn commit(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn Job>>) 
         && job.is_single()
     {
         job.run(connection).await;
-        jobs.into_iter().for_each(|job| job.reply(CommitFate::Committed));
+        jobs.into_iter().for_each(|job| job.reply(CommitOutcome::Committed));
         return;
     }
     let durable = jobs.iter().any(|job| job.is_durable());
-    let fate = match settled(connection, &mut jobs, durable).await {
-        Ok(()) => CommitFate::Committed,
+    let fate = match commit_with_sync(connection, &mut jobs, durable).await {
+        Ok(()) => CommitOutcome::Committed,
         Err(error) => {
             tracing::error!(%error, jobs = jobs.len(), "a group of writes was not committed");
             // Without this the next BEGIN would fail inside the broken transaction.
-            let _ = execute(connection, "ROLLBACK").await;
+            let _ = execute_statement(connection, "ROLLBACK").await;
             match error {
-                StoreError::Full => CommitFate::DiskFull,
-                _ => CommitFate::Failed,
+                StoreError::Full => CommitOutcome::DiskFull,
+                _ => CommitOutcome::Failed,
             }
         }
     };
@@ -209,30 +212,33 @@ async fn commit(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn Job>>) 
 
 /// Commits them, with an fsync if one of them needs it. The setting cannot change inside of a
 /// transaction, so it is made around it; whoever shares the group is on the disk, too.
-async fn settled(
+async fn commit_with_sync(
     connection: &mut SqliteConnection,
-    jobs: &mut [Box<dyn Job>],
+    jobs: &mut [Box<dyn WriteOperation>],
     durable: bool,
 ) -> Result<()> {
     if !durable {
-        return together(connection, jobs).await;
+        return run_in_one_transaction(connection, jobs).await;
     }
-    execute(connection, "PRAGMA synchronous = FULL").await?;
-    let committed = together(connection, jobs).await;
+    execute_statement(connection, "PRAGMA synchronous = FULL").await?;
+    let committed = run_in_one_transaction(connection, jobs).await;
     if committed.is_err() {
         // The setting cannot go back inside of a transaction that broke.
-        let _ = execute(connection, "ROLLBACK").await;
+        let _ = execute_statement(connection, "ROLLBACK").await;
     }
-    execute(connection, "PRAGMA synchronous = NORMAL").await?;
+    execute_statement(connection, "PRAGMA synchronous = NORMAL").await?;
     committed
 }
 
 /// One transaction for all; a job that fails takes back only its own part.
-async fn together(connection: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) -> Result<()> {
-    execute(connection, "BEGIN IMMEDIATE").await?;
+async fn run_in_one_transaction(
+    connection: &mut SqliteConnection,
+    jobs: &mut [Box<dyn WriteOperation>],
+) -> Result<()> {
+    execute_statement(connection, "BEGIN IMMEDIATE").await?;
     if let [job] = jobs {
         let end = if job.run(connection).await { "COMMIT" } else { "ROLLBACK" };
-        return execute(connection, end).await;
+        return execute_statement(connection, end).await;
     }
     for job in jobs.iter_mut() {
         // A statement that fails takes back itself; only several of them need a mark to go back to.
@@ -242,19 +248,22 @@ async fn together(connection: &mut SqliteConnection, jobs: &mut [Box<dyn Job>]) 
             }
             continue;
         }
-        execute(connection, "SAVEPOINT job").await?;
+        execute_statement(connection, "SAVEPOINT job").await?;
         if !job.run(connection).await {
             if job.found_disk_full() {
                 return Err(StoreError::Full);
             }
-            execute(connection, "ROLLBACK TO job").await?;
+            execute_statement(connection, "ROLLBACK TO job").await?;
         }
-        execute(connection, "RELEASE job").await?;
+        execute_statement(connection, "RELEASE job").await?;
     }
-    execute(connection, "COMMIT").await
+    execute_statement(connection, "COMMIT").await
 }
 
-async fn execute(connection: &mut SqliteConnection, statement: &'static str) -> Result<()> {
+async fn execute_statement(
+    connection: &mut SqliteConnection,
+    statement: &'static str,
+) -> Result<()> {
     sqlx::query(statement).execute(connection).await?;
     Ok(())
 }

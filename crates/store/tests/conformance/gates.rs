@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 use cloche_model::{
-    Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind, GateSettings,
-    HomeState, KeyId, Moment, Plan, PointKind, Team, TeamId, Tool, ToolPolicy, TraceId,
+    AgentTool, Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind,
+    GateSettings, HomeState, KeyId, Moment, SnapshotKind, Team, TeamId, TeamPlan, ToolPolicy,
+    TraceId,
 };
 use cloche_store::{
-    Answer, Append, ApprovalFilter, Asked, Begun, CallId, DecisionFilter, Moved, QuestionLimits,
-    Squash, Store, ThreadKey,
+    ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, BeginOutcome, CallId, DecisionFilter,
+    HeadMoveOutcome, LayerAppend, LayerSquash, QuestionLimits, Store, ThreadKey,
 };
 
 use crate::{
@@ -34,7 +35,7 @@ fn approval(n: u8) -> Approval {
         id: ApprovalId::from_random(id(n)),
         team: team(1),
         key: KeyId::from_random(id(1)),
-        tool: Tool::ExecuteCode,
+        tool: AgentTool::ExecuteCode,
         digest: format!("digest-{n}"),
         arguments: Some("{}".to_owned()),
         arguments_bytes: 2,
@@ -62,7 +63,7 @@ fn decision(n: u8, kind: DecisionKind) -> Decision {
         at: Moment(i64::from(n)),
         team: Some(team(1)),
         key: None,
-        tool: Some(Tool::ExecuteCode),
+        tool: Some(AgentTool::ExecuteCode),
         digest: None,
         approval: None,
         execution: None,
@@ -70,9 +71,9 @@ fn decision(n: u8, kind: DecisionKind) -> Decision {
     }
 }
 
-fn answer(n: u8, of: u8, approve: bool, at: Moment) -> Answer {
+fn answer(n: u8, of: u8, approve: bool, at: Moment) -> ApprovalAnswer {
     let kind = if approve { DecisionKind::Approved } else { DecisionKind::Denied };
-    Answer {
+    ApprovalAnswer {
         id: approval(of).id,
         approve,
         at,
@@ -82,13 +83,13 @@ fn answer(n: u8, of: u8, approve: bool, at: Moment) -> Answer {
     }
 }
 
-async fn ask(store: &dyn Store, n: u8) -> Asked {
-    store.ask(approval(n), MOST, decision(100 + n, DecisionKind::Asked)).await.unwrap()
+async fn ask(store: &dyn Store, n: u8) -> ApprovalRequestOutcome {
+    store.request_approval(approval(n), MOST, decision(100 + n, DecisionKind::Asked)).await.unwrap()
 }
 
 async fn kinds(store: &dyn Store) -> Vec<DecisionKind> {
     let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
-    store.decisions(&filter).await.unwrap().into_iter().map(|decision| decision.kind).collect()
+    store.list_decisions(&filter).await.unwrap().into_iter().map(|decision| decision.kind).collect()
 }
 
 pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
@@ -106,7 +107,7 @@ pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
     let row = Team {
         id: team(1),
         name: "t".to_owned(),
-        plan: Plan::Free,
+        plan: TeamPlan::Free,
         max_concurrency: None,
         max_timeout: None,
         storage: None,
@@ -115,50 +116,51 @@ pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
     };
     store.create_team(&row).await.unwrap();
     assert!(store.change_gates(Some(&team(1)), gates, made.clone()).await.unwrap());
-    assert_eq!(store.team("t").await.unwrap().unwrap().gates, gates);
+    assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
     // A change of the plan leaves the gates alone.
-    store.update_team(&Team { plan: Plan::Pro, ..row }).await.unwrap();
-    assert_eq!(store.team("t").await.unwrap().unwrap().gates, gates);
+    store.update_team(&Team { plan: TeamPlan::Pro, ..row }).await.unwrap();
+    assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
     let filter = DecisionFilter { limit: 9, ..DecisionFilter::default() };
-    assert_eq!(store.decisions(&filter).await.unwrap(), [made, changed]);
+    assert_eq!(store.list_decisions(&filter).await.unwrap(), [made, changed]);
 }
 
 pub(crate) async fn a_question_is_asked_once_and_so_many_at_a_time(store: &dyn Store) {
-    assert_eq!(ask(store, 1).await, Asked::New);
+    assert_eq!(ask(store, 1).await, ApprovalRequestOutcome::New);
     let same = Approval { id: approval(9).id, ..approval(1) };
-    let again = store.ask(same, MOST, decision(1, DecisionKind::Asked)).await.unwrap();
-    assert_eq!(again, Asked::Same(Box::new(approval(1))));
-    assert_eq!(ask(store, 2).await, Asked::New);
-    assert_eq!(ask(store, 3).await, Asked::New);
-    assert_eq!(ask(store, 4).await, Asked::Crowded);
+    let again = store.request_approval(same, MOST, decision(1, DecisionKind::Asked)).await.unwrap();
+    assert_eq!(again, ApprovalRequestOutcome::Same(Box::new(approval(1))));
+    assert_eq!(ask(store, 2).await, ApprovalRequestOutcome::New);
+    assert_eq!(ask(store, 3).await, ApprovalRequestOutcome::New);
+    assert_eq!(ask(store, 4).await, ApprovalRequestOutcome::Crowded);
     let elsewhere = Approval { team: team(2), ..approval(5) };
-    let other = store.ask(elsewhere, MOST, decision(5, DecisionKind::Asked)).await.unwrap();
-    assert_eq!(other, Asked::New);
-    store.answer(answer(6, 1, true, Moment(6))).await.unwrap().unwrap();
-    assert_eq!(ask(store, 4).await, Asked::New);
+    let other =
+        store.request_approval(elsewhere, MOST, decision(5, DecisionKind::Asked)).await.unwrap();
+    assert_eq!(other, ApprovalRequestOutcome::New);
+    store.answer_approval(answer(6, 1, true, Moment(6))).await.unwrap().unwrap();
+    assert_eq!(ask(store, 4).await, ApprovalRequestOutcome::New);
     let filter = ApprovalFilter { team: Some(team(1)), limit: 2, ..ApprovalFilter::default() };
-    let page = store.approvals(&filter).await.unwrap();
+    let page = store.list_approvals(&filter).await.unwrap();
     assert_eq!(
         page.iter().map(|row| &row.id).collect::<Vec<_>>(),
         [&approval(4).id, &approval(3).id]
     );
     assert_eq!(page[0].arguments, None);
     let filter = ApprovalFilter { before: Some(approval(3).id), ..filter };
-    let page = store.approvals(&filter).await.unwrap();
+    let page = store.list_approvals(&filter).await.unwrap();
     assert_eq!(
         page.iter().map(|row| &row.id).collect::<Vec<_>>(),
         [&approval(2).id, &approval(1).id]
     );
     let filter = ApprovalFilter { before: None, state: Some(ApprovalState::Approved), ..filter };
-    assert_eq!(store.approvals(&filter).await.unwrap().len(), 1);
+    assert_eq!(store.list_approvals(&filter).await.unwrap().len(), 1);
 }
 
 pub(crate) async fn an_approval_is_used_once(store: &dyn Store) {
     ask(store, 1).await;
     let this = call(1);
-    let use_it = |n| store.consume(&this, Moment(9), decision(n, DecisionKind::Used));
+    let use_it = |n| store.consume_approval(&this, Moment(9), decision(n, DecisionKind::Used));
     assert_eq!(use_it(1).await.unwrap(), None);
-    store.answer(answer(2, 1, true, Moment(2))).await.unwrap().unwrap();
+    store.answer_approval(answer(2, 1, true, Moment(2))).await.unwrap().unwrap();
     let used = join_all((10..40).map(use_it)).await;
     let used: Vec<_> = used.into_iter().filter_map(|used| used.unwrap()).collect();
     assert_eq!(used.len(), 1);
@@ -167,25 +169,28 @@ pub(crate) async fn an_approval_is_used_once(store: &dyn Store) {
     assert_eq!(noted.iter().filter(|kind| **kind == DecisionKind::Used).count(), 1);
     let filter =
         DecisionFilter { approval: Some(approval(1).id), limit: 9, ..DecisionFilter::default() };
-    let about = store.decisions(&filter).await.unwrap();
+    let about = store.list_decisions(&filter).await.unwrap();
     assert_eq!(about.len(), 1);
     assert_eq!((about[0].kind, about[0].by.as_str()), (DecisionKind::Used, "person-2"));
 }
 
 pub(crate) async fn an_approval_is_for_one_call_only(store: &dyn Store) {
     ask(store, 1).await;
-    store.answer(answer(2, 1, true, Moment(2))).await.unwrap().unwrap();
+    store.answer_approval(answer(2, 1, true, Moment(2))).await.unwrap().unwrap();
     for other in [
         CallId { team: team(2), ..call(1) },
         CallId { key: KeyId::from_random(id(2)), ..call(1) },
         CallId { digest: "else".to_owned(), ..call(1) },
     ] {
-        let used = store.consume(&other, Moment(9), decision(3, DecisionKind::Used)).await.unwrap();
+        let used = store
+            .consume_approval(&other, Moment(9), decision(3, DecisionKind::Used))
+            .await
+            .unwrap();
         assert_eq!(used, None, "{other:?}");
     }
     assert!(
         store
-            .consume(&call(1), Moment(9), decision(3, DecisionKind::Used))
+            .consume_approval(&call(1), Moment(9), decision(3, DecisionKind::Used))
             .await
             .unwrap()
             .is_some()
@@ -194,54 +199,72 @@ pub(crate) async fn an_approval_is_for_one_call_only(store: &dyn Store) {
 
 pub(crate) async fn only_one_of_many_answers_counts(store: &dyn Store) {
     ask(store, 1).await;
-    let answers = (10..40).map(|n| store.answer(answer(n, 1, n % 2 == 0, Moment(9))));
+    let answers = (10..40).map(|n| store.answer_approval(answer(n, 1, n % 2 == 0, Moment(9))));
     let counted: Vec<_> =
         join_all(answers).await.into_iter().filter_map(|answer| answer.unwrap()).collect();
     assert_eq!(counted.len(), 1);
-    let now = store.approval(&approval(1).id).await.unwrap().unwrap();
+    let now = store.find_approval(&approval(1).id).await.unwrap().unwrap();
     assert_eq!(now, counted[0]);
     assert_eq!(kinds(store).await.len(), 2);
-    let denied = store.denial(&call(1), Moment(9)).await.unwrap();
+    let denied = store.find_denial(&call(1), Moment(9)).await.unwrap();
     assert_eq!(denied.is_some(), now.state == ApprovalState::Denied);
 }
 
 pub(crate) async fn what_is_late_does_not_count(store: &dyn Store) {
     ask(store, 1).await;
     ask(store, 2).await;
-    assert_eq!(store.answer(answer(3, 1, true, SOON)).await.unwrap(), None);
-    store.answer(answer(4, 2, true, Moment(999))).await.unwrap().unwrap();
-    let used = store.consume(&call(2), SOON, decision(5, DecisionKind::Used)).await.unwrap();
+    assert_eq!(store.answer_approval(answer(3, 1, true, SOON)).await.unwrap(), None);
+    store.answer_approval(answer(4, 2, true, Moment(999))).await.unwrap().unwrap();
+    let used =
+        store.consume_approval(&call(2), SOON, decision(5, DecisionKind::Used)).await.unwrap();
     assert_eq!(used, None);
     assert_eq!(store.next_expiry().await.unwrap(), Some(SOON));
-    assert_eq!(store.overdue(Moment(999), 9).await.unwrap(), []);
-    assert_eq!(store.overdue(SOON, 9).await.unwrap().len(), 2);
+    assert_eq!(store.overdue_approvals(Moment(999), 9).await.unwrap(), []);
+    assert_eq!(store.overdue_approvals(SOON, 9).await.unwrap().len(), 2);
     // What has run out makes room, and can be asked again.
     let again =
         Approval { id: approval(9).id, created_at: SOON, expires_at: Moment(2000), ..approval(1) };
     let asked = store
-        .ask(again, QuestionLimits { count: 1, ..MOST }, decision(6, DecisionKind::Asked))
+        .request_approval(
+            again,
+            QuestionLimits { count: 1, ..MOST },
+            decision(6, DecisionKind::Asked),
+        )
         .await
         .unwrap();
-    assert_eq!(asked, Asked::New);
+    assert_eq!(asked, ApprovalRequestOutcome::New);
     for n in [1, 2] {
         let expired = decision(10 + n, DecisionKind::Expired);
-        assert!(!store.expire(&approval(n).id, Moment(999), expired.clone()).await.unwrap());
-        assert!(store.expire(&approval(n).id, SOON, expired.clone()).await.unwrap());
-        assert!(!store.expire(&approval(n).id, SOON, expired).await.unwrap());
+        assert!(
+            !store
+                .expire_overdue_approval(&approval(n).id, Moment(999), expired.clone())
+                .await
+                .unwrap()
+        );
+        assert!(
+            store.expire_overdue_approval(&approval(n).id, SOON, expired.clone()).await.unwrap()
+        );
+        assert!(!store.expire_overdue_approval(&approval(n).id, SOON, expired).await.unwrap());
     }
-    assert_eq!(store.overdue(SOON, 9).await.unwrap(), []);
-    assert_eq!(store.answer(answer(20, 1, true, Moment(5))).await.unwrap(), None);
+    assert_eq!(store.overdue_approvals(SOON, 9).await.unwrap(), []);
+    assert_eq!(store.answer_approval(answer(20, 1, true, Moment(5))).await.unwrap(), None);
 }
 
 pub(crate) async fn time_and_an_answer_do_not_both_win(store: &dyn Store) {
     for n in 1..=20 {
         let asked = decision(100 + n, DecisionKind::Asked);
-        store.ask(approval(n), QuestionLimits { count: 100, ..MOST }, asked).await.unwrap();
+        store
+            .request_approval(approval(n), QuestionLimits { count: 100, ..MOST }, asked)
+            .await
+            .unwrap();
         let approval = approval(n).id;
         // The clock of one is a moment before the end, the other's a moment after.
         let (answered, expired) = tokio::join!(
-            store.answer(Answer { expires_at: Moment(2000), ..answer(n, n, true, Moment(999)) }),
-            store.expire(&approval, SOON, decision(50 + n, DecisionKind::Expired)),
+            store.answer_approval(ApprovalAnswer {
+                expires_at: Moment(2000),
+                ..answer(n, n, true, Moment(999))
+            }),
+            store.expire_overdue_approval(&approval, SOON, decision(50 + n, DecisionKind::Expired)),
         );
         assert_ne!(answered.unwrap().is_some(), expired.unwrap());
     }
@@ -250,39 +273,39 @@ pub(crate) async fn time_and_an_answer_do_not_both_win(store: &dyn Store) {
 
 pub(crate) async fn decisions_are_listed_and_name_their_execution(store: &dyn Store) {
     for n in 1..=3 {
-        store.note(decision(n, DecisionKind::Allowed)).await.unwrap();
+        store.record_decision(decision(n, DecisionKind::Allowed)).await.unwrap();
     }
     let elsewhere = Decision { team: Some(team(2)), ..decision(4, DecisionKind::Refused) };
-    store.note(elsewhere.clone()).await.unwrap();
+    store.record_decision(elsewhere.clone()).await.unwrap();
     let filter = DecisionFilter { team: Some(team(1)), limit: 2, ..DecisionFilter::default() };
-    let page = store.decisions(&filter).await.unwrap();
+    let page = store.list_decisions(&filter).await.unwrap();
     assert_eq!(page, [decision(3, DecisionKind::Allowed), decision(2, DecisionKind::Allowed)]);
     let filter = DecisionFilter { before: Some(page[1].id.clone()), ..filter };
-    assert_eq!(store.decisions(&filter).await.unwrap(), [decision(1, DecisionKind::Allowed)]);
+    assert_eq!(store.list_decisions(&filter).await.unwrap(), [decision(1, DecisionKind::Allowed)]);
     let (trace, other) = (TraceId::from_random(id(1)), TraceId::from_random(id(2)));
-    assert!(store.note_execution(&page[0].id, &trace).await.unwrap());
-    assert!(!store.note_execution(&page[0].id, &other).await.unwrap());
-    let found = store.decision_of(&team(1), &trace).await.unwrap().unwrap();
+    assert!(store.record_decision_execution(&page[0].id, &trace).await.unwrap());
+    assert!(!store.record_decision_execution(&page[0].id, &other).await.unwrap());
+    let found = store.find_execution_decision(&team(1), &trace).await.unwrap().unwrap();
     assert_eq!((found.id, found.execution), (page[0].id.clone(), Some(trace.clone())));
-    assert_eq!(store.decision_of(&team(2), &trace).await.unwrap(), None);
-    assert_eq!(store.decision_of(&team(1), &other).await.unwrap(), None);
+    assert_eq!(store.find_execution_decision(&team(2), &trace).await.unwrap(), None);
+    assert_eq!(store.find_execution_decision(&team(1), &other).await.unwrap(), None);
 }
 
 pub(crate) async fn old_decisions_go_and_open_approvals_stay(store: &dyn Store) {
     ask(store, 1).await;
     ask(store, 2).await;
-    store.answer(answer(3, 2, false, Moment(3))).await.unwrap().unwrap();
+    store.answer_approval(answer(3, 2, false, Moment(3))).await.unwrap().unwrap();
     // Two questions and an answer were written down at 101, 102 and 3.
     assert_eq!(store.prune_gates(Moment(50)).await.unwrap(), 2);
-    assert!(store.approval(&approval(1).id).await.unwrap().is_some());
-    assert!(store.approval(&approval(2).id).await.unwrap().is_none());
+    assert!(store.find_approval(&approval(1).id).await.unwrap().is_some());
+    assert!(store.find_approval(&approval(2).id).await.unwrap().is_none());
     assert_eq!(kinds(store).await, [DecisionKind::Asked; 2]);
 }
 
 pub(crate) async fn a_removed_team_leaves_no_question(store: &dyn Store) {
     ask(store, 1).await;
     store.delete_team(&team(1)).await.unwrap();
-    assert!(store.approval(&approval(1).id).await.unwrap().is_none());
+    assert!(store.find_approval(&approval(1).id).await.unwrap().is_none());
     assert_eq!(kinds(store).await.len(), 1);
 }
 
@@ -291,10 +314,10 @@ fn home(thread: &str, layers: &[u8]) -> HomeState {
     HomeState { thread: thread.parse().unwrap(), layers }
 }
 
-async fn put(store: &dyn Store, n: u8, head: u64, approved: Option<HomeState>) -> Moved {
+async fn put(store: &dyn Store, n: u8, head: u64, approved: Option<HomeState>) -> HeadMoveOutcome {
     let thread = ThreadKey { team: team(1), id: "t".parse().unwrap() };
-    let (kind, at) = (PointKind::Upload, Moment(1));
-    let append = Append {
+    let (kind, at) = (SnapshotKind::Upload, Moment(1));
+    let append = LayerAppend {
         thread,
         head,
         layer: layer(n),
@@ -304,7 +327,7 @@ async fn put(store: &dyn Store, n: u8, head: u64, approved: Option<HomeState>) -
         approved,
         budget: None,
     };
-    store.append(append).await.unwrap()
+    store.append_layer(append).await.unwrap()
 }
 
 pub(crate) async fn an_approval_is_good_for_one_state_of_a_home(store: &dyn Store) {
@@ -312,52 +335,62 @@ pub(crate) async fn an_approval_is_good_for_one_state_of_a_home(store: &dyn Stor
     let bound = |n: u8, layers: &[u8]| Approval { home: Some(home("t", layers)), ..approval(n) };
     let of = |layers: &[u8]| CallId { home: Some(home("t", layers)), ..call(1) };
     let one = bound(1, &[]);
-    store.ask(one.clone(), MOST, decision(1, DecisionKind::Asked)).await.unwrap();
-    assert_eq!(store.approval(&one.id).await.unwrap().unwrap(), one);
+    store.request_approval(one.clone(), MOST, decision(1, DecisionKind::Asked)).await.unwrap();
+    assert_eq!(store.find_approval(&one.id).await.unwrap().unwrap(), one);
     assert_eq!(store.open_approvals(&of(&[]), Moment(2)).await.unwrap().len(), 1);
     assert_eq!(store.outdated_approvals(&of(&[1]), Moment(2)).await.unwrap().len(), 1);
 
     // A change between the question and the answer: the answer is none.
-    assert!(matches!(put(store, 1, 0, None).await, Moved::Done(_)));
-    let late = store.answer(answer(2, 1, true, Moment(3))).await.unwrap().unwrap();
+    assert!(matches!(put(store, 1, 0, None).await, HeadMoveOutcome::Done(_)));
+    let late = store.answer_approval(answer(2, 1, true, Moment(3))).await.unwrap().unwrap();
     assert_eq!(late.state, ApprovalState::Expired);
     assert!(late.reason.unwrap().contains("the thread changed"));
     assert_eq!(store.approved_home(&thread).await.unwrap(), None);
 
     // Squashing is no change; an upload is.
     let again = Approval { id: approval(2).id, ..bound(1, &[1]) };
-    store.ask(again, MOST, decision(4, DecisionKind::Asked)).await.unwrap();
-    let squash = Squash {
+    store.request_approval(again, MOST, decision(4, DecisionKind::Asked)).await.unwrap();
+    let squash = LayerSquash {
         thread: thread.clone(),
         layers: vec![layer(1).digest],
         by: Some(layer(9)),
         budget: None,
         at: Moment(4),
     };
-    assert!(matches!(store.squash(squash).await.unwrap(), Moved::Done(_)));
+    assert!(matches!(store.squash_layers(squash).await.unwrap(), HeadMoveOutcome::Done(_)));
     assert_eq!(store.home_layers(&thread).await.unwrap(), vec![layer(1).digest]);
-    let answered = store.answer(answer(5, 2, true, Moment(5))).await.unwrap().unwrap();
+    let answered = store.answer_approval(answer(5, 2, true, Moment(5))).await.unwrap().unwrap();
     assert_eq!(answered.state, ApprovalState::Approved);
     let approved = store.approved_home(&thread).await.unwrap().unwrap();
     assert_eq!(approved, (answered.id.clone(), vec![layer(1).digest]));
-    assert_eq!(put(store, 3, 2, Some(home("t", &[]))).await, Moved::Changed);
-    assert!(matches!(put(store, 3, 2, Some(home("t", &[1]))).await, Moved::Done(_)));
+    assert_eq!(put(store, 3, 2, Some(home("t", &[]))).await, HeadMoveOutcome::Changed);
+    assert!(matches!(put(store, 3, 2, Some(home("t", &[1]))).await, HeadMoveOutcome::Done(_)));
     let used = |n| decision(n, DecisionKind::Used);
     let now = store.home_layers(&thread).await.unwrap();
     let changed = CallId { home: Some(HomeState { layers: now, ..home("t", &[]) }), ..call(1) };
-    assert_eq!(store.consume(&changed, Moment(6), used(6)).await.unwrap(), None);
-    assert_eq!(store.consume(&call(1), Moment(6), used(7)).await.unwrap(), None);
-    assert!(store.expire_changed(&answered.id, decision(8, DecisionKind::Expired)).await.unwrap());
-    assert!(!store.expire_changed(&answered.id, decision(9, DecisionKind::Expired)).await.unwrap());
-    assert_eq!(store.consume(&of(&[1]), Moment(6), used(10)).await.unwrap(), None);
+    assert_eq!(store.consume_approval(&changed, Moment(6), used(6)).await.unwrap(), None);
+    assert_eq!(store.consume_approval(&call(1), Moment(6), used(7)).await.unwrap(), None);
+    assert!(
+        store
+            .expire_changed_approval(&answered.id, decision(8, DecisionKind::Expired))
+            .await
+            .unwrap()
+    );
+    assert!(
+        !store
+            .expire_changed_approval(&answered.id, decision(9, DecisionKind::Expired))
+            .await
+            .unwrap()
+    );
+    assert_eq!(store.consume_approval(&of(&[1]), Moment(6), used(10)).await.unwrap(), None);
 }
 
 pub(crate) async fn an_approved_execution_begins_only_in_the_home_that_was_approved(
     store: &dyn Store,
 ) {
     let append = |n, head| {
-        let (thread, kind, at) = (thread_key("t"), PointKind::Upload, Moment(1));
-        Append {
+        let (thread, kind, at) = (thread_key("t"), SnapshotKind::Upload, Moment(1));
+        LayerAppend {
             thread,
             head,
             layer: layer(n),
@@ -368,17 +401,21 @@ pub(crate) async fn an_approved_execution_begins_only_in_the_home_that_was_appro
             budget: None,
         }
     };
-    store.append(append(1, 0)).await.unwrap();
+    store.append_layer(append(1, 0)).await.unwrap();
     let approved = home("t", &[1]);
-    store.append(append(2, 1)).await.unwrap();
+    store.append_layer(append(2, 1)).await.unwrap();
     let begin = async |home: HomeState| {
-        store.begin_approved(on_thread(1, "t"), Moment(2000), None, home).await.unwrap()
+        store.begin_approved_execution(on_thread(1, "t"), Moment(2000), None, home).await.unwrap()
     };
-    assert_eq!(begin(approved).await, Begun::ThreadChanged);
-    assert_eq!(begin(home("u", &[])).await, Begun::ThreadChanged, "another thread");
-    assert!(!store.is_held(&thread_key("t"), Moment(1001)).await.unwrap(), "nothing was written");
-    assert_eq!(begin(home("t", &[1, 2])).await, Begun::Started);
-    let second =
-        store.begin_approved(on_thread(2, "t"), Moment(2000), None, home("t", &[1, 2])).await;
-    assert_eq!(second.unwrap(), Begun::ThreadBusy);
+    assert_eq!(begin(approved).await, BeginOutcome::ThreadChanged);
+    assert_eq!(begin(home("u", &[])).await, BeginOutcome::ThreadChanged, "another thread");
+    assert!(
+        !store.is_thread_held(&thread_key("t"), Moment(1001)).await.unwrap(),
+        "nothing was written"
+    );
+    assert_eq!(begin(home("t", &[1, 2])).await, BeginOutcome::Started);
+    let second = store
+        .begin_approved_execution(on_thread(2, "t"), Moment(2000), None, home("t", &[1, 2]))
+        .await;
+    assert_eq!(second.unwrap(), BeginOutcome::ThreadBusy);
 }

@@ -43,14 +43,14 @@ pub(crate) async fn a_response_changes_until_it_is_over(store: &dyn Store) {
     assert_eq!(store.open_responses().await.unwrap(), []);
     // Whether it can be retrieved was settled when it was made.
     let over = ResponseRow { visible: true, ..over };
-    assert_eq!(store.response(&over.team, &over.id).await.unwrap(), Some(over));
+    assert_eq!(store.find_response(&over.team, &over.id).await.unwrap(), Some(over));
 }
 
 pub(crate) async fn a_response_is_seen_by_its_team_only(store: &dyn Store) {
     let row = response(1);
     store.create_response(row.clone()).await.unwrap();
-    assert_eq!(store.response(&team(2).id, &row.id).await.unwrap(), None);
-    assert!(store.response(&row.team, &row.id).await.unwrap().is_some());
+    assert_eq!(store.find_response(&team(2).id, &row.id).await.unwrap(), None);
+    assert!(store.find_response(&row.team, &row.id).await.unwrap().is_some());
 }
 
 pub(crate) async fn old_responses_go_and_open_ones_stay(store: &dyn Store) {
@@ -64,7 +64,7 @@ pub(crate) async fn old_responses_go_and_open_ones_stay(store: &dyn Store) {
     }
     // The sandbox keeps records for three days.
     assert_eq!(store.prune_responses(Moment(10 * day)).await.unwrap(), 1);
-    assert_eq!(store.response(&over.team, &over.id).await.unwrap(), None);
-    assert!(store.response(&over.team, &response(2).id).await.unwrap().is_some());
-    assert!(store.response(&over.team, &young.id).await.unwrap().is_some());
+    assert_eq!(store.find_response(&over.team, &over.id).await.unwrap(), None);
+    assert!(store.find_response(&over.team, &response(2).id).await.unwrap().is_some());
+    assert!(store.find_response(&over.team, &young.id).await.unwrap().is_some());
 }

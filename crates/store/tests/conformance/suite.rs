@@ -4,13 +4,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
-    ApiKey, Beat, ByteSize, Delivery, DeliveryStatus, ExecutionEnd, ExecutionStart, GateSettings,
-    KeyId, Language, Moment, OutputFile, Plan, Resources, Retention, Sandbox, SandboxId,
-    SandboxProfile, SandboxShape, Score, Secret, Status, StreamName, Team, TeamId, ToolPolicy,
-    TraceId, UsageReport, Written,
+    ApiKey, ByteSize, DeliveryMode, DeliveryStatus, EventMark, EventOrder, ExecutionEnd,
+    ExecutionStart, ExecutionStatus, GateSettings, HomeWrites, KeyId, Language, LedgerRetention,
+    Moment, OutputFile, Sandbox, SandboxId, SandboxProfile, SandboxResources, SandboxShape, Secret,
+    StreamName, Team, TeamId, TeamPlan, ToolPolicy, TraceId, UsageReport,
 };
 use cloche_store::{
-    Attempt, Begun, Cursor, ExecutionFilter, Finish, Finished, Store, StoreError, ThreadKey,
+    BeginOutcome, DeliveryAttempt, ExecutionCursor, ExecutionFilter, ExecutionFinish,
+    FinishOutcome, Store, StoreError, ThreadKey,
 };
 
 pub(crate) fn id(n: u8) -> [u8; 20] {
@@ -27,7 +28,7 @@ pub(crate) fn team(n: u8) -> Team {
     Team {
         id: TeamId::from_random(id(n)),
         name: format!("team-{n}"),
-        plan: Plan::Pro,
+        plan: TeamPlan::Pro,
         max_concurrency: Some(7),
         max_timeout: Some(Duration::from_secs(120)),
         storage: Some(ByteSize::gib(2)),
@@ -46,10 +47,10 @@ pub(crate) fn sandbox(n: u8) -> Sandbox {
             profile: SandboxProfile::Strict,
             ..SandboxShape::default()
         },
-        resources: Resources::default(),
+        resources: SandboxResources::default(),
         env: BTreeMap::from([("A".to_owned(), "1".to_owned())]),
         secret_env: BTreeMap::from([("B".to_owned(), Secret::new("hidden"))]),
-        retention: Retention { code: false, days: Some(3) },
+        retention: LedgerRetention { code: false, days: Some(3) },
         created_at: Moment(i64::from(n)),
     }
 }
@@ -79,7 +80,7 @@ pub(crate) fn start(n: u8) -> ExecutionStart {
         sandbox: sandbox(1).id,
         language: Some(Language::Python),
         thread: None,
-        delivery: Delivery::Inline,
+        delivery: DeliveryMode::Inline,
         webhook_url: None,
         metadata: BTreeMap::new(),
         code_digest: "00".to_owned(),
@@ -106,13 +107,13 @@ pub(crate) fn end() -> ExecutionEnd {
         stderr_dropped: 0,
         error: Some("why".to_owned()),
         usage: UsageReport { wall_ms: 1, cpu_ms: 2, peak_memory_bytes: 3, micro_credits: 4 },
-        score: Score {
+        event_order: EventOrder {
             first_seq: 2,
             stdout_skipped: 0,
             stderr_skipped: 0,
-            beats: vec![Beat::Output(StreamName::Stdout, 2), Beat::Keepalive],
+            marks: vec![EventMark::Output(StreamName::Stdout, 2), EventMark::Keepalive],
         },
-        written: Written {
+        written: HomeWrites {
             files: vec![OutputFile { name: "a b".to_owned(), size: 9, truncated: true }],
             files_omitted: 3,
             quota_exceeded: true,
@@ -123,10 +124,10 @@ pub(crate) fn end() -> ExecutionEnd {
     }
 }
 
-pub(crate) fn finish(n: u8) -> Finish {
-    Finish {
+pub(crate) fn finish(n: u8) -> ExecutionFinish {
+    ExecutionFinish {
         trace_id: trace(n),
-        status: Status::Failed,
+        status: ExecutionStatus::Failed,
         end: end(),
         thread: None,
         moves_head: true,
@@ -145,12 +146,13 @@ pub(crate) async fn tenants(store: &dyn Store) {
 
 pub(crate) async fn a_team_is_found_by_id_and_by_name(store: &dyn Store) {
     store.create_team(&team(1)).await.unwrap();
-    assert_eq!(store.team("team-1").await.unwrap(), Some(team(1)));
-    assert_eq!(store.team(team(1).id.as_str()).await.unwrap(), Some(team(1)));
-    assert_eq!(store.team("team-2").await.unwrap(), None);
-    let renamed = Team { name: "new".to_owned(), plan: Plan::Free, max_timeout: None, ..team(1) };
+    assert_eq!(store.find_team("team-1").await.unwrap(), Some(team(1)));
+    assert_eq!(store.find_team(team(1).id.as_str()).await.unwrap(), Some(team(1)));
+    assert_eq!(store.find_team("team-2").await.unwrap(), None);
+    let renamed =
+        Team { name: "new".to_owned(), plan: TeamPlan::Free, max_timeout: None, ..team(1) };
     assert!(store.update_team(&renamed).await.unwrap());
-    assert_eq!(store.teams().await.unwrap(), [renamed]);
+    assert_eq!(store.list_teams().await.unwrap(), [renamed]);
     assert!(!store.update_team(&team(2)).await.unwrap());
 }
 
@@ -166,25 +168,25 @@ pub(crate) async fn a_name_can_be_taken_once(store: &dyn Store) {
 
 pub(crate) async fn a_sandbox_comes_back_as_it_went_in(store: &dyn Store) {
     tenants(store).await;
-    assert_eq!(store.sandbox(&sandbox(1).id).await.unwrap(), Some(sandbox(1)));
+    assert_eq!(store.find_sandbox(&sandbox(1).id).await.unwrap(), Some(sandbox(1)));
     let changed = Sandbox { name: "x".to_owned(), env: BTreeMap::new(), ..sandbox(1) };
     assert!(store.update_sandbox(&changed).await.unwrap());
-    assert_eq!(store.sandboxes(Some(&team(1).id)).await.unwrap(), [changed]);
-    assert_eq!(store.sandboxes(Some(&team(2).id)).await.unwrap(), []);
+    assert_eq!(store.list_sandboxes(Some(&team(1).id)).await.unwrap(), [changed]);
+    assert_eq!(store.list_sandboxes(Some(&team(2).id)).await.unwrap(), []);
 }
 
 pub(crate) async fn a_key_opens_its_team_and_sandbox_until_it_is_revoked(store: &dyn Store) {
     tenants(store).await;
-    let access = store.access("digest-1").await.unwrap().unwrap();
+    let access = store.find_key_access("digest-1").await.unwrap().unwrap();
     assert_eq!((access.key, access.team, access.sandbox), (key(1), team(1), sandbox(1)));
-    assert!(store.access("digest-2").await.unwrap().is_none());
+    assert!(store.find_key_access("digest-2").await.unwrap().is_none());
     let changed = ApiKey { webhook_url: None, ..key(1) };
     assert!(store.update_key(&changed).await.unwrap());
-    assert_eq!(store.key(&key(1).id).await.unwrap(), Some(changed));
+    assert_eq!(store.find_key(&key(1).id).await.unwrap(), Some(changed));
     assert!(store.revoke_key(&key(1).id, Moment(9)).await.unwrap());
-    assert!(store.access("digest-1").await.unwrap().is_none());
+    assert!(store.find_key_access("digest-1").await.unwrap().is_none());
     assert!(store.revoke_key(&key(1).id, Moment(10)).await.unwrap());
-    assert_eq!(store.keys(None).await.unwrap()[0].revoked_at, Some(Moment(9)));
+    assert_eq!(store.list_keys(None).await.unwrap()[0].revoked_at, Some(Moment(9)));
 }
 
 pub(crate) async fn what_is_used_by_a_good_key_stays(store: &dyn Store) {
@@ -199,67 +201,88 @@ pub(crate) async fn what_is_used_by_a_good_key_stays(store: &dyn Store) {
 
 pub(crate) async fn an_execution_is_running_until_it_is_finished_once(store: &dyn Store) {
     tenants(store).await;
-    assert_eq!(store.begin(start(1), LATER, None).await.unwrap(), Begun::Started);
-    let running = store.execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
-    assert_eq!((running.status, running.end), (Status::Running, None));
-    assert_eq!(store.finish(finish(1)).await.unwrap(), Finished::Recorded);
-    let again = Finish { status: Status::Success, ..finish(1) };
-    assert_eq!(store.finish(again).await.unwrap(), Finished::NotRunning);
-    let ended = store.execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
-    assert_eq!((ended.status, ended.end), (Status::Failed, Some(end())));
+    assert_eq!(store.begin_execution(start(1), LATER, None).await.unwrap(), BeginOutcome::Started);
+    let running = store.find_execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
+    assert_eq!((running.status, running.end), (ExecutionStatus::Running, None));
+    assert_eq!(store.finish_execution(finish(1)).await.unwrap(), FinishOutcome::Recorded);
+    let again = ExecutionFinish { status: ExecutionStatus::Success, ..finish(1) };
+    assert_eq!(store.finish_execution(again).await.unwrap(), FinishOutcome::NotRunning);
+    let ended = store.find_execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
+    assert_eq!((ended.status, ended.end), (ExecutionStatus::Failed, Some(end())));
     assert_eq!(ended.start.code.as_deref(), Some(&b"print(1)"[..]));
 }
 
 pub(crate) async fn an_execution_is_seen_by_its_team_only(store: &dyn Store) {
-    store.begin(start(1), LATER, None).await.unwrap();
-    assert!(store.execution(&team(2).id, &trace(1)).await.unwrap().is_none());
+    store.begin_execution(start(1), LATER, None).await.unwrap();
+    assert!(store.find_execution(&team(2).id, &trace(1)).await.unwrap().is_none());
     let filter = ExecutionFilter { limit: 10, ..ExecutionFilter::default() };
-    assert!(store.executions(&team(2).id, &filter).await.unwrap().is_empty());
-    assert!(store.execution_of_any(&trace(1)).await.unwrap().is_some());
+    assert!(store.list_executions(&team(2).id, &filter).await.unwrap().is_empty());
+    assert!(store.find_execution_of_any_team(&trace(1)).await.unwrap().is_some());
 }
 
 pub(crate) async fn a_thread_is_held_by_one_execution_at_a_time(store: &dyn Store) {
-    assert_eq!(store.begin(on_thread(1, "t"), LATER, None).await.unwrap(), Begun::Started);
-    assert_eq!(store.begin(on_thread(2, "t"), LATER, None).await.unwrap(), Begun::ThreadBusy);
-    assert!(store.execution_of_any(&trace(2)).await.unwrap().is_none());
-    assert_eq!(store.begin(on_thread(3, "u"), LATER, None).await.unwrap(), Begun::Started);
+    assert_eq!(
+        store.begin_execution(on_thread(1, "t"), LATER, None).await.unwrap(),
+        BeginOutcome::Started
+    );
+    assert_eq!(
+        store.begin_execution(on_thread(2, "t"), LATER, None).await.unwrap(),
+        BeginOutcome::ThreadBusy
+    );
+    assert!(store.find_execution_of_any_team(&trace(2)).await.unwrap().is_none());
+    assert_eq!(
+        store.begin_execution(on_thread(3, "u"), LATER, None).await.unwrap(),
+        BeginOutcome::Started
+    );
     let other = ExecutionStart { team: team(2).id, ..on_thread(4, "t") };
-    assert_eq!(store.begin(other, LATER, None).await.unwrap(), Begun::Started);
-    store.finish(Finish { thread: Some(thread_key("t")), ..finish(1) }).await.unwrap();
-    assert_eq!(store.begin(on_thread(5, "t"), LATER, None).await.unwrap(), Begun::Started);
+    assert_eq!(store.begin_execution(other, LATER, None).await.unwrap(), BeginOutcome::Started);
+    store
+        .finish_execution(ExecutionFinish { thread: Some(thread_key("t")), ..finish(1) })
+        .await
+        .unwrap();
+    assert_eq!(
+        store.begin_execution(on_thread(5, "t"), LATER, None).await.unwrap(),
+        BeginOutcome::Started
+    );
 }
 
 pub(crate) async fn a_lease_that_ran_out_holds_nothing(store: &dyn Store) {
-    store.begin(on_thread(1, "t"), Moment(1001), None).await.unwrap();
-    assert_eq!(store.begin(on_thread(2, "t"), LATER, None).await.unwrap(), Begun::Started);
+    store.begin_execution(on_thread(1, "t"), Moment(1001), None).await.unwrap();
+    assert_eq!(
+        store.begin_execution(on_thread(2, "t"), LATER, None).await.unwrap(),
+        BeginOutcome::Started
+    );
     // The first one's end must not free what the second now holds.
-    let late = Finish { thread: Some(thread_key("t")), ..finish(1) };
-    assert_eq!(store.finish(late).await.unwrap(), Finished::ThreadLost);
-    assert_eq!(store.finish(finish(1)).await.unwrap(), Finished::Recorded);
-    assert_eq!(store.begin(on_thread(3, "t"), LATER, None).await.unwrap(), Begun::ThreadBusy);
+    let late = ExecutionFinish { thread: Some(thread_key("t")), ..finish(1) };
+    assert_eq!(store.finish_execution(late).await.unwrap(), FinishOutcome::ThreadLost);
+    assert_eq!(store.finish_execution(finish(1)).await.unwrap(), FinishOutcome::Recorded);
+    assert_eq!(
+        store.begin_execution(on_thread(3, "t"), LATER, None).await.unwrap(),
+        BeginOutcome::ThreadBusy
+    );
 }
 
 pub(crate) async fn executions_are_listed_by_what_they_carry(store: &dyn Store) {
     let metadata = BTreeMap::from([("user.id-1".to_owned(), "it's \"me\"".to_owned())]);
     store
-        .begin(ExecutionStart { metadata: metadata.clone(), ..start(1) }, LATER, None)
+        .begin_execution(ExecutionStart { metadata: metadata.clone(), ..start(1) }, LATER, None)
         .await
         .unwrap();
     let node = ExecutionStart { language: Some(Language::Node), ..on_thread(2, "t") };
-    store.begin(node, LATER, None).await.unwrap();
-    store.begin(start(3), LATER, None).await.unwrap();
-    store.finish(finish(3)).await.unwrap();
+    store.begin_execution(node, LATER, None).await.unwrap();
+    store.begin_execution(start(3), LATER, None).await.unwrap();
+    store.finish_execution(finish(3)).await.unwrap();
     let all = ExecutionFilter { limit: 10, ..ExecutionFilter::default() };
     for (filter, expected) in [
         (all.clone(), vec![3, 2, 1]),
         (ExecutionFilter { metadata, ..all.clone() }, vec![1]),
         (ExecutionFilter { language: Some(Language::Node), ..all.clone() }, vec![2]),
         (ExecutionFilter { thread: Some("t".parse().unwrap()), ..all.clone() }, vec![2]),
-        (ExecutionFilter { status: Some(Status::Running), ..all.clone() }, vec![2, 1]),
+        (ExecutionFilter { status: Some(ExecutionStatus::Running), ..all.clone() }, vec![2, 1]),
         (ExecutionFilter { since: Some(Moment(1002)), ..all.clone() }, vec![3, 2]),
         (ExecutionFilter { until: Some(Moment(1002)), ..all.clone() }, vec![1]),
     ] {
-        let found = store.executions(&team(1).id, &filter).await.unwrap();
+        let found = store.list_executions(&team(1).id, &filter).await.unwrap();
         let found: Vec<_> = found.into_iter().map(|row| row.start.trace_id).collect();
         assert_eq!(found, expected.into_iter().map(trace).collect::<Vec<_>>(), "{filter:?}");
     }
@@ -268,15 +291,17 @@ pub(crate) async fn executions_are_listed_by_what_they_carry(store: &dyn Store) 
 pub(crate) async fn a_list_goes_on_where_it_stopped(store: &dyn Store) {
     for n in 1..=5 {
         let same_time = ExecutionStart { created_at: Moment(1), ..start(n) };
-        store.begin(same_time, LATER, None).await.unwrap();
+        store.begin_execution(same_time, LATER, None).await.unwrap();
     }
     let mut seen = Vec::new();
     let mut filter = ExecutionFilter { limit: 2, ..ExecutionFilter::default() };
     loop {
-        let page = store.executions(&team(1).id, &filter).await.unwrap();
+        let page = store.list_executions(&team(1).id, &filter).await.unwrap();
         let Some(last) = page.last() else { break };
-        let cursor =
-            Cursor { created_at: last.start.created_at, trace_id: last.start.trace_id.clone() };
+        let cursor = ExecutionCursor {
+            created_at: last.start.created_at,
+            trace_id: last.start.trace_id.clone(),
+        };
         filter.after = Some(cursor.to_string().parse().unwrap());
         seen.extend(page.into_iter().map(|row| row.start.trace_id));
     }
@@ -287,24 +312,33 @@ pub(crate) async fn a_list_goes_on_where_it_stopped(store: &dyn Store) {
 
 pub(crate) async fn recovery_leaves_nothing_running_and_no_thread_held(store: &dyn Store) {
     let hooked = ExecutionStart { webhook_url: Some("https://a".to_owned()), ..on_thread(1, "t") };
-    store.begin(hooked, LATER, None).await.unwrap();
-    store.begin(start(2), LATER, None).await.unwrap();
-    store.finish(finish(2)).await.unwrap();
-    assert_eq!(store.recover(Moment(5000), "restarted", Duration::ZERO).await.unwrap(), 1);
-    let ended = store.execution_of_any(&trace(1)).await.unwrap().unwrap();
-    assert_eq!(ended.status, Status::Failed);
+    store.begin_execution(hooked, LATER, None).await.unwrap();
+    store.begin_execution(start(2), LATER, None).await.unwrap();
+    store.finish_execution(finish(2)).await.unwrap();
+    assert_eq!(
+        store.fail_running_executions(Moment(5000), "restarted", Duration::ZERO).await.unwrap(),
+        1
+    );
+    let ended = store.find_execution_of_any_team(&trace(1)).await.unwrap().unwrap();
+    assert_eq!(ended.status, ExecutionStatus::Failed);
     assert_eq!(ended.end.unwrap().error.as_deref(), Some("restarted"));
     assert_eq!(ended.webhook_status, Some(DeliveryStatus::Pending));
-    assert_eq!(store.due(Moment(5000), 10).await.unwrap().len(), 1);
-    assert_eq!(store.begin(on_thread(3, "t"), LATER, None).await.unwrap(), Begun::Started);
-    let untouched = store.execution_of_any(&trace(2)).await.unwrap().unwrap();
+    assert_eq!(store.due_deliveries(Moment(5000), 10).await.unwrap().len(), 1);
+    assert_eq!(
+        store.begin_execution(on_thread(3, "t"), LATER, None).await.unwrap(),
+        BeginOutcome::Started
+    );
+    let untouched = store.find_execution_of_any_team(&trace(2)).await.unwrap().unwrap();
     assert_eq!(untouched.end.unwrap().error.as_deref(), Some("why"));
 }
 
 pub(crate) async fn a_refused_execution_is_in_the_ledger(store: &dyn Store) {
-    store.refuse(ExecutionStart { language: None, code: None, ..start(1) }, "no").await.unwrap();
-    let refused = store.execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
-    assert_eq!(refused.status, Status::Blocked);
+    store
+        .record_refusal(ExecutionStart { language: None, code: None, ..start(1) }, "no")
+        .await
+        .unwrap();
+    let refused = store.find_execution(&team(1).id, &trace(1)).await.unwrap().unwrap();
+    assert_eq!(refused.status, ExecutionStatus::Blocked);
     assert_eq!(refused.end.unwrap().error.as_deref(), Some("no"));
 }
 
@@ -318,18 +352,21 @@ pub(crate) async fn due_webhooks_of_teams_take_turns_and_one_url_does_not_hide_a
     };
     for n in 1..=30 {
         let url = if n == 30 { "https://b" } else { "https://a" };
-        store.begin(hooked(n, 1, url), LATER, None).await.unwrap();
+        store.begin_execution(hooked(n, 1, url), LATER, None).await.unwrap();
     }
-    store.begin(hooked(31, 2, "https://c"), LATER, None).await.unwrap();
+    store.begin_execution(hooked(31, 2, "https://c"), LATER, None).await.unwrap();
     for n in 1..=31 {
         let delay = Some(Duration::from_micros(u64::from(n)));
-        store.finish(Finish { webhook_delay: delay, ..finish(n) }).await.unwrap();
+        store
+            .finish_execution(ExecutionFinish { webhook_delay: delay, ..finish(n) })
+            .await
+            .unwrap();
     }
-    let due = store.due(Moment(9000), 3).await.unwrap();
+    let due = store.due_deliveries(Moment(9000), 3).await.unwrap();
     let order: Vec<_> = due.iter().map(|due| (&due.trace_id, &due.team)).collect();
     let (first, second) = (team(1).id, team(2).id);
     assert_eq!(order, [(&trace(1), &first), (&trace(31), &second), (&trace(30), &first)]);
-    let all = store.due(Moment(9000), 100).await.unwrap();
+    let all = store.due_deliveries(Moment(9000), 100).await.unwrap();
     let of_a = all.iter().filter(|due| due.url == "https://a").count();
     assert_eq!(of_a, cloche_store::DUE_PER_URL as usize);
 }
@@ -337,24 +374,32 @@ pub(crate) async fn due_webhooks_of_teams_take_turns_and_one_url_does_not_hide_a
 pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
     let hooked = |n| ExecutionStart { webhook_url: Some(format!("https://{n}")), ..start(n) };
     for n in [1, 2] {
-        store.begin(hooked(n), LATER, None).await.unwrap();
-        let status = store.execution_of_any(&trace(n)).await.unwrap().unwrap().webhook_status;
+        store.begin_execution(hooked(n), LATER, None).await.unwrap();
+        let status =
+            store.find_execution_of_any_team(&trace(n)).await.unwrap().unwrap().webhook_status;
         assert_eq!(status, Some(DeliveryStatus::Pending));
         let delay = Some(Duration::from_micros(10));
-        store.finish(Finish { webhook_delay: delay, ..finish(n) }).await.unwrap();
+        store
+            .finish_execution(ExecutionFinish { webhook_delay: delay, ..finish(n) })
+            .await
+            .unwrap();
     }
-    assert_eq!(store.due(Moment(2009), 10).await.unwrap(), []);
-    assert_eq!(store.next_due(Moment(2009)).await.unwrap(), Some(Moment(2010)));
-    assert_eq!(store.due(Moment(2010), 10).await.unwrap().len(), 2);
-    let again = Attempt::Again { at: Moment(3000), error: "refused".to_owned() };
-    store.attempted(&trace(1), again).await.unwrap();
-    store.attempted(&trace(2), Attempt::GaveUp { error: "refused".to_owned() }).await.unwrap();
-    let due = store.due(Moment(3000), 10).await.unwrap();
+    assert_eq!(store.due_deliveries(Moment(2009), 10).await.unwrap(), []);
+    assert_eq!(store.next_delivery_due(Moment(2009)).await.unwrap(), Some(Moment(2010)));
+    assert_eq!(store.due_deliveries(Moment(2010), 10).await.unwrap().len(), 2);
+    let again = DeliveryAttempt::Again { at: Moment(3000), error: "refused".to_owned() };
+    store.record_attempt(&trace(1), again).await.unwrap();
+    store
+        .record_attempt(&trace(2), DeliveryAttempt::GaveUp { error: "refused".to_owned() })
+        .await
+        .unwrap();
+    let due = store.due_deliveries(Moment(3000), 10).await.unwrap();
     assert_eq!((due.len(), due[0].attempts, due[0].url.as_str()), (1, 1, "https://1"));
-    store.attempted(&trace(1), Attempt::Delivered).await.unwrap();
-    assert_eq!(store.next_due(Moment(0)).await.unwrap(), None);
+    store.record_attempt(&trace(1), DeliveryAttempt::Delivered).await.unwrap();
+    assert_eq!(store.next_delivery_due(Moment(0)).await.unwrap(), None);
     for (n, expected) in [(1, DeliveryStatus::Delivered), (2, DeliveryStatus::Failed)] {
-        let status = store.execution_of_any(&trace(n)).await.unwrap().unwrap().webhook_status;
+        let status =
+            store.find_execution_of_any_team(&trace(n)).await.unwrap().unwrap().webhook_status;
         assert_eq!(status, Some(expected));
     }
 }
@@ -362,39 +407,39 @@ pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
 pub(crate) async fn old_records_go_and_running_ones_stay(store: &dyn Store) {
     const DAY: i64 = 86_400_000_000;
     tenants(store).await;
-    store.begin(start(1), LATER, None).await.unwrap();
-    store.begin(start(2), LATER, None).await.unwrap();
-    store.finish(finish(2)).await.unwrap();
-    assert_eq!(store.prune(Moment(2 * DAY)).await.unwrap(), 0);
-    assert_eq!(store.prune(Moment(4 * DAY)).await.unwrap(), 1);
-    assert!(store.execution_of_any(&trace(1)).await.unwrap().is_some());
-    assert!(store.execution_of_any(&trace(2)).await.unwrap().is_none());
+    store.begin_execution(start(1), LATER, None).await.unwrap();
+    store.begin_execution(start(2), LATER, None).await.unwrap();
+    store.finish_execution(finish(2)).await.unwrap();
+    assert_eq!(store.prune_executions(Moment(2 * DAY)).await.unwrap(), 0);
+    assert_eq!(store.prune_executions(Moment(4 * DAY)).await.unwrap(), 1);
+    assert!(store.find_execution_of_any_team(&trace(1)).await.unwrap().is_some());
+    assert!(store.find_execution_of_any_team(&trace(2)).await.unwrap().is_none());
 }
 
 pub(crate) async fn many_writers_lose_nothing(store: &dyn Store) {
     let runs = (0..200).map(|n| async move {
         // A thread that is taken and a name that is taken fail alone, not with their neighbours.
-        let begun = store.begin(on_thread(n, "one"), LATER, None).await.unwrap();
-        let other = store.begin(start(n), LATER, None).await;
-        (begun == Begun::Started, other.is_ok())
+        let begun = store.begin_execution(on_thread(n, "one"), LATER, None).await.unwrap();
+        let other = store.begin_execution(start(n), LATER, None).await;
+        (begun == BeginOutcome::Started, other.is_ok())
     });
     let results = futures::future::join_all(runs).await;
     assert_eq!(results.iter().filter(|(thread, _)| *thread).count(), 1);
     let written = results.iter().filter(|(_, written)| *written).count();
     let filter = ExecutionFilter { limit: 1000, ..ExecutionFilter::default() };
-    let listed = store.executions(&team(1).id, &filter).await.unwrap().len();
+    let listed = store.list_executions(&team(1).id, &filter).await.unwrap().len();
     // Ids are spelled with 32 letters, so some of the 200 collide: those are refused, not lost.
     assert_eq!(listed, written + 1);
 }
 
 pub(crate) async fn settings_are_kept(store: &dyn Store) {
-    assert_eq!(store.setting("a").await.unwrap(), None);
+    assert_eq!(store.read_setting("a").await.unwrap(), None);
     store.set_setting("a", "1").await.unwrap();
     store.set_setting("a", "2").await.unwrap();
     settings_were_kept(store).await;
 }
 
 pub(crate) async fn settings_were_kept(store: &dyn Store) {
-    assert_eq!(store.setting("a").await.unwrap().as_deref(), Some("2"));
+    assert_eq!(store.read_setting("a").await.unwrap().as_deref(), Some("2"));
     store.ping().await.unwrap();
 }

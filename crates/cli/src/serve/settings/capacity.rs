@@ -7,7 +7,7 @@ use cloche_engine::{AdmissionConfig, HostShare, PlanWeights};
 use cloche_model::ByteSize;
 use serde::Deserialize;
 
-use super::{SettingsError, size};
+use super::{SettingsError, parse_size};
 
 /// Processors that are promised for each that is there: most programs wait most of the time.
 const CPU_OVERCOMMIT: f64 = 16.0;
@@ -53,14 +53,14 @@ struct WeightsFile {
 impl CapacityFile {
     /// As it is meant. `pool` is the memory that parked cells may have; without a pool, cells run
     /// elsewhere, and what this host has is no limit.
-    pub(super) fn admission(
+    pub(super) fn to_admission_config(
         &self,
         pool: Option<ByteSize>,
     ) -> Result<AdmissionConfig, SettingsError> {
         let mut admission = AdmissionConfig::default();
         let host = pool.map_or(HostShare::UNLIMITED, host_share);
         let runs = &mut admission.runs;
-        runs.capacity = self.capacity(host)?;
+        runs.capacity = self.host_capacity(host)?;
         runs.queued_per_team = self.queued_per_team.unwrap_or(runs.queued_per_team);
         runs.queued = self.queued.unwrap_or(runs.queued);
         runs.longest_wait = self.queue_seconds.map_or(runs.longest_wait, Duration::from_secs);
@@ -68,7 +68,7 @@ impl CapacityFile {
             if !(0.0..=1.0).contains(&share) {
                 return Err(SettingsError::Capacity("team_share", share));
             }
-            runs.team_share_milli = whole(share * 1000.0);
+            runs.team_share_milli = to_whole(share * 1000.0);
         }
         let transfers = &mut admission.transfers.capacity.places;
         *transfers = self.transfers.unwrap_or(*transfers);
@@ -84,13 +84,13 @@ impl CapacityFile {
         Ok(admission)
     }
 
-    fn capacity(&self, host: HostShare) -> Result<HostShare, SettingsError> {
-        let memory = size("capacity.memory", &self.memory)?.map(ByteSize::bytes);
-        let cores = self.cpus.map(|cpus| positive("cpus", cpus)).transpose()?;
-        let cpu_milli = cores.map(|cpus| whole(cpus * 1000.0));
+    fn host_capacity(&self, host: HostShare) -> Result<HostShare, SettingsError> {
+        let memory = parse_size("capacity.memory", &self.memory)?.map(ByteSize::bytes);
+        let cores = self.cpus.map(|cpus| check_positive("cpus", cpus)).transpose()?;
+        let cpu_milli = cores.map(|cpus| to_whole(cpus * 1000.0));
         let times = |name, factor: Option<f64>, usual: f64, amount: u64| {
-            let factor = positive(name, factor.unwrap_or(usual))?;
-            let times = if amount == u64::MAX { amount } else { whole(amount as f64 * factor) };
+            let factor = check_positive(name, factor.unwrap_or(usual))?;
+            let times = if amount == u64::MAX { amount } else { to_whole(amount as f64 * factor) };
             Ok::<u64, SettingsError>(times)
         };
         let (memory, cpu_milli) =
@@ -106,10 +106,10 @@ impl CapacityFile {
 
 /// What the sidecar's host has for the cells of jobs.
 pub(crate) fn sidecar_capacity(pool: ByteSize) -> Result<HostShare, SettingsError> {
-    CapacityFile::default().capacity(host_share(pool))
+    CapacityFile::default().host_capacity(host_share(pool))
 }
 
-fn positive(name: &'static str, value: f64) -> Result<f64, SettingsError> {
+fn check_positive(name: &'static str, value: f64) -> Result<f64, SettingsError> {
     if value.is_finite() && value > 0.0 {
         return Ok(value);
     }
@@ -117,14 +117,14 @@ fn positive(name: &'static str, value: f64) -> Result<f64, SettingsError> {
 }
 
 /// A cast from a float saturates, and what is negative was refused.
-fn whole(amount: f64) -> u64 {
+fn to_whole(amount: f64) -> u64 {
     amount as u64
 }
 
 /// What this host has for cells that run, before overcommitment: what the kernel reports, and where
 /// the server itself is in a cgroup with less memory, that.
 fn host_share(pool: ByteSize) -> HostShare {
-    let total = meminfo_total(&read("/proc/meminfo"));
+    let total = meminfo_total(&read_or_empty("/proc/meminfo"));
     let reserve = OWN_MEMORY.saturating_add(pool.bytes());
     let memory = total.map_or(u64::MAX, |total| {
         total.saturating_sub(reserve).max(total - total / LEAST_PROMISED)
@@ -132,14 +132,14 @@ fn host_share(pool: ByteSize) -> HostShare {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let pids = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
         .into_iter()
-        .filter_map(|path| read(path).trim().parse::<u64>().ok())
+        .filter_map(|path| read_or_empty(path).trim().parse::<u64>().ok())
         .min();
     // Half of them: the host has other processes, and they come in bursts.
     let pids = pids.map_or(u64::MAX, |pids| pids / 2);
     HostShare { memory, cpu_milli: cores * 1000, pids, places: u64::MAX }
 }
 
-fn read(path: &str) -> String {
+fn read_or_empty(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn admission(text: &str, pool: Option<ByteSize>) -> Result<AdmissionConfig, SettingsError> {
-        toml::from_str::<CapacityFile>(text).unwrap().admission(pool)
+        toml::from_str::<CapacityFile>(text).unwrap().to_admission_config(pool)
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn capacity_defaults_come_from_the_host_and_leave_room_for_the_server() {
-        let total = meminfo_total(&read("/proc/meminfo")).unwrap();
+        let total = meminfo_total(&read_or_empty("/proc/meminfo")).unwrap();
         let capacity = admission("", Some(ByteSize::gib(2))).unwrap().runs.capacity;
         assert!(capacity.memory < total && capacity.memory >= total / 2, "{capacity:?}");
         assert!(capacity.cpu_milli >= 16_000 && capacity.pids > 1, "{capacity:?}");

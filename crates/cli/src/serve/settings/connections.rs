@@ -7,7 +7,7 @@ use std::time::Duration;
 use cloche_gateway::GatewayConfig;
 use serde::Deserialize;
 
-use super::{SettingsError, size};
+use super::{SettingsError, parse_size};
 
 /// The section of the file.
 #[derive(Debug, Default, Deserialize)]
@@ -38,11 +38,12 @@ impl ConnectionsFile {
             connections: most,
             per_address: self.per_address.unwrap_or(usual.per_address),
             per_loopback: self.per_loopback.unwrap_or(most),
-            header_timeout: seconds(self.header_seconds, usual.header_timeout)?,
-            body_timeout: seconds(self.body_seconds, usual.body_timeout)?,
-            body_rate: size("connections.body_rate", &self.body_rate)?.unwrap_or(usual.body_rate),
-            idle_timeout: seconds(self.idle_seconds, usual.idle_timeout)?,
-            write_timeout: seconds(self.write_seconds, usual.write_timeout)?,
+            header_timeout: parse_seconds(self.header_seconds, usual.header_timeout)?,
+            body_timeout: parse_seconds(self.body_seconds, usual.body_timeout)?,
+            body_rate: parse_size("connections.body_rate", &self.body_rate)?
+                .unwrap_or(usual.body_rate),
+            idle_timeout: parse_seconds(self.idle_seconds, usual.idle_timeout)?,
+            write_timeout: parse_seconds(self.write_seconds, usual.write_timeout)?,
             ..usual
         })
     }
@@ -51,7 +52,7 @@ impl ConnectionsFile {
 /// The longest that a client may keep still.
 const HOUR: f64 = 3600.0;
 
-fn seconds(value: Option<f64>, usual: Duration) -> Result<Duration, SettingsError> {
+fn parse_seconds(value: Option<f64>, usual: Duration) -> Result<Duration, SettingsError> {
     match value {
         None => Ok(usual),
         Some(seconds) if (0.05..=HOUR).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use clap::Args;
-use cloche_layers::{Bounds, LayersConfig, S3Config, StoreConfig};
+use cloche_layers::{LayerBounds, LayersConfig, S3Config, StoreConfig};
 use cloche_model::ByteSize;
 use serde::Deserialize;
 
-use super::{SettingsError, size};
+use super::{SettingsError, parse_size};
 
 /// How much of the disk unpacked layers may take, unless it is set.
 const CACHE: ByteSize = ByteSize::gib(20);
@@ -42,21 +42,24 @@ pub(in crate::serve) struct LayersArguments {
     prefix: Option<String>,
 }
 
-pub(super) fn config(
+pub(super) fn layers_config(
     file: LayersFile,
     arguments: LayersArguments,
     data_dir: &Path,
 ) -> Result<LayersConfig, SettingsError> {
-    let cache_bytes = size("layers.cache", &file.cache)?.unwrap_or(CACHE);
+    let cache_bytes = parse_size("layers.cache", &file.cache)?.unwrap_or(CACHE);
     Ok(LayersConfig {
         dir: data_dir.join("layers"),
-        store: store(file, arguments)?,
+        store: store_config(file, arguments)?,
         cache_bytes,
-        bounds: Bounds::default(),
+        bounds: LayerBounds::default(),
     })
 }
 
-fn store(file: LayersFile, arguments: LayersArguments) -> Result<StoreConfig, SettingsError> {
+fn store_config(
+    file: LayersFile,
+    arguments: LayersArguments,
+) -> Result<StoreConfig, SettingsError> {
     let endpoint = arguments.endpoint.or(file.endpoint);
     let region = arguments.region.or(file.region);
     let prefix = arguments.prefix.or(file.prefix);
@@ -86,14 +89,15 @@ mod tests {
     #[test]
     fn layers_are_in_the_data_directory_unless_there_is_a_bucket() {
         let usual =
-            config(LayersFile::default(), LayersArguments::default(), Path::new("d")).unwrap();
+            layers_config(LayersFile::default(), LayersArguments::default(), Path::new("d"))
+                .unwrap();
         assert_eq!(usual.dir, Path::new("d/layers"));
         assert!(matches!(usual.store, StoreConfig::Local));
         let file: LayersFile =
             toml::from_str("bucket = \"b\"\nprefix = \"p/\"\ncache = \"1G\"\n").unwrap();
         let arguments =
             LayersArguments { region: Some("eu".to_owned()), ..LayersArguments::default() };
-        let config = config(file, arguments, Path::new("d")).unwrap();
+        let config = layers_config(file, arguments, Path::new("d")).unwrap();
         let StoreConfig::S3(bucket) = config.store else { panic!("no bucket") };
         assert_eq!((bucket.bucket.as_str(), bucket.region.as_str()), ("b", "eu"));
         assert_eq!(config.cache_bytes, ByteSize::gib(1));
@@ -102,6 +106,6 @@ mod tests {
     #[test]
     fn half_a_bucket_is_an_error() {
         let file: LayersFile = toml::from_str("endpoint = \"http://127.0.0.1:1\"").unwrap();
-        assert!(config(file, LayersArguments::default(), Path::new("d")).is_err());
+        assert!(layers_config(file, LayersArguments::default(), Path::new("d")).is_err());
     }
 }

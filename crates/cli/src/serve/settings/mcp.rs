@@ -7,7 +7,7 @@ use std::time::Duration;
 use cloche_gateway::McpConfig;
 use serde::Deserialize;
 
-use super::{SettingsError, size};
+use super::{SettingsError, parse_size};
 
 /// The section of the file.
 #[derive(Debug, Default, Deserialize)]
@@ -24,12 +24,12 @@ pub(super) struct McpFile {
 }
 
 impl McpFile {
-    pub(super) fn config(&self) -> Result<McpConfig, SettingsError> {
+    pub(super) fn to_config(&self) -> Result<McpConfig, SettingsError> {
         let usual = McpConfig::default();
         let wait = self.approval_wait_seconds.map(Duration::from_secs);
         Ok(McpConfig {
-            output: size("mcp.output", &self.output)?.unwrap_or(usual.output),
-            file: size("mcp.file", &self.file)?.unwrap_or(usual.file),
+            output: parse_size("mcp.output", &self.output)?.unwrap_or(usual.output),
+            file: parse_size("mcp.file", &self.file)?.unwrap_or(usual.file),
             origins: self.origins.clone(),
             approval_wait: wait.unwrap_or(usual.approval_wait),
         })

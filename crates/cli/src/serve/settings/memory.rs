@@ -6,7 +6,7 @@ use cloche_engine::MemoryConfig;
 use cloche_model::ByteSize;
 use serde::Deserialize;
 
-use super::{SettingsError, size};
+use super::{SettingsError, parse_size};
 
 /// The section of the file; what is missing follows the memory of the host.
 #[derive(Debug, Default, Deserialize)]
@@ -21,18 +21,18 @@ pub(super) struct MemoryFile {
 }
 
 impl MemoryFile {
-    pub(super) fn budgets(&self) -> Result<MemoryConfig, SettingsError> {
+    pub(super) fn to_config(&self) -> Result<MemoryConfig, SettingsError> {
         let usual = MemoryConfig::default();
         Ok(MemoryConfig {
-            bodies: size("memory.bodies", &self.bodies)?.unwrap_or(usual.bodies),
-            outputs: size("memory.outputs", &self.outputs)?.unwrap_or(usual.outputs),
-            replies: size("memory.replies", &self.replies)?.unwrap_or(usual.replies),
+            bodies: parse_size("memory.bodies", &self.bodies)?.unwrap_or(usual.bodies),
+            outputs: parse_size("memory.outputs", &self.outputs)?.unwrap_or(usual.outputs),
+            replies: parse_size("memory.replies", &self.replies)?.unwrap_or(usual.replies),
         })
     }
 
     /// The largest body: it needs twice its size, and one key may have half of the budget.
     pub(super) fn largest_body(&self, usual: ByteSize) -> Result<ByteSize, SettingsError> {
-        let fits = ByteSize(self.budgets()?.bodies.bytes() / 4);
+        let fits = ByteSize(self.to_config()?.bodies.bytes() / 4);
         Ok(usual.min(fits))
     }
 }
@@ -45,9 +45,9 @@ mod tests {
     fn a_small_budget_for_bodies_lowers_the_largest_body() {
         let file: MemoryFile = toml::from_str("bodies = \"8M\"").unwrap();
         assert_eq!(file.largest_body(ByteSize::mib(32)).unwrap(), ByteSize::mib(2));
-        assert_eq!(file.budgets().unwrap().outputs, MemoryConfig::default().outputs);
+        assert_eq!(file.to_config().unwrap().outputs, MemoryConfig::default().outputs);
         let usual = MemoryFile::default().largest_body(ByteSize::mib(32)).unwrap();
         assert_eq!(usual, ByteSize::mib(32));
-        assert!(MemoryFile { bodies: Some("much".into()), ..file }.budgets().is_err());
+        assert!(MemoryFile { bodies: Some("much".into()), ..file }.to_config().is_err());
     }
 }

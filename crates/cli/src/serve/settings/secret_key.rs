@@ -21,7 +21,10 @@ pub(in crate::serve) struct SecretKeyArguments {
 
 /// The environment first, then the flag, then the file with the settings. A file that was named is
 /// read here, before the server becomes its own user and sees nothing but its data directory.
-pub(super) fn source(arguments: SecretKeyArguments, file: Option<PathBuf>) -> Option<KeySource> {
+pub(super) fn choose_key_source(
+    arguments: SecretKeyArguments,
+    file: Option<PathBuf>,
+) -> Option<KeySource> {
     from_environment().or_else(|| arguments.secret_key_file.or(file).map(read_key_file))
 }
 

@@ -5,7 +5,7 @@
 use cloche_engine::{PlanStorage, StorageConfig, StorageReserve};
 use serde::Deserialize;
 
-use super::{SettingsError, size};
+use super::{SettingsError, parse_size};
 
 /// The section of the file.
 #[derive(Debug, Default, Deserialize)]
@@ -35,15 +35,15 @@ struct PlanFile {
     records: Option<u64>,
 }
 
-pub(super) fn config(file: &StorageFile) -> Result<StorageConfig, SettingsError> {
+pub(super) fn storage_config(file: &StorageFile) -> Result<StorageConfig, SettingsError> {
     let usual = StorageConfig::default();
     let stall = file.export_stall_seconds.map(std::time::Duration::from_secs);
     Ok(StorageConfig {
-        free: plan("storage.free.bytes", &file.free, usual.free)?,
-        pro: plan("storage.pro.bytes", &file.pro, usual.pro)?,
-        enterprise: plan("storage.enterprise.bytes", &file.enterprise, usual.enterprise)?,
+        free: plan_storage("storage.free.bytes", &file.free, usual.free)?,
+        pro: plan_storage("storage.pro.bytes", &file.pro, usual.pro)?,
+        enterprise: plan_storage("storage.enterprise.bytes", &file.enterprise, usual.enterprise)?,
         reserve: StorageReserve {
-            bytes: size("storage.reserve", &file.reserve)?,
+            bytes: parse_size("storage.reserve", &file.reserve)?,
             inodes: file.reserve_inodes,
         },
         exports: file.exports.unwrap_or(usual.exports),
@@ -51,14 +51,14 @@ pub(super) fn config(file: &StorageFile) -> Result<StorageConfig, SettingsError>
     })
 }
 
-fn plan(
+fn plan_storage(
     name: &'static str,
     file: &PlanFile,
     usual: PlanStorage,
 ) -> Result<PlanStorage, SettingsError> {
     let bytes = match file.bytes.as_deref() {
         Some("none") => None,
-        Some(_) => size(name, &file.bytes)?,
+        Some(_) => parse_size(name, &file.bytes)?,
         None => usual.bytes,
     };
     // A rule that is set takes the place of the default one; the head always stays.
@@ -80,13 +80,13 @@ mod tests {
     fn budgets_are_read_by_plan() {
         let text = "reserve = \"8M\"\n[free]\nbytes = \"50M\"\ndays = 7\n[pro]\nbytes = \"none\"\n";
         let file: StorageFile = toml::from_str(text).unwrap();
-        let config = config(&file).unwrap();
+        let config = storage_config(&file).unwrap();
         assert_eq!(config.reserve.bytes, Some(ByteSize::mib(8)));
         assert_eq!(config.free.bytes, Some(ByteSize::mib(50)));
         assert_eq!((config.free.keep, config.free.days), (None, Some(7)));
         assert_eq!((config.pro.bytes, config.pro.keep), (None, Some(50)));
         let wrong: StorageFile = toml::from_str("[free]\nbytes = \"much\"").unwrap();
-        let error = super::config(&wrong).unwrap_err();
+        let error = storage_config(&wrong).unwrap_err();
         assert!(error.to_string().contains("storage.free.bytes"), "{error}");
     }
 }

@@ -29,22 +29,22 @@ fn team(number: usize) -> TeamId {
     format!("team_{number}").parse().unwrap()
 }
 
-fn enter(queue: &FairQueue, number: usize, weight: u32) -> Result<Ticket, QueueFull> {
+fn enter(queue: &FairQueue, number: usize, weight: u32) -> Result<QueueTicket, QueueFull> {
     let request = PlaceRequest { team: &team(number), weight, demand: HostShare::PLACE };
     queue.enter(request)
 }
 
 fn place(queue: &FairQueue, number: usize) -> HostPlace {
     match enter(queue, number, 1).unwrap() {
-        Ticket::Granted(place) => place,
-        Ticket::Waiting(_) => panic!("it has to wait"),
+        QueueTicket::Granted(place) => place,
+        QueueTicket::Waiting(_) => panic!("it has to wait"),
     }
 }
 
 fn waiting(queue: &FairQueue, number: usize) -> WaitingTicket {
     match enter(queue, number, 1).unwrap() {
-        Ticket::Granted(_) => panic!("it has a place"),
-        Ticket::Waiting(waiting) => waiting,
+        QueueTicket::Granted(_) => panic!("it has a place"),
+        QueueTicket::Waiting(waiting) => waiting,
     }
 }
 
@@ -73,8 +73,8 @@ fn a_team_with_more_weight_has_more_turns_in_a_row() {
     let queue = queue_of(1);
     let mut running = Some(place(&queue, 9));
     let heavy = |queue| match enter(queue, 1, 3).unwrap() {
-        Ticket::Waiting(waiting) => waiting,
-        Ticket::Granted(_) => unreachable!(),
+        QueueTicket::Waiting(waiting) => waiting,
+        QueueTicket::Granted(_) => unreachable!(),
     };
     let mut waits: Vec<(usize, WaitingTicket)> = Vec::new();
     for _ in 0..6 {
@@ -127,7 +127,7 @@ fn a_cancelled_request_frees_its_turn_and_a_place_it_did_not_take() {
 fn one_team_leaves_a_part_of_the_host_to_the_next() {
     let queue = with_share(8, 750);
     let mut held: Vec<_> = Vec::new();
-    while let Ticket::Granted(place) = enter(&queue, 1, 1).unwrap() {
+    while let QueueTicket::Granted(place) = enter(&queue, 1, 1).unwrap() {
         held.push(place);
     }
     assert_eq!(held.len(), 6);
@@ -143,7 +143,7 @@ fn a_request_larger_than_the_host_runs_alone() {
     let queue = queue_of(4);
     let demand = HostShare { memory: u64::MAX, places: 100, ..HostShare::PLACE };
     let request = PlaceRequest { team: &team(1), weight: 1, demand };
-    let Ticket::Granted(whole) = queue.enter(request).unwrap() else { panic!() };
+    let QueueTicket::Granted(whole) = queue.enter(request).unwrap() else { panic!() };
     let mut next = waiting(&queue, 2);
     drop(whole);
     assert!(granted(&mut next).is_some());
@@ -155,7 +155,7 @@ fn a_large_request_keeps_its_turn_but_does_not_hold_up_small_ones() {
     let mut small: Vec<_> = (0..3).map(|_| place(&queue, 1)).collect();
     let demand = HostShare { places: 3, ..HostShare::PLACE };
     let request = PlaceRequest { team: &team(2), weight: 1, demand };
-    let Ticket::Waiting(mut large) = queue.enter(request).unwrap() else { panic!() };
+    let QueueTicket::Waiting(mut large) = queue.enter(request).unwrap() else { panic!() };
     small.push(place(&queue, 3));
     drop(small.drain(..2));
     assert!(granted(&mut large).is_none());
@@ -191,17 +191,17 @@ async fn no_wake_up_is_lost_among_many_tasks() {
         tokio::spawn(async move {
             let ticket = enter(&queue, at % 7, 1).unwrap();
             match ticket {
-                Ticket::Granted(place) => {
+                QueueTicket::Granted(place) => {
                     tokio::task::yield_now().await;
                     drop(place);
                 }
                 // Some give up, before or after they were given a place.
-                Ticket::Waiting(waiting) if at % 5 == 0 => {
+                QueueTicket::Waiting(waiting) if at % 5 == 0 => {
                     tokio::task::yield_now().await;
                     drop(waiting);
                 }
-                Ticket::Waiting(mut waiting) => {
-                    let place = tokio::time::timeout(WAIT, waiting.granted()).await;
+                QueueTicket::Waiting(mut waiting) => {
+                    let place = tokio::time::timeout(WAIT, waiting.wait_granted()).await;
                     drop(place.expect("every turn comes"));
                 }
             }
@@ -246,12 +246,12 @@ impl Watched {
     fn happen(&mut self, what: &Happening) {
         match *what {
             Happening::Comes(number) => match enter(&self.queue, number, 1) {
-                Ok(Ticket::Granted(place)) => {
+                Ok(QueueTicket::Granted(place)) => {
                     let alone = self.waiting.iter().all(|(other, _)| *other != number);
                     assert!(alone, "nothing overtakes a request of its own team");
                     self.running.push((number, place));
                 }
-                Ok(Ticket::Waiting(waiting)) => {
+                Ok(QueueTicket::Waiting(waiting)) => {
                     assert_eq!(
                         self.running.len() as u64,
                         self.places,

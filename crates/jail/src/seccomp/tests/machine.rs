@@ -1,7 +1,7 @@
 //! A BPF machine just large enough for seccomp filters, and as strict as the kernel's checker.
 
 use crate::seccomp::bpf::{
-    AND, Instruction, JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, RETURN,
+    AND, BpfInstruction, JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, RETURN,
 };
 
 /// `struct seccomp_data`.
@@ -20,7 +20,7 @@ pub(super) struct Ran {
 }
 
 /// Runs the program; panics where the kernel would refuse it.
-pub(super) fn run(program: &[Instruction], call: &Call) -> Ran {
+pub(super) fn run(program: &[BpfInstruction], call: &Call) -> Ran {
     let (mut at, mut accumulator, mut comparisons) = (0, 0, 0);
     loop {
         let step = program[at];

@@ -6,9 +6,9 @@ use super::{
     super::{
         bpf::{self, return_value},
         packer_filter,
-        policy::{Policy, Verdict},
+        policy::{FilterPolicy, SyscallVerdict},
         server_filter,
-        table::{Arch, Table},
+        table::{Arch, RuleTable},
     },
     machine::{Call, run},
 };
@@ -18,16 +18,16 @@ const PACKER: &str = include_str!("../../../policy/packer.json");
 
 /// Asserts on every architecture that has the call.
 #[track_caller]
-fn expect(policy: &str, verdict: Verdict, name: &str, args: &[u64]) {
-    let policy = Policy::parse(policy).unwrap();
+fn expect(policy: &str, verdict: SyscallVerdict, name: &str, args: &[u64]) {
+    let policy = FilterPolicy::parse(policy).unwrap();
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
-    let having = Arch::ALL.into_iter().filter_map(|arch| Some((arch, arch.number(name)?)));
+    let having = Arch::ALL.into_iter().filter_map(|arch| Some((arch, arch.call_number(name)?)));
     let having: Vec<_> = having.collect();
     assert!(!having.is_empty(), "{name} is no system call");
     for (arch, number) in having {
-        let program = bpf::compile(&Table::new(&policy, arch).unwrap()).unwrap();
-        let value = run(&program, &Call { number, arch: arch.audit(), args: all }).value;
+        let program = bpf::compile_filter(&RuleTable::new(&policy, arch).unwrap()).unwrap();
+        let value = run(&program, &Call { number, arch: arch.audit_arch(), args: all }).value;
         assert_eq!(value, return_value(verdict), "{name}{args:x?} on {arch:?}");
     }
 }
@@ -36,8 +36,8 @@ fn expect(policy: &str, verdict: Verdict, name: &str, args: &[u64]) {
 fn the_embedded_filters_are_the_compiled_policies() {
     let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
     for (text, embedded) in [(SERVER, server_filter()), (PACKER, packer_filter())] {
-        let table = Table::new(&Policy::parse(text).unwrap(), arch).unwrap();
-        assert_eq!(embedded, bpf::bytes(&bpf::compile(&table).unwrap()));
+        let table = RuleTable::new(&FilterPolicy::parse(text).unwrap(), arch).unwrap();
+        assert_eq!(embedded, bpf::program_bytes(&bpf::compile_filter(&table).unwrap()));
     }
 }
 
@@ -78,29 +78,29 @@ fn programs_processes_mounts_and_other_users_end_server_and_packer() {
         "fork",
         "vfork",
     ] {
-        expect(SERVER, Verdict::Kill, call, &[]);
-        expect(PACKER, Verdict::Kill, call, &[]);
+        expect(SERVER, SyscallVerdict::Kill, call, &[]);
+        expect(PACKER, SyscallVerdict::Kill, call, &[]);
     }
-    expect(SERVER, Verdict::Kill, "capset", &[]);
-    expect(SERVER, Verdict::Kill, "open_by_handle_at", &[]);
+    expect(SERVER, SyscallVerdict::Kill, "capset", &[]);
+    expect(SERVER, SyscallVerdict::Kill, "open_by_handle_at", &[]);
 }
 
 #[test]
 fn the_server_makes_threads_and_no_processes() {
     let (thread, fork, vfork, user) = (0x003d_0f00, 0x0120_0011, 0x4111, 0x1001_0000);
-    expect(SERVER, Verdict::Allow, "clone", &[thread]);
-    expect(SERVER, Verdict::Kill, "clone", &[fork]);
-    expect(SERVER, Verdict::Kill, "clone", &[vfork]);
-    expect(SERVER, Verdict::Kill, "clone", &[user]);
-    expect(PACKER, Verdict::Kill, "clone", &[thread]);
+    expect(SERVER, SyscallVerdict::Allow, "clone", &[thread]);
+    expect(SERVER, SyscallVerdict::Kill, "clone", &[fork]);
+    expect(SERVER, SyscallVerdict::Kill, "clone", &[vfork]);
+    expect(SERVER, SyscallVerdict::Kill, "clone", &[user]);
+    expect(PACKER, SyscallVerdict::Kill, "clone", &[thread]);
 }
 
 #[test]
 fn a_packer_resizes_a_tmpfs_and_makes_none() {
-    expect(PACKER, Verdict::Allow, "fsconfig", &[0, 1]);
-    expect(PACKER, Verdict::Allow, "fsconfig", &[0, 7]);
+    expect(PACKER, SyscallVerdict::Allow, "fsconfig", &[0, 1]);
+    expect(PACKER, SyscallVerdict::Allow, "fsconfig", &[0, 7]);
     for command in [0, 2, 3, 4, 5, 6, 8] {
-        expect(PACKER, Verdict::Kill, "fsconfig", &[0, command]);
+        expect(PACKER, SyscallVerdict::Kill, "fsconfig", &[0, command]);
     }
 }
 
@@ -108,25 +108,25 @@ fn a_packer_resizes_a_tmpfs_and_makes_none() {
 fn the_server_has_tcp_udp_and_local_sockets() {
     for (family, kind, protocol) in [(1, 1, 0), (2, 1, 6), (10, 2, 17), (2, 0x80801, 0), (16, 3, 0)]
     {
-        expect(SERVER, Verdict::Allow, "socket", &[family, kind, protocol]);
+        expect(SERVER, SyscallVerdict::Allow, "socket", &[family, kind, protocol]);
     }
     for (family, kind, protocol) in [(2, 3, 1), (17, 3, 0), (40, 1, 0), (38, 5, 0), (16, 3, 9)] {
-        expect(SERVER, Verdict::NoSuchFamily, "socket", &[family, kind, protocol]);
+        expect(SERVER, SyscallVerdict::NoSuchFamily, "socket", &[family, kind, protocol]);
     }
-    expect(PACKER, Verdict::Kill, "socket", &[2, 1, 0]);
-    expect(PACKER, Verdict::Kill, "connect", &[]);
+    expect(PACKER, SyscallVerdict::Kill, "socket", &[2, 1, 0]);
+    expect(PACKER, SyscallVerdict::Kill, "connect", &[]);
 }
 
 #[test]
 fn written_memory_of_the_server_does_not_become_code() {
-    expect(SERVER, Verdict::Allow, "mprotect", &[0, 0, 3]);
-    expect(SERVER, Verdict::NotPermitted, "mprotect", &[0, 0, 5]);
+    expect(SERVER, SyscallVerdict::Allow, "mprotect", &[0, 0, 3]);
+    expect(SERVER, SyscallVerdict::NotPermitted, "mprotect", &[0, 0, 5]);
 }
 
 #[test]
 fn the_server_makes_whiteouts_and_no_devices() {
-    expect(SERVER, Verdict::Allow, "mknodat", &[0, 0, 0o020_000, 0]);
-    expect(SERVER, Verdict::NotPermitted, "mknodat", &[0, 0, 0o020_666, 0x103]);
-    expect(SERVER, Verdict::NotPermitted, "mknodat", &[0, 0, 0o060_600, 0]);
-    expect(SERVER, Verdict::Allow, "mknodat", &[0, 0, 0o010_600, 0]);
+    expect(SERVER, SyscallVerdict::Allow, "mknodat", &[0, 0, 0o020_000, 0]);
+    expect(SERVER, SyscallVerdict::NotPermitted, "mknodat", &[0, 0, 0o020_666, 0x103]);
+    expect(SERVER, SyscallVerdict::NotPermitted, "mknodat", &[0, 0, 0o060_600, 0]);
+    expect(SERVER, SyscallVerdict::Allow, "mknodat", &[0, 0, 0o010_600, 0]);
 }

@@ -3,20 +3,22 @@
 
 use proptest::{collection, prelude::*, sample};
 
-use super::{Arch, Call, Policy, TEXT, Table, Verdict, bpf, machine::run, return_value};
-use crate::seccomp::policy::{Clause, Condition, Width};
+use super::{
+    Arch, Call, FilterPolicy, RuleTable, SyscallVerdict, TEXT, bpf, machine::run, return_value,
+};
+use crate::seccomp::policy::{ArgCondition, ArgWidth, RuleClause};
 
 /// What the policy says of a call, read from top to bottom.
-fn naive(policy: &Policy, arch: Arch, call: &Call) -> Verdict {
-    if call.arch != arch.audit() {
-        return Verdict::Kill;
+fn naive(policy: &FilterPolicy, arch: Arch, call: &Call) -> SyscallVerdict {
+    if call.arch != arch.audit_arch() {
+        return SyscallVerdict::Kill;
     }
     if arch == Arch::X86_64 && call.number & 0x4000_0000 != 0 {
         return policy.x32.errno;
     }
-    let is = |name: &str| arch.number(name) == Some(call.number);
+    let is = |name: &str| arch.call_number(name) == Some(call.number);
     if policy.allow.iter().flat_map(|rule| &rule.calls).any(|name| is(name)) {
-        return Verdict::Allow;
+        return SyscallVerdict::Allow;
     }
     if let Some(rule) = policy.deny.iter().find(|rule| rule.calls.iter().any(|name| is(name))) {
         return rule.errno;
@@ -24,13 +26,13 @@ fn naive(policy: &Policy, arch: Arch, call: &Call) -> Verdict {
     let Some(rule) = policy.conditional.iter().find(|rule| is(&rule.call)) else {
         return policy.default.errno;
     };
-    let all_hold = |clause: &&Clause| clause.when.iter().all(|when| holds(when, call));
+    let all_hold = |clause: &&RuleClause| clause.when.iter().all(|when| holds(when, call));
     rule.clauses.iter().find(all_hold).map_or(rule.otherwise.then, |clause| clause.then)
 }
 
-fn holds(when: &Condition, call: &Call) -> bool {
+fn holds(when: &ArgCondition, call: &Call) -> bool {
     let full = call.args[usize::from(when.arg)];
-    let read = if when.bits == Width::Low32 { full % (1 << 32) } else { full };
+    let read = if when.bits == ArgWidth::Low32 { full % (1 << 32) } else { full };
     if when.any_bit.is_empty() {
         let masked = when.mask.map_or(read, |mask| read & mask.0);
         when.one_of.values().any(|value| value.0 == masked)
@@ -40,7 +42,7 @@ fn holds(when: &Condition, call: &Call) -> bool {
 }
 
 /// Values near those that rules compare with, sometimes with rubbish in the upper half.
-fn argument(policy: &Policy) -> impl Strategy<Value = u64> + use<> {
+fn argument(policy: &FilterPolicy) -> impl Strategy<Value = u64> + use<> {
     let conditions = policy.conditional.iter().flat_map(|rule| &rule.clauses).flat_map(|c| &c.when);
     let values = conditions.flat_map(|when| when.one_of.values().chain(when.any_bit.values()));
     let interesting: Vec<u64> = values.map(|value| value.0).chain([0, u64::MAX]).collect();
@@ -49,16 +51,16 @@ fn argument(policy: &Policy) -> impl Strategy<Value = u64> + use<> {
     prop_oneof![3 => near, 1 => any::<u64>()]
 }
 
-fn number(policy: &Policy, arch: Arch) -> impl Strategy<Value = u32> + use<> {
+fn number(policy: &FilterPolicy, arch: Arch) -> impl Strategy<Value = u32> + use<> {
     let checked: Vec<u32> =
-        policy.conditional.iter().filter_map(|rule| arch.number(&rule.call)).collect();
+        policy.conditional.iter().filter_map(|rule| arch.call_number(&rule.call)).collect();
     let x32 = (0_u32..600).prop_map(|number| number | 0x4000_0000);
     prop_oneof![4 => 0_u32..600, 4 => sample::select(checked), 1 => x32, 1 => any::<u32>()]
 }
 
-fn any_call(policy: &Policy, arch: Arch) -> impl Strategy<Value = Call> + use<> {
+fn any_call(policy: &FilterPolicy, arch: Arch) -> impl Strategy<Value = Call> + use<> {
     let audit = prop_oneof![
-        8 => Just(arch.audit()),
+        8 => Just(arch.audit_arch()),
         1 => sample::select(vec![0x4000_0003, 0x4000_0028, 0xc000_003e, 0xc000_00b7]),
         1 => any::<u32>(),
     ];
@@ -115,7 +117,7 @@ fn any_rule(call: &'static str) -> impl Strategy<Value = String> {
 }
 
 /// Policies whose argument checks are long enough to need far jumps.
-fn any_policy() -> impl Strategy<Value = Policy> {
+fn any_policy() -> impl Strategy<Value = FilterPolicy> {
     let rules = (any_rule("ioctl"), any_rule("prctl"), any_rule("socket"), any_rule("read"));
     rules.prop_map(|(a, b, c, d)| {
         let text = format!(
@@ -125,7 +127,7 @@ fn any_policy() -> impl Strategy<Value = Policy> {
             "deny":[{{"calls":["mount","bpf"],"errno":"EPERM","why":"w"}}],
             "conditional":[{a},{b},{c},{d}]}}"#
         );
-        Policy::parse(&text).expect("generated policies are valid")
+        FilterPolicy::parse(&text).expect("generated policies are valid")
     })
 }
 
@@ -135,12 +137,12 @@ proptest! {
     #[test]
     fn the_tree_agrees_with_the_policy_on_random_calls(
         (arch, calls) in any_arch().prop_flat_map(|arch| {
-            let policy = Policy::parse(TEXT).unwrap();
+            let policy = FilterPolicy::parse(TEXT).unwrap();
             (Just(arch), collection::vec(any_call(&policy, arch), 40))
         })
     ) {
-        let policy = Policy::parse(TEXT).unwrap();
-        let program = bpf::compile(&Table::new(&policy, arch).unwrap()).unwrap();
+        let policy = FilterPolicy::parse(TEXT).unwrap();
+        let program = bpf::compile_filter(&RuleTable::new(&policy, arch).unwrap()).unwrap();
         for call in calls {
             let expected = return_value(naive(&policy, arch, &call));
             prop_assert_eq!(run(&program, &call).value, expected, "{:x?}", call);
@@ -154,7 +156,7 @@ proptest! {
             (Just(arch), Just(std::sync::Arc::new(policy)), calls)
         })
     ) {
-        let program = bpf::compile(&Table::new(&policy, arch).unwrap()).unwrap();
+        let program = bpf::compile_filter(&RuleTable::new(&policy, arch).unwrap()).unwrap();
         for call in calls {
             let expected = return_value(naive(&policy, arch, &call));
             prop_assert_eq!(run(&program, &call).value, expected, "{:x?}", call);
@@ -163,7 +165,7 @@ proptest! {
 
     #[test]
     fn the_parser_survives_any_text(text in "\\PC{0,200}") {
-        let _ = Policy::parse(&text);
+        let _ = FilterPolicy::parse(&text);
     }
 
     #[test]
@@ -172,9 +174,9 @@ proptest! {
     ) {
         let end = (at + cut).min(TEXT.len());
         let (Some(head), Some(tail)) = (TEXT.get(..at), TEXT.get(end..)) else { return Ok(()) };
-        if let Ok(policy) = Policy::parse(&format!("{head}{insert}{tail}")) {
+        if let Ok(policy) = FilterPolicy::parse(&format!("{head}{insert}{tail}")) {
             for arch in Arch::ALL {
-                let _ = Table::new(&policy, arch).and_then(|table| bpf::compile(&table));
+                let _ = RuleTable::new(&policy, arch).and_then(|table| bpf::compile_filter(&table));
             }
         }
     }

@@ -1,38 +1,38 @@
 //! Runs in: test. The strict filter: less than the other one, and never more.
 
 use super::{
-    super::{SyscallPolicy, filter, strict::StrictPolicy},
-    Arch, Call, Policy, TEXT, Table, Verdict, bpf, return_value, run,
+    super::{SyscallPolicy, guest_filter, strict::StrictPolicy},
+    Arch, Call, FilterPolicy, RuleTable, SyscallVerdict, TEXT, bpf, return_value, run,
 };
 
 const STRICT: &str = include_str!("../../../policy/strict.json");
 
-fn compiled(policy: &Policy, arch: Arch) -> Vec<bpf::Instruction> {
-    bpf::compile(&Table::new(policy, arch).unwrap()).unwrap()
+fn compiled(policy: &FilterPolicy, arch: Arch) -> Vec<bpf::BpfInstruction> {
+    bpf::compile_filter(&RuleTable::new(policy, arch).unwrap()).unwrap()
 }
 
-fn strict() -> Policy {
-    StrictPolicy::derive(STRICT, Policy::parse(TEXT).unwrap()).unwrap()
+fn strict() -> FilterPolicy {
+    StrictPolicy::derive_policy(STRICT, FilterPolicy::parse(TEXT).unwrap()).unwrap()
 }
 
 #[test]
 fn the_embedded_strict_filter_is_the_derived_policy() {
     let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
-    assert_eq!(filter(SyscallPolicy::Strict), bpf::bytes(&compiled(&strict(), arch)));
-    assert_eq!(filter(SyscallPolicy::Strict).as_ptr().align_offset(8), 0);
+    assert_eq!(guest_filter(SyscallPolicy::Strict), bpf::program_bytes(&compiled(&strict(), arch)));
+    assert_eq!(guest_filter(SyscallPolicy::Strict).as_ptr().align_offset(8), 0);
 }
 
 #[test]
 fn the_strict_filter_allows_nothing_that_the_standard_one_refuses() {
-    let allow = return_value(Verdict::Allow);
+    let allow = return_value(SyscallVerdict::Allow);
     for arch in Arch::ALL {
-        let standard = compiled(&Policy::parse(TEXT).unwrap(), arch);
+        let standard = compiled(&FilterPolicy::parse(TEXT).unwrap(), arch);
         let strict = compiled(&strict(), arch);
         for number in 0..600 {
             for first in [0, 1, 2, 10, 16, 17, 53, 0x1000_0000, u64::from(u32::MAX)] {
                 for second in [0, 1, 2, 3, 12, 0x5412] {
                     let args = [first, second, second, 0, second, 0];
-                    let call = Call { number, arch: arch.audit(), args };
+                    let call = Call { number, arch: arch.audit_arch(), args };
                     if run(&strict, &call).value == allow {
                         assert_eq!(run(&standard, &call).value, allow, "{number} {args:x?}");
                     }
@@ -45,10 +45,10 @@ fn the_strict_filter_allows_nothing_that_the_standard_one_refuses() {
 #[test]
 fn only_local_sockets_are_left() {
     let strict = compiled(&strict(), Arch::X86_64);
-    let number = Arch::X86_64.number("socket").unwrap();
+    let number = Arch::X86_64.call_number("socket").unwrap();
     for family in 0..64 {
-        let wanted = if family == 1 { Verdict::Allow } else { Verdict::NoSuchFamily };
-        let call = Call { number, arch: Arch::X86_64.audit(), args: [family, 1, 0, 0, 0, 0] };
+        let wanted = if family == 1 { SyscallVerdict::Allow } else { SyscallVerdict::NoSuchFamily };
+        let call = Call { number, arch: Arch::X86_64.audit_arch(), args: [family, 1, 0, 0, 0, 0] };
         assert_eq!(run(&strict, &call).value, return_value(wanted), "{family}");
     }
 }
@@ -57,6 +57,6 @@ fn only_local_sockets_are_left() {
 fn a_call_that_is_not_allowed_cannot_be_taken_away() {
     let text = r#"{"about": "x", "replace": [],
         "remove": [{"why": "x", "errno": "EPERM", "calls": ["bpf"]}]}"#;
-    let error = StrictPolicy::derive(text, Policy::parse(TEXT).unwrap()).unwrap_err();
+    let error = StrictPolicy::derive_policy(text, FilterPolicy::parse(TEXT).unwrap()).unwrap_err();
     assert!(error.to_string().contains("`bpf`"), "{error}");
 }

@@ -3,18 +3,18 @@
 
 use cloche_model::{
     Approval, ApprovalId, ApprovalState, Decision, DecisionKind, HomeState, LayerDigest, Moment,
-    PointKind,
+    SnapshotKind,
 };
 use sqlx::{Row, SqliteConnection, SqlitePool};
 
 use super::{
     super::{
         heads,
-        read::{integer, point, to_json, word},
+        row_reader::{point_from_row, read_parsed, to_json, to_sql_integer},
     },
-    rows::{approval, insert_decision},
+    rows::{approval_from_row, insert_decision},
 };
-use crate::{Answer, CallId, Result, StoreError, ThreadKey};
+use crate::{ApprovalAnswer, CallId, Result, StoreError, ThreadKey};
 
 /// How many squashed points in a row are looked through for what they came from.
 const SQUASHES: u32 = 64;
@@ -27,25 +27,27 @@ pub(crate) async fn home_layers(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
 ) -> Result<Vec<LayerDigest>> {
-    let Some(thread) = heads::find(&mut *connection, key).await? else { return Ok(Vec::new()) };
+    let Some(thread) = heads::find_thread(&mut *connection, key).await? else {
+        return Ok(Vec::new());
+    };
     let rows = sqlx::query(
         "SELECT * FROM points WHERE team_id = ? AND thread_id = ? AND seq <= ? \
          ORDER BY seq DESC LIMIT ?",
     )
     .bind(key.team.as_str())
     .bind(key.id.as_str())
-    .bind(integer(thread.head))
+    .bind(to_sql_integer(thread.head))
     .bind(SQUASHES)
     .fetch_all(connection)
     .await?;
     let (mut layers, mut expected) = (thread.layers, thread.head);
     for row in &rows {
-        let point = point(row)?;
+        let point = point_from_row(row)?;
         if point.seq != expected {
             break;
         }
         layers = point.layers;
-        if point.kind != PointKind::Squash {
+        if point.kind != SnapshotKind::Squash {
             break;
         }
         expected = expected.saturating_sub(1);
@@ -54,7 +56,7 @@ pub(crate) async fn home_layers(
 }
 
 /// Whether a thread is still in this state.
-pub(crate) async fn is_unchanged(
+pub(crate) async fn is_home_unchanged(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
     layers: &[LayerDigest],
@@ -70,13 +72,13 @@ pub(super) fn home_text(home: Option<&HomeState>) -> Result<Option<String>> {
 /// Writes an answer. A yes for a home that has changed since is none: the approval expires.
 pub(super) async fn write_answer(
     connection: &mut SqliteConnection,
-    answer: Answer,
+    answer: ApprovalAnswer,
 ) -> Result<Option<Approval>> {
     let asked = sqlx::query("SELECT * FROM approvals WHERE id = ? AND state = 'pending'")
         .bind(answer.id.to_string())
         .fetch_optional(&mut *connection)
         .await?;
-    let Some(asked) = asked.as_ref().map(approval).transpose()? else { return Ok(None) };
+    let Some(asked) = asked.as_ref().map(approval_from_row).transpose()? else { return Ok(None) };
     if asked.expires_at <= answer.at {
         return Ok(None);
     }
@@ -84,7 +86,7 @@ pub(super) async fn write_answer(
         && let Some(home) = &asked.home
     {
         let key = ThreadKey { team: asked.team.clone(), id: home.thread.clone() };
-        if !is_unchanged(&mut *connection, &key, &home.layers).await? {
+        if !is_home_unchanged(&mut *connection, &key, &home.layers).await? {
             let decision = Decision {
                 kind: DecisionKind::Expired,
                 by: "gate".to_owned(),
@@ -110,7 +112,7 @@ pub(super) async fn write_answer(
     .fetch_one(&mut *connection)
     .await?;
     insert_decision(connection, answer.decision).await?;
-    Ok(Some(approval(&row)?))
+    Ok(Some(approval_from_row(&row)?))
 }
 
 /// Ends an open approval whose home has changed, and writes that down.
@@ -130,7 +132,7 @@ pub(super) async fn expire_changed(
     let Some(row) = row else { return Ok(None) };
     let note = Some(HOME_CHANGED.to_owned());
     insert_decision(connection, Decision { note, ..decision }).await?;
-    Ok(Some(approval(&row)?))
+    Ok(Some(approval_from_row(&row)?))
 }
 
 async fn note_approved_home(
@@ -167,7 +169,7 @@ pub(super) async fn approved_home(
     let Some(row) = row else { return Ok(None) };
     let layers = serde_json::from_str(row.try_get("home")?)
         .map_err(|error| StoreError::Corrupt { column: "home", reason: error.to_string() })?;
-    Ok(Some((word(&row, "approval_id")?, layers)))
+    Ok(Some((read_parsed(&row, "approval_id")?, layers)))
 }
 
 /// Open approvals of this call: those for this state of its home, or those for another one.
@@ -190,5 +192,5 @@ pub(super) async fn open_approvals(
     .bind(same_home)
     .fetch_all(readers)
     .await?;
-    rows.iter().map(approval).collect()
+    rows.iter().map(approval_from_row).collect()
 }

@@ -1,18 +1,19 @@
 //! Approvals and decisions as rows: in, and back.
 
-use cloche_model::{Approval, ApprovalState, Decision, HomeState, Tool};
+use cloche_model::{AgentTool, Approval, ApprovalState, Decision, HomeState};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    super::read::{
-        integer, json_or_default, moment, moment_or_null, number, to_json, word, word_or_null,
+    super::row_reader::{
+        read_json_or_default, read_moment, read_moment_or_null, read_number, read_parsed,
+        read_parsed_or_null, to_json, to_sql_integer,
     },
     homes::home_text,
 };
 use crate::Result;
 
 /// The same question, if it waits or its answer does.
-pub(super) async fn open_one(
+pub(super) async fn find_open_approval(
     connection: &mut SqliteConnection,
     asked: &Approval,
 ) -> Result<Option<Approval>> {
@@ -29,7 +30,7 @@ pub(super) async fn open_one(
     .bind(home_text(asked.home.as_ref())?)
     .fetch_optional(connection)
     .await?;
-    row.as_ref().map(approval).transpose()
+    row.as_ref().map(approval_from_row).transpose()
 }
 
 pub(super) async fn insert_approval(
@@ -49,7 +50,7 @@ pub(super) async fn insert_approval(
     .bind(ApprovalState::Pending.name())
     .bind(asked.created_at.0)
     .bind(asked.expires_at.0)
-    .bind(integer(asked.arguments_bytes))
+    .bind(to_sql_integer(asked.arguments_bytes))
     .bind(asked.arguments)
     .bind(asked.home.as_ref().map(|home| home.thread.to_string()))
     .bind(home_text(asked.home.as_ref())?)
@@ -73,7 +74,7 @@ pub(super) async fn insert_decision(
     .bind(made.at.0)
     .bind(made.team.map(String::from))
     .bind(made.key.map(String::from))
-    .bind(made.tool.map(Tool::name))
+    .bind(made.tool.map(AgentTool::name))
     .bind(made.digest)
     .bind(made.approval.map(String::from))
     .bind(made.execution.map(String::from))
@@ -83,40 +84,40 @@ pub(super) async fn insert_decision(
     Ok(())
 }
 
-pub(super) fn approval(row: &SqliteRow) -> Result<Approval> {
-    let thread = word_or_null(row, "thread_id")?;
-    let layers = json_or_default(row, "home")?;
+pub(super) fn approval_from_row(row: &SqliteRow) -> Result<Approval> {
+    let thread = read_parsed_or_null(row, "thread_id")?;
+    let layers = read_json_or_default(row, "home")?;
     Ok(Approval {
-        id: word(row, "id")?,
-        team: word(row, "team_id")?,
-        key: word(row, "key_id")?,
-        tool: word(row, "tool")?,
+        id: read_parsed(row, "id")?,
+        team: read_parsed(row, "team_id")?,
+        key: read_parsed(row, "key_id")?,
+        tool: read_parsed(row, "tool")?,
         digest: row.try_get("digest")?,
         arguments: row.try_get("arguments")?,
-        arguments_bytes: number(row, "arguments_bytes")?,
+        arguments_bytes: read_number(row, "arguments_bytes")?,
         home: thread.map(|thread| HomeState { thread, layers }),
-        changes: json_or_default(row, "changes")?,
-        state: word(row, "state")?,
-        created_at: moment(row, "created_at")?,
-        expires_at: moment(row, "expires_at")?,
-        decided_at: moment_or_null(row, "decided_at")?,
+        changes: read_json_or_default(row, "changes")?,
+        state: read_parsed(row, "state")?,
+        created_at: read_moment(row, "created_at")?,
+        expires_at: read_moment(row, "expires_at")?,
+        decided_at: read_moment_or_null(row, "decided_at")?,
         decided_by: row.try_get("decided_by")?,
         reason: row.try_get("reason")?,
     })
 }
 
-pub(super) fn decision(row: &SqliteRow) -> Result<Decision> {
+pub(super) fn decision_from_row(row: &SqliteRow) -> Result<Decision> {
     Ok(Decision {
-        id: word(row, "id")?,
-        kind: word(row, "kind")?,
+        id: read_parsed(row, "id")?,
+        kind: read_parsed(row, "kind")?,
         by: row.try_get("decided_by")?,
-        at: moment(row, "at")?,
-        team: word_or_null(row, "team_id")?,
-        key: word_or_null(row, "key_id")?,
-        tool: word_or_null(row, "tool")?,
+        at: read_moment(row, "at")?,
+        team: read_parsed_or_null(row, "team_id")?,
+        key: read_parsed_or_null(row, "key_id")?,
+        tool: read_parsed_or_null(row, "tool")?,
         digest: row.try_get("digest")?,
-        approval: word_or_null(row, "approval_id")?,
-        execution: word_or_null(row, "trace_id")?,
+        approval: read_parsed_or_null(row, "approval_id")?,
+        execution: read_parsed_or_null(row, "trace_id")?,
         note: row.try_get("note")?,
     })
 }

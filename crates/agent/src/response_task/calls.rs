@@ -1,0 +1,202 @@
+//! What a model calls: code that is run here, and functions that are handed to the caller.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use cloche_engine::{CallPermit, now};
+use cloche_model::{OutputFile, ResponseStatus, TraceId};
+
+use super::{ResponseTask, interrupted_failure};
+use crate::{
+    ChatMessage, ModelToolCall, ResponseEventKind, ResponseFailure, ResponseItem, RunStatus,
+    SandboxCall,
+    agent::random_name,
+    gate::{self, GateVerdict},
+    price::ResponseContainer,
+    response::StoredResponseFile,
+    sandbox::{self, ProgramContext, SandboxCallOutcome, SandboxProgram},
+};
+
+/// The most files of a response.
+const MAX_FILES: usize = 1000;
+
+impl ResponseTask {
+    /// Runs what can be run here; true if the caller has to run something.
+    pub(super) async fn run_calls(
+        &mut self,
+        calls: Vec<ModelToolCall>,
+    ) -> Result<bool, ResponseFailure> {
+        let mut waiting = false;
+        for call in calls {
+            if self.order.sandbox && call.name == sandbox::NAME {
+                let told = self.run_code(&call).await?;
+                self.conversation.push(ChatMessage::Tool { call_id: call.id, text: told });
+            } else if self.order.tools.iter().any(|tool| tool.name == call.name) {
+                self.hand_over_call(call);
+                waiting = true;
+            } else {
+                let text = "there is no tool of that name".to_owned();
+                self.conversation.push(ChatMessage::Tool { call_id: call.id, text });
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// A function that only the caller can run.
+    fn hand_over_call(&self, call: ModelToolCall) {
+        self.live.change(|response| {
+            let item = ResponseItem::Function {
+                id: random_name("fc_"),
+                call_id: call.id,
+                name: call.name,
+                arguments: call.arguments,
+            };
+            let index = response.output.len();
+            response.output.push(item.clone());
+            let added = ResponseEventKind::ItemAdded { index, item: item.clone() };
+            ((), vec![added, ResponseEventKind::ItemDone { index, item }])
+        });
+    }
+
+    /// One call of the sandbox, from its announcement to its result; gives back what the model is
+    /// told.
+    async fn run_code(&mut self, call: &ModelToolCall) -> Result<String, ResponseFailure> {
+        let program = sandbox::parse_program(&call.arguments, &self.caller);
+        let container =
+            self.container.get_or_insert_with(|| ResponseContainer::new(random_name("")));
+        let (language, code) = sandbox::as_given(&call.arguments);
+        let shown = SandboxCall {
+            call_id: call.id.clone(),
+            container_id: container.id.clone(),
+            language,
+            code,
+            status: RunStatus::InProgress,
+            results: Vec::new(),
+        };
+        let index = self.live.change(|response| {
+            let (index, item) = (response.output.len(), ResponseItem::Sandbox(shown.clone()));
+            response.output.push(item.clone());
+            (index, vec![ResponseEventKind::ItemAdded { index, item }])
+        });
+        // What was said, run and used so far outlives us, whatever the program does.
+        self.save_progress(None).await?;
+        let ran = match program {
+            Ok(program) => self.run_program(call, &program).await,
+            Err(why) => Ok(SandboxCallOutcome::not_run(&why)),
+        };
+        let (ran, failure) = match ran {
+            Ok(ran) => (ran, None),
+            Err(failure) => (SandboxCallOutcome::not_run(&failure.message), Some(failure)),
+        };
+        self.show_result(
+            index,
+            SandboxCall { status: ran.result.status, results: vec![ran.result], ..shown },
+        );
+        match failure {
+            Some(failure) => Err(failure),
+            None if self.live.stopped.is_cancelled() => Err(interrupted_failure()),
+            None => Ok(ran.told),
+        }
+    }
+
+    async fn run_program(
+        &mut self,
+        call: &ModelToolCall,
+        program: &SandboxProgram,
+    ) -> Result<SandboxCallOutcome, ResponseFailure> {
+        let pass = match self.obtain_pass(program).await? {
+            Ok(pass) => pass,
+            Err(why) => return Ok(SandboxCallOutcome::not_run(&why)),
+        };
+        let Some(container) = &mut self.container else {
+            return Ok(SandboxCallOutcome::not_run("no container"));
+        };
+        let metadata = BTreeMap::from([
+            ("response_id".to_owned(), self.live.id.to_string()),
+            ("call_id".to_owned(), call.id.clone()),
+        ]);
+        let place = ProgramContext {
+            engine: &self.engine,
+            caller: &self.caller,
+            container: &container.id,
+            pass: &pass,
+            metadata,
+            stopped: &self.live.stopped,
+        };
+        let ran = sandbox::run_in_sandbox(place, program).await?;
+        if let Some(trace_id) = &ran.trace_id {
+            if let Err(error) = self.engine.note_execution(&pass, trace_id).await {
+                tracing::error!(%error, %trace_id, "a decision was not told what it let run");
+            }
+            for file in &ran.files {
+                record_file(&mut self.files, trace_id, file);
+            }
+        }
+        if ran.began {
+            let sessions = container.record_use(Duration::from_millis(ran.result.duration_ms));
+            let price = self.session_price;
+            self.live.change(|response| {
+                response.bill.sandbox_invocations += 1;
+                for _ in 0..sessions {
+                    response.bill.sandbox_cost += price;
+                }
+                ((), Vec::new())
+            });
+        }
+        Ok(ran)
+    }
+
+    /// The right to run a program, or why there is none. While a person is waited for, the response
+    /// says so.
+    async fn obtain_pass(
+        &mut self,
+        program: &SandboxProgram,
+    ) -> Result<Result<CallPermit, String>, ResponseFailure> {
+        let container = self.container.as_ref().map_or("", |container| &container.id);
+        let call = gate::sandbox_tool_call(program, container);
+        loop {
+            let approval = match gate::ask_gate(&self.engine, &self.caller, &call).await {
+                GateVerdict::Go(pass) => return Ok(Ok(pass)),
+                GateVerdict::No(why) => return Ok(Err(why)),
+                GateVerdict::Wait(approval) => approval,
+            };
+            self.set_status(ResponseStatus::RequiresAction, Some(gate::approval_action(&approval)));
+            self.save_progress(None).await?;
+            let waited = tokio::select! {
+                waited = gate::wait_for_person(&self.engine, &self.caller, &approval) => waited,
+                () = self.live.stopped.cancelled() => return Err(interrupted_failure()),
+            };
+            self.set_status(ResponseStatus::InProgress, None);
+            if let Err(why) = waited {
+                return Ok(Err(why));
+            }
+        }
+    }
+
+    /// Puts the result of a call in its place.
+    fn show_result(&self, index: usize, call: SandboxCall) {
+        self.live.change(|response| {
+            let item = ResponseItem::Sandbox(call);
+            if let Some(place) = response.output.get_mut(index) {
+                place.clone_from(&item);
+            }
+            ((), vec![ResponseEventKind::ItemDone { index, item }])
+        });
+    }
+}
+
+/// Notes a file that an execution wrote; the last one to write a path is the one that counts.
+fn record_file(files: &mut Vec<StoredResponseFile>, trace_id: &TraceId, file: &OutputFile) {
+    let place = files.binary_search_by(|known| known.path.as_str().cmp(&file.name));
+    let kept = |id: String| StoredResponseFile {
+        id,
+        trace_id: trace_id.clone(),
+        path: file.name.clone(),
+        size: file.size,
+        written_at: now(),
+    };
+    match place {
+        Ok(at) => files[at] = kept(std::mem::take(&mut files[at].id)),
+        Err(at) if files.len() < MAX_FILES => files.insert(at, kept(random_name("file_"))),
+        Err(_) => {}
+    }
+}

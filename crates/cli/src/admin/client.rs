@@ -1,0 +1,322 @@
+//! Finding a running server, and asking it: one request, one connection, one answer.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use cloche_model::Secret;
+use futures::TryStreamExt;
+use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Frame, Incoming},
+    client::conn::http1,
+    header::{self, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio_util::io::ReaderStream;
+use url::Url;
+
+use super::connection::open_connection;
+
+/// The environment variable with the token of a server that is not found by its data directory.
+const TOKEN: &str = "CLOCHE_ADMIN_TOKEN";
+/// The environment variable with an API key, for what a key may do as well.
+const KEY: &str = "CLOCHE_API_KEY";
+/// How much of a file is in memory at once.
+const PIECE: usize = 256 << 10;
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest answer that is read.
+const ANSWER: usize = 64 << 20;
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AdminError {
+    #[error(
+        "{} is not there: start a server with this data directory, name another with --data-dir, \
+         or give --url and {TOKEN}",
+        .0.display()
+    )]
+    NoBootstrap(PathBuf),
+    #[error("cannot read {}", path.display())]
+    Bootstrap { path: PathBuf, source: io::Error },
+    #[error("{} does not say where the server is and what its admin token is", .0.display())]
+    Incomplete(PathBuf),
+    #[error("--url needs the server's admin token in {TOKEN}")]
+    NoToken,
+    #[error("{0:?} is not an address such as http://127.0.0.1:8080")]
+    Url(String),
+    #[error("cannot reach the server at {url}: is it running?")]
+    Unreachable { url: String, source: io::Error },
+    #[error("no answer from the server at {0} within {seconds} s", seconds = PATIENCE.as_secs())]
+    Slow(String),
+    #[error("the exchange with the server at {url} broke off")]
+    Exchange { url: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error("the server at {url} gave an answer that is not cloche's: {status}")]
+    Foreign { url: String, status: StatusCode },
+    #[error("the server does not accept this admin token: {0}")]
+    Unauthorized(String),
+    #[error("{0}")]
+    Refused(String),
+    #[error(
+        "`default` with gate settings means every team that has none of its own, and plans are not \
+         set for those: give the two in two commands"
+    )]
+    Mixed,
+    #[error("there is no sandbox {name:?} in the team {team:?}")]
+    NoSuchSandbox { team: String, name: String },
+    #[error("cannot read the webhook secret in {}", path.display())]
+    Secret { path: PathBuf, source: io::Error },
+    #[error("cannot use {}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("cannot write the answer")]
+    Print(#[from] io::Error),
+}
+
+/// Where what is asked for is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ApiRoot {
+    /// Below `/v1/admin`, with the admin token.
+    Admin,
+    /// Below `/v1`, with an API key or the admin token.
+    Public,
+}
+
+/// A server, and the right to ask it.
+pub(super) struct AdminClient {
+    url: Url,
+    token: Secret,
+    root: ApiRoot,
+}
+
+type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
+
+impl AdminClient {
+    /// The server at `url` with the environment's token, else the one with this data directory.
+    pub(super) fn find(
+        data_dir: &Path,
+        url: Option<&str>,
+        root: ApiRoot,
+    ) -> Result<Self, AdminError> {
+        let variable = |name| std::env::var(name).ok().filter(|token| !token.is_empty());
+        let key = if root == ApiRoot::Public { variable(KEY) } else { None };
+        let found = match url {
+            None => Self::from_data_dir(data_dir, root)?,
+            Some(url) => {
+                let token = key.clone().or_else(|| variable(TOKEN));
+                let token = Secret::new(token.ok_or(AdminError::NoToken)?);
+                Self { url: parse_url(url)?, token, root }
+            }
+        };
+        Ok(match key {
+            Some(key) => Self { token: Secret::new(key), ..found },
+            None => found,
+        })
+    }
+
+    fn from_data_dir(directory: &Path, root: ApiRoot) -> Result<Self, AdminError> {
+        let path = directory.join("bootstrap.json");
+        let text = fs::read(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => AdminError::NoBootstrap(path.clone()),
+            _ => AdminError::Bootstrap { path: path.clone(), source },
+        })?;
+        let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let (Some(url), Some(token)) = (value["url"].as_str(), value["admin_token"].as_str())
+        else {
+            return Err(AdminError::Incomplete(path));
+        };
+        Ok(Self { url: parse_url(url)?, token: Secret::new(token), root })
+    }
+
+    pub(super) fn get(&self, path: &str) -> Result<Value, AdminError> {
+        self.request_json(Method::GET, path, None)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, AdminError> {
+        self.request_json(Method::POST, path, Some(body))
+    }
+
+    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, AdminError> {
+        self.request_json(Method::PATCH, path, Some(body))
+    }
+
+    pub(super) fn delete(&self, path: &str) -> Result<Value, AdminError> {
+        self.request_json(Method::DELETE, path, None)
+    }
+
+    /// Writes what the server sends to a file, however much it is.
+    pub(super) fn download(&self, path: &str, file: File) -> Result<(), AdminError> {
+        let request = self.build_request(Method::GET, path, json_body(None))?;
+        self.block_on(async {
+            let answer = self.send_request(request).await?;
+            if !answer.status().is_success() {
+                return self.read_answer(answer).await.map(drop);
+            }
+            let mut file = tokio::fs::File::from_std(file);
+            let mut body = answer.into_body();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| self.exchange_error(error.into()))?;
+                if let Ok(piece) = frame.into_data() {
+                    file.write_all(&piece).await?;
+                }
+            }
+            Ok(file.sync_all().await?)
+        })
+    }
+
+    /// Sends a file, however large, and gives back the answer.
+    pub(super) fn upload(&self, path: &str, file: File) -> Result<Value, AdminError> {
+        let length = file.metadata()?.len();
+        self.block_on(async {
+            let pieces = ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE);
+            let body = StreamBody::new(pieces.map_ok(Frame::data)).boxed_unsync();
+            let mut request = self.build_request(Method::POST, path, body)?;
+            request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+            request
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+            let answer = self.send_request(request).await?;
+            self.read_answer(answer).await
+        })
+    }
+
+    fn request_json(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, AdminError> {
+        let request = self.build_request(method, path, json_body(body))?;
+        self.block_on(async {
+            let answer = async { self.read_answer(self.send_request(request).await?).await };
+            let answer = tokio::time::timeout(PATIENCE, answer).await;
+            answer.map_err(|_| AdminError::Slow(self.url.to_string()))?
+        })
+    }
+
+    fn block_on<T>(
+        &self,
+        work: impl Future<Output = Result<T, AdminError>>,
+    ) -> Result<T, AdminError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(|error| self.exchange_error(error.into()))?.block_on(work)
+    }
+
+    fn build_request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Outgoing,
+    ) -> Result<Request<Outgoing>, AdminError> {
+        let prefix = self.url.path().trim_end_matches('/');
+        let root = match self.root {
+            ApiRoot::Admin => "/v1/admin",
+            ApiRoot::Public => "/v1",
+        };
+        Request::builder()
+            .method(method)
+            .uri(format!("{prefix}{root}/{path}"))
+            .header(header::HOST, self.url.authority())
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.token.reveal()))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .map_err(|error| self.exchange_error(error.into()))
+    }
+
+    async fn send_request(
+        &self,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Incoming>, AdminError> {
+        let unreachable = |source| AdminError::Unreachable { url: self.url.to_string(), source };
+        let stream = open_connection(&self.url).await.map_err(unreachable)?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) =
+            handshake.map_err(|error| self.exchange_error(error.into()))?;
+        // It ends when the sender is dropped; what breaks it, breaks the answer too.
+        tokio::spawn(connection);
+        let answer = sender.send_request(request).await;
+        answer.map_err(|error| self.exchange_error(error.into()))
+    }
+
+    async fn read_answer(&self, answer: Response<Incoming>) -> Result<Value, AdminError> {
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER).collect().await;
+        self.parse_answer(status, &body.map_err(|error| self.exchange_error(error))?.to_bytes())
+    }
+
+    /// The record, or what the server says about why there is none.
+    fn parse_answer(&self, status: StatusCode, answer: &[u8]) -> Result<Value, AdminError> {
+        if status == StatusCode::NO_CONTENT {
+            return Ok(Value::Null);
+        }
+        let foreign = || AdminError::Foreign { url: self.url.to_string(), status };
+        let value: Value = serde_json::from_slice(answer).map_err(|_| foreign())?;
+        if status.is_success() {
+            return Ok(value);
+        }
+        let message = value["message"].as_str().ok_or_else(foreign)?.to_owned();
+        Err(match status {
+            StatusCode::UNAUTHORIZED => AdminError::Unauthorized(message),
+            _ => AdminError::Refused(message),
+        })
+    }
+
+    fn exchange_error(&self, source: Box<dyn std::error::Error + Send + Sync>) -> AdminError {
+        AdminError::Exchange { url: self.url.to_string(), source }
+    }
+}
+
+/// A body that is in memory.
+fn json_body(body: Option<&Value>) -> Outgoing {
+    let text = body.map(Value::to_string).unwrap_or_default();
+    Full::from(text).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn parse_url(text: &str) -> Result<Url, AdminError> {
+    let url = Url::parse(text).ok();
+    let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    url.ok_or_else(|| AdminError::Url(text.to_owned()))
+}
+
+/// An id or name as one segment of a path, whatever is in it.
+pub(super) fn path_segment(text: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let escaped = text.bytes().map(|byte| match plain(&byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    escaped.collect()
+}
+
+/// A list, perhaps of one team's only.
+pub(super) fn list_path(path: &str, team: Option<&str>) -> String {
+    team.map_or_else(|| path.to_owned(), |team| format!("{path}?team={}", path_segment(team)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_stays_one_whatever_is_typed() {
+        assert_eq!(path_segment("key_a-1"), "key_a-1");
+        assert_eq!(path_segment("../a?b"), "%2E%2E%2Fa%3Fb");
+    }
+
+    #[test]
+    fn an_address_has_a_scheme_and_a_host() {
+        assert!(
+            parse_url("http://127.0.0.1:8080").is_ok() && parse_url("https://host/path").is_ok()
+        );
+        for text in ["127.0.0.1:8080", "ftp://h", "", "http://"] {
+            assert!(matches!(parse_url(text), Err(AdminError::Url(_))), "{text}");
+        }
+    }
+}

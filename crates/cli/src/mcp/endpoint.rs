@@ -1,0 +1,96 @@
+//! The server that everything is passed on to: where it is, which key opens it, and one request.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use cloche_model::Secret;
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, body::Incoming, client::conn::http1, header, http::request::Builder,
+};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use url::Url;
+
+use crate::admin::open_connection;
+
+const KEY: &str = "CLOCHE_API_KEY";
+const BOTH: &str = "application/json, text/event-stream";
+
+/// Why the server cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum McpEndpointError {
+    #[error("--url needs an API key in {KEY}, or --data-dir with the server's bootstrap.json")]
+    NoKey,
+    #[error("cannot read the key in {}", .0.display())]
+    Bootstrap(PathBuf, #[source] io::Error),
+    #[error("{} has no api_key", .0.display())]
+    Incomplete(PathBuf),
+    #[error("{0:?} is not an address such as http://127.0.0.1:8080")]
+    Url(String),
+}
+
+/// A server and the right to ask it.
+pub(super) struct McpEndpoint {
+    url: Url,
+    key: Secret,
+}
+
+impl McpEndpoint {
+    /// The server at `url`, with the environment's key, else the one in this directory.
+    pub(super) fn find(url: &str, directory: Option<&Path>) -> Result<Self, McpEndpointError> {
+        let parsed = Url::parse(url).ok();
+        let parsed =
+            parsed.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let url = parsed.ok_or_else(|| McpEndpointError::Url(url.to_owned()))?;
+        let set = env::var(KEY).ok().filter(|key| !key.is_empty());
+        let key = match (set, directory) {
+            (Some(key), _) => key,
+            (None, Some(directory)) => read_key(&directory.join("bootstrap.json"))?,
+            (None, None) => return Err(McpEndpointError::NoKey),
+        };
+        Ok(Self { url, key: Secret::new(key) })
+    }
+
+    pub(super) fn address(&self) -> &str {
+        self.url.as_str()
+    }
+
+    /// A request to the server's door, with everything but what it is about.
+    pub(super) fn build_request(&self, method: Method) -> Builder {
+        let path = self.url.path().trim_end_matches('/');
+        // Both the server's own address and that of its door are understood.
+        let path = path.strip_suffix("/mcp").unwrap_or(path);
+        Request::builder()
+            .method(method)
+            .uri(format!("{path}/mcp"))
+            .header(header::HOST, self.url.authority())
+            .header(header::AUTHORIZATION, format!("Bearer {}", self.key.reveal()))
+            .header(header::ACCEPT, BOTH)
+            .header(header::CONTENT_TYPE, "application/json")
+    }
+
+    /// Sends it, and waits until the answer begins.
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> io::Result<Response<Incoming>> {
+        let stream = open_connection(&self.url).await?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = handshake.map_err(io::Error::other)?;
+        // It ends with the answer; what breaks it, breaks the answer too.
+        tokio::spawn(connection);
+        sender.send_request(request).await.map_err(io::Error::other)
+    }
+}
+
+fn read_key(path: &Path) -> Result<String, McpEndpointError> {
+    let text =
+        fs::read(path).map_err(|error| McpEndpointError::Bootstrap(path.to_owned(), error))?;
+    let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let key = value["api_key"].as_str().map(ToOwned::to_owned);
+    key.ok_or_else(|| McpEndpointError::Incomplete(path.to_owned()))
+}

@@ -1,0 +1,211 @@
+//! Where a webhook may go. Every address of a name is looked at, and the connection is made to one
+//! of those that were looked at, so a name that changes its answer gains nothing.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use cloche_model::{Invalid, request::check_webhook_url};
+use ipnet::IpNet;
+use url::{Host, Url};
+
+/// How long a name may take to resolve.
+const RESOLVE: Duration = Duration::from_secs(3);
+
+/// Knows which addresses are allowed.
+pub(super) struct AddressGuard {
+    allow: Vec<IpNet>,
+}
+
+/// Why a URL leads nowhere.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BlockedUrl {
+    #[error("the name could not be resolved: {0}")]
+    Unresolved(String),
+    #[error("{0} is not an address that webhooks may be sent to")]
+    Address(IpAddr),
+}
+
+/// Reads a URL that webhooks may be sent to, as far as its form says.
+pub(super) fn parse_webhook_url(field: &str, url: &str) -> Result<Url, Invalid> {
+    check_webhook_url(field, url)?;
+    let parsed = Url::parse(url).map_err(|_| Invalid::new(format!("{field} is not a URL")))?;
+    if parsed.scheme() != "https" {
+        return Err(Invalid::new(format!("{field} must use HTTPS")));
+    }
+    if parsed.host().is_none() {
+        return Err(Invalid::new(format!("{field} must include a hostname")));
+    }
+    if !parsed.username().is_empty() || parsed.password().is_some() {
+        return Err(Invalid::new(format!("{field} must not contain a user name or password")));
+    }
+    Ok(parsed)
+}
+
+impl AddressGuard {
+    pub(super) fn new(allow: Vec<IpNet>) -> Self {
+        Self { allow }
+    }
+
+    /// The addresses of a URL's host, all of them allowed.
+    pub(super) async fn resolve_allowed(&self, url: &Url) -> Result<Vec<SocketAddr>, BlockedUrl> {
+        let port = url.port_or_known_default().unwrap_or(443);
+        let addresses: Vec<SocketAddr> = match url.host() {
+            Some(Host::Ipv4(ip)) => vec![(ip, port).into()],
+            Some(Host::Ipv6(ip)) => vec![(ip, port).into()],
+            Some(Host::Domain(name)) => resolve_host(name, port).await?,
+            None => Vec::new(),
+        };
+        if addresses.is_empty() {
+            return Err(BlockedUrl::Unresolved("it has no address".to_owned()));
+        }
+        match addresses.iter().find(|address| !self.allows(address.ip())) {
+            Some(address) => Err(BlockedUrl::Address(address.ip())),
+            None => Ok(addresses),
+        }
+    }
+
+    fn allows(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.allow.iter().any(|net| net.contains(&ip)) || is_public(ip)
+    }
+}
+
+async fn resolve_host(name: &str, port: u16) -> Result<Vec<SocketAddr>, BlockedUrl> {
+    let lookup = tokio::time::timeout(RESOLVE, tokio::net::lookup_host((name, port)));
+    match lookup.await {
+        Ok(Ok(addresses)) => Ok(addresses.collect()),
+        Ok(Err(error)) => Err(BlockedUrl::Unresolved(error.to_string())),
+        Err(_) => Err(BlockedUrl::Unresolved("it took too long".to_owned())),
+    }
+}
+
+fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    let special = ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_documentation()
+        || ip.is_multicast()
+        || a == 0 // this network
+        || a >= 240 // reserved, broadcast
+        || (a == 100 && (64..128).contains(&b)) // carrier-grade NAT
+        || (a == 192 && b == 0 && c == 0) // protocol assignments
+        || (a == 192 && b == 88 && c == 99) // 6to4 relays
+        || (a == 198 && (18..20).contains(&b)); // benchmarks
+    !special
+}
+
+/// Only global unicast, without the blocks that lead back to IPv4 or nowhere.
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let segments = ip.segments();
+    let [a, b, ..] = segments;
+    let v4 = |high: u16, low: u16| {
+        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+        Ipv4Addr::new(a, b, c, d)
+    };
+    match (a, b) {
+        // NAT64: the last 32 bits are the address that is reached.
+        (0x64, 0xff9b) => is_public_v4(v4(segments[6], segments[7])),
+        (0x2002, high) => is_public_v4(v4(high, segments[2])),
+        (0x2001, b) if b < 0x200 || b == 0xdb8 => false,
+        (0x3fff, _) => false,
+        _ => a & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard() -> AddressGuard {
+        AddressGuard::new(vec!["10.9.0.0/16".parse().unwrap()])
+    }
+
+    #[test]
+    fn addresses_that_are_not_public_are_refused() {
+        for ip in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "198.18.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "192.0.2.1",
+            "240.0.0.1",
+            "::",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001::1",
+            "2001:db8::1",
+            "100::1",
+        ] {
+            assert!(!guard().allows(ip.parse().unwrap()), "{ip}");
+        }
+    }
+
+    #[test]
+    fn public_addresses_and_named_networks_are_allowed() {
+        for ip in ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "10.9.1.2", "::ffff:10.9.1.2"] {
+            assert!(guard().allows(ip.parse().unwrap()), "{ip}");
+        }
+    }
+
+    #[tokio::test]
+    async fn odd_spellings_of_an_address_are_the_address() {
+        for url in [
+            "https://127.1/",
+            "https://0x7f000001/",
+            "https://2130706433/",
+            "https://0177.0.0.1/",
+            "https://[::1]/",
+            "https://[::ffff:127.0.0.1]/",
+            "https://localhost/",
+            "https://169.254.169.254/latest/meta-data",
+            "https://127.0.0.1:8443/x",
+        ] {
+            let url = parse_webhook_url("webhook_url", url).unwrap();
+            assert!(
+                matches!(guard().resolve_allowed(&url).await, Err(BlockedUrl::Address(_))),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_url_that_is_not_plain_https_is_refused() {
+        for url in [
+            "http://a.example",
+            "ftp://a.example",
+            "https://",
+            "https://user@a.example",
+            "https://u:p@a.example",
+            "https:// a",
+            "file:///etc/passwd",
+            "",
+        ] {
+            assert!(parse_webhook_url("webhook_url", url).is_err(), "{url}");
+        }
+    }
+}

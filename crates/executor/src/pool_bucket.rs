@@ -1,0 +1,189 @@
+//! One shelf of the pool: the parked cells of one configuration, and how many there should be.
+//!
+//! Plain bookkeeping, no waiting: the level doubles when a run found the shelf empty and falls
+//! back slowly when runs are few.
+
+use std::{sync::Arc, time::Instant};
+
+use cloche_model::Language;
+
+use crate::{
+    cell::Cell,
+    executor::RunError,
+    metrics::BucketReading,
+    pool::{PoolSettings, retry_time},
+    spawner::protocol::CellId,
+    warm::Template,
+};
+
+/// The parked cells of one configuration.
+pub(crate) struct PoolBucket {
+    cells: Vec<Cell>,
+    target: usize,
+    templates: Vec<Arc<Template>>,
+    /// The memory of one parked cell, as its cgroup counts it.
+    cell_memory: u64,
+    last_take: Instant,
+    last_change: Instant,
+    failures: u32,
+    not_before: Option<Instant>,
+    template_not_before: Option<Instant>,
+    dead_count: u64,
+}
+
+/// How long a level is kept before it falls.
+const PATIENCE_SECONDS: u64 = 30;
+/// It falls by one part in so many.
+const FALL: usize = 4;
+/// Beyond the floor, a shelf takes at most one part in so many of the memory for parked cells.
+const SHARE: u64 = 4;
+
+impl PoolBucket {
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            cells: Vec::new(),
+            target: 0,
+            templates: Vec::new(),
+            cell_memory: 4 << 20,
+            last_take: now,
+            last_change: now,
+            failures: 0,
+            not_before: None,
+            template_not_before: None,
+            dead_count: 0,
+        }
+    }
+
+    /// The warmest cell that is alive; raises the level where there is none.
+    pub(crate) fn take(&mut self, settings: &PoolSettings) -> Option<Cell> {
+        self.last_take = Instant::now();
+        while let Some(cell) = self.cells.pop() {
+            if !cell.is_gone() {
+                self.target = self.target.max(settings.floor);
+                return Some(cell);
+            }
+            self.dead_count += 1;
+        }
+        let more = (self.target * 2).max(1);
+        self.target = more.clamp(settings.floor, self.max_cells(settings));
+        self.last_change = self.last_take;
+        None
+    }
+
+    /// How many cells there may be.
+    fn max_cells(&self, settings: &PoolSettings) -> usize {
+        let share = settings.memory.bytes() / SHARE / self.cell_memory.max(1);
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        settings.ceiling.min(share).max(settings.floor)
+    }
+
+    /// The least used living template.
+    pub(crate) fn living_template(&self) -> Option<Arc<Template>> {
+        self.templates.iter().rev().find(|template| !template.is_gone()).cloned()
+    }
+
+    pub(crate) fn has_template(&self) -> bool {
+        !self.templates.is_empty()
+    }
+
+    /// The memory of its templates, as their cgroups count it.
+    pub(crate) fn template_memory(&self) -> u64 {
+        self.templates.iter().map(|template| template.memory()).sum()
+    }
+
+    pub(crate) fn raise_target(&mut self, level: usize) {
+        self.target = self.target.max(level);
+    }
+
+    /// Cells that were found dead since this was last asked.
+    pub(crate) fn take_dead_count(&mut self) -> u64 {
+        std::mem::take(&mut self.dead_count)
+    }
+
+    pub(crate) fn parked_count(&self) -> usize {
+        self.cells.len()
+    }
+
+    pub(crate) fn parked_memory(&self) -> u64 {
+        self.cell_memory.saturating_mul(self.cells.len() as u64)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.cells.len() >= self.target
+    }
+
+    pub(crate) fn wants_more(&self) -> bool {
+        let may = self.not_before.is_none_or(|at| at <= Instant::now());
+        may && !self.is_full()
+    }
+
+    pub(crate) fn needs_template(&self, settings: &PoolSettings) -> bool {
+        let may = self.template_not_before.is_none_or(|at| at <= Instant::now());
+        let fresh = |template: &Arc<Template>| {
+            !template.is_gone() && !template.is_worn(settings.template_forks, settings.template_age)
+        };
+        may && self.last_take.elapsed() < settings.idle && !self.templates.iter().any(fresh)
+    }
+
+    pub(crate) fn put_cell(&mut self, parked: Result<Cell, RunError>, settings: &PoolSettings) {
+        match parked {
+            Ok(cell) => {
+                self.failures = 0;
+                self.cell_memory = cell.meter.read().unwrap_or_default().peak.max(1 << 20);
+                self.target = self.target.min(self.max_cells(settings));
+                self.cells.push(cell);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a cell could not be parked");
+                self.failures += 1;
+                self.not_before = Some(retry_time(self.failures));
+            }
+        }
+    }
+
+    /// Takes a new template; older ones stay only while cells of theirs may be alive.
+    pub(crate) fn put_template(&mut self, started: Result<Template, RunError>) {
+        match started {
+            Ok(template) => self.templates.push(Arc::new(template)),
+            Err(_) => self.template_not_before = Some(retry_time(8)),
+        }
+    }
+
+    /// Removes the dead, and says whom to end: cells that are too many, templates that are worn or
+    /// not used any more and have no cells left.
+    pub(crate) fn prune_surplus(&mut self, settings: &PoolSettings) -> Vec<CellId> {
+        let before = self.cells.len();
+        self.cells.retain(|cell| !cell.is_gone());
+        self.dead_count += (before - self.cells.len()) as u64;
+        self.templates.retain(|template| !template.is_gone());
+        let idle = self.last_take.elapsed();
+        if idle > settings.idle {
+            self.target = 0;
+        } else if self.last_change.elapsed().as_secs() >= PATIENCE_SECONDS
+            && self.target > settings.floor
+            && idle.as_secs() >= PATIENCE_SECONDS
+        {
+            self.target -= self.target.div_ceil(FALL).min(self.target - settings.floor);
+            self.last_change = Instant::now();
+        }
+        let surplus = self.cells.split_off(self.target.min(self.cells.len()));
+        let newest = self.templates.len().saturating_sub(usize::from(idle <= settings.idle));
+        let old = self.templates[..newest].iter().filter(|template| template.is_childless());
+        surplus.iter().map(|cell| cell.id).chain(old.map(|template| template.id())).collect()
+    }
+
+    pub(crate) fn is_unused(&self, settings: &PoolSettings) -> bool {
+        let idle = self.last_take.elapsed() > settings.idle * 2;
+        idle && self.cells.is_empty() && self.templates.is_empty()
+    }
+
+    pub(crate) fn to_reading(&self, language: Language) -> BucketReading {
+        BucketReading {
+            language,
+            parked: self.cells.len(),
+            target: self.target,
+            templates: self.templates.len(),
+        }
+    }
+}

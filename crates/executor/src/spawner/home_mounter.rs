@@ -1,0 +1,370 @@
+//! The homes of threads: layers shown to a cell as its home, with room for what it will write.
+//!
+//! The layers lie unpacked on the host and belong to the server's user. A cell sees them through a
+//! view in which they are its guest's, as the lower directories of an overlay; what it writes goes
+//! to a tmpfs of its own, which is the diff. The cell has run nothing when its home is mounted.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use cloche_jail::sys::{self, Errno};
+use cloche_layers::OWNER_EXEC;
+use rustix::{
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags},
+    mount::{
+        FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
+        UnmountFlags,
+    },
+};
+
+use super::{
+    hard_links,
+    host_ids::HostIds,
+    host_setup,
+    protocol::{HomeRequest, is_plain_name},
+};
+use crate::image::HOME;
+
+/// Where the unpacked layers are on the spawner's ground.
+pub(super) const LAYERS: &str = "/layers";
+/// Where things are put for a moment on kernels that want the parts of an overlay mounted.
+pub(super) const TEMPORARY_MOUNTS: [&str; 2] = ["/bench/view", "/bench/scratch"];
+/// Bytes and files beyond the room, for what the run itself is given and for removing things.
+const SLACK: (u64, u64) = (256 << 10, 64);
+/// The most bytes of one mount option.
+const OPTION_LEN: usize = 255;
+/// What makes an overlay more like one file system: directories that earlier layers hold can be renamed;
+/// a file with several names stays one when it is changed; and a change of mode or name, or the loss
+/// of one of several names, does not copy the content. Numbers of files are those of their layers.
+const OVERLAY_OPTIONS: [(&str, &str); 4] =
+    [("redirect_dir", "on"), ("index", "on"), ("metacopy", "on"), ("xino", "off")];
+const NEW_MOUNT: u64 = 0x0002_0000;
+
+/// What became of a home.
+pub(super) enum HomeMountOutcome {
+    /// It is mounted; the first directory will hold what is written, the second is the home if that
+    /// is another.
+    Mounted(OwnedFd, Option<OwnedFd>),
+    /// A directory has the name of a file that the run needs.
+    Blocked(String),
+}
+
+/// Mounts homes.
+pub(super) struct HomeMounter {
+    /// The host ids of guests, where they have some of their own.
+    ids: Option<HostIds>,
+    /// The layers as each guest sees them, by slot.
+    views: BTreeMap<u32, OwnedFd>,
+    /// Whether the kernel takes the parts of an overlay only where they are mounted.
+    wants_mounted: bool,
+    /// Our own mounts, to go back to.
+    own_namespace: Option<File>,
+}
+
+impl HomeMounter {
+    pub(super) fn new(ids: Option<HostIds>) -> Self {
+        let ground = File::open("/proc/self/ns/mnt").ok();
+        Self { ids, views: BTreeMap::new(), wants_mounted: false, own_namespace: ground }
+    }
+
+    /// Mounts a home in the cell of this slot; gives the directory that will hold the diff.
+    pub(super) fn mount(
+        &mut self,
+        slot: u32,
+        cell: BorrowedFd<'_>,
+        request: &HomeRequest,
+    ) -> io::Result<HomeMountOutcome> {
+        request.layers.iter().try_for_each(|name| check_layer_name(name))?;
+        request.layers.iter().try_for_each(|name| apply_overlay_marks(name, self.ids.is_some()))?;
+        let scratch = self.make_scratch(slot, request)?;
+        let upper = open_dir(scratch.as_fd(), "upper")?;
+        let home = if request.layers.is_empty() {
+            clone_mount(upper.as_fd())?
+        } else {
+            copy_root_metadata(&upper, &request.layers)?;
+            self.mount_overlay(slot, &scratch, &request.layers)?
+        };
+        let top = open_dir(&home, ".")?;
+        let found = rustix::fs::fstat(&top)?;
+        for name in &request.placed {
+            if !clear_input_path(&top, name)? {
+                return Ok(HomeMountOutcome::Blocked(name.clone()));
+            }
+            self.create_input_file(slot, &top, name)?;
+        }
+        rustix::fs::futimens(&top, &timestamps_of(&found))?;
+        self.attach_home(cell, &home, request.elsewhere)?;
+        Ok(HomeMountOutcome::Mounted(upper, (!request.layers.is_empty()).then_some(top)))
+    }
+
+    /// Makes an empty file of the guest's where there is none. The guest will write it, but it need
+    /// not be allowed to make files in its home, and the home does not count as changed.
+    fn create_input_file(&self, slot: u32, top: &OwnedFd, name: &str) -> io::Result<()> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(top, name, flags, Mode::from_raw_mode(0o644)) {
+            Err(rustix::io::Errno::EXIST) => return Ok(()),
+            file => file?,
+        };
+        if let Some(ids) = self.ids {
+            let guest = ids.guest_id(slot);
+            let (uid, gid) = (Uid::from_raw(guest), Gid::from_raw(guest));
+            rustix::fs::fchown(&file, Some(uid), Some(gid))?;
+        }
+        Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?)
+    }
+
+    /// The layers, shown as the guest's in this slot.
+    fn open_layers_view(&self, slot: u32) -> io::Result<OwnedFd> {
+        let layers = open_dir(CWD, LAYERS)?;
+        let view = clone_mount(layers.as_fd())?;
+        if let Some(ids) = self.ids {
+            // The server unpacks layers as the user that owns their directory.
+            let owner = rustix::fs::fstat(&layers)?;
+            let from = (owner.st_uid, owner.st_gid);
+            let mapping = host_setup::IdMapping { from, to: ids.guest_id(slot), count: 1 };
+            let namespace = host_setup::create_idmap_namespace(mapping)?;
+            sys::idmap_mount(view.as_raw_fd(), namespace.as_raw_fd()).map_err(io_error)?;
+        }
+        Ok(view)
+    }
+
+    /// A tmpfs with room for the diff.
+    fn make_scratch(&self, slot: u32, request: &HomeRequest) -> io::Result<OwnedFd> {
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let (bytes, inodes) = (request.bytes + SLACK.0, request.inodes + SLACK.1);
+        for (key, value) in
+            [("size", bytes.to_string()), ("nr_inodes", inodes.to_string()), ("mode", "711".into())]
+        {
+            rustix::mount::fsconfig_set_string(&context, key, value)?;
+        }
+        let scratch = create_mount(&context)?;
+        for name in ["upper", "work"] {
+            rustix::fs::mkdirat(&scratch, name, Mode::from_raw_mode(0o755))?;
+        }
+        if let Some(ids) = self.ids {
+            let guest = ids.guest_id(slot);
+            let (uid, gid) = (Uid::from_raw(guest), Gid::from_raw(guest));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(&scratch, "upper", Some(uid), Some(gid), flags)?;
+        }
+        Ok(scratch)
+    }
+
+    /// The layers below, the scratch on top.
+    fn mount_overlay(
+        &mut self,
+        slot: u32,
+        scratch: &OwnedFd,
+        names: &[String],
+    ) -> io::Result<OwnedFd> {
+        if !self.wants_mounted {
+            if !self.views.contains_key(&slot) {
+                self.views.insert(slot, self.open_layers_view(slot)?);
+            }
+            let scratch_at = format!("/proc/self/fd/{}", scratch.as_raw_fd());
+            match create_overlay(self.views[&slot].as_fd(), &scratch_at, names, self.ids.is_some())
+            {
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.0) => {}
+                mounted => return mounted,
+            }
+            self.wants_mounted = true;
+            self.views.clear();
+        }
+        let view = self.open_layers_view(slot)?;
+        let _bench = TemporaryMounts::mount_parts([&view, scratch])?;
+        create_overlay(
+            open_dir(CWD, TEMPORARY_MOUNTS[0])?.as_fd(),
+            TEMPORARY_MOUNTS[1],
+            names,
+            self.ids.is_some(),
+        )
+    }
+
+    /// Puts a mount over a cell's home, and leaves the rest of its disk to its other places.
+    fn attach_home(
+        &self,
+        cell: BorrowedFd<'_>,
+        home: &OwnedFd,
+        elsewhere: (u64, u64),
+    ) -> io::Result<()> {
+        let ground = self.own_namespace.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        sys::setns(cell.as_raw_fd(), NEW_MOUNT).map_err(io_error)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
+        let moved = moved.and_then(|()| resize_scratch(elsewhere));
+        if sys::setns(ground.as_raw_fd(), NEW_MOUNT).is_err() {
+            // In the wrong place there is nothing that could be done right: another takes over.
+            sys::exit(1);
+        }
+        Ok(moved?)
+    }
+}
+
+/// Changes the size of the tmpfs that a cell came with, from within its mounts.
+fn resize_scratch((bytes, inodes): (u64, u64)) -> rustix::io::Result<()> {
+    let context = rustix::mount::fspick(CWD, "/tmp", FsPickFlags::FSPICK_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "size", bytes.to_string())?;
+    rustix::mount::fsconfig_set_string(&context, "nr_inodes", inodes.to_string())?;
+    rustix::mount::fsconfig_reconfigure(&context)
+}
+
+/// Mounted for a moment, for kernels that want it so.
+struct TemporaryMounts;
+
+impl TemporaryMounts {
+    fn mount_parts(mounts: [&OwnedFd; 2]) -> io::Result<Self> {
+        let bench = Self;
+        for (mount, place) in mounts.into_iter().zip(TEMPORARY_MOUNTS) {
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            rustix::mount::move_mount(mount, "", CWD, place, flags)?;
+        }
+        Ok(bench)
+    }
+}
+
+impl Drop for TemporaryMounts {
+    fn drop(&mut self) {
+        for place in TEMPORARY_MOUNTS {
+            let _ = rustix::mount::unmount(place, UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn create_overlay(
+    view: BorrowedFd<'_>,
+    scratch: &str,
+    names: &[String],
+    privileged: bool,
+) -> io::Result<OwnedFd> {
+    let newest_first: Vec<&str> = names.iter().rev().map(String::as_str).collect();
+    let lower = newest_first.join(":");
+    if lower.len() > OPTION_LEN {
+        return Err(io::Error::other(format!("a home of {} layers is too deep", names.len())));
+    }
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&context, key, value);
+    // Their names are short where we stand beside them.
+    rustix::process::fchdir(view)?;
+    let result = set("lowerdir", &lower)
+        .and_then(|()| set("upperdir", &format!("{scratch}/upper")))
+        .and_then(|()| set("workdir", &format!("{scratch}/work")))
+        .and_then(|()| match privileged {
+            true => OVERLAY_OPTIONS.iter().try_for_each(|(key, value)| set(key, value)),
+            false => rustix::mount::fsconfig_set_flag(&context, "userxattr"),
+        })
+        .map_err(io::Error::from)
+        .and_then(|()| create_mount(&context));
+    rustix::process::chdir("/")?;
+    result
+}
+
+/// Takes away what a file of the run could not be written over: links, files with other names and
+/// files without leave to write. Not directories: whatever is in them is somebody's.
+fn clear_input_path(home: &OwnedFd, name: &str) -> io::Result<bool> {
+    if !is_plain_name(name) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a file"));
+    }
+    let there = match rustix::fs::statat(home, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => there,
+        Err(rustix::io::Errno::NOENT) => return Ok(true),
+        Err(errno) => return Err(errno.into()),
+    };
+    match rustix::fs::FileType::from_raw_mode(there.st_mode) {
+        rustix::fs::FileType::Directory => Ok(false),
+        rustix::fs::FileType::RegularFile if there.st_mode & 0o200 != 0 && there.st_nlink == 1 => {
+            Ok(true)
+        }
+        _ => Ok(rustix::fs::unlinkat(home, name, AtFlags::empty()).map(|()| true)?),
+    }
+}
+
+/// Gives the top directory the mode, the attributes and the time it has in the newest layer. Its
+/// owner can always enter it, or no program could be reached there.
+fn copy_root_metadata(upper: &OwnedFd, layers: &[String]) -> io::Result<()> {
+    let Some(newest) = layers.last() else { return Ok(()) };
+    let like = open_dir(CWD, &format!("{LAYERS}/{newest}"))?;
+    let stat = rustix::fs::fstat(&like)?;
+    rustix::fs::fchmod(upper, Mode::from_raw_mode(stat.st_mode & 0o7777 | OWNER_EXEC))?;
+    for (name, value) in hard_links::read_user_xattrs(&like)? {
+        rustix::fs::fsetxattr(upper, &name[..], &value, XattrFlags::empty())?;
+    }
+    Ok(rustix::fs::futimens(upper, &timestamps_of(&stat))?)
+}
+
+fn timestamps_of(like: &Stat) -> Timestamps {
+    let time = |seconds, nanos| Timespec { tv_sec: seconds, tv_nsec: nanos };
+    Timestamps {
+        last_access: time(like.st_atime, like.st_atime_nsec as _),
+        last_modification: time(like.st_mtime, like.st_mtime_nsec as _),
+    }
+}
+
+/// The file system that was described, not yet anywhere.
+fn create_mount(context: &OwnedFd) -> io::Result<OwnedFd> {
+    rustix::mount::fsconfig_create(context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    Ok(rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A detached copy of the mount that a directory is in, from that directory on.
+fn clone_mount(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(rustix::mount::open_tree(directory, "", flags)?)
+}
+
+fn open_dir(at: impl AsFd, path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
+}
+
+/// A layer's short name: nothing that could be a path or an option.
+pub(crate) fn check_layer_name(name: &str) -> io::Result<()> {
+    let plain = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
+    if name.is_empty() || name.len() > 12 || !name.chars().all(plain) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a layer"));
+    }
+    Ok(())
+}
+
+/// Marks directories of a new layer as the overlay knows them, which takes privileges that whoever
+/// unpacked it does not have. Once: the list is gone afterwards.
+fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
+    let list = Path::new(LAYERS).join(format!("{name}.marks"));
+    let marks = match fs::read(&list) {
+        Ok(marks) => marks,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let layer = open_dir(CWD, &format!("{LAYERS}/{name}"))?;
+    let prefix = if privileged { "trusted" } else { "user" };
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed marks");
+    let mut rest = marks.as_slice();
+    while let Some((kind, after)) = rest.split_first() {
+        let mut parts = after.splitn(3, |byte| *byte == 0);
+        let (path, value) = (parts.next(), parts.next());
+        let (Some(path), Some(value), Some(after)) = (path, value, parts.next()) else {
+            return Err(malformed());
+        };
+        let (what, value) = match kind {
+            b'o' => ("opaque", &b"y"[..]),
+            b'r' => ("redirect", value),
+            _ => return Err(malformed()),
+        };
+        let at = cloche_layers::directory_beneath(&layer, path)?;
+        let attribute = format!("{prefix}.overlay.{what}");
+        rustix::fs::fsetxattr(&at, attribute, value, XattrFlags::empty())?;
+        rest = after;
+    }
+    fs::remove_file(list)
+}
+
+fn io_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}

@@ -1,0 +1,37 @@
+//! What goes over the wire: names, types and their description. Everything that comes in is
+//! untrusted; everything that goes out is made here from the engine's words.
+
+mod admin;
+mod approvals;
+mod errors;
+mod execute;
+mod execution;
+mod files;
+mod home_changes;
+pub(crate) mod number;
+mod responses;
+mod threads;
+
+pub(crate) use admin::{
+    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
+    SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
+    UpdateTeam,
+};
+pub(crate) use approvals::{
+    ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,
+    DenyBody, ReasonBody,
+};
+pub(crate) use errors::{ErrorBody, ErrorResponses};
+pub(crate) use execute::{
+    Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, push_event,
+};
+pub(crate) use execution::{ExecutionPage, ExecutionRecord, Health};
+pub(crate) use files::{
+    DownloadUrl, FileList, ListFiles, OutputFiles, SignedUrl, SourceName, UploadUrl, Uploaded,
+};
+pub(crate) use number::whole;
+pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, encode_sse};
+pub(crate) use threads::{
+    DiffRecord, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody, ThreadPageRecord,
+    ThreadRecord,
+};

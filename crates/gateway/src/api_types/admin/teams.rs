@@ -1,0 +1,209 @@
+//! Teams on the wire.
+
+use std::time::Duration;
+
+use cloche_engine::{GateChange, StorageUsage, TeamChange, TeamDraft, TeamStorage, format_rfc3339};
+use cloche_model::{ByteSize, Team, TeamId, TeamPlan};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    super::number::{whole, whole_or_null},
+    gates::{GateRecord, PolicyName},
+    present,
+};
+
+/// The plans.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PlanName {
+    Free,
+    Pro,
+    Enterprise,
+}
+
+impl From<PlanName> for TeamPlan {
+    fn from(name: PlanName) -> Self {
+        match name {
+            PlanName::Free => Self::Free,
+            PlanName::Pro => Self::Pro,
+            PlanName::Enterprise => Self::Enterprise,
+        }
+    }
+}
+
+/// A team to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CreateTeam {
+    /// Unique.
+    #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
+    name: String,
+    plan: PlanName,
+    /// Instead of the plan's.
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(minimum = 0, maximum = 1_000_000)]
+    max_concurrency: Option<u32>,
+    /// Instead of the plan's.
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 31_536_000)]
+    max_timeout_seconds: Option<u32>,
+    /// The most that the team may store, instead of the plan's.
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    storage_bytes: Option<u64>,
+}
+
+impl From<CreateTeam> for TeamDraft {
+    fn from(body: CreateTeam) -> Self {
+        Self {
+            max_concurrency: body.max_concurrency,
+            max_timeout: body.max_timeout_seconds.map(duration_from_seconds),
+            storage: body.storage_bytes.map(ByteSize),
+            ..Self::new(body.name, body.plan.into())
+        }
+    }
+}
+
+fn duration_from_seconds(seconds: u32) -> Duration {
+    Duration::from_secs(u64::from(seconds))
+}
+
+/// What to change of a team; null clears a limit.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UpdateTeam {
+    #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
+    name: Option<String>,
+    plan: Option<PlanName>,
+    #[serde(default, deserialize_with = "whole_or_null")]
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 1_000_000)]
+    max_concurrency: Option<Option<u32>>,
+    #[serde(default, deserialize_with = "whole_or_null")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 31_536_000)]
+    max_timeout_seconds: Option<Option<u32>>,
+    /// The most that the team may store.
+    #[serde(default, deserialize_with = "whole_or_null")]
+    #[schema(value_type = Option<u64>, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
+    storage_bytes: Option<Option<u64>>,
+    /// Whether the team's agents may run code; null leaves it to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<bool>)]
+    agent_sandbox: Option<Option<bool>>,
+    /// What happens when they ask to; null leaves it to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    execute_code: Option<Option<PolicyName>>,
+    /// Whether the person at the client that asks may answer; null leaves it to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<bool>)]
+    elicitation: Option<Option<bool>>,
+}
+
+impl From<UpdateTeam> for TeamChange {
+    fn from(body: UpdateTeam) -> Self {
+        Self {
+            name: body.name,
+            plan: body.plan.map(Into::into),
+            max_concurrency: body.max_concurrency,
+            max_timeout: body.max_timeout_seconds.map(|limit| limit.map(duration_from_seconds)),
+            storage: body.storage_bytes.map(|limit| limit.map(ByteSize)),
+            gates: GateChange {
+                agent_sandbox: body.agent_sandbox,
+                execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
+                elicitation: body.elicitation,
+            },
+        }
+    }
+}
+
+/// A team.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TeamRecord {
+    id: String,
+    name: String,
+    plan: String,
+    max_concurrency: Option<u32>,
+    max_timeout_seconds: Option<u64>,
+    /// A storage budget of its own.
+    storage_bytes: Option<u64>,
+    /// The budget that holds: its own, or the plan's; null is no limit. Only of one team.
+    storage_budget_bytes: Option<u64>,
+    /// What its data takes. Only of one team.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage_used_bytes: Option<u64>,
+    /// The part of that in layers: homes, their history, output files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage_layer_bytes: Option<u64>,
+    /// The part of that in rows: execution records, points, responses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage_row_bytes: Option<u64>,
+    /// Its own gates.
+    #[serde(flatten)]
+    gates: GateRecord,
+    created_at: String,
+}
+
+impl From<Team> for TeamRecord {
+    fn from(team: Team) -> Self {
+        Self {
+            id: team.id.into(),
+            name: team.name,
+            plan: team.plan.name().to_owned(),
+            max_concurrency: team.max_concurrency,
+            max_timeout_seconds: team.max_timeout.map(|limit| limit.as_secs()),
+            storage_bytes: team.storage.map(ByteSize::bytes),
+            storage_budget_bytes: None,
+            storage_used_bytes: None,
+            storage_layer_bytes: None,
+            storage_row_bytes: None,
+            gates: team.gates.into(),
+            created_at: format_rfc3339(team.created_at),
+        }
+    }
+}
+
+impl TeamRecord {
+    /// With what it stores.
+    pub(crate) fn with_storage(self, storage: TeamStorage) -> Self {
+        Self {
+            storage_budget_bytes: storage.budget.map(ByteSize::bytes),
+            storage_used_bytes: Some(storage.used.total()),
+            storage_layer_bytes: Some(storage.used.layer_bytes),
+            storage_row_bytes: Some(storage.used.row_bytes),
+            ..self
+        }
+    }
+}
+
+/// What one team stores.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StorageRecord {
+    team_id: String,
+    layer_bytes: u64,
+    row_bytes: u64,
+    used_bytes: u64,
+}
+
+impl From<(TeamId, StorageUsage)> for StorageRecord {
+    fn from((team, usage): (TeamId, StorageUsage)) -> Self {
+        Self {
+            team_id: team.into(),
+            layer_bytes: usage.layer_bytes,
+            row_bytes: usage.row_bytes,
+            used_bytes: usage.total(),
+        }
+    }
+}
+
+/// What every team stores.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StorageList {
+    pub(crate) teams: Vec<StorageRecord>,
+}
+
+/// Every team.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TeamList {
+    pub(crate) teams: Vec<TeamRecord>,
+}

@@ -1,0 +1,326 @@
+//! The execute endpoint's body, its results, and the events of a stream.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use cloche_engine::{ExecutionEvent, ExecutionEventKind, JsonPieces, serialize_text};
+use cloche_model::{ExecuteRequest, Execution, ExecutionStatus, Invalid, RequestFile, TraceId};
+use serde::{Deserialize, Serialize};
+use utoipa::{
+    ToSchema,
+    openapi::schema::{ArrayBuilder, ObjectBuilder, Schema, SchemaType, Type},
+};
+
+use super::{
+    files::{InputFileBody, OutputFileRecord, input_files_schema},
+    number::whole,
+};
+
+/// Code to run, and how. Fields that are not named here are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ExecuteBody {
+    /// The program, 1 byte to 1 MB.
+    #[schema(min_length = 1, max_length = 1_048_576, example = "print('hello')")]
+    code: String,
+    /// `python` if absent.
+    #[schema(value_type = Option<LanguageName>)]
+    language: Option<String>,
+    /// Seconds it may take; 60 if absent. The plan has a maximum.
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 31_536_000, default = 60)]
+    timeout: Option<i64>,
+    /// Keeps `/home/baponi` between executions of the same thread.
+    #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+    thread_id: Option<String>,
+    /// What to find the execution by. The program never sees it.
+    #[schema(schema_with = metadata_schema)]
+    metadata: Option<BTreeMap<String, String>>,
+    /// Where the result goes in webhook mode, instead of the key's own URL. HTTPS only.
+    #[schema(schema_with = webhook_url_schema)]
+    webhook_url: Option<String>,
+    /// Environment variables for this execution.
+    #[schema(schema_with = env_schema)]
+    env_vars: Option<BTreeMap<String, String>>,
+    /// Narrows storage mounts: up to 10 of `/data/{slug}/{path}`. This build mounts no storage yet.
+    #[schema(schema_with = sub_paths_schema)]
+    sub_paths: Option<Vec<String>>,
+    /// What the program reads from its standard input; at most 1 MB.
+    #[schema(max_length = 1_048_576)]
+    stdin: Option<String>,
+    /// Files put into the home before the program starts: at most 32, and 8 MB in all.
+    #[schema(schema_with = input_files_schema)]
+    files: Option<Vec<InputFileBody>>,
+}
+
+/// The languages.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum LanguageName {
+    Python,
+    Node,
+    Bash,
+}
+
+/// Where an execution stands.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum StatusName {
+    Running,
+    Success,
+    Failed,
+    Timeout,
+    Cancelled,
+    Oom,
+    Blocked,
+}
+
+fn map_schema(value: ObjectBuilder, name: &str, names: (usize, usize), most: usize) -> Schema {
+    let names = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some(name))
+        .min_length(Some(names.0))
+        .max_length(Some(names.1));
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::Object, Type::Null]))
+        .property_names(Some(Schema::from(names)))
+        .additional_properties(Some(Schema::from(value)))
+        .max_properties(Some(most))
+        .into()
+}
+
+fn metadata_schema() -> Schema {
+    let value = ObjectBuilder::new().schema_type(Type::String).max_length(Some(256));
+    map_schema(value, "^[A-Za-z0-9][A-Za-z0-9_.-]*$", (1, 40), 10)
+}
+
+/// Environment variables. The names that are reserved are not listed, here or anywhere.
+pub(in crate::api_types) fn env_schema() -> Schema {
+    let value = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .max_length(Some(4096))
+        .pattern(Some("^[^\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f]*$"));
+    map_schema(value, "^[A-Z][A-Z0-9_]*$", (1, 128), 50)
+}
+
+/// An HTTPS URL with a host name.
+pub(in crate::api_types) fn webhook_url_schema() -> Schema {
+    const PORT: &str =
+        "[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]";
+    let pattern =
+        format!("^https://([a-z][a-z0-9]*\\.)+[a-z]{{2,}}(:({PORT}))?(/[A-Za-z0-9._~/?=&-]*)?$");
+    ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .max_length(Some(2048))
+        .pattern(Some(pattern))
+        .examples(["https://hooks.example.com/cloche"])
+        .into()
+}
+
+/// No slug is mounted, so every entry would be refused.
+fn sub_paths_schema() -> Schema {
+    let entry = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .max_length(Some(512))
+        .pattern(Some("^/data/[a-z0-9_-]+/.+$"));
+    let mut array = ArrayBuilder::new().items(entry).max_items(Some(0)).build();
+    array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
+    Schema::Array(array)
+}
+
+impl TryFrom<ExecuteBody> for ExecuteRequest {
+    type Error = Invalid;
+
+    fn try_from(body: ExecuteBody) -> Result<Self, Invalid> {
+        let files = body.files.map(|files| files.into_iter().map(RequestFile::try_from).collect());
+        Ok(Self {
+            code: body.code,
+            language: body.language,
+            timeout: body.timeout,
+            timeout_ms: None,
+            thread_id: body.thread_id,
+            metadata: body.metadata,
+            webhook_url: body.webhook_url,
+            env_vars: body.env_vars,
+            sub_paths: body.sub_paths,
+            stdin: body.stdin,
+            files: files.transpose()?,
+        })
+    }
+}
+
+/// What the code did.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ExecuteResult {
+    /// Whether the exit code is 0.
+    success: bool,
+    /// Standard output; what is not UTF-8 is shown as U+FFFD.
+    #[serde(serialize_with = "serialize_text")]
+    #[schema(value_type = String)]
+    stdout: Bytes,
+    /// Standard error, likewise.
+    #[serde(serialize_with = "serialize_text")]
+    #[schema(value_type = String)]
+    stderr: Bytes,
+    /// The exit code; 128 + N for a program ended by signal N, -1 where there is none.
+    exit_code: i32,
+    /// What went wrong where it was not the code.
+    error: Option<String>,
+    /// How long the program ran.
+    duration_ms: u64,
+    /// Whether output was left out because there was too much.
+    output_truncated: bool,
+    /// Bytes of standard output that were left out.
+    stdout_dropped_bytes: u64,
+    /// Bytes of standard error that were left out.
+    stderr_dropped_bytes: u64,
+    /// Whether the output had bytes that are not UTF-8.
+    invalid_utf8: bool,
+    /// The files that it wrote to its home.
+    output_files: Vec<OutputFileRecord>,
+    /// How many more it wrote than are listed.
+    output_files_omitted: u64,
+}
+
+impl ExecuteResult {
+    pub(crate) fn from_execution(execution: &Execution) -> Self {
+        let end = execution.end.clone().unwrap_or_default();
+        let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+        Self {
+            success: execution.status == ExecutionStatus::Success,
+            invalid_utf8: !(is_text(&end.stdout) && is_text(&end.stderr)),
+            stdout: end.stdout,
+            stderr: end.stderr,
+            exit_code: end.exit_code,
+            error: end.error,
+            duration_ms: end.usage.wall_ms,
+            output_truncated: end.stdout_dropped > 0 || end.stderr_dropped > 0,
+            stdout_dropped_bytes: end.stdout_dropped,
+            stderr_dropped_bytes: end.stderr_dropped,
+            output_files: end.written.files.into_iter().map(OutputFileRecord::from).collect(),
+            output_files_omitted: end.written.files_omitted,
+        }
+    }
+
+    /// The long texts in it, which are shared and not copied.
+    fn long_texts(&self) -> [Bytes; 2] {
+        [self.stdout.clone(), self.stderr.clone()]
+    }
+
+    /// As JSON.
+    pub(crate) fn to_json_pieces(&self) -> JsonPieces {
+        JsonPieces::from_value(self, &self.long_texts())
+    }
+}
+
+/// A result that came too late, with the same sentence twice: where results and where errors have it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct TimedOut {
+    #[serde(flatten)]
+    result: ExecuteResult,
+    /// What happened.
+    #[schema(example = "execution timed out after 30s")]
+    message: String,
+}
+
+impl TimedOut {
+    pub(crate) fn new(result: ExecuteResult) -> Self {
+        let message = result.error.clone().unwrap_or_default();
+        Self { result, message }
+    }
+
+    /// As JSON.
+    pub(crate) fn to_json_pieces(&self) -> JsonPieces {
+        JsonPieces::from_value(self, &self.result.long_texts())
+    }
+}
+
+/// An execution that goes on without the caller, or is being stopped.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Accepted {
+    /// Its id.
+    #[schema(example = "trc_a1b2c3d4")]
+    trace_id: String,
+    /// `running` or `cancelling`, or what it is if it was over already.
+    status: String,
+}
+
+impl Accepted {
+    pub(crate) fn running(trace_id: &TraceId) -> Self {
+        Self { trace_id: trace_id.to_string(), status: ExecutionStatus::Running.name().to_owned() }
+    }
+
+    pub(crate) fn cancelling(trace_id: &TraceId, over: Option<ExecutionStatus>) -> Self {
+        let status = over.map_or("cancelling", ExecutionStatus::name).to_owned();
+        Self { trace_id: trace_id.to_string(), status }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum NdjsonEvent<'a> {
+    Status {
+        trace_id: &'a str,
+        status: &'static str,
+        seq: u64,
+    },
+    Output {
+        stream: &'static str,
+        #[serde(serialize_with = "serialize_text")]
+        data: Bytes,
+        seq: u64,
+    },
+    Keepalive {
+        seq: u64,
+    },
+    Result {
+        trace_id: &'a str,
+        status: &'static str,
+        result: ExecuteResult,
+        output_truncated: bool,
+        seq: u64,
+    },
+}
+
+/// Adds an event as a line of JSON. The same event always gives the same bytes.
+pub(crate) fn push_event(pieces: &mut JsonPieces, trace_id: &TraceId, event: &ExecutionEvent) {
+    let (trace_id, seq) = (trace_id.as_str(), event.seq);
+    match &event.kind {
+        ExecutionEventKind::Started => {
+            pieces.push_line(
+                &NdjsonEvent::Status { trace_id, status: ExecutionStatus::Running.name(), seq },
+                &[],
+            );
+        }
+        ExecutionEventKind::Output(stream, data) => {
+            let stream = match stream {
+                cloche_model::StreamName::Stdout => "stdout",
+                cloche_model::StreamName::Stderr => "stderr",
+            };
+            let data = data.clone();
+            pieces.push_line(&NdjsonEvent::Output { stream, data: data.clone(), seq }, &[data]);
+        }
+        ExecutionEventKind::Keepalive => pieces.push_line(&NdjsonEvent::Keepalive { seq }, &[]),
+        ExecutionEventKind::Over(execution) => {
+            let result = ExecuteResult::from_execution(execution);
+            let texts = result.long_texts();
+            pieces.push_line(&last_line(trace_id, execution, result, seq), &texts);
+        }
+    }
+}
+
+fn last_line<'a>(
+    trace_id: &'a str,
+    execution: &Execution,
+    result: ExecuteResult,
+    seq: u64,
+) -> NdjsonEvent<'a> {
+    // The first line is number 2, unless earlier ones were pushed out.
+    let evicted = execution
+        .end
+        .as_ref()
+        .is_some_and(|end| end.event_order.first_seq > 2 && !end.event_order.marks.is_empty());
+    let output_truncated = evicted || result.output_truncated;
+    NdjsonEvent::Result { trace_id, status: execution.status.name(), result, output_truncated, seq }
+}

@@ -1,0 +1,181 @@
+//! The record of an execution as its owner reads it.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use cloche_engine::{JsonPieces, format_rfc3339, now, serialize_text_or_null};
+use cloche_model::{Decision, Execution, ExecutionStatus};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    DecisionRecord,
+    execute::{LanguageName, StatusName},
+    files::OutputFileRecord,
+};
+
+/// An execution.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ExecutionRecord {
+    /// Its id.
+    trace_id: String,
+    /// Where it stands.
+    #[schema(value_type = StatusName)]
+    status: &'static str,
+    /// The exit code, once it is over.
+    exit_code: Option<i32>,
+    /// Standard output, once it is over; not in lists.
+    #[serde(serialize_with = "serialize_text_or_null")]
+    #[schema(value_type = Option<String>)]
+    stdout: Option<Bytes>,
+    /// Standard error, likewise.
+    #[serde(serialize_with = "serialize_text_or_null")]
+    #[schema(value_type = Option<String>)]
+    stderr: Option<Bytes>,
+    /// What went wrong where it was not the code, or why it was refused.
+    error: Option<String>,
+    /// How long it ran, or has run so far.
+    duration_ms: u64,
+    /// `inline`, `streaming` or `webhook`.
+    delivery_mode: String,
+    /// When it was accepted.
+    #[schema(format = DateTime)]
+    created_at: String,
+    /// When it was over.
+    #[schema(format = DateTime)]
+    completed_at: Option<String>,
+    /// Where the result goes.
+    webhook_url: Option<String>,
+    /// `pending`, `delivered` or `failed`.
+    webhook_delivery_status: Option<String>,
+    /// What the caller gave to find it by.
+    metadata: BTreeMap<String, String>,
+    /// What it used, once it is over.
+    usage: Option<UsageRecord>,
+    /// The language, where the request got as far.
+    #[schema(value_type = Option<LanguageName>)]
+    language: Option<&'static str>,
+    /// The thread.
+    thread_id: Option<String>,
+    /// The key that asked.
+    key_id: String,
+    /// The sandbox it ran in.
+    sandbox_id: String,
+    /// SHA-256 of the code.
+    code_digest: String,
+    /// The size of the code.
+    code_bytes: u64,
+    /// The code, where the sandbox keeps it; not in lists.
+    #[serde(serialize_with = "serialize_text_or_null")]
+    #[schema(value_type = Option<String>)]
+    code: Option<Bytes>,
+    /// Whether output was left out because there was too much.
+    output_truncated: bool,
+    /// Bytes of standard output that were left out.
+    stdout_dropped_bytes: u64,
+    /// Bytes of standard error that were left out.
+    stderr_dropped_bytes: u64,
+    /// The decision that let an agent run it; not in lists, and null where no agent asked.
+    decision: Option<DecisionRecord>,
+    /// The files that it wrote to its home, once it is over; not in lists.
+    output_files: Option<Vec<OutputFileRecord>>,
+}
+
+/// What an execution used.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UsageRecord {
+    wall_ms: u64,
+    cpu_ms: u64,
+    peak_memory_bytes: u64,
+    /// One credit is a minute at one core and 1 GiB.
+    credits: f64,
+}
+
+/// Some executions.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ExecutionPage {
+    /// Newest first.
+    pub(crate) executions: Vec<ExecutionRecord>,
+    /// Give this as `cursor` for the next page; null on the last.
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// How the server is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ok` or `ready`.
+    pub(crate) status: String,
+}
+
+impl ExecutionRecord {
+    /// With code, output and the decision that let it run.
+    pub(crate) fn with_output(execution: &Execution, decision: Option<Decision>) -> Self {
+        let output = execution.end.as_ref();
+        let code = execution.start.code.as_deref();
+        Self {
+            stdout: output.map(|end| end.stdout.clone()),
+            stderr: output.map(|end| end.stderr.clone()),
+            code: code.map(Bytes::copy_from_slice),
+            decision: decision.map(Into::into),
+            output_files: output
+                .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
+            ..Self::without_output(execution)
+        }
+    }
+
+    /// As JSON.
+    pub(crate) fn to_json_pieces(&self) -> JsonPieces {
+        let texts = [&self.stdout, &self.stderr, &self.code];
+        let texts: Vec<_> = texts.into_iter().flatten().cloned().collect();
+        JsonPieces::from_value(self, &texts)
+    }
+
+    /// Without.
+    pub(crate) fn without_output(execution: &Execution) -> Self {
+        let (start, end) = (&execution.start, execution.end.as_ref());
+        let elapsed = || {
+            u64::try_from(now().duration_since(start.created_at).as_millis()).unwrap_or(u64::MAX)
+        };
+        let running = execution.status == ExecutionStatus::Running;
+        Self {
+            trace_id: start.trace_id.to_string(),
+            status: execution.status.name(),
+            exit_code: end.map(|end| end.exit_code),
+            stdout: None,
+            stderr: None,
+            error: end.and_then(|end| end.error.clone()),
+            duration_ms: if running { elapsed() } else { end.map_or(0, |end| end.usage.wall_ms) },
+            delivery_mode: start.delivery.name().to_owned(),
+            created_at: format_rfc3339(start.created_at),
+            completed_at: end.map(|end| format_rfc3339(end.completed_at)),
+            webhook_url: start.webhook_url.clone(),
+            webhook_delivery_status: execution
+                .webhook_status
+                .map(|status| status.name().to_owned()),
+            metadata: start.metadata.clone(),
+            usage: end.map(|end| UsageRecord {
+                wall_ms: end.usage.wall_ms,
+                cpu_ms: end.usage.cpu_ms,
+                peak_memory_bytes: end.usage.peak_memory_bytes,
+                credits: micro_to_credits(end.usage.micro_credits),
+            }),
+            language: start.language.map(cloche_model::Language::name),
+            thread_id: start.thread.as_ref().map(ToString::to_string),
+            key_id: start.key.to_string(),
+            sandbox_id: start.sandbox.to_string(),
+            code_digest: start.code_digest.clone(),
+            code_bytes: start.code_bytes,
+            code: None,
+            output_truncated: end.is_some_and(|end| end.stdout_dropped + end.stderr_dropped > 0),
+            stdout_dropped_bytes: end.map_or(0, |end| end.stdout_dropped),
+            stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
+            decision: None,
+            output_files: None,
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of millionths, shown to people")]
+fn micro_to_credits(micro: u64) -> f64 {
+    micro as f64 / 1e6
+}

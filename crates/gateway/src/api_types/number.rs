@@ -1,0 +1,52 @@
+//! Whole numbers as JSON means them: `60` and `60.0` are the same integer, `60.5` is none.
+
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::Number;
+
+/// A whole number, or nothing.
+pub(crate) fn whole<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: TryFrom<i64>,
+    D: Deserializer<'de>,
+{
+    let number = Option::<Number>::deserialize(deserializer)?;
+    number
+        .map(|number| to_integer(&number).ok_or_else(|| not_whole_error::<D>(&number)))
+        .transpose()
+}
+
+/// The same where there must be one.
+pub(super) fn whole_number<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: TryFrom<i64>,
+    D: Deserializer<'de>,
+{
+    let number = Number::deserialize(deserializer)?;
+    to_integer(&number).ok_or_else(|| not_whole_error::<D>(&number))
+}
+
+/// The same where null and absence differ; absent ones need `default`.
+#[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
+pub(super) fn whole_or_null<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    T: TryFrom<i64>,
+    D: Deserializer<'de>,
+{
+    whole(deserializer).map(Some)
+}
+
+fn not_whole_error<'de, D: Deserializer<'de>>(number: &Number) -> D::Error {
+    D::Error::custom(format!("{number} is not a whole number in its range"))
+}
+
+/// The number as an integer of this kind, if it is one.
+pub(super) fn to_integer<T: TryFrom<i64>>(number: &Number) -> Option<T> {
+    let whole = number.as_i64().or_else(|| {
+        let float = number.as_f64().filter(|float| float.fract() == 0.0)?;
+        // Beyond this, floats do not tell neighbouring integers apart.
+        let exact = float.abs() <= 9_007_199_254_740_992.0;
+        #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small enough")]
+        exact.then_some(float as i64)
+    })?;
+    T::try_from(whole).ok()
+}

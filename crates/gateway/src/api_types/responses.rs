@@ -1,0 +1,372 @@
+//! The Agent API on the wire: what is asked for, responses, the events of a stream, files.
+
+mod create;
+
+use std::collections::BTreeMap;
+
+use cloche_agent::{
+    PendingAction, Response, ResponseBill, ResponseEvent, ResponseEventKind, ResponseFailure,
+    ResponseFile, ResponseItem, RunResult, SandboxCall,
+};
+use cloche_model::{Moment, ResponseStatus};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+pub(crate) use create::CreateResponse;
+
+/// A response, as far as it has come.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ResponseRecord {
+    /// Its id.
+    id: String,
+    /// Always `response`.
+    object: &'static str,
+    /// When it was accepted, in seconds since 1970.
+    created_at: i64,
+    /// Where it stands.
+    #[schema(value_type = ResponseStatusName)]
+    status: &'static str,
+    /// The model that answered.
+    model: String,
+    /// Messages, calls of the sandbox and functions to run, in order.
+    output: Vec<OutputItem>,
+    /// Whether it was asked for in the background.
+    background: bool,
+    /// Whether it can be retrieved later.
+    store: bool,
+    /// The response it continues.
+    previous_response_id: Option<String>,
+    /// Why it failed.
+    error: Option<ErrorInfo>,
+    /// What a person has to do before it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    required_action: Option<RequiredAction>,
+    /// What it used and what that costs.
+    usage: UsageInfo,
+}
+
+/// Where a response stands.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its description is used")]
+pub(crate) enum ResponseStatusName {
+    Queued,
+    InProgress,
+    RequiresAction,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// One thing that came of a response.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum OutputItem {
+    /// Something the model said.
+    Message { id: String, role: &'static str, status: &'static str, content: Vec<ContentPart> },
+    /// One call of the sandbox.
+    SandboxResults {
+        call_id: String,
+        container_id: String,
+        language: String,
+        code: String,
+        status: &'static str,
+        results: Vec<SandboxResult>,
+    },
+    /// A function that the caller has to run.
+    FunctionCall {
+        id: String,
+        call_id: String,
+        name: String,
+        arguments: String,
+        status: &'static str,
+    },
+}
+
+/// A part of a message.
+#[derive(Debug, Serialize, ToSchema)]
+struct ContentPart {
+    r#type: &'static str,
+    text: String,
+    annotations: Vec<Value>,
+}
+
+/// One execution in a container.
+#[derive(Debug, Serialize, ToSchema)]
+struct SandboxResult {
+    stdout: String,
+    stderr: String,
+    exit_code: i32,
+    duration_ms: u64,
+    status: &'static str,
+}
+
+/// Why a response failed.
+#[derive(Debug, Serialize, ToSchema)]
+struct ErrorInfo {
+    code: String,
+    message: String,
+    r#type: &'static str,
+}
+
+/// What a person has to do.
+#[derive(Debug, Serialize, ToSchema)]
+struct RequiredAction {
+    /// Always `approval`.
+    r#type: &'static str,
+    approval_id: String,
+    message: String,
+}
+
+/// What a response used.
+#[derive(Debug, Serialize, ToSchema)]
+struct UsageInfo {
+    input_tokens: u64,
+    output_tokens: u64,
+    total_tokens: u64,
+    input_tokens_details: InputTokens,
+    /// By tool; absent ones were not used.
+    tool_calls_details: BTreeMap<&'static str, ToolUse>,
+    cost: Cost,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct InputTokens {
+    cache_read_input_tokens: u64,
+    cache_creation_input_tokens: u64,
+}
+
+/// How often a tool was used.
+#[derive(Debug, Serialize, ToSchema)]
+struct ToolUse {
+    invocation: u64,
+    cost_usd: f64,
+}
+
+/// What it costs.
+#[derive(Debug, Serialize, ToSchema)]
+struct Cost {
+    /// Always `USD`.
+    currency: &'static str,
+    input_cost: f64,
+    output_cost: f64,
+    tool_calls_cost: f64,
+    total_cost: f64,
+}
+
+/// A response that is told to stop.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Cancelling {
+    response_id: String,
+    /// `cancelling`, or what it is if it was over already.
+    status: &'static str,
+}
+
+/// The files of a response.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ResponseFiles {
+    /// Always `list`.
+    object: &'static str,
+    data: Vec<ResponseFileRecord>,
+}
+
+/// A file that the code of a response wrote.
+#[derive(Debug, Serialize, ToSchema)]
+struct ResponseFileRecord {
+    id: String,
+    /// Always `file`.
+    object: &'static str,
+    /// Its path below the container's home.
+    filename: String,
+    bytes: u64,
+    created_at: i64,
+}
+
+fn unix_seconds(moment: Moment) -> i64 {
+    moment.0.div_euclid(1_000_000)
+}
+
+impl From<&Response> for ResponseRecord {
+    fn from(response: &Response) -> Self {
+        let item = |item: &ResponseItem| OutputItem::from_item(item, response.status);
+        Self {
+            id: response.id.to_string(),
+            object: "response",
+            created_at: unix_seconds(response.created_at),
+            status: response.status.name(),
+            model: response.model.clone(),
+            output: response.output.iter().map(item).collect(),
+            background: response.background,
+            store: response.store,
+            previous_response_id: response.previous.as_ref().map(ToString::to_string),
+            error: response.error.as_ref().map(ErrorInfo::from),
+            required_action: response.action.as_ref().map(RequiredAction::from),
+            usage: (&response.bill).into(),
+        }
+    }
+}
+
+impl OutputItem {
+    /// An item; one that was never finished stands where its response stands.
+    fn from_item(item: &ResponseItem, response: ResponseStatus) -> Self {
+        match item {
+            ResponseItem::Message { id, text, done } => Self::Message {
+                id: id.clone(),
+                role: "assistant",
+                status: if *done { "completed" } else { response.name() },
+                content: vec![ContentPart {
+                    r#type: "output_text",
+                    text: text.clone(),
+                    annotations: Vec::new(),
+                }],
+            },
+            ResponseItem::Sandbox(SandboxCall {
+                call_id,
+                container_id,
+                language,
+                code,
+                status,
+                results,
+            }) => Self::SandboxResults {
+                call_id: call_id.clone(),
+                container_id: container_id.clone(),
+                language: language.clone(),
+                code: code.clone(),
+                status: status.name(),
+                results: results.iter().map(SandboxResult::from).collect(),
+            },
+            ResponseItem::Function { id, call_id, name, arguments } => Self::FunctionCall {
+                id: id.clone(),
+                call_id: call_id.clone(),
+                name: name.clone(),
+                arguments: arguments.clone(),
+                status: "completed",
+            },
+        }
+    }
+}
+
+impl From<&RunResult> for SandboxResult {
+    fn from(run: &RunResult) -> Self {
+        Self {
+            stdout: run.stdout.clone(),
+            stderr: run.stderr.clone(),
+            exit_code: run.exit_code,
+            duration_ms: run.duration_ms,
+            status: run.status.name(),
+        }
+    }
+}
+
+impl From<&ResponseFailure> for ErrorInfo {
+    fn from(failure: &ResponseFailure) -> Self {
+        let kind = match failure.code.as_str() {
+            "rate_limited" | "model_rate_limited" => "rate_limit_error",
+            code if code.starts_with("model_") => "model_error",
+            "max_steps" | "max_output_tokens" | "response_too_large" => "limit_error",
+            _ => "server_error",
+        };
+        Self { code: failure.code.clone(), message: failure.message.clone(), r#type: kind }
+    }
+}
+
+impl From<&PendingAction> for RequiredAction {
+    fn from(action: &PendingAction) -> Self {
+        let PendingAction { approval_id, message } = action.clone();
+        Self { r#type: "approval", approval_id, message }
+    }
+}
+
+impl From<&ResponseBill> for UsageInfo {
+    fn from(bill: &ResponseBill) -> Self {
+        let tokens = &bill.tokens;
+        let sandbox = ToolUse { invocation: bill.sandbox_invocations, cost_usd: bill.sandbox_cost };
+        let used = bill.sandbox_invocations > 0;
+        Self {
+            input_tokens: tokens.input,
+            output_tokens: tokens.output,
+            total_tokens: tokens.input.saturating_add(tokens.output),
+            input_tokens_details: InputTokens {
+                cache_read_input_tokens: tokens.cache_read,
+                cache_creation_input_tokens: tokens.cache_creation,
+            },
+            tool_calls_details: used.then_some(("sandbox", sandbox)).into_iter().collect(),
+            cost: Cost {
+                currency: "USD",
+                input_cost: bill.input_cost,
+                output_cost: bill.output_cost,
+                tool_calls_cost: bill.sandbox_cost,
+                total_cost: bill.total(),
+            },
+        }
+    }
+}
+
+impl Cancelling {
+    pub(crate) fn new(id: String, over: Option<ResponseStatus>) -> Self {
+        Self { response_id: id, status: over.map_or("cancelling", ResponseStatus::name) }
+    }
+}
+
+impl ResponseFiles {
+    pub(crate) fn from_files(files: Vec<ResponseFile>) -> Self {
+        let record = |file: ResponseFile| ResponseFileRecord {
+            id: file.id,
+            object: "file",
+            filename: file.filename,
+            bytes: file.size,
+            created_at: unix_seconds(file.created_at),
+        };
+        Self { object: "list", data: files.into_iter().map(record).collect() }
+    }
+}
+
+/// Events as server-sent events.
+pub(crate) fn encode_sse(events: &[ResponseEvent]) -> String {
+    let mut text = String::new();
+    for event in events {
+        let (name, mut data) = describe_event(&event.kind);
+        data["type"] = name.into();
+        data["sequence_number"] = event.seq.into();
+        text.push_str(&format!("event: {name}\ndata: {data}\n\n"));
+    }
+    text
+}
+
+fn describe_event(kind: &ResponseEventKind) -> (&'static str, Value) {
+    let whole = |response: &Response| json!({"response": ResponseRecord::from(response)});
+    let item = |index: &usize, item: &ResponseItem| {
+        let item = OutputItem::from_item(item, ResponseStatus::InProgress);
+        json!({"output_index": index, "item": item})
+    };
+    match kind {
+        ResponseEventKind::Created(response) => ("response.created", whole(response)),
+        ResponseEventKind::InProgress(response) => ("response.in_progress", whole(response)),
+        ResponseEventKind::Completed(response) => ("response.completed", whole(response)),
+        ResponseEventKind::Failed(response) => {
+            let mut data = whole(response);
+            let stopped = ResponseFailure {
+                code: response.status.name().to_owned(),
+                message: "the response was cancelled".to_owned(),
+            };
+            let error = ErrorInfo::from(response.error.as_ref().unwrap_or(&stopped));
+            data["error"] = json!(error);
+            ("response.failed", data)
+        }
+        ResponseEventKind::ItemAdded { index, item: added } => {
+            ("response.output_item.added", item(index, added))
+        }
+        ResponseEventKind::ItemDone { index, item: done } => {
+            ("response.output_item.done", item(index, done))
+        }
+        ResponseEventKind::TextDelta { index, item_id, delta } => (
+            "response.output_text.delta",
+            json!({"item_id": item_id, "output_index": index, "content_index": 0, "delta": delta}),
+        ),
+        ResponseEventKind::TextDone { index, item_id, text } => (
+            "response.output_text.done",
+            json!({"item_id": item_id, "output_index": index, "content_index": 0, "text": text}),
+        ),
+    }
+}

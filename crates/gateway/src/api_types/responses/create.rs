@@ -1,0 +1,324 @@
+//! The body of a request for a response. `input` and `tools` are lists of many kinds of things, so
+//! they are taken apart by hand, with errors that name the place.
+
+use cloche_agent::{InputItem, NewResponse, ToolRequest};
+use cloche_model::Invalid;
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::{
+    ToSchema,
+    openapi::{
+        RefOr,
+        schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type},
+    },
+};
+
+use crate::api_types::number::whole;
+
+/// What to ask a model, and what it may use. Fields that are not named here are ignored, except for
+/// those that would change the answer: they are refused.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct CreateResponse {
+    /// Text, or a list of messages, function calls and their outputs.
+    #[schema(schema_with = input_schema)]
+    input: Value,
+    /// What goes before everything else.
+    instructions: Option<String>,
+    /// `provider/model`. Needed unless `models` is there.
+    #[schema(schema_with = model_schema, required)]
+    model: Option<String>,
+    /// Models to try one after the other, at most 5; wins over `model`.
+    #[schema(schema_with = models_schema)]
+    models: Option<Vec<String>>,
+    /// What the model may use: `{"type": "sandbox"}` and functions of the caller's own.
+    #[schema(schema_with = tools_schema)]
+    tools: Option<Vec<Value>>,
+    /// `auto`, `none` or `required`.
+    #[schema(schema_with = choice_schema)]
+    tool_choice: Option<Value>,
+    /// The most rounds of tool calls; 20 if absent.
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 100)]
+    max_steps: Option<i64>,
+    /// The most tokens that models may write for it.
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    max_output_tokens: Option<i64>,
+    /// Answer at once; the result is polled for.
+    background: Option<bool>,
+    /// Whether it can be retrieved later; it can if absent.
+    store: Option<bool>,
+    /// Go on from this response, in its container.
+    #[schema(pattern = "^resp_[A-Za-z0-9_-]{1,20}$")]
+    previous_response_id: Option<String>,
+    /// Answer with server-sent events.
+    stream: Option<bool>,
+    /// How adventurous.
+    #[schema(minimum = 0, maximum = 2)]
+    temperature: Option<f64>,
+    /// How wide the choice of words.
+    #[schema(minimum = 0, maximum = 1)]
+    top_p: Option<f64>,
+    /// The language to answer in, ISO 639-1.
+    #[schema(pattern = "^[a-z]{2}$")]
+    language_preference: Option<String>,
+    #[schema(ignore)]
+    preset: Option<Value>,
+    #[schema(ignore)]
+    profile: Option<Value>,
+    #[schema(ignore)]
+    skills: Option<Value>,
+    #[schema(ignore)]
+    response_format: Option<Value>,
+}
+
+impl CreateResponse {
+    /// Whether events are asked for.
+    pub(crate) fn wants_stream(&self) -> bool {
+        self.stream.unwrap_or(false)
+    }
+
+    /// Whether the answer does not wait for the end.
+    pub(crate) fn is_background(&self) -> bool {
+        self.background.unwrap_or(false)
+    }
+}
+
+impl TryFrom<CreateResponse> for NewResponse {
+    type Error = Invalid;
+
+    fn try_from(body: CreateResponse) -> Result<Self, Invalid> {
+        let refused = [
+            ("preset", body.preset.is_some()),
+            ("profile", body.profile.is_some()),
+            ("skills", body.skills.is_some()),
+            ("response_format", body.response_format.is_some()),
+        ];
+        if let Some((name, _)) = refused.iter().find(|(_, there)| *there) {
+            return Err(Invalid::new(format!("{name} is not supported here; leave it out")));
+        }
+        let tools = body.tools.unwrap_or_default();
+        Ok(Self {
+            input: parse_input(body.input)?,
+            instructions: body.instructions,
+            model: body.model,
+            models: body.models,
+            tools: tools.into_iter().enumerate().map(parse_tool).collect::<Result<_, _>>()?,
+            tool_choice: body.tool_choice.map(parse_tool_choice).transpose()?,
+            max_steps: body.max_steps,
+            max_output_tokens: body.max_output_tokens,
+            background: body.background.unwrap_or(false),
+            store: body.store,
+            previous_response_id: body.previous_response_id,
+            temperature: body.temperature,
+            top_p: body.top_p,
+            language_preference: body.language_preference,
+        })
+    }
+}
+
+fn parse_input(input: Value) -> Result<Vec<InputItem>, Invalid> {
+    match input {
+        Value::String(text) => Ok(vec![InputItem::Message { role: "user".to_owned(), text }]),
+        Value::Array(items) => items.into_iter().enumerate().map(parse_input_item).collect(),
+        _ => Err(Invalid::new("input must be a string or a list of items")),
+    }
+}
+
+fn parse_input_item((at, item): (usize, Value)) -> Result<InputItem, Invalid> {
+    let place = format!("input[{at}]");
+    let Value::Object(mut fields) = item else {
+        return Err(Invalid::new(format!("{place} must be an object")));
+    };
+    let mut text = |name: &str| match fields.remove(name) {
+        Some(Value::String(text)) => Ok(text),
+        _ => Err(Invalid::new(format!("{place}.{name} must be a string"))),
+    };
+    let kind = text("type").unwrap_or_else(|_| "message".to_owned());
+    match kind.as_str() {
+        "message" => {
+            let role = text("role")?;
+            let content = fields.remove("content").unwrap_or_default();
+            Ok(InputItem::Message {
+                role,
+                text: flatten_text(content, &format!("{place}.content"))?,
+            })
+        }
+        "function_call" => Ok(InputItem::FunctionCall {
+            call_id: text("call_id")?,
+            name: text("name")?,
+            arguments: text("arguments")?,
+        }),
+        "function_call_output" => {
+            let call_id = text("call_id")?;
+            let output = fields.remove("output").unwrap_or_default();
+            let output = flatten_text(output, &format!("{place}.output"))?;
+            Ok(InputItem::FunctionOutput { call_id, output })
+        }
+        other => Err(Invalid::new(format!(
+            "{place}.type must be one of: message, function_call, function_call_output; got {:?}",
+            shorten_word(other)
+        ))),
+    }
+}
+
+/// Text, or the text of a list of parts.
+fn flatten_text(content: Value, place: &str) -> Result<String, Invalid> {
+    let parts = match content {
+        Value::String(text) => return Ok(text),
+        Value::Array(parts) => parts,
+        _ => return Err(Invalid::new(format!("{place} must be a string or a list of parts"))),
+    };
+    let mut whole = String::new();
+    for (at, part) in parts.iter().enumerate() {
+        match part["type"].as_str() {
+            Some("input_text" | "output_text" | "text") => {}
+            Some("input_image" | "input_file") => {
+                let message = format!("{place}[{at}]: only text is supported here");
+                return Err(Invalid::new(message));
+            }
+            _ => return Err(Invalid::new(format!("{place}[{at}].type must be input_text"))),
+        }
+        let Some(text) = part["text"].as_str() else {
+            return Err(Invalid::new(format!("{place}[{at}].text must be a string")));
+        };
+        whole.push_str(text);
+    }
+    Ok(whole)
+}
+
+fn parse_tool((at, tool): (usize, Value)) -> Result<ToolRequest, Invalid> {
+    let place = format!("tools[{at}]");
+    let Value::Object(mut fields) = tool else {
+        return Err(Invalid::new(format!("{place} must be an object")));
+    };
+    let kind = fields.get("type").and_then(Value::as_str).unwrap_or_default();
+    match kind {
+        "sandbox" => Ok(ToolRequest::Sandbox),
+        "function" => {
+            let Some(Value::String(name)) = fields.remove("name") else {
+                return Err(Invalid::new(format!("{place}.name must be a string")));
+            };
+            let description = match fields.remove("description") {
+                None | Some(Value::Null) => None,
+                Some(Value::String(text)) => Some(text),
+                Some(_) => {
+                    return Err(Invalid::new(format!("{place}.description must be a string")));
+                }
+            };
+            let parameters = fields.remove("parameters").filter(|schema| !schema.is_null());
+            Ok(ToolRequest::Function { name, description, parameters })
+        }
+        other => Err(Invalid::new(format!(
+            "{place}.type: there is no tool {:?} here; there are: sandbox, function",
+            shorten_word(other)
+        ))),
+    }
+}
+
+fn parse_tool_choice(choice: Value) -> Result<String, Invalid> {
+    match choice {
+        Value::String(name) => Ok(name),
+        _ => Err(Invalid::new("tool_choice must be one of: auto, none, required")),
+    }
+}
+
+/// As much of a word from outside as belongs in an error.
+fn shorten_word(text: &str) -> String {
+    text.chars().take(32).collect()
+}
+
+fn string_schema() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String)
+}
+
+fn enum_schema(words: &[&str]) -> ObjectBuilder {
+    string_schema().enum_values(Some(words.iter().copied()))
+}
+
+fn input_schema() -> Schema {
+    let message = ObjectBuilder::new()
+        .property("type", enum_schema(&["message"]))
+        .property("role", enum_schema(&["user", "assistant", "system", "developer"]))
+        .required("role")
+        .property("content", string_schema().min_length(Some(1)))
+        .required("content");
+    let items = ArrayBuilder::new().items(message).min_items(Some(1)).max_items(Some(1000));
+    OneOfBuilder::new().item(string_schema().min_length(Some(1))).item(items).into()
+}
+
+fn model_schema() -> Schema {
+    string_schema().pattern(Some("^[A-Za-z0-9_-]+/[A-Za-z0-9._:/-]+$")).max_length(Some(200)).into()
+}
+
+fn models_schema() -> Schema {
+    list_schema(model_schema().into(), 5)
+}
+
+fn tools_schema() -> Schema {
+    let sandbox = ObjectBuilder::new().property("type", enum_schema(&["sandbox"])).required("type");
+    let function = ObjectBuilder::new()
+        .property("type", enum_schema(&["function"]))
+        .required("type")
+        .property("name", string_schema().pattern(Some("^[A-Za-z0-9_-]{1,64}$")))
+        .required("name")
+        .property("description", string_schema())
+        .property("parameters", ObjectBuilder::new().schema_type(Type::Object));
+    list_schema(OneOfBuilder::new().item(sandbox).item(function).into(), 64)
+}
+
+fn list_schema(item: RefOr<Schema>, most: usize) -> Schema {
+    let mut array = ArrayBuilder::new().items(item).max_items(Some(most)).build();
+    array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
+    Schema::Array(array)
+}
+
+fn choice_schema() -> Schema {
+    enum_schema(&["auto", "none", "required"]).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(body: Value) -> Result<NewResponse, String> {
+        let body: CreateResponse = serde_json::from_value(body).map_err(|why| why.to_string())?;
+        NewResponse::try_from(body).map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn every_kind_of_input_is_read() {
+        let items = json!([
+            {"role": "user", "content": "a"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "b"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "1"},
+        ]);
+        let read = read(json!({"input": items, "model": "a/b"})).unwrap();
+        assert_eq!(read.input.len(), 4);
+        let text = "b".to_owned();
+        assert_eq!(read.input[1], InputItem::Message { role: "user".to_owned(), text });
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        let tools = |tools: Value| read(json!({"input": "a", "tools": tools})).unwrap_err();
+        assert_eq!(
+            tools(json!([{"type": "sandbox"}, {"type": "web_search"}])),
+            "tools[1].type: there is no tool \"web_search\" here; there are: sandbox, function"
+        );
+        assert_eq!(tools(json!([{"type": "function"}])), "tools[0].name must be a string");
+        assert_eq!(
+            read(json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}))
+                .unwrap_err(),
+            "input[0].content[0]: only text is supported here"
+        );
+        assert_eq!(
+            read(json!({"input": "a", "skills": []})).unwrap_err(),
+            "skills is not supported here; leave it out"
+        );
+        assert!(read(json!({"input": 1})).unwrap_err().contains("a string or a list"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Runs in: server (no capabilities). One call of `write_file`: past the same gate as code, since what it
+//! writes may run in the next call.
+
+use cloche_engine::{CallPermit, Caller, FileUpload, Refusal};
+use cloche_model::{AgentTool, HomePath, Invalid, ThreadId};
+use rmcp::{
+    RoleServer,
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, JsonObject},
+    service::RequestContext,
+};
+use serde::Deserialize;
+
+use super::{
+    arguments, files,
+    gate::{ApprovalFlow, McpGateOutcome},
+    server::McpHandler,
+};
+
+#[derive(Deserialize)]
+struct WriteArguments {
+    thread_id: String,
+    path: String,
+    content: Option<String>,
+    content_base64: Option<String>,
+}
+
+/// A file that an agent wants to write.
+struct FileToWrite {
+    thread: ThreadId,
+    path: HomePath,
+    bytes: Vec<u8>,
+}
+
+/// Writes what the arguments say, if it may be written.
+pub(super) async fn write_file(
+    door: &McpHandler,
+    caller: &Caller,
+    call: CallToolRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> CallToolResponse {
+    let given = call.arguments.unwrap_or_default();
+    // A call that could not be made anyway is not asked about.
+    let file = match read_arguments(given.clone()) {
+        Ok(file) => file,
+        Err(refusal) => return files::refused_result(&refusal).into(),
+    };
+    let tool = AgentTool::WriteFile;
+    let visit =
+        ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
+    match visit.pass_gate(&given).await {
+        McpGateOutcome::Through(pass) => match store_file(door, caller, file, &pass).await {
+            Ok(result) => result.into(),
+            Err(refusal) => files::refused_result(&refusal).into(),
+        },
+        McpGateOutcome::Stopped(result) => (*result).into(),
+        McpGateOutcome::AskFirst(question) => (*question).into(),
+    }
+}
+
+fn read_arguments(given: JsonObject) -> Result<FileToWrite, Refusal> {
+    let WriteArguments { thread_id, path, content, content_base64 } =
+        files::parse_or_refuse(given)?;
+    let bytes = arguments::decode_content(content, content_base64)
+        .map_err(|why| Invalid::new(format!("the file {why}")))?;
+    Ok(FileToWrite { thread: files::parse_thread_id(&thread_id)?, path: path.parse()?, bytes })
+}
+
+async fn store_file(
+    door: &McpHandler,
+    caller: &Caller,
+    FileToWrite { thread, path, bytes }: FileToWrite,
+    pass: &CallPermit,
+) -> Result<CallToolResult, Refusal> {
+    let length = bytes.len() as u64;
+    let content = std::io::Cursor::new(bytes);
+    let approved = pass.home.as_ref();
+    let file = FileUpload { thread: &thread, path: &path, length, allowed_at: None, approved };
+    door.engine.upload_file(&caller.team, file, content).await?;
+    let said = format!("wrote {length} bytes to {path} of the thread {thread}");
+    Ok(CallToolResult::success(vec![ContentBlock::text(said)]))
+}

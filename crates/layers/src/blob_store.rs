@@ -1,0 +1,255 @@
+//! Where blobs and their indexes are kept: a directory or a bucket, through one interface.
+//!
+//! Only the way in differs. A bucket takes an object whole or not at all; in a directory that is a
+//! new file that is synced, renamed, and its directory synced.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use cloche_model::LayerDigest;
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use object_store::{
+    ClientOptions, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload,
+    aws::AmazonS3Builder, buffered::BufWriter, local::LocalFileSystem, path::Path as Key,
+};
+use tempfile::NamedTempFile;
+use tokio_util::io::{StreamReader, SyncIoBridge};
+
+use crate::{LayerError, LayersConfig, S3Config, StoreConfig, crash};
+
+pub(crate) struct BlobStore {
+    store: Arc<dyn ObjectStore>,
+    prefix: String,
+    /// Unfinished work, on the file system of `local`.
+    new: PathBuf,
+    /// The directory of the blobs, if they are in one.
+    local: Option<PathBuf>,
+}
+
+impl BlobStore {
+    pub(crate) fn open(config: &LayersConfig) -> Result<Self, LayerError> {
+        let new = config.dir.join("new");
+        fresh_directory(&new)
+            .map_err(LayerError::io_context("making the directory for new layers"))?;
+        let (store, prefix, local): (Arc<dyn ObjectStore>, _, _) = match &config.store {
+            StoreConfig::Local => {
+                let root = config.dir.join("blobs");
+                let local = root.join("sha256");
+                for directory in [&local, &root.join("index")] {
+                    fs::create_dir_all(directory)
+                        .map_err(LayerError::io_context("making the directory for layers"))?;
+                }
+                // The directories themselves must survive too.
+                for directory in [&config.dir, &root] {
+                    sync_directory(directory)?;
+                }
+                (Arc::new(LocalFileSystem::new_with_prefix(&root)?), String::new(), Some(local))
+            }
+            StoreConfig::S3(s3) => (Arc::new(open_bucket(s3)?), s3.prefix.clone(), None),
+        };
+        Ok(Self { store, prefix, new, local })
+    }
+
+    /// A file for a blob in the making; it is gone when it is dropped.
+    pub(crate) fn new_file(&self) -> Result<NamedTempFile, LayerError> {
+        NamedTempFile::new_in(&self.new)
+            .map_err(LayerError::io_context("making a file for a new layer"))
+    }
+
+    /// Makes a finished file the blob of its digest. Durable when it returns.
+    pub(crate) async fn publish(
+        &self,
+        file: NamedTempFile,
+        digest: &LayerDigest,
+    ) -> Result<(), LayerError> {
+        crash::reach_point("layer-temp-written");
+        if let Some(local) = &self.local {
+            let (directory, path) = (local.clone(), local.join(digest.hex_digits()));
+            return run_blocking(move || publish_locally(file, &directory, &path)).await;
+        }
+        let mut from = tokio::fs::File::open(file.path())
+            .await
+            .map_err(LayerError::io_context("reading a new layer"))?;
+        let mut to = BufWriter::new(Arc::clone(&self.store), self.blob_key(digest));
+        if let Err(error) = tokio::io::copy(&mut from, &mut to).await {
+            // Parts that were uploaded would stay there, unseen.
+            let _ = to.abort().await;
+            return Err(LayerError::from_io("uploading a layer", error));
+        }
+        crash::reach_point("layer-before-rename");
+        tokio::io::AsyncWriteExt::shutdown(&mut to)
+            .await
+            .map_err(LayerError::io_context("uploading a layer"))?;
+        crash::reach_point("layer-after-rename");
+        Ok(())
+    }
+
+    /// The whole blob, to be read where blocking is no harm.
+    pub(crate) async fn open_blob(
+        &self,
+        digest: &LayerDigest,
+    ) -> Result<Box<dyn Read + Send>, LayerError> {
+        if let Some(local) = &self.local {
+            let file = File::open(local.join(digest.hex_digits())).map_err(|error| match error
+                .kind()
+            {
+                std::io::ErrorKind::NotFound => LayerError::Missing(digest.clone()),
+                _ => LayerError::from_io("opening a layer", error),
+            })?;
+            return Ok(Box::new(file));
+        }
+        let stream = self.stream_blob(digest, None).await?;
+        Ok(Box::new(SyncIoBridge::new(StreamReader::new(stream.map_err(std::io::Error::other)))))
+    }
+
+    /// The blob or a part of it, in pieces.
+    pub(crate) async fn stream_blob(
+        &self,
+        digest: &LayerDigest,
+        range: Option<Range<u64>>,
+    ) -> Result<BoxStream<'static, object_store::Result<Bytes>>, LayerError> {
+        let options = GetOptions { range: range.map(Into::into), ..GetOptions::default() };
+        match self.store.get_opts(&self.blob_key(digest), options).await {
+            Ok(found) => Ok(found.into_stream()),
+            Err(object_store::Error::NotFound { .. }) => Err(LayerError::Missing(digest.clone())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// When and how large, if it is there.
+    pub(crate) async fn blob_meta(
+        &self,
+        digest: &LayerDigest,
+    ) -> Result<Option<ObjectMeta>, LayerError> {
+        match self.store.head(&self.blob_key(digest)).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// All blobs there are.
+    pub(crate) fn list_blobs(
+        &self,
+    ) -> BoxStream<'static, Result<(LayerDigest, ObjectMeta), LayerError>> {
+        let found = self.store.list(Some(&self.object_key("sha256", None)));
+        found
+            .filter_map(async |meta| match meta {
+                Ok(meta) => {
+                    let digest = format!("sha256:{}", meta.location.filename()?).parse().ok()?;
+                    Some(Ok((digest, meta)))
+                }
+                Err(error) => Some(Err(error.into())),
+            })
+            .boxed()
+    }
+
+    /// Deletes the blob and its index.
+    pub(crate) async fn delete_blob(&self, digest: &LayerDigest) -> Result<(), LayerError> {
+        for key in [self.blob_key(digest), self.index_key(digest)] {
+            match self.store.delete(&key).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The index as it was put; none if it is missing.
+    pub(crate) async fn get_index(
+        &self,
+        digest: &LayerDigest,
+    ) -> Result<Option<Bytes>, LayerError> {
+        match self.store.get(&self.index_key(digest)).await {
+            Ok(found) => Ok(Some(found.bytes().await?)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Puts the index. It may get lost: it can be made from the blob.
+    pub(crate) async fn put_index(
+        &self,
+        digest: &LayerDigest,
+        bytes: Vec<u8>,
+    ) -> Result<(), LayerError> {
+        self.store.put(&self.index_key(digest), PutPayload::from(bytes)).await?;
+        Ok(())
+    }
+
+    fn blob_key(&self, digest: &LayerDigest) -> Key {
+        self.object_key("sha256", Some(digest))
+    }
+
+    fn index_key(&self, digest: &LayerDigest) -> Key {
+        self.object_key("index", Some(digest))
+    }
+
+    fn object_key(&self, kind: &str, digest: Option<&LayerDigest>) -> Key {
+        let parts = self.prefix.split('/').chain([kind]).chain(digest.map(LayerDigest::hex_digits));
+        Key::from_iter(parts.filter(|part| !part.is_empty()))
+    }
+}
+
+fn publish_locally(file: NamedTempFile, directory: &Path, path: &Path) -> Result<(), LayerError> {
+    file.as_file().sync_all().map_err(LayerError::io_context("syncing a layer"))?;
+    crash::reach_point("layer-before-rename");
+    file.persist(path).map_err(|error| LayerError::from_io("renaming a layer", error.error))?;
+    crash::reach_point("layer-after-rename");
+    sync_directory(directory)
+}
+
+fn sync_directory(path: &Path) -> Result<(), LayerError> {
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(LayerError::io_context("syncing a directory"))
+}
+
+/// Makes a directory that only we can enter, with nothing in it.
+fn fresh_directory(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    for left_behind in fs::read_dir(path)? {
+        fs::remove_file(left_behind?.path())?;
+    }
+    Ok(())
+}
+
+fn open_bucket(config: &S3Config) -> Result<impl ObjectStore, LayerError> {
+    // The client takes the process's cryptography and panics if there is none.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let secret = |name: &String| {
+        std::env::var(name).map_err(|_| LayerError::Config(format!("{name} is not set")))
+    };
+    // A large layer takes its time, but something must come all the while.
+    let client = ClientOptions::new()
+        .with_connect_timeout(Duration::from_secs(10))
+        .with_read_timeout(Duration::from_secs(30))
+        .with_timeout_disabled();
+    let mut builder = AmazonS3Builder::new()
+        .with_client_options(client)
+        .with_bucket_name(&config.bucket)
+        .with_region(&config.region)
+        .with_access_key_id(secret(&config.access_key_env)?)
+        .with_secret_access_key(secret(&config.secret_key_env)?);
+    if let Some(endpoint) = &config.endpoint {
+        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+    }
+    Ok(builder.build()?)
+}
+
+/// Runs work on a thread that may block.
+pub(crate) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LayerError> + Send + 'static,
+) -> Result<T, LayerError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(LayerError::from_io("working on a layer", std::io::Error::other(error))),
+    }
+}

@@ -1,0 +1,342 @@
+//! Unpacked layers on this host's disk: each once, as many as fit, none taken away while in use.
+//!
+//! `cache/<name>` is a layer's tree, `<name>.marks` the marks its directories still need, and
+//! `<name>.layer` says that both are complete and for which boot of this host. Nothing here is
+//! synced, so files of an earlier boot may have lost their content and are not trusted.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use cloche_model::LayerDigest;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::{LayerError, LayersConfig, LayersUsage, beneath, entry::Mtime, unpack::UnpackedLayer};
+
+/// A layer, and which of several copies: an overlay cannot have the same directory twice.
+pub(crate) type CacheKey = (LayerDigest, u32);
+
+pub(crate) struct LayerCache {
+    dir: PathBuf,
+    limit: u64,
+    state: Mutex<CacheState>,
+    /// Who unpacks a layer holds its lock, so that others wait instead of doing it too.
+    flights: Mutex<HashMap<CacheKey, Arc<tokio::sync::Mutex<()>>>>,
+    /// Keeps other processes away.
+    _lock: OwnedFd,
+}
+
+#[derive(Default)]
+struct CacheState {
+    layers: HashMap<CacheKey, CachedLayer>,
+    /// Numbers that stand for directories.
+    taken: BTreeSet<u64>,
+    bytes: u64,
+    clock: u64,
+}
+
+struct CachedLayer {
+    number: u64,
+    bytes: u64,
+    uses: u64,
+    used: u64,
+    root: (u32, Mtime),
+}
+
+/// What `<name>.layer` says.
+#[derive(Serialize, Deserialize)]
+struct CacheRecord {
+    digest: LayerDigest,
+    copy: u32,
+    boot: String,
+    bytes: u64,
+    root: (u32, Mtime),
+}
+
+impl LayerCache {
+    /// Opens the cache and removes from it what is not complete.
+    pub(crate) fn open(config: &LayersConfig) -> Result<Self, LayerError> {
+        let opening = || LayerError::io_context("opening the layer cache");
+        let dir = config.dir.join("cache");
+        {
+            use std::os::unix::fs::DirBuilderExt;
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(&dir).map_err(opening())?;
+        }
+        let lock = lock_directory(&config.dir)?;
+        let state = scan_cache_dir(&dir).map_err(opening())?;
+        let limit = config.cache_bytes.bytes();
+        Ok(Self { dir, limit, state: Mutex::new(state), flights: Mutex::default(), _lock: lock })
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn usage(&self) -> LayersUsage {
+        let state = self.state.lock();
+        LayersUsage {
+            cache_bytes: state.bytes,
+            cached: state.layers.len() as u64,
+            in_use: state.layers.values().filter(|layer| layer.uses > 0).count() as u64,
+            ..LayersUsage::default()
+        }
+    }
+
+    /// The lock of whoever unpacks this layer.
+    pub(crate) fn unpack_lock(&self, key: &CacheKey) -> Arc<tokio::sync::Mutex<()>> {
+        let mut flights = self.flights.lock();
+        flights.retain(|_, flight| Arc::strong_count(flight) > 1);
+        Arc::clone(flights.entry(key.clone()).or_default())
+    }
+
+    /// Takes a layer into use if it is here.
+    pub(crate) fn hold_layer(self: &Arc<Self>, key: &CacheKey) -> Option<HeldLayer> {
+        let mut state = self.state.lock();
+        state.clock += 1;
+        let clock = state.clock;
+        let layer = state.layers.get_mut(key)?;
+        layer.uses += 1;
+        layer.used = clock;
+        let (name, root) = (encode_name(layer.number), layer.root);
+        Some(HeldLayer { cache: Arc::clone(self), key: key.clone(), name, root })
+    }
+
+    /// Makes room by removing what was not used for longest and is not in use.
+    pub(crate) fn make_room(&self, bytes: u64) {
+        loop {
+            let victim = {
+                let mut state = self.state.lock();
+                if state.bytes.saturating_add(bytes) <= self.limit {
+                    return;
+                }
+                let idle = state.layers.iter().filter(|(_, layer)| layer.uses == 0);
+                let oldest = idle.min_by_key(|(_, layer)| layer.used).map(|(key, _)| key.clone());
+                let Some(layer) = oldest.and_then(|key| state.layers.remove(&key)) else { return };
+                state.bytes -= layer.bytes;
+                layer.number
+            };
+            if let Err(error) = self.remove_layer(victim) {
+                tracing::warn!(%error, "a layer could not be removed from the cache");
+                // Its name stays taken, so that nothing is mixed with what is left of it.
+                continue;
+            }
+            self.state.lock().taken.remove(&victim);
+        }
+    }
+
+    /// Forgets a layer that nobody uses, to free its space now.
+    pub(crate) fn evict(&self, digest: &LayerDigest) {
+        let numbers: Vec<u64> = {
+            let mut state = self.state.lock();
+            let idle = |(key, layer): (&CacheKey, &CachedLayer)| {
+                (key.0 == *digest && layer.uses == 0).then(|| key.clone())
+            };
+            let keys: Vec<CacheKey> = state.layers.iter().filter_map(idle).collect();
+            let removed: Vec<CachedLayer> =
+                keys.iter().filter_map(|key| state.layers.remove(key)).collect();
+            state.bytes -= removed.iter().map(|layer| layer.bytes).sum::<u64>();
+            removed.iter().map(|layer| layer.number).collect()
+        };
+        for number in numbers {
+            if self.remove_layer(number).is_ok() {
+                self.state.lock().taken.remove(&number);
+            }
+        }
+    }
+
+    /// Puts an unpacked layer under a name of its own, and takes it into use.
+    pub(crate) fn adopt_unpacked(
+        self: &Arc<Self>,
+        key: &CacheKey,
+        directory: &str,
+        unpacked: &UnpackedLayer,
+        bytes: u64,
+    ) -> std::io::Result<HeldLayer> {
+        let number = {
+            let mut state = self.state.lock();
+            let number = (1..).find(|number| !state.taken.contains(number)).unwrap_or(u64::MAX);
+            state.taken.insert(number);
+            number
+        };
+        let name = encode_name(number);
+        if let Err(error) = self.put_in_place(key, directory, &name, (unpacked, bytes)) {
+            if self.remove_layer(number).is_ok() {
+                self.state.lock().taken.remove(&number);
+            }
+            return Err(error);
+        }
+        let root = unpacked.root;
+        let mut state = self.state.lock();
+        state.clock += 1;
+        state.bytes += bytes;
+        let used = state.clock;
+        state.layers.insert(key.clone(), CachedLayer { number, bytes, uses: 1, used, root });
+        Ok(HeldLayer { cache: Arc::clone(self), key: key.clone(), name, root })
+    }
+
+    fn put_in_place(
+        &self,
+        key: &CacheKey,
+        directory: &str,
+        name: &str,
+        (unpacked, bytes): (&UnpackedLayer, u64),
+    ) -> std::io::Result<()> {
+        if !unpacked.marks.is_empty() {
+            fs::write(self.dir.join(format!("{name}.marks")), &unpacked.marks)?;
+        }
+        fs::rename(self.dir.join(directory), self.dir.join(name))?;
+        let record = CacheRecord {
+            digest: key.0.clone(),
+            copy: key.1,
+            boot: read_boot_id()?,
+            bytes,
+            root: unpacked.root,
+        };
+        let new = self.dir.join(format!("new-{name}.layer"));
+        fs::write(&new, serde_json::to_vec(&record)?)?;
+        fs::rename(new, self.dir.join(format!("{name}.layer")))
+    }
+
+    /// First what says that it is complete, last the tree.
+    fn remove_layer(&self, number: u64) -> std::io::Result<()> {
+        remove_layer_files(&self.dir, &encode_name(number))
+    }
+}
+
+fn remove_layer_files(dir: &Path, name: &str) -> std::io::Result<()> {
+    for file in [format!("{name}.layer"), format!("{name}.marks")] {
+        match fs::remove_file(dir.join(file)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    beneath::remove_tree(fs::File::open(dir)?, name)
+}
+
+/// Removes every unpacked layer below a directory of layers that no process uses: they are unpacked
+/// again when they are wanted. For when the files get another owner.
+///
+/// # Errors
+/// If something cannot be removed.
+pub fn remove_unpacked(layers: &Path) -> std::io::Result<()> {
+    let cache = layers.join("cache");
+    for entry in fs::read_dir(&cache)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            beneath::remove_tree(fs::File::open(&cache)?, &entry.file_name().to_string_lossy())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// A layer in use. It stays where it is until this is dropped.
+pub(crate) struct HeldLayer {
+    cache: Arc<LayerCache>,
+    key: CacheKey,
+    pub(crate) name: String,
+    pub(crate) root: (u32, Mtime),
+}
+
+impl Drop for HeldLayer {
+    fn drop(&mut self) {
+        if let Some(layer) = self.cache.state.lock().layers.get_mut(&self.key) {
+            layer.uses -= 1;
+        }
+    }
+}
+
+impl std::fmt::Debug for HeldLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Hold").field(&self.name).finish()
+    }
+}
+
+/// Short, because the options of a mount are: base 36.
+fn encode_name(number: u64) -> String {
+    let digits = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut name = Vec::new();
+    let mut rest = number;
+    while rest > 0 {
+        name.push(char::from(digits[(rest % 36) as usize]));
+        rest /= 36;
+    }
+    name.iter().rev().collect()
+}
+
+fn decode_name(name: &str) -> Option<u64> {
+    let number = u64::from_str_radix(name, 36).ok()?;
+    (encode_name(number) == name).then_some(number)
+}
+
+/// Names this boot of the host.
+fn read_boot_id() -> std::io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Everything that is complete and of this boot; the rest is removed.
+fn scan_cache_dir(dir: &Path) -> std::io::Result<CacheState> {
+    let boot = read_boot_id()?;
+    let mut state = CacheState::default();
+    let mut found = Vec::new();
+    let mut others = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let record = name.strip_suffix(".layer").and_then(decode_name).and_then(|number| {
+            let path = dir.join(&name);
+            let written = fs::metadata(&path).and_then(|meta| meta.modified()).ok()?;
+            let record: CacheRecord = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+            let whole = record.boot == boot && dir.join(encode_name(number)).is_dir();
+            whole.then_some((written, number, record))
+        });
+        match record {
+            Some(record) => found.push(record),
+            None => others.push(name),
+        }
+    }
+    found.sort_by_key(|(written, ..)| *written);
+    for (_, number, record) in found {
+        state.taken.insert(number);
+        state.clock += 1;
+        state.bytes += record.bytes;
+        let (used, bytes, root) = (state.clock, record.bytes, record.root);
+        let layer = CachedLayer { number, bytes, uses: 0, used, root };
+        state.layers.insert((record.digest, record.copy), layer);
+    }
+    for other in others {
+        let stem = other.strip_suffix(".marks").unwrap_or(&other);
+        if decode_name(stem).is_some_and(|number| state.taken.contains(&number)) {
+            continue;
+        }
+        if dir.join(&other).is_dir() {
+            beneath::remove_tree(fs::File::open(dir)?, &other)?;
+        } else {
+            fs::remove_file(dir.join(&other))?;
+        }
+    }
+    Ok(state)
+}
+
+/// Two processes must not share a cache: each would remove what the other uses. The lock belongs to
+/// the process, so a forked child does not keep it.
+fn lock_directory(dir: &Path) -> Result<OwnedFd, LayerError> {
+    let opening = || LayerError::io_context("locking the directory of layers");
+    let file = fs::File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(dir.join("lock"))
+        .map_err(opening())?;
+    let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::fcntl_lock(&file, operation).map_err(|_| {
+        LayerError::Config(format!("{} is in use by another server", dir.display()))
+    })?;
+    Ok(file.into())
+}

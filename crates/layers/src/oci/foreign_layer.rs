@@ -1,0 +1,204 @@
+//! Layers of other tools: decompressed, completed by the directories that their archives leave out,
+//! and packed as ours. What they may hold is decided where all archives are read.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    io::{self, BufReader, BufWriter, Read, Write},
+    thread,
+};
+
+use cloche_model::LayerDigest;
+use flate2::read::MultiGzDecoder;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    LayerBounds, LayerError,
+    archive::{
+        read::{ArchiveItem, ArchiveReader},
+        split_path, write,
+    },
+    entry::{EntryKind, LayerEntry, Mtime},
+    error::RATIO_FREE,
+    ingest::{EmptyHomePolicy, IngestedLayer, ingest_archive},
+};
+
+/// How a layer is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LayerCompression {
+    Plain,
+    Gzip,
+    Zstd,
+}
+
+/// A layer that was read, and what it was before.
+pub(super) struct ForeignLayer {
+    /// As it is now; none if it held nothing.
+    pub(super) ingested: Option<IngestedLayer>,
+    /// The digest of the file.
+    pub(super) blob: LayerDigest,
+    /// The digest of its archive.
+    pub(super) archive: LayerDigest,
+}
+
+/// Reads a layer to its end, and writes what it holds as a blob of ours.
+pub(super) fn ingest_foreign(
+    from: File,
+    packing: LayerCompression,
+    to: &File,
+    bounds: LayerBounds,
+) -> Result<ForeignLayer, LayerError> {
+    let mut plain = DecompressedArchive::new(from, packing, bounds.ratio).map_err(read_error)?;
+    let (ours, theirs) = io::pipe().map_err(read_error)?;
+    let (complete, ingested) = thread::scope(|scope| {
+        let complete = scope.spawn(|| complete_archive(&mut plain, theirs));
+        let ours = BufReader::with_capacity(1 << 17, ours);
+        let ingested = ingest_archive(ours, to, bounds, &EmptyHomePolicy::AlwaysDrop);
+        (complete.join(), ingested)
+    });
+    let complete = complete.map_err(|_| read_error(io::Error::other("reading stopped")))?;
+    // Whichever failed first: the other only says that the pipe ended.
+    let ingested = match (complete, ingested) {
+        (Err(LayerError::Io { source, .. }), Err(error))
+            if source.kind() == io::ErrorKind::BrokenPipe =>
+        {
+            return Err(error);
+        }
+        (complete, ingested) => complete.and(ingested)?,
+    };
+    let (blob, archive) = plain.finish().map_err(read_error)?;
+    Ok(ForeignLayer { ingested, blob, archive })
+}
+
+/// Writes an archive again, with the home itself first and each directory before what is in it.
+fn complete_archive(from: &mut impl Read, to: impl Write) -> Result<(), LayerError> {
+    let mut archive = ArchiveReader::new(BufReader::with_capacity(1 << 17, from));
+    let mut out = BufWriter::with_capacity(1 << 17, to);
+    let mut directories: HashSet<Vec<u8>> = HashSet::new();
+    while let Some(item) = archive.next_item()? {
+        let path = match &item {
+            ArchiveItem::Entry(entry) => entry.path.clone(),
+            ArchiveItem::Opaque(path) => path.clone(),
+        };
+        let inner = matches!(item, ArchiveItem::Opaque(_));
+        for directory in parent_directories(&path, inner) {
+            if directories.insert(directory.to_vec()) {
+                write::write_header(&mut out, &plain_directory(directory)).map_err(write_error)?;
+            }
+        }
+        match item {
+            ArchiveItem::Opaque(path) => {
+                write::write_opaque(&mut out, &path).map_err(write_error)?
+            }
+            ArchiveItem::Entry(entry) => {
+                if let EntryKind::Directory { .. } = &entry.kind {
+                    directories.insert(entry.path.clone());
+                }
+                write::write_header(&mut out, &entry).map_err(write_error)?;
+                io::copy(&mut archive, &mut out).map_err(write_error)?;
+                write::write_padding(&mut out, entry.kind.data_bytes()).map_err(write_error)?;
+            }
+        }
+    }
+    write::write_end(&mut out).map_err(write_error)
+}
+
+/// The directories that must be there before a path, the home first; also the path, if it must be
+/// one itself.
+fn parent_directories(path: &[u8], itself: bool) -> impl Iterator<Item = &[u8]> {
+    let home = (itself || !path.is_empty()).then_some(&b""[..]);
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    let last = (itself && !split_path(path).1.is_empty()).then_some(path);
+    home.into_iter().chain(slashes.map(|(at, _)| &path[..at])).chain(last)
+}
+
+fn plain_directory(path: &[u8]) -> LayerEntry {
+    LayerEntry {
+        path: path.to_vec(),
+        kind: EntryKind::Directory { opaque: false, redirect: None },
+        mode: 0o755,
+        mtime: Mtime::default(),
+        xattrs: Vec::new(),
+    }
+}
+
+/// The archive in a layer, hashed as it was and as it is.
+struct DecompressedArchive {
+    decoder: LayerDecoder,
+    ratio: u64,
+    hash: Sha256,
+    count: u64,
+}
+
+enum LayerDecoder {
+    Plain(HashingFile),
+    Gzip(MultiGzDecoder<HashingFile>),
+    Zstd(zstd::Decoder<'static, BufReader<HashingFile>>),
+}
+
+impl DecompressedArchive {
+    fn new(from: File, packing: LayerCompression, ratio: u64) -> io::Result<Self> {
+        let hashed = HashingFile { from, hash: Sha256::new(), count: 0 };
+        let decoder = match packing {
+            LayerCompression::Plain => LayerDecoder::Plain(hashed),
+            LayerCompression::Gzip => LayerDecoder::Gzip(MultiGzDecoder::new(hashed)),
+            LayerCompression::Zstd => LayerDecoder::Zstd(zstd::Decoder::new(hashed)?),
+        };
+        Ok(Self { decoder, ratio, hash: Sha256::new(), count: 0 })
+    }
+
+    fn compressed_reader(&mut self) -> &mut HashingFile {
+        match &mut self.decoder {
+            LayerDecoder::Plain(hashed) => hashed,
+            LayerDecoder::Gzip(decoder) => decoder.get_mut(),
+            LayerDecoder::Zstd(decoder) => decoder.get_mut().get_mut(),
+        }
+    }
+
+    /// The digests of the file and of the archive.
+    fn finish(mut self) -> io::Result<(LayerDigest, LayerDigest)> {
+        io::copy(self.compressed_reader(), &mut io::sink())?;
+        let packed = std::mem::take(&mut self.compressed_reader().hash);
+        let digest = |hash: Sha256| LayerDigest::from_sha256(hash.finalize().into());
+        Ok((digest(packed), digest(self.hash)))
+    }
+}
+
+impl Read for DecompressedArchive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = match &mut self.decoder {
+            LayerDecoder::Plain(hashed) => hashed.read(buffer)?,
+            LayerDecoder::Gzip(decoder) => decoder.read(buffer)?,
+            LayerDecoder::Zstd(decoder) => decoder.read(buffer)?,
+        };
+        self.hash.update(&buffer[..count]);
+        self.count += count as u64;
+        if self.count > RATIO_FREE && self.count / self.ratio > self.compressed_reader().count {
+            return Err(LayerError::TooMuch("been compressed too well").into_io());
+        }
+        Ok(count)
+    }
+}
+
+struct HashingFile {
+    from: File,
+    hash: Sha256,
+    count: u64,
+}
+
+impl Read for HashingFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        self.hash.update(&buffer[..count]);
+        self.count += count as u64;
+        Ok(count)
+    }
+}
+
+fn read_error(source: io::Error) -> LayerError {
+    LayerError::from_io("reading a layer", source)
+}
+
+fn write_error(source: io::Error) -> LayerError {
+    LayerError::from_io("writing a layer", source)
+}
