@@ -112,7 +112,7 @@ impl Agent {
     /// # Errors
     /// When the store cannot be read or written.
     pub async fn recover_responses(&self) -> Result<usize, Refusal> {
-        let open = self.inner.engine.open_responses().await?;
+        let open = self.inner.engine.responses().open_responses().await?;
         for row in &open {
             let message = "the server was restarted while this response was being made";
             let failure = ResponseFailure::new("server_restarted", message);
@@ -129,7 +129,7 @@ impl Agent {
                 events: serialize_stored(&events)?,
                 ..row.clone()
             };
-            self.inner.engine.update_response(over).await?;
+            self.inner.engine.responses().update_response(over).await?;
             self.inner.engine.agent_metrics().response_over(ResponseStatus::Failed);
         }
         if !open.is_empty() {
@@ -231,7 +231,7 @@ impl Agent {
         caller: &Caller,
         id: &ResponseId,
     ) -> Result<(StoredResponse, ResponseRow), Refusal> {
-        let row = self.inner.engine.find_response(caller, id).await?;
+        let row = self.inner.engine.responses().find_response(caller, id).await?;
         if !row.visible {
             return Err(response_not_found());
         }

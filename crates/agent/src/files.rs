@@ -48,7 +48,7 @@ impl Agent {
         let none = || Refusal::not_found("file");
         let file = kept.files.into_iter().find(|file| file.id == file_id).ok_or_else(none)?;
         let path: HomePath = file.path.parse().map_err(|_| none())?;
-        self.engine().execution_file(caller, &file.trace_id, &path).await
+        self.engine().files().execution_file(caller, &file.trace_id, &path).await
     }
 }
 

@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Refuses a response whose tool would be refused anyway, with a sentence that says who can turn it
 /// on.
 pub(crate) async fn check_offered(engine: &Engine, caller: &Caller) -> Result<(), Refusal> {
-    match engine.why_not_offered(caller, AgentTool::ExecuteCode).await {
+    match engine.approvals().why_not_offered(caller, AgentTool::ExecuteCode).await {
         None => Ok(()),
         Some(closed) if closed.why == GateRefusalReason::NotWired => {
             Err(Refusal::new(ErrorCode::Unavailable, closed.message))
@@ -51,7 +51,7 @@ pub(crate) enum GateVerdict {
 }
 
 pub(crate) async fn ask_gate(engine: &Engine, caller: &Caller, call: &ToolCall) -> GateVerdict {
-    match engine.decide_call(caller, call).await {
+    match engine.approvals().decide_call(caller, call).await {
         GateDecision::Open(pass) => GateVerdict::Go(pass),
         GateDecision::Closed(closed) => GateVerdict::No(closed.message),
         GateDecision::Ask(approval) => GateVerdict::Wait(approval),
@@ -64,7 +64,7 @@ pub(crate) async fn wait_for_person(
     caller: &Caller,
     approval: &Approval,
 ) -> Result<(), String> {
-    match engine.wait_for_approval(caller, &approval.id, PATIENCE).await {
+    match engine.approvals().wait_for_approval(caller, &approval.id, PATIENCE).await {
         Ok(
             ApprovalWaitResult::Approved
             | ApprovalWaitResult::Denied { .. }

@@ -163,7 +163,7 @@ impl ResponseTask {
             files: self.files.clone(),
         };
         let row = response_row(&self.caller, &kept, &self.conversation, over)?;
-        let saved = self.engine.update_response(row).await;
+        let saved = self.engine.responses().update_response(row).await;
         let saved = saved
             .map_err(|refusal| ResponseFailure::from_refusal(refusal.code, refusal.to_string()))?;
         if !saved {
@@ -196,7 +196,7 @@ impl ResponseTask {
         let kind = ResponseEventKind::final_event(kept.response.clone());
         events.push(crate::ResponseEvent { seq: events.len() as u64, kind });
         let row = response_row(&self.caller, kept, &self.conversation, Some(to_json(&events)?))?;
-        let saved = self.engine.update_response(row).await;
+        let saved = self.engine.responses().update_response(row).await;
         saved
             .map(|_| ())
             .map_err(|refusal| ResponseFailure::from_refusal(refusal.code, refusal.to_string()))

@@ -239,6 +239,7 @@ pub(crate) async fn run_in_sandbox(
     };
     let started = place
         .engine
+        .executions()
         .start_permitted_execution(place.caller, request, DeliveryMode::Inline, place.pass)
         .await;
     let started = match started {
@@ -251,7 +252,7 @@ pub(crate) async fn run_in_sandbox(
         ended = &mut over => ended,
         () = place.stopped.cancelled() => {
             // The end is awaited all the same: the container must be free for whatever comes next.
-            let _ = place.engine.cancel_execution(place.caller, &trace_id).await;
+            let _ = place.engine.executions().cancel_execution(place.caller, &trace_id).await;
             over.await
         }
     };

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo};
-use cloche_model::{Language, RunEnding, RunSpec};
+use cloche_model::{Language, RunEnding, RunSpec, error_chain};
 use serde::Serialize;
 
 mod advice;
@@ -129,7 +129,7 @@ async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCell
     let executor = match started {
         Ok(executor) => executor,
         Err(error) => {
-            trial.refusal = Some(error_with_causes(&error));
+            trial.refusal = Some(error_chain(&error));
             return (trial, Vec::new(), Vec::new());
         }
     };
@@ -170,21 +170,15 @@ async fn probe_interpreter(
                 Some(format!("it does not start: {}", outcome.stderr.to_text_lossy().trim()));
         }
         Err(error) => {
-            found.why = Some(error_with_causes(&error));
+            found.why = Some(error_chain(&error));
             match error {
                 RunError::NoInterpreter(_) => {}
                 RunError::Wall { wall, source } => {
                     trial.failed_step = Some((wall, source.to_string()));
                 }
-                other => trial.refusal = Some(error_with_causes(&other)),
+                other => trial.refusal = Some(error_chain(&other)),
             }
         }
     }
     found
-}
-
-/// An error with its causes.
-fn error_with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -7,7 +7,7 @@
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use cloche_engine::{LocalDispatcher, sidecar::SidecarConfig};
+use cloche_engine::sidecar::SidecarConfig;
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, spawner::SpawnerProcess};
 use cloche_gateway::{SidecarOptions, SidecarServer};
 use cloche_model::{ByteSize, CpuShare, Language, RunLimits, SandboxShape, Secret};
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     identity::{self, ServerNeeds, ServerUser},
+    local_dispatcher::LocalDispatcher,
     print_error,
     serve::{Failure, sidecar_capacity, start_logs, wait_for_signal},
 };

@@ -10,6 +10,7 @@ mod admin;
 mod doctor;
 mod executor;
 mod identity;
+mod local_dispatcher;
 mod mcp;
 mod run;
 mod serve;
@@ -83,11 +84,5 @@ fn run_spawner() -> ExitCode {
 /// Says what went wrong, with every cause, on one line of standard error.
 #[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
 fn print_error(error: &dyn std::error::Error) {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line = format!("{line}: {error}");
-        cause = error.source();
-    }
-    eprintln!("cloche: {line}");
+    eprintln!("cloche: {}", cloche_model::error_chain(error));
 }

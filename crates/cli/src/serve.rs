@@ -4,16 +4,24 @@
 //! own and is confined; then threads, the executor, the store and the doors.
 
 use std::{
-    collections::BTreeSet, error::Error, path::PathBuf, process::ExitCode, sync::Arc,
+    collections::BTreeSet,
+    error::Error,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
-use cloche_engine::{Dispatcher, Engine, LocalDispatcher, NullDispatcher, RemoteDispatcher};
+use cloche_engine::{
+    Dispatcher, Engine, EngineConfig, EngineOpenError, LockedDataDir, NullDispatcher,
+    RemoteDispatcher,
+};
 use cloche_executor::{Executor, ExecutorConfig, spawner::SpawnerProcess};
 use cloche_gateway::Server;
 use cloche_layers::Layers;
 use cloche_model::{ByteSize, Language};
+use cloche_store::{KeySource, SqliteStore};
 use tokio::{
     runtime::Runtime,
     signal::unix::{SignalKind, signal},
@@ -22,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     identity::{self, ServerUser},
+    local_dispatcher::LocalDispatcher,
     print_error,
 };
 
@@ -137,7 +146,10 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
         (None, RunsOn::Sidecars(remote)) => Arc::new(RemoteDispatcher::new(remote.clone())?),
         (None, _) => Arc::new(NullDispatcher),
     };
-    let server = Server::open(settings.server_options(layers), dispatcher).await?;
+    let key = settings.secret_key.clone();
+    let config = settings.engine_config(layers);
+    let engine = open_engine(&settings.data_dir, key, dispatcher, config).await?;
+    let server = Server::open(settings.server_options(), engine).await?;
     let server = server.with_agent(settings.agent_config())?;
     match &executor {
         Some(executor) => warm_up(server.engine(), executor).await?,
@@ -154,6 +166,21 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
     Ok(())
 }
 
+/// Locks the data directory, opens the store in it, and starts an engine on both. Secrets are sealed
+/// with `key`; if absent, with `secret.key` in the directory.
+pub(crate) async fn open_engine(
+    data_dir: &Path,
+    key: Option<KeySource>,
+    dispatcher: Arc<dyn Dispatcher>,
+    config: EngineConfig,
+) -> Result<Engine, EngineOpenError> {
+    let data_dir = LockedDataDir::lock(data_dir)?;
+    let key = key.unwrap_or_else(|| KeySource::File(data_dir.path().join("secret.key")));
+    let database = data_dir.path().join("cloche.db");
+    let store = Arc::new(SqliteStore::open_with_key(&database, &key).await?);
+    Engine::open(data_dir, store, dispatcher, config).await
+}
+
 /// The most teams whose templates are started before the first request; others get theirs with
 /// their first runs. Each takes the time and memory of an interpreter.
 const MOST_TEAMS_AHEAD: usize = 8;
@@ -161,7 +188,7 @@ const MOST_TEAMS_AHEAD: usize = 8;
 /// Has cells parked for every sandbox there is, before the first request.
 pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
     let mut teams = BTreeSet::new();
-    for sandbox in engine.list_sandboxes(None).await? {
+    for sandbox in engine.tenancy().list_sandboxes(None).await? {
         let team = sandbox.team.as_str();
         if teams.len() < MOST_TEAMS_AHEAD {
             teams.insert(team.to_owned());

@@ -24,7 +24,7 @@ mod verdict;
 use decoys::HostDecoys;
 use probes::{PROBES, Probe};
 use report::{CellOrigin, ProbeRow, VerifyReport, to_inert_text};
-use runner::{ProbeFinding, ProbeRunner, with_causes};
+use runner::{ProbeFinding, ProbeRunner};
 
 /// How many probes run at once, of those that need not be alone.
 const AT_ONCE: usize = 3;
@@ -47,7 +47,10 @@ pub(crate) fn main(arguments: &VerifyArguments) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("cloche verify: {}", to_inert_text(&with_causes(error.as_ref())));
+            eprintln!(
+                "cloche verify: {}",
+                to_inert_text(&cloche_model::error_chain(error.as_ref()))
+            );
             ExitCode::from(2)
         }
     }

@@ -1,4 +1,6 @@
-//! May it run? The one place that turns what was asked into what will be done.
+//! Runs in: server (no capabilities).
+//!
+//! Admission: the one place that turns a request into a run.
 
 mod admission;
 mod fair_queue;
@@ -7,18 +9,18 @@ mod job;
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
-    CheckedRequest, DeliveryMode, ErrorCode, Invalid, Language, MemoryAccount, PlanLimits,
-    RunLimits, RunSpec, TeamId, TeamPlan, ThreadHome, TraceId, env,
+    ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, Invalid, Language,
+    MemoryAccount, PlanLimits, RunLimits, RunSpec, TeamId, TeamPlan, ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
 
-use crate::{Caller, EngineConfig, Refusal, local::CpuPriority};
+use crate::{Caller, Refusal};
 
 pub(crate) use admission::AdmissionControl;
 pub(crate) use fair_queue::{FairQueue, HostPlace, PlaceRequest, QueueTicket};
 pub use job::{JobRefusal, JobRequest, admit_job};
 
-/// A run that was agreed to. Only this module makes one.
+/// A run that was admitted. Only this module makes one.
 #[derive(Debug)]
 pub struct AdmittedRun {
     spec: RunSpec,
@@ -54,9 +56,9 @@ impl AdmittedRun {
         &self.team
     }
 
-    /// The same with the home of its thread.
-    pub(crate) fn with_home(mut self, home: ThreadHome) -> Self {
-        self.spec.home = Some(home);
+    /// The same with the home of its thread, if it has one.
+    pub(crate) fn with_home(mut self, home: Option<ThreadHome>) -> Self {
+        self.spec.home = home;
         self
     }
 
@@ -66,7 +68,9 @@ impl AdmittedRun {
         self
     }
 
-    pub(crate) fn output_account(&self) -> Option<Arc<MemoryAccount>> {
+    /// The account that the captured output is charged to, if there is one.
+    #[must_use]
+    pub fn output_account(&self) -> Option<Arc<MemoryAccount>> {
         self.output_account.clone()
     }
 
@@ -85,7 +89,9 @@ impl AdmittedRun {
         self.priority = Some(priority);
     }
 
-    pub(crate) fn cpu_priority(&self) -> Option<Arc<CpuPriority>> {
+    /// How its cell competes for processors, if admission decides that.
+    #[must_use]
+    pub fn cpu_priority(&self) -> Option<Arc<CpuPriority>> {
         self.priority.clone()
     }
 
@@ -98,14 +104,15 @@ impl AdmittedRun {
     }
 }
 
-/// Decides by plan, sandbox and environment. Concurrency and the thread are decided after it, as
+/// Decides by plan, sandbox and environment; `output` is the most that is kept of each output stream.
+/// Concurrency and the thread are decided after it, as
 /// they have to be given back.
 pub(crate) fn admit_execution(
     caller: &Caller,
     request: &CheckedRequest,
     delivery: DeliveryMode,
     trace_id: &TraceId,
-    config: &EngineConfig,
+    output: ByteSize,
 ) -> Result<AdmittedRun, Refusal> {
     let allowance = caller.team.effective_limits();
     check_delivery(&allowance, delivery)?;
@@ -118,7 +125,7 @@ pub(crate) fn admit_execution(
     let env = env::merge_levels(&of_sandbox, &of_key, &request.env)?;
     let spec = RunSpec {
         env,
-        limits: caller.sandbox.resources.to_run_limits(request.timeout, config.output),
+        limits: caller.sandbox.resources.to_run_limits(request.timeout, output),
         // One team's programs share no template with another's.
         sandbox: caller.sandbox.shape.clone().in_group(caller.team.id.as_str()),
         stdin: request.stdin.clone(),

@@ -4,7 +4,6 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeQuota};
-use cloche_store::KeySource;
 use ipnet::IpNet;
 
 use crate::{AdmissionConfig, MemoryConfig, StorageConfig};
@@ -33,8 +32,6 @@ pub struct EngineConfig {
     pub storage: StorageConfig,
     /// Webhooks.
     pub webhook: WebhookConfig,
-    /// What seals the secrets in the database; if absent, `secret.key` in the data directory.
-    pub secret_key: Option<KeySource>,
 }
 
 impl Default for EngineConfig {
@@ -50,7 +47,6 @@ impl Default for EngineConfig {
             homes: HomesConfig::default(),
             storage: StorageConfig::default(),
             webhook: WebhookConfig::default(),
-            secret_key: None,
         }
     }
 }

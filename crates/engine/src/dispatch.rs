@@ -1,4 +1,6 @@
-//! The seam to whatever runs code: this host's executor, or others over the network.
+//! Runs in: server (no capabilities).
+//!
+//! The trait of what runs code: the executor of this host, or sidecars over the network.
 
 use cloche_model::{OutputChunk, RunOutcome};
 use futures::future::BoxFuture;
@@ -9,8 +11,8 @@ use crate::AdmittedRun;
 
 /// Runs what was admitted.
 pub trait Dispatcher: Send + Sync {
-    /// Runs it once. Output is sent as it comes, in order and without loss; whoever listens may go,
-    /// and the run goes on. When `cancel` fires, everything of the run is killed and the outcome
+    /// Runs it once. Output is sent as it comes, in order and without loss. The receiver may be
+    /// dropped; the run goes on. When `cancel` fires, everything of the run is killed and the outcome
     /// says so.
     fn dispatch(
         &self,
@@ -54,7 +56,7 @@ pub enum DispatchError {
     Failed(String),
 }
 
-/// The state of whatever runs code.
+/// The state of what runs code.
 #[derive(Clone, Debug, Default)]
 pub struct DispatcherLoad {
     /// Cells that run guest code now.

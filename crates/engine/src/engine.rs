@@ -1,92 +1,45 @@
-//! The engine as a whole: what it holds, how it starts, how it stops.
+//! Runs in: server (no capabilities).
+//!
+//! The engine as a whole: its parts, how they start, how they stop. What a part does is in the
+//! folder of the part; no part holds the engine.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fs::{self, DirBuilder, File, TryLockError},
-    io,
-    os::unix::fs::DirBuilderExt,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
-use cloche_model::{ErrorCode, TraceId};
-use cloche_store::{KeySource, SqliteStore, Store, StoreError, ThreadKey};
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, OnceCell};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use cloche_store::{Store, StoreError};
 
 use crate::{
-    AgentMetrics, Caller, Dispatcher, EngineConfig, EngineMetrics, Refusal,
-    access::{KeyCache, unauthorized_refusal},
-    admit::{AdmissionControl, TeamSlots},
-    clock,
-    gates::ApprovalWaiters,
-    live_execution::{LiveExecution, StopCause},
-    memory::MemoryBudgets,
-    secrets,
-    storage::{HostStorage, StorageReservations},
-    webhook::{WebhookSender, WebhookSetupError},
+    AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, LockedDataDir, Refusal,
+    Responses, StorageBudgets, Tenancy, Threads, clock, maintenance::Maintenance,
+    memory::MemoryBudgets, shared_parts::SharedParts, webhooks::WebhookSetupError,
 };
 
 /// What the record of an execution says that a restart has ended.
 const RESTARTED: &str = "the server was restarted while this execution was running";
-/// The name of the setting that holds the digest of the admin token.
-pub(crate) const ADMIN_TOKEN: &str = "admin_token_digest";
-/// How long executions may take to die once they are told to.
-const LAST_MOMENTS: Duration = Duration::from_secs(5);
 
-/// Everything behind the doors. Cheap to clone.
+/// Everything behind the entry points. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
-    pub(crate) inner: Arc<EngineInner>,
+    parts: Arc<EngineParts>,
 }
 
-pub(crate) struct EngineInner {
-    pub(crate) config: EngineConfig,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) dispatcher: Arc<dyn Dispatcher>,
-    pub(crate) key_cache: KeyCache,
-    pub(crate) slots: TeamSlots,
-    /// Who may use the host now, and who is next.
-    pub(crate) admission: AdmissionControl,
-    pub(crate) live: RwLock<HashMap<TraceId, Arc<LiveExecution>>>,
-    pub(crate) metrics: Arc<EngineMetrics>,
-    pub(crate) memory: Arc<MemoryBudgets>,
-    pub(crate) webhook_sender: Arc<WebhookSender>,
-    /// Calls that wait for a person.
-    pub(crate) approval_waiters: Arc<ApprovalWaiters>,
-    /// Executions under way.
-    pub(crate) runs: TaskTracker,
-    draining: AtomicBool,
-    /// Threads that are being squashed.
-    pub(crate) squashing: Mutex<HashSet<ThreadKey>>,
-    /// Parts of budgets that are promised to bytes on their way.
-    pub(crate) reservations: StorageReservations,
-    /// The file system of the data directory.
-    pub(crate) host_storage: HostStorage,
-    /// Held while history is pruned to make room.
-    pub(crate) pruning: tokio::sync::Mutex<()>,
-    /// Asks for a sweep before it is time.
-    pub(crate) sweep_now: Notify,
-    /// What URLs are signed with, once one was.
-    pub(crate) signing_key: OnceCell<Vec<u8>>,
-    /// For what is being taken apart or put together; empty at every start.
-    pub(crate) scratch: PathBuf,
-    /// Ends what runs in the background.
-    pub(crate) closing: CancellationToken,
-    pub(crate) background: TaskTracker,
-    /// Held as long as the directory is ours.
-    lock: File,
+struct EngineParts {
+    tenancy: Tenancy,
+    approvals: Arc<Approvals>,
+    executions: Arc<Executions>,
+    threads: Arc<Threads>,
+    files: Files,
+    storage: Arc<StorageBudgets>,
+    responses: Responses,
+    shared: SharedParts,
+    /// How long executions may go on once the engine shuts down.
+    grace: Duration,
+    data_dir: LockedDataDir,
 }
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineOpenError {
-    /// The directory for the data could not be made or written to.
+    /// The data directory could not be made or written to.
     #[error("cannot use the data directory {path}")]
     Directory {
         /// Which.
@@ -95,7 +48,7 @@ pub enum EngineOpenError {
         #[source]
         source: io::Error,
     },
-    /// Another server uses the directory; it would take our executions for its own leftovers.
+    /// Another server uses the directory; it would end our executions as leftovers of a crash.
     #[error("the data directory {path} is in use by another server")]
     InUse {
         /// Which.
@@ -113,93 +66,119 @@ pub enum EngineOpenError {
 }
 
 impl Engine {
-    /// Opens the store in `data_dir`, ends what a crash left running, and starts what runs in the
-    /// background.
+    /// Ends what a crash left running in the store, and starts what runs in the background. The
+    /// engine keeps the data directory and closes the store when it shuts down.
     ///
     /// # Errors
     /// When the directory, the store or the webhook settings cannot be used.
     pub async fn open(
-        data_dir: &Path,
-        config: EngineConfig,
+        data_dir: LockedDataDir,
+        store: Arc<dyn Store>,
         dispatcher: Arc<dyn Dispatcher>,
+        config: EngineConfig,
     ) -> Result<Self, EngineOpenError> {
-        let lock = lock_data_dir(data_dir)?;
-        let scratch = reset_scratch_dir(data_dir)?;
-        let host_storage = HostStorage::open(data_dir, config.storage.reserve);
-        let key = config.secret_key.clone();
-        let key = key.unwrap_or_else(|| KeySource::File(data_dir.join("secret.key")));
-        let database = data_dir.join("cloche.db");
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open_with_key(&database, &key).await?);
         let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
         let ended = store.fail_running_executions(clock::now(), RESTARTED, first_attempt).await?;
         if ended > 0 {
             tracing::warn!(ended, "executions that a restart cut short are recorded as failed");
         }
-        let metrics = Arc::new(EngineMetrics::new());
-        let memory = Arc::new(MemoryBudgets::new(&config.memory, config.output));
-        let courier =
-            WebhookSender::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
-        let courier = courier.with_memory(Arc::clone(&memory));
-        let admission = AdmissionControl::new(&config.admission, &metrics);
-        let inner = EngineInner {
-            config,
-            store,
-            dispatcher,
-            key_cache: KeyCache::default(),
-            slots: TeamSlots::default(),
-            admission,
-            live: RwLock::default(),
-            metrics,
-            memory,
-            webhook_sender: Arc::new(courier),
-            approval_waiters: Arc::default(),
-            runs: TaskTracker::new(),
-            draining: AtomicBool::new(false),
-            squashing: Mutex::default(),
-            reservations: StorageReservations::default(),
-            host_storage,
-            pruning: tokio::sync::Mutex::default(),
-            sweep_now: Notify::new(),
-            signing_key: OnceCell::new(),
-            scratch,
-            closing: CancellationToken::new(),
-            background: TaskTracker::new(),
-            lock,
-        };
-        let engine = Self { inner: Arc::new(inner) };
-        engine.count_storage_once().await.map_err(EngineOpenError::Uncounted)?;
-        engine.start_background();
+        let shared = SharedParts::new(store, dispatcher, &config)?;
+        let engine = Self { parts: Arc::new(EngineParts::build(data_dir, shared, &config)?) };
+        engine.storage().count_once().await.map_err(EngineOpenError::Uncounted)?;
+        engine.start_background(&config);
         Ok(engine)
     }
 
-    fn start_background(&self) {
-        let inner = &self.inner;
-        let courier = Arc::clone(&inner.webhook_sender);
-        inner.background.spawn(courier.run(inner.closing.clone()));
-        inner.background.spawn(self.clone().expire_approvals());
-        inner.background.spawn(self.clone().watch_disk());
-        inner.background.spawn(self.clone().run_maintenance(inner.config.homes.sweep_every));
+    fn start_background(&self, config: &EngineConfig) {
+        let EngineParts { shared, storage, threads, approvals, .. } = &*self.parts;
+        let closing = shared.lifecycle.closing_token();
+        let maintenance = Maintenance::new(shared, storage, threads, config.gates.keep);
+        shared.lifecycle.spawn(Arc::clone(&shared.webhooks).run(closing.clone()));
+        shared.lifecycle.spawn(Arc::clone(approvals).expire_overdue());
+        shared.lifecycle.spawn(Arc::clone(storage).watch_disk(closing));
+        shared.lifecycle.spawn(maintenance.run(config.homes.sweep_every));
     }
 
-    /// Who holds this API key.
-    ///
-    /// # Errors
-    /// When nobody does, or the key was revoked.
-    pub async fn find_caller(&self, secret: &str) -> Result<Caller, Refusal> {
-        self.inner.key_cache.find_caller(&*self.inner.store, secret).await
+    /// From now on nothing new is taken; what runs goes on.
+    pub fn drain(&self) {
+        self.parts.shared.lifecycle.begin_draining();
+        self.parts.executions.take_no_more();
+        self.parts.approvals.wake_all();
     }
 
-    /// Checks an admin token.
-    ///
-    /// # Errors
-    /// When it is not the one.
-    pub async fn check_admin_token(&self, token: &str) -> Result<(), Refusal> {
-        let known = self.inner.store.read_setting(ADMIN_TOKEN).await?;
-        // Digests are compared, so the time this takes says nothing about the token.
-        if known.is_some_and(|known| known == secrets::digest_secret(token)) {
-            return Ok(());
-        }
-        Err(Refusal { message: "missing or invalid admin token".into(), ..unauthorized_refusal() })
+    /// Takes nothing new, lets executions end within the grace period, then ends them.
+    pub async fn shutdown(&self) {
+        self.drain();
+        self.parts.executions.end_within(self.parts.grace).await;
+        self.parts.shared.lifecycle.close().await;
+        self.parts.shared.store.close().await;
+        self.parts.data_dir.unlock();
+    }
+
+    /// Teams, sandboxes, keys, gate settings and the admin token.
+    #[must_use]
+    pub fn tenancy(&self) -> &Tenancy {
+        &self.parts.tenancy
+    }
+
+    /// The gates in front of agent tools, and the answers of people.
+    #[must_use]
+    pub fn approvals(&self) -> &Approvals {
+        &self.parts.approvals
+    }
+
+    /// Executions: start, follow, cancel, look up.
+    #[must_use]
+    pub fn executions(&self) -> &Arc<Executions> {
+        &self.parts.executions
+    }
+
+    /// Threads and their homes.
+    #[must_use]
+    pub fn threads(&self) -> &Arc<Threads> {
+        &self.parts.threads
+    }
+
+    /// Files of threads and of executions.
+    #[must_use]
+    pub fn files(&self) -> &Files {
+        &self.parts.files
+    }
+
+    /// What teams store and may store.
+    #[must_use]
+    pub fn storage(&self) -> &Arc<StorageBudgets> {
+        &self.parts.storage
+    }
+
+    /// Rows of the Agent API.
+    #[must_use]
+    pub fn responses(&self) -> &Responses {
+        &self.parts.responses
+    }
+
+    /// The memory that callers share.
+    #[must_use]
+    pub fn memory_budgets(&self) -> &MemoryBudgets {
+        &self.parts.shared.memory
+    }
+
+    /// The counters of what agents do.
+    #[must_use]
+    pub fn agent_metrics(&self) -> &AgentMetrics {
+        &self.parts.shared.metrics.agents
+    }
+
+    /// Whether anything was set up to run code. Where not, no entry point may offer it to an agent.
+    #[must_use]
+    pub fn can_run_code(&self) -> bool {
+        self.parts.shared.dispatcher.is_wired()
+    }
+
+    /// Whether executions can have a thread whose home outlives them.
+    #[must_use]
+    pub fn keeps_homes(&self) -> bool {
+        self.parts.threads.keeps_homes()
     }
 
     /// Whether executions can be taken now.
@@ -207,107 +186,47 @@ impl Engine {
     /// # Errors
     /// Why not, for an operator.
     pub async fn check_ready(&self) -> Result<(), String> {
-        if self.is_draining() {
+        if self.parts.shared.lifecycle.is_draining() {
             return Err("the server is shutting down".to_owned());
         }
-        self.inner.store.ping().await.map_err(|error| error.to_string())?;
-        self.inner.dispatcher.check_ready()
-    }
-
-    /// Whether anything was set up to run code. Where not, no door may offer it to an agent.
-    #[must_use]
-    pub fn can_run_code(&self) -> bool {
-        self.inner.dispatcher.is_wired()
-    }
-
-    /// Whether runs can have a thread whose home outlives them.
-    #[must_use]
-    pub fn keeps_homes(&self) -> bool {
-        self.inner.config.homes.layers.is_some() && self.inner.dispatcher.keeps_homes()
-    }
-
-    /// The memory that callers share.
-    #[must_use]
-    pub fn memory_budgets(&self) -> &MemoryBudgets {
-        &self.inner.memory
-    }
-
-    /// Where what agents do is counted.
-    #[must_use]
-    pub fn agent_metrics(&self) -> &AgentMetrics {
-        &self.inner.metrics.agents
+        self.parts.shared.store.ping().await.map_err(|error| error.to_string())?;
+        self.parts.shared.dispatcher.check_ready()
     }
 
     /// Everything that is counted, in the text format of Prometheus.
     pub async fn metrics_text(&self) -> String {
-        match self.inner.store.count_pending_approvals(clock::now()).await {
-            Ok(count) => self.agent_metrics().set_pending(count),
-            Err(error) => tracing::error!(%error, "pending approvals could not be counted"),
-        }
-        self.inner.metrics.show_memory(&self.inner.memory);
-        self.measure_storage().await;
-        self.inner.admission.show_levels();
-        let running = self.inner.live.read().len();
-        self.inner.metrics.encode_text(running, self.inner.dispatcher.current_load())
-    }
-
-    pub(crate) fn is_draining(&self) -> bool {
-        self.inner.draining.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn draining_refusal() -> Refusal {
-        Refusal::new(ErrorCode::Unavailable, "the server is shutting down; try again in a moment")
-    }
-
-    /// From now on nothing new is taken; what runs goes on.
-    pub fn drain(&self) {
-        self.inner.draining.store(true, Ordering::SeqCst);
-        self.inner.runs.close();
-        self.inner.approval_waiters.wake_all();
-    }
-
-    /// Takes nothing new, lets executions end within the grace period, then ends them.
-    pub async fn shutdown(&self) {
-        self.drain();
-        if tokio::time::timeout(self.inner.config.grace, self.inner.runs.wait()).await.is_err() {
-            let left: Vec<_> = self.inner.live.read().values().cloned().collect();
-            tracing::warn!(left = left.len(), "executions are ended, the grace period is over");
-            left.iter().for_each(|live| live.stop(StopCause::Shutdown));
-            if tokio::time::timeout(LAST_MOMENTS, self.inner.runs.wait()).await.is_err() {
-                tracing::error!("some executions did not end; the next start will record them");
-            }
-        }
-        self.inner.closing.cancel();
-        self.inner.background.close();
-        self.inner.background.wait().await;
-        self.inner.store.close().await;
-        if let Err(error) = self.inner.lock.unlock() {
-            tracing::warn!(%error, "the data directory is still locked");
-        }
+        let EngineParts { shared, approvals, storage, executions, .. } = &*self.parts;
+        approvals.show_pending().await;
+        storage.show_usage(&shared.metrics.storage).await;
+        shared.metrics.show_memory(&shared.memory);
+        shared.admission.show_levels();
+        shared.metrics.encode_text(executions.running_count(), shared.dispatcher.current_load())
     }
 }
 
-/// Makes the directory, for its owner only, and takes it for this process.
-fn lock_data_dir(data_dir: &Path) -> Result<File, EngineOpenError> {
-    let path = data_dir.display().to_string();
-    let unusable = |source| EngineOpenError::Directory { path: path.clone(), source };
-    DirBuilder::new().recursive(true).mode(0o700).create(data_dir).map_err(unusable)?;
-    let lock = File::create(data_dir.join("lock")).map_err(unusable)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(EngineOpenError::InUse { path }),
-        Err(TryLockError::Error(source)) => Err(unusable(source)),
+impl EngineParts {
+    /// Each part gets what it uses of the others; the order is that of their dependencies.
+    fn build(
+        data_dir: LockedDataDir,
+        shared: SharedParts,
+        config: &EngineConfig,
+    ) -> Result<Self, EngineOpenError> {
+        let scratch = data_dir.reset_scratch()?;
+        let storage = Arc::new(StorageBudgets::new(&shared, data_dir.path(), config));
+        let threads = Arc::new(Threads::new(&shared, Arc::clone(&storage), config, scratch));
+        let executions = Executions::new(&shared, Arc::clone(&threads), config);
+        let executions = Arc::new(executions);
+        Ok(Self {
+            tenancy: Tenancy::new(&shared),
+            approvals: Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates)),
+            files: Files::new(&shared, Arc::clone(&threads), Arc::clone(&executions), config),
+            responses: Responses::new(&shared, Arc::clone(&storage)),
+            executions,
+            threads,
+            storage,
+            shared,
+            grace: config.grace,
+            data_dir,
+        })
     }
-}
-
-/// Makes the directory for unfinished work, without what a crash left in it.
-fn reset_scratch_dir(data_dir: &Path) -> Result<PathBuf, EngineOpenError> {
-    let path = data_dir.join("scratch");
-    let cleared = match fs::remove_dir_all(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => DirBuilder::new().mode(0o700).create(&path),
-    };
-    let shown = || data_dir.display().to_string();
-    cleared.map_err(|source| EngineOpenError::Directory { path: shown(), source })?;
-    Ok(path)
 }

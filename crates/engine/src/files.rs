@@ -1,13 +1,21 @@
-//! Files of threads and of executions: list, URLs that are signed for one purpose, up, down.
+//! Runs in: server (no capabilities).
+//!
+//! Files of threads and of executions: list, upload, download, and URLs that are signed for one
+//! purpose.
 
 mod signing;
 mod transfer;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use cloche_model::{ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
+use cloche_model::{ByteSize, ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
+use cloche_store::Store;
+use tokio::sync::OnceCell;
 
-use crate::{Caller, Engine, Refusal, clock, threads};
+use crate::{
+    Caller, EngineConfig, Executions, Refusal, StorageBudgets, Threads, admit::AdmissionControl,
+    clock, lifecycle::Lifecycle, shared_parts::SharedParts, threads::layer_refusal,
+};
 
 pub use signing::{UrlGrant, UrlPurpose};
 pub use transfer::{FileReader, FileUpload, HomeFile};
@@ -56,7 +64,7 @@ pub struct SignedToken {
     pub expires_at: Moment,
 }
 
-/// Who asks for a URL: a team, by one of its keys or through an operator.
+/// On whose behalf a URL is signed: a team, by one of its keys or through an operator.
 pub struct UrlSigner<'a> {
     /// The team.
     pub team: &'a Team,
@@ -64,7 +72,41 @@ pub struct UrlSigner<'a> {
     pub key: Option<&'a KeyId>,
 }
 
-impl Engine {
+/// Files in homes, and those that executions wrote.
+pub struct Files {
+    store: Arc<dyn Store>,
+    threads: Arc<Threads>,
+    storage: Arc<StorageBudgets>,
+    executions: Arc<Executions>,
+    /// Places for uploads.
+    admission: Arc<AdmissionControl>,
+    lifecycle: Arc<Lifecycle>,
+    largest_upload: ByteSize,
+    url_expiry: Duration,
+    /// What URLs are signed with, once one was.
+    signing_key: OnceCell<Vec<u8>>,
+}
+
+impl Files {
+    pub(crate) fn new(
+        shared: &SharedParts,
+        threads: Arc<Threads>,
+        executions: Arc<Executions>,
+        config: &EngineConfig,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&shared.store),
+            storage: Arc::clone(threads.storage()),
+            threads,
+            executions,
+            admission: Arc::clone(&shared.admission),
+            lifecycle: Arc::clone(&shared.lifecycle),
+            largest_upload: config.homes.upload,
+            url_expiry: config.homes.url_expiry,
+            signing_key: OnceCell::new(),
+        }
+    }
+
     /// The files of a thread.
     ///
     /// # Errors
@@ -75,7 +117,7 @@ impl Engine {
         id: &ThreadId,
         filter: &FileFilter,
     ) -> Result<FilePage, Refusal> {
-        let thread = self.find_thread(team, id).await?;
+        let thread = self.threads.find_thread(team, id).await?;
         self.files_of(&thread.layers, filter).await
     }
 
@@ -90,7 +132,7 @@ impl Engine {
         path: HomePath,
         length: u64,
     ) -> Result<SignedToken, Refusal> {
-        let limit = self.inner.config.homes.upload.bytes();
+        let limit = self.largest_upload.bytes();
         if length > limit {
             let message = format!("content_length must be at most {limit} bytes, got {length}");
             return Err(Refusal::new(ErrorCode::Validation, message));
@@ -109,7 +151,7 @@ impl Engine {
         id: &ThreadId,
         path: HomePath,
     ) -> Result<SignedToken, Refusal> {
-        let thread = self.find_thread(signer.team, id).await?;
+        let thread = self.threads.find_thread(signer.team, id).await?;
         self.file_in(thread.layers, &path).await?;
         self.sign_url(signer, UrlPurpose::Get, id, path).await
     }
@@ -122,8 +164,7 @@ impl Engine {
         path: HomePath,
     ) -> Result<SignedToken, Refusal> {
         let signed_at = clock::now();
-        let expires_at =
-            signed_at.saturating_add(self.inner.config.homes.url_expiry.min(LONGEST_URL));
+        let expires_at = signed_at.saturating_add(self.url_expiry.min(LONGEST_URL));
         let grant = UrlGrant {
             purpose,
             team: signer.team.id.clone(),
@@ -150,10 +191,10 @@ impl Engine {
             return Err(refused());
         }
         if let Some(key) = &grant.key {
-            let key = self.inner.store.find_key(key).await?;
+            let key = self.store.find_key(key).await?;
             key.filter(|key| key.revoked_at.is_none()).ok_or_else(refused)?;
         }
-        let team = self.inner.store.find_team(grant.team.as_str()).await?.ok_or_else(refused)?;
+        let team = self.store.find_team(grant.team.as_str()).await?.ok_or_else(refused)?;
         Ok((grant, team))
     }
 
@@ -167,7 +208,7 @@ impl Engine {
         id: &ThreadId,
         path: &HomePath,
     ) -> Result<HomeFile, Refusal> {
-        let thread = self.find_thread(team, id).await?;
+        let thread = self.threads.find_thread(team, id).await?;
         self.file_in(thread.layers, path).await
     }
 
@@ -181,14 +222,14 @@ impl Engine {
         trace_id: &TraceId,
         path: &HomePath,
     ) -> Result<HomeFile, Refusal> {
-        let execution = self.find_execution(caller, trace_id).await?;
+        let execution = self.executions.find_execution(caller, trace_id).await?;
         let layer = execution.end.and_then(|end| end.written.layer);
         let layer = layer.ok_or_else(|| Refusal::not_found("file"))?;
         self.file_in(vec![layer.digest], path).await
     }
 }
 
-/// Nothing above the plan's limit, which is said.
+/// The refusal of a write beyond the home quota of the plan.
 pub(crate) fn over_quota_refusal(team: &Team, limit: cloche_model::HomeQuota) -> Refusal {
     let (plan, bytes, inodes) = (team.plan.display_name(), limit.bytes, limit.inodes);
     Refusal::new(
@@ -199,5 +240,3 @@ pub(crate) fn over_quota_refusal(team: &Team, limit: cloche_model::HomeQuota) ->
         ),
     )
 }
-
-pub(crate) use threads::layer_refusal;

@@ -1,76 +1,78 @@
-//! May it run, who holds the thread, what happened.
+//! What happens to a request behind the entry points: admission, the ledger, threads, approvals,
+//! webhooks.
 //!
-//! The engine admits requests, keeps the ledger, follows live executions and sends webhooks. It
-//! knows no HTTP of its callers, no kernel and no SQL: it is asked in words of the model, it runs
-//! through a [`Dispatcher`], and it remembers through a store.
+//! [`Engine`] is a facade over parts with their own state: [`Tenancy`], [`Approvals`],
+//! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`] and [`Responses`]. A part gets the
+//! others that it uses when it is made; no part holds the engine.
+//!
+//! The engine knows no HTTP of its callers, no kernel and no SQL. Requests are in the words of the
+//! model, runs go through a [`Dispatcher`], and rows are kept by a [`Store`]; the binary passes both
+//! in.
 
-mod access;
-mod admin;
 mod admit;
-mod bootstrap;
+mod approvals;
 mod capacity;
 mod clock;
 mod config;
+mod data_dir;
 mod dispatch;
 mod engine;
-mod execution_task;
 mod executions;
 mod files;
-mod gates;
 mod json_pieces;
-mod line_splitter;
-mod live_execution;
-mod local;
+mod lifecycle;
+mod maintenance;
 mod memory;
 mod metrics;
 mod null_dispatcher;
-mod record;
 mod refusal;
 mod remote;
-mod replay;
 mod responses;
 mod secrets;
+mod shared_parts;
 pub mod sidecar;
 mod storage;
+mod tenancy;
 mod threads;
-mod webhook;
+mod webhooks;
 
-pub use access::Caller;
-pub use admin::{
-    Approver, EnvDraft, GateChange, KeyChange, KeyDraft, NewKey, ResourcesChange, RetentionChange,
-    SandboxChange, SandboxDraft, TeamChange, TeamDraft,
-};
 pub use admit::{AdmittedRun, JobRefusal, JobRequest, admit_job};
-pub use bootstrap::BootstrapFile;
+pub use approvals::{
+    ApprovalWaitResult, Approvals, Approver, CallPermit, GateDecision, GateRefusal,
+    GateRefusalReason, ToolCall, describe_approval, form_text,
+};
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
-    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, KeySource, ResponseRow,
-    StorageUsage,
+    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageUsage,
+    Store,
 };
 pub use clock::{format_rfc3339, now, parse_rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
+pub use data_dir::LockedDataDir;
 pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel};
 pub use engine::{Engine, EngineOpenError};
-pub use executions::{CancelOnDrop, ExecutionEvents, LedgerPage, StartedExecution};
+pub use executions::{
+    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions,
+    LedgerPage, StartedExecution,
+};
 pub use files::{
-    FileFilter, FileInfo, FilePage, FileReader, FileUpload, HomeFile, SignedToken, UrlGrant,
+    FileFilter, FileInfo, FilePage, FileReader, FileUpload, Files, HomeFile, SignedToken, UrlGrant,
     UrlPurpose, UrlSigner,
 };
-pub use gates::{
-    ApprovalWaitResult, CallPermit, GateDecision, GateRefusal, GateRefusalReason, ToolCall,
-    describe_approval, form_text,
-};
 pub use json_pieces::{JsonPieces, serialize_text, serialize_text_or_null};
-pub use live_execution::{EventLogReader, ExecutionEvent, ExecutionEventKind};
-pub use local::LocalDispatcher;
 pub use memory::{MEMORY_WAIT, MemoryBudgets, MemoryConfig, MemoryPool, refuse_memory};
 pub use metrics::{AgentMetrics, EngineMetrics};
 pub use null_dispatcher::NullDispatcher;
 pub use refusal::Refusal;
 pub use remote::{RemoteConfig, RemoteConfigError, RemoteDispatcher};
+pub use responses::Responses;
 pub use storage::{
-    DiskSpace, HistoryPolicy, PlanStorage, PrunedHistory, StorageConfig, StorageReserve,
-    TeamStorage,
+    DiskSpace, HistoryPolicy, PlanStorage, PrunedHistory, StorageBudgets, StorageConfig,
+    StorageReserve, TeamStorage,
 };
-pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage};
-pub use webhook::WebhookSetupError;
+pub use tenancy::{
+    BootstrapFile, Caller, EnvDraft, GateChange, KeyChange, KeyDraft, NewKey, ResourcesChange,
+    RetentionChange, SandboxChange, SandboxDraft, TeamChange, TeamDraft, Tenancy,
+};
+pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage, Threads};
+pub use webhooks::WebhookSetupError;

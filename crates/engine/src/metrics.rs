@@ -1,4 +1,6 @@
-//! What is counted, for Prometheus. Whoever counts does not know how it is shown.
+//! Runs in: server (no capabilities).
+//!
+//! The metrics, for Prometheus. Code that counts does not know how it is shown.
 
 mod admission;
 mod agents;

@@ -1,4 +1,6 @@
-//! Runs nothing: for a server that was told to have no executor of its own and was given no other.
+//! Runs in: server (no capabilities).
+//!
+//! Runs nothing: for a server without a local executor and without sidecars.
 
 use cloche_model::{OutputChunk, RunOutcome};
 use futures::future::BoxFuture;
@@ -7,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad};
 
-/// What callers and operators are told.
+/// The message for callers and operators.
 pub(crate) const SENTENCE: &str =
     "code execution is turned off: this server has no executor and SANDBOX_EXECUTOR_URL is not set";
 

@@ -1,23 +1,36 @@
-//! Responses of the Agent API as the engine keeps them for the agent: rows, and whose they are.
+//! Runs in: server (no capabilities).
 //!
-//! What a response says is the agent's business; here it is text.
+//! Rows of the Agent API, kept for the agent. What a response says is the agent's business; here it
+//! is text that belongs to a team.
+
+use std::sync::Arc;
 
 use cloche_model::ResponseId;
-use cloche_store::ResponseRow;
+use cloche_store::{ResponseRow, Store};
 
-use crate::{Caller, Engine, Refusal};
+use crate::{Caller, Refusal, StorageBudgets, shared_parts::SharedParts};
 
-impl Engine {
+/// The responses of every team.
+pub struct Responses {
+    store: Arc<dyn Store>,
+    storage: Arc<StorageBudgets>,
+}
+
+impl Responses {
+    pub(crate) fn new(shared: &SharedParts, storage: Arc<StorageBudgets>) -> Self {
+        Self { store: Arc::clone(&shared.store), storage }
+    }
+
     /// Adds a response.
     ///
     /// # Errors
     /// When it cannot be written, or its team has used up its storage budget.
     pub async fn create_response(&self, row: ResponseRow) -> Result<(), Refusal> {
-        self.inner.host_storage.check_lately()?;
-        if let Some(team) = self.inner.store.find_team(row.team.as_str()).await? {
-            self.check_budget(&team).await?;
+        self.storage.host().check_lately()?;
+        if let Some(team) = self.store.find_team(row.team.as_str()).await? {
+            self.storage.check_budget(&team).await?;
         }
-        Ok(self.inner.store.create_response(row).await?)
+        Ok(self.store.create_response(row).await?)
     }
 
     /// Replaces what may change of a response that is not over; false if it is.
@@ -25,7 +38,7 @@ impl Engine {
     /// # Errors
     /// When it cannot be written.
     pub async fn update_response(&self, row: ResponseRow) -> Result<bool, Refusal> {
-        Ok(self.inner.store.update_response(row).await?)
+        Ok(self.store.update_response(row).await?)
     }
 
     /// One response of the caller's team, whether or not it was to be stored.
@@ -37,15 +50,15 @@ impl Engine {
         caller: &Caller,
         id: &ResponseId,
     ) -> Result<ResponseRow, Refusal> {
-        let found = self.inner.store.find_response(&caller.team.id, id).await?;
+        let found = self.store.find_response(&caller.team.id, id).await?;
         found.ok_or_else(|| Refusal::not_found("response"))
     }
 
-    /// The responses that are not over: at the start, those that a restart cut short.
+    /// The responses that are not over. At the start, those are the ones that a restart cut short.
     ///
     /// # Errors
     /// When they cannot be read.
     pub async fn open_responses(&self) -> Result<Vec<ResponseRow>, Refusal> {
-        Ok(self.inner.store.open_responses().await?)
+        Ok(self.store.open_responses().await?)
     }
 }

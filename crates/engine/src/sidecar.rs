@@ -1,6 +1,9 @@
-//! The executor sidecar behind its door: takes a job when there is a place, follows it, and forgets it.
+//! Runs in: sidecar (no capabilities).
 //!
-//! It has no ledger, no teams and no queue. Whoever lets go of a [`Job`] stops it.
+//! The executor sidecar behind its entry point: takes a job when there is a place, follows it, and
+//! forgets it.
+//!
+//! It has no ledger, no teams and no queue. Dropping a [`Job`] stops it.
 
 mod metrics;
 mod protocol;
@@ -37,13 +40,13 @@ pub use protocol::{JobEvent, JobLimits, JobResult, JobTimings, JobUsage, exit_co
 const CHUNKS: usize = 16;
 /// How long past its time limit a job may hold its place, e.g. because its client does not read.
 const STALL: Duration = Duration::from_secs(30);
-/// How long jobs may take to die once they are told to.
+/// How long jobs may take to die once they are stopped.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);
 
 /// Settings of a sidecar.
 #[derive(Clone, Debug)]
 pub struct SidecarConfig {
-    /// What its callers have to know; without one, anybody may ask.
+    /// The key that its callers send; without one, every request is taken.
     pub key: Option<Secret>,
     /// The time limit of a job that named none.
     pub default_timeout: Duration,
@@ -160,14 +163,14 @@ impl Sidecar {
         self.inner.jobs.spawn(async move {
             let dispatched = tokio::time::timeout(spec_limits.timeout + STALL, dispatched);
             let result = dispatched.await.unwrap_or_else(|_| {
-                Err(DispatchError::Failed("nobody took the output in time".to_owned()))
+                Err(DispatchError::Failed("the client did not read the output in time".to_owned()))
             });
             inner.running.lock().remove(&job);
             inner.metrics.count_finished(FinishedJob { language, result: &result });
             if let Err(error) = &result {
                 tracing::error!(%error, trace_id = %job, "a job had no outcome");
             }
-            // The place is free before anyone hears of the end.
+            // The place is free before the end is announced.
             drop(place);
             let _ = done.send(result);
         });
@@ -182,7 +185,7 @@ impl Sidecar {
         }
     }
 
-    /// Stops a job; whoever follows it hears how it ended. Whether there was one.
+    /// Stops a job; its stream ends with the result. Returns whether there was one.
     #[must_use]
     pub fn cancel_job(&self, id: &TraceId) -> bool {
         let found = self.inner.running.lock().get(id).cloned();

@@ -1,17 +1,52 @@
-//! Threads as their owners ask for them: list, look back, compare, fork, go back, delete.
+//! Runs in: server (no capabilities).
+//!
+//! Threads and their homes: list, history, diff, fork, roll back, delete. `open_thread` is the thread
+//! of one execution, `homes` what a home is made of, `archive` import and export, `upkeep` the work in
+//! the background.
 
 mod archive;
 mod homes;
+mod open_thread;
+mod record_end;
 mod upkeep;
 
-use cloche_model::{ErrorCode, SnapshotRef, Team, Thread, ThreadId, ThreadSnapshot};
-use cloche_store::{HeadMoveOutcome, ThreadFork, ThreadKey};
+use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::{Engine, Refusal, clock, storage::over_budget_refusal};
+use cloche_model::{ErrorCode, SnapshotRef, Team, Thread, ThreadId, ThreadSnapshot};
+use cloche_store::{HeadMoveOutcome, Store, ThreadFork, ThreadKey};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{
+    EngineConfig, HomesConfig, Refusal, StorageBudgets, admit::AdmissionControl, clock,
+    lifecycle::Lifecycle, shared_parts::SharedParts,
+};
 
 pub use archive::TarStream;
 pub use homes::ThreadDiff;
-pub(crate) use homes::{home_quota, layer_refusal};
+pub(crate) use homes::layer_refusal;
+pub(crate) use open_thread::OpenThread;
+pub(crate) use record_end::QUOTA;
+
+/// The threads of every team.
+pub struct Threads {
+    store: Arc<dyn Store>,
+    storage: Arc<StorageBudgets>,
+    /// Places for imports and exports.
+    admission: Arc<AdmissionControl>,
+    lifecycle: Arc<Lifecycle>,
+    homes: HomesConfig,
+    /// Whether what runs the code keeps the homes of its runs.
+    homes_outlive_runs: bool,
+    /// How long an execution holds its thread without a renewal.
+    lease: Duration,
+    /// For archives that are unpacked; empty at every start.
+    scratch: PathBuf,
+    /// Threads that are being squashed.
+    squashing: Mutex<HashSet<ThreadKey>>,
+    /// Asks for a sweep before it is time.
+    sweep_now: Notify,
+}
 
 /// Some threads, and where the list goes on.
 pub struct ThreadPage {
@@ -21,15 +56,15 @@ pub struct ThreadPage {
     pub next: Option<ThreadId>,
 }
 
-/// Some points of a thread, and where the list goes on.
+/// Some snapshots of a thread, and where the list goes on.
 pub struct ThreadHistory {
-    /// The points, the newest first.
+    /// The snapshots, the newest first.
     pub points: Vec<ThreadSnapshot>,
     /// The last of them, if there are more.
     pub next: Option<u64>,
 }
 
-/// What a caller hears while somebody holds the thread.
+/// The refusal while another execution holds the thread.
 pub(crate) fn thread_busy_refusal() -> Refusal {
     Refusal::new(
         ErrorCode::Conflict,
@@ -37,7 +72,7 @@ pub(crate) fn thread_busy_refusal() -> Refusal {
     )
 }
 
-/// What a caller hears whose thread is not as it was approved.
+/// The refusal of a call whose thread is not as it was approved.
 pub(crate) fn thread_changed_refusal() -> Refusal {
     Refusal::new(
         ErrorCode::Conflict,
@@ -69,7 +104,42 @@ pub(crate) fn moved_thread(moved: HeadMoveOutcome) -> Result<Thread, Refusal> {
     }
 }
 
-impl Engine {
+impl Threads {
+    pub(crate) fn new(
+        shared: &SharedParts,
+        storage: Arc<StorageBudgets>,
+        config: &EngineConfig,
+        scratch: PathBuf,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&shared.store),
+            storage,
+            admission: Arc::clone(&shared.admission),
+            lifecycle: Arc::clone(&shared.lifecycle),
+            homes: config.homes.clone(),
+            homes_outlive_runs: shared.dispatcher.keeps_homes(),
+            lease: config.lease,
+            scratch,
+            squashing: Mutex::default(),
+            sweep_now: Notify::new(),
+        }
+    }
+
+    /// Whether executions can have a thread whose home outlives them.
+    pub(crate) fn keeps_homes(&self) -> bool {
+        self.homes.layers.is_some() && self.homes_outlive_runs
+    }
+
+    /// The budgets that homes are paid from.
+    pub(crate) fn storage(&self) -> &Arc<StorageBudgets> {
+        &self.storage
+    }
+
+    /// How long an execution holds its thread without a renewal.
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
     /// Threads of a team, by name.
     ///
     /// # Errors
@@ -80,7 +150,7 @@ impl Engine {
         after: Option<&ThreadId>,
         limit: u32,
     ) -> Result<ThreadPage, Refusal> {
-        let mut threads = self.inner.store.list_threads(&team.id, after, limit + 1).await?;
+        let mut threads = self.store.list_threads(&team.id, after, limit + 1).await?;
         let more = threads.len() > limit as usize;
         threads.truncate(limit as usize);
         let next = threads.last().filter(|_| more).map(|last| last.id.clone());
@@ -98,11 +168,11 @@ impl Engine {
     }
 
     pub(crate) async fn find_thread(&self, team: &Team, id: &ThreadId) -> Result<Thread, Refusal> {
-        let found = self.inner.store.find_thread(&thread_key(team, id)).await?;
+        let found = self.store.find_thread(&thread_key(team, id)).await?;
         found.ok_or_else(|| Refusal::not_found("thread"))
     }
 
-    /// The points of a thread, the newest first.
+    /// The snapshots of a thread, the newest first.
     ///
     /// # Errors
     /// When there is no thread that the team may see.
@@ -114,30 +184,29 @@ impl Engine {
         limit: u32,
     ) -> Result<ThreadHistory, Refusal> {
         self.find_thread(team, id).await?;
-        let mut points =
-            self.inner.store.list_points(&thread_key(team, id), before, limit + 1).await?;
+        let mut points = self.store.list_points(&thread_key(team, id), before, limit + 1).await?;
         let more = points.len() > limit as usize;
         points.truncate(limit as usize);
         let next = points.last().filter(|_| more).map(|last| last.seq);
         Ok(ThreadHistory { points, next })
     }
 
-    /// One point of a thread.
+    /// One snapshot of a thread.
     pub(crate) async fn find_snapshot(
         &self,
         team: &Team,
         id: &ThreadId,
         name: &SnapshotRef,
     ) -> Result<ThreadSnapshot, Refusal> {
-        let found = self.inner.store.find_point(&thread_key(team, id), name).await?;
+        let found = self.store.find_point(&thread_key(team, id), name).await?;
         found.ok_or_else(|| Refusal::not_found("point of this thread"))
     }
 
-    /// What differs between two points: `to` is the newest if absent, `from` the one before it.
-    /// Point 0 is the empty home.
+    /// What differs between two snapshots: `to` is the newest if absent, `from` the one before it.
+    /// Snapshot 0 is the empty home.
     ///
     /// # Errors
-    /// When there is no such thread or point, or its layers cannot be read.
+    /// When there is no such thread or snapshot, or its layers cannot be read.
     pub async fn thread_diff(
         &self,
         team: &Team,
@@ -152,10 +221,10 @@ impl Engine {
         self.compare_stacks(from, to).await
     }
 
-    /// Makes a thread from a point of another; from its newest if none is named.
+    /// Makes a thread from a snapshot of another; from its newest if none is named.
     ///
     /// # Errors
-    /// When there is no such thread or point, or the new name is taken.
+    /// When there is no such thread or snapshot, or the new name is taken.
     pub async fn fork_thread(
         &self,
         team: &Team,
@@ -168,25 +237,31 @@ impl Engine {
             Some(name) => self.find_snapshot(team, id, name).await?.seq,
             None => thread.head,
         };
-        self.inner.host_storage.check_now()?;
+        self.storage.host().check_now()?;
         for is_pruned in [false, true] {
             if is_pruned {
-                self.make_room(team, 1).await?;
+                self.storage.make_room(team, 1).await?;
             }
             let (source, thread, at) = (thread_key(team, id), new.clone(), clock::now());
-            let fork = ThreadFork { source, seq, thread, at, budget: self.unreserved_budget(team) };
-            let moved = self.inner.store.fork_thread(fork).await?;
+            let fork = ThreadFork {
+                source,
+                seq,
+                thread,
+                at,
+                budget: self.storage.unreserved_budget(team),
+            };
+            let moved = self.store.fork_thread(fork).await?;
             if moved != HeadMoveOutcome::OverBudget {
                 return moved_thread(moved);
             }
         }
-        Err(over_budget_refusal(team, self.storage_budget(team).unwrap_or_default()))
+        Err(self.storage.over_budget(team))
     }
 
-    /// Goes back to a point, which is a new point itself.
+    /// Goes back to a snapshot, which makes a new snapshot.
     ///
     /// # Errors
-    /// When there is no such thread or point, or somebody holds the thread.
+    /// When there is no such thread or snapshot, or an execution holds the thread.
     pub async fn rollback_thread(
         &self,
         team: &Team,
@@ -197,11 +272,10 @@ impl Engine {
         let seq = self.find_snapshot(team, id, to).await?.seq;
         for is_pruned in [false, true] {
             if is_pruned {
-                self.make_room(team, 1).await?;
+                self.storage.make_room(team, 1).await?;
             }
-            let budget = self.unreserved_budget(team);
+            let budget = self.storage.unreserved_budget(team);
             let moved = self
-                .inner
                 .store
                 .roll_back_thread(&thread_key(team, id), seq, clock::now(), budget)
                 .await?;
@@ -209,19 +283,20 @@ impl Engine {
                 return moved_thread(moved);
             }
         }
-        Err(over_budget_refusal(team, self.storage_budget(team).unwrap_or_default()))
+        Err(self.storage.over_budget(team))
     }
 
-    /// Deletes a thread with all its points. Layers that nothing else needs go in the background.
+    /// Deletes a thread with all its snapshots. Layers that nothing else needs are removed in the
+    /// background.
     ///
     /// # Errors
-    /// When there is none that the team may see, or somebody holds it.
+    /// When there is none that the team may see, or an execution holds it.
     pub async fn delete_thread(&self, team: &Team, id: &ThreadId) -> Result<(), Refusal> {
-        let layers = self.inner.store.thread_layers(&thread_key(team, id)).await?;
-        moved_thread(self.inner.store.delete_thread(&thread_key(team, id), clock::now()).await?)?;
-        let engine = self.clone();
-        self.inner.background.spawn(async move { engine.remove_layers(&layers).await });
-        self.inner.sweep_now.notify_one();
+        let layers = self.store.thread_layers(&thread_key(team, id)).await?;
+        moved_thread(self.store.delete_thread(&thread_key(team, id), clock::now()).await?)?;
+        let storage = Arc::clone(&self.storage);
+        self.lifecycle.spawn(async move { storage.remove_layers(&layers).await });
+        self.sweep_now.notify_one();
         Ok(())
     }
 }

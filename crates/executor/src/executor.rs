@@ -5,8 +5,8 @@ use std::{io, path::PathBuf, sync::Arc, time::Instant};
 use cloche_jail::job_writer::InvalidJob;
 use cloche_layers::Layers;
 use cloche_model::{
-    Language, MemoryAccount, OutputChunk, RunLimits, RunOutcome, RunSpec, SandboxProfile,
-    SandboxShape,
+    CpuPriority, Language, MemoryAccount, OutputChunk, RunLimits, RunOutcome, RunSpec,
+    SandboxProfile, SandboxShape,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,6 @@ use crate::{
     job_builder,
     metrics::{ExecutorMetrics, ExecutorReading, increment_counter},
     pool::{Pool, PoolKey, PoolLookup, PoolSettings},
-    priority::CpuPriority,
     spawner::{
         cell_exit::CellExit,
         client::{CellSource, OverlayDirs, SpawnError, SpawnerClient, SpawnerProcess},

@@ -40,6 +40,5 @@ pub use executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo
 pub use home_mount::HomeError;
 pub use image::{HOME, USER};
 pub use pool::PoolSettings;
-pub use priority::CpuPriority;
 pub use spawner::client::SpawnError;
 pub use warm::DEFAULT_PRELOAD;

@@ -15,12 +15,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_engine::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, Engine, EngineConfig};
+use cloche_engine::{
+    AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, Engine, EngineConfig, LockedDataDir,
+};
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use cloche_model::{
     CapturedStream, DeliveryMode, ExecuteRequest, HomeWrites, OutputChunk, RunEnding, RunOutcome,
     RunTimings, RunUsage,
 };
+use cloche_store::SqliteStore;
 use futures::future::BoxFuture;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -82,9 +85,13 @@ async fn through_the_engine(engine: &Engine, key: &str) {
     let begun = Instant::now();
     for n in 0..WARM_UP + RUNS {
         let start = Instant::now();
-        let caller = engine.find_caller(key).await.unwrap();
+        let caller = engine.tenancy().find_caller(key).await.unwrap();
         let request = ExecuteRequest { code: "print(1)".to_owned(), ..ExecuteRequest::default() };
-        let started = engine.start_execution(&caller, request, DeliveryMode::Inline).await.unwrap();
+        let started = engine
+            .executions()
+            .start_execution(&caller, request, DeliveryMode::Inline)
+            .await
+            .unwrap();
         started.wait_until_over().await.unwrap();
         if n >= WARM_UP {
             times.push(start.elapsed());
@@ -137,10 +144,14 @@ async fn main() {
     let options = ServerOptions {
         data_dir: directory.path().to_owned(),
         listen: "127.0.0.1:0".to_owned(),
-        engine: EngineConfig::default(),
         gateway: GatewayConfig::default(),
     };
-    let server = Server::open(options, Arc::new(Instantly)).await.unwrap();
+    let data_dir = LockedDataDir::lock(directory.path()).unwrap();
+    let store = SqliteStore::open(&directory.path().join("cloche.db")).await.unwrap();
+    let config = EngineConfig::default();
+    let engine =
+        Engine::open(data_dir, Arc::new(store), Arc::new(Instantly), config).await.unwrap();
+    let server = Server::open(options, engine).await.unwrap();
     let (address, engine) = (server.address(), server.engine().clone());
     let key = server.bootstrap().unwrap().api_key.reveal().to_owned();
     let shutdown = CancellationToken::new();

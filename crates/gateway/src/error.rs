@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use cloche_engine::Refusal;
-use cloche_model::{ErrorCode, Invalid};
+use cloche_model::{ErrorCode, Invalid, error_chain};
 
 use crate::api_types::ErrorBody;
 
@@ -95,12 +95,7 @@ pub(crate) fn log_server_fault(refusal: &Refusal) {
     if !http_status(refusal.code).is_server_error() {
         return;
     }
-    let mut causes = Vec::new();
-    let mut cause = refusal.source();
-    while let Some(error) = cause {
-        causes.push(error.to_string());
-        cause = error.source();
-    }
+    let causes = refusal.source().map(error_chain).unwrap_or_default();
     let trace_id = refusal.trace_id.as_ref().map(ToString::to_string);
-    tracing::error!(error = %refusal, causes = causes.join(": "), trace_id, "a request failed");
+    tracing::error!(error = %refusal, causes, trace_id, "a request failed");
 }

@@ -1,9 +1,9 @@
-//! A whole server from a directory, an address, settings and something that runs code.
+//! A whole server from an engine, an address and settings.
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{io, net::SocketAddr, path::PathBuf};
 
 use cloche_agent::{Agent, AgentConfig};
-use cloche_engine::{BootstrapFile, Dispatcher, Engine, EngineConfig, Refusal};
+use cloche_engine::{BootstrapFile, Engine, Refusal};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -12,12 +12,10 @@ use crate::{GatewayConfig, serve_api};
 /// What a server needs to know.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where everything is kept.
+    /// The data directory of the engine, where the first key is written.
     pub data_dir: PathBuf,
     /// Where it listens, e.g. `127.0.0.1:8080`; port 0 takes any.
     pub listen: String,
-    /// Settings of the engine.
-    pub engine: EngineConfig,
     /// Settings of the doors.
     pub gateway: GatewayConfig,
 }
@@ -34,9 +32,6 @@ pub enum ServerOpenError {
         #[source]
         source: io::Error,
     },
-    /// The engine did not start.
-    #[error(transparent)]
-    Engine(#[from] cloche_engine::EngineOpenError),
     /// The agent did not start.
     #[error(transparent)]
     Agent(#[from] cloche_agent::AgentStartError),
@@ -59,20 +54,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, opens the store, ends what a crash left running, and makes the first key.
+    /// Listens, makes the first key, and ends the responses that a restart cut short.
     ///
     /// # Errors
     /// When any of it cannot be done.
-    pub async fn open(
-        options: ServerOptions,
-        dispatcher: Arc<dyn Dispatcher>,
-    ) -> Result<Self, ServerOpenError> {
+    pub async fn open(options: ServerOptions, engine: Engine) -> Result<Self, ServerOpenError> {
         let cannot = |source| ServerOpenError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let engine = Engine::open(&options.data_dir, options.engine, dispatcher).await?;
         let url = format!("http://{}", loopback_if_unspecified(address));
         let bootstrap = engine
+            .tenancy()
             .ensure_bootstrap(&options.data_dir, &url)
             .await
             .map_err(ServerOpenError::Bootstrap)?;

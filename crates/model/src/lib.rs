@@ -4,9 +4,11 @@
 //! knows none of them, and it knows no kernel, no database and no protocol.
 
 mod budget;
+mod cpu_priority;
 pub mod display;
 pub mod env;
 mod error;
+mod error_chain;
 mod event_order;
 mod execution;
 mod gates;
@@ -28,8 +30,10 @@ mod thread;
 mod units;
 
 pub use budget::{MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage};
+pub use cpu_priority::CpuPriority;
 pub use env::{EnvVars, SecretVars};
 pub use error::{ErrorCode, Invalid};
+pub use error_chain::error_chain;
 pub use execution::{
     DeliveryMode, DeliveryStatus, EventMark, EventOrder, Execution, ExecutionEnd, ExecutionStart,
     ExecutionStatus, UsageReport,

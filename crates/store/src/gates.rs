@@ -95,12 +95,14 @@ pub struct DecisionFilter {
 pub trait GateStore: Send + Sync {
     /// What the fleet has set.
     async fn fleet_gates(&self) -> Result<GateSettings>;
-    /// Sets the gates of a team, or of the fleet, and writes the decision. False if there is no
-    /// such team.
-    async fn change_gates(
+    /// Sets the gates of the fleet and writes the decision, unless they are no longer as in `from`;
+    /// false if so. The gates of a team are written by [`TenancyStore::update_team`].
+    ///
+    /// [`TenancyStore::update_team`]: crate::TenancyStore::update_team
+    async fn change_fleet_gates(
         &self,
-        team: Option<&TeamId>,
-        gates: GateSettings,
+        from: GateSettings,
+        to: GateSettings,
         decision: Decision,
     ) -> Result<bool>;
 

@@ -8,6 +8,7 @@
 mod filter;
 mod gates;
 mod responses;
+mod revision;
 mod sealing;
 mod sqlite;
 mod storage;
@@ -17,8 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus, HomeState, KeyId, Moment,
-    Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
+    ApiKey, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus, HomeState, KeyId,
+    Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
 pub use filter::{ExecutionCursor, ExecutionFilter};
@@ -27,6 +28,7 @@ pub use gates::{
     QuestionLimits,
 };
 pub use responses::{ResponseRow, ResponseStore};
+pub use revision::{Revisioned, UpdateOutcome};
 pub use sealing::{KeyError, KeySource};
 pub use sqlite::SqliteStore;
 pub use storage::{HistoryPruneOutcome, HistoryRule, PrunedRows, StorageAccounting, StorageUsage};
@@ -186,9 +188,15 @@ pub trait TenancyStore: Send + Sync {
     async fn list_teams(&self) -> Result<Vec<Team>>;
     /// The team with this id or name.
     async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>>;
-    /// Replaces all but the id and the gates, which [`Gates::change_gates`] writes; false if there
-    /// is none.
-    async fn update_team(&self, team: &Team) -> Result<bool>;
+    /// The same with its revision, for [`TenancyStore::update_team`].
+    async fn team_for_update(&self, id_or_name: &str) -> Result<Option<Revisioned<Team>>>;
+    /// Replaces all but the id, unless the team has changed since it was read. A change of its gates
+    /// comes with the decision about it, which is written with the team or not at all.
+    async fn update_team(
+        &self,
+        team: &Revisioned<Team>,
+        gate_decision: Option<Decision>,
+    ) -> Result<UpdateOutcome>;
     /// Removes a team with its sandboxes and keys; a conflict while a key is still good.
     async fn delete_team(&self, id: &TeamId) -> Result<bool>;
 
@@ -198,8 +206,10 @@ pub trait TenancyStore: Send + Sync {
     async fn list_sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>>;
     /// One sandbox.
     async fn find_sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
-    /// Replaces all but id and team; false if there is none.
-    async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool>;
+    /// The same with its revision, for [`TenancyStore::update_sandbox`].
+    async fn sandbox_for_update(&self, id: &SandboxId) -> Result<Option<Revisioned<Sandbox>>>;
+    /// Replaces all but id and team, unless the sandbox has changed since it was read.
+    async fn update_sandbox(&self, sandbox: &Revisioned<Sandbox>) -> Result<UpdateOutcome>;
     /// Removes a sandbox; a conflict while a key that is still good is bound to it.
     async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool>;
 
@@ -209,9 +219,12 @@ pub trait TenancyStore: Send + Sync {
     async fn list_keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>>;
     /// One key.
     async fn find_key(&self, id: &KeyId) -> Result<Option<ApiKey>>;
-    /// Replaces name, sandbox, environment and webhook; false if there is none.
-    async fn update_key(&self, key: &ApiKey) -> Result<bool>;
-    /// Revokes a key for good; false if there is none.
+    /// The same with its revision, for [`TenancyStore::update_key`].
+    async fn key_for_update(&self, id: &KeyId) -> Result<Option<Revisioned<ApiKey>>>;
+    /// Replaces name, sandbox, environment, webhook and the right to approve, unless the key has
+    /// changed since it was read.
+    async fn update_key(&self, key: &Revisioned<ApiKey>) -> Result<UpdateOutcome>;
+    /// Revokes a key for good; false if there is none. It counts as a change of the key.
     async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool>;
     /// What the secret with this digest opens; nothing if it was revoked.
     async fn find_key_access(&self, digest: &str) -> Result<Option<KeyAccess>>;

@@ -15,6 +15,7 @@ mod sealed;
 mod storage;
 mod tenancy;
 mod threads;
+mod updates;
 mod writer;
 
 use std::{path::Path, sync::Arc, time::Duration};

@@ -5,6 +5,8 @@
 mod gates;
 #[path = "conformance/responses.rs"]
 mod responses;
+#[path = "conformance/revisions.rs"]
+mod revisions;
 #[path = "conformance/storage.rs"]
 mod storage;
 #[path = "conformance/suite.rs"]
@@ -92,6 +94,11 @@ macro_rules! conformance_of {
                 a_fork_keeps_the_layers_of_pruned_points,
                 old_records_are_pruned_but_for_pending_webhooks,
             },
+            revisions::{
+                an_update_of_a_row_that_changed_since_it_was_read_writes_nothing,
+                many_updates_at_once_lose_none,
+                a_revoked_key_is_a_changed_key,
+            },
             responses::{
                 a_response_changes_until_it_is_over,
                 a_response_is_seen_by_its_team_only,
@@ -126,4 +133,16 @@ async fn a_reopened_file_still_has_its_rows() {
     store.close().await;
     let store = SqliteStore::open(&path).await.unwrap();
     suite::settings_were_kept(&store).await;
+}
+
+#[tokio::test]
+async fn two_handles_on_one_file_lose_no_update() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("cloche.db");
+    let one = SqliteStore::open(&path).await.unwrap();
+    let two = SqliteStore::open(&path).await.unwrap();
+    suite::tenants(&one).await;
+    revisions::count_up_in_every_row(&[&one, &two], 20).await;
+    one.close().await;
+    two.close().await;
 }

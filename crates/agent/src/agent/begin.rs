@@ -49,7 +49,7 @@ impl Agent {
         let live = self.register_live(caller, response.clone())?;
         let kept = StoredResponse { response, container: container.clone(), files: Vec::new() };
         let row = response_row(caller, &kept, &conversation, None).map_err(internal_refusal)?;
-        if let Err(refusal) = self.inner.engine.create_response(row).await {
+        if let Err(refusal) = self.inner.engine.responses().create_response(row).await {
             self.remove_live(&live);
             return Err(refusal);
         }
@@ -122,7 +122,7 @@ impl Agent {
         id: Option<&ResponseId>,
     ) -> Result<(Conversation, Option<ResponseContainer>), Refusal> {
         let Some(id) = id else { return Ok((Vec::new(), None)) };
-        let row = self.inner.engine.find_response(caller, id).await?;
+        let row = self.inner.engine.responses().find_response(caller, id).await?;
         if row.completed_at.is_none() {
             let message = "previous_response_id: that response is still under way";
             return Err(Refusal::new(ErrorCode::Conflict, message));

@@ -124,7 +124,7 @@ impl ResponseTask {
         };
         let ran = sandbox::run_in_sandbox(place, program).await?;
         if let Some(trace_id) = &ran.trace_id {
-            if let Err(error) = self.engine.note_execution(&pass, trace_id).await {
+            if let Err(error) = self.engine.approvals().note_execution(&pass, trace_id).await {
                 tracing::error!(%error, %trace_id, "a decision was not told what it let run");
             }
             for file in &ran.files {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use cloche_engine::{Caller, Engine, EngineConfig, GateChange, LocalDispatcher, TeamChange};
+use cloche_engine::{Caller, Engine, EngineConfig, GateChange, TeamChange};
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, spawner::SpawnerProcess};
 use cloche_gateway::{McpConfig, serve_mcp};
 use cloche_layers::{LayerBounds, Layers, LayersConfig, StoreConfig};
@@ -20,7 +20,10 @@ use tokio::{
 };
 
 use super::{Failure, McpArguments, state_directory, wait_for_closed_stdout};
-use crate::serve::{secret_key_from_environment, warm_up};
+use crate::{
+    local_dispatcher::LocalDispatcher,
+    serve::{open_engine, secret_key_from_environment, warm_up},
+};
 
 /// How long running code may go on once the client has left.
 const GRACE: Duration = Duration::ZERO;
@@ -89,10 +92,10 @@ async fn serve_client(
     let config = ExecutorConfig { layers: Some(layers.clone()), ..config };
     let executor = Executor::with_spawner(process, config).await?;
     let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
-    config.secret_key = secret_key_from_environment();
     config.homes.layers = Some(layers);
     let local = Arc::new(LocalDispatcher::new(executor.clone()));
-    let engine = Engine::open(&place.path, config, local).await?;
+    let key = secret_key_from_environment();
+    let engine = open_engine(&place.path, key, local, config).await?;
     let caller = find_owner(&engine, &place.path).await?;
     open_gates(&engine, &caller, policy).await?;
     warm_up(&engine, &executor).await?;
@@ -145,9 +148,9 @@ fn make_temporary_dir() -> Result<McpStateDir, LocalError> {
 
 /// Whoever started us is the owner of the directory.
 async fn find_owner(engine: &Engine, directory: &Path) -> Result<Caller, Failure> {
-    let made = engine.ensure_bootstrap(directory, "stdio:").await?;
+    let made = engine.tenancy().ensure_bootstrap(directory, "stdio:").await?;
     let bootstrap = made.ok_or_else(|| LocalError::NoKey(directory.to_owned()))?;
-    Ok(engine.find_caller(bootstrap.api_key.reveal()).await?)
+    Ok(engine.tenancy().find_caller(bootstrap.api_key.reveal()).await?)
 }
 
 /// Starting this is the opt-in; the gate stays in its place and is told so.
@@ -158,6 +161,6 @@ async fn open_gates(engine: &Engine, caller: &Caller, policy: ToolPolicy) -> Res
         elicitation: Some(Some(true)),
     };
     let change = TeamChange { gates, ..TeamChange::default() };
-    engine.update_team(caller.team.id.as_str(), change).await?;
+    engine.tenancy().update_team(caller.team.id.as_str(), change).await?;
     Ok(())
 }

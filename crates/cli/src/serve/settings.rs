@@ -14,6 +14,7 @@ use cloche_executor::{ExecutorConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions};
 use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit, Secret};
+use cloche_store::KeySource;
 use serde::Deserialize;
 
 use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private};
@@ -155,6 +156,8 @@ pub(crate) struct ServeSettings {
     pub(super) allow_missing: Vec<String>,
     pool: PoolSettings,
     engine: EngineConfig,
+    /// What seals the secrets in the database; if absent, `secret.key` in the data directory.
+    pub(super) secret_key: Option<KeySource>,
     agent: AgentConfig,
     gateway: GatewayConfig,
     layers: LayersConfig,
@@ -195,13 +198,14 @@ impl ServeSettings {
         let mut engine = engine_config(&file)?;
         let parked = matches!(runs_on, RunsOn::ThisHost).then_some(pool.memory);
         engine.admission = file.capacity.to_admission_config(parked)?;
-        engine.secret_key =
+        let secret_key =
             secret_key::choose_key_source(arguments.secret_key, file.secret_key_file.clone());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             allow_missing,
             pool,
             engine,
+            secret_key,
             gateway: gateway_config(&file)?,
             agent: read_agent_config(file.agent, file.grace_seconds)?,
             layers: layers::layers_config(file.layers, arguments.layers, &data_dir)?,
@@ -261,13 +265,16 @@ impl ServeSettings {
         self.layers.clone()
     }
 
-    pub(super) fn server_options(&self, layers: Layers) -> ServerOptions {
+    pub(super) fn engine_config(&self, layers: Layers) -> EngineConfig {
         let mut engine = self.engine.clone();
         engine.homes.layers = Some(layers);
+        engine
+    }
+
+    pub(super) fn server_options(&self) -> ServerOptions {
         ServerOptions {
             data_dir: self.data_dir.clone(),
             listen: self.listen.clone(),
-            engine,
             gateway: self.gateway.clone(),
         }
     }

@@ -73,7 +73,7 @@ impl ProbeRunner {
                     "not tried: {language} is not installed here"
                 ));
             }
-            Err(error) => return ProbeFinding::NotStarted(with_causes(&error)),
+            Err(error) => return ProbeFinding::NotStarted(cloche_model::error_chain(&error)),
         };
         if probe.alone {
             self.executor.wait_for_teardown().await;
@@ -179,15 +179,4 @@ async fn wait_until_ready(printed: &mut mpsc::Receiver<OutputChunk>) -> String {
         }
     }
     String::new()
-}
-
-/// An error and what caused it, in one line.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        line += &format!(": {error}");
-        cause = error.source();
-    }
-    line
 }

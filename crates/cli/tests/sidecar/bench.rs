@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cloche_engine::{
-    DispatchError, Dispatcher, JobRequest, LocalDispatcher, RemoteConfig, RemoteDispatcher,
-    admit_job,
+    DispatchError, Dispatcher, JobRequest, RemoteConfig, RemoteDispatcher, admit_job,
     sidecar::{JobLimits, SidecarConfig},
 };
 use cloche_executor::{Executor, ExecutorConfig};
@@ -15,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     executor::{KEY, Sidecar},
     host::PATIENCE,
+    local_dispatcher::LocalDispatcher,
     support::{binary, can_sandbox},
 };
 

@@ -16,6 +16,8 @@ mod faults;
 #[path = "../serve/host.rs"]
 mod host;
 mod hostile;
+#[path = "../../src/local_dispatcher.rs"]
+mod local_dispatcher;
 #[allow(dead_code, reason = "every test target uses its own part of this")]
 #[path = "../serve/processes.rs"]
 mod processes;

@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{AdmittedRun, FairQueue, HostPlace, PlaceRequest, QueueTicket, fair_queue::QueueFull};
 use crate::{
-    AdmissionConfig, DispatchError, Engine, EngineMetrics, HostShare, PlanWeights, Refusal,
-    live_execution::LiveExecution,
+    AdmissionConfig, DispatchError, EngineMetrics, HostShare, PlanWeights, Refusal,
+    executions::LiveExecution,
     metrics::{AdmissionMetrics, RequestClass},
 };
 
@@ -141,19 +141,20 @@ fn host_full_refusal(why: String) -> Refusal {
     Refusal { retry_after: Some(RETRY_AFTER), ..Refusal::new(ErrorCode::Unavailable, message) }
 }
 
-impl Engine {
-    /// Waits for the turn of an execution. Readers of its events see that it is alive.
-    pub(crate) async fn find_place(
+impl AdmissionControl {
+    /// Waits for the turn of an execution. Readers of its events get a keepalive at these intervals.
+    pub(crate) async fn wait_for_place(
         &self,
         run: &mut AdmittedRun,
         live: &LiveExecution,
+        keepalive: Duration,
     ) -> Result<Option<HostPlace>, NotAdmitted> {
         let place = match run.take_ticket() {
             None => return Ok(None),
             Some(QueueTicket::Granted(place)) => place,
             Some(QueueTicket::Waiting(mut waiting)) => {
                 let turn = async { waiting.wait_granted().await };
-                self.wait_for_turn(turn, live).await?
+                self.wait_for_turn(turn, live, keepalive).await?
             }
         };
         run.set_cpu_priority(place.cpu_priority());
@@ -164,9 +165,10 @@ impl Engine {
         &self,
         turn: impl Future<Output = Option<HostPlace>>,
         live: &LiveExecution,
+        keepalive: Duration,
     ) -> Result<HostPlace, NotAdmitted> {
-        let AdmissionControl { runs, metrics, .. } = &self.inner.admission;
-        let (stopped, keepalive) = (live.cancel_token(), self.inner.config.keepalive);
+        let Self { runs, metrics, .. } = self;
+        let stopped = live.cancel_token();
         let began = Instant::now();
         let too_late = began + runs.longest_wait();
         let mut sign_of_life = began + keepalive;

@@ -13,14 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::TeamId;
+use cloche_model::{CpuPriority, TeamId};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::{
-    capacity::{ClassLimits, HostShare},
-    local::CpuPriority,
-};
+use crate::capacity::{ClassLimits, HostShare};
 
 /// Requests of one class. Cheap to clone.
 #[derive(Clone)]

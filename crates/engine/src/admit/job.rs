@@ -1,5 +1,7 @@
-//! Admission at the sidecar's door. Its caller is whoever holds the service key: no team, no plan, no
-//! ledger. What a job may use is what the sidecar's operator set, and never more.
+//! Runs in: sidecar (no capabilities).
+//!
+//! Admission at the sidecar. The caller holds the service key; there is no team, no plan and no
+//! ledger. A job may use at most what the operator of the sidecar has set.
 
 use std::time::Duration;
 

@@ -6,7 +6,8 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use crate::{Engine, Refusal, secrets};
+use super::Files;
+use crate::{Refusal, secrets};
 
 /// The name of the setting that holds the key.
 const SETTING: &str = "url_signing_key";
@@ -110,11 +111,11 @@ fn mac_with_key(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("a key of any length")
 }
 
-impl Engine {
+impl Files {
     /// The key of this server, made when it is first needed.
-    pub(crate) async fn signing_key(&self) -> Result<&[u8], Refusal> {
-        let key = self.inner.signing_key.get_or_try_init(|| async {
-            let store = &self.inner.store;
+    pub(super) async fn signing_key(&self) -> Result<&[u8], Refusal> {
+        let key = self.signing_key.get_or_try_init(|| async {
+            let store = &self.store;
             let kept = store.read_secret_setting(SETTING).await?;
             if let Some(key) = kept.and_then(|key| hex::decode(key.reveal()).ok()) {
                 return Ok(key);

@@ -10,11 +10,10 @@ use cloche_model::{
 use cloche_store::{HeadMoveOutcome, LayerAppend};
 use tokio::io::AsyncRead;
 
-use super::{FileFilter, FileInfo, FilePage, layer_refusal, over_quota_refusal};
+use super::{FileFilter, FileInfo, FilePage, Files, layer_refusal, over_quota_refusal};
 use crate::{
-    Engine, Refusal, clock,
-    storage::over_budget_refusal,
-    threads::{self, moved_thread, thread_busy_refusal, thread_key},
+    Refusal, clock,
+    threads::{moved_thread, thread_busy_refusal, thread_key},
 };
 
 /// The content of a file, or of a part of it.
@@ -100,7 +99,7 @@ impl UploadTarget {
     }
 }
 
-impl Engine {
+impl Files {
     /// Checks that a file of this length can go there; gives back the thread, if there is one.
     pub(super) async fn check_upload(
         &self,
@@ -109,15 +108,15 @@ impl Engine {
         path: &HomePath,
         length: u64,
     ) -> Result<Option<Thread>, Refusal> {
-        let quota = threads::home_quota(team, &self.inner.config);
-        let thread = self.inner.store.find_thread(&thread_key(team, id)).await?;
+        let quota = self.threads.home_quota(team);
+        let thread = self.store.find_thread(&thread_key(team, id)).await?;
         let (layers, room) = match &thread {
             Some(thread) => {
-                (thread.layers.as_slice(), self.remaining_home_quota(thread, team).await?)
+                (thread.layers.as_slice(), self.threads.remaining_home_quota(thread, team).await?)
             }
             None => (&[][..], quota),
         };
-        let place = UploadTarget::find_in_tree(&self.home_tree(layers).await?, path)?;
+        let place = UploadTarget::find_in_tree(&self.threads.home_tree(layers).await?, path)?;
         let entries = place.missing as u64 + u64::from(!place.replaces);
         if length > room.bytes.bytes() || entries > room.inodes {
             return Err(over_quota_refusal(team, quota));
@@ -129,7 +128,7 @@ impl Engine {
     /// while the bytes arrive; it must be free before they do and when they are there.
     ///
     /// # Errors
-    /// When somebody holds the thread, something is in the way, or the content is not as long.
+    /// When an execution holds the thread, something is in the way, or the content is not as long.
     pub async fn upload_file(
         &self,
         team: &Team,
@@ -137,25 +136,23 @@ impl Engine {
         content: impl AsyncRead + Send + Unpin,
     ) -> Result<(), Refusal> {
         let FileUpload { thread: id, path, length, allowed_at, approved } = file;
-        if self.is_draining() {
-            return Err(Self::draining_refusal());
-        }
-        let _place = self.inner.admission.enter_transfer(team).await?;
+        self.lifecycle.check_taking_work()?;
+        let _place = self.admission.enter_transfer(team).await?;
         let key = thread_key(team, id);
-        if self.inner.store.is_thread_held(&key, clock::now()).await? {
+        if self.store.is_thread_held(&key, clock::now()).await? {
             return Err(thread_busy_refusal());
         }
         if let Some(moment) = allowed_at
-            && self.inner.store.was_thread_deleted_since(&key, moment).await?
+            && self.store.was_thread_deleted_since(&key, moment).await?
         {
             return Err(Refusal::not_found("thread"));
         }
-        let reservation = self.reserve_storage(team, packed_bound(path, length)).await?;
+        let reservation = self.storage.reserve(team, packed_bound(path, length)).await?;
         let thread = self.check_upload(team, id, path, length).await?;
         let stack = thread.as_ref().map_or(&[][..], |thread| &thread.layers);
         // Looked at before the bytes arrive: the layers may be pruned once the head has moved.
-        let place = UploadTarget::find_in_tree(&self.home_tree(stack).await?, path)?;
-        let mut writer = self.layers()?.begin_layer(stack).await.map_err(layer_refusal)?;
+        let place = UploadTarget::find_in_tree(&self.threads.home_tree(stack).await?, path)?;
+        let mut writer = self.threads.layers()?.begin_layer(stack).await.map_err(layer_refusal)?;
         writer.put_file(path.as_bytes(), MODE, length, content).await.map_err(layer_refusal)?;
         let stored = writer.finish().await.map_err(layer_refusal)?;
         let Some(stored) = stored else { return Ok(()) };
@@ -168,8 +165,8 @@ impl Engine {
             LayerAppend { thread: key, head, layer, kind, at, allowed_at, approved, budget };
         let put = self.append_upload(append, team, file, &place).await;
         match &put {
-            Ok(()) => self.settle_layer(&digest),
-            Err(_) => self.discard_layer(&digest).await,
+            Ok(()) => self.storage.settle_layer(&digest),
+            Err(_) => self.storage.discard_layer(&digest).await,
         }
         crash::reach_point("head-moved");
         put
@@ -187,9 +184,9 @@ impl Engine {
         let mut is_pruned = false;
         for _ in 0..TRIES {
             append.at = clock::now();
-            match self.inner.store.append_layer(append.clone()).await? {
+            match self.store.append_layer(append.clone()).await? {
                 HeadMoveOutcome::Done(thread) => {
-                    self.squash_in_background(Some(append.thread));
+                    self.threads.squash_in_background(append.thread);
                     tracing::debug!(thread = %thread.id, head = thread.head, "a file was put");
                     return Ok(());
                 }
@@ -197,8 +194,10 @@ impl Engine {
                     // Another write came first, so there may be less room now.
                     let now = self.check_upload(team, file.thread, file.path, file.length).await?;
                     let stack = now.as_ref().map_or(&[][..], |thread| &thread.layers);
-                    let found =
-                        UploadTarget::find_in_tree(&self.home_tree(stack).await?, file.path)?;
+                    let found = UploadTarget::find_in_tree(
+                        &self.threads.home_tree(stack).await?,
+                        file.path,
+                    )?;
                     if found.missing != place.missing {
                         return moved_thread(HeadMoveOutcome::Stale).map(drop);
                     }
@@ -206,13 +205,10 @@ impl Engine {
                 }
                 HeadMoveOutcome::Busy => tokio::time::sleep(PAUSE).await,
                 HeadMoveOutcome::OverBudget if is_pruned => {
-                    return Err(over_budget_refusal(
-                        team,
-                        self.storage_budget(team).unwrap_or_default(),
-                    ));
+                    return Err(self.storage.over_budget(team));
                 }
                 HeadMoveOutcome::OverBudget => {
-                    self.make_room(team, append.layer.disk_bytes()).await?;
+                    self.storage.make_room(team, append.layer.disk_bytes()).await?;
                     is_pruned = true;
                 }
                 other => return moved_thread(other).map(drop),
@@ -227,8 +223,8 @@ impl Engine {
         stack: Vec<LayerDigest>,
         path: &HomePath,
     ) -> Result<HomeFile, Refusal> {
-        let layers = self.layers()?.clone();
-        let tree = self.home_tree(&stack).await?;
+        let layers = self.threads.layers()?.clone();
+        let tree = self.threads.home_tree(&stack).await?;
         let node = tree.get(path.as_bytes()).filter(|node| node.kind == NodeKind::File);
         let node = node.ok_or_else(|| Refusal::not_found("file"))?;
         Ok(HomeFile {
@@ -246,7 +242,7 @@ impl Engine {
         stack: &[LayerDigest],
         filter: &FileFilter,
     ) -> Result<FilePage, Refusal> {
-        let tree = self.home_tree(stack).await?;
+        let tree = self.threads.home_tree(stack).await?;
         let after = filter.after.as_deref().map(HomePath::bytes_of);
         let mut page = FilePage { files: Vec::new(), next: None, unnamed: 0 };
         for (path, node) in tree.walk().filter(|(_, node)| node.kind == NodeKind::File) {

@@ -24,7 +24,7 @@ struct SidecarEntry {
 }
 
 enum SidecarHealth {
-    /// Nobody has asked yet.
+    /// No health check has answered yet.
     Unknown,
     Up,
     /// Left out, for this reason.
@@ -130,47 +130,47 @@ impl Drop for SidecarSlot {
 mod tests {
     use super::*;
 
-    fn book(count: usize) -> SidecarRegistry {
+    fn registry(count: usize) -> SidecarRegistry {
         let url = |n| format!("http://host{n}/").parse().unwrap();
-        let book = SidecarRegistry::new((0..count).map(url).collect());
-        (0..count).for_each(|index| book.note_health(index, Ok(())));
-        book
+        let registry = SidecarRegistry::new((0..count).map(url).collect());
+        (0..count).for_each(|index| registry.note_health(index, Ok(())));
+        registry
     }
 
     #[test]
     fn the_least_busy_is_asked_first_and_equals_take_turns() {
-        let book = book(3);
-        let first: Vec<_> = (0..3).map(|_| book.take(&[]).unwrap()).collect();
+        let registry = registry(3);
+        let first: Vec<_> = (0..3).map(|_| registry.take(&[]).unwrap()).collect();
         let mut indices: Vec<_> = first.iter().map(|place| place.index).collect();
         indices.sort_unstable();
         assert_eq!(indices, [0, 1, 2]);
         let freed = first.into_iter().nth(1).unwrap();
-        assert_eq!(book.in_flight(), 1);
-        let next = book.take(&[]).unwrap();
+        assert_eq!(registry.in_flight(), 1);
+        let next = registry.take(&[]).unwrap();
         assert_ne!(next.index, freed.index);
     }
 
     #[test]
     fn one_that_failed_is_left_out_until_it_is_well() {
-        let book = book(2);
-        book.take(&[1]).unwrap().mark_down("gone");
-        assert_eq!(book.take(&[]).unwrap().index, 1);
-        assert!(book.take(&[1]).is_none());
-        assert!(book.check_ready().is_ok());
-        book.note_health(1, Err("gone, too".to_owned()));
-        assert!(book.take(&[]).is_none());
-        assert!(book.check_ready().unwrap_err().contains("gone, too"));
-        book.note_health(0, Ok(()));
-        assert_eq!(book.take(&[]).unwrap().index, 0);
+        let registry = registry(2);
+        registry.take(&[1]).unwrap().mark_down("gone");
+        assert_eq!(registry.take(&[]).unwrap().index, 1);
+        assert!(registry.take(&[1]).is_none());
+        assert!(registry.check_ready().is_ok());
+        registry.note_health(1, Err("gone, too".to_owned()));
+        assert!(registry.take(&[]).is_none());
+        assert!(registry.check_ready().unwrap_err().contains("gone, too"));
+        registry.note_health(0, Ok(()));
+        assert_eq!(registry.take(&[]).unwrap().index, 0);
     }
 
     #[test]
-    fn one_that_nobody_has_asked_yet_comes_last() {
+    fn a_sidecar_without_a_health_check_comes_last() {
         let urls = ["http://a/", "http://b/"].map(|url| url.parse().unwrap());
-        let book = SidecarRegistry::new(urls.to_vec());
-        book.note_health(1, Ok(()));
-        let held: Vec<_> = (0..3).map(|_| book.take(&[]).unwrap().index).collect();
+        let registry = SidecarRegistry::new(urls.to_vec());
+        registry.note_health(1, Ok(()));
+        let held: Vec<_> = (0..3).map(|_| registry.take(&[]).unwrap().index).collect();
         assert_eq!(held, [1, 1, 1]);
-        assert_eq!(book.take(&[1]).unwrap().index, 0);
+        assert_eq!(registry.take(&[1]).unwrap().index, 0);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 
 use super::{RemoteInner, SidecarSlot, events::JobEventStream};
 
-/// How long a sidecar may take to say that a run it was told to stop has stopped.
+/// How long a sidecar may take to confirm that a run has stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A run that is followed.
@@ -32,7 +32,7 @@ pub(super) struct RemoteRun {
     pending: Option<OutputChunk>,
     /// By which the sidecar knows it, once it has said so.
     id: Option<String>,
-    /// The sidecar was told to stop it.
+    /// A stop was requested from the sidecar.
     stop_requested: bool,
 }
 
@@ -102,7 +102,7 @@ impl RemoteRun {
                     continue;
                 }
                 room = output.reserve(), if self.pending.is_some() => {
-                    // Whoever listened may be gone; the run goes on.
+                    // The receiver may be gone; the run goes on.
                     if let (Ok(room), Some(chunk)) = (room, self.pending.take()) {
                         room.send(chunk);
                     }

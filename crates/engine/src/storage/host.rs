@@ -161,7 +161,7 @@ impl HostStorage {
     }
 }
 
-/// What a caller hears while the host is short of disk.
+/// The message of a refusal while the host is short of disk.
 pub(crate) const NO_ROOM: &str = "this server is short of disk space and takes no new data; executions \
     without thread_id go on, and files can be read and deleted; try again later";
 

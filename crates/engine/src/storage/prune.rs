@@ -8,8 +8,8 @@ use std::time::Duration;
 use cloche_model::{ErrorCode, Invalid, Team, ThreadId};
 use cloche_store::{HistoryPruneOutcome, HistoryRule, PrunedRows, ThreadKey};
 
-use super::over_budget_refusal;
-use crate::{Engine, Refusal, clock, threads};
+use super::{StorageBudgets, over_budget_refusal};
+use crate::{Refusal, clock, threads};
 
 /// The oldest that a rule can ask for: a hundred years.
 const MOST_DAYS: u32 = 36_500;
@@ -50,7 +50,7 @@ pub struct PrunedHistory {
     pub freed_bytes: u64,
 }
 
-impl Engine {
+impl StorageBudgets {
     /// Drops points of a thread; those of the plan's policy if no rule is set. The head stays, and so
     /// does what another thread has.
     ///
@@ -67,30 +67,29 @@ impl Engine {
             false => policy,
         };
         policy.check()?;
-        let before = self.inner.store.storage_usage(&team.id).await?.total();
+        let before = self.store.storage_usage(&team.id).await?.total();
         let key = threads::thread_key(team, id);
-        let pruned =
-            match self.inner.store.prune_thread(&key, policy.to_rule(), clock::now()).await? {
-                HistoryPruneOutcome::Done(pruned) => pruned,
-                HistoryPruneOutcome::Busy => return Err(threads::thread_busy_refusal()),
-                HistoryPruneOutcome::Missing => return Err(Refusal::not_found("thread")),
-            };
+        let pruned = match self.store.prune_thread(&key, policy.to_rule(), clock::now()).await? {
+            HistoryPruneOutcome::Done(pruned) => pruned,
+            HistoryPruneOutcome::Busy => return Err(threads::thread_busy_refusal()),
+            HistoryPruneOutcome::Missing => return Err(Refusal::not_found("thread")),
+        };
         self.remove_layers(&pruned.layers).await;
-        let after = self.inner.store.storage_usage(&team.id).await?.total();
+        let after = self.store.storage_usage(&team.id).await?.total();
         Ok(PrunedHistory { points: pruned.rows, freed_bytes: before.saturating_sub(after) })
     }
 
     fn plan_policy(&self, team: &Team) -> HistoryPolicy {
-        let plan = self.inner.config.storage.of_plan(team.plan);
+        let plan = self.config.of_plan(team.plan);
         HistoryPolicy { keep: plan.keep, older_than_days: plan.days }
     }
 
     /// Prunes by the plan's policy until the team can store so many bytes more, or nothing is left
-    /// to prune. One team at a time: it takes the writer from everybody else.
+    /// to prune. One team at a time, because pruning keeps the one writer of the store busy.
     pub(crate) async fn make_room(&self, team: &Team, wanted: u64) -> Result<(), Refusal> {
-        let Some(budget) = self.storage_budget(team) else { return Ok(()) };
-        let _turn = self.inner.pruning.lock().await;
-        let store = &self.inner.store;
+        let Some(budget) = self.budget_of(team) else { return Ok(()) };
+        let _turn = self.pruning.lock().await;
+        let store = &self.store;
         let most = budget.saturating_sub(wanted);
         let rule = self.plan_policy(team).to_rule();
         for id in store.threads_to_prune(&team.id, rule).await? {
@@ -104,7 +103,7 @@ impl Engine {
                 self.note_pruned(team, &pruned, "history").await;
             }
         }
-        let keep = self.inner.config.storage.of_plan(team.plan).records;
+        let keep = self.config.of_plan(team.plan).records;
         while !self.stores_at_most(team, most).await? {
             let pruned = store.prune_records(&team.id, keep).await?;
             if pruned == PrunedRows::default() {
@@ -117,7 +116,7 @@ impl Engine {
 
     /// Refuses new rows of a team that has used up its budget, after it was pruned.
     pub(crate) async fn check_budget(&self, team: &Team) -> Result<(), Refusal> {
-        let Some(budget) = self.storage_budget(team) else { return Ok(()) };
+        let Some(budget) = self.budget_of(team) else { return Ok(()) };
         for is_pruned in [false, true] {
             if is_pruned {
                 self.make_room(team, 1).await?;
@@ -130,7 +129,7 @@ impl Engine {
     }
 
     async fn stores_at_most(&self, team: &Team, bytes: u64) -> Result<bool, Refusal> {
-        Ok(self.inner.store.storage_usage(&team.id).await?.total() <= bytes)
+        Ok(self.store.storage_usage(&team.id).await?.total() <= bytes)
     }
 
     async fn note_pruned(&self, team: &Team, pruned: &PrunedRows, what: &'static str) {
@@ -142,9 +141,9 @@ impl Engine {
     /// Prunes teams that are over their budget although they were refused nothing: by records of
     /// refused requests, or because their budget is less than it was.
     pub(crate) async fn prune_teams_over_budget(&self) -> Result<(), Refusal> {
-        for (id, used) in self.inner.store.storage_usages().await? {
-            let Some(team) = self.inner.store.find_team(id.as_str()).await? else { continue };
-            if self.storage_budget(&team).is_some_and(|budget| used.total() > budget) {
+        for (id, used) in self.store.storage_usages().await? {
+            let Some(team) = self.store.find_team(id.as_str()).await? else { continue };
+            if self.budget_of(&team).is_some_and(|budget| used.total() > budget) {
                 self.make_room(&team, 0).await?;
             }
         }

@@ -9,8 +9,8 @@ use cloche_model::{ErrorCode, Team, TeamId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use super::over_budget_refusal;
-use crate::{Engine, Refusal};
+use super::{StorageBudgets, over_budget_refusal};
+use crate::Refusal;
 
 /// How much of an import is reserved at once.
 const PIECE: u64 = 1 << 20;
@@ -23,10 +23,10 @@ struct ReservedTotals {
 
 /// What is promised, by team.
 #[derive(Clone, Default)]
-pub(crate) struct StorageReservations(Arc<Mutex<HashMap<TeamId, ReservedTotals>>>);
+pub(super) struct StorageReservations(Arc<Mutex<HashMap<TeamId, ReservedTotals>>>);
 
 impl StorageReservations {
-    pub(crate) fn bytes_of(&self, team: &TeamId) -> u64 {
+    pub(super) fn bytes_of(&self, team: &TeamId) -> u64 {
         self.0.lock().get(team).map_or(0, |promised| promised.bytes)
     }
 
@@ -54,7 +54,7 @@ impl StorageReservations {
 
 /// A part of a team's budget that is held for one write; given back when it is dropped.
 pub(crate) struct StorageReservation {
-    engine: Engine,
+    storage: Arc<StorageBudgets>,
     team: Team,
     bytes: u64,
 }
@@ -62,21 +62,21 @@ pub(crate) struct StorageReservation {
 impl StorageReservation {
     /// Holds so much more. Prunes what the policy does not keep before it refuses.
     pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
-        let inner = &self.engine.inner;
-        inner.host_storage.check_now()?;
-        let Some(budget) = self.engine.storage_budget(&self.team) else {
-            inner.reservations.try_promise(&self.team.id, bytes, None);
+        let storage = &self.storage;
+        storage.host.check_now()?;
+        let Some(budget) = storage.budget_of(&self.team) else {
+            storage.reservations.try_promise(&self.team.id, bytes, None);
             self.bytes = self.bytes.saturating_add(bytes);
             return Ok(());
         };
         for pruned in [false, true] {
             if pruned {
-                let wanted = bytes.saturating_add(inner.reservations.bytes_of(&self.team.id));
-                self.engine.make_room(&self.team, wanted).await?;
+                let wanted = bytes.saturating_add(storage.reservations.bytes_of(&self.team.id));
+                storage.make_room(&self.team, wanted).await?;
             }
-            let used = inner.store.storage_usage(&self.team.id).await?.total();
+            let used = storage.store.storage_usage(&self.team.id).await?.total();
             let left = budget.saturating_sub(used);
-            if inner.reservations.try_promise(&self.team.id, bytes, Some(left)) {
+            if storage.reservations.try_promise(&self.team.id, bytes, Some(left)) {
                 self.bytes = self.bytes.saturating_add(bytes);
                 return Ok(());
             }
@@ -87,7 +87,7 @@ impl StorageReservation {
     /// What the write may bring the team's total to. Its own part is promised to it, and what is
     /// promised to others is in the same sum.
     pub(crate) fn append_budget(&self) -> Option<u64> {
-        self.engine.storage_budget(&self.team)
+        self.storage.budget_of(&self.team)
     }
 
     /// Reads on its account: a piece is held before it is read.
@@ -99,8 +99,7 @@ impl StorageReservation {
 impl Drop for StorageReservation {
     fn drop(&mut self) {
         let bytes = self.bytes;
-        let reservations = &self.engine.inner.reservations;
-        reservations.give_back(&self.team.id, |promised| {
+        self.storage.reservations.give_back(&self.team.id, |promised| {
             promised.bytes = promised.bytes.saturating_sub(bytes);
         });
     }
@@ -153,23 +152,23 @@ impl Drop for ExportSlot {
     }
 }
 
-impl Engine {
+impl StorageBudgets {
     /// Holds a part of the team's budget for a write of at most so many bytes.
-    pub(crate) async fn reserve_storage(
-        &self,
+    pub(crate) async fn reserve(
+        self: &Arc<Self>,
         team: &Team,
         bytes: u64,
     ) -> Result<StorageReservation, Refusal> {
         let mut reservation =
-            StorageReservation { engine: self.clone(), team: team.clone(), bytes: 0 };
+            StorageReservation { storage: Arc::clone(self), team: team.clone(), bytes: 0 };
         reservation.grow(bytes).await?;
         Ok(reservation)
     }
 
     /// Lets a team export once more, unless it does so often enough at once.
     pub(crate) fn begin_export(&self, team: &Team) -> Result<ExportSlot, Refusal> {
-        let most = self.inner.config.storage.exports;
-        let reservations = self.inner.reservations.clone();
+        let most = self.config.exports;
+        let reservations = self.reservations.clone();
         let mut teams = reservations.0.lock();
         let promised = teams.entry(team.id.clone()).or_default();
         if promised.exports >= most {

@@ -1,9 +1,12 @@
-//! Threads that leave and come in: an OCI image layout, as a tar over any stream.
+//! Runs in: server (no capabilities).
+//!
+//! Export and import of threads: an OCI image layout, as a tar over any stream.
 
 use std::{
     fs::{self, File},
     io::{self, BufWriter, Read, Write},
     path::{Component, Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,12 +23,8 @@ use tokio::{
 };
 use tokio_util::io::SyncIoBridge;
 
-use super::{home_quota, layer_refusal, moved_thread, thread_key};
-use crate::{
-    Engine, Refusal, clock,
-    files::over_quota_refusal,
-    storage::{StorageReservation, over_budget_refusal},
-};
+use super::{Threads, layer_refusal, moved_thread, thread_key};
+use crate::{Refusal, clock, files::over_quota_refusal, storage::StorageReservation};
 
 /// How much of an archive waits for its reader.
 const BUFFER: usize = 256 << 10;
@@ -39,8 +38,8 @@ const DESCRIPTION: u64 = 64 << 20;
 /// A tar as it is made.
 pub type TarStream = DuplexStream;
 
-/// What the caller hears of an image that could not be taken: a blob of it that is damaged or cut
-/// off is the caller's.
+/// The refusal of an image that could not be imported. A damaged or truncated blob is an error of the
+/// caller.
 fn not_imported(error: LayerError) -> Refusal {
     match error {
         LayerError::Damaged { .. } | LayerError::Missing(_) | LayerError::Io { .. } => {
@@ -51,11 +50,11 @@ fn not_imported(error: LayerError) -> Refusal {
     }
 }
 
-impl Engine {
-    /// A thread at a point, or as it is now, as a tar of an OCI image layout.
+impl Threads {
+    /// A thread at a snapshot, or as it is now, as a tar of an OCI image layout.
     ///
     /// # Errors
-    /// When there is no such thread or point, or its layers cannot be read.
+    /// When there is no such thread or snapshot, or its layers cannot be read.
     pub async fn export_thread(
         &self,
         team: &Team,
@@ -66,7 +65,7 @@ impl Engine {
         let name = at.cloned().unwrap_or(SnapshotRef::Seq(thread.head));
         let point = self.find_snapshot(team, id, &name).await?;
         let (slot, place) =
-            (self.begin_export(team)?, self.inner.admission.enter_transfer(team).await?);
+            (self.storage.begin_export(team)?, self.admission.enter_transfer(team).await?);
         let meta = ExportMeta {
             name: id.to_string(),
             created: Some(clock::format_rfc3339(point.at)),
@@ -74,8 +73,8 @@ impl Engine {
         };
         let (stack, made) = self.plain_stack(team, &point).await?;
         let (reader, writer) = tokio::io::duplex(BUFFER);
-        let patience = self.inner.config.storage.export_stall;
-        let (engine, layers) = (self.clone(), self.layers()?.clone());
+        let patience = self.storage.export_stall();
+        let (storage, layers) = (Arc::clone(&self.storage), self.layers()?.clone());
         tokio::spawn(async move {
             let out = StallingWriter { out: writer, patience, handle: Handle::current() };
             let work =
@@ -87,14 +86,14 @@ impl Engine {
                 Err(error) => tracing::error!(%error, "an export stopped"),
             }
             if let Some((made, _reservation)) = made {
-                engine.discard_layer(&made).await;
+                storage.discard_layer(&made).await;
             }
             drop((slot, place));
         });
         Ok(reader)
     }
 
-    /// The stack of a point as other tools can read it: one layer if a directory was renamed. That
+    /// The stack of a snapshot as other tools can read it: one layer if a directory was renamed. That
     /// one is made for this export only, on the team's account.
     async fn plain_stack(
         &self,
@@ -106,7 +105,7 @@ impl Engine {
             return Ok((point.layers.clone(), None));
         }
         let reservation =
-            self.reserve_storage(team, self.squash_bound(&point.layers).await?).await?;
+            self.storage.reserve(team, self.squash_bound(&point.layers).await?).await?;
         let stored = layers.squash_stack(&point.layers).await.map_err(layer_refusal)?;
         let made = stored.map(|stored| stored.layer.digest);
         Ok((made.clone().into_iter().collect(), made.map(|made| (made, reservation))))
@@ -124,12 +123,12 @@ impl Engine {
     ) -> Result<Thread, Refusal> {
         let layers = self.layers()?;
         let key = thread_key(team, id);
-        if self.inner.store.find_thread(&key).await?.is_some() {
+        if self.store.find_thread(&key).await?.is_some() {
             return moved_thread(HeadMoveOutcome::Taken);
         }
-        let _place = self.inner.admission.enter_transfer(team).await?;
+        let _place = self.admission.enter_transfer(team).await?;
         let directory = self.scratch_dir()?;
-        let reservation = self.reserve_storage(team, 0).await?;
+        let reservation = self.storage.reserve(team, 0).await?;
         let reservation = self.receive_archive(team, tar, directory.path(), reservation).await?;
         let stored = layers.import_image(directory.path()).await.map_err(not_imported)?;
         drop(directory);
@@ -137,8 +136,8 @@ impl Engine {
         let made = self.found_imported(team, key, &stack, &reservation).await;
         for layer in &stack {
             match &made {
-                Ok(_) => self.settle_layer(&layer.digest),
-                Err(_) => self.discard_layer(&layer.digest).await,
+                Ok(_) => self.storage.settle_layer(&layer.digest),
+                Err(_) => self.storage.discard_layer(&layer.digest).await,
             }
         }
         made
@@ -152,7 +151,7 @@ impl Engine {
         directory: &Path,
         reservation: StorageReservation,
     ) -> Result<StorageReservation, Refusal> {
-        let most = home_quota(team, &self.inner.config).bytes.bytes().saturating_add(DESCRIPTION);
+        let most = self.home_quota(team).bytes.bytes().saturating_add(DESCRIPTION);
         let path = directory.to_owned();
         let received = tokio::task::spawn_blocking(move || {
             let mut metered = reservation.metered_reader(SyncIoBridge::new(tar));
@@ -180,7 +179,7 @@ impl Engine {
         stack: &[Layer],
         reservation: &StorageReservation,
     ) -> Result<Thread, Refusal> {
-        let limit = home_quota(team, &self.inner.config);
+        let limit = self.home_quota(team);
         let digests: Vec<LayerDigest> = stack.iter().map(|layer| layer.digest.clone()).collect();
         let tree = self.home_tree(&digests).await?;
         if tree.data_bytes() > limit.bytes.bytes() || tree.entry_count() > limit.inodes {
@@ -191,21 +190,21 @@ impl Engine {
         let (kind, layers) = (SnapshotKind::Import, stack.to_vec());
         let (at, budget) = (clock::now(), reservation.append_budget());
         let mut founding = ThreadCreation { thread: key, kind, layers, usage, at, budget };
-        let mut moved = self.inner.store.create_thread(founding.clone()).await?;
+        let mut moved = self.store.create_thread(founding.clone()).await?;
         if moved == HeadMoveOutcome::OverBudget {
-            self.make_room(team, stack.iter().map(Layer::disk_bytes).sum()).await?;
+            self.storage.make_room(team, stack.iter().map(Layer::disk_bytes).sum()).await?;
             founding.budget = reservation.append_budget();
-            moved = self.inner.store.create_thread(founding).await?;
+            moved = self.store.create_thread(founding).await?;
         }
-        match (moved, self.storage_budget(team)) {
-            (HeadMoveOutcome::OverBudget, Some(budget)) => Err(over_budget_refusal(team, budget)),
-            (moved, _) => moved_thread(moved),
+        match moved {
+            HeadMoveOutcome::OverBudget => Err(self.storage.over_budget(team)),
+            moved => moved_thread(moved),
         }
     }
 
-    /// A directory of our own that is gone after use.
+    /// A directory that is removed when it is dropped.
     fn scratch_dir(&self) -> Result<TempDir, Refusal> {
-        TempDir::with_prefix_in("exchange-", &self.inner.scratch).map_err(Refusal::internal)
+        TempDir::with_prefix_in("exchange-", &self.scratch).map_err(Refusal::internal)
     }
 }
 

@@ -1,4 +1,6 @@
-//! What a home is made of: its stack, the room in it, what it holds, what differs.
+//! Runs in: server (no capabilities).
+//!
+//! What a home is made of: its stack of layers, what it holds, what may still be written, what differs.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +11,13 @@ use cloche_model::{
 };
 use cloche_store::ThreadKey;
 
-use crate::{Engine, EngineConfig, Refusal, storage::NO_ROOM};
+use super::Threads;
+use crate::{Refusal, storage::NO_ROOM};
 
 /// The most paths of each kind that a comparison names.
 const MOST_PATHS: usize = 10_000;
 
-/// What differs between two points of a thread.
+/// What differs between two snapshots of a thread.
 pub struct ThreadDiff {
     /// The number of the older one.
     pub from: u64,
@@ -30,7 +33,7 @@ pub struct ThreadDiff {
     pub omitted: u64,
 }
 
-/// What the caller hears of trouble with layers.
+/// The refusal for an error of the layer store.
 pub(crate) fn layer_refusal(error: LayerError) -> Refusal {
     match error {
         LayerError::NoSuchPath(_) => Refusal::not_found("file"),
@@ -44,15 +47,6 @@ pub(crate) fn layer_refusal(error: LayerError) -> Refusal {
         },
         error => Refusal::internal(error),
     }
-}
-
-/// What a home of this team may hold.
-pub(crate) fn home_quota(team: &Team, config: &EngineConfig) -> HomeQuota {
-    let cap = config.homes.cap;
-    team.effective_limits().home.map_or(cap, |plan| HomeQuota {
-        bytes: plan.bytes.min(cap.bytes),
-        inodes: plan.inodes.min(cap.inodes),
-    })
 }
 
 /// What is left of a quota.
@@ -79,10 +73,19 @@ fn is_tight(quota: HomeQuota, usage: HomeUsage) -> bool {
     left.bytes.bytes() < quota.bytes.bytes() / 2 || left.inodes < quota.inodes / 2
 }
 
-impl Engine {
+impl Threads {
+    /// What a home of this team may hold.
+    pub(crate) fn home_quota(&self, team: &Team) -> HomeQuota {
+        let cap = self.homes.cap;
+        team.effective_limits().home.map_or(cap, |plan| HomeQuota {
+            bytes: plan.bytes.min(cap.bytes),
+            inodes: plan.inodes.min(cap.inodes),
+        })
+    }
+
     /// The layers, if this server keeps any.
     pub(crate) fn layers(&self) -> Result<&Layers, Refusal> {
-        self.inner.config.homes.layers.as_ref().ok_or_else(|| {
+        self.homes.layers.as_ref().ok_or_else(|| {
             Refusal::new(
                 ErrorCode::Unavailable,
                 "this server keeps no layers, so it has no threads and no files; leave out thread_id",
@@ -95,7 +98,7 @@ impl Engine {
     }
 
     /// What a thread holds, counted now if it was not.
-    pub(crate) async fn counted_usage(&self, thread: &Thread) -> Result<HomeUsage, Refusal> {
+    pub(super) async fn counted_usage(&self, thread: &Thread) -> Result<HomeUsage, Refusal> {
         if thread.usage.counted {
             return Ok(thread.usage);
         }
@@ -103,7 +106,7 @@ impl Engine {
         let bytes = ByteSize(tree.data_bytes());
         let usage = HomeUsage { bytes, entries: tree.entry_count(), counted: true };
         let key = ThreadKey { team: thread.team.clone(), id: thread.id.clone() };
-        self.inner.store.record_home_usage(&key, thread.head, usage).await?;
+        self.store.record_home_usage(&key, thread.head, usage).await?;
         Ok(usage)
     }
 
@@ -114,7 +117,7 @@ impl Engine {
         thread: &Thread,
         team: &Team,
     ) -> Result<HomeQuota, Refusal> {
-        let quota = home_quota(team, &self.inner.config);
+        let quota = self.home_quota(team);
         let usage = match is_tight(quota, thread.usage) {
             true => self.counted_usage(thread).await?,
             false => thread.usage,
@@ -122,28 +125,28 @@ impl Engine {
         Ok(remaining_quota(quota, usage))
     }
 
-    /// The home that a run begins with. Whoever asks holds the thread.
-    pub(crate) async fn thread_home(
+    /// The home that a run begins with. The caller holds the lease of the thread.
+    pub(super) async fn thread_home(
         &self,
         key: &ThreadKey,
         team: &Team,
     ) -> Result<ThreadHome, Refusal> {
-        let store = &self.inner.store;
+        let store = &self.store;
         let Some(mut thread) = store.find_thread(key).await? else {
-            let room = home_quota(team, &self.inner.config);
+            let room = self.home_quota(team);
             return Ok(ThreadHome { layers: Vec::new(), room });
         };
-        if thread.layers.len() >= self.inner.config.homes.squash_depth.saturating_mul(4) {
+        if thread.layers.len() >= self.homes.squash_depth.saturating_mul(4) {
             self.squash_thread(key, team).await?;
             thread = store.find_thread(key).await?.unwrap_or(thread);
         }
         let mut room = self.remaining_home_quota(&thread, team).await?;
-        room.inodes += for_deletions(home_quota(team, &self.inner.config), thread.usage.entries);
+        room.inodes += for_deletions(self.home_quota(team), thread.usage.entries);
         Ok(ThreadHome { layers: thread.layers, room })
     }
 
-    /// A point's number and its stack; 0 is the empty home.
-    pub(crate) async fn stack_at(
+    /// A snapshot's number and its stack; 0 is the empty home.
+    pub(super) async fn stack_at(
         &self,
         team: &Team,
         id: &ThreadId,
@@ -156,7 +159,7 @@ impl Engine {
         Ok((point.seq, point.layers))
     }
 
-    pub(crate) async fn compare_stacks(
+    pub(super) async fn compare_stacks(
         &self,
         from: (u64, Vec<LayerDigest>),
         to: (u64, Vec<LayerDigest>),

@@ -1,64 +1,43 @@
-//! What is done for threads in the background: leases are kept, deep stacks are made flat, and
-//! layers that nothing needs are swept.
+//! Runs in: server (no capabilities).
+//!
+//! What is done for threads in the background: deep stacks are squashed, and layers that no row
+//! refers to are swept.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
-use cloche_model::{ErrorCode, ExecutionStart, Team};
+use cloche_model::{ErrorCode, Layer, LayerDigest, Team};
 use cloche_store::{HeadMoveOutcome, LayerSquash, ThreadKey};
-use tokio_util::task::AbortOnDropHandle;
 
-use super::homes::layer_refusal;
-use crate::{Engine, Refusal, clock};
+use super::{Threads, homes::layer_refusal};
+use crate::{Refusal, clock};
 
-impl Engine {
-    /// Keeps the thread of an execution until what this gives back is dropped.
-    pub(crate) fn keep_lease(&self, start: &ExecutionStart) -> Option<AbortOnDropHandle<()>> {
-        start.thread.as_ref()?;
-        let (engine, trace_id) = (self.clone(), start.trace_id.clone());
-        let lease = self.inner.config.lease;
-        Some(AbortOnDropHandle::new(tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(lease / 3).await;
-                match engine
-                    .inner
-                    .store
-                    .renew_lease(&trace_id, clock::now().saturating_add(lease))
-                    .await
-                {
-                    Ok(true) => {}
-                    // The end of the execution will find that out, too, and say so.
-                    Ok(false) => return,
-                    Err(error) => tracing::error!(%error, %trace_id, "a lease was not renewed"),
-                }
-            }
-        })))
-    }
-
-    /// Looks whether a thread has become deep, without making anybody wait.
-    pub(crate) fn squash_in_background(&self, thread: Option<ThreadKey>) {
-        let Some(key) = thread.filter(|_| self.inner.config.homes.layers.is_some()) else { return };
-        let engine = self.clone();
-        self.inner.background.spawn(async move {
-            let closing = engine.inner.closing.clone();
+impl Threads {
+    /// Squashes a thread that has become deep. Returns at once; the work is done in the background.
+    pub(crate) fn squash_in_background(self: &Arc<Self>, key: ThreadKey) {
+        if self.homes.layers.is_none() {
+            return;
+        }
+        let threads = Arc::clone(self);
+        self.lifecycle.spawn(async move {
             tokio::select! {
-                () = engine.squash_if_deep(&key) => {}
-                () = closing.cancelled() => {}
+                () = threads.squash_if_deep(&key) => {}
+                () = threads.lifecycle.closed() => {}
             }
         });
     }
 
     async fn squash_if_deep(&self, key: &ThreadKey) {
-        let thread = match self.inner.store.find_thread(key).await {
+        let thread = match self.store.find_thread(key).await {
             Ok(thread) => thread,
             Err(error) => return tracing::error!(%error, "a thread was not looked after"),
         };
         let depth = thread.map_or(0, |thread| thread.layers.len());
-        if depth < self.inner.config.homes.squash_depth {
+        if depth < self.homes.squash_depth {
             return;
         }
-        // One of each thread at a time; who comes second leaves it to the first.
+        // One squash of each thread at a time; a second one leaves it to the first.
         let Some(_turn) = SquashGuard::take(self, key) else { return };
-        let squashed = match self.inner.store.find_team(key.team.as_str()).await {
+        let squashed = match self.store.find_team(key.team.as_str()).await {
             Ok(Some(team)) => self.squash_thread(key, &team).await,
             Ok(None) => return,
             Err(error) => Err(error.into()),
@@ -75,12 +54,12 @@ impl Engine {
         }
     }
 
-    /// Puts one layer in the place of all. Runs go on meanwhile: what they add stays on top.
-    pub(crate) async fn squash_thread(&self, key: &ThreadKey, team: &Team) -> Result<(), Refusal> {
-        let (store, layers) = (&self.inner.store, self.layers()?);
+    /// Replaces all layers by one. Runs go on meanwhile: what they add stays on top.
+    pub(super) async fn squash_thread(&self, key: &ThreadKey, team: &Team) -> Result<(), Refusal> {
+        let (store, layers) = (&self.store, self.layers()?);
         let Some(thread) = store.find_thread(key).await? else { return Ok(()) };
         let bound = self.squash_bound(&thread.layers).await?;
-        let reservation = self.reserve_storage(team, bound).await?;
+        let reservation = self.storage.reserve(team, bound).await?;
         let stored = layers.squash_stack(&thread.layers).await.map_err(layer_refusal)?;
         let by = stored.map(|stored| stored.layer);
         let squash = LayerSquash {
@@ -102,51 +81,35 @@ impl Engine {
             // It went back, or it is gone, or there is no room: nothing needs the layer.
             moved => {
                 tracing::debug!(?moved, "a squash came too late");
-                self.discard_layer(&by).await;
+                self.storage.discard_layer(&by).await;
             }
         }
         Ok(())
     }
 
-    /// Deletes old records and the layers that nothing needs, now and then.
-    pub(crate) async fn run_maintenance(self, every: Duration) {
-        let mut tick = tokio::time::interval(every);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = tick.tick() => {}
-                () = self.inner.sweep_now.notified() => {}
-                () = self.inner.closing.cancelled() => return,
-            }
-            if let Err(error) = self.inner.store.prune_responses(clock::now()).await {
-                tracing::error!(%error, "old responses were not deleted");
-            }
-            match self.inner.store.prune_executions(clock::now()).await {
-                Ok(0) => {}
-                Ok(pruned) => tracing::info!(pruned, "old execution records deleted"),
-                Err(error) => tracing::error!(%error, "old execution records were not deleted"),
-            }
-            if let Err(refusal) = self.prune_teams_over_budget().await {
-                tracing::error!(error = %refusal, source = ?refusal.source, "teams were not pruned");
-            }
-            let old = clock::now().saturating_sub(self.inner.config.gates.keep);
-            if let Err(error) = self.inner.store.prune_gates(old).await {
-                tracing::error!(%error, "old decisions were not deleted");
-            }
-            if let Err(refusal) = self.sweep_layers().await {
-                tracing::error!(error = %refusal, source = ?refusal.source, "layers were not swept");
-            }
+    /// An upper bound of what one layer in the place of a stack takes.
+    pub(super) async fn squash_bound(&self, stack: &[LayerDigest]) -> Result<u64, Refusal> {
+        let layers = self.layers()?;
+        let mut sum = 0_u64;
+        for digest in stack {
+            let stored = layers.stored_size(digest).await.map_err(layer_refusal)?;
+            sum = sum.saturating_add(Layer::disk_bytes_for(stored));
         }
+        Ok(sum)
     }
 
-    async fn sweep_layers(&self) -> Result<(), Refusal> {
-        let Some(layers) = &self.inner.config.homes.layers else { return Ok(()) };
+    /// Completes when a sweep is due before its time.
+    pub(crate) async fn sweep_requested(&self) {
+        self.sweep_now.notified().await;
+    }
+
+    /// Deletes the layers that no row refers to.
+    pub(crate) async fn sweep_layers(&self) -> Result<(), Refusal> {
+        let Some(layers) = &self.homes.layers else { return Ok(()) };
         // A layer that is stored after this list was made is younger than the grace period.
-        let needed: HashSet<_> = self.inner.store.layers_in_use().await?;
-        let swept = layers
-            .sweep_unreferenced(&needed, self.inner.config.homes.grace)
-            .await
-            .map_err(layer_refusal)?;
+        let needed: HashSet<_> = self.store.layers_in_use().await?;
+        let swept =
+            layers.sweep_unreferenced(&needed, self.homes.grace).await.map_err(layer_refusal)?;
         if swept.deleted > 0 {
             tracing::info!(deleted = swept.deleted, bytes = swept.bytes, "layers swept");
         }
@@ -156,19 +119,19 @@ impl Engine {
 
 /// The right to squash a thread.
 struct SquashGuard<'a> {
-    engine: &'a Engine,
+    threads: &'a Threads,
     key: ThreadKey,
 }
 
 impl<'a> SquashGuard<'a> {
-    fn take(engine: &'a Engine, key: &ThreadKey) -> Option<Self> {
-        let free = engine.inner.squashing.lock().insert(key.clone());
-        free.then(|| Self { engine, key: key.clone() })
+    fn take(threads: &'a Threads, key: &ThreadKey) -> Option<Self> {
+        let free = threads.squashing.lock().insert(key.clone());
+        free.then(|| Self { threads, key: key.clone() })
     }
 }
 
 impl Drop for SquashGuard<'_> {
     fn drop(&mut self) {
-        self.engine.inner.squashing.lock().remove(&self.key);
+        self.threads.squashing.lock().remove(&self.key);
     }
 }

@@ -6,9 +6,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cloche_jail::cgroup::{CgroupGauges, CgroupReading};
+use cloche_model::CpuPriority;
 
 use super::protocol::CellId;
-use crate::priority::{CpuPriority, set_cpu_idle};
+use crate::priority::{attach_cgroup, set_cpu_idle};
 
 /// The gauges of a cell. While this is held, nobody else gets the cell's cgroup.
 pub(crate) struct CellMeter {
@@ -26,7 +27,7 @@ impl CellMeter {
 
     /// From now on the cell has the priority of this run.
     pub(crate) fn follow_priority(&mut self, priority: Arc<CpuPriority>) {
-        priority.attach_cgroup(self.gauges.idle.take());
+        attach_cgroup(&priority, self.gauges.idle.take());
         self.priority = Some(priority);
     }
 
@@ -47,7 +48,7 @@ impl Drop for CellMeter {
     fn drop(&mut self) {
         // Before the cgroup can be another cell's.
         if let Some(priority) = &self.priority {
-            priority.detach_cgroup();
+            priority.detach_cell();
         }
         self.let_go.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.cell);
     }

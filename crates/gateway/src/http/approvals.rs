@@ -41,7 +41,7 @@ pub(crate) async fn list_own_approvals(
 ) -> Result<Json<ApprovalList>, ApiError> {
     let filter = parse_approval_filter(query.as_deref().unwrap_or_default())?;
     let filter = ApprovalFilter { team: Some(caller.team.id.clone()), ..filter };
-    Ok(Json(doors.engine.list_approvals(&filter).await?.into()))
+    Ok(Json(doors.engine.approvals().list_approvals(&filter).await?.into()))
 }
 
 /// What a list of approvals is narrowed by, but for the team.
@@ -73,7 +73,7 @@ pub(crate) async fn get_own_approval(
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approval_for(&Approver::Key(caller), &id).await?.into()))
+    Ok(Json(doors.engine.approvals().approval_for(&Approver::Key(caller), &id).await?.into()))
 }
 
 /// Say yes, with a key that may and that did not ask.
@@ -91,7 +91,7 @@ pub(crate) async fn approve_own_call(
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approve_call(&id, &Approver::Key(caller)).await?.into()))
+    Ok(Json(doors.engine.approvals().approve_call(&id, &Approver::Key(caller)).await?.into()))
 }
 
 /// Say no, with a key that may and that did not ask.
@@ -111,6 +111,7 @@ pub(crate) async fn deny_own_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<ReasonBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = doors.engine.deny_call(&id, &Approver::Key(caller), body.reason).await?;
+    let denied =
+        doors.engine.approvals().deny_call(&id, &Approver::Key(caller), body.reason).await?;
     Ok(Json(denied.into()))
 }

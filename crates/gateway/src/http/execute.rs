@@ -52,7 +52,8 @@ pub(crate) async fn execute(
     HeldJson(body, memory): HeldJson<ExecuteBody>,
 ) -> Result<Response, ApiError> {
     let delivery = requested_delivery(&headers);
-    let started = doors.engine.start_execution(&caller, body.try_into()?, delivery).await?;
+    let started =
+        doors.engine.executions().start_execution(&caller, body.try_into()?, delivery).await?;
     // By now the program and its files are on their way to a cell.
     drop(memory);
     let trace_id = started.trace_id.clone();

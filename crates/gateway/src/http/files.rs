@@ -56,7 +56,7 @@ pub(crate) async fn list_files(
         return Err(Invalid::new("after is not a path that this API gave out").into());
     }
     let filter = FileFilter { below, after: body.after, limit: limit as usize };
-    Ok(Json(doors.engine.list_files(&member.team, &thread, &filter).await?.into()))
+    Ok(Json(doors.engine.files().list_files(&member.team, &thread, &filter).await?.into()))
 }
 
 /// Get a URL that a file can be put to.
@@ -80,7 +80,8 @@ pub(crate) async fn sign_upload_url(
     let content_type = check_media_type(body.content_type)?;
     let path = body.path.parse::<HomePath>()?;
     let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
-    let signed = doors.engine.upload_url(&signer, &thread, path, body.content_length).await?;
+    let signed =
+        doors.engine.files().upload_url(&signer, &thread, path, body.content_length).await?;
     Ok(Json(SignedUrl::for_upload(&request_base_url(&headers, &uri), &signed, content_type)))
 }
 
@@ -104,7 +105,7 @@ pub(crate) async fn sign_download_url(
     let thread = parse_thread_source(body.source, &body.id)?;
     let path = body.path.parse::<HomePath>()?;
     let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
-    let signed = doors.engine.download_url(&signer, &thread, path).await?;
+    let signed = doors.engine.files().download_url(&signer, &thread, path).await?;
     Ok(Json(SignedUrl::for_download(&request_base_url(&headers, &uri), &signed)))
 }
 

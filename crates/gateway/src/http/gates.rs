@@ -38,7 +38,7 @@ pub(crate) async fn get_defaults(
     State(doors): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<GateRecord>, ApiError> {
-    Ok(Json(doors.engine.fleet_gates().await?.into()))
+    Ok(Json(doors.engine.tenancy().fleet_gates().await?.into()))
 }
 
 /// Change the gates of teams that have no setting of their own.
@@ -56,7 +56,7 @@ pub(crate) async fn update_defaults(
     _: AdminAuth,
     JsonBody(body): JsonBody<UpdateDefaults>,
 ) -> Result<Json<GateRecord>, ApiError> {
-    Ok(Json(doors.engine.change_fleet_gates(body.into()).await?.into()))
+    Ok(Json(doors.engine.tenancy().change_fleet_gates(body.into()).await?.into()))
 }
 
 /// List approvals.
@@ -82,12 +82,12 @@ pub(crate) async fn list_approvals(
     let query = query.as_deref().unwrap_or_default();
     let team = resolve_team_parameter(&doors.engine, query).await?;
     let filter = ApprovalFilter { team, ..approvals::parse_approval_filter(query)? };
-    Ok(Json(doors.engine.list_approvals(&filter).await?.into()))
+    Ok(Json(doors.engine.approvals().list_approvals(&filter).await?.into()))
 }
 
 async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal> {
     match team_parameter(query) {
-        Some(team) => Ok(Some(engine.find_team(&team).await?.id)),
+        Some(team) => Ok(Some(engine.tenancy().find_team(&team).await?.id)),
         None => Ok(None),
     }
 }
@@ -107,7 +107,7 @@ pub(crate) async fn get_approval(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approval_for(&Approver::Admin(None), &id).await?.into()))
+    Ok(Json(doors.engine.approvals().approval_for(&Approver::Admin(None), &id).await?.into()))
 }
 
 /// Say yes: the call may be made once.
@@ -127,7 +127,7 @@ pub(crate) async fn approve_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<ApproveBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approve_call(&id, &Approver::Admin(body.by)).await?.into()))
+    Ok(Json(doors.engine.approvals().approve_call(&id, &Approver::Admin(body.by)).await?.into()))
 }
 
 /// Say no.
@@ -147,7 +147,8 @@ pub(crate) async fn deny_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<DenyBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = doors.engine.deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
+    let denied =
+        doors.engine.approvals().deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
     Ok(Json(denied.into()))
 }
 
@@ -174,7 +175,7 @@ pub(crate) async fn list_decisions(
     let query = query.as_deref().unwrap_or_default();
     let team = resolve_team_parameter(&doors.engine, query).await?;
     let filter = DecisionFilter { team, ..parse_decision_filter(query)? };
-    let decisions = doors.engine.list_decisions(&filter).await?;
+    let decisions = doors.engine.approvals().list_decisions(&filter).await?;
     Ok(Json(DecisionList { decisions: decisions.into_iter().map(Into::into).collect() }))
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn list_keys(
     RawQuery(query): RawQuery,
 ) -> Result<Json<KeyList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let keys = doors.engine.list_keys(team.as_deref()).await?;
+    let keys = doors.engine.tenancy().list_keys(team.as_deref()).await?;
     Ok(Json(KeyList { keys: keys.into_iter().map(KeyRecord::from).collect() }))
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn create_key(
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
-    let made = doors.engine.create_key(body.into()).await?;
+    let made = doors.engine.tenancy().create_key(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn get_key(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.find_key(&id).await?.into()))
+    Ok(Json(doors.engine.tenancy().find_key(&id).await?.into()))
 }
 
 /// Change a key.
@@ -89,7 +89,7 @@ pub(crate) async fn update_key(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateKey>,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.update_key(&id, body.into()).await?.into()))
+    Ok(Json(doors.engine.tenancy().update_key(&id, body.into()).await?.into()))
 }
 
 /// Revoke a key, at once and for good.
@@ -107,5 +107,5 @@ pub(crate) async fn revoke_key(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.revoke_key(&id).await?.into()))
+    Ok(Json(doors.engine.tenancy().revoke_key(&id).await?.into()))
 }

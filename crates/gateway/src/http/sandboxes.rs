@@ -31,7 +31,7 @@ pub(crate) async fn list_sandboxes(
     RawQuery(query): RawQuery,
 ) -> Result<Json<SandboxList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let sandboxes = doors.engine.list_sandboxes(team.as_deref()).await?;
+    let sandboxes = doors.engine.tenancy().list_sandboxes(team.as_deref()).await?;
     Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn create_sandbox(
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
-    let made = doors.engine.create_sandbox(body.into_draft()?).await?;
+    let made = doors.engine.tenancy().create_sandbox(body.into_draft()?).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn get_sandbox(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.find_sandbox(&id).await?.into()))
+    Ok(Json(doors.engine.tenancy().find_sandbox(&id).await?.into()))
 }
 
 /// Change a sandbox.
@@ -89,7 +89,7 @@ pub(crate) async fn update_sandbox(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.update_sandbox(&id, body.into_change()?).await?.into()))
+    Ok(Json(doors.engine.tenancy().update_sandbox(&id, body.into_change()?).await?.into()))
 }
 
 /// Remove a sandbox.
@@ -107,7 +107,7 @@ pub(crate) async fn delete_sandbox(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.delete_sandbox(&id).await?;
+    doors.engine.tenancy().delete_sandbox(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -46,11 +46,11 @@ pub(crate) async fn download_file(
     PathId(token): PathId,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let (grant, team) = doors.engine.verify_grant(&token).await?;
+    let (grant, team) = doors.engine.files().verify_grant(&token).await?;
     if grant.purpose != UrlPurpose::Get {
         return Err(wrong_method_error());
     }
-    let file = doors.engine.find_file(&team, &grant.thread, &grant.path).await?;
+    let file = doors.engine.files().find_file(&team, &grant.thread, &grant.path).await?;
     send_file(file, &headers).await
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn upload_file(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Uploaded>, ApiError> {
-    let (grant, team) = doors.engine.verify_grant(&token).await?;
+    let (grant, team) = doors.engine.files().verify_grant(&token).await?;
     let UrlPurpose::Put { length } = grant.purpose else { return Err(wrong_method_error()) };
     let said = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if said.is_some_and(|said| said.parse() != Ok(length)) {
@@ -85,7 +85,7 @@ pub(crate) async fn upload_file(
         allowed_at: Some(grant.signed_at),
     };
     let (incoming, fate) = StreamedBody::new(body, &doors.config);
-    let put = doors.engine.upload_file(&team, file, incoming).await;
+    let put = doors.engine.files().upload_file(&team, file, incoming).await;
     fate.or_client_error(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))
 }

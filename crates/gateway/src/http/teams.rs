@@ -23,7 +23,7 @@ pub(crate) async fn list_teams(
     State(doors): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<TeamList>, ApiError> {
-    let teams = doors.engine.list_teams().await?;
+    let teams = doors.engine.tenancy().list_teams().await?;
     Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn create_team(
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateTeam>,
 ) -> Result<(StatusCode, Json<TeamRecord>), ApiError> {
-    let made = doors.engine.create_team(body.into()).await?;
+    let made = doors.engine.tenancy().create_team(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -61,8 +61,8 @@ pub(crate) async fn get_team(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    let team = doors.engine.find_team(&id).await?;
-    let storage = doors.engine.team_storage(&team).await?;
+    let team = doors.engine.tenancy().find_team(&id).await?;
+    let storage = doors.engine.storage().team_storage(&team).await?;
     Ok(Json(TeamRecord::from(team).with_storage(storage)))
 }
 
@@ -79,8 +79,8 @@ pub(crate) async fn recount_storage(
     State(doors): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<StorageList>, ApiError> {
-    doors.engine.recount_storage().await?;
-    let usages = doors.engine.storage_usages().await?;
+    doors.engine.storage().recount_storage().await?;
+    let usages = doors.engine.storage().storage_usages().await?;
     Ok(Json(StorageList { teams: usages.into_iter().map(Into::into).collect() }))
 }
 
@@ -101,7 +101,7 @@ pub(crate) async fn update_team(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateTeam>,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    Ok(Json(doors.engine.update_team(&id, body.into()).await?.into()))
+    Ok(Json(doors.engine.tenancy().update_team(&id, body.into()).await?.into()))
 }
 
 /// Remove a team.
@@ -119,6 +119,6 @@ pub(crate) async fn delete_team(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.delete_team(&id).await?;
+    doors.engine.tenancy().delete_team(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

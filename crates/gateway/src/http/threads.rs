@@ -72,6 +72,7 @@ pub(crate) async fn list_threads(
     let after = after.map_err(|_| Invalid::new("cursor is not one that this API gave out"))?;
     let page = doors
         .engine
+        .threads()
         .list_threads(&member.team, after.as_ref(), parse_limit_parameter(query)?)
         .await?;
     Ok(Json(page.into()))
@@ -95,7 +96,14 @@ pub(crate) async fn get_thread(
     member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<Json<ThreadRecord>, ApiError> {
-    Ok(Json(doors.engine.thread_with_usage(&member.team, &parse_thread_id(&id)?).await?.into()))
+    Ok(Json(
+        doors
+            .engine
+            .threads()
+            .thread_with_usage(&member.team, &parse_thread_id(&id)?)
+            .await?
+            .into(),
+    ))
 }
 
 /// Delete a thread with all its points.
@@ -116,7 +124,7 @@ pub(crate) async fn delete_thread(
     member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.delete_thread(&member.team, &parse_thread_id(&id)?).await?;
+    doors.engine.threads().delete_thread(&member.team, &parse_thread_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -148,8 +156,11 @@ pub(crate) async fn list_thread_history(
         _ => return Err(Invalid::new("cursor is not one that this API gave out").into()),
     };
     let limit = parse_limit_parameter(query)?;
-    let history =
-        doors.engine.thread_history(&member.team, &parse_thread_id(&id)?, before, limit).await?;
+    let history = doors
+        .engine
+        .threads()
+        .thread_history(&member.team, &parse_thread_id(&id)?, before, limit)
+        .await?;
     Ok(Json(history.into()))
 }
 
@@ -181,7 +192,7 @@ pub(crate) async fn diff_thread(
         parse_snapshot_parameter(query.as_deref(), "to")?,
     );
     let (id, team) = (parse_thread_id(&id)?, &member.team);
-    let diff = doors.engine.thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
+    let diff = doors.engine.threads().thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
     Ok(Json(diff.into()))
 }
 
@@ -208,7 +219,7 @@ pub(crate) async fn fork_thread(
     let new: ThreadId = body.thread_id.parse::<ThreadId>()?;
     let at = body.at.map(SnapshotRef::try_from).transpose()?;
     let (id, team) = (parse_thread_id(&id)?, &member.team);
-    let made = doors.engine.fork_thread(team, &id, at.as_ref(), &new).await?;
+    let made = doors.engine.threads().fork_thread(team, &id, at.as_ref(), &new).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -233,7 +244,8 @@ pub(crate) async fn rollback_thread(
     JsonBody(body): JsonBody<RollbackBody>,
 ) -> Result<Json<ThreadRecord>, ApiError> {
     let to = SnapshotRef::try_from(body.to)?;
-    let thread = doors.engine.rollback_thread(&member.team, &parse_thread_id(&id)?, &to).await?;
+    let thread =
+        doors.engine.threads().rollback_thread(&member.team, &parse_thread_id(&id)?, &to).await?;
     Ok(Json(thread.into()))
 }
 
@@ -257,7 +269,10 @@ pub(crate) async fn prune_thread(
     PathId(id): PathId,
     JsonBody(body): JsonBody<PruneBody>,
 ) -> Result<Json<PruneRecord>, ApiError> {
-    let pruned =
-        doors.engine.prune_history(&member.team, &parse_thread_id(&id)?, body.into()).await?;
+    let pruned = doors
+        .engine
+        .storage()
+        .prune_history(&member.team, &parse_thread_id(&id)?, body.into())
+        .await?;
     Ok(Json(pruned.into()))
 }

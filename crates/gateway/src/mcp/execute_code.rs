@@ -59,13 +59,17 @@ async fn run_code(
     let progress = ProgressReporter::from_context(context, inert)
         .filter(|_| caller.team.effective_limits().streaming);
     let delivery = if progress.is_some() { DeliveryMode::Streaming } else { DeliveryMode::Inline };
-    let started =
-        match door.engine.start_permitted_execution(caller, request, delivery, &pass).await {
-            Ok(started) => started,
-            Err(refusal) => return refused_result(&refusal),
-        };
+    let started = match door
+        .engine
+        .executions()
+        .start_permitted_execution(caller, request, delivery, &pass)
+        .await
+    {
+        Ok(started) => started,
+        Err(refusal) => return refused_result(&refusal),
+    };
     let leash = started.cancel_on_drop();
-    if let Err(refusal) = door.engine.note_execution(&pass, &started.trace_id).await {
+    if let Err(refusal) = door.engine.approvals().note_execution(&pass, &started.trace_id).await {
         crate::error::log_server_fault(&refusal);
     }
     let over = follow_to_end(started, progress);

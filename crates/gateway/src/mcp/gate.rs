@@ -49,12 +49,12 @@ pub(super) struct ApprovalFlow<'a> {
 
 /// Whether this caller's team has the tool that runs code.
 pub(super) async fn is_open(door: &McpHandler, caller: &Caller) -> bool {
-    door.engine.tool_offered(caller, AgentTool::ExecuteCode).await
+    door.engine.approvals().tool_offered(caller, AgentTool::ExecuteCode).await
 }
 
 /// Why it has not, in a sentence.
 pub(super) async fn why_closed(door: &McpHandler, caller: &Caller) -> Option<CallToolResult> {
-    let closed = door.engine.why_not_offered(caller, AgentTool::ExecuteCode).await?;
+    let closed = door.engine.approvals().why_not_offered(caller, AgentTool::ExecuteCode).await?;
     Some(result::tool_error(format!("{}: {}", ErrorCode::Forbidden.name(), closed.message)))
 }
 
@@ -78,8 +78,10 @@ impl ApprovalFlow<'_> {
             let anybody = self.handler.has_operator()
                 || elicit::elicit_support(self.context) != ElicitSupport::None;
             let gate = match anybody {
-                true => self.handler.engine.decide_call(self.caller, &call).await,
-                false => self.handler.engine.decide_without_people(self.caller, &call).await,
+                true => self.handler.engine.approvals().decide_call(self.caller, &call).await,
+                false => {
+                    self.handler.engine.approvals().decide_without_people(self.caller, &call).await
+                }
             };
             let approval = match gate {
                 GateDecision::Open(pass) => return McpGateOutcome::Through(pass),
@@ -117,7 +119,7 @@ impl ApprovalFlow<'_> {
 
     /// How the person at the client can be asked, if they may.
     async fn elicit_support(&self) -> ElicitSupport {
-        let may = self.handler.engine.may_elicit(self.caller).await;
+        let may = self.handler.engine.approvals().may_elicit(self.caller).await;
         if may { elicit::elicit_support(self.context) } else { ElicitSupport::None }
     }
 
@@ -138,12 +140,17 @@ impl ApprovalFlow<'_> {
                 return Err("the person who was asked gave no answer".to_owned());
             }
         };
-        let answered =
-            self.handler.engine.answer_by_elicitation(self.caller, &approval.id, approve).await;
+        let answered = self
+            .handler
+            .engine
+            .approvals()
+            .answer_by_elicitation(self.caller, &approval.id, approve)
+            .await;
         answered.map_err(|refusal| refusal.message.into_owned())?;
         // What it has come to is read back: someone else may have been faster.
         let engine = &self.handler.engine;
-        let waited = engine.wait_for_approval(self.caller, &approval.id, Duration::ZERO).await;
+        let waited =
+            engine.approvals().wait_for_approval(self.caller, &approval.id, Duration::ZERO).await;
         waited.map_err(|refusal| refusal.message.into_owned())
     }
 
@@ -180,7 +187,8 @@ impl ApprovalFlow<'_> {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let engine = &self.handler.engine;
-            let wait = engine.wait_for_approval(self.caller, &approval.id, left.min(REMINDER));
+            let wait =
+                engine.approvals().wait_for_approval(self.caller, &approval.id, left.min(REMINDER));
             let waited = tokio::select! {
                 waited = wait => waited.map_err(|refusal| refusal.message.into_owned())?,
                 () = self.context.ct.cancelled() => return Err("the call was cancelled".to_owned()),

@@ -74,7 +74,7 @@ impl McpHandler {
 
     /// Refuses what is not for this caller's agents: with the gate closed, nothing behind it is shown.
     async fn check_open(&self, caller: &Caller) -> Result<(), ErrorData> {
-        match self.engine.why_not_offered(caller, GatedTool::ExecuteCode).await {
+        match self.engine.approvals().why_not_offered(caller, GatedTool::ExecuteCode).await {
             None => Ok(()),
             Some(closed) => Err(ErrorData::invalid_request(closed.message, None)),
         }

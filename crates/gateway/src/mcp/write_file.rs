@@ -75,7 +75,7 @@ async fn store_file(
     let content = std::io::Cursor::new(bytes);
     let approved = pass.home.as_ref();
     let file = FileUpload { thread: &thread, path: &path, length, allowed_at: None, approved };
-    door.engine.upload_file(&caller.team, file, content).await?;
+    door.engine.files().upload_file(&caller.team, file, content).await?;
     let said = format!("wrote {length} bytes to {path} of the thread {thread}");
     Ok(CallToolResult::success(vec![ContentBlock::text(said)]))
 }

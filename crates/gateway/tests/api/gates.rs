@@ -31,12 +31,12 @@ fn call(code: &str) -> ToolCall {
 }
 
 async fn agent(host: &Host) -> Caller {
-    host.engine.find_caller(&host.key).await.unwrap()
+    host.engine.tenancy().find_caller(&host.key).await.unwrap()
 }
 
 /// An agent of the host's key asks, and a person has to answer.
 async fn asked(host: &Host, code: &str) -> String {
-    match host.engine.decide_call(&agent(host).await, &call(code)).await {
+    match host.engine.approvals().decide_call(&agent(host).await, &call(code)).await {
         GateDecision::Ask(approval) => approval.id.to_string(),
         other => panic!("nobody was asked: {other:?}"),
     }
@@ -53,7 +53,7 @@ async fn open(host: &Host) {
 async fn gates_are_set_for_a_team_and_for_the_fleet() {
     let host = Host::start().await;
     let caller = agent(&host).await;
-    let offered = || host.engine.tool_offered(&caller, AgentTool::ExecuteCode);
+    let offered = || host.engine.approvals().tool_offered(&caller, AgentTool::ExecuteCode);
     assert!(!offered().await);
     let (_, team) = admin(&host, Method::GET, "teams/default", json!({})).await;
     assert_eq!((&team["agent_sandbox"], &team["execute_code"]), (&Value::Null, &Value::Null));
@@ -143,7 +143,7 @@ async fn a_key_answers_for_another_key_of_its_team_only() {
     let (status, denied) = post(&host, &deny, json!({"reason": "no"})).await;
     assert_eq!((status, &denied["state"]), (200, &json!("denied")));
     host.key = asker;
-    let gate = host.engine.decide_call(&agent(&host).await, &call("1")).await;
+    let gate = host.engine.approvals().decide_call(&agent(&host).await, &call("1")).await;
     assert!(matches!(gate, GateDecision::Closed(_)), "{gate:?}");
 }
 
@@ -154,13 +154,19 @@ async fn an_execution_shows_the_decision_that_let_it_run() {
     let id = asked(&host, "print(1)").await;
     admin(&host, Method::POST, &format!("approvals/{id}/approve"), json!({"by": "ada"})).await;
     let caller = agent(&host).await;
-    let GateDecision::Open(pass) = host.engine.decide_call(&caller, &call("print(1)")).await else {
+    let GateDecision::Open(pass) =
+        host.engine.approvals().decide_call(&caller, &call("print(1)")).await
+    else {
         panic!("it was approved");
     };
     let request = ExecuteRequest { code: "print(1)".to_owned(), ..ExecuteRequest::default() };
-    let started =
-        host.engine.start_execution(&caller, request, DeliveryMode::Inline).await.unwrap();
-    host.engine.note_execution(&pass, &started.trace_id).await.unwrap();
+    let started = host
+        .engine
+        .executions()
+        .start_execution(&caller, request, DeliveryMode::Inline)
+        .await
+        .unwrap();
+    host.engine.approvals().note_execution(&pass, &started.trace_id).await.unwrap();
     let trace = started.trace_id.to_string();
     started.wait_until_over().await.unwrap();
     let (_, record) = host.get(&format!("/v1/executions/{trace}")).await;

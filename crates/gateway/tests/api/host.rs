@@ -6,10 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use cloche_engine::{Engine, EngineConfig};
+use cloche_engine::{Engine, EngineConfig, LockedDataDir};
 use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use cloche_layers::{LayerBounds, Layers, LayersConfig, StoreConfig};
 use cloche_model::ByteSize;
+use cloche_store::SqliteStore;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -53,10 +54,13 @@ impl Host {
         let options = ServerOptions {
             data_dir: directory.path().to_owned(),
             listen: "127.0.0.1:0".to_owned(),
-            engine,
             gateway,
         };
-        let opened = Server::open(options, Arc::new(Children { layers })).await.unwrap();
+        let data_dir = LockedDataDir::lock(directory.path()).unwrap();
+        let store = SqliteStore::open(&directory.path().join("cloche.db")).await.unwrap();
+        let dispatcher = Arc::new(Children { layers });
+        let engine = Engine::open(data_dir, Arc::new(store), dispatcher, engine).await.unwrap();
+        let opened = Server::open(options, engine).await.unwrap();
         let address = opened.address();
         let engine = opened.engine().clone();
         let made = opened.bootstrap().unwrap();

@@ -6,7 +6,7 @@ mod rows;
 use async_trait::async_trait;
 use cloche_model::{
     Approval, ApprovalId, ApprovalState, Decision, DecisionId, GateSettings, LayerDigest, Moment,
-    TeamId, ToolPolicy, TraceId,
+    TeamId, TraceId,
 };
 use sqlx::{Row, SqliteConnection};
 
@@ -18,9 +18,8 @@ use crate::{
     ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, CallId, DecisionFilter, GateStore,
     QuestionLimits, Result, SettingStore, StoreError, ThreadKey,
 };
-use rows::{
-    approval_from_row, decision_from_row, find_open_approval, insert_approval, insert_decision,
-};
+pub(super) use rows::insert_decision;
+use rows::{approval_from_row, decision_from_row, find_open_approval, insert_approval};
 
 /// The setting with the fleet's gates.
 const FLEET: &str = "gates";
@@ -28,31 +27,25 @@ const FLEET: &str = "gates";
 #[async_trait]
 impl GateStore for SqliteStore {
     async fn fleet_gates(&self) -> Result<GateSettings> {
-        let Some(text) = self.read_setting(FLEET).await? else {
-            return Ok(GateSettings::default());
-        };
-        serde_json::from_str(&text)
-            .map_err(|error| StoreError::Corrupt { column: FLEET, reason: error.to_string() })
+        let text = self.read_setting(FLEET).await?;
+        text.map_or_else(|| Ok(GateSettings::default()), |text| parse_gates(&text))
     }
 
-    async fn change_gates(
+    async fn change_fleet_gates(
         &self,
-        team: Option<&TeamId>,
-        gates: GateSettings,
+        from: GateSettings,
+        to: GateSettings,
         decision: Decision,
     ) -> Result<bool> {
-        let team = team.map(ToString::to_string);
         self.writer
             .run_transaction(move |connection| {
                 Box::pin(async move {
-                    let changed = match team {
-                        Some(team) => set_team_gates(connection, team, gates).await?,
-                        None => set_fleet_gates(connection, gates).await?,
-                    };
-                    if changed {
-                        insert_decision(connection, decision).await?;
+                    if read_fleet_gates(connection).await? != from {
+                        return Ok(false);
                     }
-                    Ok(changed)
+                    set_fleet_gates(connection, to).await?;
+                    insert_decision(connection, decision).await?;
+                    Ok(true)
                 })
             })
             .await
@@ -347,24 +340,23 @@ impl GateStore for SqliteStore {
     }
 }
 
-async fn set_team_gates(
-    connection: &mut SqliteConnection,
-    team: String,
-    gates: GateSettings,
-) -> Result<bool> {
-    let updated = sqlx::query(
-        "UPDATE teams SET agent_sandbox = ?, execute_code = ?, elicitation = ? WHERE id = ?",
-    )
-    .bind(gates.agent_sandbox)
-    .bind(gates.execute_code.map(ToolPolicy::name))
-    .bind(gates.elicitation)
-    .bind(team)
-    .execute(connection)
-    .await?;
-    Ok(updated.rows_affected() == 1)
+/// The gates of the fleet as the writing connection sees them.
+async fn read_fleet_gates(connection: &mut SqliteConnection) -> Result<GateSettings> {
+    let row = sqlx::query("SELECT value FROM settings WHERE name = ?")
+        .bind(FLEET)
+        .fetch_optional(connection)
+        .await?;
+    row.map(|row| parse_gates(&row.try_get::<String, _>("value")?))
+        .transpose()
+        .map(Option::unwrap_or_default)
 }
 
-async fn set_fleet_gates(connection: &mut SqliteConnection, gates: GateSettings) -> Result<bool> {
+fn parse_gates(text: &str) -> Result<GateSettings> {
+    serde_json::from_str(text)
+        .map_err(|error| StoreError::Corrupt { column: FLEET, reason: error.to_string() })
+}
+
+async fn set_fleet_gates(connection: &mut SqliteConnection, gates: GateSettings) -> Result<()> {
     sqlx::query(
         "INSERT INTO settings (name, value) VALUES (?, ?) \
          ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -373,5 +365,5 @@ async fn set_fleet_gates(connection: &mut SqliteConnection, gates: GateSettings)
     .bind(to_json(FLEET, &gates)?)
     .execute(connection)
     .await?;
-    Ok(true)
+    Ok(())
 }

@@ -1,15 +1,15 @@
 //! Teams, sandboxes and keys in SQLite.
 
 use async_trait::async_trait;
-use cloche_model::{ApiKey, KeyId, Moment, Sandbox, SandboxId, Team, TeamId, ToolPolicy};
-use sqlx::{Row, SqliteConnection};
+use cloche_model::{ApiKey, Decision, KeyId, Moment, Sandbox, SandboxId, Team, TeamId, ToolPolicy};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     SqliteStore,
     row_reader::{key_from_row, sandbox_from_row, team_from_row, to_json, to_sql_integer},
-    sealed,
+    sealed, updates,
 };
-use crate::{KeyAccess, Result, StoreError, TenancyStore};
+use crate::{KeyAccess, Result, Revisioned, StoreError, TenancyStore, UpdateOutcome};
 
 #[async_trait]
 impl TenancyStore for SqliteStore {
@@ -51,35 +51,24 @@ impl TenancyStore for SqliteStore {
     }
 
     async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>> {
-        // Names have no underscore and ids have one, so the two cannot be confused.
-        let row = sqlx::query("SELECT * FROM teams WHERE id = ?1 OR name = ?1")
-            .bind(id_or_name.to_owned())
-            .fetch_optional(&self.readers)
-            .await?;
+        let row = self.team_row(id_or_name).await?;
         row.as_ref().map(team_from_row).transpose()
     }
 
-    async fn update_team(&self, team: &Team) -> Result<bool> {
+    async fn team_for_update(&self, id_or_name: &str) -> Result<Option<Revisioned<Team>>> {
+        let row = self.team_row(id_or_name).await?;
+        row.map(|row| updates::with_revision(&row, team_from_row)).transpose()
+    }
+
+    async fn update_team(
+        &self,
+        team: &Revisioned<Team>,
+        gate_decision: Option<Decision>,
+    ) -> Result<UpdateOutcome> {
         let team = team.clone();
-        let name = team.name.clone();
         self.writer
-            .run_statement(move |connection| {
-                Box::pin(async move {
-                    let updated = sqlx::query(
-                        "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ?, \
-                         storage_bytes = ? WHERE id = ?",
-                    )
-                    .bind(team.name)
-                    .bind(team.plan.name())
-                    .bind(team.max_concurrency)
-                    .bind(team.max_timeout.map(to_sql_seconds))
-                    .bind(team.storage.map(|limit| to_sql_integer(limit.bytes())))
-                    .bind(String::from(team.id))
-                    .execute(connection)
-                    .await
-                    .map_err(|error| name_taken_error(error, "team", &name))?;
-                    Ok(updated.rows_affected() == 1)
-                })
+            .run_transaction(move |connection| {
+                Box::pin(updates::update_team(connection, team, gate_decision))
             })
             .await
     }
@@ -155,36 +144,22 @@ impl TenancyStore for SqliteStore {
     }
 
     async fn find_sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>> {
-        let row = sqlx::query("SELECT * FROM sandboxes WHERE id = ?")
-            .bind(id.to_string())
-            .fetch_optional(&self.readers)
-            .await?;
+        let row = self.sandbox_row(id).await?;
         row.as_ref().map(|row| sandbox_from_row(row, &self.sealer)).transpose()
     }
 
-    async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool> {
+    async fn sandbox_for_update(&self, id: &SandboxId) -> Result<Option<Revisioned<Sandbox>>> {
+        let row = self.sandbox_row(id).await?;
+        let read = |row: &_| sandbox_from_row(row, &self.sealer);
+        row.map(|row| updates::with_revision(&row, read)).transpose()
+    }
+
+    async fn update_sandbox(&self, sandbox: &Revisioned<Sandbox>) -> Result<UpdateOutcome> {
+        let sealed_env = self.seal_sandbox_env(&sandbox.row)?;
         let sandbox = sandbox.clone();
-        let sealed_env = self.seal_sandbox_env(&sandbox)?;
         self.writer
-            .run_statement(move |connection| {
-                Box::pin(async move {
-                    let updated = sqlx::query(
-                        "UPDATE sandboxes SET name = ?, shape = ?, resources = ?, env = ?, \
-                         sealed_env = ?, retain_code = ?, retention_days = ? WHERE id = ?",
-                    )
-                    .bind(sandbox.name.clone())
-                    .bind(to_json("shape", &sandbox.shape)?)
-                    .bind(to_json("resources", &sandbox.resources)?)
-                    .bind(to_json("env", &sandbox.env)?)
-                    .bind(sealed_env)
-                    .bind(sandbox.retention.code)
-                    .bind(sandbox.retention.days)
-                    .bind(String::from(sandbox.id))
-                    .execute(connection)
-                    .await
-                    .map_err(|error| name_taken_error(error, "sandbox", &sandbox.name))?;
-                    Ok(updated.rows_affected() == 1)
-                })
+            .run_transaction(move |connection| {
+                Box::pin(updates::update_sandbox(connection, sandbox, sealed_env))
             })
             .await
     }
@@ -249,35 +224,22 @@ impl TenancyStore for SqliteStore {
     }
 
     async fn find_key(&self, id: &KeyId) -> Result<Option<ApiKey>> {
-        let row = sqlx::query("SELECT * FROM keys WHERE id = ?")
-            .bind(id.to_string())
-            .fetch_optional(&self.readers)
-            .await?;
+        let row = self.key_row(id).await?;
         row.as_ref().map(|row| key_from_row(row, &self.sealer)).transpose()
     }
 
-    async fn update_key(&self, key: &ApiKey) -> Result<bool> {
+    async fn key_for_update(&self, id: &KeyId) -> Result<Option<Revisioned<ApiKey>>> {
+        let row = self.key_row(id).await?;
+        let read = |row: &_| key_from_row(row, &self.sealer);
+        row.map(|row| updates::with_revision(&row, read)).transpose()
+    }
+
+    async fn update_key(&self, key: &Revisioned<ApiKey>) -> Result<UpdateOutcome> {
+        let sealed = self.seal_key_secrets(&key.row)?;
         let key = key.clone();
-        let (sealed_env, sealed_webhook_secret) = self.seal_key_secrets(&key)?;
         self.writer
-            .run_statement(move |connection| {
-                Box::pin(async move {
-                    let updated = sqlx::query(
-                        "UPDATE keys SET name = ?, sandbox_id = ?, env = ?, sealed_env = ?, \
-                         webhook_url = ?, sealed_webhook_secret = ?, may_approve = ? WHERE id = ?",
-                    )
-                    .bind(key.name)
-                    .bind(String::from(key.sandbox))
-                    .bind(to_json("env", &key.env)?)
-                    .bind(sealed_env)
-                    .bind(key.webhook_url)
-                    .bind(sealed_webhook_secret)
-                    .bind(key.may_approve)
-                    .bind(String::from(key.id))
-                    .execute(connection)
-                    .await?;
-                    Ok(updated.rows_affected() == 1)
-                })
+            .run_transaction(move |connection| {
+                Box::pin(updates::update_key(connection, key, sealed))
             })
             .await
     }
@@ -288,7 +250,8 @@ impl TenancyStore for SqliteStore {
             .run_statement(move |connection| {
                 Box::pin(async move {
                     let revoked = sqlx::query(
-                        "UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?",
+                        "UPDATE keys SET revoked_at = coalesce(revoked_at, ?), \
+                         revision = revision + 1 WHERE id = ?",
                     )
                     .bind(at.0)
                     .bind(id)
@@ -314,9 +277,25 @@ impl TenancyStore for SqliteStore {
 }
 
 /// A sealed column; NULL where there is nothing to seal.
-type SealedValue = Option<Vec<u8>>;
+pub(super) type SealedValue = Option<Vec<u8>>;
 
 impl SqliteStore {
+    async fn team_row(&self, id_or_name: &str) -> Result<Option<SqliteRow>> {
+        // Names have no underscore and ids have one, so the two cannot be confused.
+        let query = sqlx::query("SELECT * FROM teams WHERE id = ?1 OR name = ?1");
+        Ok(query.bind(id_or_name.to_owned()).fetch_optional(&self.readers).await?)
+    }
+
+    async fn sandbox_row(&self, id: &SandboxId) -> Result<Option<SqliteRow>> {
+        let query = sqlx::query("SELECT * FROM sandboxes WHERE id = ?");
+        Ok(query.bind(id.to_string()).fetch_optional(&self.readers).await?)
+    }
+
+    async fn key_row(&self, id: &KeyId) -> Result<Option<SqliteRow>> {
+        let query = sqlx::query("SELECT * FROM keys WHERE id = ?");
+        Ok(query.bind(id.to_string()).fetch_optional(&self.readers).await?)
+    }
+
     fn seal_sandbox_env(&self, sandbox: &Sandbox) -> Result<SealedValue> {
         let place = ("sandboxes", sandbox.id.as_str());
         sealed::seal_env(&self.sealer, place, &sandbox.secret_env)
@@ -331,11 +310,11 @@ impl SqliteStore {
     }
 }
 
-fn to_sql_seconds(duration: std::time::Duration) -> i64 {
+pub(super) fn to_sql_seconds(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn name_taken_error(error: sqlx::Error, what: &str, name: &str) -> StoreError {
+pub(super) fn name_taken_error(error: sqlx::Error, what: &str, name: &str) -> StoreError {
     match error.as_database_error() {
         Some(cause) if cause.is_unique_violation() => {
             StoreError::Conflict(format!("a {what} named {name:?} exists already"))

@@ -8,7 +8,8 @@ use cloche_model::{
 };
 use cloche_store::{
     ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, BeginOutcome, CallId, DecisionFilter,
-    HeadMoveOutcome, LayerAppend, LayerSquash, QuestionLimits, Store, ThreadKey,
+    HeadMoveOutcome, LayerAppend, LayerSquash, QuestionLimits, Revisioned, Store, ThreadKey,
+    UpdateOutcome,
 };
 
 use crate::{
@@ -100,10 +101,13 @@ pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
         elicitation: Some(false),
     };
     let changed = decision(1, DecisionKind::Changed);
-    assert!(store.change_gates(None, gates, changed.clone()).await.unwrap());
+    let none = GateSettings::default();
+    assert!(store.change_fleet_gates(none, gates, changed.clone()).await.unwrap());
+    assert_eq!(store.fleet_gates().await.unwrap(), gates);
+    let late = decision(3, DecisionKind::Changed);
+    assert!(!store.change_fleet_gates(none, none, late.clone()).await.unwrap());
     assert_eq!(store.fleet_gates().await.unwrap(), gates);
     let made = decision(2, DecisionKind::Changed);
-    assert!(!store.change_gates(Some(&team(1)), gates, made.clone()).await.unwrap());
     let row = Team {
         id: team(1),
         name: "t".to_owned(),
@@ -114,11 +118,18 @@ pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
         gates: GateSettings::default(),
         created_at: Moment(1),
     };
+    let new = Revisioned { row: Team { gates, ..row.clone() }, revision: 0 };
+    let missing = store.update_team(&new, Some(late.clone())).await.unwrap();
+    assert_eq!(missing, UpdateOutcome::Missing);
     store.create_team(&row).await.unwrap();
-    assert!(store.change_gates(Some(&team(1)), gates, made.clone()).await.unwrap());
+    assert_eq!(store.update_team(&new, Some(made.clone())).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
+    // An update that was computed from an older row writes neither the gates nor the decision.
+    assert_eq!(store.update_team(&new, Some(late)).await.unwrap(), UpdateOutcome::Stale);
     // A change of the plan leaves the gates alone.
-    store.update_team(&Team { plan: TeamPlan::Pro, ..row }).await.unwrap();
+    let read = store.team_for_update("t").await.unwrap().unwrap();
+    let planned = Revisioned { row: Team { plan: TeamPlan::Pro, ..read.row.clone() }, ..read };
+    assert_eq!(store.update_team(&planned, None).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
     let filter = DecisionFilter { limit: 9, ..DecisionFilter::default() };
     assert_eq!(store.list_decisions(&filter).await.unwrap(), [made, changed]);

@@ -11,7 +11,7 @@ use cloche_model::{
 };
 use cloche_store::{
     BeginOutcome, DeliveryAttempt, ExecutionCursor, ExecutionFilter, ExecutionFinish,
-    FinishOutcome, Store, StoreError, ThreadKey,
+    FinishOutcome, Revisioned, Store, StoreError, ThreadKey, UpdateOutcome,
 };
 
 pub(crate) fn id(n: u8) -> [u8; 20] {
@@ -151,9 +151,13 @@ pub(crate) async fn a_team_is_found_by_id_and_by_name(store: &dyn Store) {
     assert_eq!(store.find_team("team-2").await.unwrap(), None);
     let renamed =
         Team { name: "new".to_owned(), plan: TeamPlan::Free, max_timeout: None, ..team(1) };
-    assert!(store.update_team(&renamed).await.unwrap());
+    let read = store.team_for_update("team-1").await.unwrap().unwrap();
+    assert_eq!(read.row, team(1));
+    let update = Revisioned { row: renamed.clone(), ..read };
+    assert_eq!(store.update_team(&update, None).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.list_teams().await.unwrap(), [renamed]);
-    assert!(!store.update_team(&team(2)).await.unwrap());
+    let missing = Revisioned { row: team(2), revision: 0 };
+    assert_eq!(store.update_team(&missing, None).await.unwrap(), UpdateOutcome::Missing);
 }
 
 pub(crate) async fn a_name_can_be_taken_once(store: &dyn Store) {
@@ -170,7 +174,9 @@ pub(crate) async fn a_sandbox_comes_back_as_it_went_in(store: &dyn Store) {
     tenants(store).await;
     assert_eq!(store.find_sandbox(&sandbox(1).id).await.unwrap(), Some(sandbox(1)));
     let changed = Sandbox { name: "x".to_owned(), env: BTreeMap::new(), ..sandbox(1) };
-    assert!(store.update_sandbox(&changed).await.unwrap());
+    let read = store.sandbox_for_update(&sandbox(1).id).await.unwrap().unwrap();
+    let update = Revisioned { row: changed.clone(), ..read };
+    assert_eq!(store.update_sandbox(&update).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.list_sandboxes(Some(&team(1).id)).await.unwrap(), [changed]);
     assert_eq!(store.list_sandboxes(Some(&team(2).id)).await.unwrap(), []);
 }
@@ -181,7 +187,9 @@ pub(crate) async fn a_key_opens_its_team_and_sandbox_until_it_is_revoked(store: 
     assert_eq!((access.key, access.team, access.sandbox), (key(1), team(1), sandbox(1)));
     assert!(store.find_key_access("digest-2").await.unwrap().is_none());
     let changed = ApiKey { webhook_url: None, ..key(1) };
-    assert!(store.update_key(&changed).await.unwrap());
+    let read = store.key_for_update(&key(1).id).await.unwrap().unwrap();
+    let update = Revisioned { row: changed.clone(), ..read };
+    assert_eq!(store.update_key(&update).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.find_key(&key(1).id).await.unwrap(), Some(changed));
     assert!(store.revoke_key(&key(1).id, Moment(9)).await.unwrap());
     assert!(store.find_key_access("digest-1").await.unwrap().is_none());

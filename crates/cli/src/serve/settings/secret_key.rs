@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use cloche_engine::KeySource;
 use cloche_model::Secret;
+use cloche_store::KeySource;
 
 /// The variable that holds the key itself. It is no flag: arguments can be seen by every user. The
 /// spawner starts with an empty environment, so neither it nor a cell gets it.

@@ -8,7 +8,7 @@ use super::*;
 
 const WAIT: Duration = Duration::from_secs(30);
 
-/// So many places for everybody, and the whole of them for one team.
+/// So many places for all teams, and all of them for one team.
 fn queue_of(places: u64) -> FairQueue {
     with_share(places, 1000)
 }
@@ -90,7 +90,7 @@ fn a_team_with_more_weight_has_more_turns_in_a_row() {
             running = granted(waiting);
             running.is_some()
         });
-        order.push(waits.remove(at.expect("the place is given to someone")).0);
+        order.push(waits.remove(at.expect("the place is given to a waiting request")).0);
     }
     assert_eq!(order, [1, 1, 1, 2, 1, 1, 1, 2]);
 }
@@ -296,7 +296,7 @@ impl Watched {
         self.passed_over.retain(|number, _| still.contains(number));
         assert!(self.running.len() as u64 <= self.places);
         let room = (self.running.len() as u64) < self.places;
-        assert!(!room || self.waiting.is_empty(), "there is room, and someone waits");
+        assert!(!room || self.waiting.is_empty(), "there is room, and a request waits");
     }
 }
 

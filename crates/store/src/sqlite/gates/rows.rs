@@ -60,7 +60,7 @@ pub(super) async fn insert_approval(
     Ok(())
 }
 
-pub(super) async fn insert_decision(
+pub(in crate::sqlite) async fn insert_decision(
     connection: &mut SqliteConnection,
     made: Decision,
 ) -> Result<()> {

@@ -1,0 +1,42 @@
+//! The events of an execution that is over, from its record: the same bytes and the same numbers
+//! as the live log gave.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cloche_model::{EventMark, Execution, StreamName};
+
+use super::live_execution::{ExecutionEvent, ExecutionEventKind};
+
+/// Every event after this number.
+pub(super) fn replay_events(execution: Arc<Execution>, after: u64) -> Vec<ExecutionEvent> {
+    let Some(end) = &execution.end else { return Vec::new() };
+    let order = &end.event_order;
+    let first = order.first_seq.max(2);
+    let mut events = vec![ExecutionEvent { seq: 1, kind: ExecutionEventKind::Started }];
+    let (stdout, stderr) = (&end.stdout, &end.stderr);
+    let mut at = [order.stdout_skipped, order.stderr_skipped];
+    for (seq, mark) in (first..).zip(&order.marks) {
+        let kind = match mark {
+            EventMark::Keepalive => ExecutionEventKind::Keepalive,
+            EventMark::Output(stream, length) => {
+                let source = if *stream == StreamName::Stdout { stdout } else { stderr };
+                let place = &mut at[*stream as usize];
+                let line = slice_output(source, *place, u64::from(*length));
+                *place += u64::from(*length);
+                ExecutionEventKind::Output(*stream, line)
+            }
+        };
+        events.push(ExecutionEvent { seq, kind });
+    }
+    let last = first + order.marks.len() as u64;
+    events
+        .push(ExecutionEvent { seq: last, kind: ExecutionEventKind::Over(Arc::clone(&execution)) });
+    events.retain(|event| event.seq > after);
+    events
+}
+
+fn slice_output(source: &Bytes, from: u64, length: u64) -> Bytes {
+    let within = |position: u64| usize::try_from(position).unwrap_or(usize::MAX).min(source.len());
+    source.slice(within(from)..within(from + length))
+}

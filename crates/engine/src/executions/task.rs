@@ -1,0 +1,323 @@
+//! Runs in: server (no capabilities).
+//!
+//! One execution on one screen: open its thread, run it, close the thread with its end.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use cloche_model::{
+    CapturedStream, DeliveryStatus, DisplaySeconds, EventOrder, Execution, ExecutionEnd,
+    ExecutionStart, ExecutionStatus, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings,
+    RunUsage, StreamName, Team, UsageReport,
+};
+use cloche_store::ExecutionFinish;
+use tokio::sync::mpsc;
+
+use super::{Executions, LiveExecution, StopCause, line_splitter::LineSplitter};
+use crate::{
+    AdmittedRun, DispatchError, clock,
+    threads::{OpenThread, QUOTA},
+};
+
+/// Chunks of output that may wait for the log.
+const CHUNKS: usize = 64;
+
+/// How it ended, in the words of the contract.
+struct EndStatus {
+    status: ExecutionStatus,
+    exit_code: i32,
+    error: Option<String>,
+}
+
+/// Why an execution ended, beyond what its record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndReason {
+    /// The run has an outcome.
+    Outcome,
+    /// Nothing could take the run.
+    NoExecutor,
+    /// The run failed before it had an outcome.
+    NoOutcome,
+}
+
+/// An execution that is over, and why.
+pub(super) struct EndedExecution {
+    pub(super) execution: Arc<Execution>,
+    pub(super) reason: EndReason,
+}
+
+/// A run that is over, before it is written down.
+struct EndedRun {
+    reason: EndReason,
+    end_status: EndStatus,
+    outcome: RunOutcome,
+    /// What is kept of standard output, and of standard error.
+    heads: [Bytes; 2],
+    event_order: EventOrder,
+}
+
+impl Executions {
+    /// Runs an execution in its thread and records the end. Returns an end whatever went wrong.
+    pub(super) async fn run_execution(
+        &self,
+        run: AdmittedRun,
+        start: ExecutionStart,
+        team: &Team,
+        live: &Arc<LiveExecution>,
+    ) -> EndedExecution {
+        let limits = run.limits();
+        let account = self.memory.outputs.account_for(start.key.as_str());
+        let mut lines = LineSplitter::default();
+        let thread = self.threads.open(&start, team);
+        let run = run.with_output_account(account);
+        let result = self.run_in_home(run, &thread, live, &mut lines).await;
+        let ended = match result {
+            Ok(outcome) => with_outcome(outcome, lines, &limits, live).await,
+            Err(error) => without_outcome(&error, lines, live).await,
+        };
+        let (timings, reason) = (ended.outcome.timings, ended.reason);
+        let closing = Instant::now();
+        let execution = self.record_end(start, ended, thread, &limits).await;
+        self.metrics.observe_phases(&timings, timings.seal + closing.elapsed());
+        self.metrics.execution_over(execution.status, execution.start.language);
+        EndedExecution { execution: Arc::new(execution), reason }
+    }
+
+    /// Waits for a place on the host, reads the home of the thread, and dispatches the run. The place
+    /// is given back when the cell has ended, before the end is recorded.
+    async fn run_in_home(
+        &self,
+        mut run: AdmittedRun,
+        thread: &OpenThread,
+        live: &Arc<LiveExecution>,
+        lines: &mut LineSplitter,
+    ) -> Result<RunOutcome, DispatchError> {
+        let _place = match self.admission.wait_for_place(&mut run, live, self.keepalive).await {
+            Ok(place) => place,
+            Err(not_admitted) => return not_admitted.into_outcome(),
+        };
+        let home = thread.home().await?;
+        self.follow_run(run.with_home(home), live, lines).await
+    }
+
+    /// Dispatches a run and puts its output into the log, line by line.
+    async fn follow_run(
+        &self,
+        run: AdmittedRun,
+        live: &Arc<LiveExecution>,
+        lines: &mut LineSplitter,
+    ) -> Result<RunOutcome, DispatchError> {
+        let (output, mut chunks) = mpsc::channel(CHUNKS);
+        // In a task of its own: deadlines and cancels must not wait while the log waits for a reader.
+        let dispatched = self.dispatcher.dispatch(run, output, live.cancel_token());
+        let mut dispatched = tokio::spawn(dispatched);
+        let mut open = true;
+        let mut last_event = tokio::time::Instant::now();
+        let result = loop {
+            tokio::select! {
+                result = &mut dispatched => break result.unwrap_or_else(|error| {
+                    Err(DispatchError::Failed(error.to_string()))
+                }),
+                chunk = chunks.recv(), if open => match chunk {
+                    Some(chunk) => {
+                        let whole = lines.push_chunk(&chunk);
+                        if !whole.is_empty() {
+                            last_event = tokio::time::Instant::now();
+                            live.publish_lines(whole).await;
+                        }
+                    }
+                    None => open = false,
+                },
+                () = tokio::time::sleep_until(last_event + self.keepalive) => {
+                    last_event = tokio::time::Instant::now();
+                    live.publish_keepalive();
+                }
+            }
+        };
+        while let Ok(chunk) = chunks.try_recv() {
+            live.publish_lines(lines.push_chunk(&chunk)).await;
+        }
+        result
+    }
+
+    /// Closes the thread with the end of the execution. The end is announced only after that.
+    async fn record_end(
+        &self,
+        start: ExecutionStart,
+        ended: EndedRun,
+        thread: OpenThread,
+        limits: &RunLimits,
+    ) -> Execution {
+        let status = ended.end_status.status;
+        let end = ended.into_execution_end(limits);
+        let has_webhook = start.webhook_url.is_some();
+        let finish = ExecutionFinish {
+            trace_id: start.trace_id.clone(),
+            status,
+            end: end.clone(),
+            thread: None,
+            moves_head: true,
+            webhook_delay: has_webhook.then(|| self.webhooks.first_delay()),
+            budget: None,
+        };
+        let webhook_status = has_webhook.then_some(DeliveryStatus::Pending);
+        let execution = match thread.close(finish).await {
+            Ok(recorded) => {
+                let (error, written) = (recorded.end.error, recorded.end.written);
+                let end = ExecutionEnd { error, written, ..end };
+                Execution { start, status, end: Some(end), webhook_status }
+            }
+            Err(error) => {
+                let trace_id = &start.trace_id;
+                tracing::error!(%error, %trace_id, "the end was not written to the ledger");
+                let error = Some("the result could not be recorded".to_owned());
+                let (status, end) = (ExecutionStatus::Failed, ExecutionEnd { error, ..end });
+                Execution { start, status, end: Some(end), webhook_status }
+            }
+        };
+        if has_webhook {
+            self.webhooks.wake();
+        }
+        execution
+    }
+}
+
+impl EndedRun {
+    fn into_execution_end(self, limits: &RunLimits) -> ExecutionEnd {
+        let Self { end_status, outcome, heads: [stdout, stderr], event_order, .. } = self;
+        let tail = |stream: &CapturedStream| stream.tail().to_vec();
+        ExecutionEnd {
+            exit_code: end_status.exit_code,
+            stdout_tail: tail(&outcome.stdout),
+            stderr_tail: tail(&outcome.stderr),
+            stdout,
+            stderr,
+            stdout_dropped: outcome.stdout.dropped,
+            stderr_dropped: outcome.stderr.dropped,
+            error: end_status.error,
+            usage: usage_report(&outcome.usage, limits),
+            event_order,
+            written: outcome.written,
+            completed_at: clock::now(),
+        }
+    }
+}
+
+/// The end of a run that has an outcome; the rest of its output goes to the log.
+async fn with_outcome(
+    mut outcome: RunOutcome,
+    mut lines: LineSplitter,
+    limits: &RunLimits,
+    live: &LiveExecution,
+) -> EndedRun {
+    let heads = [outcome.stdout.take_head(), outcome.stderr.take_head()];
+    live.share_output(&heads[0], &heads[1]);
+    live.publish_lines(lines.take_rest(StreamName::Stdout, &heads[0])).await;
+    live.publish_lines(lines.take_rest(StreamName::Stderr, &heads[1])).await;
+    let mut end_status = end_status(&outcome, limits, live.stopped_by());
+    if outcome.written.quota_exceeded && end_status.error.is_none() {
+        end_status.error = Some(QUOTA.to_owned());
+    }
+    let (reason, event_order) = (EndReason::Outcome, live.event_order());
+    EndedRun { reason, end_status, outcome, heads, event_order }
+}
+
+fn end_status(
+    outcome: &RunOutcome,
+    limits: &RunLimits,
+    stopped_by: Option<StopCause>,
+) -> EndStatus {
+    let plain = |status, exit_code| EndStatus { status, exit_code, error: None };
+    match outcome.ending {
+        RunEnding::Exited(0) => plain(ExecutionStatus::Success, 0),
+        RunEnding::Exited(code) => plain(ExecutionStatus::Failed, i32::from(code)),
+        RunEnding::Signalled(signal) => plain(ExecutionStatus::Failed, 128 + i32::from(signal)),
+        RunEnding::TimedOut => EndStatus {
+            status: ExecutionStatus::Timeout,
+            exit_code: -1,
+            error: Some(format!("execution timed out after {}", DisplaySeconds(limits.timeout))),
+        },
+        RunEnding::OutOfMemory => EndStatus {
+            status: ExecutionStatus::Oom,
+            exit_code: 137,
+            error: Some("memory_limit_exceeded".to_owned()),
+        },
+        RunEnding::Cancelled => stopped_status(stopped_by),
+    }
+}
+
+fn stopped_status(by: Option<StopCause>) -> EndStatus {
+    let (status, error) = match by {
+        Some(StopCause::Shutdown) => {
+            (ExecutionStatus::Failed, "the server was shut down before the execution ended")
+        }
+        Some(StopCause::User) | None => (ExecutionStatus::Cancelled, "Cancelled by user"),
+    };
+    EndStatus { status, exit_code: -1, error: Some(error.to_owned()) }
+}
+
+/// What the record says when nothing could take the run.
+pub(super) const UNAVAILABLE: &str = "no executor is available to run the code";
+
+/// The end of a run that has no outcome: what the log still holds is all that is known.
+async fn without_outcome(
+    error: &DispatchError,
+    mut lines: LineSplitter,
+    live: &LiveExecution,
+) -> EndedRun {
+    live.publish_lines(lines.take_unfinished()).await;
+    tracing::error!(%error, trace_id = %live.trace_id, "an execution had no outcome");
+    let (reason, error) = match error {
+        DispatchError::Unavailable(_) => (EndReason::NoExecutor, UNAVAILABLE),
+        DispatchError::Impossible(why) => (EndReason::NoOutcome, why.as_str()),
+        DispatchError::Failed(_) => (EndReason::NoOutcome, "the sandbox failed to run the code"),
+    };
+    let event_order = EventOrder { stdout_skipped: 0, stderr_skipped: 0, ..live.event_order() };
+    let heads =
+        [StreamName::Stdout, StreamName::Stderr].map(|stream| live.held_output(stream).into());
+    let outcome = RunOutcome {
+        ending: RunEnding::Cancelled,
+        stdout: CapturedStream::default(),
+        stderr: CapturedStream::default(),
+        usage: RunUsage::default(),
+        written: HomeWrites::default(),
+        timings: RunTimings::default(),
+    };
+    let end_status =
+        EndStatus { status: ExecutionStatus::Failed, exit_code: -1, error: Some(error.to_owned()) };
+    EndedRun { reason, end_status, outcome, heads, event_order }
+}
+
+/// Minutes × cores × GiB, in millionths.
+fn usage_report(usage: &RunUsage, limits: &RunLimits) -> UsageReport {
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let credits = usage.wall.as_micros()
+        * u128::from(limits.cpus.millicores())
+        * u128::from(limits.memory.bytes())
+        / (1 << 30)
+        / 60_000;
+    UsageReport {
+        wall_ms: millis(usage.wall),
+        cpu_ms: millis(usage.cpu),
+        peak_memory_bytes: usage.peak_memory.bytes(),
+        micro_credits: u64::try_from(credits).unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use cloche_model::{ByteSize, CpuShare};
+
+    use super::*;
+
+    #[test]
+    fn a_credit_is_a_minute_at_one_core_and_one_gibibyte() {
+        let used = |seconds| RunUsage { wall: Duration::from_secs(seconds), ..RunUsage::default() };
+        let limits = RunLimits::default();
+        assert_eq!(usage_report(&used(60), &limits).micro_credits, 1_000_000);
+        let large = RunLimits { cpus: CpuShare::from_cores(2), memory: ByteSize::gib(4), ..limits };
+        assert_eq!(usage_report(&used(30), &large).micro_credits, 4_000_000);
+    }
+}

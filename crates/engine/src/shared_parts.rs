@@ -1,0 +1,44 @@
+//! Runs in: server (no capabilities).
+//!
+//! What more than one part of the engine uses. A part takes from here what it needs when it is made,
+//! and keeps nothing else.
+
+use std::sync::Arc;
+
+use cloche_store::Store;
+
+use crate::{
+    Dispatcher, EngineConfig, EngineMetrics,
+    admit::AdmissionControl,
+    lifecycle::Lifecycle,
+    memory::MemoryBudgets,
+    webhooks::{WebhookSender, WebhookSetupError},
+};
+
+pub(crate) struct SharedParts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) dispatcher: Arc<dyn Dispatcher>,
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) metrics: Arc<EngineMetrics>,
+    pub(crate) memory: Arc<MemoryBudgets>,
+    /// Who may use the host now, and who is next.
+    pub(crate) admission: Arc<AdmissionControl>,
+    pub(crate) webhooks: Arc<WebhookSender>,
+}
+
+impl SharedParts {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        dispatcher: Arc<dyn Dispatcher>,
+        config: &EngineConfig,
+    ) -> Result<Self, WebhookSetupError> {
+        let metrics = Arc::new(EngineMetrics::new());
+        let memory = Arc::new(MemoryBudgets::new(&config.memory, config.output));
+        let admission = Arc::new(AdmissionControl::new(&config.admission, &metrics));
+        let webhooks =
+            WebhookSender::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
+        let webhooks = Arc::new(webhooks.with_memory(Arc::clone(&memory)));
+        let lifecycle = Arc::new(Lifecycle::default());
+        Ok(Self { store, dispatcher, lifecycle, metrics, memory, admission, webhooks })
+    }
+}

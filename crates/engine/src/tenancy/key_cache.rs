@@ -1,0 +1,64 @@
+//! Runs in: server (no capabilities).
+//!
+//! The callers of requests. Keys are looked up by digest and remembered until anything changes.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use cloche_model::ErrorCode;
+use cloche_store::{KeyAccess, Store};
+use parking_lot::RwLock;
+
+use crate::{Refusal, secrets};
+
+/// The most keys that are remembered; beyond it, all are forgotten and looked up again.
+const REMEMBERED: usize = 10_000;
+
+/// A caller with a valid key: the key, its team and its sandbox.
+pub type Caller = Arc<KeyAccess>;
+
+/// Remembers what keys open.
+#[derive(Default)]
+pub(super) struct KeyCache {
+    known: RwLock<HashMap<String, Caller>>,
+    /// Grows with every change, so that a look-up that began before it is not remembered after.
+    changes: AtomicU64,
+}
+
+impl KeyCache {
+    pub(super) async fn find_caller(
+        &self,
+        store: &dyn Store,
+        secret: &str,
+    ) -> Result<Caller, Refusal> {
+        let digest = secrets::digest_secret(secret);
+        if let Some(caller) = self.known.read().get(&digest) {
+            return Ok(Arc::clone(caller));
+        }
+        let before = self.changes.load(Ordering::SeqCst);
+        let access = store.find_key_access(&digest).await?.ok_or_else(unauthorized_refusal)?;
+        let caller = Arc::new(access);
+        let mut known = self.known.write();
+        if self.changes.load(Ordering::SeqCst) == before {
+            if known.len() >= REMEMBERED {
+                known.clear();
+            }
+            known.insert(digest, Arc::clone(&caller));
+        }
+        Ok(caller)
+    }
+
+    /// Forgets everything: something that a key opens has changed, or a key has.
+    pub(super) fn forget_all(&self) {
+        let mut known = self.known.write();
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        known.clear();
+    }
+}
+
+pub(super) fn unauthorized_refusal() -> Refusal {
+    Refusal::new(ErrorCode::Unauthorized, "missing, invalid or revoked API key")
+}
