@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use cloche_model::{RunLimits, TeamPlan};
 
-/// An amount of everything that is promised to cells: what one needs, what many have, what is there.
+/// An amount of each resource that is promised to cells: the need of one, the use of many, or the
+/// capacity of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostShare {
     /// Bytes of memory.

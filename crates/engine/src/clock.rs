@@ -1,4 +1,6 @@
-//! The time of day, read in one place, and how it is written for people and machines.
+//! Runs in: server (no capabilities), sidecar (no capabilities).
+//!
+//! The wall clock, read in one place, and its formats for people and machines.
 
 use cloche_model::Moment;
 use jiff::Timestamp;

@@ -1,4 +1,6 @@
-//! What an operator can set of the engine, with the defaults.
+//! Runs in: server (no capabilities).
+//!
+//! The settings of the engine, with their defaults.
 
 use std::{fmt, path::PathBuf, time::Duration};
 

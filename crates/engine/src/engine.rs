@@ -13,7 +13,7 @@ use crate::{
     memory::MemoryBudgets, shared_parts::SharedParts, webhooks::WebhookSetupError,
 };
 
-/// What the record of an execution says that a restart has ended.
+/// The error in the record of an execution that a restart has ended.
 const RESTARTED: &str = "the server was restarted while this execution was running";
 
 /// Everything behind the entry points. Cheap to clone.

@@ -1,46 +1,34 @@
 //! Runs in: server (no capabilities).
 //!
-//! Executions: start, look up, follow, cancel, list. `task` is one execution from its turn on the
-//! host to its record.
+//! Executions: look up, follow, cancel, list. `begin` starts one, `task` is one execution from its turn
+//! on the host to its record.
 
+mod begin;
 mod line_splitter;
 mod live_execution;
 mod replay;
 mod task;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use cloche_model::{
-    ByteSize, CheckedRequest, DeliveryMode, ErrorCode, ExecuteRequest, Execution, ExecutionStart,
-    ExecutionStatus, HomeState, Moment, Team, TraceId,
-};
-use cloche_store::{BeginOutcome, ExecutionCursor, ExecutionFilter, Store, StoreError};
+use cloche_model::{ByteSize, Execution, ExecutionStatus, TraceId};
+use cloche_store::{ExecutionCursor, ExecutionFilter, Store};
 use parking_lot::RwLock;
-use sha2::{Digest, Sha256};
-use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    AdmittedRun, CallPermit, Caller, Dispatcher, EngineConfig, EngineMetrics, Refusal,
-    StorageBudgets, Threads, admit,
-    admit::{AdmissionControl, ExecutionSlot, TeamSlots},
-    clock,
+    Caller, Dispatcher, EngineConfig, EngineMetrics, Refusal, StorageBudgets, Threads,
+    admit::{AdmissionControl, TeamSlots},
     lifecycle::Lifecycle,
     memory::{MEMORY_WAIT, MemoryBudgets, hold_output},
-    null_dispatcher, secrets,
     shared_parts::SharedParts,
-    threads,
     webhooks::WebhookSender,
 };
 
+pub use begin::{CancelOnDrop, StartedExecution};
 pub(crate) use live_execution::LiveExecution;
 use live_execution::StopCause;
 pub use live_execution::{EventLogReader, ExecutionEvent, ExecutionEventKind};
-use task::{EndReason, EndedExecution, UNAVAILABLE};
 
 /// How long executions may take to die once they are stopped.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);
@@ -65,53 +53,6 @@ pub struct Executions {
     output: ByteSize,
     /// How long a stream may be silent before it gets a keepalive.
     keepalive: Duration,
-}
-
-/// An execution that has begun.
-pub struct StartedExecution {
-    /// Its id.
-    pub trace_id: TraceId,
-    live: Arc<LiveExecution>,
-    over: oneshot::Receiver<EndedExecution>,
-}
-
-impl StartedExecution {
-    /// Its events from the first on.
-    #[must_use]
-    pub fn read_events(&self) -> EventLogReader {
-        self.live.reader_after(0)
-    }
-
-    /// Ties the execution to a value: dropped before the end, it stops the execution.
-    #[must_use]
-    pub fn cancel_on_drop(&self) -> CancelOnDrop {
-        CancelOnDrop(Arc::clone(&self.live))
-    }
-
-    /// Waits for the end; the record of it is durable by then.
-    ///
-    /// # Errors
-    /// When nothing could run it, or we failed to follow it.
-    pub async fn wait_until_over(self) -> Result<Arc<Execution>, Refusal> {
-        let trace_id = self.trace_id;
-        let lost = |error| Refusal::internal(error).with_trace_id(trace_id.clone());
-        let EndedExecution { execution, reason } = self.over.await.map_err(lost)?;
-        match reason {
-            EndReason::NoExecutor => {
-                Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).with_trace_id(trace_id))
-            }
-            EndReason::Outcome | EndReason::NoOutcome => Ok(execution),
-        }
-    }
-}
-
-/// Stops an execution when it is dropped. One that is over stays as it is.
-pub struct CancelOnDrop(Arc<LiveExecution>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.stop(StopCause::User);
-    }
 }
 
 /// The events of an execution from some number on.
@@ -171,175 +112,6 @@ impl Executions {
         if tokio::time::timeout(LAST_MOMENTS, self.runs.wait()).await.is_err() {
             tracing::error!("some executions did not end; the next start will record them");
         }
-    }
-
-    /// Checks a request, writes the running row, and starts it. It runs on without a
-    /// waiting caller. A refusal is written to the ledger, too.
-    ///
-    /// # Errors
-    /// When it is refused, or cannot be started.
-    pub async fn start_execution(
-        self: &Arc<Self>,
-        caller: &Caller,
-        request: ExecuteRequest,
-        delivery: DeliveryMode,
-    ) -> Result<StartedExecution, Refusal> {
-        self.start_in_home(caller, request, delivery, None).await
-    }
-
-    /// The same for a call of an agent that a gate let through. Where a person approved it, the thread
-    /// must still be in the state that they saw.
-    ///
-    /// # Errors
-    /// As for [`Executions::start_execution`], or when the thread has changed.
-    pub async fn start_permitted_execution(
-        self: &Arc<Self>,
-        caller: &Caller,
-        request: ExecuteRequest,
-        delivery: DeliveryMode,
-        permit: &CallPermit,
-    ) -> Result<StartedExecution, Refusal> {
-        self.start_in_home(caller, request, delivery, permit.home.as_ref()).await
-    }
-
-    async fn start_in_home(
-        self: &Arc<Self>,
-        caller: &Caller,
-        request: ExecuteRequest,
-        delivery: DeliveryMode,
-        home: Option<&HomeState>,
-    ) -> Result<StartedExecution, Refusal> {
-        self.lifecycle.check_taking_work()?;
-        if !self.dispatcher.is_wired() {
-            return Err(Refusal::new(ErrorCode::Unavailable, null_dispatcher::SENTENCE));
-        }
-        let trace_id = TraceId::from_random(secrets::random_bytes()?);
-        let mut start = describe_request(caller, &request, delivery, &trace_id);
-        match self.begin_execution(caller, request, &mut start, home).await {
-            Ok((run, slot)) => Ok(self.spawn_execution(run, slot, start, caller.team.clone())),
-            Err(refusal) => {
-                if refusal.code != ErrorCode::Internal {
-                    self.note_refusal(start, &refusal).await;
-                }
-                Err(refusal.with_trace_id(trace_id))
-            }
-        }
-    }
-
-    async fn begin_execution(
-        &self,
-        caller: &Caller,
-        request: ExecuteRequest,
-        start: &mut ExecutionStart,
-        home: Option<&HomeState>,
-    ) -> Result<(AdmittedRun, ExecutionSlot), Refusal> {
-        let request = request.check()?;
-        start.language = Some(request.language);
-        start.metadata.clone_from(&request.metadata);
-        let (delivery, trace_id) = (start.delivery, &start.trace_id);
-        let run = admit::admit_execution(caller, &request, delivery, trace_id, self.output)?;
-        if start.delivery == DeliveryMode::Webhook {
-            start.webhook_url = self.webhook_url(caller, &request).await?;
-        }
-        if request.thread.is_some() {
-            self.threads.layers()?;
-            self.storage.host().check_lately()?;
-        }
-        let slot = self.slots.take(caller)?;
-        // A turn before the row, so that what may not even wait has no running row; the code itself
-        // starts after both.
-        let ticket = self.admission.enter_run(&caller.team, &run.limits())?;
-        let run = run.with_ticket(ticket);
-        if caller.sandbox.retention.code && !self.storage.host().is_short() {
-            start.code = Some(request.code.into_bytes());
-        }
-        let until = start.created_at.saturating_add(self.threads.lease());
-        self.begin_within_budget(&caller.team, start, until, home).await?;
-        Ok((run, slot))
-    }
-
-    /// Writes the running row. A team at its budget is pruned by its policy first.
-    async fn begin_within_budget(
-        &self,
-        team: &Team,
-        start: &ExecutionStart,
-        until: Moment,
-        home: Option<&HomeState>,
-    ) -> Result<(), Refusal> {
-        let (store, budget) = (&self.store, self.storage.budget_of(team));
-        let begin = || async {
-            let start = start.clone();
-            match home.cloned() {
-                Some(home) => store.begin_approved_execution(start, until, budget, home).await,
-                None => store.begin_execution(start, until, budget).await,
-            }
-        };
-        for is_pruned in [false, true] {
-            if is_pruned {
-                self.storage.make_room(team, 1).await?;
-            }
-            let mut begun = begin().await;
-            if matches!(begun, Err(StoreError::Full)) && self.storage.host().release_ballast() {
-                begun = begin().await;
-            }
-            match begun? {
-                BeginOutcome::Started => return Ok(()),
-                BeginOutcome::ThreadBusy => return Err(threads::thread_busy_refusal()),
-                BeginOutcome::ThreadChanged => return Err(threads::thread_changed_refusal()),
-                BeginOutcome::OverBudget => {}
-            }
-        }
-        let refusal = self.storage.over_budget(team);
-        // The contract's status for every limit of a plan. Asking again soon does not help.
-        Err(Refusal { code: ErrorCode::RateLimited, ..refusal })
-    }
-
-    /// Where the result goes: the URL of the request, else that of the key, else none.
-    async fn webhook_url(
-        &self,
-        caller: &Caller,
-        request: &CheckedRequest,
-    ) -> Result<Option<String>, Refusal> {
-        let url = request.webhook_url.clone().or_else(|| caller.key.webhook_url.clone());
-        if let Some(url) = &url {
-            self.webhooks.check_url("webhook_url", url).await?;
-        }
-        Ok(url)
-    }
-
-    async fn note_refusal(&self, mut start: ExecutionStart, refusal: &Refusal) {
-        start.code = None;
-        start.webhook_url = None;
-        self.metrics.execution_over(ExecutionStatus::Blocked, start.language);
-        let error = format!("{}: {}", refusal.code.name(), refusal.message);
-        let trace_id = start.trace_id.clone();
-        if let Err(error) = self.store.record_refusal(start, &error).await {
-            tracing::error!(%error, %trace_id, "a refusal was not written to the ledger");
-        }
-    }
-
-    fn spawn_execution(
-        self: &Arc<Self>,
-        run: AdmittedRun,
-        slot: ExecutionSlot,
-        start: ExecutionStart,
-        team: Team,
-    ) -> StartedExecution {
-        let live = LiveExecution::new(start.trace_id.clone(), start.team.clone());
-        self.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
-        let (done, over) = oneshot::channel();
-        let trace_id = start.trace_id.clone();
-        let executions = Arc::clone(self);
-        let running = Arc::clone(&live);
-        self.runs.spawn(async move {
-            let ended = executions.run_execution(run, start, &team, &running).await;
-            // The slot is free before the end is announced, so that the next request finds it free.
-            drop(slot);
-            executions.live.write().remove(&running.trace_id);
-            running.finish(Arc::clone(&ended.execution));
-            let _ = done.send(ended);
-        });
-        StartedExecution { trace_id, live, over }
     }
 
     /// One execution of the caller's team.
@@ -418,30 +190,5 @@ impl Executions {
     fn find_live(&self, caller: &Caller, trace_id: &TraceId) -> Option<Arc<LiveExecution>> {
         let live = self.live.read().get(trace_id).cloned()?;
         (live.team == caller.team.id).then_some(live)
-    }
-}
-
-/// What is known of a request before it is checked. The code is kept only once it is accepted:
-/// a refused one may be of any size.
-fn describe_request(
-    caller: &Caller,
-    request: &ExecuteRequest,
-    delivery: DeliveryMode,
-    trace_id: &TraceId,
-) -> ExecutionStart {
-    ExecutionStart {
-        trace_id: trace_id.clone(),
-        team: caller.team.id.clone(),
-        key: caller.key.id.clone(),
-        sandbox: caller.sandbox.id.clone(),
-        language: request.language.as_deref().and_then(|name| name.parse().ok()),
-        thread: request.thread_id.as_deref().and_then(|thread| thread.parse().ok()),
-        delivery,
-        webhook_url: None,
-        metadata: BTreeMap::new(),
-        code_digest: hex::encode(Sha256::digest(request.code.as_bytes())),
-        code_bytes: request.code.len() as u64,
-        code: None,
-        created_at: clock::now(),
     }
 }

@@ -20,8 +20,8 @@ use crate::{
 pub use signing::{UrlGrant, UrlPurpose};
 pub use transfer::{FileReader, FileUpload, HomeFile};
 
-/// The longest that a URL is good, whatever the configuration says. It is known for longer which
-/// threads were deleted.
+/// The longest validity of a URL, whatever the configuration. Deletions of threads are remembered for
+/// longer.
 const LONGEST_URL: Duration = Duration::from_secs(7 * 86_400);
 
 /// A file in a home.
@@ -181,7 +181,7 @@ impl Files {
     /// What a signed URL allows, if it is ours, still good, and its key was not revoked.
     ///
     /// # Errors
-    /// The same for whatever is wrong with it.
+    /// The same refusal for every defect.
     pub async fn verify_grant(&self, token: &str) -> Result<(UrlGrant, Team), Refusal> {
         let refused = || {
             Refusal::new(ErrorCode::Unauthorized, "this URL was not signed here, or it has expired")

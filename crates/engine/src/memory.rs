@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! The memory that the server shares out between its callers: for bodies of requests, for what runs
-//! print, and for records that are read again. Each API key has at most a share of each.
+//! The memory budgets that callers share: bodies of requests, output of runs, and records that are
+//! read again. Each API key has at most a share of each.
 
 use std::{sync::Arc, time::Duration};
 
@@ -163,7 +163,7 @@ fn halve_size(size: ByteSize) -> ByteSize {
     ByteSize(size.bytes() / 2)
 }
 
-/// What a caller is answered for whom there is no memory now.
+/// The refusal of a request that there is no memory for now.
 #[must_use]
 pub fn refuse_memory(shortage: MemoryShortage, what: &str) -> Refusal {
     match shortage {

@@ -1,4 +1,6 @@
-//! Why something was not done: a code, a sentence for the caller, and a cause for the log.
+//! Runs in: server (no capabilities), sidecar (no capabilities).
+//!
+//! Why a request was refused or failed: a code, a sentence for the caller, and a cause for the log.
 
 use std::{borrow::Cow, error::Error, time::Duration};
 

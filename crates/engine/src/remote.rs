@@ -1,7 +1,10 @@
-//! Runs on other hosts: sidecars over HTTP, behind the same seam as this host's executor.
+//! Runs in: server (no capabilities).
 //!
-//! The least busy one is asked first; one that fails is left out until its health check is good
-//! again. A run that has begun is never begun again elsewhere.
+//! The dispatcher over sidecars: HTTP to other hosts, behind the same trait as the executor of this
+//! host.
+//!
+//! A run goes to the least busy sidecar. A sidecar that fails is left out until its health check
+//! succeeds again. A run that has begun is never begun again elsewhere.
 
 mod events;
 mod health;
@@ -34,13 +37,13 @@ const MAX_ERROR: usize = 64 << 10;
 pub struct RemoteConfig {
     /// Where sidecars are, e.g. `http://sandbox-executor:9099`.
     pub urls: Vec<String>,
-    /// What they want to see; none where they run without a key.
+    /// The service key; none where they run without one.
     pub key: Option<Secret>,
     /// The time one run may take in all, network included.
     pub timeout: Duration,
-    /// How often each is asked whether it is well.
+    /// The interval of health checks.
     pub check_every: Duration,
-    /// How long a sidecar may say nothing while it runs something.
+    /// How long a sidecar may be silent during a run.
     pub silence: Duration,
 }
 
@@ -59,7 +62,7 @@ impl Default for RemoteConfig {
 /// Why sidecars cannot be used with these settings.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteConfigError {
-    /// One of the addresses is none.
+    /// An address cannot be used.
     #[error("{url:?} is not an address of an executor such as http://sandbox-executor:9099: {why}")]
     Url {
         /// Which.
@@ -91,7 +94,7 @@ struct RemoteInner {
 }
 
 impl RemoteDispatcher {
-    /// Takes the addresses and begins to look after them. To be called within a runtime.
+    /// Checks the addresses and starts their health checks. Call it within a Tokio runtime.
     ///
     /// # Errors
     /// When an address or the key cannot be used.
@@ -104,7 +107,7 @@ impl RemoteDispatcher {
         let client = Client::builder()
             .default_headers(key_header(config.key.as_ref())?)
             .connect_timeout(CONNECT)
-            // Code and key go where the operator said, and nowhere else.
+            // Code and key go to the configured addresses, and nowhere else.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .http1_only()
@@ -196,7 +199,7 @@ impl Dispatcher for RemoteDispatcher {
     }
 }
 
-/// What came of asking one sidecar.
+/// The answer of one sidecar.
 enum SidecarAnswer {
     /// It took the run.
     Taken(Response),
@@ -213,7 +216,7 @@ impl RemoteInner {
         self.client.request(method, url)
     }
 
-    /// Asks one after the other until one takes it, then follows it there.
+    /// Asks one sidecar after the other until one takes the run, then follows it there.
     async fn run_on_sidecar(
         self: Arc<Self>,
         body: Bytes,

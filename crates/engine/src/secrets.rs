@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities), sidecar (no capabilities).
+//!
 //! Random ids and secrets, and the digests that secrets are kept as.
 //!
 //! A secret has 200 random bits, so a plain SHA-256 is enough: there is nothing to guess.

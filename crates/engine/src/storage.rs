@@ -38,7 +38,7 @@ pub struct TeamStorage {
 /// How often the free space of the data directory is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The name of the setting that says that everything was counted once.
+/// The setting that records that everything was counted once.
 const COUNTED: &str = "storage_counted";
 
 /// A failure of either store.

@@ -30,17 +30,17 @@ pub(crate) struct AdmissionControl {
     metrics: AdmissionMetrics,
 }
 
-/// Why an execution that waited has no place.
+/// Why an execution that waited got no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAdmitted {
     /// It was cancelled, or the server is shut down.
     Stopped,
-    /// It waited for as long as it may.
+    /// It waited for the longest time that it may.
     TooLate(Duration),
 }
 
 impl NotAdmitted {
-    /// What became of an execution that has not run.
+    /// The result of an execution that has not run.
     pub(crate) fn into_outcome(self) -> Result<RunOutcome, DispatchError> {
         match self {
             Self::Stopped => Ok(RunOutcome {

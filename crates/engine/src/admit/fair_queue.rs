@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). One class of requests that share the host: who runs, who
-//! waits, who is next.
+//! Runs in: server (no capabilities). One class of requests that share the host: which run, which
+//! wait, which is next.
 //!
 //! Teams take turns, as many in a row as their weight, and the requests of one team stay in order. A
 //! turn goes to the first team whose next request fits, so that a large request does not hold up

@@ -1,5 +1,7 @@
-//! Runs in: server (no capabilities). A call that needs a person's word: an approval is used for it, or
-//! the question is put, with the state of the home that the answer will be good for.
+//! Runs in: server (no capabilities).
+//!
+//! A call that needs the answer of a person: an approval is used for it, or a question is asked, with
+//! the state of the home that the answer is valid for.
 
 use cloche_model::{
     Approval, ApprovalId, ApprovalState, Decision, DecisionKind, HomeChanges, HomeState,

@@ -1,4 +1,6 @@
-//! A call as the gates see it: the tool, and the arguments as a digest and as something to read.
+//! Runs in: server (no capabilities).
+//!
+//! A call as the gates see it: the tool, and the arguments as a digest and as text to read.
 
 use std::fmt::Write;
 

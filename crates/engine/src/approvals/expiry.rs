@@ -1,4 +1,6 @@
-//! Approvals whose time is up are closed, and that is written down like any other decision.
+//! Runs in: server (no capabilities).
+//!
+//! Approvals expire: they are closed, and a decision records it.
 
 use std::{sync::Arc, time::Duration};
 

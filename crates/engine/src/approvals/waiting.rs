@@ -1,4 +1,6 @@
-//! A call that waits for a person: what wakes it, and what it has come to.
+//! Runs in: server (no capabilities).
+//!
+//! A call that waits for a person: what wakes it, and the result of the wait.
 
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::Approvals;
 use crate::{Caller, Refusal, clock};
 
-/// What a call that waited has come to.
+/// The result of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApprovalWaitResult {
     /// A person said yes: ask [`Approvals::decide_call`] again.
@@ -47,7 +49,7 @@ impl Approvals {
             .ok_or_else(|| Refusal::not_found("approval"))
     }
 
-    /// Waits for an answer, at most so long. It is woken by the answer; nothing is polled.
+    /// Waits for an answer, at most so long. The answer wakes it; nothing is polled.
     ///
     /// # Errors
     /// When there is no such approval, too many calls of the team wait already, or the store fails.

@@ -1,4 +1,6 @@
-//! Chunks cut anywhere to whole lines, and never more than the outcome keeps.
+//! Runs in: server (no capabilities).
+//!
+//! Splits chunks of output into whole lines, up to what the outcome keeps.
 
 use bytes::Bytes;
 use cloche_model::{OutputChunk, StreamName};

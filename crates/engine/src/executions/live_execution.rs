@@ -3,7 +3,8 @@
 //! One execution while it is under way: a numbered log of events. Every reader sees the same events
 //! with the same numbers.
 //!
-//! Keepalives are part of the log and not of a reader's connection, so that numbers never differ. The log holds the last 10,000 lines; a reader that is attached and keeps up loses none.
+//! Keepalives are part of the log and not of a reader's connection, so that numbers never differ.
+//! The log holds the last 10,000 lines; an attached reader that keeps up loses none.
 
 use std::{
     collections::{HashMap, VecDeque},

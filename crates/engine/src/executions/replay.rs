@@ -1,5 +1,7 @@
+//! Runs in: server (no capabilities).
+//!
 //! The events of an execution that is over, from its record: the same bytes and the same numbers
-//! as the live log gave.
+//! as in the live log.
 
 use std::sync::Arc;
 

@@ -34,7 +34,7 @@ struct EndStatus {
 pub(super) enum EndReason {
     /// The run has an outcome.
     Outcome,
-    /// Nothing could take the run.
+    /// Nothing could take the run; its caller is refused as unavailable.
     NoExecutor,
     /// The run failed before it had an outcome.
     NoOutcome,
@@ -256,7 +256,7 @@ fn stopped_status(by: Option<StopCause>) -> EndStatus {
     EndStatus { status, exit_code: -1, error: Some(error.to_owned()) }
 }
 
-/// What the record says when nothing could take the run.
+/// The error in the record when nothing could take the run.
 pub(super) const UNAVAILABLE: &str = "no executor is available to run the code";
 
 /// The end of a run that has no outcome: what the log still holds is all that is known.

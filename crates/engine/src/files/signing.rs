@@ -1,4 +1,6 @@
-//! What a signed URL says, and how it cannot be changed: HMAC-SHA256 over all of it.
+//! Runs in: server (no capabilities).
+//!
+//! The claims of a signed URL, protected by an HMAC-SHA256 over all of them.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use cloche_model::{HomePath, KeyId, Moment, Secret, TeamId, ThreadId};
@@ -46,7 +48,7 @@ pub struct UrlGrant {
     pub expires_at: Moment,
 }
 
-/// A grant as it is written; the first field keeps it apart from whatever else may be signed one day.
+/// A grant as JSON. The first field separates it from other kinds of claims signed with the same key.
 #[derive(Serialize, Deserialize)]
 struct GrantClaims {
     v: String,
@@ -79,7 +81,7 @@ impl UrlGrant {
         format!("{}.{}", URL_SAFE_NO_PAD.encode(text), URL_SAFE_NO_PAD.encode(code))
     }
 
-    /// What the token says, if it was signed with this key.
+    /// The grant of a token, if it was signed with this key.
     pub(crate) fn verify_token(token: &str, key: &[u8]) -> Option<Self> {
         let (text, code) = token.split_once('.').filter(|_| token.len() <= MAX_TOKEN)?;
         let text = URL_SAFE_NO_PAD.decode(text).ok()?;

@@ -1,4 +1,6 @@
-//! The bytes of files: out of a stack by ranges, into a new layer, both in streams.
+//! Runs in: server (no capabilities).
+//!
+//! The content of files: read by ranges from a stack of layers, written into a new layer, as streams.
 
 use std::{ops::Range, time::Duration};
 
@@ -21,7 +23,7 @@ pub type FileReader = Box<dyn AsyncRead + Send + Unpin>;
 
 /// The permission bits of a file that was put there.
 const MODE: u32 = 0o644;
-/// How often a finished upload asks whether the thread is free, and how long it waits in between.
+/// How often a finished upload tries to append while the thread is held, and the pause in between.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -1,4 +1,6 @@
-//! What is counted of agents: decisions at the gates, responses, calls of models and of tools.
+//! Runs in: server (no capabilities).
+//!
+//! Metrics of agents: decisions at the gates, responses, calls of models and of tools.
 
 use cloche_model::{DecisionKind, ResponseStatus};
 use prometheus_client::{

@@ -1,4 +1,6 @@
-//! The lines of a sidecar's stream, one event each, read with a bound.
+//! Runs in: server (no capabilities).
+//!
+//! The lines of a sidecar's stream, one event each, with a bound on their length.
 
 use bytes::{Buf, BytesMut};
 use reqwest::Response;

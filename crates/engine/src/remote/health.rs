@@ -1,4 +1,6 @@
-//! Asks every sidecar now and then whether it is well, so that failing ones are left out and put back.
+//! Runs in: server (no capabilities).
+//!
+//! Checks the health of every sidecar at intervals. A failing one is left out until it is healthy.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,6 @@
-//! A run as it is sent to a sidecar, and the runs that cannot be.
+//! Runs in: server (no capabilities).
+//!
+//! A run as the body of a request to a sidecar, and the runs that a sidecar cannot take.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
-//! Which sidecars there are, how each is, and how much we have given it to do.
+//! Runs in: server (no capabilities).
+//!
+//! The sidecars: the health of each, and how many of our runs it has.
 
 use std::sync::Arc;
 

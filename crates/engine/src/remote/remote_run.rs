@@ -1,4 +1,7 @@
-//! Follows a run at a sidecar to its end: passes output on, keeps both ends of it, stops it when asked.
+//! Runs in: server (no capabilities).
+//!
+//! Follows a run at a sidecar to its end: passes its output on, captures it, and stops the run when it
+//! is cancelled.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +33,7 @@ pub(super) struct RemoteRun {
     stderr: CapturedStream,
     /// A chunk that its reader has no room for yet.
     pending: Option<OutputChunk>,
-    /// By which the sidecar knows it, once it has said so.
+    /// The sidecar's id of the run, once it has sent it.
     id: Option<String>,
     /// A stop was requested from the sidecar.
     stop_requested: bool,
@@ -65,7 +68,7 @@ impl RemoteRun {
         self.cancel.clone()
     }
 
-    /// The outcome of a run that was stopped, as far as we have heard of it.
+    /// The outcome of a run that was stopped, with the output received so far.
     pub(super) fn cancelled_outcome(&mut self) -> RunOutcome {
         RunOutcome {
             ending: RunEnding::Cancelled,

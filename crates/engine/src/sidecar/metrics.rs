@@ -1,3 +1,5 @@
+//! Runs in: sidecar (no capabilities).
+//!
 //! What a sidecar counts, for Prometheus. The names are listed in `docs/SIDECAR.md`.
 
 use cloche_model::{Language, RunEnding, RunOutcome};

@@ -1,5 +1,7 @@
-//! What a sidecar and its clients say to each other beyond the contract: exact limits on the way in,
-//! events of a stream on the way out. Both sides use these types, so that they cannot differ.
+//! Runs in: server (no capabilities), sidecar (no capabilities).
+//!
+//! The sidecar protocol beyond the contract: exact limits in a request, events of a stream in the
+//! response. Both sides use these types, so that they cannot differ.
 
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use cloche_model::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What a job may use, exactly. An unknown limit is an error: one that is ignored protects nobody.
+/// What a job may use, exactly. An unknown limit is an error: one that is ignored would not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobLimits {

@@ -150,7 +150,7 @@ impl HostStorage {
         self.has_ballast.store(made.is_ok(), Ordering::Relaxed);
     }
 
-    /// Gives the ballast to whatever must be written; false if there was none.
+    /// Deletes the ballast to make room for the ledger; false if there was none.
     pub(crate) fn release_ballast(&self) -> bool {
         let released = fs::remove_file(&self.ballast).is_ok();
         self.has_ballast.store(false, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Dropping the past: by hand for one thread, and by the policy of the plan before a write of a team
-//! at its budget is refused.
+//! Pruning: one thread on request, and a team by the policy of its plan before a write beyond its
+//! budget is refused.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{Refusal, clock, threads};
 /// The oldest that a rule can ask for: a hundred years.
 const MOST_DAYS: u32 = 36_500;
 
-/// Which points of a thread are dropped: those that every rule that is set lets go.
+/// Which snapshots of a thread are dropped: those that no set rule keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPolicy {
     /// All but so many of the newest.

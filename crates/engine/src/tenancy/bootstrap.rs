@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The first start: a team, a sandbox, a key and an admin token, written where only the owner of
 //! the data directory can read them.
 

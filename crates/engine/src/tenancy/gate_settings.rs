@@ -1,4 +1,6 @@
-//! The settings of the gates: a team's own, and the fleet's for teams that have none.
+//! Runs in: server (no capabilities).
+//!
+//! The settings of the gates: those of a team, and those of the fleet for teams without a setting.
 
 use cloche_model::{Decision, DecisionId, DecisionKind, GateSettings, TeamId, ToolPolicy};
 

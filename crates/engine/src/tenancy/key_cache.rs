@@ -20,11 +20,11 @@ const REMEMBERED: usize = 10_000;
 /// A caller with a valid key: the key, its team and its sandbox.
 pub type Caller = Arc<KeyAccess>;
 
-/// Remembers what keys open.
+/// The callers of the keys that were used lately.
 #[derive(Default)]
 pub(super) struct KeyCache {
     known: RwLock<HashMap<String, Caller>>,
-    /// Grows with every change, so that a look-up that began before it is not remembered after.
+    /// Counts changes, so that a look-up that began before a change is not remembered after it.
     changes: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl KeyCache {
         Ok(caller)
     }
 
-    /// Forgets everything: something that a key opens has changed, or a key has.
+    /// Forgets everything, because a key, a team or a sandbox has changed.
     pub(super) fn forget_all(&self) {
         let mut known = self.known.write();
         self.changes.fetch_add(1, Ordering::SeqCst);

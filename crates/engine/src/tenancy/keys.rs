@@ -1,4 +1,6 @@
-//! API keys: made, shown once, changed, revoked at once.
+//! Runs in: server (no capabilities).
+//!
+//! API keys: created, shown once, changed, revoked at once.
 
 use cloche_model::{ApiKey, Invalid, KeyId, Sandbox, Secret, SecretVars, Team, check_name};
 use cloche_store::{Revisioned, UpdateOutcome};

@@ -1,4 +1,6 @@
-//! Sandbox configurations. What this build cannot give is refused here, when it is saved.
+//! Runs in: server (no capabilities).
+//!
+//! Sandbox configurations. A setting that this build does not support is refused when it is saved.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,6 @@
-//! Teams: create, look, change, remove.
+//! Runs in: server (no capabilities).
+//!
+//! Teams: create, read, change, delete.
 
 use std::time::Duration;
 
@@ -13,10 +15,10 @@ use super::{
 };
 use crate::{Refusal, clock, secrets};
 
-/// The largest concurrency limit; no limit at all is said by leaving it out.
+/// The largest concurrency limit; without a value there is no limit.
 const MAX_CONCURRENCY: u32 = 1_000_000;
 
-/// The largest storage budget: what every reader of JSON can count.
+/// The largest storage budget: the largest integer that every JSON reader represents exactly.
 const MAX_STORAGE: ByteSize = ByteSize((1 << 53) - 1);
 
 /// A team to be made.

@@ -1,8 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! The end of an execution on its way to the ledger. Whatever becomes of the files that it wrote, its
-//! outcome is recorded: files that the team may not store are left out, and a disk that is full gets
-//! a shorter record.
+//! Writes the end of an execution. The outcome is always recorded: files that the team may not store
+//! are left out, and a full disk gets a shorter record.
 
 use cloche_layers::crash;
 use cloche_model::{ExecutionEnd, Layer};
@@ -10,9 +9,9 @@ use cloche_store::{ExecutionFinish, FinishOutcome, StoreError};
 
 use super::OpenThread;
 
-/// What the record says when there was no room for what was written.
+/// The error in the record when there was no room for what was written.
 pub(crate) const QUOTA: &str = "disk quota exceeded";
-/// What the record says when the thread's head could not be moved.
+/// The error in the record when the thread's head could not be moved.
 const LOST: &str =
     "the thread was taken over while this execution ran; what it wrote to its home is not kept";
 /// The most of each output stream that is recorded while the disk is short, and once it is full.

@@ -1,5 +1,7 @@
-//! Where a webhook may go. Every address of a name is looked at, and the connection is made to one
-//! of those that were looked at, so a name that changes its answer gains nothing.
+//! Runs in: server (no capabilities).
+//!
+//! The addresses that a webhook may go to. Every address of a name is checked, and the connection is
+//! made to one of the checked addresses, so a name that changes its answer gains nothing.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},

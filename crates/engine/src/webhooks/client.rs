@@ -1,4 +1,6 @@
-//! One HTTPS request to an address that was checked. No redirects, bounded time, bounded answer.
+//! Runs in: server (no capabilities).
+//!
+//! One HTTPS request to a checked address: no redirects, bounded time, bounded answer.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

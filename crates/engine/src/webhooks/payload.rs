@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The body of a webhook, made from the record, so that every attempt sends the same bytes.
 
 use bytes::Bytes;
