@@ -1,6 +1,7 @@
-//! The executor sidecar's door: `POST /execute`, `GET /healthz`, `GET /metrics`, and nothing else.
+//! The HTTP API of the executor sidecar: `POST /execute`, `GET /healthz`, `GET /metrics`, and
+//! cancellation.
 //!
-//! One service key opens it. It keeps nothing; what a job may use, the engine decides.
+//! It is protected by one service key. It stores nothing. The engine decides what a job may use.
 
 mod body;
 mod execute;
@@ -32,29 +33,30 @@ use crate::{
     router::{no_method, no_route},
 };
 
-/// The largest body: a megabyte each of code and input can need six in JSON escapes, and eight of files
-/// eleven in base64.
+/// The largest body. A megabyte each of code and input can take six in JSON escapes, and eight of
+/// files eleven in base64.
 const BODY: ByteSize = ByteSize::mib(24);
-/// Connections at once. Few clients use a sidecar, and each connection may hold a body in memory.
+/// The limit on connections. A sidecar has few clients, and each connection may hold a body in
+/// memory.
 const CONNECTIONS: usize = 256;
 
-/// What a sidecar needs to know.
+/// The settings of a sidecar.
 #[derive(Clone, Debug)]
 pub struct SidecarOptions {
-    /// Where it listens, e.g. `127.0.0.1:9099`; port 0 takes any.
+    /// The address to listen on, e.g. `127.0.0.1:9099`; port 0 selects a free port.
     pub listen: String,
-    /// Key, limits and places.
+    /// Key, limits and number of concurrent jobs.
     pub sidecar: SidecarConfig,
 }
 
-/// A sidecar that listens and does not answer yet.
+/// A sidecar that listens but does not serve yet.
 pub struct SidecarServer {
     listener: TcpListener,
     address: SocketAddr,
     sidecar: Sidecar,
 }
 
-/// What every handler can reach.
+/// The state that every handler can use.
 #[derive(Clone)]
 struct SidecarAppState {
     sidecar: Sidecar,
@@ -63,22 +65,22 @@ struct SidecarAppState {
 }
 
 impl FromRef<SidecarAppState> for MemoryPool {
-    fn from_ref(doors: &SidecarAppState) -> Self {
-        doors.bodies.clone()
+    fn from_ref(state: &SidecarAppState) -> Self {
+        state.bodies.clone()
     }
 }
 
 impl FromRef<SidecarAppState> for GatewayConfig {
-    fn from_ref(doors: &SidecarAppState) -> Self {
-        doors.config.clone()
+    fn from_ref(state: &SidecarAppState) -> Self {
+        state.config.clone()
     }
 }
 
 impl SidecarServer {
-    /// Listens.
+    /// Listens on the address.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// When it cannot listen on the address.
     pub async fn open(
         options: SidecarOptions,
         dispatcher: Arc<dyn Dispatcher>,
@@ -89,31 +91,31 @@ impl SidecarServer {
         Ok(Self { listener, address, sidecar: Sidecar::new(dispatcher, options.sidecar) })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until `shutdown` fires and every job has ended.
+    /// Serves until `shutdown` is cancelled and every job has ended.
     ///
     /// # Errors
-    /// When the listener is lost.
+    /// When the listener has no address.
     pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
         let config =
             GatewayConfig { body: BODY, connections: CONNECTIONS, ..GatewayConfig::default() };
-        // One key opens a sidecar, so one holder may have all of it.
+        // A sidecar has one key, so one holder may use the whole budget.
         let total = MemoryConfig::default().bodies;
         let bodies = MemoryPool::new(total, total);
-        let doors =
+        let state =
             SidecarAppState { sidecar: self.sidecar.clone(), config: config.clone(), bodies };
-        let app = sidecar_routes(doors);
+        let app = sidecar_routes(state);
         let ending = async { self.sidecar.shutdown().await };
         accept_connections(self.listener, app, config, shutdown, ending).await
     }
 }
 
-fn sidecar_routes(doors: SidecarAppState) -> Router {
+fn sidecar_routes(state: SidecarAppState) -> Router {
     Router::new()
         .route("/execute", post(execute::execute_job))
         .route("/execute/{id}/cancel", post(execute::cancel_job))
@@ -121,17 +123,18 @@ fn sidecar_routes(doors: SidecarAppState) -> Router {
         .route("/metrics", get(health::report_metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(doors.clone(), refuse_web_pages))
-        .with_state(doors)
+        .layer(middleware::from_fn_with_state(state.clone(), refuse_web_pages))
+        .with_state(state)
 }
 
-/// Without a key, whatever can reach the port could run code: web pages of others are kept out.
+/// Refuses requests from web pages if there is no key. Otherwise any page that reaches the port
+/// could run code.
 async fn refuse_web_pages(
-    State(doors): State<SidecarAppState>,
+    State(state): State<SidecarAppState>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if !doors.sidecar.is_opened_by(None) {
+    if !state.sidecar.is_opened_by(None) {
         return Ok(next.run(request).await);
     }
     let (parts, body) = request.into_parts();

@@ -1,4 +1,4 @@
-//! What a model calls: code that is run here, and functions that are handed to the caller.
+//! The tool calls of a model: code runs here, functions are returned to the caller.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,11 +16,11 @@ use crate::{
     sandbox::{self, ProgramContext, SandboxCallOutcome, SandboxProgram},
 };
 
-/// The most files of a response.
+/// The limit on files of a response.
 const MAX_FILES: usize = 1000;
 
 impl ResponseTask {
-    /// Runs what can be run here; true if the caller has to run something.
+    /// Runs sandbox calls; returns true if the caller has to run a function.
     pub(super) async fn run_calls(
         &mut self,
         calls: Vec<ModelToolCall>,
@@ -28,8 +28,8 @@ impl ResponseTask {
         let mut waiting = false;
         for call in calls {
             if self.order.sandbox && call.name == sandbox::NAME {
-                let told = self.run_code(&call).await?;
-                self.conversation.push(ChatMessage::Tool { call_id: call.id, text: told });
+                let for_model = self.run_code(&call).await?;
+                self.conversation.push(ChatMessage::Tool { call_id: call.id, text: for_model });
             } else if self.order.tools.iter().any(|tool| tool.name == call.name) {
                 self.hand_over_call(call);
                 waiting = true;
@@ -41,7 +41,7 @@ impl ResponseTask {
         Ok(waiting)
     }
 
-    /// A function that only the caller can run.
+    /// Adds a function call for the caller to the output.
     fn hand_over_call(&self, call: ModelToolCall) {
         self.live.change(|response| {
             let item = ResponseItem::Function {
@@ -57,8 +57,7 @@ impl ResponseTask {
         });
     }
 
-    /// One call of the sandbox, from its announcement to its result; gives back what the model is
-    /// told.
+    /// Runs one sandbox call, from its first event to its result. Returns the result for the model.
     async fn run_code(&mut self, call: &ModelToolCall) -> Result<String, ResponseFailure> {
         let program = sandbox::parse_program(&call.arguments, &self.caller);
         let container =
@@ -77,7 +76,7 @@ impl ResponseTask {
             response.output.push(item.clone());
             (index, vec![ResponseEventKind::ItemAdded { index, item }])
         });
-        // What was said, run and used so far outlives us, whatever the program does.
+        // The state so far is stored before the program runs, so that a crash cannot lose it.
         self.save_progress(None).await?;
         let ran = match program {
             Ok(program) => self.run_program(call, &program).await,
@@ -94,7 +93,7 @@ impl ResponseTask {
         match failure {
             Some(failure) => Err(failure),
             None if self.live.stopped.is_cancelled() => Err(interrupted_failure()),
-            None => Ok(ran.told),
+            None => Ok(ran.for_model),
         }
     }
 
@@ -103,8 +102,8 @@ impl ResponseTask {
         call: &ModelToolCall,
         program: &SandboxProgram,
     ) -> Result<SandboxCallOutcome, ResponseFailure> {
-        let pass = match self.obtain_pass(program).await? {
-            Ok(pass) => pass,
+        let permit = match self.obtain_permit(program).await? {
+            Ok(permit) => permit,
             Err(why) => return Ok(SandboxCallOutcome::not_run(&why)),
         };
         let Some(container) = &mut self.container else {
@@ -114,18 +113,18 @@ impl ResponseTask {
             ("response_id".to_owned(), self.live.id.to_string()),
             ("call_id".to_owned(), call.id.clone()),
         ]);
-        let place = ProgramContext {
+        let context = ProgramContext {
             engine: &self.engine,
             caller: &self.caller,
             container: &container.id,
-            pass: &pass,
+            permit: &permit,
             metadata,
             stopped: &self.live.stopped,
         };
-        let ran = sandbox::run_in_sandbox(place, program).await?;
+        let ran = sandbox::run_in_sandbox(context, program).await?;
         if let Some(trace_id) = &ran.trace_id {
-            if let Err(error) = self.engine.approvals().note_execution(&pass, trace_id).await {
-                tracing::error!(%error, %trace_id, "a decision was not told what it let run");
+            if let Err(error) = self.engine.note_execution(&permit, trace_id).await {
+                tracing::error!(%error, %trace_id, "cannot record the execution of a decision");
             }
             for file in &ran.files {
                 record_file(&mut self.files, trace_id, file);
@@ -145,9 +144,9 @@ impl ResponseTask {
         Ok(ran)
     }
 
-    /// The right to run a program, or why there is none. While a person is waited for, the response
-    /// says so.
-    async fn obtain_pass(
+    /// Obtains the permit to run a program, or the reason of a refusal. While a person's answer is
+    /// awaited, the response requires action.
+    async fn obtain_permit(
         &mut self,
         program: &SandboxProgram,
     ) -> Result<Result<CallPermit, String>, ResponseFailure> {
@@ -155,7 +154,7 @@ impl ResponseTask {
         let call = gate::sandbox_tool_call(program, container);
         loop {
             let approval = match gate::ask_gate(&self.engine, &self.caller, &call).await {
-                GateVerdict::Go(pass) => return Ok(Ok(pass)),
+                GateVerdict::Go(permit) => return Ok(Ok(permit)),
                 GateVerdict::No(why) => return Ok(Err(why)),
                 GateVerdict::Wait(approval) => approval,
             };
@@ -172,21 +171,21 @@ impl ResponseTask {
         }
     }
 
-    /// Puts the result of a call in its place.
+    /// Replaces the item of a call with its result.
     fn show_result(&self, index: usize, call: SandboxCall) {
         self.live.change(|response| {
             let item = ResponseItem::Sandbox(call);
-            if let Some(place) = response.output.get_mut(index) {
-                place.clone_from(&item);
+            if let Some(shown) = response.output.get_mut(index) {
+                shown.clone_from(&item);
             }
             ((), vec![ResponseEventKind::ItemDone { index, item }])
         });
     }
 }
 
-/// Notes a file that an execution wrote; the last one to write a path is the one that counts.
+/// Records a file that an execution wrote. The last execution that wrote a path is kept.
 fn record_file(files: &mut Vec<StoredResponseFile>, trace_id: &TraceId, file: &OutputFile) {
-    let place = files.binary_search_by(|known| known.path.as_str().cmp(&file.name));
+    let position = files.binary_search_by(|known| known.path.as_str().cmp(&file.name));
     let kept = |id: String| StoredResponseFile {
         id,
         trace_id: trace_id.clone(),
@@ -194,7 +193,7 @@ fn record_file(files: &mut Vec<StoredResponseFile>, trace_id: &TraceId, file: &O
         size: file.size,
         written_at: now(),
     };
-    match place {
+    match position {
         Ok(at) => files[at] = kept(std::mem::take(&mut files[at].id)),
         Err(at) if files.len() < MAX_FILES => files.insert(at, kept(random_name("file_"))),
         Err(_) => {}

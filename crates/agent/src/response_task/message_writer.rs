@@ -1,4 +1,4 @@
-//! What a model says, put into the response as it comes.
+//! Writes a model's text into the response as it arrives.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::{
     ResponseEventKind, ResponseItem, TextListener, agent::random_name, live::LiveResponse,
 };
 
-/// Pieces after which small ones are gathered, so that no answer makes too many events.
+/// After this many pieces, small pieces are merged to limit the number of events.
 const MANY: usize = 5_000;
-/// How much is gathered then.
+/// The minimum size of a merged piece, in bytes.
 const GATHERED: usize = 512;
 
-/// One message in the making; there is none until the model says something.
+/// One message being written. It is created with the first text.
 pub(super) struct MessageWriter {
     live: Arc<LiveResponse>,
     state: Mutex<MessageWriterState>,
@@ -21,8 +21,8 @@ pub(super) struct MessageWriter {
 
 #[derive(Default)]
 struct MessageWriterState {
-    /// The message's place and id.
-    place: Option<(usize, String)>,
+    /// The index and id of the message.
+    position: Option<(usize, String)>,
     pieces: usize,
     held: String,
 }
@@ -32,11 +32,11 @@ impl MessageWriter {
         Self { live, state: Mutex::default() }
     }
 
-    /// The model has said all.
+    /// Completes the message.
     pub(super) fn finish_message(&self) {
         let mut state = self.state.lock();
         let held = std::mem::take(&mut state.held);
-        let Some((index, item_id)) = state.place.clone() else { return };
+        let Some((index, item_id)) = state.position.clone() else { return };
         if !held.is_empty() {
             self.append_text(index, &item_id, &held);
         }
@@ -47,9 +47,9 @@ impl MessageWriter {
             };
             *done = true;
             let text = text.clone();
-            let said = ResponseEventKind::TextDone { index, item_id, text };
+            let text_done = ResponseEventKind::TextDone { index, item_id, text };
             let item = response.output[index].clone();
-            ((), vec![said, ResponseEventKind::ItemDone { index, item }])
+            ((), vec![text_done, ResponseEventKind::ItemDone { index, item }])
         });
     }
 
@@ -82,7 +82,7 @@ impl TextListener for MessageWriter {
             return;
         }
         let held = std::mem::take(&mut state.held);
-        let (index, id) = state.place.get_or_insert_with(|| self.begin_message()).clone();
+        let (index, id) = state.position.get_or_insert_with(|| self.begin_message()).clone();
         self.append_text(index, &id, &held);
     }
 

@@ -1,4 +1,4 @@
-//! `/v1/executions`: what ran and what runs.
+//! `/v1/executions`: past and running executions.
 
 use axum::{
     Json,
@@ -28,26 +28,32 @@ const MAX_LIMIT: u32 = 200;
     path = "/v1/executions",
     tag = "executions",
     params(
-        ("status" = Option<crate::api_types::StatusName>, Query, description = "Only those that stand there"),
-        ("language" = Option<crate::api_types::LanguageName>, Query, description = "Only those in this language"),
+        ("status" = Option<crate::api_types::StatusName>, Query,
+            description = "Only executions with this status"),
+        ("language" = Option<crate::api_types::LanguageName>, Query,
+            description = "Only executions in this language"),
         ("thread_id" = Option<String>, Query, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$",
-            description = "Only those of this thread"),
-        ("since" = Option<String>, Query, format = DateTime, description = "Accepted at or after, RFC 3339"),
-        ("until" = Option<String>, Query, format = DateTime, description = "Accepted before, RFC 3339"),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
-        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.trc_[A-Za-z0-9_-]{1,20}$", description = "Where the last page ended; \
-            `metadata.KEY=VALUE` narrows by metadata")
+            description = "Only executions in this thread"),
+        ("since" = Option<String>, Query, format = DateTime,
+            description = "Only executions accepted at or after this time, RFC 3339"),
+        ("until" = Option<String>, Query, format = DateTime,
+            description = "Only executions accepted before this time, RFC 3339"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent"),
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.trc_[A-Za-z0-9_-]{1,20}$",
+            description = "The `next_cursor` of the previous page; \
+            `metadata.KEY=VALUE` filters by metadata")
     ),
     responses((status = 200, description = "A page", body = ExecutionPage), ErrorResponses),
     security(("api_key" = []))
 )]
 pub(crate) async fn list(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ExecutionPage>, ApiError> {
     let filter = parse_execution_filter(query.as_deref().unwrap_or_default())?;
-    let page = doors.engine.executions().list_executions(&caller, filter).await?;
+    let page = state.engine.list_executions(&caller, filter).await?;
     Ok(Json(ExecutionPage {
         executions: page.executions.iter().map(ExecutionRecord::without_output).collect(),
         next_cursor: page.next.map(|cursor| cursor.to_string()),
@@ -90,81 +96,81 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, Invalid> {
     limit.ok_or_else(|| Invalid::new(format!("limit must be between 1 and {MAX_LIMIT}")))
 }
 
-/// One execution.
+/// Get an execution.
 #[utoipa::path(
     get,
     path = "/v1/executions/{trace_id}",
     tag = "executions",
-    params(("trace_id" = String, Path, description = "Its id")),
+    params(("trace_id" = String, Path, description = "The id of the execution")),
     responses(
         (status = 200, description = "The record", body = ExecutionRecord,
-            headers(("x-trace-id" = String, description = "The execution"))),
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn get(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let execution = doors.engine.executions().find_execution(&caller, &trace_id).await?;
-    let decision = doors.engine.approvals().decision_of(&caller, &trace_id).await?;
+    let execution = state.engine.find_execution(&caller, &trace_id).await?;
+    let decision = state.engine.decision_of(&caller, &trace_id).await?;
     let record = ExecutionRecord::with_output(&execution, decision);
     Ok(with_trace_id(reply::json_response(StatusCode::OK, record.to_json_pieces()), &trace_id))
 }
 
-/// Stop an execution.
+/// Cancel an execution.
 #[utoipa::path(
     post,
     path = "/v1/executions/{trace_id}/cancel",
     tag = "executions",
-    params(("trace_id" = String, Path, description = "Its id")),
+    params(("trace_id" = String, Path, description = "The id of the execution")),
     responses(
-        (status = 200, description = "It is being stopped, or it was over already", body = Accepted,
-            headers(("x-trace-id" = String, description = "The execution"))),
+        (status = 200, description = "It is being cancelled, or has already ended", body = Accepted,
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn cancel(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let over = doors.engine.executions().cancel_execution(&caller, &trace_id).await?;
+    let over = state.engine.cancel_execution(&caller, &trace_id).await?;
     let answer = Accepted::cancelling(&trace_id, over);
     Ok(with_trace_id(Json(answer).into_response(), &trace_id))
 }
 
-/// Follow the events of an execution, or read them again.
+/// Follow the events of an execution, or replay them.
 #[utoipa::path(
     get,
     path = "/v1/executions/{trace_id}/output",
     tag = "executions",
     params(
-        ("trace_id" = String, Path, description = "Its id"),
-        ("after_seq" = Option<u64>, Query, description = "Only events after this number")
+        ("trace_id" = String, Path, description = "The id of the execution"),
+        ("after_seq" = Option<u64>, Query, description = "Only events after this sequence number")
     ),
     responses(
-        (status = 200, description = "One JSON object on each line",
+        (status = 200, description = "One JSON object per line",
             content((String = "application/x-ndjson")),
-            headers(("x-trace-id" = String, description = "The execution"))),
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn output(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
     let after = parse_after_seq(query.as_deref().unwrap_or_default())?;
-    let output = doors.engine.executions().execution_events(&caller, &trace_id, after).await?;
+    let output = state.engine.execution_events(&caller, &trace_id, after).await?;
     Ok(with_trace_id(reply::ndjson_response(trace_id.clone(), output), &trace_id))
 }
 
@@ -175,7 +181,7 @@ fn parse_after_seq(query: &str) -> Result<u64, Invalid> {
     number.ok_or_else(|| Invalid::new("after_seq must be a whole number, 0 or more"))
 }
 
-/// An id of the wrong form names nothing, like any other that does not exist.
+/// A malformed id gives 404, like one that does not exist.
 fn parse_trace_id(id: &str) -> Result<TraceId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("execution").into())
 }

@@ -21,55 +21,57 @@ use crate::{
     path = "/v1/admin/keys",
     operation_id = "list_keys",
     tag = "admin",
-    params(("team" = Option<String>, Query, description = "Only those of this team, by id or name")),
-    responses((status = 200, description = "All of them", body = KeyList), ErrorResponses),
+    params(
+        ("team" = Option<String>, Query, description = "Only entries of this team, by id or name")
+    ),
+    responses((status = 200, description = "The keys", body = KeyList), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_keys(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<KeyList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let keys = doors.engine.tenancy().list_keys(team.as_deref()).await?;
+    let keys = state.engine.list_keys(team.as_deref()).await?;
     Ok(Json(KeyList { keys: keys.into_iter().map(KeyRecord::from).collect() }))
 }
 
-/// Make a key.
+/// Create a key.
 #[utoipa::path(
     post,
     path = "/v1/admin/keys",
     operation_id = "create_key",
     tag = "admin",
     request_body = CreateKey,
-    responses((status = 201, description = "It was made", body = CreatedKey), ErrorResponses),
+    responses((status = 201, description = "The new key", body = CreatedKey), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
-    let made = doors.engine.tenancy().create_key(body.into()).await?;
+    let made = state.engine.create_key(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-/// One key.
+/// Get a key.
 #[utoipa::path(
     get,
     path = "/v1/admin/keys/{id}",
     operation_id = "get_key",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the key")),
     responses((status = 200, description = "The key", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.tenancy().find_key(&id).await?.into()))
+    Ok(Json(state.engine.find_key(&id).await?.into()))
 }
 
 /// Change a key.
@@ -78,34 +80,34 @@ pub(crate) async fn get_key(
     path = "/v1/admin/keys/{id}",
     operation_id = "update_key",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the key")),
     request_body = UpdateKey,
-    responses((status = 200, description = "As it is now", body = KeyRecord), ErrorResponses),
+    responses((status = 200, description = "The updated key", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateKey>,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.tenancy().update_key(&id, body.into()).await?.into()))
+    Ok(Json(state.engine.update_key(&id, body.into()).await?.into()))
 }
 
-/// Revoke a key, at once and for good.
+/// Revoke a key, immediately and permanently.
 #[utoipa::path(
     delete,
     path = "/v1/admin/keys/{id}",
     operation_id = "revoke_key",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the key")),
     responses((status = 200, description = "The key, revoked", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn revoke_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.tenancy().revoke_key(&id).await?.into()))
+    Ok(Json(state.engine.revoke_key(&id).await?.into()))
 }

@@ -1,4 +1,4 @@
-//! `/v1/agent` and `/v1/responses`: a model that can run code, asked, polled, followed, stopped.
+//! `/v1/agent` and `/v1/responses`: responses of a model that can run code.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -27,13 +27,13 @@ use crate::{
     router::AppState,
 };
 
-/// How long a stream may be silent before a sign of life.
+/// The longest silence of a stream before a keepalive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Ask a model that can run code.
+/// Create a response of a model that can run code.
 ///
-/// The answer comes when it is done; `stream` gives events as they happen, `background` answers at
-/// once and is polled.
+/// Returns when the response has ended. With `stream`, returns events as they happen. With
+/// `background`, returns immediately, and the caller polls.
 #[utoipa::path(
     post,
     path = "/v1/responses",
@@ -50,14 +50,14 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
     security(("api_key" = []))
 )]
 pub(crate) async fn create_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
-    create_and_answer(&doors, &caller, body).await
+    create_and_answer(&state, &caller, body).await
 }
 
-/// Ask a model that can run code, by the other name of the same.
+/// Create a response of a model that can run code. The same as `POST /v1/responses`.
 #[utoipa::path(
     post,
     path = "/v1/agent",
@@ -74,20 +74,20 @@ pub(crate) async fn create_response(
     security(("api_key" = []))
 )]
 pub(crate) async fn create_agent_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
-    create_and_answer(&doors, &caller, body).await
+    create_and_answer(&state, &caller, body).await
 }
 
 async fn create_and_answer(
-    doors: &AppState,
+    state: &AppState,
     caller: &Caller,
     body: CreateResponse,
 ) -> Result<Response, ApiError> {
     let (stream, background) = (body.wants_stream(), body.is_background());
-    let begun = doors.agent.create_response(caller, NewResponse::try_from(body)?).await?;
+    let begun = state.agent.create_response(caller, NewResponse::try_from(body)?).await?;
     if stream {
         return Ok(stream_events(ResponseEvents::Live(begun.events())));
     }
@@ -95,7 +95,7 @@ async fn create_and_answer(
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
-/// Events as they come.
+/// Streams events as they happen.
 fn stream_events(follow: ResponseEvents) -> Response {
     let body = match follow {
         ResponseEvents::Over(events) => Body::from(encode_sse(&events)),
@@ -107,7 +107,7 @@ fn stream_events(follow: ResponseEvents) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
-        // Asks proxies not to gather events before they pass them on.
+        // Tells proxies not to buffer events.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, body).into_response()
@@ -120,21 +120,22 @@ async fn next_event_batch(mut reader: ResponseEventReader) -> Option<(Bytes, Res
     }
 }
 
-/// An id that cannot be one names nothing.
+/// A malformed id gives 404.
 fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("response").into())
 }
 
-/// A response, as far as it has come.
+/// Get a response in its current state.
 #[utoipa::path(
     get,
     path = "/v1/responses/{id}",
     operation_id = "get_response",
     tag = "agent",
     params(
-        ("id" = String, Path, description = "Its id"),
-        ("stream" = Option<bool>, Query, description = "Give its events instead, and those to come"),
-        ("starting_after" = Option<u64>, Query, description = "Only events after this number")
+        ("id" = String, Path, description = "The id of the response"),
+        ("stream" = Option<bool>, Query, description = "Return its past and future events instead"),
+        ("starting_after" = Option<u64>, Query,
+            description = "Only events after this sequence number")
     ),
     responses(
         (status = 200, description = "The response", content(
@@ -146,7 +147,7 @@ fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
     security(("api_key" = []))
 )]
 pub(crate) async fn get_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
     RawQuery(query): RawQuery,
@@ -154,9 +155,9 @@ pub(crate) async fn get_response(
     let (stream, after) = parse_stream_query(query.as_deref().unwrap_or_default())?;
     let id = parse_response_id(&name)?;
     if stream {
-        return Ok(stream_events(doors.agent.follow_response(&caller, &id, after).await?));
+        return Ok(stream_events(state.agent.follow_response(&caller, &id, after).await?));
     }
-    let response = doors.agent.retrieve_response(&caller, &id).await?;
+    let response = state.agent.retrieve_response(&caller, &id).await?;
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
@@ -178,22 +179,25 @@ fn parse_stream_query(query: &str) -> Result<(bool, Option<u64>), Invalid> {
     Ok((stream, after))
 }
 
-/// Stop a response. One that is over stays as it is.
+/// Cancel a response. One that has ended is left unchanged.
 #[utoipa::path(
     post,
     path = "/v1/responses/{id}/cancel",
     operation_id = "cancel_response",
     tag = "agent",
-    params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "It is told to stop", body = Cancelling), ErrorResponses),
+    params(("id" = String, Path, description = "The id of the response")),
+    responses(
+        (status = 200, description = "It is being cancelled, or has already ended", body = Cancelling),
+        ErrorResponses
+    ),
     security(("api_key" = []))
 )]
 pub(crate) async fn cancel_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
 ) -> Result<Json<Cancelling>, ApiError> {
-    let over = doors.agent.cancel_response(&caller, &parse_response_id(&name)?).await?;
+    let over = state.agent.cancel_response(&caller, &parse_response_id(&name)?).await?;
     Ok(Json(Cancelling::new(name, over)))
 }
 
@@ -204,20 +208,20 @@ pub(crate) async fn cancel_response(
     operation_id = "list_response_files",
     tag = "agent",
     params(("id" = String, Path, description = "The response's id")),
-    responses((status = 200, description = "Its files", body = ResponseFiles), ErrorResponses),
+    responses((status = 200, description = "The files", body = ResponseFiles), ErrorResponses),
     security(("api_key" = []))
 )]
 pub(crate) async fn list_response_files(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
 ) -> Result<Json<ResponseFiles>, ApiError> {
     Ok(Json(ResponseFiles::from_files(
-        doors.agent.list_files(&caller, &parse_response_id(&name)?).await?,
+        state.agent.list_files(&caller, &parse_response_id(&name)?).await?,
     )))
 }
 
-/// What is in a file of a response.
+/// Download a file of a response.
 #[utoipa::path(
     get,
     path = "/v1/responses/{id}/files/{file_id}/content",
@@ -226,23 +230,24 @@ pub(crate) async fn list_response_files(
     params(
         ("id" = String, Path, description = "The response's id"),
         ("file_id" = String, Path, description = "The file's id"),
-        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of it")
+        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of the file")
     ),
     responses(
         (status = 200, description = "The file", content((Vec<u8> = "application/octet-stream"))),
-        (status = 206, description = "A part of it", content((Vec<u8> = "application/octet-stream"))),
-        (status = 416, description = "It has no such part", body = ErrorBody),
+        (status = 206,
+            description = "The requested range", content((Vec<u8> = "application/octet-stream"))),
+        (status = 416, description = "The range is beyond the end of the file", body = ErrorBody),
         ErrorResponses
     ),
     security(("api_key" = []))
 )]
 pub(crate) async fn get_response_file(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Ok(Path((name, file))) = path else { return Err(ApiError::not_found()) };
-    let file = doors.agent.open_file(&caller, &parse_response_id(&name)?, &file).await?;
+    let file = state.agent.open_file(&caller, &parse_response_id(&name)?, &file).await?;
     send_file(file, &headers).await
 }

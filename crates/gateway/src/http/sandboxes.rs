@@ -21,55 +21,60 @@ use crate::{
     path = "/v1/admin/sandboxes",
     operation_id = "list_sandboxes",
     tag = "admin",
-    params(("team" = Option<String>, Query, description = "Only those of this team, by id or name")),
-    responses((status = 200, description = "All of them", body = SandboxList), ErrorResponses),
+    params(
+        ("team" = Option<String>, Query, description = "Only entries of this team, by id or name")
+    ),
+    responses((status = 200, description = "The sandboxes", body = SandboxList), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_sandboxes(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<SandboxList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let sandboxes = doors.engine.tenancy().list_sandboxes(team.as_deref()).await?;
+    let sandboxes = state.engine.list_sandboxes(team.as_deref()).await?;
     Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
 }
 
-/// Make a sandbox.
+/// Create a sandbox.
 #[utoipa::path(
     post,
     path = "/v1/admin/sandboxes",
     operation_id = "create_sandbox",
     tag = "admin",
     request_body = CreateSandbox,
-    responses((status = 201, description = "It was made", body = SandboxRecord), ErrorResponses),
+    responses(
+        (status = 201, description = "The new sandbox", body = SandboxRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
-    let made = doors.engine.tenancy().create_sandbox(body.into_draft()?).await?;
+    let made = state.engine.create_sandbox(body.into_draft()?).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-/// One sandbox.
+/// Get a sandbox.
 #[utoipa::path(
     get,
     path = "/v1/admin/sandboxes/{id}",
     operation_id = "get_sandbox",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the sandbox")),
     responses((status = 200, description = "The sandbox", body = SandboxRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.tenancy().find_sandbox(&id).await?.into()))
+    Ok(Json(state.engine.find_sandbox(&id).await?.into()))
 }
 
 /// Change a sandbox.
@@ -78,36 +83,39 @@ pub(crate) async fn get_sandbox(
     path = "/v1/admin/sandboxes/{id}",
     operation_id = "update_sandbox",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the sandbox")),
     request_body = UpdateSandbox,
-    responses((status = 200, description = "As it is now", body = SandboxRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The updated sandbox", body = SandboxRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.tenancy().update_sandbox(&id, body.into_change()?).await?.into()))
+    Ok(Json(state.engine.update_sandbox(&id, body.into_change()?).await?.into()))
 }
 
-/// Remove a sandbox.
+/// Delete a sandbox.
 #[utoipa::path(
     delete,
     path = "/v1/admin/sandboxes/{id}",
     operation_id = "delete_sandbox",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
-    responses((status = 204, description = "It is gone"), ErrorResponses),
+    params(("id" = String, Path, description = "The id of the sandbox")),
+    responses((status = 204, description = "The sandbox was deleted"), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn delete_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.tenancy().delete_sandbox(&id).await?;
+    state.engine.delete_sandbox(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

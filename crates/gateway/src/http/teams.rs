@@ -16,71 +16,74 @@ use crate::{
     path = "/v1/admin/teams",
     operation_id = "list_teams",
     tag = "admin",
-    responses((status = 200, description = "All of them", body = TeamList), ErrorResponses),
+    responses((status = 200, description = "The teams", body = TeamList), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_teams(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<TeamList>, ApiError> {
-    let teams = doors.engine.tenancy().list_teams().await?;
+    let teams = state.engine.list_teams().await?;
     Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
 }
 
-/// Make a team.
+/// Create a team.
 #[utoipa::path(
     post,
     path = "/v1/admin/teams",
     operation_id = "create_team",
     tag = "admin",
     request_body = CreateTeam,
-    responses((status = 201, description = "It was made", body = TeamRecord), ErrorResponses),
+    responses((status = 201, description = "The new team", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateTeam>,
 ) -> Result<(StatusCode, Json<TeamRecord>), ApiError> {
-    let made = doors.engine.tenancy().create_team(body.into()).await?;
+    let made = state.engine.create_team(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-/// One team.
+/// Get a team.
 #[utoipa::path(
     get,
     path = "/v1/admin/teams/{id}",
     operation_id = "get_team",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id or name")),
+    params(("id" = String, Path, description = "The id or name of the team")),
     responses((status = 200, description = "The team", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    let team = doors.engine.tenancy().find_team(&id).await?;
-    let storage = doors.engine.storage().team_storage(&team).await?;
+    let team = state.engine.find_team(&id).await?;
+    let storage = state.engine.team_storage(&team).await?;
     Ok(Json(TeamRecord::from(team).with_storage(storage)))
 }
 
-/// Count anew what every team stores.
+/// Recount the stored bytes of every team.
 #[utoipa::path(
     post,
     path = "/v1/admin/storage/recount",
     operation_id = "recount_storage",
     tag = "admin",
-    responses((status = 200, description = "What each stores", body = StorageList), ErrorResponses),
+    responses(
+        (status = 200, description = "The storage usage of each team", body = StorageList),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn recount_storage(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<StorageList>, ApiError> {
-    doors.engine.storage().recount_storage().await?;
-    let usages = doors.engine.storage().storage_usages().await?;
+    state.engine.recount_storage().await?;
+    let usages = state.engine.storage_usages().await?;
     Ok(Json(StorageList { teams: usages.into_iter().map(Into::into).collect() }))
 }
 
@@ -90,35 +93,35 @@ pub(crate) async fn recount_storage(
     path = "/v1/admin/teams/{id}",
     operation_id = "update_team",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id or name")),
+    params(("id" = String, Path, description = "The id or name of the team")),
     request_body = UpdateTeam,
-    responses((status = 200, description = "As it is now", body = TeamRecord), ErrorResponses),
+    responses((status = 200, description = "The updated team", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateTeam>,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    Ok(Json(doors.engine.tenancy().update_team(&id, body.into()).await?.into()))
+    Ok(Json(state.engine.update_team(&id, body.into()).await?.into()))
 }
 
-/// Remove a team.
+/// Delete a team.
 #[utoipa::path(
     delete,
     path = "/v1/admin/teams/{id}",
     operation_id = "delete_team",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id or name")),
-    responses((status = 204, description = "It is gone"), ErrorResponses),
+    params(("id" = String, Path, description = "The id or name of the team")),
+    responses((status = 204, description = "The team was deleted"), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn delete_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.tenancy().delete_team(&id).await?;
+    state.engine.delete_team(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,5 +1,5 @@
-//! One call of `execute_code`: past the gate, through the engine, with progress on the way and a
-//! leash for whoever changes their mind.
+//! One call of `execute_code`: through the gate and the engine, with progress notifications. The
+//! execution is cancelled if the client cancels the call.
 
 use std::sync::Arc;
 
@@ -20,29 +20,28 @@ use super::{
     server::{McpHandler, NOTHING_KEPT},
 };
 
-/// Runs what the arguments say, if they say something that may run.
+/// Runs the code of a call, if its arguments are valid and the gate permits it.
 pub(super) async fn call_execute_code(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     call: CallToolRequestParams,
     context: &RequestContext<RoleServer>,
 ) -> CallToolResponse {
     let given = call.arguments.unwrap_or_default();
-    // Nobody is asked about a call that could not run anyway.
+    // Checked before the gate, so that no person has to approve a call that could not run.
     let asked = match arguments::parse_execute_arguments(given.clone()) {
         Ok(asked) => asked,
         Err(unusable) => return result::from_arguments_error(unusable).into(),
     };
-    if asked.request.thread_id.is_some() && !door.engine.keeps_homes() {
+    if asked.request.thread_id.is_some() && !handler.engine.keeps_homes() {
         let message = format!("thread_id is not available here: {NOTHING_KEPT}");
         return result::from_arguments_error(ToolArgumentsError::Other(message)).into();
     }
     let tool = AgentTool::ExecuteCode;
-    let visit =
-        ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
-    match visit.pass_gate(&given).await {
-        McpGateOutcome::Through(pass) => {
-            run_code(door, caller, (asked, pass), context).await.into()
+    let flow = ApprovalFlow { handler, caller, context, answers: call.input_responses, tool };
+    match flow.pass_gate(&given).await {
+        McpGateOutcome::Through(permit) => {
+            run_code(handler, caller, (asked, permit), context).await.into()
         }
         McpGateOutcome::Stopped(result) => (*result).into(),
         McpGateOutcome::AskFirst(question) => (*question).into(),
@@ -50,42 +49,40 @@ pub(super) async fn call_execute_code(
 }
 
 async fn run_code(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
-    (ExecuteCodeCall { request, inert }, pass): (ExecuteCodeCall, CallPermit),
+    (ExecuteCodeCall { request, inert }, permit): (ExecuteCodeCall, CallPermit),
     context: &RequestContext<RoleServer>,
 ) -> CallToolResult {
-    // Lines as they come are streaming, and the plan has a say in that.
+    // Progress notifications are streaming, which not every plan includes.
     let progress = ProgressReporter::from_context(context, inert)
         .filter(|_| caller.team.effective_limits().streaming);
     let delivery = if progress.is_some() { DeliveryMode::Streaming } else { DeliveryMode::Inline };
-    let started = match door
-        .engine
-        .executions()
-        .start_permitted_execution(caller, request, delivery, &pass)
-        .await
-    {
-        Ok(started) => started,
-        Err(refusal) => return refused_result(&refusal),
-    };
-    let leash = started.cancel_on_drop();
-    if let Err(refusal) = door.engine.approvals().note_execution(&pass, &started.trace_id).await {
+    let started =
+        match handler.engine.start_permitted_execution(caller, request, delivery, &permit).await {
+            Ok(started) => started,
+            Err(refusal) => return refused_result(&refusal),
+        };
+    let cancel_on_drop = started.cancel_on_drop();
+    if let Err(refusal) = handler.engine.note_execution(&permit, &started.trace_id).await {
         crate::error::log_server_fault(&refusal);
     }
     let over = follow_to_end(started, progress);
     tokio::pin!(over);
     let over = tokio::select! {
         over = &mut over => over,
-        // The client no longer waits: the run is ended, and its end is recorded like any other.
+        // The client cancelled the call. The execution is cancelled, and its end is recorded as
+        // usual.
         () = context.ct.cancelled() => {
-            drop(leash);
+            drop(cancel_on_drop);
             over.await
         }
     };
     match over {
         Ok(execution) => {
-            let mut result = result::from_execution(&execution, door.config.output_bytes(), inert);
-            files::attach_written_files(door, caller, &execution, &mut result).await;
+            let mut result =
+                result::from_execution(&execution, handler.config.output_bytes(), inert);
+            files::attach_written_files(handler, caller, &execution, &mut result).await;
             result
         }
         Err(refusal) => refused_result(&refusal),

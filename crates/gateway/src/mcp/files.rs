@@ -1,5 +1,5 @@
-//! Files for agents: what a run wrote comes back with its result, a thread's can be listed, read and
-//! written, and every one can be read as a resource.
+//! File tools for agents. Files that an execution wrote are returned with its result. Files of a
+//! thread can be listed, read and written. Every file can be read as a resource.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_engine::{Caller, FileFilter, HomeFile, Refusal};
@@ -16,11 +16,11 @@ use super::{
     server::McpHandler,
 };
 
-/// The most images that come with a result.
+/// The limit on images in a result.
 const MAX_IMAGES: usize = 4;
-/// The most files that a result names.
+/// The limit on files that a result links to.
 const MAX_LINKS: usize = 32;
-/// The most files that a list has.
+/// The limit on files in a list.
 const MAX_LISTED: usize = 1000;
 
 #[derive(Deserialize)]
@@ -35,9 +35,9 @@ struct ReadArguments {
     path: String,
 }
 
-/// Adds to a result what the run wrote: images as images, the rest by name.
+/// Adds the files that an execution wrote to its result: images inline, and a link for each file.
 pub(super) async fn attach_written_files(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     execution: &Execution,
     result: &mut CallToolResult,
@@ -48,12 +48,12 @@ pub(super) async fn attach_written_files(
         return;
     }
     let trace_id = &execution.start.trace_id;
-    let limit = door.config.file_bytes();
+    let limit = handler.config.file_bytes();
     let mut images = 0;
     for file in end.written.files.iter().take(MAX_LINKS) {
         let whole = !file.truncated && file.size <= limit && images < MAX_IMAGES;
         let most = if whole { limit } else { media::SNIFF_BYTES };
-        let bytes = read_beginning(door, caller, (trace_id, &file.name), most).await;
+        let bytes = read_beginning(handler, caller, (trace_id, &file.name), most).await;
         let kind = media::detect_media_type(&file.name, &bytes);
         if media::is_image(kind) && whole {
             images += 1;
@@ -66,15 +66,15 @@ pub(super) async fn attach_written_files(
     let omitted =
         end.written.files.len().saturating_sub(MAX_LINKS) as u64 + end.written.files_omitted;
     if omitted > 0 {
-        let note = format!("the code wrote {omitted} more files that are not listed here");
+        let note = format!("the code wrote {omitted} more files that are not listed");
         result.content.push(ContentBlock::text(note));
     }
 }
 
-/// The first bytes of a file that an execution wrote, where they are needed to say what it is;
-/// nothing where they cannot be had.
+/// The first bytes of a file that an execution wrote, if they are needed to detect its type; empty
+/// if they cannot be read.
 async fn read_beginning(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     (trace_id, name): (&TraceId, &str),
     most: u64,
@@ -83,27 +83,27 @@ async fn read_beginning(
         return Vec::new();
     }
     let Ok(path) = name.parse::<HomePath>() else { return Vec::new() };
-    match door.engine.files().execution_file(caller, trace_id, &path).await {
+    match handler.engine.execution_file(caller, trace_id, &path).await {
         Ok(found) => read_bytes(found, most).await.unwrap_or_default(),
         Err(_) => Vec::new(),
     }
 }
 
-/// One of the tools that read a thread's files.
+/// Calls one of the tools that read a thread's files.
 pub(super) async fn call_file_tool(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     tool: &str,
     arguments: JsonObject,
 ) -> CallToolResult {
     let done = match tool {
-        super::tools::LIST => list_files(door, caller, arguments).await,
-        _ => read_file(door, caller, arguments).await,
+        super::tools::LIST => list_files(handler, caller, arguments).await,
+        _ => read_file(handler, caller, arguments).await,
     };
     done.unwrap_or_else(|refusal| refused_result(&refusal))
 }
 
-/// A tool for files that did nothing, and why.
+/// The result of a refused file tool call.
 pub(super) fn refused_result(refusal: &Refusal) -> CallToolResult {
     crate::error::log_server_fault(refusal);
     result::tool_error(format!("{}: {}", refusal.code.name(), refusal.message))
@@ -120,18 +120,15 @@ pub(super) fn parse_thread_id(id: &str) -> Result<ThreadId, Refusal> {
 }
 
 async fn list_files(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     given: JsonObject,
 ) -> Result<CallToolResult, Refusal> {
     let ListArguments { thread_id, path } = parse_or_refuse(given)?;
     let below = path.as_deref().map(HomePath::parse_directory).transpose()?.flatten();
     let filter = FileFilter { below, after: None, limit: MAX_LISTED };
-    let page = door
-        .engine
-        .files()
-        .list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter)
-        .await?;
+    let page =
+        handler.engine.list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter).await?;
     let files: Vec<_> = page
         .files
         .iter()
@@ -147,14 +144,14 @@ async fn list_files(
 }
 
 async fn read_file(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     given: JsonObject,
 ) -> Result<CallToolResult, Refusal> {
     let ReadArguments { thread_id, path } = parse_or_refuse(given)?;
     let (id, path) = (parse_thread_id(&thread_id)?, path.parse::<HomePath>()?);
-    let found = door.engine.files().find_file(&caller.team, &id, &path).await?;
-    let limit = door.config.file_bytes();
+    let found = handler.engine.find_file(&caller.team, &id, &path).await?;
+    let limit = handler.config.file_bytes();
     let too_large = found.size.saturating_sub(limit);
     let bytes = read_bytes(found, limit).await?;
     let kind = media::detect_media_type(path.as_str(), &bytes);
@@ -172,25 +169,22 @@ async fn read_file(
     Ok(CallToolResult::success(content))
 }
 
-/// The file at an address, as far as it may be read at once.
+/// Reads the file at a URI, within the size limit.
 pub(super) async fn read_resource(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     text: &str,
 ) -> Result<ResourceContents, Refusal> {
     let missing = || Refusal::not_found("resource");
     let address = ResourceUri::parse(text).ok_or_else(missing)?;
     let found = match &address {
-        ResourceUri::Execution(id, path) => {
-            door.engine.files().execution_file(caller, id, path).await?
-        }
-        ResourceUri::Thread(id, path) => {
-            door.engine.files().find_file(&caller.team, id, path).await?
-        }
+        ResourceUri::Execution(id, path) => handler.engine.execution_file(caller, id, path).await?,
+        ResourceUri::Thread(id, path) => handler.engine.find_file(&caller.team, id, path).await?,
     };
-    let limit = door.config.file_bytes();
+    let limit = handler.config.file_bytes();
     if found.size > limit {
-        let message = format!("the file has {} bytes; at most {limit} are read here", found.size);
+        let message =
+            format!("the file has {} bytes; the limit for resources is {limit}", found.size);
         return Err(Invalid::new(message).into());
     }
     let name = String::from_utf8_lossy(found.file_name()).into_owned();
@@ -198,22 +192,22 @@ pub(super) async fn read_resource(
     Ok(to_resource_contents(&bytes, text.to_owned(), media::detect_media_type(&name, &bytes)))
 }
 
-/// Files of the newest executions, for clients that show what there is.
+/// Files of the latest executions, for clients that list resources.
 pub(super) async fn list_recent_resources(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
 ) -> Result<Vec<Resource>, Refusal> {
     const NEWEST: u32 = 10;
     let filter = cloche_engine::ExecutionFilter { limit: NEWEST, ..Default::default() };
-    let page = door.engine.executions().list_executions(caller, filter).await?;
+    let page = handler.engine.list_executions(caller, filter).await?;
     let mut resources = Vec::new();
     for execution in page.executions {
         let trace_id = execution.start.trace_id;
-        let execution = door.engine.executions().find_execution(caller, &trace_id).await?;
+        let execution = handler.engine.find_execution(caller, &trace_id).await?;
         for file in execution.end.unwrap_or_default().written.files.into_iter().take(MAX_LINKS) {
             let address = resource_uri::execution_file_uri(&trace_id, &file.name);
             let file_of = (&trace_id, file.name.as_str());
-            let bytes = read_beginning(door, caller, file_of, media::SNIFF_BYTES).await;
+            let bytes = read_beginning(handler, caller, file_of, media::SNIFF_BYTES).await;
             let kind = media::detect_media_type(&file.name, &bytes);
             resources
                 .push(Resource::new(address, file.name).with_mime_type(kind).with_size(file.size));
@@ -229,7 +223,7 @@ fn to_resource_contents(bytes: &[u8], address: String, kind: &str) -> ResourceCo
     }
 }
 
-/// The first bytes of a file.
+/// Reads the first bytes of a file.
 async fn read_bytes(file: HomeFile, limit: u64) -> Result<Vec<u8>, Refusal> {
     let length = file.size.min(limit);
     let mut bytes = Vec::new();
