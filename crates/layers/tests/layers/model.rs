@@ -1,5 +1,5 @@
-//! Random work in a home over many runs, on real overlays: what one run leaves is what the next one
-//! finds, byte for byte, with restarts, evictions and squashes in between.
+//! Random work in a home over many runs, on real overlays. Each run finds exactly what the previous
+//! one left, with restarts, evictions and squashes in between.
 
 use std::{
     ffi::OsStr,
@@ -20,10 +20,10 @@ use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use crate::{
     snapshot::{Snapshot, assert_same, of_tree, snapshot, without_content},
     stack::Overlay,
-    support::{Place, store},
+    support::{LayersFixture, store},
 };
 
-/// Few, so that they meet; and odd.
+/// Few names, so that they collide, with unusual ones.
 const NAMES: [&[u8]; 9] =
     [b"a", b"b", b"c", b"a.b", b".wh.a", b".wh..wh..opq", b"\xff\xfe", b"new\nline", &[b'n'; 180]];
 
@@ -44,7 +44,7 @@ enum Act {
     Pipe,
 }
 
-/// What to do, with which of the paths there are, and under which name.
+/// An action, indexes of the paths it acts on, and a new name.
 #[derive(Clone, Debug)]
 struct Step {
     act: Act,
@@ -89,7 +89,7 @@ fn run() -> impl Strategy<Value = Run> {
         .prop_map(|(steps, restart, squash)| Run { steps, restart, squash })
 }
 
-/// All paths below a directory, and those that are directories, in a fixed order.
+/// All paths below a directory, and those of directories, in a fixed order.
 fn paths(top: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let (mut all, mut directories, mut next) = (Vec::new(), vec![top.to_owned()], 0);
     while next < directories.len() {
@@ -107,7 +107,7 @@ fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
-/// Does one step in a home. What cannot be done is not done, as in a shell.
+/// Does one step in a home. Failures are ignored, as in a shell.
 fn act(top: &Path, step: &Step) {
     let (all, directories) = paths(top);
     let pick = |from: &[PathBuf], at: u16| from.get(usize::from(at) % from.len().max(1)).cloned();
@@ -158,61 +158,63 @@ fn act(top: &Path, step: &Step) {
     };
 }
 
-/// Something to begin with.
-fn furnish(top: &Path) {
+/// An initial tree.
+fn fill_tree(top: &Path) {
     for (directory, file) in [("a/b/c", "x"), ("b/a", "y"), ("c", "z"), ("c/a.b/b", "w")] {
         fs::create_dir_all(top.join(directory)).unwrap();
         fs::write(top.join(directory).join(file), file.repeat(5000)).unwrap();
     }
 }
 
-/// Writing to a pipe would wait for a reader.
+/// Whether a path is a pipe, on which a write would wait for a reader.
 fn is_pipe(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo())
 }
 
-/// Goes through the runs of a case.
-async fn live(runs: &[Run]) {
-    // A cache in which hardly anything stays that is not in use.
-    let mut place = Place::with(ByteSize::kib(64), LayerBounds::default()).await;
-    let room = place.dir.path().join("room");
+/// Executes the runs of one case.
+async fn run_case(runs: &[Run]) {
+    // A cache so small that it retains hardly anything that is not in use.
+    let mut fixture = LayersFixture::with(ByteSize::kib(64), LayerBounds::default()).await;
+    let overlay_dir = fixture.dir.path().join("overlay");
     let mut stack = Vec::new();
     let mut last: Option<Snapshot> = None;
     let mut trees = vec![Tree::default()];
-    // The last run does nothing but look.
+    // The last run only reads.
     let nothing = Run { steps: Vec::new(), restart: false, squash: false };
     for run in runs.iter().chain([&nothing]) {
-        let mountable = place.layers.unpack_stack(&stack).await.unwrap();
-        let Some(overlay) = Overlay::mount(&room, &place.layers, &mountable) else { return };
+        let mountable = fixture.layers.unpack_stack(&stack).await.unwrap();
+        let Some(overlay) = Overlay::mount(&overlay_dir, &fixture.layers, &mountable) else {
+            return;
+        };
         if let Some(last) = &last {
             assert_same("mounted again", last, &snapshot(&overlay.merged()));
-            let tree = place.layers.load_tree(&stack).await.unwrap();
+            let tree = fixture.layers.load_tree(&stack).await.unwrap();
             assert_same("as a tree", &without_content(last), &of_tree(&tree));
             trees.push(tree);
         }
         if stack.is_empty() && !run.steps.is_empty() {
-            furnish(&overlay.merged());
+            fill_tree(&overlay.merged());
         }
         for step in &run.steps {
             act(&overlay.merged(), step);
         }
         let after = snapshot(&overlay.merged());
-        let stored = store(&place.layers, overlay.pack()).await.unwrap();
+        let stored = store(&fixture.layers, overlay.pack()).await.unwrap();
         drop(overlay);
         drop(mountable);
         let Some(stored) = stored else { continue };
         stack.push(stored.layer.digest);
         last = Some(after);
         if run.squash {
-            let squashed = place.layers.squash_stack(&stack).await.unwrap();
+            let squashed = fixture.layers.squash_stack(&stack).await.unwrap();
             stack = squashed.map(|squashed| squashed.layer.digest).into_iter().collect();
             if stack.is_empty() {
                 last = None;
             }
         }
         if run.restart {
-            place.reopen().await;
+            fixture.reopen().await;
         }
     }
     for pair in trees.windows(2) {
@@ -220,7 +222,7 @@ async fn live(runs: &[Run]) {
     }
 }
 
-/// A diff names what differs, and nothing else.
+/// Checks that a diff lists exactly the paths that differ.
 fn check_diff(old: &Tree, new: &Tree) {
     let diff = Tree::diff(old, new);
     let (before, after) = (of_tree(old), of_tree(new));
@@ -243,8 +245,8 @@ proptest! {
     #![proptest_config(crate::support::cases(24))]
 
     #[test]
-    fn random_work_survives_every_run(runs in vec(run(), 2..7)) {
+    fn a_home_keeps_random_changes_over_many_runs(runs in vec(run(), 2..7)) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(live(&runs));
+        runtime.block_on(run_case(&runs));
     }
 }

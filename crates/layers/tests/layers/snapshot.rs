@@ -1,4 +1,4 @@
-//! Everything there is to know about a tree, so that two can be compared.
+//! Records all properties of a tree, for comparison.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ pub(crate) struct Seen {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// The first path of the same file, if it has several.
     pub(crate) linked_to: Option<Vec<u8>>,
-    /// Where the data is, if there are holes.
+    /// The ranges with data, if the file has holes.
     pub(crate) extents: Vec<(u64, u64)>,
 }
 
@@ -111,7 +111,7 @@ fn extents(path: &Path, meta: &Metadata) -> Vec<(u64, u64)> {
     found
 }
 
-/// The same, as a tree of layers knows it: all but content and holes.
+/// The same for a merged tree: everything except content and holes.
 pub(crate) fn of_tree(tree: &Tree) -> Snapshot {
     let mut first: BTreeMap<_, Vec<&[u8]>> = BTreeMap::new();
     for (path, node) in tree.walk().filter(|(_, node)| node.kind != NodeKind::Directory) {
@@ -141,7 +141,7 @@ pub(crate) fn of_tree(tree: &Tree) -> Snapshot {
         .collect()
 }
 
-/// Without what a tree of layers does not know.
+/// Removes what a merged tree does not know.
 pub(crate) fn without_content(snapshot: &Snapshot) -> Snapshot {
     let mut plain = snapshot.clone();
     for seen in plain.values_mut() {
@@ -156,7 +156,7 @@ pub(crate) fn without_content(snapshot: &Snapshot) -> Snapshot {
     plain
 }
 
-/// Says where two trees differ, and fails if they do.
+/// Asserts that two trees are the same, and names the first path that differs.
 pub(crate) fn assert_same(what: &str, before: &Snapshot, after: &Snapshot) {
     let paths: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
     for path in paths {
