@@ -27,7 +27,7 @@ pub(crate) struct LayerCache {
     limit: u64,
     state: Mutex<CacheState>,
     /// A task that unpacks a layer holds its lock, so that other tasks wait for the result.
-    flights: Mutex<HashMap<CacheKey, Arc<tokio::sync::Mutex<()>>>>,
+    unpack_locks: Mutex<HashMap<CacheKey, Arc<tokio::sync::Mutex<()>>>>,
     /// Locks the directory against other processes.
     _lock: OwnedFd,
 }
@@ -72,7 +72,13 @@ impl LayerCache {
         let lock = lock_directory(&config.dir)?;
         let state = scan_cache_dir(&dir).map_err(opening())?;
         let limit = config.cache_bytes.bytes();
-        Ok(Self { dir, limit, state: Mutex::new(state), flights: Mutex::default(), _lock: lock })
+        Ok(Self {
+            dir,
+            limit,
+            state: Mutex::new(state),
+            unpack_locks: Mutex::default(),
+            _lock: lock,
+        })
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -91,9 +97,9 @@ impl LayerCache {
 
     /// The lock that a task holds while it unpacks this layer.
     pub(crate) fn unpack_lock(&self, key: &CacheKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut flights = self.flights.lock();
-        flights.retain(|_, flight| Arc::strong_count(flight) > 1);
-        Arc::clone(flights.entry(key.clone()).or_default())
+        let mut unpack_locks = self.unpack_locks.lock();
+        unpack_locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        Arc::clone(unpack_locks.entry(key.clone()).or_default())
     }
 
     /// Takes a layer into use if it is cached.

@@ -85,8 +85,8 @@ pub const OWNER_EXEC: u32 = 0o100;
 pub struct UpperDir<'a> {
     /// The directory itself.
     pub dir: BorrowedFd<'a>,
-    /// The mounted overlay of this upper directory. The content of a file of which only the mode,
-    /// time or name was changed is read from there.
+    /// The mounted overlay of this upper directory. If a run changed only the mode, time or name
+    /// of a file, its content is read from there.
     pub merged: Option<BorrowedFd<'a>>,
 }
 
@@ -352,7 +352,7 @@ impl<W: Write> UpperPacker<'_, W> {
         }
     }
 
-    /// Opens the content of a file of which the upper directory has only the metadata.
+    /// Opens the content of a file whose metadata alone is in the upper directory.
     fn open_merged_content(&self) -> io::Result<OwnedFd> {
         let merged = self
             .merged

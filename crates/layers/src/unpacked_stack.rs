@@ -73,15 +73,15 @@ impl Layers {
         }
         // A separate task, because others may wait for the layer after this caller was cancelled.
         let layers = self.clone();
-        let flight = tokio::spawn(async move {
-            let flight = layers.0.cache.unpack_lock(&key);
-            let _first = flight.lock().await;
+        let task = tokio::spawn(async move {
+            let lock = layers.0.cache.unpack_lock(&key);
+            let _guard = lock.lock().await;
             match layers.0.cache.hold_layer(&key) {
                 Some(held) => Ok(held),
                 None => layers.unpack_layer(key).await,
             }
         });
-        match flight.await {
+        match task.await {
             Ok(held) => held,
             Err(error) => {
                 Err(LayerError::from_io("unpacking a layer", std::io::Error::other(error)))

@@ -1,4 +1,4 @@
-//! Runs in: server (no capabilities). Seals the secrets in the database with a key that is not in it.
+//! Runs in: server (no capabilities). Seals the secrets in the database with a key kept elsewhere.
 //!
 //! Uses ChaCha20-Poly1305 of `ring`. The associated data names table, column and row, so a sealed
 //! value that is copied to another row or column does not open. This module knows no table;

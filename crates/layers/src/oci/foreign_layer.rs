@@ -50,11 +50,11 @@ pub(super) fn ingest_foreign(
 ) -> Result<ForeignLayer, LayerError> {
     let mut plain =
         DecompressedArchive::new(from, compression, bounds.ratio).map_err(read_error)?;
-    let (ours, theirs) = io::pipe().map_err(read_error)?;
+    let (reader, writer) = io::pipe().map_err(read_error)?;
     let (complete, ingested) = thread::scope(|scope| {
-        let complete = scope.spawn(|| complete_archive(&mut plain, theirs));
-        let ours = BufReader::with_capacity(1 << 17, ours);
-        let ingested = ingest_archive(ours, to, bounds, &EmptyHomePolicy::AlwaysDrop);
+        let complete = scope.spawn(|| complete_archive(&mut plain, writer));
+        let reader = BufReader::with_capacity(1 << 17, reader);
+        let ingested = ingest_archive(reader, to, bounds, &EmptyHomePolicy::AlwaysDrop);
         (complete.join(), ingested)
     });
     let complete =
