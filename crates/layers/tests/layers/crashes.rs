@@ -40,7 +40,7 @@ const ARCHIVE: &str = "LAYERS_TEST_ARCHIVE";
 
 /// Not a test of its own: a server that runs as root without capabilities.
 #[tokio::test]
-async fn powerless_child() {
+async fn unprivileged_child() {
     let Some(archive) = std::env::var_os(ARCHIVE) else { return };
     let status = fs::read_to_string("/proc/self/status").unwrap();
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
@@ -93,7 +93,7 @@ async fn unpacking_and_removing_need_no_capability() {
     let output = Command::new("setpriv")
         .args(["--inh-caps=-all", "--bounding-set=-all", "--"])
         .arg(std::env::current_exe().unwrap())
-        .args(["crashes::powerless_child", "--exact", "--nocapture"])
+        .args(["crashes::unprivileged_child", "--exact", "--nocapture"])
         .env(ARCHIVE, archive)
         .output()
         .unwrap();

@@ -28,7 +28,7 @@ const NAMES: [&[u8]; 9] =
     [b"a", b"b", b"c", b"a.b", b".wh.a", b".wh..wh..opq", b"\xff\xfe", b"new\nline", &[b'n'; 180]];
 
 #[derive(Clone, Debug)]
-enum Act {
+enum HomeAction {
     Directory,
     Write(u16),
     Append,
@@ -46,37 +46,37 @@ enum Act {
 
 /// An action, indexes of the paths it acts on, and a new name.
 #[derive(Clone, Debug)]
-struct Step {
-    act: Act,
+struct HomeStep {
+    act: HomeAction,
     on: u16,
     into: u16,
     name: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Run {
-    steps: Vec<Step>,
+struct RandomRun {
+    steps: Vec<HomeStep>,
     restart: bool,
     squash: bool,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = HomeStep> {
     let act = prop_oneof![
-        3 => Just(Act::Directory),
-        4 => any::<u16>().prop_map(Act::Write),
-        3 => Just(Act::Append),
-        1 => (0_u32..200_000).prop_map(Act::Grow),
-        3 => Just(Act::Remove),
-        2 => Just(Act::Rename),
-        5 => Just(Act::RenameDirectory),
-        1 => Just(Act::Symlink),
-        4 => Just(Act::Link),
-        1 => (0_u16..0o2000).prop_map(Act::Mode),
-        1 => any::<u8>().prop_map(Act::Attribute),
-        1 => (-5_i64..1 << 33, 0_u32..1_000_000_000).prop_map(|(s, n)| Act::Touch(s, n)),
-        1 => Just(Act::Pipe),
+        3 => Just(HomeAction::Directory),
+        4 => any::<u16>().prop_map(HomeAction::Write),
+        3 => Just(HomeAction::Append),
+        1 => (0_u32..200_000).prop_map(HomeAction::Grow),
+        3 => Just(HomeAction::Remove),
+        2 => Just(HomeAction::Rename),
+        5 => Just(HomeAction::RenameDirectory),
+        1 => Just(HomeAction::Symlink),
+        4 => Just(HomeAction::Link),
+        1 => (0_u16..0o2000).prop_map(HomeAction::Mode),
+        1 => any::<u8>().prop_map(HomeAction::Attribute),
+        1 => (-5_i64..1 << 33, 0_u32..1_000_000_000).prop_map(|(s, n)| HomeAction::Touch(s, n)),
+        1 => Just(HomeAction::Pipe),
     ];
-    (act, any::<u16>(), any::<u16>(), 0..NAMES.len()).prop_map(|(act, on, into, name)| Step {
+    (act, any::<u16>(), any::<u16>(), 0..NAMES.len()).prop_map(|(act, on, into, name)| HomeStep {
         act,
         on,
         into,
@@ -84,9 +84,9 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-fn run() -> impl Strategy<Value = Run> {
+fn run() -> impl Strategy<Value = RandomRun> {
     (vec(step(), 0..20), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
-        .prop_map(|(steps, restart, squash)| Run { steps, restart, squash })
+        .prop_map(|(steps, restart, squash)| RandomRun { steps, restart, squash })
 }
 
 /// All paths below a directory, and those of directories, in a fixed order.
@@ -108,7 +108,7 @@ fn is_directory(path: &Path) -> bool {
 }
 
 /// Does one step in a home. Failures are ignored, as in a shell.
-fn act(top: &Path, step: &Step) {
+fn apply_step(top: &Path, step: &HomeStep) {
     let (all, directories) = paths(top);
     let pick = |from: &[PathBuf], at: u16| from.get(usize::from(at) % from.len().max(1)).cloned();
     let new = pick(&directories, step.into).unwrap().join(OsStr::from_bytes(NAMES[step.name]));
@@ -119,39 +119,43 @@ fn act(top: &Path, step: &Step) {
     let meta = fs::symlink_metadata(&old).unwrap();
     let plain = meta.is_dir() || meta.is_file();
     let _ = match step.act {
-        Act::Directory => fs::create_dir(new),
-        Act::Write(seed) if !is_pipe(&new) => {
+        HomeAction::Directory => fs::create_dir(new),
+        HomeAction::Write(seed) if !is_pipe(&new) => {
             let size = usize::from(seed) % 9000;
             let content: Vec<u8> = (0..size).map(|at| (at * usize::from(seed)) as u8).collect();
             fs::write(new, content)
         }
-        Act::Append if meta.is_file() => {
+        HomeAction::Append if meta.is_file() => {
             File::options().append(true).open(old).and_then(|mut file| file.write_all(b"more"))
         }
-        Act::Grow(by) if meta.is_file() => File::options().write(true).open(old).and_then(|file| {
-            file.set_len(meta.len() + u64::from(by))?;
-            file.write_all_at(b"island", meta.len() + u64::from(by / 2))
-        }),
-        Act::Remove if meta.is_dir() => fs::remove_dir_all(old),
-        Act::Remove => fs::remove_file(old),
-        Act::Rename => fs::rename(old, new),
-        Act::RenameDirectory => fs::rename(pick(&directories[1..], step.on).unwrap_or(old), new),
-        Act::Symlink => symlink(old.file_name().unwrap(), new),
-        Act::Link if !meta.is_dir() => fs::hard_link(old, new),
-        Act::Mode(mode) if plain => {
+        HomeAction::Grow(by) if meta.is_file() => {
+            File::options().write(true).open(old).and_then(|file| {
+                file.set_len(meta.len() + u64::from(by))?;
+                file.write_all_at(b"island", meta.len() + u64::from(by / 2))
+            })
+        }
+        HomeAction::Remove if meta.is_dir() => fs::remove_dir_all(old),
+        HomeAction::Remove => fs::remove_file(old),
+        HomeAction::Rename => fs::rename(old, new),
+        HomeAction::RenameDirectory => {
+            fs::rename(pick(&directories[1..], step.on).unwrap_or(old), new)
+        }
+        HomeAction::Symlink => symlink(old.file_name().unwrap(), new),
+        HomeAction::Link if !meta.is_dir() => fs::hard_link(old, new),
+        HomeAction::Mode(mode) if plain => {
             fs::set_permissions(old, Permissions::from_mode(u32::from(mode)))
         }
-        Act::Attribute(value) if plain => {
+        HomeAction::Attribute(value) if plain => {
             let name = format!("user.{}", value % 3);
             rustix::fs::setxattr(old, name, &[value], XattrFlags::empty()).map_err(Into::into)
         }
-        Act::Touch(tv_sec, nanos) => {
+        HomeAction::Touch(tv_sec, nanos) => {
             let time = Timespec { tv_sec, tv_nsec: i64::from(nanos) };
             let times = Timestamps { last_access: time, last_modification: time };
             let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
             rustix::fs::utimensat(CWD, old, &times, flags).map_err(Into::into)
         }
-        Act::Pipe => {
+        HomeAction::Pipe => {
             rustix::fs::mknodat(CWD, new, FileType::Fifo, Mode::RUSR, 0).map_err(Into::into)
         }
         _ => Ok(()),
@@ -173,7 +177,7 @@ fn is_pipe(path: &Path) -> bool {
 }
 
 /// Executes the runs of one case.
-async fn run_case(runs: &[Run]) {
+async fn run_case(runs: &[RandomRun]) {
     // A cache so small that it retains hardly anything that is not in use.
     let mut fixture = LayersFixture::with(ByteSize::kib(64), LayerBounds::default()).await;
     let overlay_dir = fixture.dir.path().join("overlay");
@@ -181,7 +185,7 @@ async fn run_case(runs: &[Run]) {
     let mut last: Option<Snapshot> = None;
     let mut trees = vec![Tree::default()];
     // The last run only reads.
-    let nothing = Run { steps: Vec::new(), restart: false, squash: false };
+    let nothing = RandomRun { steps: Vec::new(), restart: false, squash: false };
     for run in runs.iter().chain([&nothing]) {
         let mountable = fixture.layers.unpack_stack(&stack).await.unwrap();
         let Some(overlay) = Overlay::mount(&overlay_dir, &fixture.layers, &mountable) else {
@@ -197,7 +201,7 @@ async fn run_case(runs: &[Run]) {
             fill_tree(&overlay.merged());
         }
         for step in &run.steps {
-            act(&overlay.merged(), step);
+            apply_step(&overlay.merged(), step);
         }
         let after = snapshot(&overlay.merged());
         let stored = store(&fixture.layers, overlay.pack()).await.unwrap();

@@ -15,7 +15,7 @@ use rustix::fs::SeekFrom;
 
 /// One path of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SnapshotEntry {
     pub(crate) kind: &'static str,
     pub(crate) mode: u32,
     pub(crate) mtime: (i64, i64),
@@ -29,7 +29,7 @@ pub(crate) struct Seen {
     pub(crate) extents: Vec<(u64, u64)>,
 }
 
-pub(crate) type Snapshot = BTreeMap<Vec<u8>, Seen>;
+pub(crate) type Snapshot = BTreeMap<Vec<u8>, SnapshotEntry>;
 
 pub(crate) fn snapshot(top: &Path) -> Snapshot {
     let mut seen = Snapshot::new();
@@ -44,7 +44,7 @@ pub(crate) fn snapshot(top: &Path) -> Snapshot {
         if !meta.is_dir() && meta.nlink() > 1 {
             inodes.entry((meta.dev(), meta.ino())).or_default().push(name.clone());
         }
-        seen.insert(name, look(&path, &meta));
+        seen.insert(name, read_entry(&path, &meta));
     }
     for mut names in inodes.into_values().filter(|names| names.len() > 1) {
         names.sort();
@@ -55,7 +55,7 @@ pub(crate) fn snapshot(top: &Path) -> Snapshot {
     seen
 }
 
-fn look(path: &Path, meta: &Metadata) -> Seen {
+fn read_entry(path: &Path, meta: &Metadata) -> SnapshotEntry {
     let kind = meta.file_type();
     let (kind, content) = match () {
         () if kind.is_dir() => ("directory", Vec::new()),
@@ -69,7 +69,7 @@ fn look(path: &Path, meta: &Metadata) -> Seen {
         () => panic!("{path:?} is a {kind:?}"),
     };
     let plain = matches!(kind, "directory" | "file");
-    Seen {
+    SnapshotEntry {
         kind,
         mode: if kind == "whiteout" { 0 } else { meta.mode() & 0o7777 },
         mtime: if kind == "whiteout" { (0, 0) } else { (meta.mtime(), meta.mtime_nsec()) },
@@ -126,7 +126,7 @@ pub(crate) fn of_tree(tree: &Tree) -> Snapshot {
                 NodeKind::Fifo => ("fifo", Vec::new()),
             };
             let names = first.get(&(&node.layer, &node.path_in_layer));
-            let seen = Seen {
+            let seen = SnapshotEntry {
                 kind,
                 mode: node.mode,
                 mtime: (node.mtime.seconds, i64::from(node.mtime.nanos)),

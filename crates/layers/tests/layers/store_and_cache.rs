@@ -318,7 +318,7 @@ async fn a_squashed_stack_gives_the_same_tree() {
 }
 
 /// The peak memory of this process, in bytes.
-fn memory() -> u64 {
+fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
@@ -330,7 +330,7 @@ async fn a_large_upload_takes_little_memory() {
     let size = 256 << 20;
     let mut writer = fixture.layers.begin_layer(&[]).await.unwrap();
     let content = tokio::io::repeat(7).take(size);
-    let before = memory();
+    let before = peak_memory();
     writer.put_file(b"up", 0o644, size, content).await.unwrap();
     let stored = writer.finish().await.unwrap().unwrap();
     let stack = [stored.layer.digest];
@@ -339,7 +339,7 @@ async fn a_large_upload_takes_little_memory() {
     assert_eq!(read, size - 1000);
     drop(fixture.layers.unpack_stack(&stack).await.unwrap());
     // With one process for all tests, this counts their memory too.
-    let more = memory() - before;
+    let more = peak_memory() - before;
     assert!(more < 100 << 20, "{more} bytes");
 }
 
