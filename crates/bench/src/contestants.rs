@@ -1,4 +1,5 @@
-//! Who is measured: a name and one run of it, from asking to having its output and its end.
+//! The contestants: a name and one run, timed from the request until its output and its end are
+//! known.
 
 use std::{
     io,
@@ -12,10 +13,10 @@ use cloche_model::{Language, RunEnding, RunSpec};
 
 use crate::runtimes::{self, OciBundle};
 
-/// What a contestant runs.
+/// The program that a contestant runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchProgram {
-    /// `bash -c :`: next to nothing, so the sandbox itself.
+    /// `bash -c :`: next to nothing, so this measures the sandbox itself.
     Nothing,
     /// `python3 -c 'print(1)'`.
     Python,
@@ -38,17 +39,17 @@ impl BenchProgram {
     }
 }
 
-/// How a contestant runs its job.
+/// How a contestant runs the program.
 pub(crate) enum RunMethod {
     /// A cold cell of a running executor.
     Executor(Executor),
     /// A command and its arguments, with an empty environment.
     Command(Vec<String>),
-    /// An OCI runtime, its flags and its bundle; every run needs an id of its own.
+    /// An OCI runtime, its flags and its bundle. Every run needs an id of its own.
     Oci(&'static str, &'static [&'static str], OciBundle),
 }
 
-/// One way to run one job.
+/// One way to run one program.
 pub(crate) struct Contestant {
     pub(crate) name: String,
     pub(crate) program: BenchProgram,
@@ -56,7 +57,7 @@ pub(crate) struct Contestant {
 }
 
 impl Contestant {
-    /// Runs once: how long it took until the output and the end were there.
+    /// Runs once. Returns the time until the output and the end were known.
     pub(crate) async fn time_one_run(&self, round: usize) -> io::Result<Duration> {
         let began = Instant::now();
         match &self.method {
@@ -92,24 +93,24 @@ impl Contestant {
         if output.status.success() && output.stdout == self.program.expected_output() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(io::Error::other(format!("{} does not run here: {}", self.name, said.trim())))
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(io::Error::other(format!("{} does not run here: {}", self.name, stderr.trim())))
     }
 }
 
-/// Everyone who could take part, in the order of the table.
+/// All possible contestants, in the order of the table.
 pub(crate) fn list_contestants(executor: &Executor) -> io::Result<Vec<Contestant>> {
     let mut all = Vec::new();
-    for job in [BenchProgram::Nothing, BenchProgram::Python] {
-        let mut add = |name: &str, way: RunMethod| {
-            let what = if job == BenchProgram::Nothing { "bash" } else { "python" };
-            all.push(Contestant { name: format!("{name} {what}"), program: job, method: way });
+    for program in [BenchProgram::Nothing, BenchProgram::Python] {
+        let mut add = |name: &str, method: RunMethod| {
+            let language = if program == BenchProgram::Nothing { "bash" } else { "python" };
+            all.push(Contestant { name: format!("{name} {language}"), program, method });
         };
-        add("bare", RunMethod::Command(job.argv().map(str::to_owned).into()));
+        add("bare", RunMethod::Command(program.argv().map(str::to_owned).into()));
         add("cloche cold", RunMethod::Executor(executor.clone()));
-        add("bwrap", RunMethod::Command(runtimes::bubblewrap_argv(job)));
+        add("bwrap", RunMethod::Command(runtimes::bubblewrap_argv(program)));
         if let Some(binary) = find_own_binary() {
-            add("cloche run", RunMethod::Command(cloche_run_argv(binary, job)));
+            add("cloche run", RunMethod::Command(cloche_run_argv(binary, program)));
         }
         for (name, flags) in [
             ("crun", &["--cgroup-manager=cgroupfs"][..]),
@@ -117,7 +118,7 @@ pub(crate) fn list_contestants(executor: &Executor) -> io::Result<Vec<Contestant
             ("runc", &[]),
         ] {
             let runtime = name.split('-').next().unwrap_or(name);
-            let bundle = OciBundle::new(job)?;
+            let bundle = OciBundle::new(program)?;
             add(name, RunMethod::Oci(runtime, flags, bundle));
         }
     }
@@ -130,8 +131,8 @@ fn find_own_binary() -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-fn cloche_run_argv(binary: PathBuf, job: BenchProgram) -> Vec<String> {
-    let (language, code) = match job {
+fn cloche_run_argv(binary: PathBuf, program: BenchProgram) -> Vec<String> {
+    let (language, code) = match program {
         BenchProgram::Nothing => ("bash", ":"),
         BenchProgram::Python => ("python", "print(1)"),
     };

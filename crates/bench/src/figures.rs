@@ -1,4 +1,4 @@
-//! Turning times into a table: percentiles, ratios, and what was promised.
+//! Turns times into a table: percentiles, ratios, and the promised limits.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl LatencyFigures {
         Self { name, sorted: times }
     }
 
-    /// The time that so many of a hundred runs did not exceed, in milliseconds.
+    /// The time in milliseconds that this percentage of runs did not exceed.
     pub(crate) fn percentile(&self, percent: usize) -> f64 {
         let at = (self.sorted.len() * percent / 100).min(self.sorted.len().saturating_sub(1));
         self.sorted.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1000.0)
@@ -34,7 +34,7 @@ pub(crate) fn print_table(all: &[LatencyFigures]) {
     }
 }
 
-/// What is promised: one contestant at most so many times another, at the median.
+/// The promises: one contestant takes at most this many times as long as another, at the median.
 const PROMISES: [(&str, &str, f64); 4] = [
     ("cloche cold bash", "bwrap bash", 0.8),
     ("cloche cold python", "bare python", 1.25),
@@ -42,10 +42,10 @@ const PROMISES: [(&str, &str, f64); 4] = [
     ("cloche cold python", "runc python", 0.45),
 ];
 
-/// The most that p99 may be of p50.
+/// The maximum ratio of p99 to p50.
 const TAIL: f64 = 2.5;
 
-/// Prints each promise beside what was measured.
+/// Prints each promise beside the measured value.
 pub(crate) fn print_promises(all: &[LatencyFigures]) {
     let median = |name: &str| {
         let figures = all.iter().find(|figures| figures.name == name);
@@ -58,7 +58,7 @@ pub(crate) fn print_promises(all: &[LatencyFigures]) {
     print_tail_rows(all);
 }
 
-/// Prints how far the slowest runs are from the median ones.
+/// Prints the ratio of the slowest runs to the median.
 pub(crate) fn print_tails(all: &[LatencyFigures]) {
     print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
     print_tail_rows(all);
@@ -71,7 +71,7 @@ fn print_tail_rows(all: &[LatencyFigures]) {
     }
 }
 
-/// Prints one promise beside what was measured.
+/// Prints one promise beside the measured value.
 pub(crate) fn print_promise(what: &str, most: f64, measured: f64) {
     let kept = match measured {
         ratio if ratio.is_nan() => "not measured",

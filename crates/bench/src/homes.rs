@@ -1,7 +1,7 @@
-//! Threads beside runs without one: what a home costs that is unchanged, changed a little, or large.
+//! Runs with a thread beside runs without one: the cost of a home that is unchanged, changed a
+//! little, or large.
 
 use std::{
-    error::Error,
     fs::{self, File},
     io::{Seek, SeekFrom},
     os::fd::AsFd,
@@ -20,32 +20,29 @@ use cloche_model::{
 };
 
 use crate::{
-    BenchArguments,
+    BenchArguments, BenchResult,
     figures::{self, LatencyFigures, print_promise},
     print_line,
 };
 
-/// Between two runs, so that the pool is refilled as it would be at rest.
+/// The pause between two runs, in which the pool is refilled as in an idle server.
 const PAUSE: Duration = Duration::from_millis(15);
-
-type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
-
-/// A job: what it is called, what is written, and the home it starts with. Without one it runs where
-/// nothing is kept.
+/// A case: its name, its program, and the home it starts with. Without a home it runs without a
+/// thread.
 struct HomeCase {
     name: &'static str,
     code: &'static str,
     home: Option<Vec<LayerDigest>>,
 }
 
-/// Where jobs run: with threads, and without anything that is kept.
+/// The executors: with threads, and without storage.
 struct HomeExecutors {
     threads: Executor,
     plain: Executor,
 }
 
 const QUIET: &str = "print(1)";
-/// Lists a directory that every layer has, and opens a file that none has.
+/// Lists a directory that every layer has, and looks for a file that no layer has.
 const LOOK: &str = "import os; os.listdir('shared'); os.path.exists('shared/none'); print(1)";
 const LINE: &str = "open('notes.txt', 'a').write('one line\\n'); print(1)";
 const ONE_MB: &str =
@@ -53,15 +50,15 @@ const ONE_MB: &str =
 const TEN_MB: &str =
     "import os\nfor i in range(160): open(f'f{i}', 'wb').write(os.urandom(65536))\nprint(1)";
 
-/// Measures homes, if that was asked for.
+/// Measures homes, if requested.
 pub(crate) async fn measure_homes(arguments: &BenchArguments) -> BenchResult<()> {
     let wanted = |part: &String| "homes".contains(part.as_str());
     if !arguments.only.is_empty() && !arguments.only.iter().any(wanted) {
         return Ok(());
     }
-    let place = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
     let layers = Layers::open(LayersConfig {
-        dir: place.path().join("layers"),
+        dir: dir.path().join("layers"),
         store: StoreConfig::Local,
         cache_bytes: ByteSize::gib(4),
         bounds: LayerBounds::default(),
@@ -71,16 +68,16 @@ pub(crate) async fn measure_homes(arguments: &BenchArguments) -> BenchResult<()>
         threads: start_with_layers(Some(&layers)).await?,
         plain: start_with_layers(None).await?,
     };
-    let small = store_tree(&layers, &make_small_tree(place.path())?).await?;
-    let large = match install_pandas_tree(place.path()) {
+    let small = store_tree(&layers, &make_small_tree(dir.path())?).await?;
+    let large = match install_pandas_tree(dir.path()) {
         Some(tree) => Some(store_tree(&layers, &tree).await?),
         None => {
-            print_line("the large home is left out: pandas could not be installed");
+            print_line("skipped: the large home: pandas could not be installed");
             None
         }
     };
     let small_home = vec![small.layer.digest.clone()];
-    let mut jobs = vec![
+    let mut cases = vec![
         HomeCase { name: "no thread", code: QUIET, home: None },
         HomeCase { name: "unchanged home", code: QUIET, home: Some(small_home.clone()) },
         HomeCase { name: "small home, a line", code: LINE, home: Some(small_home.clone()) },
@@ -89,16 +86,16 @@ pub(crate) async fn measure_homes(arguments: &BenchArguments) -> BenchResult<()>
         HomeCase { name: "10 MB, no thread", code: TEN_MB, home: None },
         HomeCase { name: "10 MB of new files", code: TEN_MB, home: Some(small_home) },
     ];
-    let deep = store_stack(&layers, place.path(), 48).await?;
+    let deep = store_stack(&layers, dir.path(), 48).await?;
     for (name, depth) in [("8 layers", 8), ("16 layers", 16), ("48 layers", 48)] {
-        jobs.push(HomeCase { name, code: LOOK, home: Some(deep[..depth].to_vec()) });
+        cases.push(HomeCase { name, code: LOOK, home: Some(deep[..depth].to_vec()) });
     }
     if let Some(large) = &large {
         let home = Some(vec![large.layer.digest.clone()]);
-        jobs.push(HomeCase { name: "large home, unchanged", code: QUIET, home: home.clone() });
-        jobs.push(HomeCase { name: "large home, a line", code: LINE, home });
+        cases.push(HomeCase { name: "large home, unchanged", code: QUIET, home: home.clone() });
+        cases.push(HomeCase { name: "large home, a line", code: LINE, home });
     }
-    let (times, stored) = time_cases(&hosts, &jobs, arguments.rounds.min(100)).await?;
+    let (times, stored) = time_cases(&hosts, &cases, arguments.rounds.min(100)).await?;
     figures::print_table(&times);
     print_home_promises(&times);
     if let Some(large) = large {
@@ -126,28 +123,28 @@ async fn start_with_layers(layers: Option<&Layers>) -> BenchResult<Executor> {
     Ok(executor)
 }
 
-/// Every job in turn, so often; and the bytes that a line added to the last home took.
+/// Runs every case in turn, `rounds` times. Also returns the bytes that the last new layer took.
 async fn time_cases(
     hosts: &HomeExecutors,
-    jobs: &[HomeCase],
+    cases: &[HomeCase],
     rounds: usize,
 ) -> BenchResult<(Vec<LatencyFigures>, u64)> {
-    let mut times = vec![Vec::new(); jobs.len()];
+    let mut times = vec![Vec::new(); cases.len()];
     let mut stored = 0;
-    // The first of each is not counted: it unpacks what the others find.
+    // The first round is not counted, because it unpacks layers for the others.
     for round in 0..=rounds {
-        for (job, times) in jobs.iter().zip(&mut times) {
+        for (case, times) in cases.iter().zip(&mut times) {
             tokio::time::sleep(PAUSE).await;
             let room = HomeQuota { bytes: ByteSize::gib(1), inodes: 1_000_000 };
-            let home = job.home.clone().map(|layers| ThreadHome { layers, room });
+            let home = case.home.clone().map(|layers| ThreadHome { layers, room });
             let limits = RunLimits::default();
-            let spec = RunSpec { home, limits, ..RunSpec::new(Language::Python, job.code) };
-            let executor = if job.home.is_some() { &hosts.threads } else { &hosts.plain };
+            let spec = RunSpec { home, limits, ..RunSpec::new(Language::Python, case.code) };
+            let executor = if case.home.is_some() { &hosts.threads } else { &hosts.plain };
             let began = Instant::now();
             let outcome = executor.run(spec, RunIo::default()).await?;
             let took = began.elapsed();
             if outcome.ending != RunEnding::Exited(0) || outcome.stdout.bytes != b"1\n" {
-                return Err(format!("{}: {outcome:?}", job.name).into());
+                return Err(format!("{}: {outcome:?}", case.name).into());
             }
             stored = outcome.written.layer.map_or(stored, |layer| layer.stored.bytes());
             if round > 0 {
@@ -155,9 +152,9 @@ async fn time_cases(
             }
         }
     }
-    let named = jobs.iter().zip(times);
+    let named = cases.iter().zip(times);
     Ok((
-        named.map(|(job, times)| LatencyFigures::new(job.name.to_owned(), times)).collect(),
+        named.map(|(case, times)| LatencyFigures::new(case.name.to_owned(), times)).collect(),
         stored,
     ))
 }
@@ -187,10 +184,10 @@ fn print_home_promises(times: &[LatencyFigures]) {
 }
 
 /// A home in which every layer has its own files.
-async fn store_stack(layers: &Layers, place: &Path, depth: usize) -> BenchResult<Vec<LayerDigest>> {
+async fn store_stack(layers: &Layers, dir: &Path, depth: usize) -> BenchResult<Vec<LayerDigest>> {
     let mut stack = Vec::new();
     for layer in 0..depth {
-        let tree = place.join(format!("layer{layer}"));
+        let tree = dir.join(format!("layer{layer}"));
         fs::create_dir_all(tree.join("shared"))?;
         for file in 0..20 {
             fs::write(tree.join(format!("shared/{layer}-{file}")), "content")?;
@@ -200,16 +197,16 @@ async fn store_stack(layers: &Layers, place: &Path, depth: usize) -> BenchResult
     Ok(stack)
 }
 
-fn make_small_tree(place: &Path) -> BenchResult<PathBuf> {
-    let tree = place.join("small");
+fn make_small_tree(dir: &Path) -> BenchResult<PathBuf> {
+    let tree = dir.join("small");
     fs::create_dir(&tree)?;
     fs::write(tree.join("notes.txt"), "first\n")?;
     Ok(tree)
 }
 
-/// What `pip install pandas` brings, as it would lie in a home.
-fn install_pandas_tree(place: &Path) -> Option<PathBuf> {
-    let tree = place.join("large");
+/// The files of `pip install pandas`, at their place in a home.
+fn install_pandas_tree(dir: &Path) -> Option<PathBuf> {
+    let tree = dir.join("large");
     let target = tree.join(".local/lib/python3/site-packages");
     fs::create_dir_all(&target).ok()?;
     let installed = Command::new("/usr/bin/python3")

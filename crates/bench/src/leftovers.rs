@@ -1,19 +1,19 @@
-//! What runs leave on the host: processes, mounts, control groups, and descriptors of ours.
+//! What runs leave on the host: processes, mounts, control groups, and our descriptors.
 
 use std::{fs, path::PathBuf};
 
 use crate::print_line;
 
-/// A count of everything that a run could forget to clean up.
+/// A count of everything that a run could fail to clean up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeftoverCounts {
-    /// Descendants of ours.
+    /// Our descendants.
     pub(crate) processes: usize,
     pub(crate) mounts: usize,
-    /// Directories of ours below the control groups.
+    /// Our directories below the control groups.
     pub(crate) cgroups: usize,
     pub(crate) descriptors: usize,
-    /// Entries of the temporary directory that are ours.
+    /// Our entries in the temporary directory.
     pub(crate) temporary: usize,
 }
 
@@ -34,7 +34,7 @@ impl LeftoverCounts {
 }
 
 impl LeftoverCounts {
-    /// Prints what was there before and is there after; true when nothing has grown.
+    /// Prints the counts before and after. Returns true if none has grown.
     pub(crate) fn print_growth(self, after: Self) -> bool {
         print_line("\n| on the host | before | after |\n|---|---|---|");
         let lines = [
@@ -51,8 +51,8 @@ impl LeftoverCounts {
     }
 }
 
-/// The proportional memory of every interpreter below this process, in KiB, templates left out:
-/// a template is the one whose pid namespace is the outermost but one.
+/// The proportional memory of every interpreter below this process, in KiB, without templates.
+/// Cells are in the innermost pid namespaces, templates are not.
 pub(crate) fn parked_memory() -> u64 {
     let status = |pid: u32, name: &str| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -71,7 +71,7 @@ pub(crate) fn parked_memory() -> u64 {
     all.into_iter().filter(|pid| depth(*pid) == deepest).filter_map(pss).sum()
 }
 
-/// Every process below this one.
+/// All descendants of a process.
 fn list_descendants(pid: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = threads.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -86,14 +86,14 @@ fn list_descendants(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Cells below the directories that a process of ours made, whoever it was: `cloche.PID/cellN`.
+/// The number of cells below the directories that our processes made: `cloche.PID/cellN`.
 fn count_cgroups() -> usize {
     let own = list_descendants(std::process::id());
     let own: Vec<String> = own.into_iter().map(|pid| format!("cloche.{pid}")).collect();
     let mut count = 0;
-    let mut places = vec![PathBuf::from("/sys/fs/cgroup")];
-    while let Some(place) = places.pop() {
-        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+    let mut directories = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
@@ -102,7 +102,7 @@ fn count_cgroups() -> usize {
                 let below = fs::read_dir(entry.path()).into_iter().flatten().flatten();
                 count += below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).count();
             } else {
-                places.push(entry.path());
+                directories.push(entry.path());
             }
         }
     }

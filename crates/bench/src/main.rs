@@ -1,7 +1,7 @@
 //! The benchmark: cold starts beside bare processes, bubblewrap, crun and runc, in one run.
 //!
-//! Contestants take turns, so that a noisy moment hits all of them and ratios stay honest. What
-//! is promised is in `docs/SPECIFICATION.md`; this only measures and prints a table.
+//! Contestants take turns, so that a noisy moment affects all of them and ratios stay fair. The
+//! promises are in `docs/SPECIFICATION.md`; this program measures and prints tables.
 
 use std::{
     error::Error, os::unix::process::CommandExt, path::PathBuf, process::Command, process::ExitCode,
@@ -19,19 +19,23 @@ mod runtimes;
 mod tenants;
 mod warm;
 
+/// The result of a benchmark step.
+type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
 /// Measures cold starts against other sandboxes, and what a thousand runs leave behind.
 #[derive(Parser)]
 struct BenchArguments {
-    /// Only contestants whose name contains this; can be repeated. `leftovers` is one, too.
+    /// Only contestants whose name contains this; can be repeated. `leftovers` counts as a name
+    /// too.
     #[arg(long)]
     only: Vec<String>,
     /// How often each contestant runs.
     #[arg(long, default_value_t = 200)]
     rounds: usize,
-    /// How many runs the soak has.
+    /// The number of runs of the soak test.
     #[arg(long, default_value_t = 20_000)]
     soak: usize,
-    /// The `cloche` whose server is measured; the one beside this binary if absent.
+    /// The `cloche` binary whose server is measured [default: the one beside this binary].
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
 }
@@ -62,8 +66,8 @@ fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// crun 1.8 refuses hosts with both versions of control groups mounted. In a mount namespace of
-/// our own we can take v2 away, for every contestant alike.
+/// crun 1.8 refuses hosts that have both versions of control groups mounted. In a mount namespace
+/// of our own, v2 is unmounted for all contestants.
 fn hide_hybrid_cgroups() {
     const DONE: &str = "CLOCHE_BENCH_UNSHARED";
     let unified = "/sys/fs/cgroup/unified";
@@ -78,11 +82,11 @@ fn hide_hybrid_cgroups() {
     let Ok(own) = std::env::current_exe() else { return };
     let mut again = Command::new("unshare");
     again.args(["--mount", "sh", "-c", &script]).arg(own).args(std::env::args_os().skip(1));
-    // Comes back only if there is no unshare: crun is then left out.
+    // Returns only if there is no unshare; crun is skipped then.
     let _ = again.env(DONE, "1").exec();
 }
 
-/// Prints a line for people.
+/// Prints one line.
 #[expect(clippy::print_stdout, reason = "a benchmark's output is its purpose")]
 pub(crate) fn print_line(line: &str) {
     println!("{line}");

@@ -1,4 +1,5 @@
-//! The course of a benchmark: warm up, take turns, then a thousand in a row and eight at once.
+//! The course of the cold start benchmark: warm up, take turns, then a thousand runs in a row and
+//! eight at once.
 
 use std::{
     error::Error,
@@ -17,12 +18,12 @@ use crate::{
     print_line,
 };
 
-/// Runs before anything is measured: files get into the cache, processors wake up.
+/// The number of warm-up runs, which fill caches and wake up processors.
 const WARM_UP: usize = 5;
 const IN_A_ROW: usize = 1000;
 const AT_ONCE: usize = 8;
 
-/// Measures everything that was asked for.
+/// Measures everything that was requested.
 pub(crate) async fn measure_cold_starts(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
     let executor = Executor::start(ExecutorConfig::with_program(std::env::current_exe()?)).await?;
     let wanted = |name: &str| {
@@ -47,7 +48,7 @@ pub(crate) async fn measure_cold_starts(arguments: &BenchArguments) -> Result<()
     Ok(())
 }
 
-/// Warms up, and says who cannot take part on this host and why.
+/// Warms up, and reports which contestants cannot run on this host and why.
 async fn warm_up_contestants(all: Vec<Contestant>) -> Vec<Contestant> {
     let mut present = Vec::new();
     for contestant in all {
@@ -57,7 +58,7 @@ async fn warm_up_contestants(all: Vec<Contestant>) -> Vec<Contestant> {
         }
         match runs {
             Ok(_) => present.push(contestant),
-            Err(error) => print_line(&format!("left out: {}: {error}", contestant.name)),
+            Err(error) => print_line(&format!("skipped: {}: {error}", contestant.name)),
         }
     }
     present
@@ -77,19 +78,19 @@ async fn take_turns(
     Ok(named.map(|(name, times)| LatencyFigures::new(name, times)).collect())
 }
 
-/// A thousand runs in a row, then as many eight at once; counts what is left.
+/// A thousand runs in a row, then as many eight at once. Counts what they leave behind.
 async fn measure_leftovers(executor: &Executor) -> Result<(), Box<dyn Error>> {
     run_print_one(executor).await?;
     executor.wait_for_teardown().await;
     let before = LeftoverCounts::count_now();
-    let began = Instant::now();
+    let all_began = Instant::now();
     let mut times = Vec::with_capacity(IN_A_ROW);
     for _ in 0..IN_A_ROW {
-        let asked = Instant::now();
+        let began = Instant::now();
         run_print_one(executor).await?;
-        times.push(asked.elapsed());
+        times.push(began.elapsed());
     }
-    let in_a_row = began.elapsed();
+    let in_a_row = all_began.elapsed();
     let began = Instant::now();
     let mut at_once = Vec::with_capacity(IN_A_ROW);
     let mut tasks = JoinSet::new();
@@ -112,7 +113,7 @@ async fn measure_leftovers(executor: &Executor) -> Result<(), Box<dyn Error>> {
     if before.print_growth(LeftoverCounts::count_now()) {
         return Ok(());
     }
-    Err("something is left behind".into())
+    Err("runs left something behind".into())
 }
 
 async fn run_print_one(executor: &Executor) -> Result<(), RunError> {
@@ -123,9 +124,9 @@ async fn run_print_one(executor: &Executor) -> Result<(), RunError> {
 async fn time_many_runs(executor: &Executor) -> Result<Vec<Duration>, RunError> {
     let mut times = Vec::with_capacity(IN_A_ROW / AT_ONCE);
     for _ in 0..IN_A_ROW / AT_ONCE {
-        let asked = Instant::now();
+        let began = Instant::now();
         run_print_one(executor).await?;
-        times.push(asked.elapsed());
+        times.push(began.elapsed());
     }
     Ok(times)
 }

@@ -1,4 +1,4 @@
-//! The other sandboxes, set up for the same job with walls as like ours as they have them.
+//! The other sandboxes, set up for the same program with walls as similar to ours as possible.
 
 use std::{
     fs, io,
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 
 use crate::contestants::BenchProgram;
 
-/// bubblewrap with the namespaces and the read-only `/usr` of a cell; it has no cgroups, no
-/// Landlock and, by default, no filter.
-pub(crate) fn bubblewrap_argv(job: BenchProgram) -> Vec<String> {
+/// bubblewrap with the namespaces and the read-only `/usr` of a cell. It has no cgroups, no
+/// Landlock and, by default, no seccomp filter.
+pub(crate) fn bubblewrap_argv(program: BenchProgram) -> Vec<String> {
     let walls = "bwrap --unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts \
         --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib \
         --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp";
-    walls.split_whitespace().chain(job.argv()).map(str::to_owned).collect()
+    walls.split_whitespace().chain(program.argv()).map(str::to_owned).collect()
 }
 
 /// An OCI bundle: a root with the host's `/usr`, and the configuration.
@@ -26,22 +26,22 @@ pub(crate) struct OciBundle {
 
 impl OciBundle {
     /// Writes the bundle to a directory of its own.
-    pub(crate) fn new(job: BenchProgram) -> io::Result<Self> {
+    pub(crate) fn new(program: BenchProgram) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
-        // The container's root is an ordinary user here, and must be able to enter.
+        // The container's root is an ordinary user of the host, which must be able to enter.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
         let root = dir.path().join("rootfs");
-        for place in ["usr", "proc", "dev", "tmp", "etc"] {
-            fs::create_dir_all(root.join(place))?;
+        for directory in ["usr", "proc", "dev", "tmp", "etc"] {
+            fs::create_dir_all(root.join(directory))?;
         }
         for name in ["bin", "lib", "lib64"] {
             symlink(format!("usr/{name}"), root.join(name))?;
         }
-        fs::write(dir.path().join("config.json"), oci_config(job).to_string())?;
+        fs::write(dir.path().join("config.json"), oci_config(program).to_string())?;
         Ok(Self { dir })
     }
 
-    /// The command line that runs it once, as a container with this id.
+    /// The command line of one run, as a container with this id.
     pub(crate) fn run_argv(&self, runtime: &str, flags: &[&str], id: String) -> Vec<String> {
         let mut argv = vec![runtime.to_owned()];
         argv.extend(flags.iter().map(|&flag| flag.to_owned()));
@@ -51,16 +51,16 @@ impl OciBundle {
     }
 }
 
-/// The walls of a cell that the specification has words for. Not the system call filter: theirs
-/// would be another one.
-fn oci_config(job: BenchProgram) -> serde_json::Value {
+/// The walls of a cell that the OCI specification can express, without a seccomp filter, because
+/// theirs would differ from ours.
+fn oci_config(program: BenchProgram) -> serde_json::Value {
     let namespaces = ["user", "pid", "network", "ipc", "uts", "mount", "cgroup"];
     let namespaces = namespaces.map(|kind| json!({ "type": kind }));
     let ids = json!([{ "containerID": 0, "hostID": 0x6000_0000, "size": 65536 }]);
     json!({
         "ociVersion": "1.0.2",
         "process": {
-            "user": { "uid": 0, "gid": 0 }, "cwd": "/", "args": job.argv(),
+            "user": { "uid": 0, "gid": 0 }, "cwd": "/", "args": program.argv(),
             "env": ["PATH=/usr/bin:/bin"], "noNewPrivileges": true, "capabilities": {},
         },
         "root": { "path": "rootfs", "readonly": true },

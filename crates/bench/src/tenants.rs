@@ -1,9 +1,8 @@
-//! Runs in: test. Whether one team's burst multiplies another team's latency: a hundred clients of
-//! one team send Node.js and sleeping programs, one client of another sends `print(1)`, all through
-//! the HTTP door of a real server.
+//! Runs in: benchmark. Measures how much one team's burst increases another team's latency. A
+//! hundred clients of one team send Node.js and sleeping programs, one client of another team sends
+//! `print(1)`, all over the HTTP API of a real server.
 
 use std::{
-    error::Error,
     fs::File,
     io::{self, BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -21,27 +20,25 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    BenchArguments,
+    BenchArguments, BenchResult,
     figures::{self, LatencyFigures, print_promise},
     print_line,
 };
 
-/// Clients of the team with the burst.
+/// The number of clients of the team with the burst.
 const BURST_CLIENTS: usize = 100;
-/// Between two requests of the other team's client.
+/// The pause between two requests of the other team's client.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the burst goes on before it is measured beside it.
+/// How long the burst runs before the measurement.
 const RAMP: Duration = Duration::from_secs(3);
-/// The most that the other team's median may grow.
+/// The maximum factor by which the other team's median may grow.
 const MOST: f64 = 3.0;
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// A program each for half of the clients.
+/// The programs of the burst; each client runs one of them.
 const PROGRAMS: [(&str, &str); 2] =
     [("node", "console.log(1)"), ("python", "import time; time.sleep(1)")];
 
-type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
-
-/// Measures it if it was asked for.
+/// Measures this, if requested.
 pub(crate) fn measure_tenants(arguments: &BenchArguments) -> BenchResult<()> {
     let name = "tenants";
     if !arguments.only.is_empty() && !arguments.only.iter().any(|part| name.contains(part.as_str()))
@@ -49,9 +46,7 @@ pub(crate) fn measure_tenants(arguments: &BenchArguments) -> BenchResult<()> {
         return Ok(());
     }
     let Some(binary) = find_binary(arguments) else {
-        print_line(
-            "\nleft out: tenants: there is no cloche beside this binary; give --server PATH",
-        );
+        print_line("\nskipped: tenants: no cloche binary beside this one; give --server PATH");
         return Ok(());
     };
     let server = BenchServer::start(&binary)?;
@@ -72,7 +67,7 @@ pub(crate) fn measure_tenants(arguments: &BenchArguments) -> BenchResult<()> {
     let after = one("print(1), host at rest again")?;
     let ratio = beside.percentile(50) / alone.percentile(50);
     figures::print_table(&[alone, beside, after]);
-    print_line(&format!("\nthe burst meanwhile: {served} runs answered, {refused} refused"));
+    print_line(&format!("\nthe burst in that time: {served} runs succeeded, {refused} refused"));
     print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
     print_promise("print(1) beside another team's burst : at rest, p50", MOST, ratio);
     Ok(())
@@ -83,7 +78,7 @@ fn find_binary(arguments: &BenchArguments) -> Option<PathBuf> {
     arguments.server.clone().or_else(beside).filter(|path| path.exists())
 }
 
-/// A server of its own directory and port.
+/// A server with a directory and port of its own.
 struct BenchServer {
     child: Child,
     address: String,
@@ -125,7 +120,7 @@ impl BenchServer {
         ready.is_ok_and(|(status, _)| status == 200)
     }
 
-    /// A team with a sandbox and a key; gives back the key.
+    /// Creates a team with a sandbox and a key. Returns the key.
     fn make_team(&self, name: &str) -> BenchResult<String> {
         let mut client = BenchClient::connect(&self.address, &self.admin)?;
         let mut post = |what: &str, body: Value| -> BenchResult<Value> {
@@ -151,7 +146,7 @@ impl Drop for BenchServer {
     }
 }
 
-/// The clients of the burst, a thread each.
+/// The clients of the burst, one thread each.
 struct BurstLoad {
     is_over: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
@@ -185,7 +180,7 @@ impl BurstLoad {
         Self { clients: clients.collect(), is_over, served, refused }
     }
 
-    /// Ends it; how many runs were answered and how many refused until now.
+    /// Ends the burst. Returns the numbers of successful and refused runs so far.
     fn stop(self) -> (usize, usize) {
         let counts = (self.served.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed));
         self.is_over.store(true, Ordering::Relaxed);
@@ -196,7 +191,7 @@ impl BurstLoad {
     }
 }
 
-/// One connection that is kept open.
+/// A persistent connection.
 struct BenchClient {
     stream: BufReader<TcpStream>,
     key: String,
@@ -210,7 +205,7 @@ impl BenchClient {
         Ok(Self { stream: BufReader::new(stream), key: key.to_owned() })
     }
 
-    /// A run of `print(1)`, and how long its answer took.
+    /// Runs `print(1)`. Returns the time of the response.
     fn time_print_one(&mut self) -> BenchResult<Duration> {
         thread::sleep(PAUSE);
         let began = Instant::now();

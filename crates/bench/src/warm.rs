@@ -1,7 +1,10 @@
-//! Warm runs beside bare processes: latency, on-demand forks, throughput, a burst, memory, a soak.
+//! Warm runs beside bare processes: latency, on-demand forks, cost and preloaded modules.
+//!
+//! `load` has throughput, bursts, memory and the soak.
+
+mod load;
 
 use std::{
-    error::Error,
     io,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -9,31 +12,26 @@ use std::{
 
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
 use cloche_model::{Language, RunEnding, RunSpec};
-use tokio::task::JoinSet;
 
+use self::load::{
+    measure_bursts, measure_memory, measure_soak, measure_throughput, measure_warm_rate,
+};
 use crate::{
-    BenchArguments,
+    BenchArguments, BenchResult,
     figures::{self, LatencyFigures, print_promise},
-    leftovers::{LeftoverCounts, parked_memory},
     print_line,
 };
 
-/// A language, its smallest program, and the same as a bare command.
+/// A language, its smallest program, the same program as a bare command, and the promised ratio.
 const JOBS: [(Language, &str, &[&str], f64); 3] = [
     (Language::Python, "print(1)", &["/usr/bin/python3", "-c", "print(1)"], 0.08),
     (Language::Node, "console.log(1)", &["/usr/bin/node", "-e", "console.log(1)"], 0.1),
     (Language::Bash, "echo 1", &["/bin/bash", "-c", "echo 1"], 1.5),
 ];
-/// Between two runs of a contestant, so that the pool is refilled as it would be at rest.
+/// The pause between two runs of a contestant, in which the pool is refilled as in an idle server.
 const PAUSE: Duration = Duration::from_millis(15);
-const BURST: usize = 100;
-/// How often that is tried.
-const BURSTS: usize = 7;
-const PARKED: usize = 200;
 
-type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
-
-/// Everything about warm runs that was asked for.
+/// Measures everything about warm runs that was requested.
 pub(crate) async fn measure_warm_runs(arguments: &BenchArguments) -> BenchResult<()> {
     let wanted = |name: &str| {
         arguments.only.is_empty() || arguments.only.iter().any(|part| name.contains(part.as_str()))
@@ -106,7 +104,7 @@ impl Drop for BusyCore {
     }
 }
 
-/// One run, asked for by a task as a server's are, and not by the thread that drives the runtime.
+/// Times one run, started by a task as in a server, not by the thread that drives the runtime.
 async fn time_warm_run(
     executor: &Executor,
     language: Language,
@@ -131,7 +129,7 @@ async fn run_timed(
     Ok((took, outcome))
 }
 
-/// That the program printed its one line and ended well.
+/// Checks that the program printed its one line and succeeded.
 fn expect_printed_one(language: Language, outcome: &cloche_model::RunOutcome) -> BenchResult<()> {
     if outcome.ending == RunEnding::Exited(0) && outcome.stdout.bytes == b"1\n" {
         return Ok(());
@@ -150,7 +148,7 @@ fn time_bare_run(argv: &[&str]) -> io::Result<Duration> {
     Ok(took)
 }
 
-/// Bare and warm in turn; then the same with no parked cell, forked when asked for.
+/// Bare and warm in turn; then without parked cells, forked on demand.
 async fn measure_latency(rounds: usize) -> BenchResult<()> {
     let pooled = start_with_pool(PoolSettings::default()).await?;
     let empty =
@@ -204,11 +202,11 @@ async fn measure_latency(rounds: usize) -> BenchResult<()> {
     Ok(())
 }
 
-/// A large library that was imported ahead, where this host has it.
+/// A large library that is imported in advance, if this host has it.
 async fn measure_preload(rounds: usize) -> BenchResult<()> {
     let argv = ["/usr/bin/python3", "-c", "import pandas; print(1)"];
     if let Err(error) = time_bare_run(&argv) {
-        print_line(&format!("\nleft out: preload: there is no pandas here: {error}"));
+        print_line(&format!("\nskipped: preload: pandas is not installed: {error}"));
         return Ok(());
     }
     let executor = start_with_pool(PoolSettings::default()).await?;
@@ -235,8 +233,8 @@ async fn measure_preload(rounds: usize) -> BenchResult<()> {
     Ok(())
 }
 
-/// The processor time that the cell of a run takes, made ahead and made on demand: it says less about
-/// other work on the machine than a clock does.
+/// The processor time of a run's cell, made in advance and made on demand. It depends less on other
+/// work of the machine than wall time does.
 async fn measure_cost(rounds: usize) -> BenchResult<()> {
     let none = PoolSettings { floor: 0, ceiling: 0, ..PoolSettings::default() };
     print_line(
@@ -262,149 +260,4 @@ async fn measure_cost(rounds: usize) -> BenchResult<()> {
         executor.stop().await;
     }
     Ok(())
-}
-
-/// Runs a second, bare and warm, at the best of a few concurrencies.
-async fn measure_throughput(rounds: usize) -> BenchResult<()> {
-    let executor = start_with_pool(PoolSettings::default()).await?;
-    print_line("\n| a second | 1 at once | 2 | 4 | 8 | best |\n|---|---|---|---|---|---|");
-    for (language, code, argv, _) in JOBS {
-        warm_language(&executor, language).await;
-        let runs = if language == Language::Node { rounds } else { rounds * 4 };
-        let mut rates = [[0.0; 4]; 2];
-        for (at, width) in [1, 2, 4, 8].into_iter().enumerate() {
-            rates[0][at] = measure_bare_rate(argv, runs / 2, width).await?;
-            // Those that were parked meanwhile are not counted: sustained is what cells are made at.
-            let parked: usize =
-                executor.read_metrics().buckets.iter().map(|shelf| shelf.parked).sum();
-            measure_warm_rate(&executor, language, code, parked, width).await?;
-            rates[1][at] = measure_warm_rate(&executor, language, code, runs, width).await?;
-        }
-        let best = |rates: [f64; 4]| rates.into_iter().fold(0.0, f64::max);
-        for (name, rates) in [("bare", rates[0]), ("warm", rates[1])] {
-            let each = rates.map(|rate| format!("{rate:.0}")).join(" | ");
-            print_line(&format!("| {name} {language} | {each} | {:.0} |", best(rates)));
-        }
-        let times = best(rates[1]) / best(rates[0]);
-        print_line(&format!("| {language}: warm : bare | | | | | {times:.2} |"));
-    }
-    executor.stop().await;
-    Ok(())
-}
-
-/// A hundred runs at once, several times, and bare ones in between: those that come when nothing of
-/// the kind has come before, and those that come again.
-async fn measure_bursts() -> BenchResult<()> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    let (mut first, mut again, mut bare_times) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..BURSTS {
-        let executor = start_with_pool(PoolSettings::default()).await?;
-        warm_language(&executor, Language::Python).await;
-        for taken in [&mut first, &mut again] {
-            wait_until_warm(&executor).await;
-            bare_times
-                .extend((0..5).map(|_| time_bare_run(JOBS[0].2)).collect::<io::Result<Vec<_>>>()?);
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            let began = Instant::now();
-            measure_warm_rate(&executor, Language::Python, "print(1)", BURST, BURST).await?;
-            taken.push(began.elapsed());
-        }
-        executor.stop().await;
-    }
-    let p50 = |times| LatencyFigures::new(String::new(), times).percentile(50);
-    let (first, again, bare) = (p50(first), p50(again), p50(bare_times));
-    print_line(&format!(
-        "\n{BURST} python runs at once, all answered: {first:.0} ms, again {again:.0} ms"
-    ));
-    print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
-    for (name, took) in [("first burst", first), ("burst", again)] {
-        let share = took * cores / (BURST as f64 * bare);
-        print_promise(&format!("{name} : 100 x bare / cores"), 0.25, share);
-    }
-    Ok(())
-}
-
-async fn measure_warm_rate(
-    executor: &Executor,
-    language: Language,
-    code: &'static str,
-    runs: usize,
-    width: usize,
-) -> BenchResult<f64> {
-    let began = Instant::now();
-    let mut tasks = JoinSet::new();
-    for _ in 0..width {
-        let executor = executor.clone();
-        tasks.spawn(async move {
-            for _ in 0..runs.div_ceil(width) {
-                time_warm_run(&executor, language, code).await?;
-            }
-            BenchResult::Ok(())
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended??;
-    }
-    Ok((runs.div_ceil(width) * width) as f64 / began.elapsed().as_secs_f64())
-}
-
-async fn measure_bare_rate(
-    argv: &'static [&'static str],
-    runs: usize,
-    width: usize,
-) -> BenchResult<f64> {
-    let began = Instant::now();
-    let mut tasks = JoinSet::new();
-    for _ in 0..width {
-        tasks.spawn_blocking(move || {
-            (0..runs.div_ceil(width)).try_for_each(|_| time_bare_run(argv).map(drop))
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended??;
-    }
-    Ok((runs.div_ceil(width) * width) as f64 / began.elapsed().as_secs_f64())
-}
-
-/// What a parked cell costs, and whether two hundred can be parked.
-async fn measure_memory() -> BenchResult<()> {
-    let executor =
-        start_with_pool(PoolSettings { floor: PARKED, ceiling: PARKED, ..PoolSettings::default() })
-            .await?;
-    warm_language(&executor, Language::Python).await;
-    let levels = executor.read_metrics().buckets;
-    let parked: usize = levels.iter().map(|shelf| shelf.parked).sum();
-    let pss = parked_memory();
-    let each = pss as f64 / parked.max(1) as f64 / 1024.0;
-    print_line(&format!(
-        "\n{parked} python cells parked, {each:.2} MiB of PSS each, pid 1 included"
-    ));
-    time_warm_run(&executor, Language::Python, "print(1)").await?;
-    executor.stop().await;
-    Ok(())
-}
-
-/// Many runs, one after the other and eight at once: memory, descriptors, mounts and cgroups must
-/// not grow.
-async fn measure_soak(runs: usize) -> BenchResult<()> {
-    let executor = start_with_pool(PoolSettings::default()).await?;
-    warm_language(&executor, Language::Python).await;
-    measure_warm_rate(&executor, Language::Python, "print(1)", 400, 8).await?;
-    tokio::time::sleep(Duration::from_secs(8)).await;
-    let before = (LeftoverCounts::count_now(), own_memory_kib());
-    let rate = measure_warm_rate(&executor, Language::Python, "print(1)", runs, 8).await?;
-    tokio::time::sleep(Duration::from_secs(8)).await;
-    let after = (LeftoverCounts::count_now(), own_memory_kib());
-    print_line(&format!("\n{runs} warm python runs, 8 at once: {rate:.0} a second"));
-    print_line(&format!("memory of this process: {} KiB before, {} KiB after", before.1, after.1));
-    before.0.print_growth(after.0);
-    executor.stop().await;
-    Ok(())
-}
-
-/// The resident memory of this process, in KiB.
-fn own_memory_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

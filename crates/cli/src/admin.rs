@@ -1,7 +1,8 @@
-//! `cloche team|sandbox|key|thread|approval`: what operators do, through the API of a running server.
+//! `cloche team|sandbox|key|thread|approval`: commands for operators, through the API of a running
+//! server.
 //!
-//! Each noun is a file of its own: its verbs, the request that each one makes, and the columns of
-//! its table. What may be asked for is the server's to say; nothing is checked twice.
+//! Each noun has a file with its verbs, the request of each verb, and the columns of its table. The
+//! server validates requests; nothing is validated twice.
 
 use std::{
     collections::BTreeMap,
@@ -32,22 +33,23 @@ pub(crate) use thread::ThreadArguments;
 
 use client::{AdminClient, AdminError, ApiRoot};
 
-/// Where the server is and how its answer is shown; the same for every noun and verb.
+/// The server and the output format; the same for every noun and verb.
 #[derive(Args)]
 pub(crate) struct AdminArguments {
     /// The server's data directory; its address and admin token are read there.
     #[arg(long, global = true, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     #[arg(default_value = "cloche-data")]
     data_dir: PathBuf,
-    /// The server's address instead, e.g. https://cloche.example; the token is CLOCHE_ADMIN_TOKEN's.
+    /// The server's address, e.g. https://cloche.example; the token is read from
+    /// CLOCHE_ADMIN_TOKEN.
     #[arg(long, global = true, env = "CLOCHE_URL", value_name = "URL")]
     url: Option<String>,
-    /// Print what the server answered, as JSON.
+    /// Print the server's response as JSON.
     #[arg(long, global = true)]
     json: bool,
 }
 
-/// What is shown of an answer to a person.
+/// How a response is printed.
 enum AnswerView {
     /// Some fields of every record in the list of this name.
     List(&'static str, &'static [&'static str]),
@@ -55,25 +57,25 @@ enum AnswerView {
     Record,
     /// A record whose `key` is not shown again.
     NewKey,
-    /// The fleet's gates, and whom they are for.
+    /// The gates of the fleet, and to whom they apply.
     Defaults,
-    /// A call that waits, with its code as a person reads it.
+    /// An approval, with its code.
     Approval,
     /// The paths of a comparison.
     Diff,
-    /// A sentence; there is no answer to speak of.
+    /// A sentence; the response has no content.
     Done(String),
 }
 
 type Fields = Map<String, Value>;
 
-/// Something that can be asked of the server.
+/// A request to the server.
 trait AdminVerb {
-    /// Where what it asks for is.
+    /// The part of the API that the request uses.
     fn api_root(&self) -> ApiRoot {
         ApiRoot::Admin
     }
-    /// Asks it, and says how the answer is to be shown.
+    /// Sends the request. Returns the response and how to print it.
     fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError>;
 }
 
@@ -116,29 +118,31 @@ pub(crate) fn run_thread_command(arguments: ThreadArguments) -> ExitCode {
     run_verb(&arguments.common, of_team)
 }
 
-/// Puts a value into a body, if there is one: what is absent stays as it is.
+/// Sets a field of a body if there is a value. An absent field is not changed.
 fn put_field(fields: &mut Fields, name: &str, value: Option<impl Into<Value>>) {
     if let Some(value) = value {
         fields.insert(name.to_owned(), value.into());
     }
 }
 
-/// Variables to set and to take away.
+/// Variables to set and to remove.
 #[derive(Args)]
 struct EnvChange {
     /// An environment variable of every execution; can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = crate::run::parse_variable)]
     env: Vec<(String, String)>,
-    /// A variable whose value is never shown again, and a file with the value; `-` reads standard input.
+    /// A variable whose value is never shown again, and a file with the value; `-` reads standard
+    /// input.
     #[arg(long, value_name = "NAME=FILE", value_parser = crate::run::parse_variable)]
     secret_env: Vec<(String, String)>,
-    /// A variable to take away; can be repeated.
+    /// A variable to remove; can be repeated.
     #[arg(long, value_name = "NAME")]
     unset: Vec<String>,
 }
 
 impl EnvChange {
-    /// The variables after the change; `None` if there is none. The API takes them all at once.
+    /// The variables after the change. `None` if nothing changes. The API replaces all of them at
+    /// once.
     fn apply(self, server: &AdminClient, path: &str) -> Result<Option<Value>, AdminError> {
         if self.env.is_empty() && self.secret_env.is_empty() && self.unset.is_empty() {
             return Ok(None);
@@ -155,13 +159,13 @@ impl EnvChange {
     }
 }
 
-/// Variables of something new; `None` if there are none.
+/// Variables of a new record. `None` if there are none.
 fn variables_to_json(env: Vec<(String, String)>) -> Option<Value> {
     let env: BTreeMap<_, _> = env.into_iter().map(|(name, value)| (name, value.into())).collect();
     (!env.is_empty()).then(|| Value::Object(env.into_iter().collect()))
 }
 
-/// Reads a whole number, or `none` for null.
+/// Parses a whole number, or `none` for null.
 fn number_or_none(text: &str) -> Result<Value, String> {
     if text == "none" {
         return Ok(Value::Null);

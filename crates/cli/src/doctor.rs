@@ -1,8 +1,9 @@
-//! `cloche doctor`: each wall, present or missing, why, and how to get it.
+//! `cloche doctor`: reports for each wall whether it is present, why it is missing, and how to get
+//! it.
 //!
-//! It builds a real sandbox and runs a real program in each language; files of the host's are
-//! read only to explain what went wrong. `walls` judges, `advice` explains, `parked` weighs the cells
-//! of a pool, `server` tries what a server could do, `show` prints.
+//! It builds a real sandbox and runs a real program in each language. Files of the host are read
+//! only to explain failures. `walls` judges, `advice` explains, `parked_cells` measures the cells
+//! of a pool, `server` tries the confinement of a server, `show` prints.
 
 use std::process::ExitCode;
 
@@ -24,13 +25,14 @@ use walls::{SandboxTrial, Wall};
 
 use crate::print_error;
 
-/// What `cloche doctor` takes.
+/// The arguments of `cloche doctor`.
 #[derive(Args)]
 pub(crate) struct DoctorArguments {
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
-    /// Cells at once to compare the host's limits with; as many as its memory holds by default.
+    /// The number of concurrent cells to compare the host's limits with [default: as many as fit
+    /// into its memory].
     #[arg(long, value_name = "COUNT")]
     cells: Option<u64>,
 }
@@ -44,35 +46,36 @@ struct HostFindings {
     root: bool,
     walls: Vec<Wall>,
     languages: Vec<InterpreterFinding>,
-    /// What cells that wait for a job cost.
+    /// The cost of cells that wait for a job.
     parked: Vec<ParkedCells>,
-    /// What a server would be, tried in processes that are confined like one.
+    /// The confinement of a server, tried in processes that are confined like one.
     server: ServerFindings,
     serve: ServeReadiness,
-    /// What is no wall, but good to know.
+    /// Remarks that are not about walls.
     notes: Vec<String>,
 }
 
-/// A language and what runs it inside a sandbox.
+/// A language and its interpreter inside a sandbox.
 #[derive(Serialize)]
 struct InterpreterFinding {
     language: Language,
     path: Option<String>,
     version: Option<String>,
-    /// Why there is none.
+    /// Why it was not found.
     why: Option<String>,
 }
 
-/// What a server would say to this host.
+/// Whether a server would start on this host.
 #[derive(Serialize)]
 struct ServeReadiness {
-    /// The walls for which it would refuse to start.
+    /// The missing walls for which it would refuse to start.
     refuses: Vec<String>,
-    /// The flag with which it would start nevertheless; none where nothing helps.
+    /// The flag with which it would start anyway. `None` if no flag helps.
     flag: Option<String>,
 }
 
-/// Looks at this host: 0 when no wall is missing, 1 when one is, 125 when we could not look.
+/// Examines this host. Exits with 0 if no wall is missing, 1 if one is, 125 if the host could not
+/// be examined.
 pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -116,7 +119,7 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
     }
 }
 
-/// Starts a spawner and runs a program in each language; then parks cells of those that are there.
+/// Starts a spawner and runs a program in each language, then parks cells of the languages found.
 async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCells>) {
     let mut trial = SandboxTrial::default();
     let mut config = ExecutorConfig::with_program("/proc/self/exe");
@@ -138,13 +141,13 @@ async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCell
         languages.push(probe_interpreter(&executor, language, &mut trial).await);
     }
     executor.stop().await;
-    let there = languages.iter().filter(|found| found.path.is_some());
-    let there: Vec<Language> = there.map(|found| found.language).collect();
-    let parked = parked_cells::measure_parked_cells(&config, &there).await;
+    let found = languages.iter().filter(|found| found.path.is_some());
+    let found: Vec<Language> = found.map(|found| found.language).collect();
+    let parked = parked_cells::measure_parked_cells(&config, &found).await;
     (trial, languages, parked)
 }
 
-/// Has an interpreter say where and what it is, in a sandbox.
+/// Runs an interpreter in a sandbox and reads its path and version.
 async fn probe_interpreter(
     executor: &Executor,
     language: Language,
@@ -160,8 +163,8 @@ async fn probe_interpreter(
     match outcome {
         Ok(outcome) if outcome.ending == RunEnding::Exited(0) => {
             trial.built = true;
-            let said = outcome.stdout.to_text_lossy();
-            let mut words = said.split_whitespace().map(str::to_owned);
+            let text = outcome.stdout.to_text_lossy();
+            let mut words = text.split_whitespace().map(str::to_owned);
             (found.path, found.version) = (words.next(), words.next());
         }
         Ok(outcome) => {

@@ -1,8 +1,9 @@
-//! `cloche executor`: the sidecar. Runs code for other servers by the contract's `POST /execute`, and
-//! keeps nothing.
+//! `cloche executor`: the sidecar. It runs code for other servers through the contract's `POST
+//! /execute`, and stores nothing.
 //!
-//! Starts as the server does: the spawner first, while there are privileges to give it; then it
-//! becomes a user of its own and is confined; then threads, the executor and the door.
+//! It starts like the server. The spawner starts first, while there are privileges to give it. Then
+//! the sidecar becomes its own user and is confined. Then threads, the executor and the HTTP server
+//! start.
 
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
@@ -21,15 +22,16 @@ use crate::{
     serve::{Failure, sidecar_capacity, start_logs, wait_for_signal},
 };
 
-/// The key: only ever in the environment, as others can read a command line.
+/// The variable with the service key. It is never a flag, because other users can read a command
+/// line.
 const KEY: &str = "SANDBOX_EXECUTOR_SERVICE_API_KEY";
-/// Environments in which it may be empty.
+/// Environments in which the key may be empty.
 const RELAXED: [&str; 4] = ["development", "dev", "local", "test"];
 
-/// What `cloche executor` takes; flags win over the environment.
+/// The arguments of `cloche executor`. Flags override the environment.
 #[derive(Args)]
 pub(crate) struct ExecutorArguments {
-    /// The address to listen on. Other hosts can reach it only where it is told to, e.g. 0.0.0.0:9099.
+    /// The address to listen on. To be reachable from other hosts, use e.g. 0.0.0.0:9099.
     #[arg(
         long,
         env = "SANDBOX_EXECUTOR_LISTEN",
@@ -37,7 +39,7 @@ pub(crate) struct ExecutorArguments {
         default_value = "127.0.0.1:9099"
     )]
     listen: String,
-    /// What this is: in development, dev, local and test the service key may be empty.
+    /// The environment name: in development, dev, local and test the service key may be empty.
     #[arg(
         long,
         env = "SANDBOX_EXECUTOR_ENVIRONMENT",
@@ -45,35 +47,36 @@ pub(crate) struct ExecutorArguments {
         default_value = "production"
     )]
     environment: String,
-    /// The time limit of a job that names none, in milliseconds.
+    /// The default time limit of a job, in milliseconds.
     #[arg(long, env = "SANDBOX_EXECUTOR_DEFAULT_TIMEOUT_MS", value_name = "MS", default_value_t = 30_000,
         value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     default_timeout_ms: u64,
-    /// The longest time limit of a job, in milliseconds.
+    /// The maximum time limit of a job, in milliseconds.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000,
         value_parser = clap::value_parser!(u64).range(1..=86_400_000))]
     max_timeout_ms: u64,
-    /// Jobs at once; more are refused with 429.
+    /// The maximum number of concurrent jobs; more are refused with 429.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_CONCURRENT_JOBS", value_name = "N", default_value_t = 4,
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     max_concurrent_jobs: u32,
-    /// The most memory of a job.
+    /// The maximum memory of a job.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_MEMORY", value_name = "SIZE", default_value = "1GiB")]
     max_memory: ByteSize,
-    /// The most cores of a job.
+    /// The maximum number of cores of a job.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_CPUS", value_name = "CORES", default_value = "1")]
     max_cpus: CpuShare,
-    /// The most processes and threads of a job.
+    /// The maximum number of processes and threads of a job.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_PIDS", value_name = "N", default_value_t = 256,
         value_parser = clap::value_parser!(u32).range(8..))]
     max_pids: u32,
-    /// The most bytes of a job in files at once.
+    /// The maximum number of bytes in files of a job.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_DISK", value_name = "SIZE", default_value = "512MiB")]
     max_disk: ByteSize,
-    /// Bytes of each output stream that are kept, at most; the head is kept, the rest is counted.
+    /// The maximum number of bytes kept of each output stream; the head is kept, the rest is
+    /// counted.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_OUTPUT", value_name = "SIZE", default_value = "16MiB")]
     max_output: ByteSize,
-    /// Memory that the cells of all jobs may be promised together [default: what the host has].
+    /// Memory that the cells of all jobs may reserve together [default: the memory of the host].
     #[arg(long, env = "SANDBOX_EXECUTOR_CAPACITY_MEMORY", value_name = "SIZE")]
     capacity_memory: Option<ByteSize>,
     /// Start although this wall is missing; see `cloche doctor`.
@@ -82,7 +85,7 @@ pub(crate) struct ExecutorArguments {
     /// The user that an executor started as root becomes [default: cloche, else 65529].
     #[arg(long, env = "CLOCHE_USER", value_name = "NAME|UID[:GID]")]
     user: Option<String>,
-    /// Seconds that jobs may go on after a signal to stop.
+    /// Seconds that jobs may continue after a signal to stop.
     #[arg(long, env = "SANDBOX_EXECUTOR_GRACE", value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
     /// Write logs as JSON.
@@ -94,9 +97,9 @@ pub(crate) struct ExecutorArguments {
 #[derive(Debug, thiserror::Error)]
 enum SidecarSettingsError {
     #[error(
-        "{KEY} is empty: whoever can reach this port could run code here. Set it to a secret that the \
-         clients of this executor know; only where SANDBOX_EXECUTOR_ENVIRONMENT is development, dev, \
-         local or test (here it is {0:?}) may it be empty"
+        "{KEY} is empty: every client that reaches this port could run code. Set it to a secret that \
+         the clients of this executor know. It may be empty only if SANDBOX_EXECUTOR_ENVIRONMENT is \
+         development, dev, local or test (it is {0:?})"
     )]
     NoKey(String),
     #[error("{KEY} is not text")]
@@ -108,7 +111,7 @@ enum SidecarSettingsError {
     Timeouts { default: u64, most: u64 },
 }
 
-/// Runs jobs until it is told to stop.
+/// Runs jobs until a signal stops it.
 pub(crate) fn main(arguments: ExecutorArguments) -> ExitCode {
     match start_sidecar(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -203,7 +206,7 @@ fn sidecar_options(arguments: ExecutorArguments) -> Result<SidecarOptions, Sidec
     })
 }
 
-/// The key; none only where the environment says that this is nobody's production.
+/// Returns the key. It may be missing only in environments that allow it.
 fn check_key(
     key: Option<String>,
     environment: &str,
@@ -214,7 +217,7 @@ fn check_key(
         return Err(SidecarSettingsError::NoKey(environment.to_owned()));
     }
     if key.is_none() {
-        tracing::warn!("{KEY} is empty: whoever can reach this port can run code here");
+        tracing::warn!("{KEY} is empty: every client that reaches this port can run code");
     }
     Ok(key.map(Secret::new))
 }
@@ -224,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_key_is_allowed_only_where_nothing_is_at_stake() {
+    fn an_empty_key_is_allowed_only_in_development_environments() {
         let ok = |key: Option<&str>, name| check_key(key.map(ToOwned::to_owned), name).is_ok();
         for name in ["development", "dev", "local", "test", "TEST"] {
             assert!(ok(None, name) && ok(Some(" "), name) && ok(Some("k"), name), "{name}");

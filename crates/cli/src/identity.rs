@@ -1,9 +1,9 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
-//! Who the server is once its spawner runs, and what it can still reach. As root it becomes a user
-//! of its own; then it leaves the host's mounts for a root with its data directory and what name
-//! lookups and TLS read, and takes Landlock and a system call filter. To be done while there is one
-//! thread.
+//! The identity of the server once its spawner runs, and what it can still access. Started as root,
+//! it becomes a user of its own. Then it replaces the host's mounts by a private root with its data
+//! directory and the files for name resolution and TLS. Then it applies Landlock and a seccomp
+//! filter. All of this happens while the process has one thread.
 
 use std::{
     fs, io,
@@ -24,43 +24,42 @@ pub(crate) use user::ServerUser;
 
 use crate::serve::Failure;
 
-/// What the kernel adds to the badness of server and spawner when the host runs out of memory:
-/// nearly everything else goes first.
+/// The OOM score adjustment of server and spawner: the kernel kills nearly everything else first.
 pub(crate) const OOM_SCORE: i32 = -900;
 
-/// What the server goes on to use.
+/// The files that the confined server uses.
 #[derive(Debug, Default)]
 pub(crate) struct ServerNeeds {
-    /// The directory that it writes to; an executor sidecar has none.
+    /// The directory that it writes to. An executor sidecar has none.
     pub(crate) data_dir: Option<PathBuf>,
-    /// Files and directories that it reads beyond those that every server reads.
+    /// Files and directories that it reads in addition to those that every server reads.
     pub(crate) reads: Vec<PathBuf>,
-    /// Whether it runs cells. It then reads files of homes that lie on no mount of its own, which
-    /// Landlock would refuse: what it can read is then up to the private root alone.
+    /// Whether it runs cells. Then it reads files of homes that are on no mount of its own, which
+    /// Landlock would refuse. Only the private root limits what it can read then.
     pub(crate) runs_cells: bool,
 }
 
-/// Files that are made from now on are the server's alone.
+/// Makes new files accessible to the server only.
 pub(crate) fn set_private_umask() {
     use rustix::fs::Mode;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Has the kernel end nearly everything else before this process and its spawner. Cells get a score
-/// of their own. An ordinary user has no such protection to give.
+/// Makes the kernel kill nearly everything else before this process and its spawner. Cells get a
+/// score of their own. Only root can set this.
 pub(crate) fn protect_from_oom() {
     if rustix::process::geteuid().is_root()
         && let Err(error) = fs::write("/proc/self/oom_score_adj", OOM_SCORE.to_string())
     {
-        tracing::warn!(%error, "the server is not protected when the host runs out of memory");
+        tracing::warn!(%error, "could not protect the server from the OOM killer");
     }
 }
 
-/// A wall that is missing, and why.
+/// A missing wall, and the reason.
 type Missing = (String, String);
 
-/// Becomes the user, and keeps nothing but what is needed. Refuses where a wall cannot be built and
-/// is not allowed to be missing.
+/// Becomes the user, and keeps only the access that is needed. Fails if a wall cannot be built and
+/// is not in `allow_missing`.
 pub(crate) fn confine_process(
     user: &ServerUser,
     needs: &ServerNeeds,
@@ -71,7 +70,7 @@ pub(crate) fn confine_process(
     if missing.is_empty() { Ok(()) } else { Err(ExecutorStartError::Missing(missing).into()) }
 }
 
-/// Takes every wall there is, and names those that this host does not have.
+/// Builds every wall. Returns those that this host does not support.
 fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, Failure> {
     let mut missing = Vec::new();
     let reads = readable_paths(needs);
@@ -84,7 +83,7 @@ fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, F
     if let Some(data_dir) = &needs.data_dir {
         check_reach(data_dir)?;
     }
-    // Where the root is the host's, Landlock is what keeps the server from reading it.
+    // Without a private root, Landlock limits what the server can read.
     let governs_reads = built.is_err() && !needs.runs_cells;
     if let Err(error) = &built
         && !governs_reads
@@ -101,13 +100,14 @@ fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, F
     Ok(missing)
 }
 
-/// Without a root of its own the server walks the host's directories as its new user.
+/// Checks that the data directory is reachable. Without a private root the server walks the host's
+/// directories as its new user.
 fn check_reach(data_dir: &Path) -> Result<(), DataDirError> {
     std::env::set_current_dir(data_dir)
         .map_err(|source| DataDirError::Unreachable { path: data_dir.to_owned(), source })
 }
 
-/// What name lookups, TLS, time zones and the number of processors are read from.
+/// The files for name resolution, TLS, time zones and the number of processors.
 const EVERY_SERVER_READS: [&str; 10] = [
     "/etc",
     "/usr",
@@ -129,8 +129,8 @@ fn readable_paths(needs: &ServerNeeds) -> Vec<PathBuf> {
     all.filter_map(|path| std::path::absolute(path).ok()).filter(|path| path.exists()).collect()
 }
 
-/// Where the addresses of name servers are, if that is not in `/etc`: the directory, since the file
-/// is replaced when they change.
+/// The directory of the resolver configuration, if it is not in `/etc`. A directory, because the
+/// file is replaced when it changes.
 fn resolver_path() -> Option<PathBuf> {
     let file = fs::canonicalize("/etc/resolv.conf").ok()?;
     if file.starts_with("/etc") || file.starts_with("/usr") {

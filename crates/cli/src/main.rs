@@ -1,6 +1,6 @@
-//! The `cloche` binary: the composition root, and the only place that names concrete types.
+//! The `cloche` binary: the composition root. It chooses the concrete types of all parts.
 //!
-//! Each subcommand is a file of its own; this one only says which there are.
+//! Each subcommand has a file of its own; this one lists them.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ mod run;
 mod serve;
 mod verify;
 
-/// Runs code nobody has read yet, in a box that holds.
+/// Run untrusted code in an isolated sandbox.
 #[derive(Parser)]
 #[command(name = "cloche", version)]
 struct CliArguments {
@@ -30,28 +30,28 @@ enum CliCommand {
     Run(Box<run::RunArguments>),
     /// Start the server.
     Serve(serve::ServeArguments),
-    /// Start an executor sidecar: runs code for other servers, keeps nothing.
+    /// Start an executor sidecar, which runs code for other servers and stores nothing.
     Executor(Box<executor::ExecutorArguments>),
     /// Serve an MCP client on standard input and output.
     Mcp(mcp::McpArguments),
-    /// Keys of a running server: make, list, change and revoke them.
+    /// Manage keys of a running server: create, list, change and revoke them.
     Key(Box<admin::KeyArguments>),
-    /// Calls of agents that wait for a person, and what was decided.
+    /// Answer approval requests of agents, and list decisions.
     Approval(admin::ApprovalArguments),
-    /// Teams of a running server, their plans and their gates.
+    /// Manage teams of a running server, their plans and their gates.
     Team(admin::TeamArguments),
-    /// Sandbox configurations of a running server.
+    /// Manage sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
-    /// Threads of a running server: their history, forks, ways back, export and import.
+    /// Manage threads of a running server: history, forks, rollback, export and import.
     Thread(Box<admin::ThreadArguments>),
-    /// Say which walls this host can build, and how to get those it cannot.
+    /// Report which walls this host supports, and how to get the missing ones.
     Doctor(doctor::DoctorArguments),
-    /// Attack the sandbox on this very host and print what held.
+    /// Attack the sandbox on this host and print which walls held.
     Verify(verify::VerifyArguments),
-    /// The privileged half; started by cloche itself.
+    /// The privileged process; started by cloche itself.
     #[command(name = "__spawner", hide = true)]
     Spawner,
-    /// Confines itself as a server does and tries something; started by `cloche doctor`.
+    /// A process that confines itself like a server and runs a trial; started by `cloche doctor`.
     #[command(name = "__confined", hide = true)]
     Confined(identity::trial::TrialArguments),
 }
@@ -81,7 +81,7 @@ fn run_spawner() -> ExitCode {
     })
 }
 
-/// Says what went wrong, with every cause, on one line of standard error.
+/// Prints an error with all its causes on one line of standard error.
 #[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
 fn print_error(error: &dyn std::error::Error) {
     eprintln!("cloche: {}", cloche_model::error_chain(error));

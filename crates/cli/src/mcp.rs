@@ -1,8 +1,8 @@
 //! `cloche mcp`: the tools of the MCP server on standard input and output, for clients that start
 //! their servers themselves.
 //!
-//! Runs everything on this machine, or passes everything on to a server that runs already. Standard
-//! output carries the protocol and nothing else.
+//! Runs code on this machine, or forwards everything to a running server. Standard output carries
+//! only the protocol.
 
 use std::{env, path::PathBuf, process::ExitCode};
 
@@ -20,17 +20,17 @@ mod local;
 mod proxy;
 mod sse_decoder;
 
-/// What `cloche mcp` takes.
+/// The arguments of `cloche mcp`.
 #[derive(Args)]
 pub(crate) struct McpArguments {
-    /// Pass everything on to the server at this address; the key is in CLOCHE_API_KEY, or in the
+    /// Forward everything to the server at this address; the key is in CLOCHE_API_KEY, or in the
     /// bootstrap.json of --data-dir.
     #[arg(long, env = "CLOCHE_URL", value_name = "URL")]
     url: Option<String>,
-    /// Where threads are kept [default: cloche/mcp in the user's state directory].
+    /// The directory for threads [default: cloche/mcp in the user's state directory].
     #[arg(long, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Ask the person at the client about every call; otherwise starting this is agreeing to it.
+    /// Ask the person at the client about every call; without it, every call is allowed.
     #[arg(long, conflicts_with = "url")]
     ask: bool,
     /// Start although this wall is missing; see `cloche doctor`.
@@ -65,25 +65,25 @@ fn proxy_to_server(url: &str, arguments: &McpArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until nobody can read our standard output any more; for ever where that cannot be known.
+/// Waits until standard output is closed by its reader. Waits forever if that cannot be detected.
 async fn wait_for_closed_stdout() {
-    let (tell, told) = oneshot::channel();
-    // A thread, which may wait for ever: the runtime would have to own the descriptor.
+    let (sender, closed) = oneshot::channel();
+    // A thread that may wait forever, because the runtime would have to own the descriptor.
     std::thread::spawn(move || {
         let output = std::io::stdout();
         let mut watched = [PollFd::new(&output, PollFlags::empty())];
         while let Err(Errno::INTR) = poll(&mut watched, None) {}
         if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
-            // Whoever waited may be gone.
-            let _ = tell.send(());
+            // The receiver may have been dropped.
+            let _ = sender.send(());
         }
     });
-    if told.await.is_err() {
+    if closed.await.is_err() {
         std::future::pending().await
     }
 }
 
-/// Where state that is worth keeping goes, if the user has a home.
+/// The state directory, if the user has a home.
 fn state_directory() -> Option<PathBuf> {
     let set = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;

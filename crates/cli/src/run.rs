@@ -1,7 +1,8 @@
 //! `cloche run`: one program in a fresh sandbox, live, with the guest's exit code as ours.
 //!
-//! What was typed is `arguments`, what was meant is `program`; `live` carries bytes between the
-//! guest and our own streams, `report` says how it ended. It builds no box itself.
+//! `arguments` is the command line as typed, `program` the run it means. `live` copies bytes
+//! between the guest and our own streams, and `report` prints how the run ended. The executor
+//! builds the sandbox.
 
 use std::{io, process::ExitCode};
 
@@ -23,18 +24,18 @@ use program::ResolvedRun;
 
 use crate::print_error;
 
-/// Our own failure: the sandbox could not be built, or the host lacks something.
+/// Exit code of our own failure: the sandbox could not be built, or the host lacks something.
 const OUR_FAULT: u8 = 125;
-/// Something was asked for that cannot be.
+/// Exit code of a command line that cannot be used.
 const USAGE: u8 = 2;
-/// As a shell reports a program that wrote to a pipe nobody reads any more.
+/// Exit code of a closed standard output, as a shell reports SIGPIPE.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-/// Walls that only a privileged user can build: an ordinary one is told, and goes on.
+/// Walls that only root can build. An ordinary user gets a warning, and the run goes on.
 const PRIVILEGED_WALLS: [&str; 5] =
     ["host-uid", "cgroups", "cgroup:memory", "cgroup:pids", "cgroup:cpu"];
 
-/// Why there is no outcome to report.
+/// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
 enum RunFailure {
     #[error(transparent)]
@@ -45,17 +46,17 @@ enum RunFailure {
     Run(#[from] RunError),
     #[error("cannot set up a run")]
     Io(#[from] io::Error),
-    #[error("left without waiting for the sandbox to end")]
+    #[error("interrupted before the sandbox ended")]
     Abandoned,
 }
 
 /// Runs the program.
 pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     let run = || {
-        let meant = ResolvedRun::from_arguments(arguments)?;
+        let resolved = ResolvedRun::from_arguments(arguments)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let code = runtime.block_on(run_in_sandbox(meant));
-        // A thread of its own may still be waiting for our standard input: not worth a wait.
+        let code = runtime.block_on(run_in_sandbox(resolved));
+        // The thread that reads standard input may still be blocked; do not wait for it.
         runtime.shutdown_background();
         code
     };
@@ -69,8 +70,8 @@ pub(crate) fn main(arguments: RunArguments) -> ExitCode {
     ExitCode::from(code)
 }
 
-async fn run_in_sandbox(meant: ResolvedRun) -> Result<u8, RunFailure> {
-    let ResolvedRun { spec, json, feeds_stdin, allow_missing } = meant;
+async fn run_in_sandbox(resolved: ResolvedRun) -> Result<u8, RunFailure> {
+    let ResolvedRun { spec, json, feeds_stdin, allow_missing } = resolved;
     let mut config = ExecutorConfig::with_program("/proc/self/exe");
     config.allow_missing.clone_from(&allow_missing);
     if !rustix::process::geteuid().is_root() {
@@ -88,7 +89,7 @@ async fn run_in_sandbox(meant: ResolvedRun) -> Result<u8, RunFailure> {
     ended
 }
 
-/// Runs silently and prints one JSON object at the end.
+/// Runs without live output and prints one JSON object at the end.
 async fn run_with_report(
     executor: &Executor,
     spec: RunSpec,
@@ -103,14 +104,14 @@ async fn run_with_report(
     Ok(code)
 }
 
-/// Passes output on as it arrives, and explains an unusual end in a sentence.
+/// Prints output as it arrives, and explains an unusual end in one sentence.
 async fn run_with_live_output(
     executor: &Executor,
     mut spec: RunSpec,
     stdin: Option<mpsc::Receiver<Vec<u8>>>,
 ) -> Result<u8, RunFailure> {
     let limits = spec.limits;
-    // Everything is passed on, so nothing has to be kept.
+    // Output is passed on at once, so none is retained.
     spec.limits.output = ByteSize(0);
     let cancel = CancellationToken::new();
     let (output, printer) = live::start_printer(cancel.clone());
@@ -119,15 +120,15 @@ async fn run_with_live_output(
     if let Some(code) = signal {
         return Ok(code);
     }
-    if printer.finish().await == live::PrintOutcome::NobodyReads {
+    if printer.finish().await == live::PrintOutcome::OutputClosed {
         return Ok(BROKEN_PIPE);
     }
     report::print_ending(&outcome, &limits);
     Ok(outcome.shell_code())
 }
 
-/// Waits for the outcome. The first signal cancels the run; a second one leaves without it.
-/// With the outcome comes the exit code that the signal asks for.
+/// Waits for the outcome. The first signal cancels the run, a second one gives up waiting. Returns
+/// the outcome and the exit code for the signal, if there was one.
 async fn until_signalled(
     run: impl Future<Output = Result<RunOutcome, RunError>>,
     cancel: &CancellationToken,

@@ -1,7 +1,7 @@
-//! `cloche serve`: the server. Start-up, on one screen.
+//! `cloche serve`: the start of the server, on one screen.
 //!
-//! The spawner first, while there are privileges to give it; then the server becomes a user of its
-//! own and is confined; then threads, the executor, the store and the doors.
+//! The spawner starts first, while there are privileges to give it. Then the server becomes its own
+//! user and is confined. Then threads, the executor, the store and the entry points start.
 
 use std::{
     collections::BTreeSet,
@@ -44,13 +44,13 @@ pub(crate) use greeting::start_logs;
 use settings::{LayersArguments, RunsOn, SecretKeyArguments, ServeSettings};
 pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
 
-/// What `cloche serve` takes; flags win over the environment, the environment over the file.
+/// The arguments of `cloche serve`. Flags override the environment, which overrides the file.
 #[derive(Args)]
 pub(crate) struct ServeArguments {
     /// The address to listen on [default: 127.0.0.1:8080].
     #[arg(long, env = "CLOCHE_LISTEN", value_name = "ADDR")]
     listen: Option<String>,
-    /// Where everything is kept [default: cloche-data].
+    /// The directory for all data [default: cloche-data].
     #[arg(long, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// A TOML file with more settings.
@@ -62,13 +62,13 @@ pub(crate) struct ServeArguments {
     /// The user that a server started as root becomes [default: cloche, else 65529].
     #[arg(long, env = "CLOCHE_USER", value_name = "NAME|UID[:GID]")]
     user: Option<String>,
-    /// Seconds that executions may go on after a signal to stop [default: 30].
+    /// Seconds that executions may continue after a signal to stop [default: 30].
     #[arg(long, env = "CLOCHE_GRACE", value_name = "SECONDS")]
     grace: Option<u64>,
-    /// Networks that webhooks may go to although they are not public, e.g. 10.1.0.0/16.
+    /// Non-public networks to which webhooks may be sent, e.g. 10.1.0.0/16.
     #[arg(long, env = "CLOCHE_WEBHOOK_ALLOW", value_delimiter = ',', value_name = "NETWORK")]
     webhook_allow: Vec<String>,
-    /// A PEM file with authorities that webhooks trust besides the host's.
+    /// A PEM file with certificate authorities that webhooks trust besides the host's.
     #[arg(long, env = "CLOCHE_WEBHOOK_CA", value_name = "FILE")]
     webhook_ca: Option<PathBuf>,
     #[command(flatten)]
@@ -78,10 +78,10 @@ pub(crate) struct ServeArguments {
     /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
     #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
     executor_url: Vec<String>,
-    /// Seconds that one run at a sidecar may take in all [default: 65].
+    /// Seconds that one run at a sidecar may take in total [default: 65].
     #[arg(long, env = "SANDBOX_EXECUTOR_TIMEOUT_SECONDS", value_name = "SECONDS")]
     executor_timeout: Option<u64>,
-    /// Run nothing on this host; without sidecars, code execution is turned off.
+    /// Run no code on this host; without sidecars, code execution is turned off.
     #[arg(long)]
     no_local_executor: bool,
     /// Write logs as JSON.
@@ -91,7 +91,7 @@ pub(crate) struct ServeArguments {
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// Serves until it is told to stop.
+/// Serves until a signal stops it.
 pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
     match start_server(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -106,7 +106,7 @@ fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
     let restarted = heap::restart_with_settings();
     start_logs(arguments.json_logs, "info,rmcp=error");
     if let Err(error) = restarted {
-        tracing::warn!(%error, "memory is given back to the system later than it could be");
+        tracing::warn!(%error, "could not set allocator options; freed memory is returned late");
     }
     let settings = ServeSettings::merge(arguments)?;
     let user = ServerUser::choose(settings.user.as_deref())?;
@@ -124,7 +124,7 @@ fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
     Runtime::new()?.block_on(serve_requests(local, settings))
 }
 
-/// The privileged half, and what the executor that uses it is to be.
+/// The spawner process, and the configuration of the executor that uses it.
 type Spawned = (SpawnerProcess, ExecutorConfig);
 
 fn start_spawner(config: ExecutorConfig) -> Result<Spawned, Failure> {
@@ -132,7 +132,8 @@ fn start_spawner(config: ExecutorConfig) -> Result<Spawned, Failure> {
 }
 
 async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Result<(), Failure> {
-    // The engine moves the heads of threads, the executor mounts their homes: both use the same layers.
+    // The engine moves the heads of threads and the executor mounts their homes, so both use the
+    // same layers.
     let layers = Layers::open(settings.layers_config()).await?;
     let executor = match local {
         Some((process, config)) => {
@@ -166,26 +167,11 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
     Ok(())
 }
 
-/// Locks the data directory, opens the store in it, and starts an engine on both. Secrets are sealed
-/// with `key`; if absent, with `secret.key` in the directory.
-pub(crate) async fn open_engine(
-    data_dir: &Path,
-    key: Option<KeySource>,
-    dispatcher: Arc<dyn Dispatcher>,
-    config: EngineConfig,
-) -> Result<Engine, EngineOpenError> {
-    let data_dir = LockedDataDir::lock(data_dir)?;
-    let key = key.unwrap_or_else(|| KeySource::File(data_dir.path().join("secret.key")));
-    let database = data_dir.path().join("cloche.db");
-    let store = Arc::new(SqliteStore::open_with_key(&database, &key).await?);
-    Engine::open(data_dir, store, dispatcher, config).await
-}
-
-/// The most teams whose templates are started before the first request; others get theirs with
-/// their first runs. Each takes the time and memory of an interpreter.
+/// The maximum number of teams whose templates are started before the first request. Each takes the
+/// time and memory of an interpreter. Other teams get theirs with their first runs.
 const MOST_TEAMS_AHEAD: usize = 8;
 
-/// Has cells parked for every sandbox there is, before the first request.
+/// Parks cells for every existing sandbox before the first request.
 pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), Failure> {
     let mut teams = BTreeSet::new();
     for sandbox in engine.tenancy().list_sandboxes(None).await? {
@@ -204,7 +190,7 @@ pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), 
     Ok(())
 }
 
-/// Ends gracefully on the first SIGTERM or SIGINT.
+/// Cancels `stop` on the first SIGTERM or SIGINT.
 pub(crate) fn wait_for_signal(
     stop: CancellationToken,
 ) -> std::io::Result<impl Future<Output = ()>> {
@@ -215,7 +201,7 @@ pub(crate) fn wait_for_signal(
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("stopping: no new work is taken, what runs may end");
+        tracing::info!("stopping: new work is refused, running work may finish");
         stop.cancel();
     })
 }

@@ -40,7 +40,7 @@ fn a_program_out_of_time_is_ended_with_124() {
     }
     let ended = cloche(["run", "--timeout", "0.3", "-c", "print('so far')\nwhile True: pass"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (124, "so far\n"));
-    assert_eq!(ended.stderr, "cloche: timed out after 0.3 s; give it more with --timeout\n");
+    assert_eq!(ended.stderr, "cloche: timed out after 0.3 s; raise the limit with --timeout\n");
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_program_out_of_memory_is_ended_with_137() {
     }
     let ended = cloche(["run", "--memory", "64M", "-c", "x = b'x' * (1 << 30)"]);
     assert_eq!(ended.code, 137, "{ended:?}");
-    let sentence = "out of memory: the program used its 64 MiB; give it more with --memory";
+    let sentence = "out of memory: the program reached its limit of 64 MiB; raise it with --memory";
     assert_eq!(ended.stderr, format!("cloche: {sentence}\n"));
 }
 
@@ -266,9 +266,9 @@ fn files_that_cannot_be_copied_are_named() {
     let cases = [
         (vec![path(&dir.path().join("gone"))], "cannot read "),
         (vec![path(dir.path())], "is a directory: --file takes files"),
-        (vec![path(&main)], "two files would both be called main.py"),
-        (vec![path(&small), path(&small)], "two files would both be called small"),
-        (vec![path(&big)], "more than the 1 MiB of disk it has; give it more with --disk"),
+        (vec![path(&main)], "two files would have the name main.py"),
+        (vec![path(&small), path(&small)], "two files would have the name small"),
+        (vec![path(&big)], "exceed the disk limit of 1 MiB; raise it with --disk"),
         (vec!["/dev/zero".to_owned()], "more than the 1 MiB of disk it has"),
         (vec!["..".to_owned()], "has no name"),
     ];

@@ -1,8 +1,8 @@
-//! Layers as archives: POSIX pax with the conventions of OCI for deletions, and four records of
-//! our own for what those cannot say.
+//! The archive format of layers: POSIX pax, the OCI conventions for whiteouts, and four records of
+//! our own for what those cannot express.
 //!
-//! The `tar` crate knows the header block. Records are read and written here, because it splits them
-//! at line ends, which values may contain, and knows no sparse files of the pax kind.
+//! The `tar` crate handles the header block. Records are read and written here, because the crate
+//! splits them at line ends, which values may contain, and does not support pax sparse files.
 
 pub(crate) mod pax;
 pub(crate) mod read;
@@ -14,33 +14,33 @@ use crate::{
     error::{NAME_BYTES, PATH_BYTES},
 };
 
-/// The size of a header and the unit of everything.
+/// The size of a header block. All data is padded to it.
 pub(crate) const BLOCK: usize = 512;
-/// What the name of a deletion begins with.
+/// The prefix of whiteout names.
 const WHITEOUT: &[u8] = b".wh.";
-/// The file that makes its directory opaque.
+/// The name of the file that marks its directory as opaque.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// What `.wh.` becomes at the beginning of a guest's own names.
+/// Replaces `.wh.` at the beginning of a guest's own names.
 const ESCAPED: &[u8] = b".%wh.";
-/// Everything belongs to the one guest.
+/// The owner of all files: a home has one user.
 const OWNER: u64 = 1000;
 
-/// The path of an entry whose name in the archive is escaped.
+/// Record: the path of an entry whose name in the archive is escaped.
 const NAME: &[u8] = b"CLOCHE.name";
-/// The target of a hard link, likewise.
+/// Record: the target of a hard link whose name in the archive is escaped.
 const LINK_NAME: &[u8] = b"CLOCHE.linkname";
-/// The path that a deletion with an escaped name deletes.
+/// Record: the path that a whiteout with an escaped name deletes.
 const WHITEOUT_PATH: &[u8] = b"CLOCHE.whiteout";
-/// Where older layers hold a directory.
+/// Record: the path of a renamed directory in older layers.
 const REDIRECT: &[u8] = b"CLOCHE.redirect";
-/// What the records of extended attributes begin with.
+/// The prefix of the records of extended attributes.
 const XATTR: &[u8] = b"SCHILY.xattr.";
-/// The only namespace that is kept.
+/// The only namespace of attributes that is kept.
 pub(crate) const USER: &[u8] = b"user.";
-/// Overlayfs's own attributes in that namespace: nobody may bring them from outside.
+/// Overlayfs's own attributes in that namespace. They are not accepted from outside.
 pub(crate) const USER_OVERLAY: &[u8] = b"user.overlay.";
 
-/// The directory of a path and its last name.
+/// Splits a path into its directory and its last name.
 pub(crate) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -48,12 +48,12 @@ pub(crate) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A path below a directory.
+/// Joins a directory and a name.
 pub(crate) fn join_path(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
 }
 
-/// Checks that a path stays below the home and has one spelling.
+/// Checks that a path stays below the home and is in canonical form.
 pub(crate) fn check_path(path: &[u8]) -> Result<(), LayerError> {
     let refuse = |why: &str| {
         Err(LayerError::Refused(format!("the path {:?} {why}", String::from_utf8_lossy(path))))
@@ -68,25 +68,25 @@ pub(crate) fn check_path(path: &[u8]) -> Result<(), LayerError> {
         return refuse("is absolute");
     }
     if path.contains(&0) {
-        return refuse("has a NUL in it");
+        return refuse("contains a NUL byte");
     }
     for name in path.split(|&byte| byte == b'/') {
         match name {
-            b"" | b"." => return refuse("has an empty name in it"),
-            b".." => return refuse("leads out"),
-            _ if name.len() > NAME_BYTES => return refuse("has a name that is too long"),
+            b"" | b"." => return refuse("contains an empty name"),
+            b".." => return refuse("leads out of the home"),
+            _ if name.len() > NAME_BYTES => return refuse("contains a name that is too long"),
             _ => {}
         }
     }
     Ok(())
 }
 
-/// Whether a name of the path would be taken for a deletion.
+/// Whether a name in the path looks like a whiteout.
 fn needs_escape(path: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').any(|name| name.starts_with(WHITEOUT))
 }
 
-/// The path with such names changed.
+/// Escapes the names that look like whiteouts.
 fn escape_path(path: &[u8]) -> Vec<u8> {
     let names: Vec<Vec<u8>> = path
         .split(|&byte| byte == b'/')

@@ -1,4 +1,4 @@
-//! Paths below a directory that is open, walked without ever leaving it or following a link.
+//! Resolves paths below an open directory, without leaving it or following a link.
 
 use std::{
     ffi::CString,
@@ -11,13 +11,13 @@ use rustix::{
     io::Errno,
 };
 
-/// How much of a path the kernel takes at once, with some room.
+/// How many bytes of a path are given to the kernel at once. Its limit is 4096.
 const STEP: usize = 3000;
 
 const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens what is at a path below `top`; `mode` counts only if the flags make a file.
+/// Opens a path below `top`. `mode` is used only if the flags create a file.
 pub(crate) fn open_path(
     top: impl AsFd,
     path: &[u8],
@@ -32,7 +32,7 @@ pub(crate) fn open_path(
 /// followed.
 ///
 /// # Errors
-/// If there is no such directory, or it may not be opened.
+/// If the directory does not exist or may not be opened.
 pub fn open_directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
     let mut here = open_path(&top, b".", DIRECTORY, Mode::empty())?;
     let mut rest = path;
@@ -50,14 +50,14 @@ pub fn open_directory(top: impl AsFd, path: &[u8]) -> io::Result<OwnedFd> {
     Ok(here)
 }
 
-/// A directory being emptied: its name in the one above, and the directories still in it.
+/// A directory whose content is being removed: its name, and the directories that remain in it.
 struct RemovalLevel {
     name: CString,
     directories: Vec<CString>,
 }
 
-/// Removes a directory of `top` with all that is in it, whatever its permissions are. One directory
-/// is open at a time, however deep it goes. Nothing to do if it is not there.
+/// Removes a directory of `top` with its content, whatever its permissions are. One directory is
+/// open at a time, however deep the tree is. Does nothing if the directory does not exist.
 pub(crate) fn remove_tree(top: impl AsFd, name: &str) -> io::Result<()> {
     let name = CString::new(name)?;
     let mut here = open_path(&top, b".", DIRECTORY, Mode::empty())?;
@@ -85,7 +85,7 @@ fn enter_directory(here: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
             rustix::fs::fchmod(&directory, Mode::RWXU)?;
             Ok(directory)
         }
-        // A directory of ours that its guest may not read. Nobody else can put a link there.
+        // A directory of ours without read permission. No other process can put a link there.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             rustix::fs::chmodat(here, name, Mode::RWXU, rustix::fs::AtFlags::empty())?;
             open_path(here, name.as_bytes(), DIRECTORY, Mode::empty())
@@ -94,7 +94,7 @@ fn enter_directory(here: &OwnedFd, name: &CString) -> io::Result<OwnedFd> {
     }
 }
 
-/// The names in a directory: of directories, and of everything else.
+/// The names in a directory: of directories, and of other files.
 pub(crate) fn list_names(here: &OwnedFd) -> io::Result<(Vec<CString>, Vec<CString>)> {
     let (mut directories, mut others) = (Vec::new(), Vec::new());
     for found in Dir::read_from(here)? {
@@ -108,7 +108,7 @@ pub(crate) fn list_names(here: &OwnedFd) -> io::Result<(Vec<CString>, Vec<CStrin
     Ok((directories, others))
 }
 
-/// Removes everything from a directory but other directories, whose names it gives back.
+/// Removes everything from a directory except directories. Returns their names.
 fn remove_files(here: &OwnedFd) -> io::Result<Vec<CString>> {
     let (mut directories, others) = list_names(here)?;
     for name in others {

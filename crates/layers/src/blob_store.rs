@@ -1,7 +1,7 @@
-//! Where blobs and their indexes are kept: a directory or a bucket, through one interface.
+//! Stores blobs and their indexes in a directory or a bucket, through one interface.
 //!
-//! Only the way in differs. A bucket takes an object whole or not at all; in a directory that is a
-//! new file that is synced, renamed, and its directory synced.
+//! Only publishing differs. A bucket stores an object whole or not at all. In a directory, a
+//! temporary file is synced and renamed, and then its directory is synced.
 
 use std::{
     fs::{self, File},
@@ -27,9 +27,9 @@ use crate::{LayerError, LayersConfig, S3Config, StoreConfig, crash};
 pub(crate) struct BlobStore {
     store: Arc<dyn ObjectStore>,
     prefix: String,
-    /// Unfinished work, on the file system of `local`.
+    /// Temporary files, on the same file system as `local`.
     new: PathBuf,
-    /// The directory of the blobs, if they are in one.
+    /// The directory of the blobs, if the store is local.
     local: Option<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ impl BlobStore {
                     fs::create_dir_all(directory)
                         .map_err(LayerError::io_context("making the directory for layers"))?;
                 }
-                // The directories themselves must survive too.
+                // The directories themselves must survive a crash too.
                 for directory in [&config.dir, &root] {
                     sync_directory(directory)?;
                 }
@@ -57,13 +57,13 @@ impl BlobStore {
         Ok(Self { store, prefix, new, local })
     }
 
-    /// A file for a blob in the making; it is gone when it is dropped.
+    /// A temporary file for a new blob. Dropping it deletes it.
     pub(crate) fn new_file(&self) -> Result<NamedTempFile, LayerError> {
         NamedTempFile::new_in(&self.new)
             .map_err(LayerError::io_context("making a file for a new layer"))
     }
 
-    /// Makes a finished file the blob of its digest. Durable when it returns.
+    /// Publishes a finished file as the blob of its digest. It is durable when this returns.
     pub(crate) async fn publish(
         &self,
         file: NamedTempFile,
@@ -79,7 +79,7 @@ impl BlobStore {
             .map_err(LayerError::io_context("reading a new layer"))?;
         let mut to = BufWriter::new(Arc::clone(&self.store), self.blob_key(digest));
         if let Err(error) = tokio::io::copy(&mut from, &mut to).await {
-            // Parts that were uploaded would stay there, unseen.
+            // Without an abort, uploaded parts would stay in the bucket unseen.
             let _ = to.abort().await;
             return Err(LayerError::from_io("uploading a layer", error));
         }
@@ -91,7 +91,7 @@ impl BlobStore {
         Ok(())
     }
 
-    /// The whole blob, to be read where blocking is no harm.
+    /// Opens the whole blob, for reading on a blocking thread.
     pub(crate) async fn open_blob(
         &self,
         digest: &LayerDigest,
@@ -109,7 +109,7 @@ impl BlobStore {
         Ok(Box::new(SyncIoBridge::new(StreamReader::new(stream.map_err(std::io::Error::other)))))
     }
 
-    /// The blob or a part of it, in pieces.
+    /// Streams the blob or a range of it.
     pub(crate) async fn stream_blob(
         &self,
         digest: &LayerDigest,
@@ -123,7 +123,7 @@ impl BlobStore {
         }
     }
 
-    /// When and how large, if it is there.
+    /// The blob's time and size, if it exists.
     pub(crate) async fn blob_meta(
         &self,
         digest: &LayerDigest,
@@ -135,7 +135,7 @@ impl BlobStore {
         }
     }
 
-    /// All blobs there are.
+    /// Lists all blobs.
     pub(crate) fn list_blobs(
         &self,
     ) -> BoxStream<'static, Result<(LayerDigest, ObjectMeta), LayerError>> {
@@ -162,7 +162,7 @@ impl BlobStore {
         Ok(())
     }
 
-    /// The index as it was put; none if it is missing.
+    /// The index as it was stored, or `None` if it is missing.
     pub(crate) async fn get_index(
         &self,
         digest: &LayerDigest,
@@ -174,7 +174,7 @@ impl BlobStore {
         }
     }
 
-    /// Puts the index. It may get lost: it can be made from the blob.
+    /// Stores the index. It may get lost, because it can be rebuilt from the blob.
     pub(crate) async fn put_index(
         &self,
         digest: &LayerDigest,
@@ -211,7 +211,7 @@ fn sync_directory(path: &Path) -> Result<(), LayerError> {
     synced.map_err(LayerError::io_context("syncing a directory"))
 }
 
-/// Makes a directory that only we can enter, with nothing in it.
+/// Makes an empty directory that only its owner can enter.
 fn fresh_directory(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
@@ -222,12 +222,12 @@ fn fresh_directory(path: &Path) -> std::io::Result<()> {
 }
 
 fn open_bucket(config: &S3Config) -> Result<impl ObjectStore, LayerError> {
-    // The client takes the process's cryptography and panics if there is none.
+    // The client uses the process's default cryptography provider and panics without one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let secret = |name: &String| {
         std::env::var(name).map_err(|_| LayerError::Config(format!("{name} is not set")))
     };
-    // A large layer takes its time, but something must come all the while.
+    // A large layer may take long, so only a stall is a timeout.
     let client = ClientOptions::new()
         .with_connect_timeout(Duration::from_secs(10))
         .with_read_timeout(Duration::from_secs(30))
@@ -244,7 +244,7 @@ fn open_bucket(config: &S3Config) -> Result<impl ObjectStore, LayerError> {
     Ok(builder.build()?)
 }
 
-/// Runs work on a thread that may block.
+/// Runs `work` on a blocking thread.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, LayerError> + Send + 'static,
 ) -> Result<T, LayerError> {

@@ -1,4 +1,4 @@
-//! Reads a blob as the archive that it is, and makes sure that it is the one that was asked for.
+//! Decompresses a blob and checks its digest.
 
 use std::io::{self, BufReader, Read};
 
@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{LayerError, archive::read::ArchiveReader, error::RATIO_FREE};
 
-/// Gives the archive of a blob to `work`. What `work` made of it counts only if the digest is right,
-/// and it must have read the archive to its end.
+/// Passes the archive of a blob to `work`, which must read it to its end. The result of `work` is
+/// returned only if the digest matches.
 pub(crate) fn read_checked<T>(
     blob: impl Read,
     digest: &LayerDigest,
@@ -18,8 +18,8 @@ pub(crate) fn read_checked<T>(
     Ok(done)
 }
 
-/// The same, and gives the digest of the archive itself. A blob from outside may not unpack to more
-/// than `ratio` times its size.
+/// Like [`read_checked`], and returns the digest of the uncompressed archive. A blob from outside
+/// may not unpack to more than `ratio` times its size.
 pub(crate) fn read_and_hash<T>(
     blob: impl Read,
     digest: &LayerDigest,
@@ -43,9 +43,9 @@ fn decompress_checked<T>(
     let done = work(&mut archive);
     let blob = archive.into_inner();
     let done = match done {
-        // What was stored here was an archive; what is none is not what was stored.
+        // A stored blob was an archive, so a malformed one is damaged.
         Err(LayerError::Refused(what)) if ratio.is_none() => return Err(damaged(what)),
-        // Neither the store's failure nor the disk's: the decompressor's.
+        // Neither the store nor the disk failed, so the error is the decompressor's.
         Err(LayerError::Io { source, .. })
             if source.kind() == io::ErrorKind::Other
                 && source.raw_os_error().is_none()
@@ -58,7 +58,7 @@ fn decompress_checked<T>(
     let mut buffered = blob.decoder.finish();
     let rest = io::copy(&mut buffered, &mut io::sink());
     if rest.map_err(LayerError::io_context("reading a layer"))? != 0 {
-        return Err(damaged("there are bytes after its end".to_owned()));
+        return Err(damaged("bytes follow its end".to_owned()));
     }
     let found = LayerDigest::from_sha256(buffered.into_inner().hash.finalize().into());
     if found == *digest {
@@ -68,7 +68,7 @@ fn decompress_checked<T>(
     }
 }
 
-/// The archive in a blob.
+/// Reads the archive in a blob.
 pub(crate) struct BlobReader<'a> {
     decoder: zstd::Decoder<'static, BufReader<HashingReader<'a>>>,
     ratio: Option<u64>,
@@ -87,7 +87,7 @@ impl Read for BlobReader<'_> {
             && self.count > RATIO_FREE
             && self.count / ratio > self.decoder.get_ref().get_ref().count
         {
-            return Err(LayerError::TooMuch("been compressed too well").into_io());
+            return Err(LayerError::TooMuch("a compression ratio that is too high").into_io());
         }
         Ok(count)
     }

@@ -1,4 +1,4 @@
-//! Where layers are kept, and how much of them.
+//! Configuration: where layers are stored, and how many bytes may be cached.
 
 use std::path::PathBuf;
 
@@ -6,23 +6,23 @@ use cloche_model::ByteSize;
 
 use crate::LayerBounds;
 
-/// What `Layers::open` needs to know.
+/// The parameters of `Layers::open`.
 #[derive(Clone, Debug)]
 pub struct LayersConfig {
-    /// A directory of our own: the cache, unfinished work and, if local, the blobs.
+    /// A directory of our own: the cache, temporary files and, for a local store, the blobs.
     pub dir: PathBuf,
-    /// Where blobs are kept.
+    /// Where blobs are stored.
     pub store: StoreConfig,
-    /// How much of the disk unpacked layers may take. Layers in use are kept beyond it.
+    /// Limit of the disk space of unpacked layers. Layers in use are kept beyond it.
     pub cache_bytes: ByteSize,
-    /// How large layers may be.
+    /// The maximum size of layers.
     pub bounds: LayerBounds,
 }
 
-/// Where blobs are kept.
+/// Where blobs are stored.
 #[derive(Clone, Debug)]
 pub enum StoreConfig {
-    /// In the directory itself.
+    /// In `dir` itself.
     Local,
     /// In a bucket.
     S3(S3Config),
@@ -31,16 +31,16 @@ pub enum StoreConfig {
 /// A bucket of an S3-compatible service.
 #[derive(Clone, Debug)]
 pub struct S3Config {
-    /// Its name.
+    /// The name of the bucket.
     pub bucket: String,
-    /// The address of the service; Amazon's own for the region if there is none.
+    /// The address of the service. Without one: Amazon's address for the region.
     pub endpoint: Option<String>,
     /// The region.
     pub region: String,
-    /// What our keys begin with; may be empty.
+    /// The prefix of our keys; may be empty.
     pub prefix: String,
-    /// The environment variable that holds the access key's id.
+    /// The environment variable that holds the access key id.
     pub access_key_env: String,
-    /// The environment variable that holds the secret.
+    /// The environment variable that holds the secret access key.
     pub secret_key_env: String,
 }

@@ -1,4 +1,4 @@
-//! Reads one file of a stack, or a part of it, from where its blob holds it.
+//! Reads one file of a stack, or a range of it, directly from its blob.
 
 use std::{io, ops::Range};
 
@@ -15,30 +15,31 @@ use crate::{
     tree::NodeKind,
 };
 
-/// How much is decompressed at a time.
+/// How many bytes are decompressed at a time.
 const PIECE: usize = 1 << 17;
 
 /// An open file of a stack.
 pub struct OpenFile {
-    /// What it is.
+    /// The file's metadata.
     pub node: TreeNode,
-    /// The part of it that is read.
+    /// The range that is read.
     pub range: Range<u64>,
-    /// The bytes of that part.
+    /// The bytes of that range.
     pub content: Box<dyn AsyncRead + Send + Unpin>,
 }
 
-/// A stretch of a file: data somewhere in the archive, or a hole.
+/// A segment of a file: a range of the archive, or a hole.
 enum FileSegment {
     Data(Range<u64>),
     Hole(u64),
 }
 
 impl Layers {
-    /// Opens a file for reading; a range is cut to the file's size. No symbolic link is followed.
+    /// Opens a file for reading. A range is cut to the file's size. Symbolic links are not
+    /// followed.
     ///
     /// # Errors
-    /// If there is no file at the path, the range begins behind its end, or the store fails.
+    /// If no file is at the path, the range begins after its end, or the store fails.
     pub async fn open_file(
         &self,
         stack: &[LayerDigest],
@@ -54,10 +55,10 @@ impl Layers {
         self.open_node(node, range).await
     }
 
-    /// The same, for a file of a tree at hand.
+    /// Like [`open_file`](Self::open_file), for a file of a tree that is already loaded.
     ///
     /// # Errors
-    /// If the node is not a file, the range begins behind its end, or the store fails.
+    /// If the node is not a file, the range begins after its end, or the store fails.
     pub async fn open_node(
         &self,
         node: &TreeNode,
@@ -66,7 +67,7 @@ impl Layers {
         let text = || String::from_utf8_lossy(&node.path_in_layer).into_owned();
         let range = range.unwrap_or(0..node.size);
         if range.start > node.size || range.start > range.end {
-            return Err(LayerError::WrongKind(text(), "is shorter than that"));
+            return Err(LayerError::WrongKind(text(), "is shorter than the requested range"));
         }
         let range = range.start..range.end.min(node.size);
         let index = self.load_index(&node.layer).await?;
@@ -83,7 +84,7 @@ impl Layers {
         Ok(OpenFile { node: node.clone(), range, content })
     }
 
-    /// The part of an archive that holds these parts, from its first byte on.
+    /// Streams the part of the archive that contains these segments, from its first byte on.
     async fn stream_archive(
         &self,
         layer: &LayerDigest,
@@ -107,7 +108,7 @@ impl Layers {
     }
 }
 
-/// Which parts of the archive and which holes make up a range of a file.
+/// The ranges of the archive and the holes that make up a range of a file.
 fn file_segments(extents: &[Extent], data_at: u64, range: &Range<u64>) -> Vec<FileSegment> {
     let mut parts = Vec::new();
     let (mut at, mut archive_at) = (range.start, data_at);
@@ -129,13 +130,13 @@ fn file_segments(extents: &[Extent], data_at: u64, range: &Range<u64>) -> Vec<Fi
     parts
 }
 
-/// An archive being read forwards.
+/// An archive that is read forwards.
 struct ArchiveStream {
     at: u64,
     pieces: stream::BoxStream<'static, io::Result<Bytes>>,
 }
 
-/// The bytes of these parts.
+/// Streams the bytes of these segments.
 fn stream_segments(
     parts: Vec<FileSegment>,
     archive: ArchiveStream,
@@ -177,7 +178,7 @@ fn stream_segments(
     })
 }
 
-/// Decompresses without a thread, so that slow readers hold none.
+/// Decompresses on the async task, so that slow readers do not occupy a thread.
 fn decompress_stream(
     blob: stream::BoxStream<'static, io::Result<Bytes>>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {

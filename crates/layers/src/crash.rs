@@ -1,11 +1,11 @@
-//! Named points at which a test can have the process killed, as a power cut or an OOM killer would.
-//! Release builds have none.
+//! Named points at which a test can kill the process, as a power cut or the OOM killer would.
+//! Release builds ignore them.
 
 /// The points of this crate, in the order in which storing a layer passes them.
 pub const POINTS: [&str; 4] =
     ["layer-temp-written", "layer-before-rename", "layer-after-rename", "layer-stored"];
 
-/// The environment variable that names the point to be killed at.
+/// The environment variable that names the point at which to kill the process.
 pub const VARIABLE: &str = "CLOCHE_CRASH_AT";
 
 /// Kills the process with SIGKILL if the environment names this point.

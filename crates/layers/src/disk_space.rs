@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! The disk that layers take: what each one has, which were stored for nothing and go at once, and
-//! what happens while the disk is short.
+//! Disk space of layers: the size of each, the immediate removal of layers that are not needed, and
+//! what is stored while disk space is short.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -15,7 +15,7 @@ use futures::TryStreamExt;
 use crate::{LayerError, Layers, blob_store::run_blocking, layers::LayerPin};
 
 impl Layers {
-    /// Keeps a layer that was just stored from being removed, until it is settled.
+    /// Protects a layer that was just stored from removal, until it is released.
     pub(crate) fn pin_layer(&self, digest: &LayerDigest) {
         let mut pins = self.0.pins.lock();
         let pin = LayerPin { stored_at: Instant::now(), stores: 0 };
@@ -24,8 +24,8 @@ impl Layers {
         pin.stores = pin.stores.saturating_add(1);
     }
 
-    /// Says that one who stored this layer has written down that it is needed, or gave it up. From
-    /// then on it can be removed.
+    /// Releases one pin of a layer. The caller has committed a record that refers to the layer, or
+    /// has given the layer up. Without pins the layer can be removed.
     pub fn release_pin(&self, digest: &LayerDigest) {
         let mut pins = self.0.pins.lock();
         let Entry::Occupied(mut pin) = pins.entry(digest.clone()) else { return };
@@ -35,8 +35,8 @@ impl Layers {
         }
     }
 
-    /// Removes a layer at once, unless somebody else has stored it and not settled it, or `needed`
-    /// says that it is needed. Gives back whether it is gone.
+    /// Removes a layer at once, unless another pin protects it or `needed` returns true. Returns
+    /// whether it was removed.
     ///
     /// # Errors
     /// If the store fails, or `needed` does.
@@ -46,8 +46,9 @@ impl Layers {
         needed: impl Future<Output = Result<bool, E>>,
     ) -> Result<bool, E> {
         {
-            // Nothing is published meanwhile. A publisher has a pin until the record
-            // that needs the layer is committed, so that one of the two is seen here.
+            // Nothing is published while this lock is held. A publisher keeps its pin until the
+            // record that needs the layer is committed, so either the pin or the record is visible
+            // here.
             let _alone = self.0.gate.write().await;
             if self.0.pins.lock().contains_key(digest) || needed.await? {
                 return Ok(false);
@@ -64,10 +65,10 @@ impl Layers {
         Ok(true)
     }
 
-    /// The size of every layer, as stored.
+    /// The stored size of every layer.
     ///
     /// # Errors
-    /// If the store does not answer.
+    /// If the store does not respond.
     pub async fn layer_sizes(&self) -> Result<HashMap<LayerDigest, u64>, LayerError> {
         let mut sizes = HashMap::new();
         let mut blobs = self.0.blobs.list_blobs();
@@ -77,15 +78,15 @@ impl Layers {
         Ok(sizes)
     }
 
-    /// The size of one layer, as stored.
+    /// The stored size of one layer.
     ///
     /// # Errors
-    /// If there is no such layer, or it is damaged.
+    /// If the layer does not exist or is damaged.
     pub async fn stored_size(&self, digest: &LayerDigest) -> Result<u64, LayerError> {
         Ok(self.load_index(digest).await?.to_layer(digest.clone()).stored.bytes())
     }
 
-    /// Says whether files of runs without a thread are to be stored.
+    /// Sets whether files of runs without a thread are stored.
     pub fn set_keeps_output(&self, keeps: bool) {
         self.0.keeps_output.store(keeps, Ordering::Relaxed);
     }
@@ -96,10 +97,10 @@ impl Layers {
         self.0.keeps_output.load(Ordering::Relaxed)
     }
 
-    /// Removes every unpacked layer that is not in use; they can be unpacked again.
+    /// Removes every unpacked layer that is not in use. They can be unpacked again.
     ///
     /// # Errors
-    /// If the work was stopped.
+    /// If the blocking task panicked.
     pub async fn empty_cache(&self) -> Result<(), LayerError> {
         let cache = Arc::clone(&self.0.cache);
         run_blocking(move || {

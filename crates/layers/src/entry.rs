@@ -1,65 +1,65 @@
-//! One entry of a layer: what a path is, or that it is gone.
+//! One entry of a layer: what is at a path, or that it was deleted.
 
 use serde::{Deserialize, Serialize};
 
-/// A moment of the file system's clock.
+/// A point in time of the file system's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Mtime {
     /// Seconds since 1970, rounded down.
     pub seconds: i64,
-    /// And nanoseconds, below a thousand million.
+    /// Nanoseconds, below 1 000 000 000.
     pub nanos: u32,
 }
 
-/// A stretch of a sparse file that holds data.
+/// A range of a sparse file that contains data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How long.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// An extended attribute: its name with the `user.` before it, and its value.
+/// An extended attribute: its name including `user.`, and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// The beginning of the SHA-256 of a file's data.
+/// The first 16 bytes of the BLAKE3 hash of a file's data.
 pub type ContentHash = [u8; 16];
 
-/// What a layer says about one path.
+/// The entry of a layer at one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerEntry {
-    /// Bytes as the guest chose them, names separated by `/`; empty for the home itself.
+    /// The path in bytes as the guest chose them, separated by `/`. Empty for the home itself.
     pub path: Vec<u8>,
-    /// What is there.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// The permission bits.
     pub mode: u32,
-    /// When it was last written.
+    /// The modification time.
     pub mtime: Mtime,
-    /// Attributes in the `user.` namespace, in the order of their names.
+    /// Attributes in the `user.` namespace, sorted by name.
     pub xattrs: Vec<Xattr>,
 }
 
-/// What is at a path of a layer.
+/// The kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
-    /// A directory, which shows what older layers hold there too.
+    /// A directory. Its content is merged with that of older layers.
     Directory {
-        /// Older layers are not looked at.
+        /// The content of older layers is hidden.
         opaque: bool,
-        /// Older layers hold it under this path.
+        /// The directory has this path in older layers.
         redirect: Option<Vec<u8>>,
     },
     /// A file with content.
     File {
         /// Its size, holes included.
         size: u64,
-        /// The stretches with data, if not all of it is.
+        /// The ranges with data, if the file has holes.
         extents: Option<Vec<Extent>>,
-        /// Where its data begins in the archive.
+        /// The offset of its data in the archive.
         data_at: u64,
-        /// What its data is known by, once it was read.
+        /// The hash of its data, set after the data was read.
         hash: ContentHash,
     },
     /// Another name for a file of the same layer.
@@ -69,17 +69,17 @@ pub enum EntryKind {
     },
     /// A symbolic link.
     Symlink {
-        /// What it says, never followed.
+        /// The target, never followed.
         target: Vec<u8>,
     },
     /// A named pipe.
     Fifo,
-    /// What older layers hold here is gone.
+    /// Hides the path of older layers.
     Whiteout,
 }
 
 impl EntryKind {
-    /// How many bytes of data it brings.
+    /// The number of data bytes.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         match self {

@@ -1,4 +1,4 @@
-//! What can go wrong with layers, and what a stored layer may at most be.
+//! Errors of layer operations, and the limits of a stored layer.
 
 use std::io;
 
@@ -7,30 +7,30 @@ use cloche_model::{ByteSize, LayerDigest};
 /// Why an operation on layers failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
-    /// The store holds no such layer.
-    #[error("there is no layer {0}")]
+    /// The store does not have this layer.
+    #[error("layer {0} does not exist")]
     Missing(LayerDigest),
-    /// The bytes of a layer are not those that its digest promises.
+    /// The bytes of a layer do not match its digest.
     #[error("layer {digest} is damaged: {what}")]
     Damaged {
-        /// Which one.
+        /// The digest that was asked for.
         digest: LayerDigest,
         /// What was found.
         what: String,
     },
-    /// An archive holds what a layer may not.
+    /// An archive contains something that a layer may not contain.
     #[error("not a layer: {0}")]
     Refused(String),
-    /// Too large, too many, or too well compressed.
+    /// The layer has too many bytes, too many entries, or a compression ratio that is too high.
     #[error("the layer has {0}")]
     TooMuch(&'static str),
-    /// There is nothing at this path.
-    #[error("there is no {0:?}")]
+    /// Nothing is at this path.
+    #[error("{0:?} does not exist")]
     NoSuchPath(String),
-    /// Something at this path is in the way.
+    /// The path is occupied by the wrong kind of file.
     #[error("{0:?} {1}")]
     WrongKind(String, &'static str),
-    /// A directory does not hold an image that can be imported.
+    /// A directory does not contain an image that can be imported.
     #[error("not an image that can be imported: {0}")]
     BadImage(String),
     /// The configuration cannot be used.
@@ -39,9 +39,9 @@ pub enum LayerError {
     /// A file operation of ours failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The object store failed.
@@ -50,12 +50,12 @@ pub enum LayerError {
 }
 
 impl LayerError {
-    /// Puts what was being done to an error of the system.
+    /// Adds the operation to an error of the operating system.
     pub(crate) fn io_context(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::from_io(what, source)
     }
 
-    /// An error that travelled inside an `io::Error` comes out as what it was.
+    /// Unpacks a `LayerError` that travelled inside an `io::Error`.
     pub(crate) fn from_io(what: &'static str, source: io::Error) -> Self {
         if source.get_ref().is_some_and(|inner| inner.is::<Self>()) {
             let inner = source.into_inner().and_then(|inner| inner.downcast::<Self>().ok());
@@ -65,7 +65,7 @@ impl LayerError {
         Self::Io { what, source }
     }
 
-    /// Whether the disk had no room for it.
+    /// Whether the disk or the quota was full.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         let is_full = |error: &io::Error| {
@@ -81,21 +81,21 @@ impl LayerError {
         matches!(self, Self::Io { source, .. } if is_full(source))
     }
 
-    /// So that it can travel through readers and writers.
+    /// Wraps the error so that it can pass through readers and writers.
     pub(crate) fn into_io(self) -> io::Error {
         io::Error::other(self)
     }
 }
 
-/// How large a layer, and a stack of them, may be.
+/// The maximum size of a layer and of a stack of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerBounds {
-    /// Files, directories, links and deletions.
+    /// Files, directories, links and whiteouts.
     pub entries: u64,
-    /// Bytes in files, holes not counted.
+    /// Bytes in files, without holes.
     pub bytes: ByteSize,
     /// How many times larger than its compressed form an imported layer may be. Layers that were
-    /// packed here are not held to it: a guest may well write a gigabyte of one letter.
+    /// packed here are exempt, because a guest may write a gigabyte of the same byte.
     pub ratio: u64,
 }
 
@@ -105,26 +105,28 @@ impl Default for LayerBounds {
     }
 }
 
-/// A compressed layer may always unpack to this much, whatever the ratio.
+/// A compressed layer may always unpack to this many bytes, whatever its ratio.
 pub(crate) const RATIO_FREE: u64 = 64 << 20;
-/// The longest path in a layer. Longer than the kernel takes in one call: paths are walked by steps.
+/// The longest path in a layer. The kernel accepts less in one call, so paths are walked step by
+/// step.
 pub(crate) const PATH_BYTES: usize = 16 << 10;
 /// The longest name of a file.
 pub(crate) const NAME_BYTES: usize = 255;
 /// The longest target of a symbolic link.
 pub(crate) const TARGET_BYTES: usize = 4095;
-/// Paths, targets and attributes of all entries together.
+/// The sum over all entries of paths, targets and attributes.
 pub(crate) const NAMES_BYTES: u64 = 256 << 20;
-/// The largest size that a file may claim, holes included: ext4 can hold no more than 16 TiB.
+/// The largest apparent size of a file, holes included. ext4 allows at most 16 TiB.
 pub(crate) const FILE_BYTES: u64 = 8 << 40;
-/// The extended attributes of one file.
+/// The size of all extended attributes of one file.
 pub(crate) const XATTR_BYTES: usize = 256 << 10;
-/// The attributes of one file that a home keeps, each with some for its place: what every disk of
-/// a cache can hold. ext4 has one block for all of them and the overlay's marks.
+/// The size of all attributes of one file that a home keeps, each with its overhead. Every file
+/// system of a cache can store this much: ext4 has one block for all of them and the overlay's
+/// marks.
 pub(crate) const KEPT_XATTR_BYTES: usize = 3600;
-/// What one attribute takes beside its name and value.
+/// The overhead of one attribute beside its name and value.
 pub(crate) const XATTR_PLACE: usize = 20;
-/// The records before one entry.
+/// The size of the pax records before one entry.
 pub(crate) const PAX_BYTES: u64 = 1 << 20;
-/// The map of one sparse file.
+/// The number of extents of one sparse file.
 pub(crate) const EXTENTS: usize = 1 << 18;

@@ -1,7 +1,7 @@
-//! Runs in: test. What the fuzz targets check of the readers of archives and images.
+//! Runs in: test. The properties of the archive and image readers that the fuzz targets check.
 //!
-//! Each function takes any bytes and panics where a property of a reader does not hold. The tests
-//! at the end replay the seeds that are in the tree.
+//! Each function takes arbitrary bytes and panics if a property does not hold. The tests at the end
+//! replay the seeds in the tree.
 
 use std::{
     collections::BTreeMap,
@@ -25,14 +25,14 @@ use crate::{
     oci,
 };
 
-/// Small, so that a fuzzer reaches them.
+/// Small limits that a fuzzer can reach.
 const BOUNDS: LayerBounds = LayerBounds { entries: 256, bytes: ByteSize(1 << 20), ratio: 200 };
-/// The longest archive that is looked at, and the most that one may take again.
+/// The longest input that is used.
 const ARCHIVE: usize = 64 << 10;
 
-/// Reads bytes as an archive, with the checksums of its headers put right. A layer that is accepted
-/// keeps its bounds, names nothing outside the home, is written as an archive with the same meaning,
-/// and gives a tree in which every path lies in a directory.
+/// Reads bytes as an archive, after repairing the checksums of its headers. An accepted layer is
+/// within the bounds, names nothing outside the home, is rewritten with the same meaning, and gives
+/// a tree in which every path has a parent directory.
 pub fn check_archive(bytes: &[u8]) {
     let mut bytes = bytes[..bytes.len().min(ARCHIVE)].to_vec();
     repair_checksums(&mut bytes);
@@ -41,24 +41,25 @@ pub fn check_archive(bytes: &[u8]) {
 
     let again = rewrite_archive(&bytes);
     let reread = read_index(&again).unwrap_or_else(|why| panic!("our own archive: {why}"));
-    assert_eq!(without_places(&index), without_places(&reread), "written with another meaning");
+    assert_eq!(without_offsets(&index), without_offsets(&reread), "rewritten with another meaning");
     assert_eq!(rewrite_archive(&again), again, "writing is not stable");
 
-    let kept = index.encode().unwrap_or_else(|why| panic!("an index that cannot be kept: {why}"));
-    assert_eq!(LayerIndex::decode(&kept).as_ref(), Some(&index), "the kept index is another");
+    let encoded =
+        index.encode().unwrap_or_else(|why| panic!("an index that cannot be encoded: {why}"));
+    assert_eq!(LayerIndex::decode(&encoded).as_ref(), Some(&index), "the decoded index differs");
     check_tree(&index);
 }
 
-/// Reads bytes as an OCI image: documents and a layer, separated by `%%` on lines of their own. In the
-/// documents `@L`, `@D`, `@M` and `@C` stand for the digests of the layer, its archive, the manifest and
-/// the configuration, and `#L`, `#M` and `#C` for the sizes.
+/// Reads bytes as an OCI image: documents and a layer, separated by `%%` on lines of their own. In
+/// the documents `@L`, `@D`, `@M` and `@C` are replaced by the digests of the layer, its archive,
+/// the manifest and the configuration, and `#L`, `#M` and `#C` by their sizes.
 pub fn check_image(bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(ARCHIVE)];
     let mut parts = bytes.splitn(2, |&byte| byte == b'\n');
-    let packing = parts.next().and_then(|line| line.first()).copied().unwrap_or(0);
+    let compression = parts.next().and_then(|line| line.first()).copied().unwrap_or(0);
     let parts: Vec<&[u8]> = split_parts(parts.next().unwrap_or_default());
     let [layout, index, manifest, config, layer] = parts[..] else { return };
-    let (layer, archive) = pack_layer(packing, layer);
+    let (layer, archive) = pack_layer(compression, layer);
 
     let mut values = BTreeMap::new();
     let mut put = |name: char, blob: &[u8]| {
@@ -86,15 +87,15 @@ pub fn check_image(bytes: &[u8]) {
     let written = fs::create_dir_all(&blobs)
         .and_then(|()| files.iter().try_for_each(|(path, bytes)| fs::write(path, bytes)));
     assert!(written.is_ok(), "the image could not be written: {written:?}");
-    let mut took = 0;
+    let mut layers = 0;
     let result = oci::read_image(dir.path(), BOUNDS, |stored, ingested| {
-        took += 1;
+        layers += 1;
         check_stored(stored, &ingested.digest, &ingested.index);
     });
-    assert!(result.is_err() || took > 0 || parts[2].windows(2).all(|at| at != b"@L"));
+    assert!(result.is_err() || layers > 0 || parts[2].windows(2).all(|at| at != b"@L"));
 }
 
-/// A stored layer is what its digest says, and holds what its index says.
+/// A stored layer matches its digest and its index.
 fn check_stored(mut stored: &fs::File, wanted: &LayerDigest, index: &LayerIndex) {
     check_index(index);
     let mut blob = Vec::new();
@@ -104,10 +105,10 @@ fn check_stored(mut stored: &fs::File, wanted: &LayerDigest, index: &LayerIndex)
     let archive = zstd::decode_all(&blob[..]);
     let archive = archive.unwrap_or_else(|why| panic!("a stored layer is not zstd: {why}"));
     let again = read_index(&archive).unwrap_or_else(|why| panic!("a stored layer: {why}"));
-    assert_eq!(without_places(&again), without_places(index));
+    assert_eq!(without_offsets(&again), without_offsets(index));
 }
 
-/// A directory for one image, in memory where there is such a place.
+/// A directory for one image, in memory if possible.
 fn scratch_dir() -> std::io::Result<tempfile::TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
@@ -125,13 +126,13 @@ fn split_parts(bytes: &[u8]) -> Vec<&[u8]> {
     parts
 }
 
-/// The layer's blob and its archive: as it is, or packed here after its checksums were put right.
-fn pack_layer(packing: u8, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+/// The layer's blob and its archive: unchanged, or compressed after its checksums were repaired.
+fn pack_layer(compression: u8, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut archive = bytes.to_vec();
-    if packing != b'r' {
+    if compression != b'r' {
         repair_checksums(&mut archive);
     }
-    let blob = match packing {
+    let blob = match compression {
         b'g' => {
             let mut blob = Vec::new();
             let mut encoder =
@@ -156,7 +157,7 @@ fn sha256_digest(bytes: &[u8]) -> LayerDigest {
     LayerDigest::from_sha256(Sha256::digest(bytes).into())
 }
 
-/// Sets the checksum of every block that a reader would take for a header.
+/// Repairs the checksum of every block that a reader would take for a header.
 fn repair_checksums(bytes: &mut [u8]) {
     let mut at = 0;
     while let Some(block) = bytes.get_mut(at..at + BLOCK) {
@@ -178,7 +179,7 @@ fn read_index(bytes: &[u8]) -> Result<LayerIndex, LayerError> {
         .finish(Vec::new(), bytes.len() as u64)
 }
 
-/// Writes an archive anew, entry by entry, as an import does.
+/// Rewrites an archive entry by entry, as an import does.
 fn rewrite_archive(bytes: &[u8]) -> Vec<u8> {
     let mut archive = ArchiveReader::new(bytes);
     let mut out = Cursor::new(Vec::new());
@@ -192,7 +193,7 @@ fn rewrite_archive(bytes: &[u8]) -> Vec<u8> {
                     write::write_padding(&mut out, copied)
                 }),
             Ok(None) => break,
-            Err(why) => panic!("read once, refused the second time: {why}"),
+            Err(why) => panic!("accepted at first, refused the second time: {why}"),
         };
         assert!(written.is_ok());
     }
@@ -200,8 +201,8 @@ fn rewrite_archive(bytes: &[u8]) -> Vec<u8> {
     out.into_inner()
 }
 
-/// The entries but for where their data lies, which depends on how they are written.
-fn without_places(index: &LayerIndex) -> Vec<LayerEntry> {
+/// The entries without the offsets of their data, which depend on how they are written.
+fn without_offsets(index: &LayerIndex) -> Vec<LayerEntry> {
     let mut entries = index.entries().to_vec();
     for entry in &mut entries {
         if let EntryKind::File { data_at, .. } = &mut entry.kind {
@@ -214,12 +215,18 @@ fn without_places(index: &LayerIndex) -> Vec<LayerEntry> {
 fn check_index(index: &LayerIndex) {
     let entries = index.entries();
     assert!(entries.len() as u64 <= BOUNDS.entries && index.data_bytes() <= BOUNDS.bytes.bytes());
-    assert!(entries.windows(2).all(|pair| pair[0].path < pair[1].path), "paths twice or unsorted");
+    assert!(
+        entries.windows(2).all(|pair| pair[0].path < pair[1].path),
+        "duplicate or unsorted paths"
+    );
     assert!(entries.first().is_some_and(|home| home.path.is_empty()), "no home");
     for entry in entries {
         check_path(&entry.path);
         let parent = index.get(split_path(&entry.path).0).map(|parent| &parent.kind);
-        assert!(matches!(parent, Some(EntryKind::Directory { .. })), "a path without a directory");
+        assert!(
+            matches!(parent, Some(EntryKind::Directory { .. })),
+            "a path without a parent directory"
+        );
         match &entry.kind {
             EntryKind::HardLink { target } => {
                 check_path(target);
@@ -253,7 +260,7 @@ fn check_path(path: &[u8]) {
     assert!(path.is_empty() || !path.split(|&byte| byte == b'/').any(odd), "{path:?}");
 }
 
-/// Lays the layer over another and over itself.
+/// Applies the layer to an empty tree and to itself.
 fn check_tree(index: &LayerIndex) {
     let name = sha256_digest(b"fuzz");
     let mut tree = Tree::default();
@@ -265,7 +272,7 @@ fn check_tree(index: &LayerIndex) {
             check_path(path);
             let parent = tree.get(split_path(path).0);
             let is_directory = parent.is_some_and(|node| node.kind == crate::NodeKind::Directory);
-            assert!(is_directory, "{:?} lies in no directory", String::from_utf8_lossy(path));
+            assert!(is_directory, "{:?} has no parent directory", String::from_utf8_lossy(path));
         }
     }
 }
@@ -276,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// A target and what it does with its input.
+    /// A fuzz target and its check.
     type FuzzCheck = (&'static str, fn(&[u8]));
 
     #[test]

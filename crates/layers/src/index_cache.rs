@@ -1,4 +1,4 @@
-//! Indexes that were used lately, in memory.
+//! Recently used indexes, in memory.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::LayerIndex;
 
-/// How many entries of layers may be kept in all.
+/// How many entries the cached indexes may have together.
 const MOST_ENTRIES: usize = 1 << 18;
 
 #[derive(Default)]

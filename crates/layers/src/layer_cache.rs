@@ -1,8 +1,9 @@
-//! Unpacked layers on this host's disk: each once, as many as fit, none taken away while in use.
+//! Unpacked layers on this host's disk: each layer once, up to a size limit. A layer in use is
+//! never removed.
 //!
-//! `cache/<name>` is a layer's tree, `<name>.marks` the marks its directories still need, and
-//! `<name>.layer` says that both are complete and for which boot of this host. Nothing here is
-//! synced, so files of an earlier boot may have lost their content and are not trusted.
+//! `cache/<name>` is a layer's tree. `<name>.marks` lists the overlay marks that its directories
+//! still need. `<name>.layer` records that both are complete, and the boot id of this host. Nothing
+//! here is synced, so files of an earlier boot may have lost their content and are not trusted.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,23 +19,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::{LayerError, LayersConfig, LayersUsage, beneath, entry::Mtime, unpack::UnpackedLayer};
 
-/// A layer, and which of several copies: an overlay cannot have the same directory twice.
+/// A layer and the number of its copy. An overlay cannot use the same directory twice.
 pub(crate) type CacheKey = (LayerDigest, u32);
 
 pub(crate) struct LayerCache {
     dir: PathBuf,
     limit: u64,
     state: Mutex<CacheState>,
-    /// Who unpacks a layer holds its lock, so that others wait instead of doing it too.
-    flights: Mutex<HashMap<CacheKey, Arc<tokio::sync::Mutex<()>>>>,
-    /// Keeps other processes away.
+    /// A task that unpacks a layer holds its lock, so that other tasks wait for the result.
+    unpack_locks: Mutex<HashMap<CacheKey, Arc<tokio::sync::Mutex<()>>>>,
+    /// Locks the directory against other processes.
     _lock: OwnedFd,
 }
 
 #[derive(Default)]
 struct CacheState {
     layers: HashMap<CacheKey, CachedLayer>,
-    /// Numbers that stand for directories.
+    /// Numbers of directories that exist.
     taken: BTreeSet<u64>,
     bytes: u64,
     clock: u64,
@@ -48,7 +49,7 @@ struct CachedLayer {
     root: (u32, Mtime),
 }
 
-/// What `<name>.layer` says.
+/// The content of `<name>.layer`.
 #[derive(Serialize, Deserialize)]
 struct CacheRecord {
     digest: LayerDigest,
@@ -59,7 +60,7 @@ struct CacheRecord {
 }
 
 impl LayerCache {
-    /// Opens the cache and removes from it what is not complete.
+    /// Opens the cache and removes incomplete layers from it.
     pub(crate) fn open(config: &LayersConfig) -> Result<Self, LayerError> {
         let opening = || LayerError::io_context("opening the layer cache");
         let dir = config.dir.join("cache");
@@ -71,7 +72,13 @@ impl LayerCache {
         let lock = lock_directory(&config.dir)?;
         let state = scan_cache_dir(&dir).map_err(opening())?;
         let limit = config.cache_bytes.bytes();
-        Ok(Self { dir, limit, state: Mutex::new(state), flights: Mutex::default(), _lock: lock })
+        Ok(Self {
+            dir,
+            limit,
+            state: Mutex::new(state),
+            unpack_locks: Mutex::default(),
+            _lock: lock,
+        })
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -88,14 +95,14 @@ impl LayerCache {
         }
     }
 
-    /// The lock of whoever unpacks this layer.
+    /// The lock that a task holds while it unpacks this layer.
     pub(crate) fn unpack_lock(&self, key: &CacheKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut flights = self.flights.lock();
-        flights.retain(|_, flight| Arc::strong_count(flight) > 1);
-        Arc::clone(flights.entry(key.clone()).or_default())
+        let mut unpack_locks = self.unpack_locks.lock();
+        unpack_locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        Arc::clone(unpack_locks.entry(key.clone()).or_default())
     }
 
-    /// Takes a layer into use if it is here.
+    /// Takes a layer into use if it is cached.
     pub(crate) fn hold_layer(self: &Arc<Self>, key: &CacheKey) -> Option<HeldLayer> {
         let mut state = self.state.lock();
         state.clock += 1;
@@ -107,7 +114,7 @@ impl LayerCache {
         Some(HeldLayer { cache: Arc::clone(self), key: key.clone(), name, root })
     }
 
-    /// Makes room by removing what was not used for longest and is not in use.
+    /// Frees space by removing the least recently used layers that are not in use.
     pub(crate) fn make_room(&self, bytes: u64) {
         loop {
             let victim = {
@@ -122,15 +129,16 @@ impl LayerCache {
                 layer.number
             };
             if let Err(error) = self.remove_layer(victim) {
-                tracing::warn!(%error, "a layer could not be removed from the cache");
-                // Its name stays taken, so that nothing is mixed with what is left of it.
+                tracing::warn!(%error, "could not remove a layer from the cache");
+                // The name stays reserved, so that a new layer is not mixed with the remaining
+                // files.
                 continue;
             }
             self.state.lock().taken.remove(&victim);
         }
     }
 
-    /// Forgets a layer that nobody uses, to free its space now.
+    /// Removes a layer that is not in use, to free its space now.
     pub(crate) fn evict(&self, digest: &LayerDigest) {
         let numbers: Vec<u64> = {
             let mut state = self.state.lock();
@@ -150,7 +158,7 @@ impl LayerCache {
         }
     }
 
-    /// Puts an unpacked layer under a name of its own, and takes it into use.
+    /// Moves an unpacked layer to a name of its own, and takes it into use.
     pub(crate) fn adopt_unpacked(
         self: &Arc<Self>,
         key: &CacheKey,
@@ -203,7 +211,7 @@ impl LayerCache {
         fs::rename(new, self.dir.join(format!("{name}.layer")))
     }
 
-    /// First what says that it is complete, last the tree.
+    /// Removes the completeness record first and the tree last.
     fn remove_layer(&self, number: u64) -> std::io::Result<()> {
         remove_layer_files(&self.dir, &encode_name(number))
     }
@@ -219,11 +227,11 @@ fn remove_layer_files(dir: &Path, name: &str) -> std::io::Result<()> {
     beneath::remove_tree(fs::File::open(dir)?, name)
 }
 
-/// Removes every unpacked layer below a directory of layers that no process uses: they are unpacked
-/// again when they are wanted. For when the files get another owner.
+/// Removes every unpacked layer below a layers directory that no process uses. They are unpacked
+/// again on demand. Needed when the files get another owner.
 ///
 /// # Errors
-/// If something cannot be removed.
+/// If a file or directory cannot be removed.
 pub fn remove_unpacked(layers: &Path) -> std::io::Result<()> {
     let cache = layers.join("cache");
     for entry in fs::read_dir(&cache)? {
@@ -237,7 +245,7 @@ pub fn remove_unpacked(layers: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A layer in use. It stays where it is until this is dropped.
+/// A layer in use. It is not removed before this is dropped.
 pub(crate) struct HeldLayer {
     cache: Arc<LayerCache>,
     key: CacheKey,
@@ -255,11 +263,11 @@ impl Drop for HeldLayer {
 
 impl std::fmt::Debug for HeldLayer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Hold").field(&self.name).finish()
+        f.debug_tuple("HeldLayer").field(&self.name).finish()
     }
 }
 
-/// Short, because the options of a mount are: base 36.
+/// Encodes a number in base 36. Names are short because the length of mount options is limited.
 fn encode_name(number: u64) -> String {
     let digits = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut name = Vec::new();
@@ -276,12 +284,12 @@ fn decode_name(name: &str) -> Option<u64> {
     (encode_name(number) == name).then_some(number)
 }
 
-/// Names this boot of the host.
+/// The id of this boot of the host.
 fn read_boot_id() -> std::io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Everything that is complete and of this boot; the rest is removed.
+/// Loads every layer that is complete and of this boot, and removes everything else.
 fn scan_cache_dir(dir: &Path) -> std::io::Result<CacheState> {
     let boot = read_boot_id()?;
     let mut state = CacheState::default();
@@ -324,8 +332,8 @@ fn scan_cache_dir(dir: &Path) -> std::io::Result<CacheState> {
     Ok(state)
 }
 
-/// Two processes must not share a cache: each would remove what the other uses. The lock belongs to
-/// the process, so a forked child does not keep it.
+/// Locks the directory. Two processes must not share a cache, because each would remove what the
+/// other uses. The lock belongs to the process, so a forked child does not hold it.
 fn lock_directory(dir: &Path) -> Result<OwnedFd, LayerError> {
     let opening = || LayerError::io_context("locking the directory of layers");
     let file = fs::File::options()

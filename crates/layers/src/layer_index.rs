@@ -1,4 +1,5 @@
-//! What is in a layer without the content: checked while an archive passes, kept beside the blob.
+//! The index of a layer: its entries without their content. It is checked and built while an
+//! archive is read, and stored beside the blob.
 
 use std::{
     collections::HashMap,
@@ -19,7 +20,7 @@ use crate::{
     error::NAMES_BYTES,
 };
 
-/// What is in a layer, without the content.
+/// The entries of a layer, without their content.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerIndex {
     entries: Vec<LayerEntry>,
@@ -27,30 +28,30 @@ pub struct LayerIndex {
     stored: u64,
 }
 
-/// A place in a blob where decompression can begin.
+/// A position in a blob where decompression can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FrameStart {
-    /// How much of the archive comes before it.
+    /// Offset in the archive.
     pub(crate) archive_at: u64,
-    /// How much of the blob comes before it.
+    /// Offset in the blob.
     pub(crate) blob_at: u64,
 }
 
 impl LayerIndex {
-    /// All entries, in the order of their paths; the home itself (an empty path) is the first.
+    /// All entries, sorted by path. The home itself (the empty path) is the first.
     #[must_use]
     pub fn entries(&self) -> &[LayerEntry] {
         &self.entries
     }
 
-    /// What the layer says about a path.
+    /// The entry at a path.
     #[must_use]
     pub fn get(&self, path: &[u8]) -> Option<&LayerEntry> {
         let at = self.entries.binary_search_by(|entry| entry.path[..].cmp(path)).ok()?;
         self.entries.get(at)
     }
 
-    /// The files with their sizes, in the order of their paths; other names of a file too.
+    /// The files with their sizes, sorted by path. Hard links are included.
     pub fn files(&self) -> impl Iterator<Item = (&[u8], u64)> {
         self.entries.iter().filter_map(|entry| match &entry.kind {
             EntryKind::File { size, .. } => Some((&entry.path[..], *size)),
@@ -82,14 +83,14 @@ impl LayerIndex {
         self.entries.iter().any(moved)
     }
 
-    /// What unpacking it takes on a disk, roughly.
+    /// Approximate disk space of the unpacked layer.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let blocks = |entry: &LayerEntry| 4096 + entry.kind.data_bytes().next_multiple_of(4096);
         self.entries.iter().map(blocks).sum()
     }
 
-    /// The last place to begin decompression at that is not behind this part of the archive, and
-    /// the first place of the blob that is not needed for reading up to `end`.
+    /// The last frame that starts at or before `start`, and the offset in the blob after the last
+    /// frame that is needed to read up to `end`.
     pub(crate) fn frames_for(&self, start: u64, end: u64) -> (FrameStart, u64) {
         let first = self.frames.partition_point(|frame| frame.archive_at <= start);
         let after = self.frames.partition_point(|frame| frame.archive_at < end);
@@ -98,7 +99,7 @@ impl LayerIndex {
         (begin.unwrap_or(FrameStart { archive_at: 0, blob_at: 0 }), stop)
     }
 
-    /// What others are told about the layer.
+    /// The layer's digest and sizes, for other crates.
     pub(crate) fn to_layer(&self, digest: LayerDigest) -> Layer {
         Layer {
             digest,
@@ -108,9 +109,9 @@ impl LayerIndex {
         }
     }
 
-    /// As it is kept beside the blob: compressed, with a hash before it.
+    /// The stored form: compressed, with a hash before it.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, LayerError> {
-        let refused = |error| LayerError::Refused(format!("it cannot be indexed: {error}"));
+        let refused = |error| LayerError::Refused(format!("the layer cannot be indexed: {error}"));
         let plain = postcard::to_stdvec(self).map_err(|error| refused(error.to_string()))?;
         let mut bytes = index_hash(&plain).to_vec();
         let mut encoder =
@@ -120,7 +121,7 @@ impl LayerIndex {
         Ok(bytes)
     }
 
-    /// None if the bytes are damaged or of another version of this program.
+    /// Returns `None` if the bytes are damaged or were written by another version of this program.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (hash, compressed) = bytes.split_at_checked(32)?;
         let mut plain = Vec::new();
@@ -133,13 +134,14 @@ impl LayerIndex {
     }
 }
 
-/// The hash of an index. Indexes of another version have another one, and are made anew.
+/// The hash of an index. Another version of the format has another hash, so its indexes are
+/// rebuilt.
 fn index_hash(plain: &[u8]) -> [u8; 32] {
     const VERSION: &[u8] = b"content by BLAKE3";
     Sha256::new().chain_update(VERSION).chain_update(plain).finalize().into()
 }
 
-/// Checks entries as they come, and keeps them.
+/// Checks entries in archive order, and collects them.
 pub(crate) struct IndexBuilder {
     bounds: LayerBounds,
     entries: Vec<LayerEntry>,
@@ -180,7 +182,7 @@ impl IndexBuilder {
         Self { bounds, entries: Vec::new(), places: HashMap::new(), names: 0, bytes: 0 }
     }
 
-    /// Takes the next item, if it can be where it is.
+    /// Adds the next item, if it is valid at this position.
     pub(crate) fn add_item(&mut self, item: &ArchiveItem) -> Result<(), LayerError> {
         match item {
             ArchiveItem::Opaque(path) => match self.entry_at_mut(path).map(|entry| &mut entry.kind)
@@ -189,13 +191,13 @@ impl IndexBuilder {
                     *opaque = true;
                     Ok(())
                 }
-                _ => Err(refused_path("an opaque directory that is none", path)),
+                _ => Err(refused_path("an opaque mark for a path that is not a directory", path)),
             },
             ArchiveItem::Entry(entry) => self.add_entry(entry),
         }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -224,12 +226,12 @@ impl IndexBuilder {
     fn add_entry(&mut self, entry: &LayerEntry) -> Result<(), LayerError> {
         self.check_bounds(entry)?;
         if self.places.contains_key(&entry.path) {
-            return Err(refused_path("a path that is there twice", &entry.path));
+            return Err(refused_path("a duplicate path", &entry.path));
         }
         if !entry.path.is_empty() {
             let parent = self.entry_at(split_path(&entry.path).0).map(|parent| &parent.kind);
             if !matches!(parent, Some(EntryKind::Directory { .. })) {
-                return Err(refused_path("a path whose directory is not there", &entry.path));
+                return Err(refused_path("a path without its parent directory", &entry.path));
             }
         }
         if let EntryKind::HardLink { target } = &entry.kind {
@@ -238,7 +240,7 @@ impl IndexBuilder {
                 target,
                 Some(EntryKind::File { .. } | EntryKind::Symlink { .. } | EntryKind::Fifo)
             ) {
-                return Err(refused_path("a hard link to what is not there", &entry.path));
+                return Err(refused_path("a hard link to a missing target", &entry.path));
             }
         }
         self.places.insert(entry.path.clone(), self.entries.len());

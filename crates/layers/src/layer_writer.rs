@@ -1,4 +1,4 @@
-//! Makes a layer from files that arrive one after the other, in memory that does not grow with them.
+//! Makes a layer from files that arrive one after the other, in constant memory.
 
 use std::{
     collections::BTreeMap,
@@ -20,13 +20,13 @@ use crate::{
     tree::NodeKind,
 };
 
-/// How much may wait between the writer and the store.
+/// How many bytes may be buffered between the writer and the store.
 const PIPE: usize = 1 << 18;
 
-/// A layer in the making: files that arrive one after the other.
+/// A layer to which files are written one after the other.
 pub struct LayerWriter {
     below: Tree,
-    /// What this layer holds by now: whether it is a directory.
+    /// The paths of this layer so far, and whether each is a directory.
     made: BTreeMap<Vec<u8>, bool>,
     out: DuplexStream,
     store: JoinHandle<Result<Option<StoredLayer>, LayerError>>,
@@ -35,7 +35,7 @@ pub struct LayerWriter {
 }
 
 impl Layers {
-    /// Begins a layer that will lie on a stack. Nothing is stored unless it is finished.
+    /// Begins a layer on top of a stack. Nothing is stored before `finish`.
     ///
     /// # Errors
     /// If a layer of the stack is missing or damaged.
@@ -55,12 +55,12 @@ impl Layers {
 }
 
 impl LayerWriter {
-    /// Adds a file of exactly `length` bytes, and the directories on the way that are missing. It
-    /// replaces a file that is there already in the stack.
+    /// Adds a file of exactly `length` bytes, and its missing parent directories. It replaces a
+    /// file of the stack at the same path.
     ///
     /// # Errors
-    /// If the path cannot be used, something else than a file is there, or the content is shorter or
-    /// longer. After an error in the content or the store the writer can only be dropped.
+    /// If the path cannot be used, something other than a file is there, or the content is shorter
+    /// or longer. After an error in the content or the store the writer can only be dropped.
     pub async fn put_file(
         &mut self,
         path: &[u8],
@@ -87,7 +87,7 @@ impl LayerWriter {
         if copied != length || more != 0 {
             return Err(LayerError::WrongKind(
                 lossy_path(path),
-                "does not have the length it should",
+                "does not have the announced length",
             ));
         }
         let mut padding = Vec::new();
@@ -98,10 +98,10 @@ impl LayerWriter {
         Ok(())
     }
 
-    /// Removes a file of the stack, or a directory with all that is in it.
+    /// Removes a file of the stack, or a directory with its content.
     ///
     /// # Errors
-    /// If there is nothing at the path.
+    /// If nothing is at the path.
     pub async fn remove_path(&mut self, path: &[u8]) -> Result<(), LayerError> {
         self.check_new_path(path)?;
         if self.below.get(path).is_none() {
@@ -111,10 +111,10 @@ impl LayerWriter {
         self.put_entry(path, EntryKind::Whiteout, 0).await
     }
 
-    /// Stores the layer; none if nothing was put.
+    /// Stores the layer. Returns `None` if nothing was written.
     ///
     /// # Errors
-    /// If it cannot be stored, or a file was not put completely.
+    /// If the layer cannot be stored, or a file was not written completely.
     pub async fn finish(mut self) -> Result<Option<StoredLayer>, LayerError> {
         if !self.broken {
             let mut end = Vec::new();
@@ -128,16 +128,16 @@ impl LayerWriter {
         }
     }
 
-    /// A path that can be written, once.
+    /// Checks that a path can be written and was not written before.
     fn check_new_path(&self, path: &[u8]) -> Result<(), LayerError> {
         check_path(path)?;
         if path.is_empty() || self.made.contains_key(path) {
-            return Err(LayerError::WrongKind(lossy_path(path), "is there already"));
+            return Err(LayerError::WrongKind(lossy_path(path), "already exists"));
         }
         Ok(())
     }
 
-    /// Puts the directories on the way to a path.
+    /// Writes the parent directories of a path.
     async fn put_parents(&mut self, path: &[u8]) -> Result<(), LayerError> {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let directories: Vec<&[u8]> = slashes.map(|(at, _)| &path[..at]).collect();
@@ -155,14 +155,14 @@ impl LayerWriter {
         Ok(())
     }
 
-    /// Puts a directory as it is in the stack, or a new one.
+    /// Writes a directory as it is in the stack, or a new one.
     async fn put_directory(&mut self, path: &[u8]) -> Result<(), LayerError> {
         let kind = EntryKind::Directory { opaque: false, redirect: None };
         let path = path.to_vec();
         let entry = match self.below.get(&path) {
             Some(node) => {
                 let (mode, xattrs) = (node.mode, node.xattrs.clone());
-                // The time of a directory in which something new is.
+                // Its content changes, so its time is now.
                 LayerEntry { path, kind, mode, mtime: self.now, xattrs }
             }
             None => LayerEntry { path, kind, mode: 0o755, mtime: self.now, xattrs: Vec::new() },

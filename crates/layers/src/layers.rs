@@ -1,4 +1,4 @@
-//! All layers of this host: what their operations share, and the shortest of them.
+//! The layers of one host: the state that all operations share, and the shortest operations.
 
 use std::{
     collections::HashMap,
@@ -25,10 +25,10 @@ use crate::{
     layer_index::IndexBuilder,
 };
 
-/// The mode of a home that nobody has changed.
+/// The mode of a home that was never changed.
 pub(crate) const NEW_HOME: u32 = 0o755;
 
-/// All layers of this host: where they are kept and what of them is unpacked.
+/// The layers of one host: the blob store and the cache of unpacked layers.
 #[derive(Clone)]
 pub struct Layers(pub(crate) Arc<LayersInner>);
 
@@ -37,15 +37,16 @@ pub(crate) struct LayersInner {
     pub(crate) blobs: BlobStore,
     pub(crate) cache: Arc<LayerCache>,
     pub(crate) indexes: IndexCache,
-    /// Layers that were stored and that their owners have not settled: not swept within the grace.
+    /// Layers that were stored and whose owners have not released them. They are not swept within
+    /// the grace period.
     pub(crate) pins: Mutex<HashMap<LayerDigest, LayerPin>>,
-    /// Whether files of runs without a thread are stored; not while the disk is short.
+    /// Whether files of runs without a thread are stored. False while disk space is short.
     pub(crate) keeps_output: AtomicBool,
-    /// Held shared while a blob is published, and alone while one is deleted.
+    /// Locked shared while a blob is published, and exclusively while one is deleted.
     pub(crate) gate: tokio::sync::RwLock<()>,
 }
 
-/// A layer that was stored, and how often since its owners settled it.
+/// When a layer was last stored, and how many stores of it have not been released.
 pub(crate) struct LayerPin {
     pub(crate) stored_at: Instant,
     pub(crate) stores: u32,
@@ -54,32 +55,32 @@ pub(crate) struct LayerPin {
 /// A layer that is durable.
 #[derive(Clone, Debug)]
 pub struct StoredLayer {
-    /// What it is found by, and its sizes.
+    /// Its digest and its sizes.
     pub layer: Layer,
-    /// What is in it.
+    /// Its entries.
     pub index: Arc<LayerIndex>,
 }
 
-/// How much there is.
+/// Counts and sizes of cached and stored layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayersUsage {
-    /// Disk that unpacked layers take.
+    /// Disk space of unpacked layers.
     pub cache_bytes: u64,
-    /// How many are unpacked.
+    /// Number of unpacked layers.
     pub cached: u64,
-    /// How many of those are in use.
+    /// Number of unpacked layers that are in use.
     pub in_use: u64,
-    /// Layers in the store.
+    /// Number of layers in the store.
     pub blobs: u64,
-    /// Their size as stored.
+    /// Size of those layers as stored.
     pub blob_bytes: u64,
 }
 
-/// Says what is in an archive, and keeps none of it; none if it holds nothing but the home itself.
-/// It is read where it may block.
+/// Lists the content of an archive without storing it. Returns `None` if the archive contains
+/// nothing but the home itself. The archive is read on a blocking thread.
 ///
 /// # Errors
-/// If the archive is not one that `pack` could have made, or is too large.
+/// If `pack_upper_dir` could not have made the archive, or if it is too large.
 pub async fn survey_archive(
     archive: impl Read + Send + 'static,
     bounds: LayerBounds,
@@ -90,11 +91,11 @@ pub async fn survey_archive(
 }
 
 impl Layers {
-    /// Opens the store and the cache, and removes what an earlier process left unfinished. The
-    /// directory is made if it is missing, and is ours alone.
+    /// Opens the store and the cache, and removes unfinished work of an earlier process. Creates
+    /// the directory if it is missing. Only one process may use it at a time.
     ///
     /// # Errors
-    /// If the configuration cannot be used, or another process has the directory.
+    /// If the configuration cannot be used, or another process has locked the directory.
     pub async fn open(config: LayersConfig) -> Result<Self, LayerError> {
         let inner = run_blocking(move || {
             let cache = Arc::new(LayerCache::open(&config)?);
@@ -112,17 +113,17 @@ impl Layers {
         Ok(Self(Arc::new(inner.await?)))
     }
 
-    /// Where unpacked layers are: `<dir>/cache`.
+    /// The directory of unpacked layers: `<dir>/cache`.
     #[must_use]
     pub fn cache_dir(&self) -> &Path {
         self.0.cache.dir()
     }
 
-    /// Stores an archive as a layer. It is durable when this returns; none if the archive holds
-    /// nothing but the home itself.
+    /// Stores an archive as a layer. The layer is durable when this returns. Returns `None` if the
+    /// archive contains nothing but the home itself.
     ///
     /// # Errors
-    /// If the archive is not one that `pack` could have made, or is too large, or if it could not
+    /// If `pack_upper_dir` could not have made the archive, if it is too large, or if it could not
     /// be stored. Nothing is left behind then.
     pub async fn store_archive(
         &self,
@@ -131,10 +132,11 @@ impl Layers {
         self.store_with_policy(archive, EmptyHomePolicy::AlwaysDrop).await
     }
 
-    /// The same for an archive that is read where it may block.
+    /// Like [`store_archive`](Self::store_archive), for an archive that is read on a blocking
+    /// thread.
     ///
     /// # Errors
-    /// The same.
+    /// As for `store_archive`.
     pub async fn store_blocking(
         &self,
         archive: impl Read + Send + 'static,
@@ -142,50 +144,51 @@ impl Layers {
         self.store_blocking_with_policy(archive, EmptyHomePolicy::AlwaysDrop).await
     }
 
-    /// The same for what a run wrote to a home of this stack: it is also a layer if all that it did
-    /// was to give the home itself another mode or other attributes.
+    /// Like [`store_blocking`](Self::store_blocking), for the diff of a run on a home with this
+    /// stack. If the run only changed the mode or the attributes of the home itself, that is a
+    /// layer too.
     ///
     /// # Errors
-    /// The same.
+    /// As for `store_archive`.
     pub async fn store_on_stack(
         &self,
         stack: &[LayerDigest],
         archive: impl Read + Send + 'static,
     ) -> Result<Option<StoredLayer>, LayerError> {
-        let bare = match stack.last() {
+        let policy = match stack.last() {
             Some(newest) => match self.load_index(newest).await?.get(b"") {
                 Some(home) => EmptyHomePolicy::DropIfSame(home.mode, home.xattrs.clone()),
                 None => EmptyHomePolicy::AlwaysDrop,
             },
             None => EmptyHomePolicy::DropIfSame(NEW_HOME, Vec::new()),
         };
-        self.store_blocking_with_policy(archive, bare).await
+        self.store_blocking_with_policy(archive, policy).await
     }
 
     pub(crate) async fn store_with_policy(
         &self,
         archive: impl AsyncRead + Send + Unpin + 'static,
-        bare: EmptyHomePolicy,
+        policy: EmptyHomePolicy,
     ) -> Result<Option<StoredLayer>, LayerError> {
-        self.store_blocking_with_policy(SyncIoBridge::new(archive), bare).await
+        self.store_blocking_with_policy(SyncIoBridge::new(archive), policy).await
     }
 
     async fn store_blocking_with_policy(
         &self,
         archive: impl Read + Send + 'static,
-        bare: EmptyHomePolicy,
+        policy: EmptyHomePolicy,
     ) -> Result<Option<StoredLayer>, LayerError> {
         let file = self.0.blobs.new_file()?;
         let bounds = self.0.config.bounds;
         let work = move || {
-            let ingested = ingest_archive(archive, file.as_file(), bounds, &bare)?;
+            let ingested = ingest_archive(archive, file.as_file(), bounds, &policy)?;
             Ok(ingested.map(|ingested| (ingested, file)))
         };
         let Some((ingested, file)) = run_blocking(work).await? else { return Ok(None) };
         self.publish_layer(file, ingested.digest, ingested.index).await.map(Some)
     }
 
-    /// Puts a finished blob to the others, and its index beside it.
+    /// Publishes a finished blob, and its index beside it.
     pub(crate) async fn publish_layer(
         &self,
         file: NamedTempFile,
@@ -195,7 +198,7 @@ impl Layers {
         let layer = index.to_layer(digest.clone());
         let _shared = self.0.gate.read().await;
         self.pin_layer(&digest);
-        // An index without its blob does no harm, so it need not wait for the disk.
+        // An index without its blob is harmless, so the two are written at the same time.
         let (published, index) = tokio::join!(
             self.0.blobs.publish(file, &digest),
             self.keep_index(digest.clone(), index)
@@ -215,16 +218,16 @@ impl Layers {
             Err(error) => Err(error),
         };
         if let Err(error) = put {
-            tracing::warn!(%digest, %error, "the index of a layer was not kept; it will be rebuilt");
+            tracing::warn!(%digest, %error, "could not store a layer index; it will be rebuilt");
         }
         self.0.indexes.put(digest, &index);
         index
     }
 
-    /// What is in a layer. It is read from the blob if it is not kept beside it any more.
+    /// The index of a layer. It is rebuilt from the blob if it is not stored any more.
     ///
     /// # Errors
-    /// If there is no such layer, or it is damaged.
+    /// If the layer does not exist or is damaged.
     pub async fn load_index(&self, digest: &LayerDigest) -> Result<Arc<LayerIndex>, LayerError> {
         if let Some(index) = self.0.indexes.get(digest) {
             return Ok(index);
@@ -248,10 +251,10 @@ impl Layers {
         Ok(self.keep_index(digest.clone(), index.await?).await)
     }
 
-    /// How much there is. Counts the blobs, which takes a while in a large bucket.
+    /// Counts cached and stored layers. Lists all blobs, which takes long in a large bucket.
     ///
     /// # Errors
-    /// If the store does not answer.
+    /// If the store does not respond.
     pub async fn measure_usage(&self) -> Result<LayersUsage, LayerError> {
         let mut usage = self.0.cache.usage();
         let mut blobs = self.0.blobs.list_blobs();
@@ -262,7 +265,7 @@ impl Layers {
         Ok(usage)
     }
 
-    /// The part of `usage` that is known without asking the store: the cache.
+    /// The part of `measure_usage` that does not need the store: the cache.
     #[must_use]
     pub fn cache_usage(&self) -> LayersUsage {
         self.0.cache.usage()

@@ -1,4 +1,5 @@
-//! File trees as layers: packed, stored by digest, unpacked once per host, compared and squashed.
+//! Stores file trees as layers: packs them, stores them by digest, unpacks each once per host,
+//! compares and squashes them.
 
 mod archive;
 mod beneath;

@@ -1,4 +1,4 @@
-//! Stacks as OCI image layouts, which other tools read: the documents and what they have in common.
+//! OCI image layouts, which other tools read: the documents and constants of export and import.
 
 mod export;
 mod foreign_layer;
@@ -19,7 +19,7 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const LAYER_PLAIN: &str = "application/vnd.oci.image.layer.v1.tar";
-/// The annotation by which tools tell the images of a layout apart.
+/// The annotation that names an image of a layout.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// `oci-layout`.
@@ -51,7 +51,7 @@ struct OciManifest {
     annotations: BTreeMap<String, String>,
 }
 
-/// A blob and what it is.
+/// A reference to a blob.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OciDescriptor {

@@ -1,8 +1,9 @@
 //! Packs the upper directory of an overlay into an archive.
 //!
-//! This runs in a forked child of a privileged process: no threads, nothing but `std` and system
-//! calls, one directory open at a time however deep the tree is, and no name is ever followed. The
-//! tree belonged to a guest, so nothing in it is believed; the guest must be gone by now.
+//! Runs in: packer, a forked child of the spawner. It has no threads and uses only `std` and system
+//! calls. One directory is open at a time, however deep the tree is, and no symbolic link is
+//! followed. The tree belonged to a guest, so its content is not trusted. The guest must have ended
+//! before.
 
 mod copy_up;
 mod file;
@@ -33,7 +34,7 @@ use crate::{
     error::PATH_BYTES,
 };
 
-/// Which attributes the overlay marked its directories with.
+/// The namespace of the attributes with which the overlay marks its directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverlayXattrs {
     /// `trusted.overlay.*`.
@@ -45,38 +46,38 @@ pub enum OverlayXattrs {
 /// What to pack, and how to read it.
 #[derive(Clone, Debug)]
 pub struct PackOptions {
-    /// Names at the top that are left out.
+    /// Names at the top that are skipped.
     pub skip: Vec<OsString>,
-    /// Which attributes mark directories.
+    /// The namespace of the overlay's marks.
     pub markers: OverlayXattrs,
-    /// The mode that the home had before the run, which opened it for its owner to enter.
+    /// The mode of the home before the run. The executor added the owner's execute bit for the run.
     pub home_mode: Option<u32>,
-    /// How much of files is kept; all of it if this is absent.
+    /// Limits of file content. `None` keeps all of it.
     pub most: Option<ContentLimits>,
 }
 
-/// How much of files is kept, holes not counted.
+/// Limits of file content, holes not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentLimits {
-    /// Of each file.
+    /// For each file.
     pub file: u64,
-    /// Of all together, in the order of their paths.
+    /// For all files together, in the order of their paths.
     pub total: u64,
 }
 
-/// What was left out of an archive without being a file.
+/// Parts of the tree that are missing in the archive, other than whole files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackOmissions {
-    /// Attributes of files that have more than a home keeps.
+    /// The number of attributes that were dropped because a file has more than a home keeps.
     pub attributes_left_out: u64,
-    /// Files that are shorter in the archive, and their true sizes; not all if there are many.
+    /// Truncated files and their real sizes; incomplete if there are more than a limit.
     pub cut: HashMap<Vec<u8>, u64>,
 }
 
-/// How many files that were cut are named.
+/// How many truncated files are listed.
 const MOST_CUT: usize = 2000;
 
-/// What the owner of a home needs to enter it.
+/// The mode bit that the owner of a home needs to enter it.
 pub const OWNER_EXEC: u32 = 0o100;
 
 /// A directory that a guest has written to.
@@ -84,18 +85,19 @@ pub const OWNER_EXEC: u32 = 0o100;
 pub struct UpperDir<'a> {
     /// The directory itself.
     pub dir: BorrowedFd<'a>,
-    /// The overlay that it is the upper directory of. Of files that a guest gave another mode,
-    /// time or name, the content is found there.
+    /// The mounted overlay of this upper directory. If a run changed only the mode, time or name
+    /// of a file, its content is read from there.
     pub merged: Option<BorrowedFd<'a>>,
 }
 
-/// Writes the tree below a directory to `out` as a pax archive: sorted, the same bytes for the same tree.
+/// Writes the tree below a directory to `out` as a pax archive. It is sorted: the same tree gives
+/// the same bytes.
 ///
-/// Sockets are left out, whatever has a path of more than 16 KiB, and attributes beyond what a home
-/// keeps. Set-user-id and set-group-id bits of files are too: a home has one user.
+/// These are left out: sockets, entries with a path of more than 16 KiB, attributes beyond what a
+/// home keeps, and set-user-id and set-group-id bits of files, because a home has one user.
 ///
 /// # Errors
-/// If a file cannot be read or `out` not written, and for what cannot be in a home: device nodes.
+/// If a file cannot be read, `out` cannot be written, or the tree contains a device node.
 pub fn pack_upper_dir(
     upper: UpperDir<'_>,
     request: &PackOptions,
@@ -132,7 +134,7 @@ pub fn pack_upper_dir(
 const DIRECTORY: OFlags =
     OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Not to wait, should it be a pipe by now.
+/// `NONBLOCK`: opening must not wait if the file has become a pipe.
 const FILE: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
@@ -140,11 +142,11 @@ const FILE: OFlags =
 struct PackLevel {
     /// The length of its path.
     path: usize,
-    /// Where older layers hold it, if not under the same path.
+    /// Its path in older layers, if that differs.
     redirect: Option<Vec<u8>>,
-    /// What it is, to know it again on the way up.
+    /// Its device and inode, to check it on the way up.
     identity: (u64, u64),
-    /// The names yet to come, the next one last.
+    /// The names that remain, the next one last.
     names: Vec<CString>,
 }
 
@@ -162,12 +164,12 @@ struct UpperPacker<'a, W: Write> {
 }
 
 impl<W: Write> UpperPacker<'_, W> {
-    /// Packs one name in the directory `here`, and gives back where to go on.
+    /// Packs one name in the directory `here`. Returns the directory in which to continue.
     fn pack_entry(&mut self, here: OwnedFd, name: &CString) -> io::Result<OwnedFd> {
         let parent = self.path.len();
         self.path = join_path(&self.path, name.as_bytes());
         if self.path.len() > PATH_BYTES {
-            // No layer can hold it. The rest of the home is kept all the same.
+            // No layer can hold this path. The rest of the home is packed.
             self.path.truncate(parent);
             return Ok(here);
         }
@@ -200,7 +202,7 @@ impl<W: Write> UpperPacker<'_, W> {
         Ok(here)
     }
 
-    /// Opens a name of a directory and nothing else.
+    /// Opens a name of a directory without following links.
     fn open_name(&self, here: &OwnedFd, name: &CString, flags: OFlags) -> io::Result<OwnedFd> {
         let resolve =
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -208,7 +210,7 @@ impl<W: Write> UpperPacker<'_, W> {
             .map_err(|errno| self.path_error(&io::Error::from(errno).to_string()))
     }
 
-    /// Packs a directory and goes into it. `parent` is the length of its directory's path.
+    /// Packs a directory and enters it. `parent` is the length of its parent's path.
     fn enter_directory(
         &mut self,
         directory: OwnedFd,
@@ -245,7 +247,7 @@ impl<W: Write> UpperPacker<'_, W> {
         Ok(directory)
     }
 
-    /// Goes back up, to the very directory that it came from.
+    /// Returns to the parent, and checks that it is the directory that was entered before.
     fn leave_directory(&mut self, here: OwnedFd) -> io::Result<OwnedFd> {
         self.levels.pop();
         let Some(level) = self.levels.last() else { return Ok(here) };
@@ -258,8 +260,8 @@ impl<W: Write> UpperPacker<'_, W> {
         Ok(up)
     }
 
-    /// Where older layers hold a directory with this marker. A single name is meant to be beside
-    /// the place where they hold the directory's parent.
+    /// The path in older layers of a directory with this redirect marker. A single name is relative
+    /// to the path of the directory's parent in older layers.
     fn redirect_origin(&self, marker: Vec<u8>, parent: usize) -> io::Result<Vec<u8>> {
         let path = match marker.strip_prefix(b"/") {
             Some(path) => path.to_vec(),
@@ -277,7 +279,11 @@ impl<W: Write> UpperPacker<'_, W> {
             }
         };
         crate::archive::check_path(&path).map_err(|error| self.path_error(&error.to_string()))?;
-        if path.is_empty() { Err(self.path_error("a marker without a path")) } else { Ok(path) }
+        if path.is_empty() {
+            Err(self.path_error("a redirect marker without a path"))
+        } else {
+            Ok(path)
+        }
     }
 
     fn pack_special(&mut self, stat: &Stat, kind: EntryKind) -> io::Result<()> {
@@ -327,12 +333,12 @@ impl<W: Write> UpperPacker<'_, W> {
         write::write_padding(&mut self.out, entry.kind.data_bytes())
     }
 
-    /// What is kept of a file.
+    /// Truncates the content of a file to the limits.
     fn limit_content(&mut self, size: u64, extents: Option<Vec<Extent>>) -> EntryKind {
         let whole = EntryKind::File { size, extents, data_at: 0, hash: [0; 16] };
         let Some(most) = &mut self.most else { return whole };
-        let room = most.file.min(most.total);
-        let kept = if whole.data_bytes() > room { truncate_content(whole, room) } else { whole };
+        let limit = most.file.min(most.total);
+        let kept = if whole.data_bytes() > limit { truncate_content(whole, limit) } else { whole };
         most.total -= kept.data_bytes();
         if !matches!(kept, EntryKind::File { size: kept, .. } if kept == size) {
             self.note_truncated(size);
@@ -346,9 +352,11 @@ impl<W: Write> UpperPacker<'_, W> {
         }
     }
 
-    /// The content of a file that the upper directory holds only the mode, time and name of.
+    /// Opens the content of a file whose metadata alone is in the upper directory.
     fn open_merged_content(&self) -> io::Result<OwnedFd> {
-        let merged = self.merged.ok_or_else(|| self.path_error("its content is not here"))?;
+        let merged = self
+            .merged
+            .ok_or_else(|| self.path_error("its content is not in the upper directory"))?;
         let (directory, name) = split_path(&self.path);
         let file = beneath::open_path(
             beneath::open_directory(merged, directory)?,
@@ -358,7 +366,7 @@ impl<W: Write> UpperPacker<'_, W> {
         )?;
         match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
             FileType::RegularFile => Ok(file),
-            _ => Err(self.path_error("its content is no file")),
+            _ => Err(self.path_error("its content is not a regular file")),
         }
     }
 

@@ -1,4 +1,4 @@
-//! One layer in place of a stack: what survives of every blob, put into a new archive.
+//! Replaces a stack by one layer: copies what survives of each blob into a new archive.
 
 use std::{
     collections::HashMap,
@@ -23,12 +23,12 @@ use crate::{
     tree::NodeKind,
 };
 
-/// How much may wait between the two halves of the work.
+/// How many bytes may be buffered between the writer and the store.
 const PIPE: usize = 1 << 18;
 
 impl Layers {
-    /// Makes one layer that is equal to a stack, which begins with the oldest layer of a home. None
-    /// if the stack holds nothing but the home itself.
+    /// Makes one layer with the content of a stack, which starts with the oldest layer of a home.
+    /// Returns `None` if the stack contains nothing but the home itself.
     ///
     /// # Errors
     /// If a layer is missing or damaged, or the result cannot be stored.
@@ -41,14 +41,14 @@ impl Layers {
         if tree.entry_count() == 0 && tree.get(b"").is_none_or(is_new) {
             return Ok(None);
         }
-        let bare = EmptyHomePolicy::DropIfSame(NEW_HOME, Vec::new());
+        let policy = EmptyHomePolicy::DropIfSame(NEW_HOME, Vec::new());
         let (out, archive) = tokio::io::duplex(PIPE);
         let out = BufWriter::with_capacity(1 << 16, SyncIoBridge::new(out));
         let (layers, stack) = (self.clone(), stack.to_vec());
-        // All of it where blocking is no harm: dropping `out` writes, too.
+        // All of it on a blocking thread, because dropping `out` writes too.
         let write = run_blocking(move || layers.write_survivors(&stack, &tree, out));
-        let (written, stored) = tokio::join!(write, self.store_with_policy(archive, bare));
-        // If the first half fails, the second says only that the archive ended early.
+        let (written, stored) = tokio::join!(write, self.store_with_policy(archive, policy));
+        // If the writer fails, the store only reports that the archive ended early.
         match written {
             Err(LayerError::Io { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
                 stored
@@ -78,10 +78,10 @@ impl Layers {
     }
 }
 
-/// The files of one layer that survive: by their path there, all paths that they have now.
+/// The surviving files of one layer: their path in the layer, and all their current paths.
 type SurvivingFiles = HashMap<Vec<u8>, Vec<Vec<u8>>>;
 
-/// What is copied from blobs, and what is known without them, directories first.
+/// The files to copy from blobs, and the entries that need no blob, directories first.
 fn plan_squash(tree: &Tree) -> (HashMap<LayerDigest, SurvivingFiles>, Vec<LayerEntry>) {
     let mut files: HashMap<LayerDigest, SurvivingFiles> = HashMap::new();
     let (mut directories, mut others) = (Vec::new(), Vec::new());
@@ -124,7 +124,7 @@ fn node_to_entry(path: &[u8], node: &TreeNode, kind: EntryKind) -> LayerEntry {
     }
 }
 
-/// Copies the wanted files of an archive, under their new names.
+/// Copies the wanted files of an archive to their current paths.
 fn copy_survivors<R: Read>(
     archive: &mut ArchiveReader<R>,
     wanted: &SurvivingFiles,

@@ -1,4 +1,4 @@
-//! Deletes layers that nobody refers to.
+//! Deletes layers that no record refers to.
 
 use std::{
     collections::HashSet,
@@ -11,23 +11,24 @@ use futures::TryStreamExt;
 
 use crate::{LayerError, Layers, blob_store::run_blocking};
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepReport {
     /// Layers that were deleted.
     pub deleted: u64,
     /// Their size as stored.
     pub bytes: u64,
-    /// Layers that are still there.
+    /// Layers that still exist.
     pub kept: u64,
 }
 
 impl Layers {
-    /// Deletes what is neither in `keep` nor younger than `grace`. A layer that was stored after
-    /// `keep` was put together is safe if `grace` is longer than it takes to refer to a new layer.
+    /// Deletes layers that are neither in `keep` nor younger than `grace`. A layer that was stored
+    /// after `keep` was collected is safe if `grace` is longer than it takes to refer to a new
+    /// layer.
     ///
     /// # Errors
-    /// If the store fails. What was deleted until then is gone.
+    /// If the store fails. Layers that were deleted before the failure stay deleted.
     pub async fn sweep_unreferenced(
         &self,
         keep: &HashSet<LayerDigest>,
@@ -45,7 +46,8 @@ impl Layers {
                 continue;
             }
             {
-                // Nothing is published meanwhile, so what is old and not pinned now stays so.
+                // Nothing is published while this lock is held, so an old and unpinned layer stays
+                // so.
                 let _alone = self.0.gate.write().await;
                 let pinned = self.is_pinned(&digest, grace);
                 if pinned || !self.0.blobs.blob_meta(&digest).await?.as_ref().is_some_and(old) {
@@ -67,7 +69,7 @@ impl Layers {
         Ok(swept)
     }
 
-    /// Whether the layer was stored by this process within the grace.
+    /// Whether this process stored the layer within the grace period.
     fn is_pinned(&self, digest: &LayerDigest, grace: Duration) -> bool {
         let mut pins = self.0.pins.lock();
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! The merged view of a stack, as overlayfs would show it, without mounting anything.
+//! The merged view of a stack, as overlayfs shows it, without a mount.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -15,63 +15,63 @@ use crate::{
     error::{NAMES_BYTES, PATH_BYTES},
 };
 
-/// The merged view of a stack: what a guest sees that mounts it.
+/// The merged view of a stack, as a guest sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// By path. In the order of bytes, all that is below `p` lies between `p/` and `p0`.
+    /// By path. In byte order, everything below `p` lies between `p/` and `p0`.
     nodes: BTreeMap<Vec<u8>, Arc<TreeNode>>,
 }
 
 /// One path of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeNode {
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
     /// The permission bits.
     pub mode: u32,
-    /// When it was last written.
+    /// The modification time.
     pub mtime: Mtime,
-    /// The size of its content, holes included; of a symbolic link, the length of its target.
+    /// The size of its content, holes included. For a symbolic link, the length of its target.
     pub size: u64,
-    /// How many bytes of data it has, holes not counted.
+    /// The number of data bytes, without holes.
     pub data_bytes: u64,
-    /// What its content is known by.
+    /// The hash of its content.
     pub content: ContentHash,
     /// Attributes in the `user.` namespace.
     pub xattrs: Vec<Xattr>,
-    /// The layer that holds it.
+    /// The layer that contains it.
     pub layer: LayerDigest,
-    /// Its path in that layer: of a hard link, that of the first name.
+    /// Its path in that layer. For a hard link, the path of the first name.
     pub path_in_layer: Vec<u8>,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A directory.
     Directory,
     /// A file with content.
     File,
-    /// A symbolic link, and what it says.
+    /// A symbolic link with its target.
     Symlink(Vec<u8>),
     /// A named pipe.
     Fifo,
 }
 
-/// What differs between two trees, in the order of the paths.
+/// The differences between two trees, sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeDiff {
-    /// Only the newer one has these.
+    /// Paths that only the newer tree has.
     pub added: Vec<Vec<u8>>,
-    /// Both have these, but they differ in kind, content, mode, attributes or time; the time of a
-    /// directory does not count.
+    /// Paths in both trees that differ in kind, content, mode, attributes or time. The time of a
+    /// directory is ignored.
     pub changed: Vec<Vec<u8>>,
-    /// Only the older one had these.
+    /// Paths that only the older tree has.
     pub removed: Vec<Vec<u8>>,
 }
 
 impl Layers {
-    /// The merged view of a stack, the oldest layer first.
+    /// The merged view of a stack, oldest layer first.
     ///
     /// # Errors
     /// If a layer is missing or damaged, or the stack is too large.
@@ -93,13 +93,13 @@ impl Layers {
 }
 
 impl Tree {
-    /// What is at a path (empty: the home itself). No symbolic link is followed.
+    /// The node at a path (empty: the home itself). No symbolic link is followed.
     #[must_use]
     pub fn get(&self, path: &[u8]) -> Option<&TreeNode> {
         self.nodes.get(path).map(|node| &**node)
     }
 
-    /// The names in a directory, in order; none if there is no such directory.
+    /// The names in a directory, sorted. `None` if the directory does not exist.
     #[must_use]
     pub fn list_directory(&self, directory: &[u8]) -> Option<Vec<(&[u8], &TreeNode)>> {
         if self.get(directory)?.kind != NodeKind::Directory {
@@ -122,12 +122,12 @@ impl Tree {
         Some(found)
     }
 
-    /// Everything, in the order of the paths: a directory comes before what is in it.
+    /// All nodes, sorted by path. A directory comes before its content.
     pub fn walk(&self) -> impl Iterator<Item = (&[u8], &TreeNode)> {
         self.nodes.iter().map(|(path, node)| (&path[..], &**node))
     }
 
-    /// The bytes of data of all files; each counts once, however many names it has.
+    /// The data bytes of all files. A file with several names counts once.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         let mut seen = HashSet::new();
@@ -138,13 +138,13 @@ impl Tree {
             .sum()
     }
 
-    /// How many paths there are, without the home itself.
+    /// The number of paths, without the home itself.
     #[must_use]
     pub fn entry_count(&self) -> u64 {
         self.nodes.len().saturating_sub(1) as u64
     }
 
-    /// What changed between two trees.
+    /// The differences between two trees.
     #[must_use]
     pub fn diff(old: &Self, new: &Self) -> TreeDiff {
         let mut diff = TreeDiff::default();
@@ -160,14 +160,14 @@ impl Tree {
         diff
     }
 
-    /// Lays a layer over the tree.
+    /// Applies a layer on top of the tree.
     pub(crate) fn apply_layer(
         &mut self,
         digest: &LayerDigest,
         index: &LayerIndex,
         bounds: LayerBounds,
     ) -> Result<(), LayerError> {
-        // Renamed directories are found as they were before this layer.
+        // Redirects refer to the tree before this layer.
         let mut moved = BTreeMap::new();
         let (mut count, mut names) = (0, 0);
         for entry in index.entries() {
@@ -222,7 +222,7 @@ impl Tree {
         Ok(())
     }
 
-    /// All that is below a directory, with its path from there on, `/` first.
+    /// The nodes below a directory with their relative paths, which start with `/`.
     fn subtree(&self, directory: &[u8]) -> Vec<(Vec<u8>, Arc<TreeNode>)> {
         let (start, end) = range_below(directory);
         let range = self.nodes.range(start..end);
@@ -242,7 +242,7 @@ impl Tree {
     }
 }
 
-/// The bounds of what is below a directory other than the home itself.
+/// The bounds of the paths below a directory other than the home itself.
 fn range_below(directory: &[u8]) -> (Vec<u8>, Vec<u8>) {
     ([directory, b"/"].concat(), [directory, b"0"].concat())
 }
@@ -277,14 +277,14 @@ impl TreeNode {
     }
 
     fn differs_from(&self, other: &Self) -> bool {
-        let place = |node: &Self| (node.layer.clone(), node.path_in_layer.clone());
-        let about = |node: &Self| (node.kind.clone(), node.mode, node.xattrs.clone());
+        let location = |node: &Self| (node.layer.clone(), node.path_in_layer.clone());
+        let metadata = |node: &Self| (node.kind.clone(), node.mode, node.xattrs.clone());
         match (&self.kind, &other.kind) {
-            (NodeKind::Directory, NodeKind::Directory) => about(self) != about(other),
-            _ if place(self) == place(other) => false,
-            // Written again, or in another layer because the stack was squashed.
+            (NodeKind::Directory, NodeKind::Directory) => metadata(self) != metadata(other),
+            _ if location(self) == location(other) => false,
+            // The file was written again, or is in another layer because the stack was squashed.
             _ => {
-                about(self) != about(other)
+                metadata(self) != metadata(other)
                     || (self.mtime, self.size, self.content)
                         != (other.mtime, other.size, other.content)
             }

@@ -1,5 +1,5 @@
-//! Unpacks an archive into an empty directory of ours. The archive is a guest's: every entry is
-//! checked before anything is done for it, and every path is walked beneath the directory.
+//! Unpacks an archive into an empty directory of ours. The archive came from a guest, so every
+//! entry is checked before it is unpacked, and every path is resolved beneath the directory.
 
 use std::{
     fs::File,
@@ -24,16 +24,16 @@ use crate::{
     layer_index::IndexBuilder,
 };
 
-/// What became of an archive.
+/// The result of unpacking an archive.
 #[derive(Debug)]
 pub(crate) struct UnpackedLayer {
     /// The mode and time of the home itself.
     pub(crate) root: (u32, Mtime),
-    /// The marks that its directories need, each as kind, path, NUL, value, NUL.
+    /// The overlay marks of its directories, each as kind, path, NUL, value, NUL.
     pub(crate) marks: Vec<u8>,
 }
 
-/// Unpacks into `top`, which must be empty. Nobody may trust what is there if this fails.
+/// Unpacks into `top`, which must be empty. If this fails, the content of `top` must be discarded.
 pub(crate) fn unpack_archive<R: Read>(
     archive: &mut ArchiveReader<R>,
     top: OwnedFd,
@@ -64,12 +64,12 @@ pub(crate) fn unpack_archive<R: Read>(
 
 struct Unpacker {
     top: OwnedFd,
-    /// The directory of the entry before, which is often that of the next.
+    /// The directory of the previous entry, which is often that of the next.
     parent: (Vec<u8>, OwnedFd),
-    /// Directories get their modes and times last, when nothing is put into them any more.
+    /// Directories get their modes and times last, when they are complete.
     directories: Vec<(Vec<u8>, u32, Mtime)>,
     marks: Vec<u8>,
-    /// The renamed directories on the way to the last one, and where older layers hold them.
+    /// The renamed directories above the last directory, and their paths in older layers.
     redirects: Vec<(Vec<u8>, Vec<u8>)>,
     buffer: Vec<u8>,
     attributes_lost: u64,
@@ -186,8 +186,8 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Sets attributes. What this disk cannot hold is left out: a home without an attribute is
-    /// better than a home that cannot be mounted.
+    /// Sets attributes. Attributes that the file system cannot store are skipped, because a home
+    /// without an attribute is better than one that cannot be mounted.
     fn set_xattrs(&mut self, file: impl AsFd, xattrs: &[Xattr]) -> io::Result<()> {
         for (name, value) in xattrs {
             match rustix::fs::fsetxattr(&file, &name[..], value, XattrFlags::empty()) {
@@ -203,7 +203,8 @@ impl Unpacker {
     fn open_parent(&mut self, path: &[u8]) -> io::Result<&OwnedFd> {
         let wanted = split_path(path).0;
         if self.parent.0 != wanted {
-            // From the last one on, if it lies above: walking from the top is slow in deep trees.
+            // Continues from the previous directory if it is an ancestor. Walking from the top is
+            // slow in deep trees.
             let rest = match wanted.strip_prefix(&self.parent.0[..]) {
                 Some(rest) if self.parent.0.is_empty() => Some(rest),
                 Some(rest) => rest.strip_prefix(b"/"),
@@ -218,15 +219,15 @@ impl Unpacker {
         Ok(&self.parent.1)
     }
 
-    /// What the mark of a renamed directory says: its old name if it was renamed in place, else all
-    /// of its old path, which in deep trees no disk would hold as an attribute.
+    /// The value of a redirect mark: the old name if the directory was renamed in place, else its
+    /// whole old path. In deep trees a whole path would not fit into an attribute.
     fn redirect_value(&mut self, path: &[u8], from: &[u8]) -> Vec<u8> {
         let (parent, _) = split_path(path);
         let beneath = |to: &[u8]| {
             let rest = parent.strip_prefix(to)?;
             (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
         };
-        // An archive of ours names a directory right before all that is in it.
+        // In an archive of ours a directory comes directly before its content.
         while self.redirects.pop_if(|(to, _)| beneath(to).is_none()).is_some() {}
         let moved =
             self.redirects.last().and_then(|(to, from)| Some([&from[..], beneath(to)?].concat()));
@@ -245,7 +246,8 @@ impl Unpacker {
         }
     }
 
-    /// Directories were made before what is in them, so backwards is the deepest first.
+    /// Sets modes and times of directories. A directory comes before its content, so the reverse
+    /// order is deepest first.
     fn finish_directories(&mut self) -> io::Result<()> {
         while let Some((path, mode, mtime)) = self.directories.pop() {
             if path.is_empty() {
@@ -258,13 +260,13 @@ impl Unpacker {
         }
         if self.attributes_lost > 0 {
             let lost = self.attributes_lost;
-            tracing::warn!(lost, "the cache's file system could not hold all attributes");
+            tracing::warn!(lost, "the cache's file system could not store all attributes");
         }
         Ok(())
     }
 }
 
-/// Sets mode and time of what was made under this name.
+/// Sets the mode and time of a file by name.
 fn set_metadata(parent: &OwnedFd, name: &[u8], mode: u32, mtime: Mtime) -> io::Result<()> {
     rustix::fs::utimensat(parent, name, &timestamps_of(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
     rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())?;

@@ -1,4 +1,4 @@
-//! Brings a stack of layers to where it can be mounted.
+//! Unpacks a stack of layers so that it can be mounted.
 
 use std::{collections::HashMap, fs, sync::Arc};
 
@@ -17,31 +17,32 @@ use crate::{
 /// How many layers of one stack are unpacked at the same time.
 const AT_ONCE: usize = 4;
 
-/// A stack that is unpacked and stays so until this is dropped.
+/// An unpacked stack. Its layers are not removed before this is dropped.
 #[derive(Debug)]
 pub struct UnpackedStack(Vec<HeldLayer>);
 
 impl UnpackedStack {
-    /// The names of the layers' directories in `Layers::cache_dir`, the oldest first.
+    /// The names of the layers' directories in `Layers::cache_dir`, oldest first.
     #[must_use]
     pub fn layer_names(&self) -> Vec<&str> {
-        self.0.iter().map(|hold| &hold.name[..]).collect()
+        self.0.iter().map(|layer| &layer.name[..]).collect()
     }
 
-    /// The mode and time of the home itself, from the newest layer; none if the stack is empty.
-    /// An overlay shows those of its upper directory, so whoever mounts it must set them there.
+    /// The mode and time of the home itself, from the newest layer. `None` if the stack is empty.
+    /// An overlay shows those of its upper directory, so the caller must set them there when it
+    /// mounts.
     #[must_use]
     pub fn root_metadata(&self) -> Option<(u32, Mtime)> {
-        self.0.last().map(|hold| hold.root)
+        self.0.last().map(|layer| layer.root)
     }
 }
 
 impl Layers {
-    /// Unpacks what is missing of a stack, the oldest layer first, and keeps it until the result is
-    /// dropped. Who asks for the same layer at the same time waits for it.
+    /// Unpacks the missing layers of a stack, oldest first, and keeps all layers until the result
+    /// is dropped. Concurrent calls for the same layer wait for one unpacking.
     ///
     /// # Errors
-    /// If a layer is missing or damaged, or the disk cannot hold it.
+    /// If a layer is missing or damaged, or does not fit on the disk.
     pub async fn unpack_stack(&self, stack: &[LayerDigest]) -> Result<UnpackedStack, LayerError> {
         let mut copies: HashMap<&LayerDigest, u32> = HashMap::new();
         let keys: Vec<CacheKey> = stack
@@ -52,36 +53,36 @@ impl Layers {
                 (digest.clone(), *copy - 1)
             })
             .collect();
-        let holds = futures::stream::iter(keys.into_iter().map(|key| self.hold_layer(key)));
-        Ok(UnpackedStack(holds.buffered(AT_ONCE).try_collect().await?))
+        let held = futures::stream::iter(keys.into_iter().map(|key| self.hold_layer(key)));
+        Ok(UnpackedStack(held.buffered(AT_ONCE).try_collect().await?))
     }
 
-    /// Starts unpacking a layer that will be wanted.
+    /// Starts to unpack a layer that will be needed.
     pub fn unpack_ahead(&self, layer: LayerDigest) {
         let layers = self.clone();
         tokio::spawn(async move {
             if let Err(error) = layers.hold_layer((layer, 0)).await {
-                tracing::warn!(%error, "a layer could not be unpacked ahead");
+                tracing::warn!(%error, "could not unpack a layer ahead of use");
             }
         });
     }
 
     async fn hold_layer(&self, key: CacheKey) -> Result<HeldLayer, LayerError> {
-        if let Some(hold) = self.0.cache.hold_layer(&key) {
-            return Ok(hold);
+        if let Some(held) = self.0.cache.hold_layer(&key) {
+            return Ok(held);
         }
-        // In a task of its own: whoever waits may go away, others wait for it too.
+        // A separate task, because others may wait for the layer after this caller was cancelled.
         let layers = self.clone();
-        let flight = tokio::spawn(async move {
-            let flight = layers.0.cache.unpack_lock(&key);
-            let _first = flight.lock().await;
+        let task = tokio::spawn(async move {
+            let lock = layers.0.cache.unpack_lock(&key);
+            let _guard = lock.lock().await;
             match layers.0.cache.hold_layer(&key) {
-                Some(hold) => Ok(hold),
+                Some(held) => Ok(held),
                 None => layers.unpack_layer(key).await,
             }
         });
-        match flight.await {
-            Ok(hold) => hold,
+        match task.await {
+            Ok(held) => held,
             Err(error) => {
                 Err(LayerError::from_io("unpacking a layer", std::io::Error::other(error)))
             }
@@ -96,13 +97,14 @@ impl Layers {
         run_blocking(move || {
             cache.make_room(bytes);
             let unpacking = || LayerError::io_context("unpacking a layer");
-            let place = tempfile::Builder::new()
+            let directory = tempfile::Builder::new()
                 .prefix("new-")
                 .disable_cleanup(true)
                 .tempdir_in(cache.dir())
                 .map_err(unpacking())?;
-            let name = place.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let top = fs::File::open(place.path()).map_err(unpacking())?;
+            let name =
+                directory.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let top = fs::File::open(directory.path()).map_err(unpacking())?;
             let done = checked_blob::read_checked(blob, &key.0, |archive| {
                 unpack_archive(archive, top.into(), bounds)
             });
@@ -113,7 +115,7 @@ impl Layers {
                 && let Ok(dir) = fs::File::open(cache.dir())
                 && let Err(error) = beneath::remove_tree(dir, &name)
             {
-                tracing::warn!(%error, "an unfinished layer could not be removed");
+                tracing::warn!(%error, "could not remove an unfinished layer");
             }
             adopted
         })

@@ -1,36 +1,36 @@
-//! What a list of executions is narrowed by, and where it goes on.
+//! The filter and the cursor of a list of executions.
 
 use std::{collections::BTreeMap, str::FromStr};
 
 use cloche_model::{ExecutionStatus, Invalid, Language, Moment, ThreadId, TraceId};
 
-/// Which executions to list. Empty fields do not narrow.
+/// Which executions to list. An empty field does not filter.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionFilter {
-    /// Only those that stand there.
+    /// Only those with this status.
     pub status: Option<ExecutionStatus>,
     /// Only those in this language.
     pub language: Option<Language>,
     /// Only those of this thread.
     pub thread: Option<ThreadId>,
-    /// Only those with all of these pairs.
+    /// Only those with all of these metadata pairs.
     pub metadata: BTreeMap<String, String>,
     /// Only those accepted at or after.
     pub since: Option<Moment>,
     /// Only those accepted before.
     pub until: Option<Moment>,
-    /// Only those after this place in the list.
+    /// Only those after this position in the list.
     pub after: Option<ExecutionCursor>,
-    /// At most so many.
+    /// The maximum number of rows.
     pub limit: u32,
 }
 
-/// A place in a list of executions: the last one that was shown.
+/// A position in a list of executions: the last one that was returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutionCursor {
-    /// When it was accepted.
+    /// The time it was accepted.
     pub created_at: Moment,
-    /// Its id, for those of the same microsecond.
+    /// Its id, which orders executions of the same microsecond.
     pub trace_id: TraceId,
 }
 

@@ -1,7 +1,7 @@
-//! Calls that wait for a person, and the record of what was decided.
+//! Approvals of agent tool calls, and the record of decisions.
 //!
-//! Each change of an approval is one atomic operation that also writes its decision, so that no
-//! approval changes unseen and none is used twice, however many try at once.
+//! Each change of an approval is one transaction that also writes its decision. So no approval
+//! changes without a record, and none is used twice, however many calls compete.
 
 use async_trait::async_trait;
 use cloche_model::{
@@ -11,73 +11,73 @@ use cloche_model::{
 
 use crate::{Result, ThreadKey};
 
-/// Which call an approval is good for: this key's, of this tool, with these very arguments, in a home
-/// in this very state.
+/// The call that an approval is valid for: by this key, of this tool, with exactly these arguments,
+/// in a home in exactly this state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallId {
-    /// Whose agent.
+    /// The team.
     pub team: TeamId,
-    /// Which key.
+    /// The key.
     pub key: KeyId,
     /// The tool.
     pub tool: AgentTool,
     /// SHA-256 of the arguments.
     pub digest: String,
-    /// The home that it runs in, if it names a thread.
+    /// The home in which the call runs, if it names a thread.
     pub home: Option<HomeState>,
 }
 
-/// How much of a team may wait for its people.
+/// Limits of a team's open questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuestionLimits {
-    /// Questions that are open.
+    /// The number of pending questions.
     pub count: u32,
-    /// Bytes of their arguments, and of those that are approved and not used.
+    /// The bytes of their arguments, including those of approvals that were not used.
     pub bytes: u64,
 }
 
-/// What became of a question.
+/// The outcome of a request for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApprovalRequestOutcome {
-    /// It waits now.
+    /// The question was written and is pending.
     New,
-    /// The same question waits already, or has been approved and not been used.
+    /// The same question is pending already, or was approved and not used.
     Same(Box<Approval>),
-    /// Too many of the team's questions wait; nothing was written.
+    /// The team has too many pending questions; nothing was written.
     Crowded,
 }
 
-/// What a person said.
+/// A person's answer.
 #[derive(Clone, Debug)]
 pub struct ApprovalAnswer {
-    /// About which question.
+    /// The question.
     pub id: ApprovalId,
-    /// Yes or no.
+    /// Whether the call is approved.
     pub approve: bool,
-    /// When.
+    /// The time of the answer.
     pub at: Moment,
-    /// Until when the answer counts.
+    /// When the answer expires.
     pub expires_at: Moment,
-    /// Why, if they said.
+    /// The reason, if the person gave one.
     pub reason: Option<String>,
-    /// The record of it, which also says who.
+    /// The record of the answer, including who gave it.
     pub decision: Decision,
 }
 
-/// Which approvals to list. Empty fields do not narrow.
+/// Which approvals to list. An empty field does not filter.
 #[derive(Clone, Debug, Default)]
 pub struct ApprovalFilter {
     /// Only those of this team.
     pub team: Option<TeamId>,
-    /// Only those that stand there.
+    /// Only those with this state.
     pub state: Option<ApprovalState>,
     /// Only those older than this one.
     pub before: Option<ApprovalId>,
-    /// At most so many.
+    /// The maximum number of rows.
     pub limit: u32,
 }
 
-/// Which decisions to list. Empty fields do not narrow.
+/// Which decisions to list. An empty field does not filter.
 #[derive(Clone, Debug, Default)]
 pub struct DecisionFilter {
     /// Only those about this team.
@@ -86,38 +86,36 @@ pub struct DecisionFilter {
     pub approval: Option<ApprovalId>,
     /// Only those older than this one.
     pub before: Option<DecisionId>,
-    /// At most so many.
+    /// The maximum number of rows.
     pub limit: u32,
 }
 
 /// The gates in front of agent tools.
 #[async_trait]
 pub trait GateStore: Send + Sync {
-    /// What the fleet has set.
+    /// The settings of the fleet.
     async fn fleet_gates(&self) -> Result<GateSettings>;
-    /// Sets the gates of the fleet and writes the decision, unless they are no longer as in `from`;
-    /// false if so. The gates of a team are written by [`TenancyStore::update_team`].
-    ///
-    /// [`TenancyStore::update_team`]: crate::TenancyStore::update_team
-    async fn change_fleet_gates(
+    /// Sets the gates of a team, or of the fleet, and writes the decision. Returns false if the
+    /// team does not exist.
+    async fn change_gates(
         &self,
         from: GateSettings,
         to: GateSettings,
         decision: Decision,
     ) -> Result<bool>;
 
-    /// Writes a question, unless the same one is open or `most` of the team's wait.
+    /// Writes a question, unless the same one is open or the team has reached `limits`.
     async fn request_approval(
         &self,
         approval: Approval,
-        most: QuestionLimits,
+        limits: QuestionLimits,
         decision: Decision,
     ) -> Result<ApprovalRequestOutcome>;
-    /// Writes an answer to a question that still waits; `None` if it does not. A yes for a home that
-    /// has changed since is not written: the approval that comes back has expired.
+    /// Writes an answer to a pending question. Returns `None` if it is not pending. If the home has
+    /// changed since, an approval is not written: the returned approval has expired.
     async fn answer_approval(&self, answer: ApprovalAnswer) -> Result<Option<Approval>>;
-    /// Uses an approval for this call, once and for all; `None` if none is good now. The decision is
-    /// completed with the approval's id and whoever gave it.
+    /// Uses an approval for this call, once. Returns `None` if none is valid now. The decision is
+    /// completed with the approval's id and with who gave it.
     async fn consume_approval(
         &self,
         call: &CallId,
@@ -128,29 +126,30 @@ pub trait GateStore: Send + Sync {
     async fn open_approvals(&self, call: &CallId, now: Moment) -> Result<Vec<Approval>>;
     /// Open approvals of this call for another state of its home.
     async fn outdated_approvals(&self, call: &CallId, now: Moment) -> Result<Vec<Approval>>;
-    /// Ends an open approval because its home has changed; false if it is not open.
+    /// Ends an open approval because its home has changed. Returns false if it is not open.
     async fn expire_changed_approval(&self, id: &ApprovalId, decision: Decision) -> Result<bool>;
-    /// The layers that a thread's home consists of, as a [`HomeState`] has them.
+    /// The layers of a thread's home, in the form of [`HomeState`].
     async fn home_layers(&self, key: &ThreadKey) -> Result<Vec<LayerDigest>>;
-    /// The layers of the home that a person approved last, and by which approval.
+    /// The layers of the home that a person approved last, and the id of that approval.
     async fn approved_home(
         &self,
         key: &ThreadKey,
     ) -> Result<Option<(ApprovalId, Vec<LayerDigest>)>>;
-    /// The latest denial of this call that still counts, whatever the state of its home.
+    /// The latest valid denial of this call, whatever the state of its home.
     async fn find_denial(&self, call: &CallId, now: Moment) -> Result<Option<Approval>>;
-    /// Open approvals whose time is up, oldest first.
+    /// Open approvals that have expired, oldest first.
     async fn overdue_approvals(&self, now: Moment, limit: u32) -> Result<Vec<Approval>>;
-    /// Closes an open approval whose time is up; false if it is not open or not up.
+    /// Closes an open approval that has expired. Returns false if it is not open or has not
+    /// expired.
     async fn expire_overdue_approval(
         &self,
         id: &ApprovalId,
         now: Moment,
         decision: Decision,
     ) -> Result<bool>;
-    /// How many questions are open.
+    /// The number of pending questions.
     async fn count_pending_approvals(&self, now: Moment) -> Result<u64>;
-    /// When the next open approval's time is up.
+    /// When the next open approval expires.
     async fn next_expiry(&self) -> Result<Option<Moment>>;
     /// One approval.
     async fn find_approval(&self, id: &ApprovalId) -> Result<Option<Approval>>;
@@ -159,17 +158,18 @@ pub trait GateStore: Send + Sync {
 
     /// Writes a decision.
     async fn record_decision(&self, decision: Decision) -> Result<()>;
-    /// Fills in which execution a decision let run; false if it has one or does not exist.
+    /// Records the execution that a decision allowed. Returns false if the decision already has one
+    /// or does not exist.
     async fn record_decision_execution(&self, id: &DecisionId, execution: &TraceId)
     -> Result<bool>;
     /// Decisions, newest first.
     async fn list_decisions(&self, filter: &DecisionFilter) -> Result<Vec<Decision>>;
-    /// The decision that let an execution of this team run.
+    /// The decision that allowed an execution of this team.
     async fn find_execution_decision(
         &self,
         team: &TeamId,
         execution: &TraceId,
     ) -> Result<Option<Decision>>;
-    /// Deletes decisions and closed approvals from before then; gives back how many.
+    /// Deletes decisions and closed approvals older than `before`. Returns their number.
     async fn prune_gates(&self, before: Moment) -> Result<u64>;
 }

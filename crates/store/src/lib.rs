@@ -1,9 +1,9 @@
 //! The rows that survive a restart: teams, keys, sandboxes, executions, threads, deliveries,
 //! approvals, decisions and responses.
 //!
-//! The traits here are the seam; [`Sqlite`] is the implementation for one machine. The store keeps
-//! what it is told and knows no policy: no plan is enforced here, no secret is hashed, no webhook
-//! is sent, and nothing reads the clock. Secrets are sealed in the rows, see [`KeySource`].
+//! The traits are the interface; [`SqliteStore`] is the implementation for one machine. The store
+//! knows no policy: it does not enforce plans, hash secrets, send webhooks or read the clock.
+//! Secrets in rows are sealed, see [`KeySource`].
 
 mod filter;
 mod gates;
@@ -37,24 +37,24 @@ pub use threads::{
     ThreadStore,
 };
 
-/// Why the store did not do what it was asked.
+/// Why the store refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A name is taken, or the row is still used by another.
+    /// A name is taken, or another row still uses this one.
     #[error("{0}")]
     Conflict(String),
-    /// A row holds something that this build cannot read.
+    /// A column contains a value that this build cannot read.
     #[error("column {column} cannot be read: {reason}")]
     Corrupt {
         /// The column.
         column: &'static str,
-        /// What is wrong with it.
+        /// Why it cannot be read.
         reason: String,
     },
     /// The database failed.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),
-    /// The tables could not be brought up to date.
+    /// The migrations failed.
     #[error("the database could not be migrated")]
     Migration(#[source] sqlx::migrate::MigrateError),
     /// The disk is full. Nothing of the write is kept.
@@ -63,7 +63,7 @@ pub enum StoreError {
     /// Secrets cannot be sealed or opened.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The store was closed while it was being asked.
+    /// The store was closed during the call.
     #[error("the store is closed")]
     Closed,
 }
@@ -74,8 +74,8 @@ impl From<sqlx::Error> for StoreError {
     }
 }
 
-/// Whether SQLite had no room to write: SQLITE_FULL, or an I/O error of any kind, which is how it
-/// reports that its log or its shared memory could not grow.
+/// Whether SQLite was out of disk space: SQLITE_FULL, or an I/O error of any kind, which SQLite
+/// reports when its log or its shared memory cannot grow.
 fn is_disk_full(error: &sqlx::Error) -> bool {
     const FULL: u32 = 13;
     const IO: u32 = 10;
@@ -84,10 +84,10 @@ fn is_disk_full(error: &sqlx::Error) -> bool {
     matches!(code, Some(FULL | IO))
 }
 
-/// What most calls give back.
+/// The result of most calls.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A key with all that it opens.
+/// A key with its team and its sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyAccess {
     /// The key.
@@ -98,10 +98,10 @@ pub struct KeyAccess {
     pub sandbox: Sandbox,
 }
 
-/// What became of an attempt to start an execution.
+/// The outcome of an attempt to start an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BeginOutcome {
-    /// The row is there, and the thread is held.
+    /// The row is written, and the execution holds the thread.
     Started,
     /// Another execution holds the thread; nothing was written.
     ThreadBusy,
@@ -111,68 +111,70 @@ pub enum BeginOutcome {
     OverBudget,
 }
 
-/// The end of an execution that was begun.
+/// The end of a running execution.
 #[derive(Clone, Debug)]
 pub struct ExecutionFinish {
-    /// Which one.
+    /// The execution.
     pub trace_id: TraceId,
-    /// Where it stands now.
+    /// Its new status.
     pub status: ExecutionStatus,
     /// How it ended.
     pub end: ExecutionEnd,
-    /// The thread that it holds: its head moves by what the execution wrote, and it is given back.
+    /// The thread that it holds. Its head moves if the execution wrote files, and its lease is
+    /// released.
     pub thread: Option<ThreadKey>,
-    /// Whether the end is a new point of that thread. What a refused write would have added is not.
+    /// Whether the end is a new snapshot of that thread. False if the write was refused.
     pub moves_head: bool,
-    /// How long after the end its webhook is first due, if it has one.
+    /// The delay between the end and the first delivery of its webhook, if it has one.
     pub webhook_delay: Option<Duration>,
-    /// The most that the team may store with the layer of this execution; none is no limit.
+    /// The maximum that the team may store including the layer of this execution. `None` is no
+    /// limit.
     pub budget: Option<u64>,
 }
 
-/// What became of the end of an execution.
+/// The outcome of ending an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishOutcome {
-    /// It is written, and so is the thread's new head.
+    /// The end and the thread's new head are written.
     Recorded,
     /// The execution was not running; nothing was written.
     NotRunning,
-    /// The thread is no longer its own, so its head must not move; nothing was written.
+    /// Another execution holds the thread, so its head must not move; nothing was written.
     ThreadLost,
-    /// The team may not store what the execution wrote; nothing was written.
+    /// The layer of the execution exceeds the team's budget; nothing was written.
     OverBudget,
 }
 
-/// A webhook that is to be sent.
+/// A webhook that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueDelivery {
-    /// The execution it tells of.
+    /// The execution that it reports.
     pub trace_id: TraceId,
-    /// Whose execution that was.
+    /// The team of the execution.
     pub team: TeamId,
-    /// Whose secret signs it.
+    /// The key whose secret signs it.
     pub key: KeyId,
-    /// Where it goes.
+    /// The destination.
     pub url: String,
     /// Attempts so far.
     pub attempts: u32,
-    /// When it was queued.
+    /// The time it was queued.
     pub queued_at: Moment,
 }
 
-/// What became of one attempt to send a webhook.
+/// The outcome of one attempt to deliver a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryAttempt {
-    /// The receiver said yes.
+    /// The receiver answered with success.
     Delivered,
-    /// Try again then.
+    /// Another attempt follows.
     Again {
-        /// When.
+        /// The time of the next attempt.
         at: Moment,
         /// What went wrong.
         error: String,
     },
-    /// That was the last one.
+    /// No attempt follows.
     GaveUp {
         /// What went wrong.
         error: String,
@@ -182,66 +184,56 @@ pub enum DeliveryAttempt {
 /// Teams, sandboxes and keys.
 #[async_trait]
 pub trait TenancyStore: Send + Sync {
-    /// Adds a team; a conflict if the name is taken.
+    /// Adds a team. A conflict if the name is taken.
     async fn create_team(&self, team: &Team) -> Result<()>;
     /// Every team, oldest first.
     async fn list_teams(&self) -> Result<Vec<Team>>;
     /// The team with this id or name.
     async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>>;
-    /// The same with its revision, for [`TenancyStore::update_team`].
-    async fn team_for_update(&self, id_or_name: &str) -> Result<Option<Revisioned<Team>>>;
-    /// Replaces all but the id, unless the team has changed since it was read. A change of its gates
-    /// comes with the decision about it, which is written with the team or not at all.
-    async fn update_team(
-        &self,
-        team: &Revisioned<Team>,
-        gate_decision: Option<Decision>,
-    ) -> Result<UpdateOutcome>;
-    /// Removes a team with its sandboxes and keys; a conflict while a key is still good.
+    /// Replaces everything except the id and the gates, which [`GateStore::change_gates`] writes.
+    /// Returns false if the team does not exist.
+    async fn update_team(&self, team: &Team) -> Result<bool>;
+    /// Removes a team with its sandboxes and keys. A conflict while it has a valid key.
     async fn delete_team(&self, id: &TeamId) -> Result<bool>;
 
-    /// Adds a sandbox; a conflict if the name is taken in the team.
+    /// Adds a sandbox. A conflict if the team has one of this name.
     async fn create_sandbox(&self, sandbox: &Sandbox) -> Result<()>;
-    /// The sandboxes of a team, or of all; oldest first.
+    /// The sandboxes of a team, or of all teams, oldest first.
     async fn list_sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>>;
     /// One sandbox.
     async fn find_sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
-    /// The same with its revision, for [`TenancyStore::update_sandbox`].
-    async fn sandbox_for_update(&self, id: &SandboxId) -> Result<Option<Revisioned<Sandbox>>>;
-    /// Replaces all but id and team, unless the sandbox has changed since it was read.
-    async fn update_sandbox(&self, sandbox: &Revisioned<Sandbox>) -> Result<UpdateOutcome>;
-    /// Removes a sandbox; a conflict while a key that is still good is bound to it.
+    /// Replaces everything except id and team. Returns false if the sandbox does not exist.
+    async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool>;
+    /// Removes a sandbox. A conflict while a valid key is bound to it.
     async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool>;
 
-    /// Adds a key, which can later be found by the digest of its secret.
+    /// Adds a key. It is found by the digest of its secret.
     async fn create_key(&self, key: &ApiKey, digest: &str) -> Result<()>;
-    /// The keys of a team, or of all, revoked ones too; oldest first.
+    /// The keys of a team, or of all teams, oldest first. Revoked keys are included.
     async fn list_keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>>;
     /// One key.
     async fn find_key(&self, id: &KeyId) -> Result<Option<ApiKey>>;
-    /// The same with its revision, for [`TenancyStore::update_key`].
-    async fn key_for_update(&self, id: &KeyId) -> Result<Option<Revisioned<ApiKey>>>;
-    /// Replaces name, sandbox, environment, webhook and the right to approve, unless the key has
-    /// changed since it was read.
-    async fn update_key(&self, key: &Revisioned<ApiKey>) -> Result<UpdateOutcome>;
-    /// Revokes a key for good; false if there is none. It counts as a change of the key.
+    /// Replaces name, sandbox, environment and webhook. Returns false if the key does not exist.
+    async fn update_key(&self, key: &ApiKey) -> Result<bool>;
+    /// Revokes a key permanently. Returns false if the key does not exist.
     async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool>;
-    /// What the secret with this digest opens; nothing if it was revoked.
+    /// The key with this digest, its team and its sandbox. `None` if it was revoked.
     async fn find_key_access(&self, digest: &str) -> Result<Option<KeyAccess>>;
 }
 
-/// Executions and the threads they hold.
+/// Executions and the threads that they hold.
 #[async_trait]
 pub trait Ledger: Send + Sync {
-    /// Writes the running row and takes the thread, if there is one, until `lease_until`. Not for a
-    /// team that stores as much as `budget` already.
+    /// Writes the running row and leases the thread, if there is one, until `lease_until`. Refused
+    /// if the team already stores `budget` bytes or more.
     async fn begin_execution(
         &self,
         start: ExecutionStart,
         lease_until: Moment,
         budget: Option<u64>,
     ) -> Result<BeginOutcome>;
-    /// The same for an execution that was approved for one state of its thread's home.
+    /// Like [`Self::begin_execution`], for an execution that was approved for one state of its
+    /// thread's home.
     async fn begin_approved_execution(
         &self,
         start: ExecutionStart,
@@ -249,16 +241,16 @@ pub trait Ledger: Send + Sync {
         budget: Option<u64>,
         home: HomeState,
     ) -> Result<BeginOutcome>;
-    /// Writes down that an execution was refused.
+    /// Records a refused execution.
     async fn record_refusal(&self, start: ExecutionStart, error: &str) -> Result<()>;
-    /// Writes the end, moves the thread's head, gives the thread back and queues the webhook, all or
-    /// nothing. A head that moved is on the disk when this returns.
+    /// In one transaction: writes the end, moves the thread's head, releases the thread and queues
+    /// the webhook. If the head moved, it is durable when this returns.
     async fn finish_execution(&self, finish: ExecutionFinish) -> Result<FinishOutcome>;
-    /// The bytes of code, output and files in the record of an execution; none if there is none.
+    /// The bytes of code, output and files in the record of an execution. 0 if it does not exist.
     async fn record_bytes(&self, trace: &TraceId) -> Result<u64>;
     /// One execution of a team.
     async fn find_execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>>;
-    /// One execution, whoever's it is.
+    /// One execution of any team.
     async fn find_execution_of_any_team(&self, trace: &TraceId) -> Result<Option<Execution>>;
     /// Executions of a team, newest first, without code and output.
     async fn list_executions(
@@ -266,29 +258,29 @@ pub trait Ledger: Send + Sync {
         team: &TeamId,
         filter: &ExecutionFilter,
     ) -> Result<Vec<Execution>>;
-    /// Ends every running execution as failed with `error`; gives back how many.
+    /// Ends every running execution as failed with `error`. Returns their number.
     async fn fail_running_executions(
         &self,
         at: Moment,
         error: &str,
         webhook_delay: Duration,
     ) -> Result<u64>;
-    /// Deletes what is older than its sandbox's retention; gives back how many.
+    /// Deletes executions older than the retention of their sandbox. Returns their number.
     async fn prune_executions(&self, now: Moment) -> Result<u64>;
 }
 
-/// Due deliveries of a team to one URL that are given at once.
+/// The maximum number of due deliveries of a team to one URL that are returned at once.
 pub const DUE_PER_URL: u32 = 16;
 
-/// Webhooks that are still to be sent.
+/// Webhooks that are queued for delivery.
 #[async_trait]
 pub trait WebhookOutbox: Send + Sync {
-    /// The deliveries that are due: of each team its first, then of each its second, and so on. At
-    /// most [`DUE_PER_URL`] of a team to one URL, so that those do not hide what goes elsewhere.
+    /// The due deliveries, in turn: the first of each team, then the second of each, and so on. At
+    /// most [`DUE_PER_URL`] of a team to one URL, so that one URL does not delay the others.
     async fn due_deliveries(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>>;
-    /// When the first delivery is due that is not due yet.
+    /// The time of the next delivery that is not due yet.
     async fn next_delivery_due(&self, now: Moment) -> Result<Option<Moment>>;
-    /// Writes down what became of an attempt.
+    /// Records the outcome of an attempt.
     async fn record_attempt(&self, trace: &TraceId, attempt: DeliveryAttempt) -> Result<()>;
 }
 
@@ -297,15 +289,15 @@ pub trait WebhookOutbox: Send + Sync {
 pub trait SettingStore: Send + Sync {
     /// The value of a setting.
     async fn read_setting(&self, name: &str) -> Result<Option<String>>;
-    /// Sets it.
+    /// Writes a setting.
     async fn set_setting(&self, name: &str, value: &str) -> Result<()>;
     /// The value of a setting that is sealed in the database.
     async fn read_secret_setting(&self, name: &str) -> Result<Option<Secret>>;
-    /// Sets it.
+    /// Seals and writes a setting.
     async fn set_secret_setting(&self, name: &str, value: &Secret) -> Result<()>;
 }
 
-/// All of it.
+/// All parts of the store.
 #[async_trait]
 pub trait Store:
     TenancyStore
@@ -317,8 +309,8 @@ pub trait Store:
     + ResponseStore
     + StorageAccounting
 {
-    /// Whether the store answers.
+    /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;
-    /// Writes what is under way and closes.
+    /// Finishes pending writes and closes the database.
     async fn close(&self);
 }

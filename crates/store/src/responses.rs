@@ -1,34 +1,34 @@
-//! Responses of the Agent API, as the store keeps them.
+//! Responses of the Agent API, as rows.
 
 use async_trait::async_trait;
 use cloche_model::{KeyId, Moment, ResponseId, ResponseStatus, SandboxId, TeamId};
 
 use crate::Result;
 
-/// A response of the Agent API. The three texts are the agent's own and never looked into here.
+/// A response of the Agent API. The three texts are written and read only by the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseRow {
     /// Its id.
     pub id: ResponseId,
-    /// Whose it is.
+    /// The team.
     pub team: TeamId,
-    /// The key that asked.
+    /// The key that created it.
     pub key: KeyId,
-    /// The sandbox its code runs in; its retention is the response's.
+    /// The sandbox in which its code runs. Its retention applies to the response.
     pub sandbox: SandboxId,
-    /// Where it stands.
+    /// Its status.
     pub status: ResponseStatus,
     /// Whether it can be retrieved by its id.
     pub visible: bool,
-    /// When it was accepted.
+    /// The time it was accepted.
     pub created_at: Moment,
-    /// When it was over; nothing changes after that.
+    /// The time it ended. It does not change after that.
     pub completed_at: Option<Moment>,
-    /// What its owner sees.
+    /// The response as its owner sees it.
     pub record: String,
-    /// What was said so far, for a response that continues it.
+    /// The conversation so far, for a response that continues it.
     pub conversation: String,
-    /// The events of its stream, once it is over.
+    /// The events of its stream, written when it ends.
     pub events: String,
 }
 
@@ -37,12 +37,13 @@ pub struct ResponseRow {
 pub trait ResponseStore: Send + Sync {
     /// Adds a response.
     async fn create_response(&self, row: ResponseRow) -> Result<()>;
-    /// Replaces what may change of a response that is not over; false if it is, or is not there.
+    /// Replaces the mutable parts of a response that has not ended. Returns false if it has ended
+    /// or does not exist.
     async fn update_response(&self, row: ResponseRow) -> Result<bool>;
-    /// One response of a team, whether or not it can be retrieved.
+    /// One response of a team, visible or not.
     async fn find_response(&self, team: &TeamId, id: &ResponseId) -> Result<Option<ResponseRow>>;
-    /// Those that are not over, whoever's they are.
+    /// The responses of all teams that have not ended.
     async fn open_responses(&self) -> Result<Vec<ResponseRow>>;
-    /// Deletes what is older than its sandbox's retention; gives back how many.
+    /// Deletes responses older than the retention of their sandbox. Returns their number.
     async fn prune_responses(&self, now: Moment) -> Result<u64>;
 }

@@ -1,7 +1,8 @@
-//! Runs in: server (no capabilities). Seals the secrets in the database with a key that is not in it.
+//! Runs in: server (no capabilities). Seals the secrets in the database with a key kept elsewhere.
 //!
-//! ChaCha20-Poly1305 of `ring`. The associated data names table, column and row, so that a sealed
-//! value that is moved to another place does not open. It knows no table: the rows are `sqlite`'s.
+//! Uses ChaCha20-Poly1305 of `ring`. The associated data names table, column and row, so a sealed
+//! value that is copied to another row or column does not open. This module knows no table;
+//! `sqlite` has the rows.
 
 use std::{
     fmt,
@@ -22,13 +23,13 @@ use ring::{
     rand::{SecureRandom, SystemRandom},
 };
 
-/// The only form of sealed values so far.
+/// The only version of the sealed format so far.
 const VERSION: u8 = 1;
-/// The bytes of a key.
+/// The length of a key.
 const KEY_BYTES: usize = 32;
-/// The bytes of the id of a key.
+/// The length of a key's id.
 const ID_BYTES: usize = 8;
-/// What comes before the ciphertext.
+/// The length of the header before the ciphertext.
 const HEAD: usize = 1 + ID_BYTES + NONCE_LEN;
 
 /// Where the sealing key comes from.
@@ -36,45 +37,46 @@ const HEAD: usize = 1 + ID_BYTES + NONCE_LEN;
 pub enum KeySource {
     /// 32 bytes in hex or base64.
     Given(Secret),
-    /// A file that holds them so. It is made if it is missing and nothing was sealed yet.
+    /// A file that contains 32 bytes in hex or base64. It is created if it is missing and nothing
+    /// was sealed yet.
     File(PathBuf),
 }
 
 /// Why secrets cannot be sealed or opened. Nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The text is no key.
+    /// The text is not a key.
     #[error("the secret key from {0} is not 32 bytes in hex or base64")]
     Malformed(String),
-    /// The file cannot be read or made.
+    /// The file cannot be read or created.
     #[error("cannot use the secret key file {path}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The file is gone, but values are sealed with what was in it.
+    /// The file is missing, but values were sealed with its key.
     #[error(
         "the secret key file {path} is missing, and the database holds secrets that were sealed with \
          the key {known}; put the file back or set CLOCHE_SECRET_KEY"
     )]
     Missing {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The id of the key that is needed.
+        /// The id of the key that sealed the values.
         known: String,
     },
-    /// Another key.
+    /// The values were sealed with another key.
     #[error(
         "the secrets in the database were sealed with the key {known}, but the key {given} was \
          given; set CLOCHE_SECRET_KEY or secret_key_file to the first one"
     )]
     Wrong {
-        /// The id of the key that is needed.
+        /// The id of the key that sealed the values.
         known: String,
-        /// The id of the key that there is.
+        /// The id of the given key.
         given: String,
     },
     /// No random bytes, or a value that is too long.
@@ -82,7 +84,7 @@ pub enum KeyError {
     Failed,
 }
 
-/// Where a sealed value belongs.
+/// The table, column and row of a sealed value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealedColumn<'a> {
     pub(crate) table: &'static str,
@@ -90,7 +92,7 @@ pub(crate) struct SealedColumn<'a> {
     pub(crate) id: &'a str,
 }
 
-/// Seals and opens with one key.
+/// Seals and opens values with one key.
 pub(crate) struct SecretSealer {
     key: LessSafeKey,
     id: [u8; ID_BYTES],
@@ -98,7 +100,7 @@ pub(crate) struct SecretSealer {
 
 impl fmt::Debug for SecretSealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sealer({})", self.key_id())
+        write!(f, "SecretSealer({})", self.key_id())
     }
 }
 
@@ -113,19 +115,19 @@ impl SecretSealer {
         Ok(Self { key: LessSafeKey::new(key), id })
     }
 
-    /// The id of the key, which says nothing about it.
+    /// The id of the key, which reveals nothing about it.
     pub(crate) fn key_id(&self) -> String {
         hex::encode(self.id)
     }
 
-    /// Seals bytes for one place.
-    pub(crate) fn seal(&self, place: SealedColumn<'_>, plain: &[u8]) -> Result<Vec<u8>, KeyError> {
+    /// Seals bytes for one column of one row.
+    pub(crate) fn seal(&self, column: SealedColumn<'_>, plain: &[u8]) -> Result<Vec<u8>, KeyError> {
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).map_err(|_| KeyError::Failed)?;
         let mut text = plain.to_vec();
         let sealing = Nonce::assume_unique_for_key(nonce);
         self.key
-            .seal_in_place_append_tag(sealing, self.associated_data(place), &mut text)
+            .seal_in_place_append_tag(sealing, self.associated_data(column), &mut text)
             .map_err(|_| KeyError::Failed)?;
         let mut sealed = vec![VERSION];
         sealed.extend_from_slice(&self.id);
@@ -134,8 +136,9 @@ impl SecretSealer {
         Ok(sealed)
     }
 
-    /// Opens what was sealed for this place; `None` if it was not, or with another key.
-    pub(crate) fn open(&self, place: SealedColumn<'_>, sealed: &[u8]) -> Option<Vec<u8>> {
+    /// Opens a value that was sealed for this column and row. `None` if it was sealed for another,
+    /// or with another key.
+    pub(crate) fn open(&self, column: SealedColumn<'_>, sealed: &[u8]) -> Option<Vec<u8>> {
         let (head, text) = sealed.split_at_checked(HEAD)?;
         let (version, id) = (head[0], &head[1..=ID_BYTES]);
         if version != VERSION || id != self.id {
@@ -144,7 +147,7 @@ impl SecretSealer {
         let nonce = Nonce::try_assume_unique_for_key(&head[1 + ID_BYTES..]).ok()?;
         let mut text = text.to_vec();
         let plain =
-            self.key.open_in_place(nonce, self.associated_data(place), &mut text).ok()?.len();
+            self.key.open_in_place(nonce, self.associated_data(column), &mut text).ok()?.len();
         text.truncate(plain);
         Some(text)
     }
@@ -164,7 +167,8 @@ impl SecretSealer {
 }
 
 impl KeySource {
-    /// The sealer. `known` is the id of the key that has sealed so far, if any has.
+    /// Loads the key. `known` is the id of the key that sealed the existing values, if there are
+    /// any.
     pub(crate) fn load_sealer(&self, known: Option<&str>) -> Result<SecretSealer, KeyError> {
         let sealer = match (self, known) {
             (Self::Given(text), _) => parse_key("CLOCHE_SECRET_KEY", text.reveal())?,
@@ -187,10 +191,10 @@ impl KeySource {
 
 fn parse_key(from: &str, text: &str) -> Result<SecretSealer, KeyError> {
     let text = text.trim();
-    let bare = text.trim_end_matches('=');
+    let unpadded = text.trim_end_matches('=');
     let decoded = match text.len() {
         64 => hex::decode(text).ok(),
-        _ => STANDARD_NO_PAD.decode(bare).or_else(|_| URL_SAFE_NO_PAD.decode(bare)).ok(),
+        _ => STANDARD_NO_PAD.decode(unpadded).or_else(|_| URL_SAFE_NO_PAD.decode(unpadded)).ok(),
     };
     let key = decoded.and_then(|key| <[u8; KEY_BYTES]>::try_from(key).ok());
     SecretSealer::new(&key.ok_or_else(|| KeyError::Malformed(from.to_owned()))?)
@@ -204,8 +208,8 @@ fn read_key_file(path: &Path) -> Result<Option<Secret>, KeyError> {
     }
 }
 
-/// Makes a key file, readable by its owner only from the first byte on, and on the disk before anything
-/// is sealed with it.
+/// Creates a key file. It is never readable by others, and it is durable before anything is sealed
+/// with it.
 fn create_key_file(path: &Path) -> Result<SecretSealer, KeyError> {
     let mut key = [0; KEY_BYTES];
     SystemRandom::new().fill(&mut key).map_err(|_| KeyError::Failed)?;
@@ -218,7 +222,7 @@ fn create_key_file(path: &Path) -> Result<SecretSealer, KeyError> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
         file.write_all(format!("{}\n", hex::encode(key)).as_bytes())?;
         file.sync_all()?;
-        // Fails if there is one by now, unlike a rename.
+        // Unlike a rename, this fails if the file exists by now.
         fs::hard_link(&draft, path)?;
         fs::remove_file(&draft)?;
         let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
@@ -232,7 +236,7 @@ fn create_key_file(path: &Path) -> Result<SecretSealer, KeyError> {
 mod tests {
     use super::*;
 
-    const PLACE: SealedColumn<'_> =
+    const COLUMN: SealedColumn<'_> =
         SealedColumn { table: "keys", column: "sealed_env", id: "key_a" };
 
     fn sealer(byte: u8) -> SecretSealer {
@@ -240,31 +244,31 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_value_opens_in_its_own_row_only() {
-        let sealed = sealer(1).seal(PLACE, b"hunter2").unwrap();
+    fn a_sealed_value_opens_only_in_its_own_row() {
+        let sealed = sealer(1).seal(COLUMN, b"hunter2").unwrap();
         assert!(!sealed.windows(7).any(|bytes| bytes == b"hunter2"));
-        assert_eq!(sealer(1).open(PLACE, &sealed).as_deref(), Some(&b"hunter2"[..]));
+        assert_eq!(sealer(1).open(COLUMN, &sealed).as_deref(), Some(&b"hunter2"[..]));
         for moved in [
-            SealedColumn { id: "key_b", ..PLACE },
-            SealedColumn { column: "sealed_webhook_secret", ..PLACE },
-            SealedColumn { table: "sandboxes", ..PLACE },
-            SealedColumn { table: "key", column: "ssealed_env", ..PLACE },
+            SealedColumn { id: "key_b", ..COLUMN },
+            SealedColumn { column: "sealed_webhook_secret", ..COLUMN },
+            SealedColumn { table: "sandboxes", ..COLUMN },
+            SealedColumn { table: "key", column: "ssealed_env", ..COLUMN },
         ] {
             assert_eq!(sealer(1).open(moved, &sealed), None, "{moved:?}");
         }
-        assert_eq!(sealer(2).open(PLACE, &sealed), None);
+        assert_eq!(sealer(2).open(COLUMN, &sealed), None);
     }
 
     #[test]
-    fn no_changed_byte_of_a_sealed_value_is_accepted() {
-        let sealed = sealer(1).seal(PLACE, b"x").unwrap();
+    fn a_sealed_value_with_a_changed_byte_does_not_open() {
+        let sealed = sealer(1).seal(COLUMN, b"x").unwrap();
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();
             changed[at] ^= 1;
-            assert_eq!(sealer(1).open(PLACE, &changed), None, "byte {at}");
-            assert_eq!(sealer(1).open(PLACE, &sealed[..at]), None, "cut at {at}");
+            assert_eq!(sealer(1).open(COLUMN, &changed), None, "byte {at}");
+            assert_eq!(sealer(1).open(COLUMN, &sealed[..at]), None, "cut at {at}");
         }
-        assert_ne!(sealer(1).seal(PLACE, b"x").unwrap(), sealed);
+        assert_ne!(sealer(1).seal(COLUMN, b"x").unwrap(), sealed);
     }
 
     #[test]
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_is_made_once_and_never_replaces_a_lost_one() {
+    fn a_key_file_is_created_once_and_never_replaces_a_lost_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("secret.key");
         let source = KeySource::File(path.clone());

@@ -1,8 +1,8 @@
-//! SQLite in one file: a pool of readers, and one writer that commits in groups.
+//! A store in one SQLite file: a pool of readers, and one writer that commits in groups.
 //!
-//! Durability is decided in `docs/decisions/0007-the-ledger-and-fsync.md`: WAL with
-//! `synchronous=NORMAL`, so a killed process loses nothing that was acknowledged, and
-//! `synchronous=FULL` for whatever moves the head of a thread, so that a power cut does not either.
+//! Durability is described in `docs/decisions/0007-the-ledger-and-fsync.md`. WAL with
+//! `synchronous=NORMAL`: a killed process loses nothing that was acknowledged. `synchronous=FULL`
+//! for everything that moves the head of a thread, so that a power cut does not lose it either.
 
 mod gates;
 mod heads;
@@ -29,11 +29,11 @@ use sqlx::{
 use crate::{KeySource, Result, Store, StoreError, sealing::SecretSealer};
 use writer::GroupCommitWriter;
 
-/// Readers at once; each holds a thread and a small cache.
+/// The number of read connections. Each has a thread and a small cache.
 const READERS: u32 = 4;
-/// Pages in the log after which the writer itself copies them into the database.
+/// The number of pages in the log after which the writer checkpoints by itself.
 const CHECKPOINT_BACKSTOP: &str = "20000";
-/// How often the log is copied into the database by a connection that nobody waits for.
+/// The interval at which a reader connection checkpoints the log, outside of any request.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
 
 /// The store in a SQLite file.
@@ -45,7 +45,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens the file, makes it if it is missing, and brings its tables up to date. Secrets are sealed
+    /// Opens the file, creates it if it is missing, and runs the migrations. Secrets are sealed
     /// with the key in `secret.key` beside it.
     ///
     /// # Errors
@@ -54,11 +54,11 @@ impl SqliteStore {
         Self::open_with_key(path, &KeySource::File(path.with_file_name("secret.key"))).await
     }
 
-    /// The same with a key from elsewhere.
+    /// Like [`Self::open`], with another key source.
     ///
     /// # Errors
-    /// When the file cannot be opened, its tables cannot be brought up to date, or the key is not the
-    /// one that sealed its secrets.
+    /// If the file cannot be opened, a migration fails, or the key is not the one that sealed its
+    /// secrets.
     pub async fn open_with_key(path: &Path, key: &KeySource) -> Result<Self> {
         let options = SqliteConnectOptions::new()
             .filename(path)
@@ -67,7 +67,7 @@ impl SqliteStore {
             .synchronous(SqliteSynchronous::Normal)
             .busy_timeout(Duration::from_secs(10))
             .pragma("wal_autocheckpoint", CHECKPOINT_BACKSTOP)
-            // The server can write nowhere but to its data directory.
+            // The server can write only to its data directory.
             .pragma("temp_store", "memory")
             .disable_statement_logging();
         let mut connection = options.connect().await?;
@@ -83,7 +83,7 @@ impl SqliteStore {
     }
 }
 
-/// Keeps the log short without making any commit wait for it.
+/// Keeps the log short without delaying commits.
 async fn run_checkpoints(readers: SqlitePool) {
     let mut tick = tokio::time::interval(CHECKPOINT_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -93,7 +93,7 @@ async fn run_checkpoints(readers: SqlitePool) {
             () = readers.close_event() => return,
         }
         if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&readers).await {
-            tracing::debug!(%error, "checkpoint not made");
+            tracing::debug!(%error, "checkpoint failed");
         }
     }
 }

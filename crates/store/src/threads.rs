@@ -1,4 +1,4 @@
-//! Threads as rows: heads, points in time, and who may move them.
+//! Threads as rows: heads, snapshots (points), and leases.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -13,138 +13,140 @@ use crate::Result;
 /// A thread of a team.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadKey {
-    /// Whose it is.
+    /// The team.
     pub team: TeamId,
-    /// What its owner calls it.
+    /// The name that the team gave it.
     pub id: ThreadId,
 }
 
-/// What became of an attempt to move a head. Only the first of them wrote anything.
+/// The outcome of an attempt to move a head. Only `Done` wrote anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadMoveOutcome {
-    /// The thread as it is now; durable.
+    /// The thread after the change, which is durable.
     Done(Thread),
-    /// Someone holds the thread.
+    /// An execution holds the thread.
     Busy,
-    /// There is no such thread, or no such point of it.
+    /// The thread or the snapshot does not exist.
     Missing,
-    /// The thread that was to be made is there already.
+    /// A thread of this name exists already.
     Taken,
-    /// The head is not the one that was expected.
+    /// The head is not the expected one.
     Stale,
     /// The home is not in the state that was approved.
     Changed,
-    /// The team may not store that much.
+    /// The team's budget would be exceeded.
     OverBudget,
 }
 
-/// A layer to be put on top of a thread that nobody holds.
+/// A layer to append to a thread that no execution holds.
 #[derive(Clone, Debug)]
 pub struct LayerAppend {
-    /// Which thread; made if it is not there.
+    /// The thread, which is created if it does not exist.
     pub thread: ThreadKey,
-    /// The head that the layer was made for; 0 if there was no thread.
+    /// The head for which the layer was made; 0 if the thread did not exist.
     pub head: u64,
     /// The layer.
     pub layer: Layer,
-    /// How it came to be.
+    /// The kind of the new snapshot.
     pub kind: SnapshotKind,
-    /// When.
+    /// The time of the change.
     pub at: Moment,
-    /// When it was allowed. [`Moved::Missing`] if a thread of this name was deleted since.
+    /// When the change was allowed. [`HeadMoveOutcome::Missing`] if a thread of this name was
+    /// deleted since.
     pub allowed_at: Option<Moment>,
-    /// The state that the thread must be in, where one was approved; [`Moved::Changed`] if it is not.
+    /// The state that was approved, if approval was needed. [`HeadMoveOutcome::Changed`] if the
+    /// thread is in another state.
     pub approved: Option<HomeState>,
-    /// The most that the team may store then; none is no limit.
+    /// The maximum that the team may store afterwards. `None` is no limit.
     pub budget: Option<u64>,
 }
 
-/// How long it is known that a thread was deleted: longer than anything can be allowed ahead.
+/// How long a deletion is remembered: longer than any change can be allowed in advance.
 pub const DELETED_KEPT: Duration = Duration::from_secs(8 * 86_400);
 
-/// A thread to be made from layers.
+/// A thread to create from layers.
 #[derive(Clone, Debug)]
 pub struct ThreadCreation {
-    /// Which thread.
+    /// The thread.
     pub thread: ThreadKey,
-    /// How it came to be.
+    /// The kind of its first snapshot.
     pub kind: SnapshotKind,
-    /// Its layers, the oldest first.
+    /// Its layers, oldest first.
     pub layers: Vec<Layer>,
-    /// What they hold.
+    /// The usage of its layers.
     pub usage: HomeUsage,
-    /// When.
+    /// The time of the change.
     pub at: Moment,
-    /// The most that the team may store then; none is no limit.
+    /// The maximum that the team may store afterwards. `None` is no limit.
     pub budget: Option<u64>,
 }
 
-/// A thread to be made from a point of another.
+/// A thread to create from a snapshot of another.
 #[derive(Clone, Debug)]
 pub struct ThreadFork {
-    /// The thread that has the point.
+    /// The source thread.
     pub source: ThreadKey,
-    /// The number of the point.
+    /// The number of the snapshot.
     pub seq: u64,
     /// The new thread.
     pub thread: ThreadId,
-    /// When.
+    /// The time of the change.
     pub at: Moment,
-    /// The most that the team may store then; none is no limit.
+    /// The maximum that the team may store afterwards. `None` is no limit.
     pub budget: Option<u64>,
 }
 
-/// Layers at the bottom of a stack that one layer takes the place of.
+/// A squash: one layer replaces the lowest layers of a stack.
 #[derive(Clone, Debug)]
 pub struct LayerSquash {
-    /// Which thread.
+    /// The thread.
     pub thread: ThreadKey,
-    /// The layers, the oldest first.
+    /// The replaced layers, oldest first.
     pub layers: Vec<LayerDigest>,
-    /// What takes their place; nothing if they come to nothing.
+    /// The new layer. `None` if the layers have no content.
     pub by: Option<Layer>,
-    /// When.
+    /// The time of the change.
     pub at: Moment,
-    /// The most that the team may store then; none is no limit.
+    /// The maximum that the team may store afterwards. `None` is no limit.
     pub budget: Option<u64>,
 }
 
-/// Homes that outlive a run.
+/// Threads: homes that outlive executions.
 #[async_trait]
 pub trait ThreadStore: Send + Sync {
     /// One thread.
     async fn find_thread(&self, key: &ThreadKey) -> Result<Option<Thread>>;
-    /// The threads of a team by name, from after this one on.
+    /// The threads of a team, sorted by name, after this one.
     async fn list_threads(
         &self,
         team: &TeamId,
         after: Option<&ThreadId>,
         limit: u32,
     ) -> Result<Vec<Thread>>;
-    /// Whether someone holds the thread.
+    /// Whether an execution holds the thread.
     async fn is_thread_held(&self, key: &ThreadKey, now: Moment) -> Result<bool>;
-    /// The points of a thread, the newest first, from before this number on.
+    /// The snapshots of a thread before this number, newest first.
     async fn list_points(
         &self,
         key: &ThreadKey,
         before: Option<u64>,
         limit: u32,
     ) -> Result<Vec<ThreadSnapshot>>;
-    /// One point of a thread.
+    /// One snapshot of a thread.
     async fn find_point(
         &self,
         key: &ThreadKey,
         name: &SnapshotRef,
     ) -> Result<Option<ThreadSnapshot>>;
-    /// Keeps an execution's thread for longer; false if it is no longer its own.
+    /// Extends an execution's lease of its thread. Returns false if it no longer holds the thread.
     async fn renew_lease(&self, trace: &TraceId, until: Moment) -> Result<bool>;
-    /// Puts a layer on top.
+    /// Appends a layer.
     async fn append_layer(&self, append: LayerAppend) -> Result<HeadMoveOutcome>;
-    /// Makes a thread.
-    async fn create_thread(&self, founding: ThreadCreation) -> Result<HeadMoveOutcome>;
-    /// Makes a thread from a point of another.
+    /// Creates a thread.
+    async fn create_thread(&self, creation: ThreadCreation) -> Result<HeadMoveOutcome>;
+    /// Creates a thread from a snapshot of another.
     async fn fork_thread(&self, fork: ThreadFork) -> Result<HeadMoveOutcome>;
-    /// Goes back to a point, which is a new point itself.
+    /// Restores a snapshot as a new snapshot.
     async fn roll_back_thread(
         &self,
         key: &ThreadKey,
@@ -152,15 +154,16 @@ pub trait ThreadStore: Send + Sync {
         at: Moment,
         budget: Option<u64>,
     ) -> Result<HeadMoveOutcome>;
-    /// Puts one layer in the place of several. It changes nothing in the home, so whoever holds the
-    /// thread keeps it; [`Moved::Stale`] if the stack does not begin with these layers any more.
+    /// Replaces several layers by one. The content of the home does not change, so an execution
+    /// that holds the thread keeps it. [`HeadMoveOutcome::Stale`] if the stack does not begin with
+    /// these layers any more.
     async fn squash_layers(&self, squash: LayerSquash) -> Result<HeadMoveOutcome>;
-    /// Writes down what was counted, unless the head has moved since.
+    /// Writes the counted usage, unless the head has moved since.
     async fn record_home_usage(&self, key: &ThreadKey, head: u64, usage: HomeUsage) -> Result<()>;
-    /// Whether a thread of this name was deleted at this moment or later.
+    /// Whether a thread of this name was deleted at this time or later.
     async fn was_thread_deleted_since(&self, key: &ThreadKey, moment: Moment) -> Result<bool>;
-    /// Removes a thread with all its points; gives back what it was.
+    /// Deletes a thread with all its snapshots. Returns its last state.
     async fn delete_thread(&self, key: &ThreadKey, at: Moment) -> Result<HeadMoveOutcome>;
-    /// Every layer that a thread, a point or an execution needs.
+    /// Every layer that a thread, a snapshot or an execution refers to.
     async fn layers_in_use(&self) -> Result<HashSet<LayerDigest>>;
 }

@@ -1,5 +1,5 @@
-//! Runs in: test. Secrets in the database file: sealed, erased where they were plain, and closed to every
-//! other key.
+//! Runs in: test. Secrets in the database file are sealed, are erased where they were plain text,
+//! and open with no other key.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 use std::{fs, path::Path};
@@ -18,7 +18,7 @@ mod suite;
 const PLAIN: &str = "a-webhook-secret-in-plain-text";
 const SIGNING: &str = "5349474e494e474b45595349474e494e474b45595349474e494e474b45595349";
 
-/// The parts of the database that hold this text.
+/// The files of the database that contain this text.
 fn files_with(directory: &Path, text: &str) -> Vec<String> {
     let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
     let holds = |path: &Path| {
@@ -37,7 +37,7 @@ async fn change(connection: &mut SqliteConnection, statement: &'static str, valu
     query.execute(connection).await.unwrap();
 }
 
-/// A database as an earlier version left it: a key and a setting in plain text, no sealing key.
+/// A database of an earlier version: a key and a setting in plain text, no sealing key.
 async fn earlier_version(directory: &Path) {
     let path = directory.join("cloche.db");
     let store = SqliteStore::open(&path).await.unwrap();
@@ -50,7 +50,7 @@ async fn earlier_version(directory: &Path) {
     change(&mut raw, plain, [PLAIN, ""]).await;
     let setting = "INSERT INTO settings (name, value) VALUES (?, ?)";
     change(&mut raw, setting, ["url_signing_key", SIGNING]).await;
-    // The remains of a value that was replaced before.
+    // The remains of a value that was replaced.
     change(&mut raw, setting, ["gone", &PLAIN.repeat(400)]).await;
     change(&mut raw, "DELETE FROM settings WHERE name = ? OR name = ?", ["gone", ""]).await;
     for statement in [
@@ -66,7 +66,7 @@ async fn earlier_version(directory: &Path) {
 }
 
 #[tokio::test]
-async fn plain_secrets_of_an_earlier_version_are_sealed_and_erased_at_the_start() {
+async fn plain_secrets_of_an_earlier_version_are_sealed_and_erased_at_start() {
     let directory = TempDir::new().unwrap();
     earlier_version(directory.path()).await;
     assert!(!files_with(directory.path(), PLAIN).is_empty());
@@ -103,7 +103,7 @@ async fn secrets_are_not_in_the_files_while_the_store_is_open() {
 }
 
 #[tokio::test]
-async fn another_key_and_a_lost_key_are_refused_and_change_nothing() {
+async fn a_wrong_key_and_a_missing_key_are_refused_and_change_nothing() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("cloche.db");
     let store = SqliteStore::open(&path).await.unwrap();
@@ -121,7 +121,7 @@ async fn another_key_and_a_lost_key_are_refused_and_change_nothing() {
     assert!(!directory.path().join("secret.key").exists());
     assert_eq!(fs::read(&path).unwrap(), before);
 
-    // The key in the file is as good from elsewhere.
+    // The same key works from another source.
     let text = fs::read_to_string(&kept).unwrap();
     let given = KeySource::Given(Secret::new(text.trim()));
     let store = SqliteStore::open_with_key(&path, &given).await.unwrap();
@@ -131,7 +131,7 @@ async fn another_key_and_a_lost_key_are_refused_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_sealed_value_that_was_moved_to_another_row_does_not_open() {
+async fn a_sealed_value_copied_to_another_row_does_not_open() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("cloche.db");
     let store = SqliteStore::open(&path).await.unwrap();

@@ -1,4 +1,4 @@
-//! `cloche approval`: calls of agents that wait for a person, and what was decided.
+//! `cloche approval`: approval requests of agents, and decisions.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const COLUMNS: &[&str] =
 const DECISION_COLUMNS: &[&str] =
     &["at", "kind", "by", "team_id", "tool", "approval_id", "trace_id", "note"];
 
-/// What `cloche approval` takes.
+/// The arguments of `cloche approval`.
 #[derive(Args)]
 pub(crate) struct ApprovalArguments {
     #[command(subcommand)]
@@ -24,49 +24,49 @@ pub(crate) struct ApprovalArguments {
 
 #[derive(Subcommand)]
 pub(super) enum ApprovalVerb {
-    /// List calls that wait for an answer.
+    /// List approval requests.
     List {
         /// Only those of this team, by id or name.
         #[arg(long)]
         team: Option<String>,
-        /// Those that are pending, approved, denied, expired, used, or all.
+        /// Only those with this state: pending, approved, denied, expired, used, or all.
         #[arg(long, default_value = "pending")]
         state: String,
     },
-    /// Show a call that waits, with its code.
+    /// Show an approval request, with its code.
     Show {
         /// Its id.
         approval: String,
     },
-    /// Say yes: the call may be made once.
+    /// Approve: the call may be made once.
     Approve {
         /// Its id.
         approval: String,
         #[command(flatten)]
         person: ApproverArguments,
-        /// From now on let the team's agents run code without asking.
+        /// From now on, let the team's agents run code without approval.
         #[arg(long)]
         always: bool,
     },
-    /// Say no.
+    /// Deny.
     Deny {
         /// Its id.
         approval: String,
         #[command(flatten)]
         person: ApproverArguments,
-        /// Why; whoever asked reads it.
+        /// The reason; the agent sees it.
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// List what was decided, by whom and when, newest first.
+    /// List decisions, who made them and when, newest first.
     History {
-        /// Only what is about this team, by id or name.
+        /// Only decisions about this team, by id or name.
         #[arg(long)]
         team: Option<String>,
-        /// Only what is about this approval.
+        /// Only decisions about this approval.
         #[arg(long, value_name = "ID")]
         approval: Option<String>,
-        /// At most so many.
+        /// The maximum number of decisions.
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
         limit: u32,
     },
@@ -84,7 +84,7 @@ fn approval_path(approval: &str) -> String {
     format!("approvals/{}", path_segment(approval))
 }
 
-/// A path with those parameters that are there.
+/// A path with the parameters that are set.
 fn filtered_path(path: &str, parameters: &[(&str, Option<&str>)]) -> String {
     let given = parameters.iter().filter_map(|(name, value)| Some((name, (*value)?)));
     let pairs: Vec<_> =

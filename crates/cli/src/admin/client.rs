@@ -1,4 +1,4 @@
-//! Finding a running server, and asking it: one request, one connection, one answer.
+//! Finds a running server and sends requests: one connection per request.
 
 use std::{
     fs::{self, File},
@@ -25,29 +25,30 @@ use url::Url;
 
 use super::connection::open_connection;
 
-/// The environment variable with the token of a server that is not found by its data directory.
+/// The environment variable with the admin token, for a server that is not found by its data
+/// directory.
 const TOKEN: &str = "CLOCHE_ADMIN_TOKEN";
-/// The environment variable with an API key, for what a key may do as well.
+/// The environment variable with an API key, for requests that a key may make too.
 const KEY: &str = "CLOCHE_API_KEY";
 /// How much of a file is in memory at once.
 const PIECE: usize = 256 << 10;
-/// How long the server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest answer that is read.
+/// How long a response may take.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest response that is read.
 const ANSWER: usize = 64 << 20;
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     #[error(
-        "{} is not there: start a server with this data directory, name another with --data-dir, \
+        "{} does not exist: start a server with this data directory, name another with --data-dir, \
          or give --url and {TOKEN}",
         .0.display()
     )]
     NoBootstrap(PathBuf),
     #[error("cannot read {}", path.display())]
     Bootstrap { path: PathBuf, source: io::Error },
-    #[error("{} does not say where the server is and what its admin token is", .0.display())]
+    #[error("{} lacks the server's address or admin token", .0.display())]
     Incomplete(PathBuf),
     #[error("--url needs the server's admin token in {TOKEN}")]
     NoToken,
@@ -55,32 +56,35 @@ pub(super) enum AdminError {
     Url(String),
     #[error("cannot reach the server at {url}: is it running?")]
     Unreachable { url: String, source: io::Error },
-    #[error("no answer from the server at {0} within {seconds} s", seconds = PATIENCE.as_secs())]
+    #[error(
+        "no response from the server at {0} within {seconds} s",
+        seconds = RESPONSE_TIMEOUT.as_secs()
+    )]
     Slow(String),
-    #[error("the exchange with the server at {url} broke off")]
+    #[error("the connection to the server at {url} failed")]
     Exchange { url: String, source: Box<dyn std::error::Error + Send + Sync> },
-    #[error("the server at {url} gave an answer that is not cloche's: {status}")]
+    #[error("the response of {url} is not from a cloche server: {status}")]
     Foreign { url: String, status: StatusCode },
     #[error("the server does not accept this admin token: {0}")]
     Unauthorized(String),
     #[error("{0}")]
     Refused(String),
     #[error(
-        "`default` with gate settings means every team that has none of its own, and plans are not \
-         set for those: give the two in two commands"
+        "`default` with gate settings means every team without settings of its own, which has no \
+         plan or name: use two commands"
     )]
     Mixed,
-    #[error("there is no sandbox {name:?} in the team {team:?}")]
+    #[error("team {team:?} has no sandbox {name:?}")]
     NoSuchSandbox { team: String, name: String },
     #[error("cannot read the webhook secret in {}", path.display())]
     Secret { path: PathBuf, source: io::Error },
     #[error("cannot use {}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("cannot write the answer")]
+    #[error("cannot write the response")]
     Print(#[from] io::Error),
 }
 
-/// Where what is asked for is.
+/// The part of the API that a request uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiRoot {
     /// Below `/v1/admin`, with the admin token.
@@ -89,7 +93,7 @@ pub(super) enum ApiRoot {
     Public,
 }
 
-/// A server, and the right to ask it.
+/// A server, and a token for it.
 pub(super) struct AdminClient {
     url: Url,
     token: Secret,
@@ -99,7 +103,8 @@ pub(super) struct AdminClient {
 type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
 impl AdminClient {
-    /// The server at `url` with the environment's token, else the one with this data directory.
+    /// The server at `url` with the token of the environment, else the one with this data
+    /// directory.
     pub(super) fn find(
         data_dir: &Path,
         url: Option<&str>,
@@ -151,7 +156,7 @@ impl AdminClient {
         self.request_json(Method::DELETE, path, None)
     }
 
-    /// Writes what the server sends to a file, however much it is.
+    /// Downloads to a file, in constant memory.
     pub(super) fn download(&self, path: &str, file: File) -> Result<(), AdminError> {
         let request = self.build_request(Method::GET, path, json_body(None))?;
         self.block_on(async {
@@ -171,7 +176,7 @@ impl AdminClient {
         })
     }
 
-    /// Sends a file, however large, and gives back the answer.
+    /// Uploads a file in constant memory, and returns the response.
     pub(super) fn upload(&self, path: &str, file: File) -> Result<Value, AdminError> {
         let length = file.metadata()?.len();
         self.block_on(async {
@@ -196,7 +201,7 @@ impl AdminClient {
         let request = self.build_request(method, path, json_body(body))?;
         self.block_on(async {
             let answer = async { self.read_answer(self.send_request(request).await?).await };
-            let answer = tokio::time::timeout(PATIENCE, answer).await;
+            let answer = tokio::time::timeout(RESPONSE_TIMEOUT, answer).await;
             answer.map_err(|_| AdminError::Slow(self.url.to_string()))?
         })
     }
@@ -239,7 +244,7 @@ impl AdminClient {
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) =
             handshake.map_err(|error| self.exchange_error(error.into()))?;
-        // It ends when the sender is dropped; what breaks it, breaks the answer too.
+        // It ends when the sender is dropped. Its errors also appear in the response.
         tokio::spawn(connection);
         let answer = sender.send_request(request).await;
         answer.map_err(|error| self.exchange_error(error.into()))
@@ -251,7 +256,7 @@ impl AdminClient {
         self.parse_answer(status, &body.map_err(|error| self.exchange_error(error))?.to_bytes())
     }
 
-    /// The record, or what the server says about why there is none.
+    /// Returns the record, or the server's error message.
     fn parse_answer(&self, status: StatusCode, answer: &[u8]) -> Result<Value, AdminError> {
         if status == StatusCode::NO_CONTENT {
             return Ok(Value::Null);
@@ -285,7 +290,7 @@ fn parse_url(text: &str) -> Result<Url, AdminError> {
     url.ok_or_else(|| AdminError::Url(text.to_owned()))
 }
 
-/// An id or name as one segment of a path, whatever is in it.
+/// Escapes an id or name as one segment of a path.
 pub(super) fn path_segment(text: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let escaped = text.bytes().map(|byte| match plain(&byte) {
@@ -295,7 +300,7 @@ pub(super) fn path_segment(text: &str) -> String {
     escaped.collect()
 }
 
-/// A list, perhaps of one team's only.
+/// The path of a list, optionally of one team.
 pub(super) fn list_path(path: &str, team: Option<&str>) -> String {
     team.map_or_else(|| path.to_owned(), |team| format!("{path}?team={}", path_segment(team)))
 }
@@ -305,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_stays_one_whatever_is_typed() {
+    fn any_text_becomes_one_path_segment() {
         assert_eq!(path_segment("key_a-1"), "key_a-1");
         assert_eq!(path_segment("../a?b"), "%2E%2E%2Fa%3Fb");
     }

@@ -1,4 +1,4 @@
-//! A connection to a server: plain, or by TLS with an authority that this host trusts.
+//! A connection to a server: plain, or TLS with a certificate that this host trusts.
 
 use std::{io, net::IpAddr, sync::Arc};
 
@@ -10,7 +10,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
-/// Bytes in, bytes out.
+/// A two-way byte stream.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
@@ -38,7 +38,7 @@ fn tls_connector() -> io::Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Who the certificate must be for.
+/// The name that the certificate must have.
 fn certificate_name(url: &Url) -> io::Result<ServerName<'static>> {
     match url.host() {
         Some(Host::Domain(name)) => ServerName::try_from(name.to_owned()).map_err(io::Error::other),

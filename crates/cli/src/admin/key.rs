@@ -1,4 +1,4 @@
-//! `cloche key`: who may run code, in which sandbox.
+//! `cloche key`: keys, which let their holder run code in a sandbox.
 
 use std::{
     fs, io,
@@ -17,7 +17,7 @@ use super::{
 const COLUMNS: &[&str] =
     &["id", "team_id", "sandbox_id", "name", "prefix", "webhook_url", "created_at", "revoked_at"];
 
-/// What `cloche key` takes.
+/// The arguments of `cloche key`.
 #[derive(Args)]
 pub(crate) struct KeyArguments {
     #[command(subcommand)]
@@ -28,9 +28,9 @@ pub(crate) struct KeyArguments {
 
 #[derive(Subcommand)]
 pub(super) enum KeyVerb {
-    /// Make a key; its secret is shown this once.
+    /// Create a key; its secret is shown only now.
     Create {
-        /// What it is called.
+        /// Its name.
         name: String,
         /// The id or name of its team.
         #[arg(long, default_value = "default")]
@@ -43,7 +43,7 @@ pub(super) enum KeyVerb {
         env: Vec<(String, String)>,
         #[command(flatten)]
         webhook: WebhookArguments,
-        /// Let its holder answer when agents with other keys of the team ask.
+        /// Let its holder answer approval requests of other keys of the team.
         #[arg(long)]
         may_approve: bool,
     },
@@ -58,7 +58,7 @@ pub(super) enum KeyVerb {
         /// Its id.
         key: String,
     },
-    /// Change a key; the next request sees it.
+    /// Change a key, with effect from the next request.
     Set {
         /// Its id.
         key: String,
@@ -75,24 +75,24 @@ pub(super) enum KeyVerb {
         /// Clear the webhook and its secret.
         #[arg(long, conflicts_with_all = ["webhook_url", "webhook_secret_file"])]
         no_webhook: bool,
-        /// Whether its holder may answer when agents with other keys of the team ask.
+        /// Whether its holder may answer approval requests of other keys of the team.
         #[arg(long, value_name = "true|false")]
         may_approve: Option<bool>,
     },
-    /// Revoke a key, at once and for good.
+    /// Revoke a key immediately and permanently.
     Revoke {
         /// Its id.
         key: String,
     },
 }
 
-/// Where results go by default.
+/// The default webhook.
 #[derive(Args)]
 pub(super) struct WebhookArguments {
-    /// Where results are posted by default; https only.
+    /// The URL to which results are posted by default; https only.
     #[arg(long, value_name = "URL")]
     webhook_url: Option<String>,
-    /// A file with the secret that deliveries are signed with; `-` reads standard input.
+    /// A file with the secret that signs deliveries; `-` reads standard input.
     #[arg(long, value_name = "FILE")]
     webhook_secret_file: Option<PathBuf>,
 }
@@ -106,7 +106,8 @@ impl WebhookArguments {
     }
 }
 
-/// The file without the newline at its end. Not an argument: those are seen by everyone on the host.
+/// Reads a secret from a file, without the final newline. It is not an argument, because every user
+/// of the host can read arguments.
 pub(super) fn read_secret(path: &Path) -> Result<String, AdminError> {
     let text = if path == Path::new("-") {
         io::read_to_string(io::stdin())

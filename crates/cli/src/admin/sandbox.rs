@@ -1,4 +1,4 @@
-//! `cloche sandbox`: what the executions of a key run in.
+//! `cloche sandbox`: configurations in which the executions of a key run.
 
 use clap::{Args, Subcommand};
 use cloche_model::{ByteSize, CpuShare};
@@ -23,7 +23,7 @@ const COLUMNS: &[&str] = &[
     "pids",
 ];
 
-/// What `cloche sandbox` takes.
+/// The arguments of `cloche sandbox`.
 #[derive(Args)]
 pub(crate) struct SandboxArguments {
     #[command(subcommand)]
@@ -34,7 +34,7 @@ pub(crate) struct SandboxArguments {
 
 #[derive(Subcommand)]
 pub(super) enum SandboxVerb {
-    /// Make a sandbox configuration.
+    /// Create a sandbox configuration.
     Create {
         /// Its name, unique in its team.
         name: String,
@@ -58,7 +58,7 @@ pub(super) enum SandboxVerb {
         /// Its id, or TEAM/NAME.
         sandbox: String,
     },
-    /// Change a sandbox configuration; the next execution runs in the new one.
+    /// Change a sandbox configuration, with effect from the next execution.
     Set {
         /// Its id, or TEAM/NAME.
         sandbox: String,
@@ -77,10 +77,10 @@ pub(super) enum SandboxVerb {
     },
 }
 
-/// What a sandbox has.
+/// The settings of a sandbox.
 #[derive(Args)]
 pub(super) struct SandboxSettingArguments {
-    /// What its root is made of.
+    /// The image of its root.
     #[arg(long)]
     image: Option<String>,
     /// blocked or unrestricted.
@@ -95,10 +95,10 @@ pub(super) struct SandboxSettingArguments {
     /// Bytes in files: 512M, 2G.
     #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
     disk: Option<u64>,
-    /// Processes and threads at once.
+    /// The maximum number of processes and threads.
     #[arg(long, value_name = "COUNT")]
     pids: Option<u32>,
-    /// Python modules that are imported before the code comes: pandas,numpy; empty for none.
+    /// Python modules to import in advance: pandas,numpy; empty for none.
     #[arg(long, value_name = "MODULES")]
     preload: Option<String>,
     /// Whether interpreters may be forked from a shared template.
@@ -141,7 +141,7 @@ fn split_words(text: &str) -> Vec<Value> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(Value::from).collect()
 }
 
-/// Reads a size in whole mebibytes, which is how the API counts.
+/// Parses a size in whole mebibytes, the unit of the API.
 fn parse_mebibytes(text: &str) -> Result<u64, String> {
     let size: ByteSize = text.parse().map_err(|error| format!("{error}"))?;
     match size.bytes() {
@@ -150,7 +150,7 @@ fn parse_mebibytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Where it is, by its id or by `TEAM/NAME`.
+/// The path of a sandbox, by its id or by `TEAM/NAME`.
 fn find_sandbox_path(server: &AdminClient, sandbox: &str) -> Result<String, AdminError> {
     let Some((team, name)) = sandbox.split_once('/') else {
         return Ok(format!("sandboxes/{}", path_segment(sandbox)));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn words_can_be_none() {
+    fn an_empty_list_of_words_is_accepted() {
         assert_eq!(split_words(" pandas, numpy"), ["pandas", "numpy"]);
         assert!(split_words("").is_empty());
     }

@@ -1,4 +1,4 @@
-//! Answers of the admin API, for a terminal: small tables, or the JSON itself.
+//! Prints responses of the admin API: small tables, or the JSON itself.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{AnswerView, client::AdminError};
 
-/// Prints an answer.
+/// Prints a response.
 pub(super) fn print_answer(
     answer: &Value,
     show: &AnswerView,
@@ -17,7 +17,7 @@ pub(super) fn print_answer(
     let text = if json { format_json(answer) } else { format_for_people(answer, show) };
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Nobody reads any more; what was asked for has been done.
+        // The reader closed the pipe; the request itself has succeeded.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }
@@ -42,11 +42,11 @@ fn format_for_people(answer: &Value, show: &AnswerView) -> String {
         }
         AnswerView::Record => format_record(answer),
         AnswerView::NewKey => {
-            format!("{}\nthe key is shown this once: keep it now\n", format_record(answer))
+            format!("{}\nthe key is shown only now: store it\n", format_record(answer))
         }
         AnswerView::Defaults => {
             format!(
-                "{}\nthese hold for every team that has no setting of its own\n",
+                "{}\nthese apply to every team without settings of its own\n",
                 format_record(answer)
             )
         }
@@ -56,7 +56,7 @@ fn format_for_people(answer: &Value, show: &AnswerView) -> String {
     }
 }
 
-/// What a record is known by; shown before the rest.
+/// The fields that identify a record, which are printed first.
 const FIRST: [&str; 3] = ["id", "name", "key"];
 
 fn format_record(answer: &Value) -> String {
@@ -68,7 +68,8 @@ fn format_record(answer: &Value) -> String {
     align_columns(&rows.collect::<Vec<_>>())
 }
 
-/// A call that waits: the record, then all that decides what happens, as every approver reads it.
+/// An approval request: the record, then everything that determines the call, as every approver
+/// sees it.
 fn format_approval(answer: &Value) -> String {
     let mut fields = answer.clone();
     let mut remove = |name| fields.as_object_mut().and_then(|fields| fields.remove(name));
@@ -79,11 +80,11 @@ fn format_approval(answer: &Value) -> String {
     let shown = describe_approval(text, changes.as_ref()).unwrap_or_default();
     let bytes = fields["arguments_bytes"].as_u64().unwrap_or_default();
     let cut = text.is_some_and(|text| bytes > text.len() as u64);
-    let warning = if cut { "\nthis is not all of it: it was cut\n" } else { "" };
+    let warning = if cut { "\nthis is incomplete: it was truncated\n" } else { "" };
     format!("{}\n{shown}{warning}", format_record(&fields))
 }
 
-/// One path on each line, after a sign for what became of it.
+/// One path per line, after a sign for the kind of change.
 fn format_diff(answer: &Value) -> String {
     let kinds = [("+", "added"), ("~", "changed"), ("-", "removed")];
     let lines = kinds.iter().flat_map(|(sign, name)| {
@@ -97,7 +98,7 @@ fn format_diff(answer: &Value) -> String {
     text
 }
 
-/// A value on one line. Names and values come from people: everything hidden in them is visible.
+/// A value on one line. Values are user input, so hidden characters are made visible.
 fn format_value(value: &Value) -> String {
     let text = match value {
         Value::Null => "-".to_owned(),
@@ -113,7 +114,7 @@ fn format_value(value: &Value) -> String {
     if shown.is_empty() { "-".to_owned() } else { shown }
 }
 
-/// Columns as wide as their widest cell, two spaces between.
+/// Columns as wide as their widest cell, separated by two spaces.
 fn align_columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -142,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_begins_with_what_it_is_known_by() {
+    fn a_record_begins_with_its_identifying_fields() {
         let text =
             format_for_people(&json!({"created_at": "now", "id": "t_1"}), &AnswerView::Record);
         assert_eq!(text, "id          t_1\ncreated_at  now\n");
     }
 
     #[test]
-    fn code_that_waits_is_read_as_it_runs() {
+    fn code_of_an_approval_is_shown_with_hidden_characters() {
         let arguments = json!({"language": "python", "code": "a = 1\nb\u{202e} = '\u{1b}[2J'"});
         let text = arguments.to_string();
         let answer = json!({"id": "apr_1", "arguments": text, "arguments_bytes": text.len()});
@@ -158,20 +159,20 @@ mod tests {
             shown.contains("language  python\ncode:\n    a = 1\n    b\\u{202e} = '\\u{1b}[2J'\n"),
             "{shown}"
         );
-        assert!(!shown.contains("it was cut"), "{shown}");
+        assert!(!shown.contains("it was truncated"), "{shown}");
         let answer = json!({"id": "apr_1", "arguments": "{\"code\": \"a", "arguments_bytes": 999});
-        assert!(format_approval(&answer).contains("it was cut"));
+        assert!(format_approval(&answer).contains("it was truncated"));
     }
 
     #[test]
-    fn a_comparison_is_a_line_for_each_path() {
+    fn a_diff_has_one_line_per_path() {
         let answer = json!({"added": ["b"], "changed": ["a"], "removed": ["c\n"], "omitted": 2});
         let text = format_for_people(&answer, &AnswerView::Diff);
         assert_eq!(text, "+ b\n~ a\n- c\\u{a}\nand 2 more\n");
     }
 
     #[test]
-    fn nothing_in_a_value_moves_the_cursor() {
+    fn control_characters_in_a_value_are_escaped() {
         assert_eq!(format_value(&json!("a\u{1b}[2J\nb")), "a\\u{1b}[2J\\u{a}b");
         assert_eq!(format_value(&json!({"A": "1", "B": ["x", "y"]})), "A=1 B=x,y");
     }

@@ -1,7 +1,7 @@
-//! `cloche team`: who has which plan, and whose agents may run code.
+//! `cloche team`: teams, their plans and their gates.
 //!
-//! With gate settings, the team `default` means the fleet: every team that has no setting of its own.
-//! The team of that name can be set apart from the others by its id.
+//! With gate settings, the team `default` means the fleet: every team without settings of its own.
+//! The team with that name can be changed by its id.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ const COLUMNS: &[&str] = &[
     "created_at",
 ];
 
-/// What `cloche team` takes.
+/// The arguments of `cloche team`.
 #[derive(Args)]
 pub(crate) struct TeamArguments {
     #[command(subcommand)]
@@ -33,7 +33,7 @@ pub(crate) struct TeamArguments {
 
 #[derive(Subcommand)]
 pub(super) enum TeamVerb {
-    /// Make a team.
+    /// Create a team.
     Create {
         /// Its name, unique among teams.
         name: String,
@@ -62,14 +62,14 @@ pub(super) enum TeamVerb {
         plan: Option<String>,
         #[command(flatten)]
         limits: TeamLimitArguments,
-        /// Gates: agent_sandbox=on|off, execute_code=allow|ask|deny, elicitation=on|off; `none` leaves
-        /// one to the fleet. For the team `default`, these are the fleet's.
+        /// Gates: agent_sandbox=on|off, execute_code=allow|ask|deny, elicitation=on|off; `none`
+        /// uses the fleet's setting. For the team `default`, these are the fleet's settings.
         #[arg(value_name = "NAME=VALUE", value_parser = parse_gate_setting)]
         gates: Vec<(String, Value)>,
     },
-    /// Show the gates of teams that have none of their own.
+    /// Show the gates of teams without settings of their own.
     Defaults,
-    /// Count anew what every team stores.
+    /// Recount the storage use of every team.
     Recount,
     /// Remove a team that has no sandboxes and no keys.
     Rm {
@@ -78,16 +78,16 @@ pub(super) enum TeamVerb {
     },
 }
 
-/// Limits instead of the plan's.
+/// Limits that override the plan's.
 #[derive(Args)]
 pub(super) struct TeamLimitArguments {
-    /// Executions at once; `none` for what the plan says.
+    /// The maximum number of concurrent executions; `none` for the plan's.
     #[arg(long, value_name = "COUNT", value_parser = number_or_none)]
     max_concurrency: Option<Value>,
-    /// The longest timeout that can be asked for; `none` for what the plan says.
+    /// The longest timeout of an execution; `none` for the plan's.
     #[arg(long, value_name = "SECONDS", value_parser = number_or_none)]
     max_timeout: Option<Value>,
-    /// The most that its data may take, such as 20G; `none` for what the plan says.
+    /// The storage budget, such as 20G; `none` for the plan's.
     #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
     storage: Option<Value>,
 }
@@ -111,7 +111,7 @@ fn team_body(name: Option<String>, plan: Option<String>, limits: TeamLimitArgume
     fields.into()
 }
 
-/// What stands for the fleet where gates are set.
+/// The name of the fleet in gate settings.
 const FLEET: &str = "default";
 
 fn set_team(
@@ -132,23 +132,23 @@ fn set_team(
     })
 }
 
-/// Reads a gate setting as people write it.
+/// Parses a gate setting.
 fn parse_gate_setting(text: &str) -> Result<(String, Value), String> {
-    let (name, value) = text.split_once('=').ok_or("a setting is NAME=VALUE")?;
+    let (name, value) = text.split_once('=').ok_or("a setting must be NAME=VALUE")?;
     let value = match (name, value) {
         ("agent_sandbox" | "execute_code" | "elicitation", "none") => Value::Null,
         ("agent_sandbox" | "elicitation", "on") => json!(true),
         ("agent_sandbox" | "elicitation", "off") => json!(false),
         ("execute_code", "allow" | "ask" | "deny") => json!(value),
         ("agent_sandbox" | "elicitation", _) => {
-            return Err(format!("{name} is on, off or none, not {value:?}"));
+            return Err(format!("{name} must be on, off or none, not {value:?}"));
         }
         ("execute_code", _) => {
-            return Err(format!("{name} is allow, ask, deny or none, not {value:?}"));
+            return Err(format!("{name} must be allow, ask, deny or none, not {value:?}"));
         }
         _ => {
             return Err(format!(
-                "there is no setting {name:?}; there are agent_sandbox, execute_code, elicitation"
+                "unknown setting {name:?}; use agent_sandbox, execute_code or elicitation"
             ));
         }
     };

@@ -1,4 +1,4 @@
-//! `cloche thread`: homes that outlive a run, and their past.
+//! `cloche thread`: homes that outlive executions, and their history.
 
 use std::{
     fs::{self, File},
@@ -17,18 +17,18 @@ use super::{
 
 const THREADS: &[&str] = &["thread_id", "head", "layers", "bytes", "entries", "updated_at"];
 const POINTS: &[&str] = &["seq", "kind", "created_at", "bytes_added", "files_changed", "trace_id"];
-/// The most of an answer that is asked for at once.
+/// The number of records that are requested at once.
 const PAGE: &str = "200";
 
-/// What `cloche thread` takes.
+/// The arguments of `cloche thread`.
 #[derive(Args)]
 pub(crate) struct ThreadArguments {
     #[command(subcommand)]
     pub(super) verb: ThreadVerb,
     #[command(flatten)]
     pub(super) common: AdminArguments,
-    /// Whose threads, with the admin token: the id or name of a team. With an API key in
-    /// CLOCHE_API_KEY, it is the key's own.
+    /// With the admin token: the id or name of the team whose threads are meant. With an API key in
+    /// CLOCHE_API_KEY, it is the key's own team.
     #[arg(long, global = true, default_value = "default")]
     pub(super) team: String,
 }
@@ -37,69 +37,69 @@ pub(crate) struct ThreadArguments {
 pub(super) enum ThreadVerb {
     /// List threads.
     List,
-    /// Show every point in time of a thread, newest first.
+    /// Show every snapshot of a thread, newest first.
     History {
         /// The thread.
         thread: String,
     },
-    /// Show which paths differ between two points.
+    /// Show which paths differ between two snapshots.
     Diff {
         /// The thread.
         thread: String,
-        /// The older point, by number or trace id [default: the one before].
+        /// The older snapshot, by number or trace id [default: the one before].
         #[arg(long, value_name = "POINT")]
         from: Option<String>,
-        /// The newer point [default: the newest].
+        /// The newer snapshot [default: the newest].
         #[arg(long, value_name = "POINT")]
         to: Option<String>,
     },
-    /// Make a thread from a point of another.
+    /// Create a thread from a snapshot of another.
     Fork {
         /// The thread.
         thread: String,
-        /// The new one.
+        /// The new thread.
         new: String,
-        /// The point, by number or trace id [default: the newest].
+        /// The snapshot, by number or trace id [default: the newest].
         #[arg(long, value_name = "POINT")]
         at: Option<String>,
     },
-    /// Go back to a point; that is a new point, so nothing is lost.
+    /// Restore a snapshot as a new snapshot, so that nothing is lost.
     Rollback {
         /// The thread.
         thread: String,
-        /// The point, by number or trace id.
+        /// The snapshot, by number or trace id.
         to: String,
     },
     /// Write a thread as an OCI image layout.
     Export {
         /// The thread.
         thread: String,
-        /// A directory, which must not be there yet; a name that ends in .tar gives an archive.
+        /// A directory that does not exist yet; a name that ends in .tar gives an archive.
         to: PathBuf,
-        /// The point, by number or trace id [default: the newest].
+        /// The snapshot, by number or trace id [default: the newest].
         #[arg(long, value_name = "POINT")]
         at: Option<String>,
     },
-    /// Make a thread from an OCI image layout.
+    /// Create a thread from an OCI image layout.
     Import {
         /// The new thread.
         thread: String,
         /// The directory, or an archive of it.
         from: PathBuf,
     },
-    /// Drop points of a thread's history: those of the plan's policy, or those that every rule given
-    /// here lets go. The newest always stays.
+    /// Drop snapshots of a thread's history: those of the plan's policy, or those that match all
+    /// rules given here. The newest is always kept.
     Prune {
         /// The thread.
         thread: String,
-        /// Keep so many of the newest.
+        /// Keep this many of the newest.
         #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
         keep: Option<u64>,
-        /// Drop only what is older.
+        /// Drop only snapshots older than this.
         #[arg(long, value_name = "DAYS")]
         older_than: Option<u32>,
     },
-    /// Delete a thread with all its points.
+    /// Delete a thread with all its snapshots.
     Rm {
         /// The thread.
         thread: String,
@@ -125,7 +125,7 @@ impl TeamThreadVerb {
         path
     }
 
-    /// Every page of a list as one.
+    /// Fetches every page of a list.
     fn fetch_all_pages(
         &self,
         server: &AdminClient,
@@ -210,18 +210,18 @@ fn is_archive(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "tar")
 }
 
-/// Whole or not at all: what arrives is put beside its place first.
+/// Exports whole or not at all: downloads to a temporary directory beside the target first.
 fn export_thread(server: &AdminClient, path: &str, to: &Path) -> Result<(), AdminError> {
     let file_error = |source| AdminError::File { path: to.to_owned(), source };
     if to.exists() {
         return Err(file_error(io::ErrorKind::AlreadyExists.into()));
     }
-    let beside = match to.parent() {
+    let parent = match to.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
     let draft =
-        tempfile::Builder::new().prefix(".cloche-").tempdir_in(beside).map_err(file_error)?;
+        tempfile::Builder::new().prefix(".cloche-").tempdir_in(parent).map_err(file_error)?;
     let archive = draft.path().join("image.tar");
     server.download(path, File::create(&archive).map_err(file_error)?)?;
     let done = draft.path().join("image");
@@ -239,7 +239,7 @@ fn unpack_archive(archive: impl Read, into: &Path) -> io::Result<()> {
     fs::create_dir(into)?;
     let mut archive = tar::Archive::new(archive);
     archive.set_preserve_permissions(false);
-    // Names that lead elsewhere are skipped by the library.
+    // The library skips names that lead outside.
     archive.unpack(into)
 }
 
@@ -252,7 +252,7 @@ fn import_thread(server: &AdminClient, path: &str, from: &Path) -> Result<Value,
     server.upload(path, opened.map_err(file_error)?)
 }
 
-/// The directory as an archive without a name, which is gone when it is closed.
+/// Packs a directory into an unnamed temporary file.
 fn pack_directory(directory: &Path) -> io::Result<File> {
     let mut archive = tar::Builder::new(tempfile::tempfile()?);
     archive.mode(tar::HeaderMode::Deterministic);

@@ -1,13 +1,13 @@
-//! Why a wall may be missing on this host, and the commands that bring it back.
+//! Why a wall may be missing on this host, and the commands that provide it.
 //!
-//! Reads the host's settings to choose among the common causes. It gives advice; whether a wall
-//! stands is not decided here.
+//! Reads the host's settings to choose among the common causes. It only gives advice; it does not
+//! decide whether a wall is present.
 
 use std::fs;
 
 use cloche_jail::speculation::{KINDS, can_disable};
 
-/// How to get a wall, as far as this host's settings tell.
+/// How to get a wall, judging by this host's settings.
 pub(super) fn how_to_get(wall: &str) -> String {
     match wall {
         "namespace:user" => user_namespace_advice(),
@@ -16,22 +16,22 @@ pub(super) fn how_to_get(wall: &str) -> String {
         "server:root" => "run as root, or user namespaces in which mounts are allowed; see \
             namespace:user"
             .into(),
-        "server:user" => "make a user named cloche, or give `--user`".into(),
+        "server:user" => "create a user named cloche, or give `--user`".into(),
         "seccomp" | "server:seccomp" | "packer:seccomp" => {
             "a kernel with CONFIG_SECCOMP_FILTER".into()
         }
         "root" => {
             "overlay mounts in user namespaces: Linux 5.11 or later, and `modprobe overlay`".into()
         }
-        "proc" => "a /proc without parts mounted over it; in a container, start that one with \
+        "proc" => "a /proc without mounts over parts of it; start the container with \
             `--security-opt systempaths=unconfined`"
             .into(),
-        "ground" => "in a container, start that one with `--privileged`, or with \
+        "ground" => "start the container with `--privileged`, or with \
             `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`"
             .into(),
         _ if wall.starts_with("namespace:") => other_namespace_advice(wall),
         _ if wall.starts_with("cgroup") => cgroup_advice(),
-        _ => "Linux 5.15 or later; if this is one, its name and the reason belong in a bug report"
+        _ => "Linux 5.15 or later; on such a kernel, please report a bug with this name and reason"
             .into(),
     }
 }
@@ -53,7 +53,7 @@ fn user_namespace_advice() -> String {
             for cloche that says `userns,`"
             .into();
     }
-    "a kernel with CONFIG_USER_NS; in a container, start that one with \
+    "a kernel with CONFIG_USER_NS; start a container with \
         `--security-opt seccomp=unconfined`"
         .into()
 }
@@ -83,7 +83,7 @@ fn cgroup_advice() -> String {
         return "`mount -t cgroup2 cgroup2 /sys/fs/cgroup`".into();
     }
     if rustix::process::geteuid().is_root() {
-        return "memory, pids and cpu controllers that are not switched off \
+        return "memory, pids and cpu controllers that are not disabled \
             (`cgroup_disable=`) and a writable /sys/fs/cgroup"
             .into();
     }
@@ -99,19 +99,19 @@ pub(super) fn kernel_release() -> String {
     read_setting("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// What the strict profile can switch off of this host's speculation.
+/// Which kinds of speculation the strict profile can disable on this host.
 fn speculation_note(controls: [bool; 2]) -> String {
     let names = ["store bypass (SSBD)", "indirect branches (STIBP)"].into_iter().zip(controls);
-    let there: Vec<_> = names.filter_map(|(name, can)| can.then_some(name)).collect();
-    if there.is_empty() {
-        return "speculation cannot be switched off for a process on this host, so the strict profile \
-            does not"
+    let controllable: Vec<_> = names.filter_map(|(name, can)| can.then_some(name)).collect();
+    if controllable.is_empty() {
+        return "speculation cannot be disabled per process on this host, so the strict profile \
+            does not disable it"
             .to_owned();
     }
-    format!("the strict profile switches off speculation on {}", there.join(" and "))
+    format!("the strict profile disables speculation on {}", controllable.join(" and "))
 }
 
-/// What is no wall, but good to know about this host.
+/// Remarks about this host that are not about walls.
 pub(super) fn host_notes() -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(handler) =

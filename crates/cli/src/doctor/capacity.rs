@@ -1,21 +1,21 @@
-//! Runs in: server (no capabilities), as `cloche doctor`
+//! Runs in: `cloche doctor`.
 //!
-//! Whether the host's own limits are as large as what its cells may use together: open files, processes,
-//! queues of TCP and UDP. A limit that is too small is a sentence with what to do. Reads settings of the
-//! host; changes none.
+//! Checks whether the host's limits are large enough for what its cells may use together: open
+//! files, processes, TCP and UDP queues. Each limit that is too small gives a sentence with advice.
+//! Reads settings of the host, and changes none.
 
 use std::fs;
 
 use cloche_jail::rlimits::most_open_files;
 use cloche_model::RunLimits;
 
-/// The share of the host's open files that one cell may take.
+/// One cell may take at most one in this many of the host's open files.
 const SHARE_OF_FILES: u64 = 20;
-/// With v1 control groups the queues of a cell's sockets get this part of its memory.
+/// With cgroup v1 the queues of a cell's sockets get one in this many bytes of its memory.
 const SHARE_OF_MEMORY: u64 = 4;
 const PAGE: u64 = 4096;
 
-/// The limits of a host that all cells draw on.
+/// The limits of a host that all cells share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HostLimits {
     files: u64,
@@ -38,7 +38,7 @@ impl HostLimits {
         })
     }
 
-    /// A sentence for each that is too small for this many cells with these limits.
+    /// A sentence for each limit that is too small for this many cells with these limits.
     fn warnings(self, cells: u64, limits: &RunLimits) -> Vec<String> {
         let mut warnings = Vec::new();
         let pids = u64::from(limits.pids);
@@ -46,7 +46,7 @@ impl HostLimits {
         if files > self.files / SHARE_OF_FILES {
             warnings.push(format!(
                 "one cell of {pids} processes can open {files} files, and this host has {}; every \
-                 open file is charged to its cell's memory, so a limit of the host's protects \
+                 open file is charged to its cell's memory, so a limit of the host protects \
                  nothing: `sysctl fs.file-max=9223372036854775807`",
                 self.files
             ));
@@ -79,7 +79,7 @@ fn last_number(text: &str) -> Option<u64> {
     text.split_whitespace().last()?.parse().ok()
 }
 
-/// How many cells with these limits the memory of this host holds.
+/// How many cells with these limits fit into the memory of this host.
 fn cells_in_memory(limits: &RunLimits) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -87,7 +87,7 @@ fn cells_in_memory(limits: &RunLimits) -> Option<u64> {
     Some(((kib << 10) / limits.memory.bytes().max(1)).max(1))
 }
 
-/// What this host's limits are too small for; by default for as many cells as its memory holds.
+/// Warnings about limits that are too small, by default for as many cells as fit into memory.
 pub(super) fn capacity_warnings(cells: Option<u64>) -> Vec<String> {
     let limits = RunLimits::default();
     let (Some(host), Some(cells)) =
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn an_ample_host_gets_no_warning_and_a_small_one_a_sentence_for_each_limit() {
+    fn each_limit_that_is_too_small_gives_one_warning() {
         assert_eq!(warned(AMPLE, 100), Vec::<String>::new());
         let host = HostLimits { files: 2_465_620, ..AMPLE };
         assert!(warned(host, 1)[0].contains("262144 files"), "{:?}", warned(host, 1));
         let host = HostLimits { pids: 32768, tcp: 575_664, ..AMPLE };
-        let said = warned(host, 100);
-        assert!(said[0].contains("kernel.pid_max=51200"), "{said:?}");
-        assert!(said[1].contains("net.ipv4.tcp_mem"), "{said:?}");
-        assert_eq!(said.len(), 2);
+        let warnings = warned(host, 100);
+        assert!(warnings[0].contains("kernel.pid_max=51200"), "{warnings:?}");
+        assert!(warnings[1].contains("net.ipv4.tcp_mem"), "{warnings:?}");
+        assert_eq!(warnings.len(), 2);
     }
 }

@@ -1,7 +1,7 @@
 //! Runs in: `cloche doctor`.
 //!
-//! What a server would be on this host. Starts children that confine themselves as a server does and
-//! then try what it must not be able to do; judges by what became of them.
+//! The confinement of a server on this host. Starts children that confine themselves like a server
+//! and then try what it must not be able to do, and judges by the results.
 
 use std::{
     fs::{self, Permissions},
@@ -21,32 +21,32 @@ use super::{
 };
 use crate::identity::trial::{ConfinedProcess, EscapeAttempt};
 
-/// The signal of a call that a filter does not allow.
+/// The signal of a system call that a filter forbids.
 const SIGSYS: i32 = 31;
 
-/// What the server would be, and what it could not do.
+/// The state of a confined server, and the results of its attempts.
 #[derive(Serialize)]
 pub(super) struct ServerFindings {
-    /// The process that was tried; none where it could not be confined.
+    /// The confined process. `None` if it could not be confined.
     pub(super) process: Option<ConfinedProcess>,
-    /// Why there is none.
+    /// Why it could not be confined.
     pub(super) why: Option<String>,
-    /// What every guest has, whatever the spawner has.
+    /// The score of every guest, whatever the spawner has.
     pub(super) guest_oom_score_adj: i32,
     pub(super) attempts: Vec<AttemptResult>,
 }
 
-/// One thing that was tried from inside.
+/// The result of one attempt.
 #[derive(Serialize)]
 pub(super) struct AttemptResult {
     pub(super) attempt: EscapeAttempt,
-    /// Whether it went as it must.
+    /// Whether the result was the required one.
     pub(super) held: bool,
     /// What happened.
     pub(super) how: String,
 }
 
-/// Tries everything.
+/// Runs all attempts.
 pub(super) fn examine_server() -> ServerFindings {
     let mut findings = ServerFindings {
         process: None,
@@ -61,49 +61,49 @@ pub(super) fn examine_server() -> ServerFindings {
 }
 
 fn try_all(findings: &mut ServerFindings) -> io::Result<()> {
-    let place = tempfile::tempdir()?;
-    // Everybody could read the bait, if it were only for modes.
-    fs::set_permissions(place.path(), Permissions::from_mode(0o755))?;
-    let bait = place.path().join("bait");
-    fs::write(&bait, "read\n")?;
-    fs::set_permissions(&bait, Permissions::from_mode(0o644))?;
+    let dir = tempfile::tempdir()?;
+    // By its mode, every user could read the decoy.
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
+    let decoy = dir.path().join("decoy");
+    fs::write(&decoy, "read\n")?;
+    fs::set_permissions(&decoy, Permissions::from_mode(0o644))?;
     for attempt in EscapeAttempt::value_variants() {
-        let (said, killed) = run_confined(*attempt, place.path(), &bait)?;
+        let (text, killed) = run_confined(*attempt, dir.path(), &decoy)?;
         if *attempt == EscapeAttempt::Report {
-            findings.process = Some(serde_json::from_str(&said)?);
+            findings.process = Some(serde_json::from_str(&text)?);
             continue;
         }
-        let done = said == "done" && !killed;
+        let done = text == "done" && !killed;
         let held = done == (*attempt == EscapeAttempt::WriteInside);
-        let how = if killed { "killed (SIGSYS)".to_owned() } else { said };
+        let how = if killed { "killed (SIGSYS)".to_owned() } else { text };
         findings.attempts.push(AttemptResult { attempt: *attempt, held, how });
     }
     Ok(())
 }
 
-/// What a child said, and whether the filter ended it.
-fn run_confined(attempt: EscapeAttempt, place: &Path, bait: &Path) -> io::Result<(String, bool)> {
+/// The output of a child, and whether the seccomp filter killed it.
+fn run_confined(attempt: EscapeAttempt, dir: &Path, decoy: &Path) -> io::Result<(String, bool)> {
     let name = attempt.to_possible_value().map(|value| value.get_name().to_owned());
     let output = Command::new("/proc/self/exe")
         .args(["__confined", &name.unwrap_or_default(), "--data-dir"])
-        .arg(place.join(format!("data-{attempt:?}")))
-        .arg("--bait")
-        .arg(bait)
+        .arg(dir.join(format!("data-{attempt:?}")))
+        .arg("--decoy")
+        .arg(decoy)
         .output()?;
     let killed = output.status.signal() == Some(SIGSYS);
     if !killed && !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(io::Error::other(said));
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(io::Error::other(message));
     }
     Ok((String::from_utf8_lossy(&output.stdout).trim().to_owned(), killed))
 }
 
-/// The server's walls, as others are shown.
+/// The server's walls, in the form of the sandbox's walls.
 pub(super) fn server_walls(findings: &ServerFindings) -> Vec<Wall> {
     const WALLS: [(&str, &str, &[EscapeAttempt]); 5] = [
         (
             "server:user",
-            "root's powers for a server that was broken into",
+            "root's powers in a compromised server",
             &[EscapeAttempt::BecomeRoot, EscapeAttempt::ReadShadow],
         ),
         (
@@ -129,12 +129,12 @@ pub(super) fn server_walls(findings: &ServerFindings) -> Vec<Wall> {
     ];
     let missing = findings.process.as_ref().map(|process| process.missing.as_slice());
     let judge = |(name, stops, attempts): (&'static str, &'static str, &[EscapeAttempt])| {
-        let said = missing.unwrap_or_default().iter().find(|(wall, _)| wall == name);
-        let fell =
+        let reported = missing.unwrap_or_default().iter().find(|(wall, _)| wall == name);
+        let failed =
             findings.attempts.iter().find(|tried| !tried.held && attempts.contains(&tried.attempt));
-        let why = said
+        let why = reported
             .map(|(_, why)| why.clone())
-            .or_else(|| fell.map(|tried| format!("{:?}: {}", tried.attempt, tried.how)))
+            .or_else(|| failed.map(|tried| format!("{:?}: {}", tried.attempt, tried.how)))
             .or_else(|| findings.why.clone());
         let state = if why.is_some() { WallState::Missing } else { WallState::Present };
         let how = why.is_some().then(|| advice::how_to_get(name));
@@ -143,7 +143,7 @@ pub(super) fn server_walls(findings: &ServerFindings) -> Vec<Wall> {
     WALLS.into_iter().map(judge).collect()
 }
 
-/// The same for people.
+/// The findings as lines of text.
 pub(super) fn server_lines(findings: &ServerFindings) -> Vec<String> {
     let Some(process) = &findings.process else {
         let why = findings.why.as_deref().unwrap_or("no answer");

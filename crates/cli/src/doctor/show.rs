@@ -1,18 +1,18 @@
-//! Printing what was found, for people and for programs.
+//! Prints the findings, as text or as JSON.
 
 use std::io::{self, Write};
 
 use super::{HostFindings, server, walls::WallState};
 
-/// One JSON object.
+/// Prints one JSON object.
 pub(super) fn print_json(findings: &HostFindings) {
     let mut text = serde_json::to_vec_pretty(findings).unwrap_or_default();
     text.push(b'\n');
-    // A reader that has gone has had enough.
+    // A closed standard output is ignored.
     let _ = io::stdout().lock().write_all(&text);
 }
 
-/// A table, then languages, then what a server would say.
+/// Prints a table of walls, then languages, then whether a server would start.
 pub(super) fn print_table(findings: &HostFindings) {
     let _ = io::stdout().lock().write_all(format_findings(findings).as_bytes());
 }
@@ -62,6 +62,6 @@ fn format_readiness(findings: &HostFindings) -> String {
         Some(flag) => {
             format!("A server would refuse to start without {refuses}, unless given {flag}")
         }
-        None => format!("A server would refuse to start without {refuses}, whatever it is told."),
+        None => format!("A server would refuse to start without {refuses}; no flag changes that."),
     }
 }

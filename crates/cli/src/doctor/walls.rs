@@ -1,40 +1,40 @@
-//! The walls as people know them, and what a trial says about each.
+//! The walls in the order of a report, and what a trial shows about each.
 //!
-//! A box is built in some seventy steps; here they are gathered under the names of what they are
-//! for. It judges what was tried and tries only namespaces itself, to tell which one is refused.
+//! A cell is built in some seventy steps, which are grouped here under the names of walls. This
+//! module judges a trial. It only tries namespaces itself, to find out which one is refused.
 
 use serde::Serialize;
 
 use super::advice;
 
-/// What building a sandbox has shown.
+/// The result of building a sandbox.
 #[derive(Debug, Default)]
 pub(super) struct SandboxTrial {
-    /// Walls the spawner said it cannot build, and why.
+    /// Walls that the spawner cannot build, and why.
     pub(super) missing: Vec<(String, String)>,
     /// A step that failed inside a new cell, and why.
     pub(super) failed_step: Option<(String, String)>,
-    /// Why there was no cell at all.
+    /// Why no cell could be built at all.
     pub(super) refusal: Option<String>,
     /// Whether a program has run.
     pub(super) built: bool,
 }
 
 impl SandboxTrial {
-    /// The names of the walls that a server can be told to do without.
+    /// The names of the walls that `--allow-missing` accepts.
     pub(super) fn missing_names(&self) -> Vec<String> {
         self.missing.iter().map(|(wall, _)| wall.clone()).collect()
     }
 
-    /// Why the wall is missing, where the spawner said so.
+    /// Why the wall is missing, if the spawner reported it.
     fn said_missing(&self, name: &str) -> Option<&str> {
         let all_cgroups = |wall: &str| wall == "cgroups" && name.starts_with("cgroup:");
-        let said = self.missing.iter().find(|(wall, _)| wall == name || all_cgroups(wall));
-        said.map(|(_, why)| why.as_str())
+        let reported = self.missing.iter().find(|(wall, _)| wall == name || all_cgroups(wall));
+        reported.map(|(_, why)| why.as_str())
     }
 }
 
-/// What is known of a wall.
+/// The state of a wall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum WallState {
@@ -44,7 +44,7 @@ pub(super) enum WallState {
     Unknown,
 }
 
-/// A wall, and how it stands.
+/// A wall and its state.
 #[derive(Debug, Serialize)]
 pub(super) struct Wall {
     pub(super) name: &'static str,
@@ -61,27 +61,27 @@ impl Wall {
     }
 }
 
-/// A wall: its name, what it stops, and the steps of the plan it is made of (by prefix).
+/// A wall: its name, what it prevents, and the prefixes of its steps in the plan.
 struct WallKind(&'static str, &'static str, &'static [&'static str]);
 
-/// In the order in which a box is built.
+/// In the order in which a cell is built.
 const KINDS: [WallKind; 24] = [
     WallKind("namespace:user", "privileges on the host", &[]),
     WallKind("namespace:mount", "seeing or changing the host's files", &[]),
     WallKind("namespace:pid", "seeing or signalling other processes; daemons that stay", &[]),
     WallKind("namespace:net", "every network but its own loopback", &[]),
-    WallKind("namespace:ipc", "shared memory and queues of others", &[]),
+    WallKind("namespace:ipc", "shared memory and queues of other processes", &[]),
     WallKind("namespace:uts", "the host's name", &[]),
     WallKind(
         "namespace:cgroup",
-        "where it stands among the host's control groups",
+        "seeing its position among the host's control groups",
         &["namespace:cgroup"],
     ),
-    WallKind("host-uid", "what two sandboxes could do to each other as one user", &[]),
+    WallKind("host-uid", "access between two sandboxes with the same user id", &[]),
     WallKind("cgroup:memory", "using up the host's memory", &[]),
     WallKind("cgroup:pids", "using up the host's processes", &[]),
     WallKind("cgroup:cpu", "using up the host's processors", &[]),
-    WallKind("names", "telling the host by its name", &["hostname", "loopback"]),
+    WallKind("names", "recognizing the host by its name", &["hostname", "loopback"]),
     WallKind("disk", "filling the host's disk", &["scratch"]),
     WallKind(
         "root",
@@ -91,12 +91,12 @@ const KINDS: [WallKind; 24] = [
     WallKind("dev", "the host's devices", &["dev", "read-only:/dev"]),
     WallKind(
         "proc",
-        "what /proc tells of the host",
+        "reading about the host in /proc",
         &["proc", "mask:", "bind:/proc", "read-only:/proc"],
     ),
     WallKind("rlimits", "core dumps on the host, pinned memory, real-time priority", &["rlimit:"]),
-    WallKind("close-fds", "descriptors of ours", &["close-fds"]),
-    WallKind("capabilities", "what root may do", &["capabilities", "identity:"]),
+    WallKind("close-fds", "inheriting our descriptors", &["close-fds"]),
+    WallKind("capabilities", "using root's privileges", &["capabilities", "identity:"]),
     WallKind("no-new-privs", "set-user-id programs", &["no-new-privs"]),
     WallKind(
         "landlock",
@@ -105,10 +105,10 @@ const KINDS: [WallKind; 24] = [
     ),
     WallKind("sockets", "pinning kernel memory in the queues of sockets", &["sockets"]),
     WallKind("seccomp", "most of the kernel's attack surface", &["seccomp"]),
-    WallKind("die-with-parent", "outliving us", &["die-with-parent"]),
+    WallKind("die-with-parent", "outliving the spawner", &["die-with-parent"]),
 ];
 
-/// Says of each wall whether it stands.
+/// Judges the state of each wall.
 pub(super) fn judge_walls(trial: &SandboxTrial) -> Vec<Wall> {
     let refused = if trial.built { Vec::new() } else { refused_namespaces() };
     let ground = trial.said_missing("ground").is_none();
@@ -130,9 +130,10 @@ pub(super) fn judge_walls(trial: &SandboxTrial) -> Vec<Wall> {
                         .map(|(step, why)| format!("{step}: {why}"))
                 });
             let reached = trial.built || failed_at.is_some_and(|failed| at < failed);
-            // What is no step has been tried by other means, if there was ground to try it on.
-            let elsewhere = kind.2.is_empty() && (ground || name.starts_with("namespace:"));
-            let tried = reached || elsewhere;
+            // Walls that are not plan steps were checked when the spawner started, if it got that
+            // far.
+            let checked_at_start = kind.2.is_empty() && (ground || name.starts_with("namespace:"));
+            let tried = reached || checked_at_start;
             let state = match why {
                 Some(_) => WallState::Missing,
                 None if tried => WallState::Present,
@@ -151,7 +152,7 @@ impl WallKind {
     }
 }
 
-/// What went wrong and belongs to no wall of the table.
+/// A failure that belongs to no wall of the table.
 fn unnamed_failure(trial: &SandboxTrial, failed_at: Option<usize>) -> Option<Wall> {
     let ground =
         trial.missing.iter().find(|(wall, _)| wall == "ground").map(|(_, why)| why.clone());
@@ -160,7 +161,7 @@ fn unnamed_failure(trial: &SandboxTrial, failed_at: Option<usize>) -> Option<Wal
         .or_else(|| step.map(|(step, why)| format!("{step}: {why}")))
         .or_else(|| trial.refusal.clone())?;
     let how = Some(advice::how_to_get("ground"));
-    let stops = "everything: without it there is no sandbox";
+    let stops = "everything: no sandbox can be built without it";
     Some(Wall { name: "ground", stops, state: WallState::Missing, why: Some(why), how })
 }
 
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_builds_everything_misses_nothing() {
+    fn a_host_that_builds_everything_has_all_walls() {
         let walls = judge_walls(&SandboxTrial { built: true, ..SandboxTrial::default() });
         assert!(walls.iter().all(|wall| wall.state == WallState::Present));
     }
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn without_control_groups_every_limit_of_theirs_is_missing() {
+    fn without_cgroups_every_cgroup_limit_is_missing() {
         let missing = vec![("cgroups".to_owned(), "Permission denied".to_owned())];
         let walls = judge_walls(&SandboxTrial { missing, built: true, ..SandboxTrial::default() });
         for name in ["cgroup:memory", "cgroup:pids", "cgroup:cpu"] {
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_nobody_knows_is_not_swallowed() {
+    fn a_failure_of_an_unknown_step_is_reported() {
         let failed_step = Some(("start of the guest".to_owned(), "EAGAIN".to_owned()));
         let walls = judge_walls(&SandboxTrial { failed_step, ..SandboxTrial::default() });
         assert_eq!(state(&walls, "ground"), WallState::Missing);

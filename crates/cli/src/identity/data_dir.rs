@@ -1,8 +1,8 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
-//! The data directory is the server's alone: 0700, its files 0600, and all of it owned by the user
-//! that the server becomes. Walked beneath one descriptor, no link followed. A directory that is not
-//! plausibly ours is refused before anything in it is changed.
+//! The data directory belongs to the server alone: mode 0700, its files 0600, all owned by the user
+//! that the server becomes. It is walked beneath one descriptor, and no link is followed. A
+//! directory that is probably not ours is refused before anything in it is changed.
 
 use std::{
     ffi::{CStr, CString},
@@ -19,9 +19,9 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Uid};
 
 use super::ServerUser;
 
-/// What only a data directory has; the second is made before anything else.
-const OURS: [&[u8]; 2] = [b"cloche.db", b"layers"];
-/// Directories of the host that are never one server's.
+/// Names that only a data directory has. The second is created before anything else.
+const DATA_DIR_NAMES: [&[u8]; 2] = [b"cloche.db", b"layers"];
+/// Directories of the host that never belong to one server.
 const SYSTEM: [&str; 28] = [
     "/",
     "/bin",
@@ -52,9 +52,9 @@ const SYSTEM: [&str; 28] = [
     "/var/spool",
     "/var/tmp",
 ];
-/// No directory of ours but an unpacked layer is as deep as this, and those are made anew.
+/// The maximum depth of our directories, except unpacked layers, which are unpacked again.
 const DEEPEST: usize = 12;
-/// Down to here modes are set: what lies deeper is behind a directory that only we can enter.
+/// Modes are set down to this level. Deeper files are behind a directory that only we can enter.
 const PRIVATE_LEVELS: usize = 2;
 
 /// Why a directory cannot be used.
@@ -63,7 +63,7 @@ pub(crate) enum DataDirError {
     #[error("{} is a directory of the system; name one for cloche alone with --data-dir", .0.display())]
     System(PathBuf),
     #[error(
-        "{} holds {found:?} and nothing of a server's; name an empty directory with --data-dir",
+        "{} contains {found:?} but no server data; name an empty directory with --data-dir",
         path.display()
     )]
     Foreign { path: PathBuf, found: String },
@@ -76,7 +76,7 @@ pub(crate) enum DataDirError {
     ForeignFile { path: PathBuf, owner: u32 },
     #[error("the data directory {} is in use by another server", .0.display())]
     InUse(PathBuf),
-    #[error("{} is one of several names of a file of root's; remove it", .0.display())]
+    #[error("{} is a hard link to a file of root; remove it", .0.display())]
     HardLink(PathBuf),
     #[error("{} is nested too deeply", .0.display())]
     Depth(PathBuf),
@@ -85,11 +85,11 @@ pub(crate) enum DataDirError {
         path.display()
     )]
     Unreachable { path: PathBuf, source: io::Error },
-    #[error("the data directory {} cannot be made private", path.display())]
+    #[error("cannot make the data directory {} private", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
 
-/// Makes the directory if it is missing, and it and its files the user's alone.
+/// Creates the directory if it is missing, and makes it and its files private to the user.
 pub(crate) fn make_private(path: &Path, user: &ServerUser) -> Result<(), DataDirError> {
     let failed = |source| DataDirError::Io { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -108,19 +108,19 @@ pub(crate) fn make_private(path: &Path, user: &ServerUser) -> Result<(), DataDir
     let walk = OwnershipWalk { user, euid, top: found };
     rustix::fs::fchmod(&top, Mode::RWXU).map_err(|errno| failed(errno.into()))?;
     if walk.changes_owner(&top, "layers/cache") {
-        // As the user before unpacked them; a cache, so they are unpacked again.
+        // The previous user unpacked them. It is a cache, so they are unpacked again.
         cloche_layers::remove_unpacked(&real.join("layers")).map_err(failed)?;
     }
     walk.walk_directory(&top, path, 0)?;
-    // Last: as long as the directory is another's, the next start looks at all of it again.
+    // Last, so that an interrupted walk is repeated at the next start.
     walk.chown_to_user(&top, &found).map_err(failed)
 }
 
-/// Whether a server can have been here before, or anything at all.
+/// Checks that the directory is empty or was used by a server before.
 fn check_ours(top: &OwnedFd, path: &Path) -> Result<(), DataDirError> {
     let failed = |source| DataDirError::Io { path: path.to_owned(), source };
     let names = entry_names(top).map_err(failed)?;
-    let is_ours = names.iter().any(|name| OURS.contains(&name.to_bytes()));
+    let is_ours = names.iter().any(|name| DATA_DIR_NAMES.contains(&name.to_bytes()));
     match names.first() {
         Some(found) if !is_ours => {
             let found = found.to_string_lossy().into_owned();
@@ -130,7 +130,7 @@ fn check_ours(top: &OwnedFd, path: &Path) -> Result<(), DataDirError> {
     }
 }
 
-/// Files are not taken from a server that runs. It takes the lock for good once it has started.
+/// Refuses the directory of a running server. A server holds the lock once it has started.
 fn check_unused(real: &Path, path: &Path) -> Result<(), DataDirError> {
     match fs::File::open(real.join("lock")).map(|lock| lock.try_lock()) {
         Ok(Err(fs::TryLockError::WouldBlock)) => Err(DataDirError::InUse(path.to_owned())),
@@ -174,7 +174,7 @@ impl OwnershipWalk<'_> {
         let failed = |source| DataDirError::Io { path: path.to_owned(), source };
         let handle = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(parent, name, handle, Mode::empty()) {
-            // Removed meanwhile, as the log of a database may be.
+            // Removed in the meantime, as the log of a database may be.
             Err(rustix::io::Errno::NOENT) => return Ok(()),
             file => file.map_err(|errno| failed(errno.into()))?,
         };
@@ -198,13 +198,14 @@ impl OwnershipWalk<'_> {
         Ok(())
     }
 
-    /// Root's, the server's, or of the user that the directory was found with.
+    /// Checks that the file belongs to root, the server, or the owner that the directory had
+    /// before.
     fn check_owner(&self, found: &Stat, path: &Path) -> Result<(), DataDirError> {
         let owner = found.st_uid;
         if ![0, self.user.uid(), self.top.st_uid, self.euid].contains(&owner) {
             return Err(DataDirError::ForeignFile { path: path.to_owned(), owner });
         }
-        // Where others could put names, a name may be one of a file that is not ours.
+        // If others could create names here, a name may be a hard link to a file that is not ours.
         let others_wrote = self.top.st_uid != 0 && self.top.st_uid != self.user.uid()
             || self.top.st_mode & 0o022 != 0;
         let has_more_names = FileType::from_raw_mode(found.st_mode).is_file() && found.st_nlink > 1;
@@ -214,7 +215,7 @@ impl OwnershipWalk<'_> {
         Ok(())
     }
 
-    /// Gives a file to the server's user, if it becomes another.
+    /// Changes the owner of a file to the server's user, if the server becomes another user.
     fn chown_to_user(&self, file: &OwnedFd, found: &Stat) -> io::Result<()> {
         let ServerUser::Become { uid, gid, .. } = *self.user else { return Ok(()) };
         if (found.st_uid, found.st_gid) == (uid, gid) {
@@ -224,7 +225,7 @@ impl OwnershipWalk<'_> {
         Ok(rustix::fs::chownat(file, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?)
     }
 
-    /// Whether something below will get another owner.
+    /// Whether a path below will get another owner.
     fn changes_owner(&self, top: &OwnedFd, path: &str) -> bool {
         let becomes = matches!(self.user, ServerUser::Become { .. });
         let found = rustix::fs::statat(top, path, AtFlags::SYMLINK_NOFOLLOW);

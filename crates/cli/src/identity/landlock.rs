@@ -1,8 +1,8 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
-//! The server's Landlock rules: it writes in its data directory and to `/dev/null`, executes
-//! nothing, and lists and reads what a server needs. TCP stays open: webhooks, buckets, models and
-//! sidecars are reached by it.
+//! The server's Landlock rules. It may write to its data directory and to `/dev/null`, execute
+//! nothing, and list and read what every server needs. TCP is not restricted, because webhooks,
+//! buckets, models and sidecars need it.
 
 use std::{
     fs::File,
@@ -22,7 +22,7 @@ const MAKE_BLOCK: u64 = 1 << 11;
 const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
 
-/// Puts this thread, and all that come from it, under the rules; or says why this kernel cannot.
+/// Applies the rules to this thread and all its children. Returns why this kernel cannot.
 pub(super) fn restrict_access(
     reads: &[PathBuf],
     data_dir: Option<&Path>,
@@ -30,8 +30,8 @@ pub(super) fn restrict_access(
 ) -> Result<(), String> {
     let version = sys::landlock_version().unwrap_or(0);
     let governed = match version {
-        0 => return Err("this kernel has no Landlock, or it is off".to_owned()),
-        1 => return Err("version 1 of Landlock lets no file be moved; Linux 5.19 has 2".to_owned()),
+        0 => return Err("this kernel has no Landlock, or it is disabled".to_owned()),
+        1 => return Err("Landlock 1 forbids moving files; version 2 needs Linux 5.19".to_owned()),
         2 => (1 << 14) - 1,
         3 | 4 => (1 << 15) - 1,
         _ => (1 << 16) - 1,
@@ -46,7 +46,7 @@ fn enforce_ruleset(
     reads: &[PathBuf],
     data_dir: Option<&Path>,
 ) -> io::Result<()> {
-    // From version 6 on: no abstract sockets and no signals to processes outside.
+    // From version 6 on, abstract sockets and signals to processes outside are blocked.
     let (scoped, size) = match version {
         0..=3 => (0, 8),
         4 | 5 => (0, 16),
@@ -55,10 +55,10 @@ fn enforce_ruleset(
     let ruleset = LandlockRuleset { files, network: 0, scoped };
     let rules = sys::into_owned_fd(sys::landlock_create(&ruleset, size).map_err(errno_to_io)?);
     for path in reads {
-        // What is not there need not be read.
-        if let Ok(place) = File::open(path) {
-            let wanted = if place.metadata()?.is_dir() { READ_FILE | READ_DIR } else { READ_FILE };
-            allow_path(&rules, &place, wanted & files)?;
+        // A missing path needs no rule.
+        if let Ok(file) = File::open(path) {
+            let wanted = if file.metadata()?.is_dir() { READ_FILE | READ_DIR } else { READ_FILE };
+            allow_path(&rules, &file, wanted & files)?;
         }
     }
     for device in ["/dev/null", "/dev/urandom"] {
@@ -66,18 +66,19 @@ fn enforce_ruleset(
         allow_path(&rules, &File::open(device)?, (wanted | READ_FILE) & files)?;
     }
     if let Some(data_dir) = data_dir {
-        // Whiteouts of layers are character devices, so those can be made; the filter knows which.
+        // Whiteouts of layers are character devices, so those may be created. The seccomp filter
+        // restricts the device number.
         let never = EXECUTE | MAKE_SOCK | MAKE_BLOCK | IOCTL_DEV;
         allow_path(&rules, &File::open(data_dir)?, files & !never)?;
     }
     sys::landlock_restrict(rules.as_raw_fd()).map_err(errno_to_io)
 }
 
-fn allow_path(rules: &OwnedFd, place: &File, access: u64) -> io::Result<()> {
+fn allow_path(rules: &OwnedFd, file: &File, access: u64) -> io::Result<()> {
     if access == 0 {
         return Ok(());
     }
-    sys::landlock_allow(rules.as_raw_fd(), place.as_raw_fd(), access).map_err(errno_to_io)
+    sys::landlock_allow(rules.as_raw_fd(), file.as_raw_fd(), access).map_err(errno_to_io)
 }
 
 fn errno_to_io(errno: Errno) -> io::Error {

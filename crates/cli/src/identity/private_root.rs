@@ -1,8 +1,8 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
-//! A root file system of the server's own: an empty tmpfs with a few directories of the host's bound
-//! read-only at their own paths, and the data directory at its path. So the data directory may lie
-//! below a directory that only root can enter, and the rest of the host is not there to be read.
+//! A private root file system for the server: an empty tmpfs, some directories of the host bound
+//! read-only at their own paths, and the data directory at its path. So the data directory may be
+//! below a directory that only root can enter, and the rest of the host cannot be read.
 
 use std::{
     ffi::CString,
@@ -25,12 +25,12 @@ const NOSUID_NODEV: u64 = 2 | 4;
 const NOEXEC: u64 = 8;
 const REMOUNT_BIND: u64 = 32 | 4096;
 const REMOUNT: u64 = 32;
-/// Where the new root is put together; the host's is covered only in our own mount namespace.
+/// Where the new root is built. It covers the host's directory only in our own mount namespace.
 const STAGE: &str = "/tmp";
-/// What libraries open by name.
+/// Devices that libraries open by name.
 const DEVICES: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
 
-/// A part of the host, held open, and where it goes.
+/// An open part of the host, and its path in the new root.
 struct RootPart {
     path: PathBuf,
     tree: OwnedFd,
@@ -38,8 +38,8 @@ struct RootPart {
     writable: bool,
 }
 
-/// Leaves the host's mounts for a root that holds these parts. After an error everything is as
-/// visible as before.
+/// Replaces the host's mounts by a root with these parts. After an error everything is as visible
+/// as before.
 pub(super) fn enter_private_root(reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()> {
     let is_root = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
     if !is_root {
@@ -60,7 +60,7 @@ pub(super) fn enter_private_root(reads: &[PathBuf], data_dir: Option<&Path>) -> 
     if let Some(data_dir) = data_dir {
         parts.push(RootPart::open(data_dir, true)?);
     }
-    // Outer directories first, or they would cover what lies in them.
+    // Outer directories first, because they would cover the inner ones.
     parts.sort_by_key(|part| part.path.components().count());
     let umask = rustix::process::umask(Mode::WGRP | Mode::WOTH);
     let built = build_root(&parts, &links);
@@ -82,35 +82,36 @@ fn build_root(parts: &[RootPart], links: &[(PathBuf, PathBuf)]) -> io::Result<()
         symlink(target, path_in_stage(path))?;
     }
     for part in parts {
-        let place = path_in_stage(&part.path);
+        let target = path_in_stage(&part.path);
         match part.is_directory {
-            true => fs::create_dir_all(&place)?,
+            true => fs::create_dir_all(&target)?,
             false => {
-                fs::create_dir_all(place.parent().unwrap_or(root))?;
-                if !place.exists() {
-                    fs::write(&place, "")?;
+                fs::create_dir_all(target.parent().unwrap_or(root))?;
+                if !target.exists() {
+                    fs::write(&target, "")?;
                 }
             }
         }
-        if part.path == Path::new("/proc") && mount_own_proc(&place).is_ok() {
+        if part.path == Path::new("/proc") && mount_own_proc(&target).is_ok() {
             continue;
         }
-        sys::attach_mount(part.tree.as_raw_fd(), &to_c_path(&place)).map_err(errno_to_io)?;
+        sys::attach_mount(part.tree.as_raw_fd(), &to_c_path(&target)).map_err(errno_to_io)?;
         if !part.writable && part.is_directory {
-            // Refused where the host's own flags must stay; modes and Landlock forbid writing anyway.
+            // The kernel refuses this where the host's own flags are locked. Modes and Landlock
+            // forbid writing anyway.
             let flags = REMOUNT_BIND | READ_ONLY | NOSUID_NODEV;
-            let _ = mount_at(c"", &place, c"", flags, c"");
+            let _ = mount_at(c"", &target, c"", flags, c"");
         }
     }
     Ok(())
 }
 
-/// A view of `/proc` in which processes of other users do not exist. Only root may make one.
-fn mount_own_proc(place: &Path) -> io::Result<()> {
-    mount_at(c"proc", place, c"proc", NOSUID_NODEV | NOEXEC, c"hidepid=2")
+/// Mounts a `/proc` that hides processes of other users. Only root may mount one.
+fn mount_own_proc(target: &Path) -> io::Result<()> {
+    mount_at(c"proc", target, c"proc", NOSUID_NODEV | NOEXEC, c"hidepid=2")
 }
 
-/// As an ordinary user: mounts are ours to change in a user namespace, where we stay who we are.
+/// An ordinary user may mount in a user namespace. The ids are mapped to themselves.
 fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::unshare(NEW_USER | NEW_MOUNT).map_err(errno_to_io)?;
@@ -127,7 +128,7 @@ impl RootPart {
     }
 }
 
-/// Where a path of the host's is in the root that is being built.
+/// The path in the new root while it is being built.
 fn path_in_stage(path: &Path) -> PathBuf {
     Path::new(STAGE).join(path.strip_prefix("/").unwrap_or(path))
 }

@@ -1,7 +1,7 @@
-//! Runs in: a child of `cloche doctor`, confined as a server is.
+//! Runs in: a child of `cloche doctor`, confined like a server.
 //!
-//! Confines itself on a data directory of its own and then tries one thing that a server must not be
-//! able to do. The doctor judges by the answer, or by the signal that ends this process.
+//! Confines itself with a data directory of its own and then tries one thing that a server must not
+//! be able to do. The doctor judges by the output, or by the signal that ends this process.
 
 use std::{
     fs, io,
@@ -20,55 +20,55 @@ use serde::{Deserialize, Serialize};
 use super::{Missing, ServerNeeds, ServerUser, build_walls, make_private, protect_from_oom};
 use crate::serve::Failure;
 
-/// What is tried from inside.
+/// What the confined process tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EscapeAttempt {
-    /// Nothing: says what the process is.
+    /// Nothing: reports the state of the process.
     Report,
-    /// Reading the host's passwords.
+    /// Read the host's passwords.
     ReadShadow,
-    /// Reading a file that everybody on the host can read.
+    /// Read a file that every user of the host can read.
     ReadOutside,
-    /// Making a file beside the data directory.
+    /// Create a file beside the data directory.
     WriteOutside,
-    /// Opening a device for writing that modes and mounts would allow: Landlock alone is in the way.
+    /// Open a device for writing that modes and mounts would allow; only Landlock forbids it.
     WriteDevice,
-    /// Making a file in the data directory, which must succeed.
+    /// Create a file in the data directory, which must succeed.
     WriteInside,
-    /// Starting a program.
+    /// Start a program.
     Execute,
-    /// A second process.
+    /// Start a second process.
     Fork,
-    /// Mounting something.
+    /// Mount a file system.
     Mount,
-    /// Becoming root.
+    /// Become root.
     BecomeRoot,
-    /// Starting a program under the filter of a packer.
+    /// Start a program under the seccomp filter of a packer.
     PackerExecute,
 }
 
-/// What the hidden command takes.
+/// The arguments of the hidden command.
 #[derive(Args)]
 pub(crate) struct TrialArguments {
     attempt: EscapeAttempt,
     #[arg(long)]
     data_dir: PathBuf,
-    /// A file outside that everybody can read.
+    /// A file outside that every user can read.
     #[arg(long)]
-    bait: PathBuf,
+    decoy: PathBuf,
 }
 
-/// What a confined process says of itself.
+/// The state of a confined process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ConfinedProcess {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     /// The name of its user, if it has one.
     pub(crate) user: Option<String>,
-    /// Whether it has become another user than the one who started it.
+    /// Whether it became another user than the one that started it.
     pub(crate) changed_user: bool,
-    /// No groups beside its own.
+    /// Whether it has no supplementary groups.
     pub(crate) groups_dropped: bool,
     pub(crate) no_new_privs: bool,
     pub(crate) seccomp: bool,
@@ -79,11 +79,11 @@ pub(crate) struct ConfinedProcess {
     pub(crate) missing: Vec<Missing>,
 }
 
-/// Confines this process and tries.
+/// Confines this process and runs the attempt.
 pub(crate) fn main(arguments: &TrialArguments) -> ExitCode {
     match confine_and_try(arguments) {
-        Ok(said) => {
-            print_line(&said);
+        Ok(text) => {
+            print_line(&text);
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -119,9 +119,9 @@ fn confine_and_try(arguments: &TrialArguments) -> Result<String, Failure> {
             serde_json::to_string(&report_process(&user, missing, &arguments.data_dir)?)?
         }
         EscapeAttempt::ReadShadow => describe_result(fs::read("/etc/shadow").map(drop)),
-        EscapeAttempt::ReadOutside => describe_result(fs::read(&arguments.bait).map(drop)),
+        EscapeAttempt::ReadOutside => describe_result(fs::read(&arguments.decoy).map(drop)),
         EscapeAttempt::WriteOutside => {
-            describe_result(fs::write(arguments.bait.with_extension("new"), ""))
+            describe_result(fs::write(arguments.decoy.with_extension("new"), ""))
         }
         EscapeAttempt::WriteDevice => {
             describe_result(fs::File::options().write(true).open("/dev/zero").map(drop))
@@ -142,7 +142,7 @@ fn exec_self() -> io::Result<()> {
     Err(Command::new("/proc/self/exe").arg("--version").exec())
 }
 
-/// `done`, or the reason why not.
+/// `done`, or the error.
 fn describe_result(tried: io::Result<()>) -> String {
     tried.map_or_else(|error| error.to_string(), |()| "done".to_owned())
 }

@@ -1,22 +1,22 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
-//! Which user the server becomes: the one that was named, else `cloche`, else an id that no account
-//! has. Reads `/etc/passwd` and `/etc/group`; changes nothing.
+//! Chooses the user that the server becomes: the named one, else `cloche`, else an id that no
+//! account has. Reads `/etc/passwd` and `/etc/group`, and changes nothing.
 
 use std::fs;
 
-/// The user that a server becomes where there is one of this name.
+/// The default user name.
 const USUAL_NAME: &str = "cloche";
-/// The id without a name that a server becomes otherwise: above the ids of systemd's dynamic users
-/// (61184 to 65519), below the overflow ids (65534, 65535), within what containers map.
+/// The default id if there is no such user: above the ids of systemd's dynamic users (61184 to
+/// 65519), below the overflow ids (65534, 65535), and within the range that containers map.
 const UNASSIGNED: u32 = 65_529;
-/// From here on ids belong to images and guests.
+/// Ids from here on are used by images and guests.
 const FIRST_GUEST: u32 = 0x7000_0000;
 
-/// Who the server is after its start.
+/// The user that the server runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerUser {
-    /// Started as root: another user.
+    /// Started as root: becomes another user.
     Become {
         /// Its id.
         uid: u32,
@@ -25,7 +25,7 @@ pub(crate) enum ServerUser {
         /// Its name, if it has one.
         name: Option<String>,
     },
-    /// Started as an ordinary user, or as root where no other id exists: the same user.
+    /// Started as an ordinary user, or as root where no other id exists: keeps the user.
     Keep {
         /// Its id.
         uid: u32,
@@ -37,7 +37,7 @@ pub(crate) enum ServerUser {
 pub(crate) enum UserError {
     #[error("--user {0}: only root can become another user; start cloche as root or leave it out")]
     NotRoot(String),
-    #[error("--user {0}: there is no such user or group in /etc/passwd and /etc/group")]
+    #[error("--user {0}: no such user or group in /etc/passwd and /etc/group")]
     Unknown(String),
     #[error("--user {0}: the server does not run as root; name an ordinary user")]
     Root(String),
@@ -45,11 +45,13 @@ pub(crate) enum UserError {
     Guest(String),
     #[error("--user {0}: this container does not map that id; name a user that it has")]
     NotMapped(String),
-    #[error("the id {UNASSIGNED} is in use on this host; make a user named cloche or give --user")]
+    #[error(
+        "the id {UNASSIGNED} is in use on this host; create a user named cloche or give --user"
+    )]
     Taken,
 }
 
-/// What is known of users on this host.
+/// The accounts and id mappings of this host.
 struct HostAccounts {
     passwd: String,
     group: String,
@@ -58,7 +60,7 @@ struct HostAccounts {
 }
 
 impl ServerUser {
-    /// The user for this start.
+    /// Chooses the user for this start.
     pub(crate) fn choose(asked: Option<&str>) -> Result<Self, UserError> {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let accounts = HostAccounts {
@@ -70,7 +72,7 @@ impl ServerUser {
         choose_among(&accounts, asked, rustix::process::geteuid().as_raw())
     }
 
-    /// The id that the server has afterwards.
+    /// The id of the server's user.
     pub(crate) fn uid(&self) -> u32 {
         match self {
             Self::Become { uid, .. } | Self::Keep { uid } => *uid,
@@ -117,7 +119,7 @@ fn choose_default(accounts: &HostAccounts, euid: u32) -> Result<ServerUser, User
         return Ok(ServerUser::Become { uid, gid, name });
     }
     if !accounts.maps_ids(UNASSIGNED, UNASSIGNED) {
-        // Root of a user namespace with one id: an ordinary user by another name.
+        // Root in a user namespace with a single id, which is an ordinary user on the host.
         return Ok(ServerUser::Keep { uid: euid });
     }
     let has = |text: &str| split_account_lines(text).any(|line| line.get(2) == Some(&"65529"));
@@ -127,13 +129,13 @@ fn choose_default(accounts: &HostAccounts, euid: u32) -> Result<ServerUser, User
     Ok(ServerUser::Become { uid: UNASSIGNED, gid: UNASSIGNED, name: None })
 }
 
-/// The lines of a file of accounts, cut into their fields.
+/// Splits the lines of an account file into their fields.
 fn split_account_lines(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().map(|line| line.split(':').collect())
 }
 
 impl HostAccounts {
-    /// `NAME`, `UID`, `NAME:GROUP` or `UID:GID`: user, group and name.
+    /// Resolves `NAME`, `UID`, `NAME:GROUP` or `UID:GID` to user, group and name.
     fn find_user(&self, asked: &str) -> Option<(u32, u32, Option<String>)> {
         let (user, group) = match asked.split_once(':') {
             Some((user, group)) => (user, Some(group)),
@@ -159,7 +161,7 @@ impl HostAccounts {
         group.parse().ok().or_else(|| named()?.get(2)?.parse().ok())
     }
 
-    /// Whether this user namespace has both ids.
+    /// Whether this user namespace maps both ids.
     fn maps_ids(&self, uid: u32, gid: u32) -> bool {
         let has = |map: &str, id: u32| {
             map.lines().any(|line| {
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn root_becomes_cloche_else_an_unassigned_id() {
+    fn root_becomes_cloche_or_an_unassigned_id() {
         let named = accounts("cloche:x:990:991::/:/bin/false\n");
         assert_eq!(choose_among(&named, None, 0), Ok(become_user(990, 991, Some("cloche"))));
         let without = accounts("");
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_stays_who_they_are() {
+    fn an_ordinary_user_is_kept() {
         let host = accounts("");
         assert_eq!(choose_among(&host, None, 1000), Ok(ServerUser::Keep { uid: 1000 }));
         assert_eq!(choose_among(&host, Some("web"), 33), Ok(ServerUser::Keep { uid: 33 }));

@@ -1,4 +1,4 @@
-//! The server that everything is passed on to: where it is, which key opens it, and one request.
+//! The server to which everything is forwarded: its address, its key, and one request.
 
 use std::{
     env, fs, io,
@@ -33,14 +33,14 @@ pub(super) enum McpEndpointError {
     Url(String),
 }
 
-/// A server and the right to ask it.
+/// A server, and a key for it.
 pub(super) struct McpEndpoint {
     url: Url,
     key: Secret,
 }
 
 impl McpEndpoint {
-    /// The server at `url`, with the environment's key, else the one in this directory.
+    /// The server at `url` with the key of the environment, else the one in this directory.
     pub(super) fn find(url: &str, directory: Option<&Path>) -> Result<Self, McpEndpointError> {
         let parsed = Url::parse(url).ok();
         let parsed =
@@ -59,10 +59,10 @@ impl McpEndpoint {
         self.url.as_str()
     }
 
-    /// A request to the server's door, with everything but what it is about.
+    /// A request to the server's MCP endpoint, without a body.
     pub(super) fn build_request(&self, method: Method) -> Builder {
         let path = self.url.path().trim_end_matches('/');
-        // Both the server's own address and that of its door are understood.
+        // Both the server's address and that of its MCP endpoint are accepted.
         let path = path.strip_suffix("/mcp").unwrap_or(path);
         Request::builder()
             .method(method)
@@ -73,7 +73,7 @@ impl McpEndpoint {
             .header(header::CONTENT_TYPE, "application/json")
     }
 
-    /// Sends it, and waits until the answer begins.
+    /// Sends the request, and waits until the response begins.
     pub(super) async fn send(
         &self,
         request: Request<Full<Bytes>>,
@@ -81,7 +81,7 @@ impl McpEndpoint {
         let stream = open_connection(&self.url).await?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(io::Error::other)?;
-        // It ends with the answer; what breaks it, breaks the answer too.
+        // It ends with the response. Its errors also appear in the response.
         tokio::spawn(connection);
         sender.send_request(request).await.map_err(io::Error::other)
     }

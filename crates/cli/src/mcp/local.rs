@@ -1,4 +1,4 @@
-//! Without a server: an engine and an executor of our own, for as long as the client is there.
+//! Without a server: an engine and an executor of our own, until the client disconnects.
 
 use std::{
     env,
@@ -25,25 +25,25 @@ use crate::{
     serve::{open_engine, secret_key_from_environment, warm_up},
 };
 
-/// How long running code may go on once the client has left.
+/// How long running code may continue after the client has disconnected.
 const GRACE: Duration = Duration::ZERO;
-/// How much of the disk unpacked homes may take.
+/// The limit of the disk space of unpacked homes.
 const CACHE: ByteSize = ByteSize::gib(2);
 
-/// Why there is nobody to run code as.
+/// Why the local state cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum LocalError {
-    #[error("{} has no bootstrap.json any more; remove the directory to start anew", .0.display())]
+    #[error("{} has no bootstrap.json; remove the directory to start again", .0.display())]
     NoKey(PathBuf),
-    #[error("cannot make a temporary directory in {}", .0.display())]
+    #[error("cannot create a temporary directory in {}", .0.display())]
     Temporary(PathBuf, #[source] std::io::Error),
 }
 
-/// Where this engine keeps what it keeps. A temporary one is removed at the end.
+/// The directory of this engine's state. A temporary one is removed at the end.
 struct McpStateDir {
     path: PathBuf,
     temporary: bool,
-    /// Ours from before the engine opens until we end.
+    /// The lock on the directory, held until we exit.
     _claim: Option<File>,
 }
 
@@ -52,7 +52,8 @@ impl Drop for McpStateDir {
         if self.temporary
             && let Err(error) = std::fs::remove_dir_all(&self.path)
         {
-            tracing::warn!(%error, path = %self.path.display(), "a temporary directory is left");
+            let path = self.path.display();
+            tracing::warn!(%error, %path, "could not remove a temporary directory");
         }
     }
 }
@@ -60,9 +61,9 @@ impl Drop for McpStateDir {
 /// Serves the client at standard input and output.
 pub(super) fn serve_stdio(arguments: McpArguments) -> Result<(), Failure> {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    let place = choose_state_dir(arguments.data_dir)?;
+    let state_dir = choose_state_dir(arguments.data_dir)?;
     let mut config = ExecutorConfig::with_program(env::current_exe()?);
-    let unpacked = std::path::absolute(place.path.join("layers/cache"))?;
+    let unpacked = std::path::absolute(state_dir.path.join("layers/cache"))?;
     DirBuilder::new().recursive(true).mode(0o700).create(&unpacked)?;
     config.unpacked_layers = Some(unpacked);
     config.allow_missing = arguments.allow_missing;
@@ -71,7 +72,7 @@ pub(super) fn serve_stdio(arguments: McpArguments) -> Result<(), Failure> {
     cloche_jail::privileges::drop_all_capabilities()?;
     let runtime = Runtime::new()?;
     let policy = if arguments.ask { ToolPolicy::Ask } else { ToolPolicy::Allow };
-    let ended = runtime.block_on(serve_client(process, config, (place, policy)));
+    let ended = runtime.block_on(serve_client(process, config, (state_dir, policy)));
     // A read of standard input may still wait for a line that never comes.
     runtime.shutdown_background();
     ended
@@ -80,10 +81,10 @@ pub(super) fn serve_stdio(arguments: McpArguments) -> Result<(), Failure> {
 async fn serve_client(
     process: SpawnerProcess,
     config: ExecutorConfig,
-    (place, policy): (McpStateDir, ToolPolicy),
+    (state_dir, policy): (McpStateDir, ToolPolicy),
 ) -> Result<(), Failure> {
     let layers = Layers::open(LayersConfig {
-        dir: place.path.join("layers"),
+        dir: state_dir.path.join("layers"),
         store: StoreConfig::Local,
         cache_bytes: CACHE,
         bounds: LayerBounds::default(),
@@ -94,9 +95,8 @@ async fn serve_client(
     let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
     config.homes.layers = Some(layers);
     let local = Arc::new(LocalDispatcher::new(executor.clone()));
-    let key = secret_key_from_environment();
-    let engine = open_engine(&place.path, key, local, config).await?;
-    let caller = find_owner(&engine, &place.path).await?;
+    let engine = Engine::open(&state_dir.path, config, local).await?;
+    let caller = find_owner(&engine, &state_dir.path).await?;
     open_gates(&engine, &caller, policy).await?;
     warm_up(&engine, &executor).await?;
     let pipe = (tokio::io::stdin(), tokio::io::stdout());
@@ -111,12 +111,12 @@ async fn serve_client(
     };
     engine.shutdown().await;
     executor.stop().await;
-    drop(place);
+    drop(state_dir);
     Ok(ended?)
 }
 
-/// The directory that was named, else the user's own, else one that nobody else has: several
-/// clients may each start a server, and only one can have the user's.
+/// Chooses the named directory, else the user's own, else a temporary one: several clients may each
+/// start a server, and only one can use the user's directory.
 fn choose_state_dir(named: Option<PathBuf>) -> Result<McpStateDir, LocalError> {
     if let Some(path) = named {
         return Ok(McpStateDir { path, temporary: false, _claim: None });
@@ -126,11 +126,11 @@ fn choose_state_dir(named: Option<PathBuf>) -> Result<McpStateDir, LocalError> {
     {
         return Ok(McpStateDir { path, temporary: false, _claim: Some(claim) });
     }
-    tracing::info!("threads are kept only until the client leaves");
+    tracing::info!("threads are kept only until the client disconnects");
     make_temporary_dir()
 }
 
-/// Takes the user's directory, unless another client has it.
+/// Locks the user's directory, unless another client holds the lock.
 fn claim_directory(path: &Path) -> Option<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).ok()?;
     let claim = File::create(path.join("client.lock")).ok()?;
@@ -138,7 +138,7 @@ fn claim_directory(path: &Path) -> Option<File> {
     Some(claim)
 }
 
-/// A directory that only we can read and that nobody could have made before us.
+/// Creates a directory that only we can read. It must not exist before.
 fn make_temporary_dir() -> Result<McpStateDir, LocalError> {
     let path = env::temp_dir().join(format!("cloche-mcp-{}", std::process::id()));
     let made = DirBuilder::new().mode(0o700).create(&path);
@@ -146,14 +146,14 @@ fn make_temporary_dir() -> Result<McpStateDir, LocalError> {
     Ok(McpStateDir { path, temporary: true, _claim: None })
 }
 
-/// Whoever started us is the owner of the directory.
+/// The caller with the key of the directory.
 async fn find_owner(engine: &Engine, directory: &Path) -> Result<Caller, Failure> {
     let made = engine.tenancy().ensure_bootstrap(directory, "stdio:").await?;
     let bootstrap = made.ok_or_else(|| LocalError::NoKey(directory.to_owned()))?;
     Ok(engine.tenancy().find_caller(bootstrap.api_key.reveal()).await?)
 }
 
-/// Starting this is the opt-in; the gate stays in its place and is told so.
+/// Starting this command is the consent, so the gate allows calls by the policy.
 async fn open_gates(engine: &Engine, caller: &Caller, policy: ToolPolicy) -> Result<(), Failure> {
     let gates = GateChange {
         agent_sandbox: Some(Some(true)),

@@ -1,5 +1,6 @@
-//! Messages from standard input to a server, and its messages to standard output. Knows of the
-//! protocol only what the transport needs: sessions, versions, and which answer is whose.
+//! Forwards messages from standard input to a server, and its messages to standard output. Knows
+//! only the parts of the protocol that the transport needs: sessions, versions, and which response
+//! belongs to which request.
 
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
@@ -17,14 +18,14 @@ use super::{endpoint::McpEndpoint, sse_decoder::SseDecoder, wait_for_closed_stdo
 
 const SESSION: &str = "mcp-session-id";
 const VERSION: &str = "mcp-protocol-version";
-/// Where a message of the newer versions says which one it is of.
+/// The metadata field in which a message of newer protocol versions states its version.
 const OWN_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-/// The longest answer that is not a stream.
+/// The longest response that is not a stream.
 const ANSWER: usize = 64 << 20;
-/// How long the server may take to hear that we leave.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long ending the session may take.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The conversation as far as the transport has to remember it.
+/// The state of the transport.
 struct McpProxy {
     remote: McpEndpoint,
     output: Mutex<Stdout>,
@@ -32,12 +33,12 @@ struct McpProxy {
     questions: Mutex<ServerQuestions>,
 }
 
-/// What the server has asked of the client.
+/// Requests of the server to the client.
 #[derive(Default)]
 struct ServerQuestions {
-    /// Ids that wait for an answer.
+    /// Ids of requests without a response.
     open: Vec<Value>,
-    /// The client has left, and answers nothing any more.
+    /// The client has disconnected and sends no more responses.
     closed: bool,
 }
 
@@ -45,11 +46,11 @@ struct ServerQuestions {
 struct ProxySession {
     id: Option<String>,
     version: Option<String>,
-    /// What the client began with, to begin again when the server has forgotten us.
+    /// The client's `initialize` request, to repeat when the server has lost the session.
     beginning: Option<Value>,
 }
 
-/// Passes messages on until standard input is closed and everything is answered.
+/// Forwards messages until standard input is closed and every request has a response.
 pub(super) async fn run_proxy(remote: McpEndpoint) -> io::Result<()> {
     let proxy = Arc::new(McpProxy {
         remote,
@@ -74,13 +75,13 @@ pub(super) async fn run_proxy(remote: McpEndpoint) -> io::Result<()> {
         () = proxy.answer_the_rest(waiting) => {}
         () = wait_for_closed_stdout() => {}
     }
-    let _ = tokio::time::timeout(FAREWELL, proxy.end_session()).await;
+    let _ = tokio::time::timeout(END_TIMEOUT, proxy.end_session()).await;
     Ok(())
 }
 
 impl McpProxy {
-    /// Waits for the answers to what the client asked before it closed its end. What the server asks
-    /// of it meanwhile cannot be answered any more, and the server is told.
+    /// Waits for the responses to requests that the client sent before it closed its end. Requests
+    /// of the server in the meantime get an error, because the client cannot respond any more.
     async fn answer_the_rest(&self, waiting: HashMap<String, JoinHandle<()>>) {
         let mut questions = self.questions.lock().await;
         questions.closed = true;
@@ -90,12 +91,13 @@ impl McpProxy {
             self.answer_client_left(id).await;
         }
         for task in waiting.into_values() {
-            // One that was given up has no answer.
+            // A cancelled request has no response.
             let _ = task.await;
         }
     }
 
-    /// Whether the client can take this. A question to one that has left is answered for it.
+    /// Whether the client can receive this message. Requests to a closed client get an error
+    /// instead.
     async fn can_be_passed_on(&self, value: &Value) -> bool {
         if value["method"].is_null() || value["id"].is_null() {
             return true;
@@ -114,7 +116,7 @@ impl McpProxy {
         let error = json!({"code": -32603, "message": "the client has left"});
         let answer = json!({"jsonrpc": "2.0", "id": id, "error": error});
         if let Err(error) = self.deliver_message(&answer).await {
-            tracing::warn!(%error, "the server was not told that the client has left");
+            tracing::warn!(%error, "could not report to the server that the client has left");
         }
     }
 
@@ -124,7 +126,7 @@ impl McpProxy {
         waiting: &mut HashMap<String, JoinHandle<()>>,
     ) {
         let in_session = self.session.lock().await.id.is_some();
-        // Over HTTP, who no longer wants an answer of the newer versions hangs up.
+        // In newer protocol versions, closing the HTTP response cancels a request.
         if !in_session && message["method"] == "notifications/cancelled" {
             if let Some(task) = waiting.remove(&message["params"]["requestId"].to_string()) {
                 task.abort();
@@ -137,10 +139,10 @@ impl McpProxy {
         }
         let proxy = Arc::clone(self);
         if message["method"] == "initialize" {
-            // Whatever comes next needs the session.
+            // The following messages need the session.
             proxy.exchange_message(message).await;
         } else if in_session {
-            // In order until the server has it; the answer may come when it likes.
+            // Messages are delivered in order; responses may arrive in any order.
             match proxy.deliver_message(&message).await {
                 Ok(answer) => {
                     let task =
@@ -162,7 +164,7 @@ impl McpProxy {
         }
     }
 
-    /// Sends a message; begins anew if the server has forgotten the session.
+    /// Sends a message. Starts a new session if the server has lost the old one.
     async fn deliver_message(&self, message: &Value) -> io::Result<Response<Incoming>> {
         let session = self.session.lock().await.clone();
         let answer = self.post_message(message, &session).await?;
@@ -204,7 +206,7 @@ impl McpProxy {
         self.remote.send(request.body(body).map_err(io::Error::other)?).await
     }
 
-    /// Writes what the server answers, and an error of our own where it answers nothing.
+    /// Writes the server's response, or an error of our own if there is none.
     async fn relay_answer(&self, message: &Value, answer: Response<Incoming>) {
         let id = &message["id"];
         let answered = match header_text(&answer, header::CONTENT_TYPE.as_str()) {
@@ -266,7 +268,7 @@ impl McpProxy {
         Ok(true)
     }
 
-    /// What a handshake settled.
+    /// Stores the session that `initialize` established.
     async fn remember_session(&self, message: &Value, answer: &Value, id: Option<String>) {
         if message["method"] == "initialize" && !answer["result"].is_null() {
             let version = answer["result"]["protocolVersion"].as_str().map(ToOwned::to_owned);
@@ -276,7 +278,7 @@ impl McpProxy {
     }
 
     async fn report_unreachable(&self, message: &Value, error: &io::Error) {
-        tracing::warn!(%error, "the exchange with the server broke off");
+        tracing::warn!(%error, "the connection to the server failed");
         if !message["id"].is_null() {
             let said = format!("no answer from the server at {}: {error}", self.remote.address());
             self.answer_error(&message["id"], -32603, &said).await;
@@ -292,7 +294,7 @@ impl McpProxy {
         let mut output = self.output.lock().await;
         let written = output.write_all(format!("{message}\n").as_bytes()).await;
         if let Err(error) = written.and(output.flush().await) {
-            tracing::warn!(%error, "the client does not read any more");
+            tracing::warn!(%error, "could not write to the client");
         }
     }
 

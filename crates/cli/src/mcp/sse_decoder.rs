@@ -1,22 +1,22 @@
-//! A stream of server-sent events, cut anywhere, to the data of each event.
+//! Decodes a stream of server-sent events, in chunks of any size, to the data of each event.
 
-/// The longest event that is taken.
+/// The longest event that is accepted.
 const LONGEST: usize = 64 << 20;
 
-/// Holds what has arrived of the event that is not complete.
+/// Holds the received part of an incomplete event.
 #[derive(Debug, Default)]
 pub(super) struct SseDecoder {
     line: Vec<u8>,
     data: Vec<u8>,
 }
 
-/// An event without an end.
+/// An event that is too long.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent an event of more than {LONGEST} bytes")]
 pub(super) struct EventTooLong;
 
 impl SseDecoder {
-    /// The data of the events that these bytes complete. Events without data are signs of life.
+    /// The data of the events that these bytes complete. Events without data are keep-alives.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, EventTooLong> {
         let mut complete = Vec::new();
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -39,7 +39,7 @@ impl SseDecoder {
                 complete.push(data);
             }
         } else if let Some(data) = line.strip_prefix(b"data:") {
-            // JSON on several lines is the same JSON on one; a line is what our client reads.
+            // Line breaks within JSON are insignificant, and our client reads one message per line.
             self.data.extend_from_slice(data.strip_prefix(b" ").unwrap_or(data));
         }
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_the_same_however_they_are_cut() {
+    fn events_are_decoded_the_same_for_every_chunk_size() {
         let stream = b"id: 0\nretry: 3000\ndata:\n\n: ping\n\nid: 1\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\ndata: {}\n\n";
         for size in 1..stream.len() {
             let mut events = SseDecoder::default();

@@ -1,17 +1,17 @@
-//! `cloche run` as it is typed: flags and their help. What they mean together is `program`'s.
+//! The command line of `cloche run`: flags and their help. `program` interprets them.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use cloche_model::{ByteSize, CpuShare, Language};
 
-/// What `cloche run` takes.
+/// The arguments of `cloche run`.
 #[derive(Args)]
 #[command(
     group(clap::ArgGroup::new("source").args(["file", "code"]).required(true)),
-    after_help = "The exit code is the program's own: 128 + N if signal N ended it, 124 if its time \
-        was up, 137 if it ran out of memory. 125 means that there was no sandbox to run it in, 2 \
-        that the command line makes no sense."
+    after_help = "The exit code is the program's own: 128 + N if signal N ended it, 124 if it \
+        timed out, 137 if it ran out of memory. 125 means that the sandbox could not be built, 2 \
+        that the command line is invalid."
 )]
 pub(crate) struct RunArguments {
     /// The program's file; `-` reads the program from standard input.
@@ -19,22 +19,22 @@ pub(crate) struct RunArguments {
     /// The program itself.
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
     pub(super) code: Option<String>,
-    /// python, node or bash; else guessed from the file's name or first line.
+    /// python, node or bash; by default guessed from the file's name or first line.
     #[arg(short, long)]
     pub(super) language: Option<Language>,
-    /// How long it may run: 30, 0.5, 500ms, 30s, 2m.
+    /// The time limit: 30, 0.5, 500ms, 30s, 2m.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(super) timeout: Option<Duration>,
-    /// Memory of all its processes and files: 64M, 1G.
+    /// The memory of all its processes and files: 64M, 1G.
     #[arg(long, value_name = "SIZE")]
     pub(super) memory: Option<ByteSize>,
     /// Processor cores: 0.5, 2.
     #[arg(long, value_name = "CORES")]
     pub(super) cpus: Option<CpuShare>,
-    /// Processes and threads at once.
+    /// The maximum number of processes and threads.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pids: Option<u32>,
-    /// Bytes it may have in files at once: 100M.
+    /// The maximum number of bytes in files: 100M.
     #[arg(long, value_name = "SIZE")]
     pub(super) disk: Option<ByteSize>,
     /// An environment variable for the program; can be repeated.
@@ -46,15 +46,15 @@ pub(crate) struct RunArguments {
     /// Print one JSON object at the end instead of live output.
     #[arg(long)]
     pub(super) json: bool,
-    /// A wall to do without, by the name `cloche doctor` gives it; can be repeated.
+    /// A wall that may be missing, by its name in `cloche doctor`; can be repeated.
     #[arg(long, value_name = "WALL", value_delimiter = ',')]
     pub(super) allow_missing: Vec<String>,
 }
 
-/// The longest time that can be asked for: a year is as good as for ever.
+/// The longest time limit: a year.
 const LONGEST: f64 = 366.0 * 86400.0;
 
-/// Reads `30`, `0.5`, `500ms`, `30s`, `2m`, `1h`.
+/// Parses `30`, `0.5`, `500ms`, `30s`, `2m`, `1h`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("cannot read {text:?} as a time such as 30, 0.5, 500ms or 2m");
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -65,18 +65,18 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(invalid()),
     };
-    // Digits only: a float also reads "inf", "1e9" and signs.
+    // Digits only, because a float also parses "inf", "1e9" and signs.
     if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return Err(invalid());
     }
     let seconds = number.parse::<f64>().map_err(|_| invalid())? * unit;
     if seconds <= 0.0 {
-        return Err("a program needs some time to run: more than 0".to_owned());
+        return Err("the time limit must be more than 0".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds.min(LONGEST)))
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 pub(crate) fn parse_variable(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| format!("{text:?} has no value: write {text}=VALUE"))?;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_as_people_write_them() {
+    fn time_limits_are_parsed_with_their_units() {
         for (text, millis) in [
             ("30", 30_000),
             ("0.5", 500),

@@ -1,5 +1,5 @@
-//! From arguments as typed to a run as meant: reads the program and its files, guesses the
-//! language, checks what can be checked before a sandbox is built.
+//! Converts the arguments to a run: reads the program and its files, guesses the language, and
+//! checks what can be checked before a sandbox is built.
 
 use std::{
     fs::File,
@@ -11,18 +11,18 @@ use cloche_model::{ByteSize, FileName, InputFile, InvalidFileName, Language, Run
 
 use super::RunArguments;
 
-/// A run as it was meant.
+/// The run that the arguments describe.
 pub(super) struct ResolvedRun {
     pub(super) spec: RunSpec,
-    /// One JSON object at the end, nothing before it.
+    /// Print one JSON object at the end, and nothing before it.
     pub(super) json: bool,
     /// Whether our standard input is the program's.
     pub(super) feeds_stdin: bool,
-    /// Walls that were said to be dispensable.
+    /// Walls that may be missing.
     pub(super) allow_missing: Vec<String>,
 }
 
-/// A command line that makes no sense, and what to do about it.
+/// A command line that cannot be used, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UsageError {
     #[error("cannot read {}", .path.display())]
@@ -31,33 +31,31 @@ pub(super) enum UsageError {
     UnknownLanguage(PathBuf),
     #[error("{} is a directory: --file takes files", .0.display())]
     Directory(PathBuf),
-    #[error("{} has no name that it could have in the sandbox", .0.display())]
+    #[error("{} has no file name to use in the sandbox", .0.display())]
     Nameless(PathBuf),
     #[error(transparent)]
     Name(#[from] InvalidFileName),
-    #[error("two files would both be called {0} in the sandbox")]
+    #[error("two files would have the name {0} in the sandbox")]
     Twice(FileName),
-    #[error(
-        "the program and its files take more than the {0} of disk it has; give it more with --disk"
-    )]
+    #[error("the program and its files exceed the disk limit of {0}; raise it with --disk")]
     TooBig(ByteSize),
 }
 
 impl ResolvedRun {
-    /// Reads everything that the arguments name.
+    /// Reads all files that the arguments name.
     pub(super) fn from_arguments(arguments: RunArguments) -> Result<Self, UsageError> {
         let limits = run_limits(&arguments);
-        let mut room = DiskBudget { left: limits.disk.bytes(), disk: limits.disk };
+        let mut budget = DiskBudget { left: limits.disk.bytes(), disk: limits.disk };
         let from_stdin =
             arguments.code.is_none() && arguments.file.as_deref() == Some(Path::new("-"));
         let (code, path) = match (arguments.code, arguments.file) {
             (Some(code), _) => (code.into_bytes(), None),
             (None, Some(_)) if from_stdin => {
-                (room.read_bounded(io::stdin().lock(), Path::new("-"))?, None)
+                (budget.read_bounded(io::stdin().lock(), Path::new("-"))?, None)
             }
             (None, path) => {
                 let path = path.unwrap_or_default();
-                (room.read_path(&path)?, Some(path))
+                (budget.read_path(&path)?, Some(path))
             }
         };
         let language = match arguments.language {
@@ -65,7 +63,7 @@ impl ResolvedRun {
             None => guess_language(path, &code)?,
         };
         let mut spec = RunSpec::new(language, code);
-        spec.files = read_input_files(&arguments.files, language, &mut room)?;
+        spec.files = read_input_files(&arguments.files, language, &mut budget)?;
         spec.env = arguments.env.into_iter().collect();
         spec.limits = limits;
         Ok(Self {
@@ -89,8 +87,8 @@ fn run_limits(arguments: &RunArguments) -> RunLimits {
     }
 }
 
-/// A file says what it is, or we ask; code without a file is Python unless its first line says
-/// otherwise.
+/// Guesses the language. A file must be recognized; code without a file is Python unless its first
+/// line names another language.
 fn guess_language(path: Option<PathBuf>, code: &[u8]) -> Result<Language, UsageError> {
     match path {
         Some(path) => {
@@ -103,7 +101,7 @@ fn guess_language(path: Option<PathBuf>, code: &[u8]) -> Result<Language, UsageE
 fn read_input_files(
     paths: &[PathBuf],
     language: Language,
-    room: &mut DiskBudget,
+    budget: &mut DiskBudget,
 ) -> Result<Vec<InputFile>, UsageError> {
     let mut files: Vec<InputFile> = Vec::new();
     for path in paths {
@@ -116,12 +114,12 @@ fn read_input_files(
         if path.is_dir() {
             return Err(UsageError::Directory(path.clone()));
         }
-        files.push(InputFile { name, content: room.read_path(path)? });
+        files.push(InputFile { name, content: budget.read_path(path)? });
     }
     Ok(files)
 }
 
-/// What is left of the program's disk, in whole pages as its file system counts.
+/// The rest of the program's disk limit, in whole pages as its file system counts.
 struct DiskBudget {
     left: u64,
     disk: ByteSize,
@@ -134,7 +132,7 @@ impl DiskBudget {
         self.read_bounded(file, path)
     }
 
-    /// Reads to the end, but never more than there is room for: the file may be `/dev/zero`.
+    /// Reads to the end, but never more than the budget: the file may be `/dev/zero`.
     fn read_bounded(&mut self, source: impl Read, path: &Path) -> Result<Vec<u8>, UsageError> {
         const PAGE: u64 = 4096;
         let mut bytes = Vec::new();
@@ -142,8 +140,8 @@ impl DiskBudget {
             .take(self.left.saturating_add(1))
             .read_to_end(&mut bytes)
             .map_err(|source| UsageError::Unreadable { path: path.to_owned(), source })?;
-        let takes = (bytes.len() as u64).next_multiple_of(PAGE);
-        self.left = self.left.checked_sub(takes).ok_or(UsageError::TooBig(self.disk))?;
+        let size = (bytes.len() as u64).next_multiple_of(PAGE);
+        self.left = self.left.checked_sub(size).ok_or(UsageError::TooBig(self.disk))?;
         Ok(bytes)
     }
 }

@@ -1,11 +1,11 @@
-//! What `cloche run` says of its own: a missing wall, an unusual end, the JSON object.
+//! Messages of `cloche run`: missing walls, an unusual end, the JSON object.
 
 use std::io::{self, Write};
 
 use cloche_model::{Language, RunEnding, RunLimits, RunOutcome};
 use serde::Serialize;
 
-/// Names the walls that are missing, unless the user has said that they may be.
+/// Prints the missing walls, except those that the user allowed.
 #[expect(clippy::print_stderr, reason = "this is the terminal's edge")]
 pub(super) fn print_missing_walls(missing: &[(String, String)], expected: &[String]) {
     let unexpected = missing.iter().map(|(wall, _)| wall.as_str());
@@ -23,7 +23,7 @@ pub(super) fn print_missing_walls(missing: &[(String, String)], expected: &[Stri
 /// Explains an end that the program did not choose.
 pub(super) fn print_ending(outcome: &RunOutcome, limits: &RunLimits) {
     if let Some(sentence) = explain_ending(outcome.ending, limits) {
-        // A closed standard error hears nothing.
+        // A closed standard error is ignored.
         let _ = writeln!(io::stderr().lock(), "cloche: {sentence}");
     }
 }
@@ -32,10 +32,10 @@ fn explain_ending(ending: RunEnding, limits: &RunLimits) -> Option<String> {
     match ending {
         RunEnding::TimedOut => {
             let seconds = limits.timeout.as_secs_f64();
-            Some(format!("timed out after {seconds} s; give it more with --timeout"))
+            Some(format!("timed out after {seconds} s; raise the limit with --timeout"))
         }
         RunEnding::OutOfMemory => Some(format!(
-            "out of memory: the program used its {}; give it more with --memory",
+            "out of memory: the program reached its limit of {}; raise it with --memory",
             limits.memory
         )),
         RunEnding::Exited(_) | RunEnding::Signalled(_) | RunEnding::Cancelled => None,
@@ -79,7 +79,7 @@ pub(super) fn print_json(language: Language, outcome: &RunOutcome, exit_code: u8
     };
     let mut line = serde_json::to_vec(&report).unwrap_or_default();
     line.push(b'\n');
-    // A reader that has gone has had enough.
+    // A closed standard output is ignored.
     let mut stdout = io::stdout().lock();
     let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
 }

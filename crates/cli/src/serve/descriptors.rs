@@ -1,24 +1,24 @@
 //! Runs in: server (no capabilities).
 //!
-//! How many files and sockets the server may have open. The spawner is started before the limit is
+//! The limit of open files and sockets of the server. The spawner starts before the limit is
 //! raised, so no cell inherits it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one; returns the limit that holds then.
+/// Raises the soft limit to the hard one. Returns the limit in effect.
 pub(super) fn raise_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
         if let Err(error) = setrlimit(Resource::Nofile, raised) {
-            tracing::warn!(%error, "the limit of open files could not be raised");
+            tracing::warn!(%error, "could not raise the limit of open files");
         }
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The connections that leave a quarter of all descriptors, and 64 in any case, to runs, the database
-/// and webhooks.
+/// The number of connections that leaves a quarter of all descriptors, and at least 64, to runs,
+/// the database and webhooks.
 pub(super) fn connections_within(limit: u64, wanted: usize) -> usize {
     let most = (limit - limit / 4).min(limit.saturating_sub(64)).max(1);
     let most = usize::try_from(most).unwrap_or(usize::MAX);

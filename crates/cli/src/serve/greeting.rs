@@ -1,4 +1,4 @@
-//! What the terminal shows of a server that has started, and where its logs go.
+//! What a started server prints on the terminal, and the set-up of its logs.
 
 use std::{
     io::{self, IsTerminal},
@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::settings::ServeSettings;
 
-/// Logs go to standard error; `RUST_LOG` says how much.
+/// Sends logs to standard error. `RUST_LOG` sets the level.
 pub(crate) fn start_logs(json: bool, usual: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
@@ -22,22 +22,22 @@ pub(crate) fn start_logs(json: bool, usual: &str) {
     }
 }
 
-/// Where it is, where its keys are, and a first request to paste.
+/// Prints the address, the file with the keys, and a first request to paste.
 #[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
 pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
     let file = settings.data_dir.join("bootstrap.json");
     println!("cloche is listening on http://{}", server.address());
     let Some(bootstrap) = server.bootstrap() else {
         println!(
-            "{} is gone; with its admin token in CLOCHE_ADMIN_TOKEN, \
-             `cloche key create NAME --url http://{}` makes a new key",
+            "{} is missing; with its admin token in CLOCHE_ADMIN_TOKEN, \
+             `cloche key create NAME --url http://{}` creates a new key",
             file.display(),
             server.address(),
         );
         return;
     };
     println!("its keys are in {}; the API is described at {}/docs", file.display(), bootstrap.url);
-    // Where standard output is a file, a key that is printed stays in the logs.
+    // If standard output is a file, a printed key would stay in the logs.
     if bootstrap.first_start && io::stdout().is_terminal() {
         println!("the API key is {} (shown this once)", bootstrap.api_key.reveal());
     }
@@ -50,7 +50,7 @@ pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
     );
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word of a shell.
 fn shell_quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }

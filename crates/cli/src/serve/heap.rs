@@ -1,21 +1,22 @@
 //! Runs in: server (no capabilities).
 //!
-//! Has large buffers go back to the kernel when they are freed. glibc raises the size from which a
-//! block has a mapping of its own to that of the largest block freed so far, and keeps smaller ones
-//! in its arenas: after one burst of output the server would stay as large as it was. A threshold that
-//! is set stays as it is, and it can be set only when a process starts, see decision 18.
+//! Makes the allocator return large buffers to the kernel when they are freed. glibc raises the
+//! size from which a block gets its own mapping to the largest block freed so far, and keeps
+//! smaller ones in its arenas. After one burst of output the server would stay that large. A
+//! threshold that is set is not raised, and it can be set only when a process starts, see decision
+//! 18.
 
 use std::{env, io, os::unix::process::CommandExt, process::Command};
 
-/// Blocks from 128 KiB on have mappings of their own; threads share four arenas for the rest.
+/// Blocks from 128 KiB on get their own mapping; threads share four arenas for the rest.
 const SETTINGS: [(&str, &str); 2] =
     [("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_ARENA_MAX", "4")];
 
-/// Starts this process again with the settings, unless it has them or values of the operator's. To be
-/// called first: nothing of this process is left but its id, its arguments and its descriptors.
+/// Restarts this process with the settings, unless it has them or the operator set other values.
+/// Must be called first: only the process id, its arguments and its descriptors survive.
 ///
 /// # Errors
-/// When it could not be started again; then it is as it was.
+/// If the restart failed; the process is unchanged then.
 pub(super) fn restart_with_settings() -> io::Result<()> {
     if cfg!(not(target_env = "gnu")) || SETTINGS.iter().any(|(name, _)| env::var_os(name).is_some())
     {

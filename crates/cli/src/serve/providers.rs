@@ -1,5 +1,5 @@
-//! `[agent]` in the configuration file: who answers for models, and what that costs. Keys are named
-//! by the environment variable that holds them, so the file has no secrets.
+//! `[agent]` of the configuration file: the providers of models and their prices. Keys are named by
+//! their environment variable, so the file has no secrets.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,15 +16,15 @@ pub(crate) struct ProviderSettingsError {
     why: String,
 }
 
-/// The section, as it is written.
+/// The section as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct AgentFile {
-    /// Seconds that a response may take.
+    /// The maximum duration of a response in seconds.
     max_seconds: Option<u64>,
-    /// Responses of one team under way at once.
+    /// The maximum number of concurrent responses of one team.
     max_responses: Option<usize>,
-    /// Dollars for a session of a container.
+    /// The price of a container session in dollars.
     session_price: Option<f64>,
     providers: BTreeMap<String, ProviderFile>,
 }
@@ -59,13 +59,13 @@ enum ProtocolName {
     Anthropic,
 }
 
-/// The longest that a provider may be silent.
+/// The longest timeout of a provider.
 const HOUR: f64 = 3600.0;
-/// The most often that a call is made again.
+/// The maximum number of retries of a call.
 const MAX_RETRIES: u32 = 10;
 
 impl AgentFile {
-    /// Checks it. `env` looks up an environment variable.
+    /// Checks the section. `env` looks up an environment variable.
     pub(super) fn into_config(
         self,
         env: impl Fn(&str) -> Option<String>,
@@ -98,7 +98,7 @@ impl ProviderFile {
     ) -> Result<ProviderConfig, String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-            return Err("a name is 1 to 64 letters, digits, hyphens and underscores".to_owned());
+            return Err("a name has 1 to 64 letters, digits, hyphens and underscores".to_owned());
         }
         let url = parse_base_url(&self.base_url)?;
         let api_key =
@@ -113,7 +113,9 @@ impl ProviderFile {
         let usual = ProviderConfig::new(protocol, url);
         let timeout = self.timeout_seconds.unwrap_or(usual.timeout.as_secs_f64());
         if !(timeout > 0.0 && timeout <= HOUR) {
-            return Err(format!("timeout_seconds must be a time up to an hour, got {timeout}"));
+            return Err(format!(
+                "timeout_seconds must be more than 0 and at most 3600, got {timeout}"
+            ));
         }
         let retries = self.retries.unwrap_or(usual.retries);
         if retries > MAX_RETRIES {
@@ -157,10 +159,10 @@ fn read_api_key(variable: &str, env: &impl Fn(&str) -> Option<String>) -> Result
     let value =
         env(variable).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
     let value =
-        value.ok_or_else(|| format!("api_key_env: there is no environment variable {variable}"))?;
-    // It becomes a header; an error about that must not show it.
+        value.ok_or_else(|| format!("api_key_env: environment variable {variable} is not set"))?;
+    // The value becomes a header. An error must not show it.
     if !value.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(format!("api_key_env: what is in {variable} is not a key"));
+        return Err(format!("api_key_env: the value of {variable} is not a valid key"));
     }
     Ok(Secret::new(value))
 }
@@ -175,7 +177,7 @@ fn check_price(name: &str, dollars: f64) -> Result<(), String> {
     if dollars.is_finite() && dollars >= 0.0 {
         return Ok(());
     }
-    Err(format!("{name} must be dollars, got {dollars}"))
+    Err(format!("{name} must be an amount in dollars, got {dollars}"))
 }
 
 #[cfg(test)]
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_is_read_as_people_write_it() {
+    fn a_provider_is_read_from_toml() {
         let text = "[providers.openai]\nprotocol = \"openai\"\nbase_url = \"https://a.example/v1\"\n\
                     api_key_env = \"KEY\"\ninput_price = 1.25\noutput_price = 10\n\
                     [providers.openai.models.\"small\"]\ninput_price = 0.1\noutput_price = 0.2\n";
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_provider_s_name() {
+    fn an_error_names_the_provider() {
         let with = |lines: &str| {
             let text = format!("[providers.a]\nprotocol = \"openai\"\n{lines}");
             read(&text).unwrap_err()
@@ -227,7 +229,7 @@ mod tests {
         assert!(with("base_url = \"http://a\"\nkey = 1").contains("key"));
         assert!(with("base_url = \"http://u:p@a\"").contains("without user"));
         let missing = with("base_url = \"http://a\"\napi_key_env = \"NONE\"");
-        assert!(missing.contains("there is no environment variable NONE"), "{missing}");
+        assert!(missing.contains("environment variable NONE is not set"), "{missing}");
         assert!(with("base_url = \"http://a\"\ninput_price = -1").contains("input_price"));
         let protocol = "[providers.a]\nprotocol = \"soap\"\nbase_url = \"http://a\"";
         assert!(read(protocol).unwrap_err().contains("soap"));

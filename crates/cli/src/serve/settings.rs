@@ -1,4 +1,5 @@
-//! What an operator can set: defaults, then a file, then the environment and flags; checked once.
+//! The settings of an operator: defaults, then a file, then the environment and flags; checked
+//! once.
 
 use std::{
     fs::{self, DirBuilder},
@@ -47,7 +48,7 @@ pub(crate) use secret_key::from_environment as secret_key_from_environment;
 pub(crate) enum SettingsError {
     #[error("cannot read the configuration file {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("the configuration file {path} is not right")]
+    #[error("the configuration file {path} is invalid")]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
     #[error("{name} in the configuration")]
     Unit { name: &'static str, source: InvalidUnit },
@@ -57,19 +58,17 @@ pub(crate) enum SettingsError {
     Provider(#[from] ProviderSettingsError),
     #[error("threads.squash_depth in the configuration must be 2 or more")]
     SquashDepth,
-    #[error(
-        "layers in the configuration: there is no bucket, but something that only a bucket has"
-    )]
+    #[error("layers.endpoint, region, prefix or a key variable is set but layers.bucket is not")]
     Bucket,
     #[error("connections in the configuration: {0} is not a time from 0.05 to 3600 seconds")]
-    Patience(f64),
+    Timeout(f64),
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
     #[error("capacity.{0} in the configuration: {1} is out of range")]
     Capacity(&'static str, f64),
 }
 
-/// The file, as it is written. Unknown keys are errors.
+/// The file as written. Unknown keys are errors.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct SettingsFile {
@@ -94,7 +93,7 @@ struct SettingsFile {
     connections: ConnectionsFile,
 }
 
-/// Sidecars that run the code. Their key is no setting of a file: it is in the environment.
+/// Sidecars that run the code. Their key is not in the file but in the environment.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RemoteFile {
@@ -119,14 +118,14 @@ struct WebhookFile {
     allow: Vec<String>,
     extra_ca: Option<PathBuf>,
     timeout_seconds: Option<u64>,
-    /// When each attempt is made, in seconds from the end of the execution.
+    /// The time of each attempt, in seconds after the end of the execution.
     schedule_seconds: Option<Vec<f64>>,
     at_once: Option<usize>,
     at_once_per_team: Option<usize>,
     at_once_per_host: Option<usize>,
 }
 
-/// The gates in front of agent tools; what a team may set is not here.
+/// The gates in front of agent tools. Settings of teams are not here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct GateFile {
@@ -139,7 +138,7 @@ struct GateFile {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ThreadsFile {
-    /// What a home may hold whatever the plan says.
+    /// The maximum size of a home, whatever the plan allows.
     bytes: Option<String>,
     entries: Option<u64>,
     squash_depth: Option<usize>,
@@ -147,11 +146,11 @@ struct ThreadsFile {
     upload: Option<String>,
 }
 
-/// Everything, as it is meant.
+/// The resulting settings.
 pub(crate) struct ServeSettings {
     pub(crate) listen: String,
     pub(crate) data_dir: PathBuf,
-    /// Who a server that was started as root becomes.
+    /// The user that a server started as root becomes.
     pub(super) user: Option<String>,
     pub(super) allow_missing: Vec<String>,
     pool: PoolSettings,
@@ -164,11 +163,11 @@ pub(crate) struct ServeSettings {
     pub(super) runs_on: RunsOn,
 }
 
-/// Where the code is run.
+/// Where code runs.
 pub(crate) enum RunsOn {
-    /// By an executor of our own.
+    /// On an executor of this process.
     ThisHost,
-    /// Elsewhere.
+    /// On sidecars.
     Sidecars(RemoteConfig),
     /// Nowhere: code execution is turned off.
     Nothing,
@@ -215,8 +214,9 @@ impl ServeSettings {
         })
     }
 
-    /// Makes the data directory private, and in it the directory that the spawner shows layers from:
-    /// it must be there before the spawner is, and its owner is who unpacks layers.
+    /// Makes the data directory private, and creates the directory of unpacked layers in it. That
+    /// directory must exist before the spawner starts, and must belong to the user that unpacks
+    /// layers.
     pub(super) fn make_data_dir(&self, user: &ServerUser) -> Result<(), DataDirError> {
         make_private(&self.data_dir, user)?;
         let unpacked = self.layers_dir().join("cache");
@@ -225,7 +225,7 @@ impl ServeSettings {
         make_private(&self.data_dir, user)
     }
 
-    /// What the confined server uses.
+    /// The files that the confined server uses.
     pub(super) fn server_needs(&self) -> ServerNeeds {
         ServerNeeds {
             data_dir: Some(self.data_dir.clone()),
@@ -243,15 +243,15 @@ impl ServeSettings {
         config
     }
 
-    /// The same with no more connections than the limit of open files allows.
+    /// Limits the connections to what the limit of open files allows.
     pub(super) fn within_descriptors(mut self, limit: u64) -> Self {
-        let most = super::descriptors::connections_within(limit, self.gateway.connections);
-        self.gateway.connections = most;
-        self.gateway.per_loopback = self.gateway.per_loopback.min(most);
+        let connections = super::descriptors::connections_within(limit, self.gateway.connections);
+        self.gateway.connections = connections;
+        self.gateway.per_loopback = self.gateway.per_loopback.min(connections);
         self
     }
 
-    /// Where layers are kept, packed and unpacked.
+    /// The directory of packed and unpacked layers.
     pub(super) fn layers_dir(&self) -> PathBuf {
         self.data_dir.join("layers")
     }
@@ -260,7 +260,7 @@ impl ServeSettings {
         self.agent.clone()
     }
 
-    /// Where layers are kept.
+    /// The configuration of layers.
     pub(super) fn layers_config(&self) -> LayersConfig {
         self.layers.clone()
     }
@@ -280,7 +280,7 @@ impl ServeSettings {
     }
 }
 
-/// From the root on: the server leaves the directory that it was started in.
+/// Makes a path absolute, because the server leaves its start directory.
 fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -359,7 +359,7 @@ fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {
 
 fn read_agent_config(file: AgentFile, grace: Option<u64>) -> Result<AgentConfig, SettingsError> {
     let mut agent = file.into_config(|name| std::env::var(name).ok())?;
-    // Responses do not outlive the grace period of what they run.
+    // Responses do not outlive the grace period of their executions.
     let grace = grace.map_or(agent.linger, Duration::from_secs);
     agent.linger = agent.linger.min(grace);
     Ok(agent)
@@ -389,7 +389,7 @@ fn homes_config(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
     Ok(homes)
 }
 
-/// The longest that an attempt of a webhook can be put off.
+/// The longest delay of a webhook attempt.
 const DAY: f64 = 86_400.0;
 
 fn parse_delay(seconds: &f64) -> Result<Duration, SettingsError> {
@@ -404,13 +404,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_that_nobody_knows_is_an_error() {
+    fn an_unknown_key_is_an_error() {
         let error = toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err();
         assert!(error.to_string().contains("listne"), "{error}");
     }
 
     #[test]
-    fn a_network_that_is_none_is_named() {
+    fn an_invalid_network_is_named() {
         let webhook = WebhookFile { allow: vec!["10.0.0/33".into()], ..WebhookFile::default() };
         let error =
             engine_config(&SettingsFile { webhook, ..SettingsFile::default() }).unwrap_err();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_read_as_people_write_it() {
+    fn the_settings_file_is_read_from_toml() {
         let text = "grace_seconds = 5\n[pool]\nfloor = 1\nmemory = \"64M\"\n[webhook]\nallow = [\"127.0.0.0/8\"]\n\
             [gates]\napproval_seconds = 60\n";
         let file: SettingsFile = toml::from_str(text).unwrap();

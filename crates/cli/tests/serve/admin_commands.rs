@@ -11,7 +11,7 @@ use crate::{
     tls::{TlsListener, read_request},
 };
 
-/// A command for the server with this data directory.
+/// Runs a command for the server with this data directory.
 fn admin(host: &Host, words: &[&str]) -> Ended {
     let mut command = Command::new(binary());
     command.args(words).arg("--data-dir").arg(host.data());
@@ -65,11 +65,11 @@ async fn a_team_with_a_sandbox_and_a_key_runs_code() {
 }
 
 #[tokio::test]
-async fn people_get_tables_and_the_secret_once() {
+async fn tables_are_printed_and_a_secret_is_shown_once() {
     let Some(host) = Host::start().await else { return };
     let made = admin(&host, &["key", "create", "laptop"]).printed();
     let secret = made.split_whitespace().find(|word| word.starts_with("sk-us-")).unwrap();
-    assert!(made.ends_with("the key is shown this once: keep it now\n"), "{made}");
+    assert!(made.ends_with("the key is shown only now: store it\n"), "{made}");
     let list = admin(&host, &["key", "list", "--team", "default"]).printed();
     assert!(list.starts_with("ID "), "{list}");
     assert_eq!(list.lines().count(), 3, "{list}");
@@ -87,14 +87,14 @@ async fn people_get_tables_and_the_secret_once() {
 }
 
 #[tokio::test]
-async fn a_webhook_s_secret_comes_from_a_file() {
+async fn a_webhook_secret_is_read_from_a_file() {
     let Some(host) = Host::start().await else { return };
     let file = host.directory().join("secret");
     std::fs::write(&file, "s3cret\n").unwrap();
     let hook = ["--webhook-url", "https://192.0.2.1/hook", "--webhook-secret-file"];
     let words = ["key", "create", "hooked"];
     let refused = admin(&host, &[&words[..], &hook, &[file.to_str().unwrap()]].concat());
-    // The address is one for documents, so the server may refuse it; then it must say so.
+    // The address is reserved for documentation, so the server may refuse it, with a message.
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.stderr.contains("webhook_url"), "{refused:?}");
     let words = ["key", "create", "signed", "--webhook-secret-file"];
@@ -106,7 +106,7 @@ async fn a_webhook_s_secret_comes_from_a_file() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_one_line() {
+async fn an_error_is_one_line() {
     let Some(mut host) = Host::start().await else { return };
     let wrong = |words: &[&str], said: &str| {
         let ended = admin(&host, words);
@@ -141,7 +141,7 @@ async fn what_goes_wrong_is_one_line() {
 }
 
 #[test]
-fn without_a_data_directory_it_says_how_to_name_one() {
+fn a_missing_data_directory_is_an_error_with_advice() {
     let empty = tempfile::tempdir().unwrap();
     let said = cloche(["key", "list", "--data-dir", empty.path().to_str().unwrap()]);
     assert_eq!((said.code, said.stderr.lines().count()), (1, 1));
@@ -149,7 +149,7 @@ fn without_a_data_directory_it_says_how_to_name_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_behind_tls_is_asked_only_if_its_certificate_is_trusted() {
+async fn a_server_behind_tls_needs_a_trusted_certificate() {
     let listener = TlsListener::bind().await;
     let files = tempfile::tempdir().unwrap();
     let authority = files.path().join("ca.pem");

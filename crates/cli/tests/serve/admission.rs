@@ -1,5 +1,5 @@
-//! Runs in: test. Admission by the host's capacity, through the real binary: a host of two cells and
-//! a short queue, so that who is next can be seen.
+//! Runs in: test. Admission by the host's capacity, through the real binary: a host for two cells
+//! with a short queue, so that the order of admission is visible.
 
 use std::{
     sync::{Arc, Mutex},
@@ -29,7 +29,7 @@ async fn host_with(capacity: &str, arguments: &[&str]) -> Option<(Host, TempDir)
     Some((Host::start_with(&arguments).await?, files))
 }
 
-/// A team on the Pro plan; gives back its key.
+/// Creates a team on the Pro plan. Returns its key.
 async fn make_team(host: &Host, name: &str) -> String {
     host.admin_json(Method::POST, "teams", json!({"name": name, "plan": "pro"})).await;
     host.admin_json(Method::POST, "sandboxes", json!({"team": name, "name": "box"})).await;
@@ -37,7 +37,7 @@ async fn make_team(host: &Host, name: &str) -> String {
     host.admin_json(Method::POST, "keys", key).await["key"].as_str().unwrap().to_owned()
 }
 
-/// Starts it in the background with this key and gives back the status and the body.
+/// Starts an execution in the background with this key. Returns the status and the body.
 async fn start(host: &Host, key: &str, body: &Value) -> (u16, Option<String>, Value) {
     let request = reqwest::Client::new().post(format!("{}/v1/sandbox/execute", host.url));
     let request = request.bearer_auth(key).header("prefer", "respond-async").json(body);
@@ -100,7 +100,7 @@ async fn a_full_host_serves_the_other_team_next_and_refuses_beyond_the_queue() {
     assert_eq!(metric(&host, refused).await, 1);
     let other = started(&host, &second, &json!({"code": "print(2)"})).await;
     until_queued(&host, 3).await;
-    // The first team has one turn, then the second, although the first has two that came before.
+    // The first team gets one turn, then the second, although the first has two older requests.
     let of_first = |host: Host| host.with_key(first.clone());
     let host = of_first(host);
     host.cancel(&running[0]).await;
@@ -118,7 +118,7 @@ async fn a_full_host_serves_the_other_team_next_and_refuses_beyond_the_queue() {
 }
 
 #[tokio::test]
-async fn a_queued_execution_is_visible_can_be_cancelled_and_never_runs() {
+async fn a_queued_execution_is_visible_and_can_be_cancelled_before_it_runs() {
     let settings = "cells = 1\nqueue_seconds = 600";
     let Some((host, _files)) = host_with(settings, &[]).await else { return };
     let (mark, marked) = (mark(), mark());
@@ -144,7 +144,7 @@ async fn a_queued_execution_is_visible_can_be_cancelled_and_never_runs() {
 }
 
 #[tokio::test]
-async fn an_execution_that_waited_for_as_long_as_it_may_is_answered_with_503() {
+async fn an_execution_that_waited_too_long_gets_503() {
     let Some((host, _files)) = host_with("cells = 1\nqueue_seconds = 1", &[]).await else { return };
     let mark = mark();
     let running = host.background(sleeping(&mark)).await;
@@ -160,7 +160,7 @@ async fn an_execution_that_waited_for_as_long_as_it_may_is_answered_with_503() {
 }
 
 #[tokio::test]
-async fn the_time_limit_of_a_queued_execution_begins_with_its_run() {
+async fn the_time_limit_of_a_queued_execution_starts_with_its_run() {
     let settings = "cells = 1\nqueue_seconds = 600";
     let Some((host, _files)) = host_with(settings, &[]).await else { return };
     let mark = mark();
@@ -176,7 +176,7 @@ async fn the_time_limit_of_a_queued_execution_begins_with_its_run() {
 }
 
 #[tokio::test]
-async fn a_shutdown_runs_what_is_queued_and_records_what_it_could_not() {
+async fn a_shutdown_runs_queued_executions_and_records_the_rest() {
     let settings = "cells = 1\nqueue_seconds = 600";
     let Some((mut host, _files)) = host_with(settings, &["--grace", "2"]).await else { return };
     let mark = mark();
@@ -197,7 +197,7 @@ async fn a_shutdown_runs_what_is_queued_and_records_what_it_could_not() {
 
 #[tokio::test]
 async fn a_sandbox_is_admitted_by_its_memory() {
-    // The default sandbox is promised one GiB: one and a half is one cell.
+    // The default sandbox reserves one GiB, so one and a half are one cell.
     let settings = "memory = \"1536MiB\"\nqueue_seconds = 600";
     let Some((host, _files)) = host_with(settings, &[]).await else { return };
     let mark = mark();
@@ -209,7 +209,7 @@ async fn a_sandbox_is_admitted_by_its_memory() {
     assert_eq!(host.finished(&next).await["status"], "success");
 }
 
-/// The first part of an upload, whose body is not whole yet.
+/// Sends the first part of an upload with an incomplete body.
 async fn begin_upload(host: &Host, thread: &str) -> tokio::net::TcpStream {
     let body = json!({"source": "thread", "id": thread, "path": "f", "content_length": 2});
     let request = host.request(Method::POST, "/v1/files/upload_url").json(&body);
@@ -223,7 +223,7 @@ async fn begin_upload(host: &Host, thread: &str) -> tokio::net::TcpStream {
 }
 
 #[tokio::test]
-async fn an_upload_waits_while_others_have_all_places_for_transfers() {
+async fn an_upload_waits_while_all_transfer_places_are_taken() {
     let Some((host, _files)) = host_with("transfers = 1", &[]).await else { return };
     let mut first = begin_upload(&host, "t1").await;
     let count = async |what: &str| {
@@ -251,7 +251,7 @@ async fn an_upload_waits_while_others_have_all_places_for_transfers() {
     }
 }
 
-/// Takes connections with its certificate, and never answers what is sent.
+/// Accepts connections with its certificate, and never responds.
 async fn tarpit() -> (TlsListenerUrl, Arc<Mutex<usize>>) {
     let listener = TlsListener::bind().await;
     let known =
@@ -276,14 +276,14 @@ struct TlsListenerUrl {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_team_s_tarpit_does_not_delay_the_webhooks_of_another_team() {
+async fn a_tarpit_of_one_team_does_not_delay_webhooks_of_another() {
     let (pit, caught) = tarpit().await;
     let receiver = TlsListener::bind().await;
     let url = format!("{}/hook", receiver.url());
     let files = TempDir::new().unwrap();
     let path = |name: &str| files.path().join(name).display().to_string();
     std::fs::write(path("ca.pem"), format!("{}{}", pit.pem, receiver.pem)).unwrap();
-    // An attempt into the tarpit ends long after this test.
+    // An attempt to reach the tarpit ends long after this test.
     let settings = "[webhook]\nschedule_seconds = [0.0, 1.0, 2.0]\ntimeout_seconds = 600\n\
         at_once = 16\nat_once_per_team = 8\nat_once_per_host = 8\n";
     std::fs::write(path("cloche.toml"), settings).unwrap();

@@ -1,4 +1,4 @@
-//! The Agent API of the real binary, with models that say what a test wants them to.
+//! The Agent API of the real binary, with scripted models.
 
 use std::time::Instant;
 
@@ -19,18 +19,18 @@ pub(crate) struct Agent {
     _config: TempDir,
 }
 
-/// The tool, for requests.
+/// The tool definition for requests.
 pub(crate) fn sandbox() -> Value {
     json!([{"type": "sandbox"}])
 }
 
-/// A turn of the model in which it runs code.
+/// A turn in which the model runs code.
 pub(crate) fn runs(code: &str) -> Value {
     json!({"calls": [{"name": "sandbox", "arguments": {"code": code, "timeout_seconds": 20}}]})
 }
 
 impl Agent {
-    /// With the gates open.
+    /// Starts with open gates.
     pub(crate) async fn start() -> Option<Self> {
         let agent = Self::start_closed().await?;
         agent.gates(json!({"agent_sandbox": true, "execute_code": "allow"})).await;
@@ -110,7 +110,7 @@ fn text(response: &Value) -> &str {
     last["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{response}"))
 }
 
-/// Compares money.
+/// Compares amounts of money.
 fn costs(value: &Value, dollars: f64) -> bool {
     (value.as_f64().unwrap() - dollars).abs() < 1e-9
 }
@@ -187,7 +187,7 @@ async fn errors_of_code_are_results_and_limits_are_failures() {
     assert_eq!(output[0]["results"][0]["stderr"], "no such column\n");
     assert_eq!(stands(1), ("timed_out", -1));
     assert_eq!(output[1]["results"][0]["stdout"], "so far\n");
-    // Standard error is the program's own, and this one wrote nothing there.
+    // Standard error is the program's own, and this program wrote nothing there.
     assert_eq!(output[1]["results"][0]["stderr"], "");
     assert_eq!((stands(2), &output[2]["language"]), (("completed", 0), &json!("bash")));
     assert_eq!(stands(3), ("failed", -1));
@@ -196,7 +196,7 @@ async fn errors_of_code_are_results_and_limits_are_failures() {
     assert_eq!(stands(4), ("failed", -1));
     assert_eq!(output[4]["code"], "{\"code\": ");
     assert_eq!(text(&response), "there is no tool of that name");
-    // One container, one session; only what ran was an invocation.
+    // One container, one session; only executed code counts as an invocation.
     assert!((0..5).all(|at| output[at]["container_id"] == output[0]["container_id"]));
     let used = &response["usage"]["tool_calls_details"]["sandbox"];
     assert!(used["invocation"] == 3 && costs(&used["cost_usd"], 0.03), "{used}");
@@ -212,7 +212,7 @@ async fn errors_of_code_are_results_and_limits_are_failures() {
 }
 
 #[tokio::test]
-async fn another_model_is_asked_when_one_does_not_answer() {
+async fn another_model_is_used_when_one_fails() {
     let Some(agent) = Agent::start().await else { return };
     let models = json!({"models": ["open/gone", "anthro/good"], "model": "open/ignored"});
     let script = json!([{"text": "hello", "models": ["good"]}]);
@@ -243,7 +243,7 @@ async fn another_model_is_asked_when_one_does_not_answer() {
 }
 
 #[tokio::test]
-async fn functions_are_the_callers_and_a_chain_shares_its_container() {
+async fn functions_are_called_by_the_client_and_a_chain_shares_its_container() {
     let Some(agent) = Agent::start().await else { return };
     for model in ["open/small", "anthro/small"] {
         let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
@@ -281,14 +281,14 @@ async fn functions_are_the_callers_and_a_chain_shares_its_container() {
         let third = agent.ask(body, json!([runs("print('again')"), {"text": "ok"}])).await;
         let container = |response: &Value| response["output"][0]["container_id"].clone();
         assert_eq!(container(&third), container(&first));
-        // The session was billed with the first.
+        // The session was billed with the first response.
         let used = &third["usage"]["tool_calls_details"]["sandbox"];
         assert!(used["invocation"] == 1 && costs(&used["cost_usd"], 0.0), "{used}");
     }
 }
 
 #[tokio::test]
-async fn a_response_can_be_cancelled_wherever_it_stands() {
+async fn a_response_can_be_cancelled_in_any_state() {
     let Some(agent) = Agent::start().await else { return };
     let background = json!({"background": true, "tools": sandbox()});
     let sleeping = json!([runs("import time; time.sleep(60)"), {"text": "never"}]);
@@ -312,7 +312,7 @@ async fn a_response_can_be_cancelled_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn a_restart_leaves_no_response_hanging() {
+async fn a_restart_ends_open_responses() {
     let Some(mut agent) = Agent::start().await else { return };
     let background = json!({"background": true, "tools": sandbox()});
     for (signal, code) in [(Signal::KILL, "server_restarted"), (Signal::TERM, "server_shutdown")] {
@@ -333,7 +333,7 @@ async fn a_restart_leaves_no_response_hanging() {
 }
 
 #[tokio::test]
-async fn a_killed_server_has_lost_nothing_that_was_done() {
+async fn a_killed_server_loses_no_finished_step() {
     let Some(mut agent) = Agent::start().await else { return };
     let background = json!({"background": true, "tools": sandbox()});
     let calls = json!({"text": "Let me see.", "calls": [
@@ -343,7 +343,7 @@ async fn a_killed_server_has_lost_nothing_that_was_done() {
     let queued = agent.ask(background, json!([calls, {"text": "never"}])).await;
     let id = &queued["id"];
     agent.until(id, |response| response["output"][2]["status"] == "in_progress").await;
-    // The second program runs: everything before it was written down.
+    // The second program runs, so everything before it was stored.
     let deadline = Instant::now() + PATIENCE;
     while agent.host.get("/v1/executions?status=running").await.1["executions"] == json!([]) {
         assert!(Instant::now() < deadline);
@@ -369,7 +369,7 @@ async fn a_killed_server_has_lost_nothing_that_was_done() {
 }
 
 #[tokio::test]
-async fn a_closed_gate_is_named_and_a_person_can_open_it() {
+async fn a_closed_gate_is_named_and_an_approval_opens_it() {
     let Some(agent) = Agent::start_closed().await else { return };
     let script = json!([runs("print('approved')"), {"told": true}]);
     let body = json!({"tools": sandbox()});
@@ -410,7 +410,7 @@ fn events(text: &str) -> Vec<(String, Value)> {
 }
 
 #[tokio::test]
-async fn a_stream_tells_everything_in_order_and_again_later() {
+async fn a_stream_has_all_events_in_order_and_can_be_replayed() {
     let Some(agent) = Agent::start().await else { return };
     let body = json!({"tools": sandbox(), "stream": true});
     let response = agent.post(body, json!([runs("print(1)"), {"text": "one!"}])).await;
@@ -457,13 +457,13 @@ async fn a_stream_tells_everything_in_order_and_again_later() {
 }
 
 #[tokio::test]
-async fn what_is_not_stored_or_not_ones_own_is_not_found() {
+async fn responses_that_are_not_stored_or_of_another_team_are_not_found() {
     let Some(agent) = Agent::start().await else { return };
     let hidden = agent.ask(json!({"store": false}), json!([{"text": "psst"}])).await;
     assert_eq!((text(&hidden), &hidden["store"]), ("psst", &json!(false)));
-    let nobody = agent.host.get("/v1/responses/resp_nobody").await;
-    assert_eq!(nobody.0, 404);
-    assert_eq!(agent.host.get(&path(&hidden["id"])).await, nobody);
+    let missing = agent.host.get("/v1/responses/resp_nobody").await;
+    assert_eq!(missing.0, 404);
+    assert_eq!(agent.host.get(&path(&hidden["id"])).await, missing);
     let next = json!({"previous_response_id": hidden["id"]});
     let next = agent.ask(next, json!([{"text": "go on"}])).await;
     assert_eq!(text(&next), "go on");
@@ -496,7 +496,7 @@ async fn what_is_not_stored_or_not_ones_own_is_not_found() {
     let Agent { host, models: _models, _config } = agent;
     let host = host.with_key(key["key"].as_str().unwrap());
     let id = &next["id"];
-    assert_eq!(host.get(&path(id)).await, nobody);
+    assert_eq!(host.get(&path(id)).await, missing);
     for what in ["/files", "/files/file_x/content", "?stream=true"] {
         assert_eq!(host.get(&format!("{}{what}", path(id))).await.0, 404, "{what}");
     }

@@ -1,4 +1,4 @@
-//! What `/metrics` says of agents.
+//! The metrics of agents.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ async fn call_tool(host: &Host, tool: &str, arguments: Value) {
 }
 
 #[tokio::test]
-async fn what_agents_do_is_counted() {
+async fn actions_of_agents_are_counted() {
     let Some(agent) = Agent::start().await else { return };
     let body = json!({"tools": sandbox()});
     agent.ask(body.clone(), json!([runs("print(1)"), {"text": "one"}])).await;

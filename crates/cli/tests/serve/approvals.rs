@@ -26,7 +26,7 @@ pub(crate) fn admin_json(host: &Host, words: &[&str]) -> Value {
     ended.json()
 }
 
-/// A call of an agent that waits for a person: the id of its approval, and what it will come to.
+/// A call of an agent that waits for approval: the id of the approval, and the result of the call.
 async fn asked(host: &Host, code: &str) -> (String, JoinHandle<Value>) {
     let known = pending(host);
     let arguments = json!({"language": "python", "code": code});
@@ -54,7 +54,7 @@ pub(crate) fn pending(host: &Host) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_reads_a_call_and_answers() {
+async fn an_operator_reads_a_call_and_answers() {
     let Some(host) = Host::start().await else { return };
     admin(&host, &["team", "set", "default", "agent_sandbox=on"]).printed();
     let (one, first) = asked(&host, "import os\nprint('\u{1b}[2J')").await;
@@ -96,7 +96,7 @@ async fn a_person_reads_a_call_and_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approval_whose_time_is_up_is_called_so() {
+async fn an_expired_approval_is_reported_as_expired() {
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), "[gates]\napproval_seconds = 2\n").unwrap();
     let arguments = ["--config", config.path().to_str().unwrap()];
@@ -108,7 +108,7 @@ async fn an_approval_whose_time_is_up_is_called_so() {
     let late = admin(&host, &["approval", "approve", &unanswered]);
     assert_eq!(late.stderr, "cloche: it has expired: nobody answered in time\n", "{late:?}");
 
-    // Whoever asked has left, so nobody uses the yes.
+    // The agent has disconnected, so the approval is not used.
     let (unused, call) = asked(&host, "print(2)").await;
     call.abort();
     let _ = call.await;
@@ -125,11 +125,11 @@ async fn an_approval_whose_time_is_up_is_called_so() {
 }
 
 #[tokio::test]
-async fn default_is_the_fleet_and_an_id_is_one_team() {
+async fn gates_of_default_apply_to_the_fleet_and_an_id_to_one_team() {
     let Some(host) = Host::start().await else { return };
     let words = ["team", "set", "default", "agent_sandbox=on", "execute_code=ask"];
     let fleet = admin(&host, &words).printed();
-    assert!(fleet.contains("every team that has no setting of its own"), "{fleet}");
+    assert!(fleet.contains("every team without settings of its own"), "{fleet}");
     let fleet = json!({"agent_sandbox": true, "execute_code": "ask", "elicitation": null});
     assert_eq!(admin_json(&host, &["team", "defaults"]), fleet);
     let team = admin_json(&host, &["team", "show", "default"]);

@@ -1,5 +1,5 @@
-//! Runs in: test. An approval is good for the home that its approver was shown: what is written to a
-//! thread behind their back is shown, and invalidates what they approved.
+//! Runs in: test. An approval is valid for the home that the approver was shown. Changes of a
+//! thread in the meantime are shown, and invalidate the approval.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{
     threads::put,
 };
 
-/// A server whose agents may ask.
+/// A server whose agents need approval.
 async fn asking() -> Option<Host> {
     let host = Host::start().await?;
     let gates = json!({"agent_sandbox": true, "execute_code": "ask"});
@@ -22,7 +22,7 @@ async fn asking() -> Option<Host> {
     Some(host)
 }
 
-/// What a call of a tool over MCP comes to.
+/// The result of an MCP tool call.
 fn call(host: &Host, tool: &str, arguments: Value) -> JoinHandle<Value> {
     let params = json!({"name": tool, "arguments": arguments});
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
@@ -37,7 +37,7 @@ fn python(code: &str) -> Value {
     json!({"language": "python", "code": code, "thread_id": "t"})
 }
 
-/// The question that is open and is not this one.
+/// The open question other than this one.
 async fn question(host: &Host, call: &JoinHandle<Value>, other: &str) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -49,7 +49,7 @@ async fn question(host: &Host, call: &JoinHandle<Value>, other: &str) -> String 
     }
 }
 
-/// Where this host's Python looks for modules of the user.
+/// The directory where this host's Python looks for the user's modules.
 async fn site_packages(host: &Host) -> String {
     let code = "import site; print(site.getusersitepackages())";
     let (_, answer) = host.run(json!({"code": code})).await;
@@ -60,7 +60,7 @@ async fn site_packages(host: &Host) -> String {
 const PLANTED: &str = "print('planted code runs')\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn write_file_of_an_agent_needs_the_same_approval_as_code() {
+async fn write_file_needs_the_same_approval_as_code() {
     let Some(host) = asking().await else { return };
     let path = format!("{}/usercustomize.py", site_packages(&host).await);
     let arguments = json!({"thread_id": "t", "path": path, "content": PLANTED});
@@ -112,7 +112,7 @@ async fn a_file_planted_in_a_thread_is_shown_to_the_approver() {
     let result = run.await.unwrap();
     assert_eq!(result["structuredContent"]["stdout"], "planted code runs\n2\n", "{result}");
 
-    // The next approver is shown what is new since; here that is what another key's run wrote.
+    // The next approver is shown the changes since: here those of another key's execution.
     let code = "open('json.py', 'w').write('evil = 1')";
     host.run(json!({"code": code, "thread_id": "t"})).await;
     let run = call(&host, "execute_code", python("print(2+2)"));
@@ -124,16 +124,16 @@ async fn a_file_planted_in_a_thread_is_shown_to_the_approver() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thread_that_changed_after_the_question_is_asked_about_again() {
+async fn a_change_after_the_question_needs_a_new_approval() {
     let Some(host) = asking().await else { return };
     let run = call(&host, "execute_code", python("print(1+1)"));
     let first = question(&host, &run, "").await;
     assert_eq!(put(&host, "t", ".bashrc", "evil").await, Some(200));
     let late = admin(&host, &["approval", "approve", &first]);
-    let said = "cloche: it no longer counts: the thread changed after this call was asked about; the \
+    let said = "cloche: it no longer counts: the thread changed after approval was requested; the \
                 call has to be asked about again\n";
     assert_eq!((late.code, late.stderr.as_str()), (1, said), "{late:?}");
-    // The call that waits puts the question again, with what changed.
+    // The waiting call asks again, with the changes.
     let second = question(&host, &run, &first).await;
     let shown = admin(&host, &["approval", "show", &second]).printed();
     assert!(shown.contains(".bashrc !! RUNS BY ITSELF: Bash runs it at start"), "{shown}");
@@ -141,11 +141,11 @@ async fn a_thread_that_changed_after_the_question_is_asked_about_again() {
     assert_eq!(run.await.unwrap()["structuredContent"]["stdout"], "2\n");
     let first = admin_json(&host, &["approval", "show", &first]);
     assert_eq!(first["state"], "expired");
-    assert_eq!(first["reason"], "the thread changed after this call was asked about");
+    assert_eq!(first["reason"], "the thread changed after approval was requested");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thread_that_changed_after_the_approval_is_asked_about_again() {
+async fn a_change_after_the_approval_needs_a_new_approval() {
     let Some(host) = asking().await else { return };
     for (turn, change) in ["upload", "run", "rollback"].into_iter().enumerate() {
         let code = format!("print('turn {turn}')");
@@ -180,7 +180,7 @@ async fn a_thread_that_changed_after_the_approval_is_asked_about_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_is_too_large_to_be_shown_is_refused() {
+async fn a_call_that_is_too_large_to_show_is_refused() {
     let Some(host) = asking().await else { return };
     let data = "x".repeat(3 << 20);
     let files = json!([{"name": "data.txt", "content": data}]);
@@ -192,7 +192,7 @@ async fn a_call_that_is_too_large_to_be_shown_is_refused() {
 }
 
 #[tokio::test]
-async fn a_container_of_the_agent_api_that_changed_is_asked_about_again() {
+async fn a_changed_container_of_the_agent_api_needs_a_new_approval() {
     let Some(agent) = Agent::start().await else { return };
     agent.gates(json!({"agent_sandbox": true, "execute_code": "ask"})).await;
     let script = json!([runs("print('approved')"), {"told": true}]);
@@ -218,7 +218,7 @@ async fn a_container_of_the_agent_api_that_changed_is_asked_about_again() {
     let path = format!("approvals/{second}/approve");
     agent.host.admin_json(Method::POST, &path, json!({})).await;
     agent.until(&waiting["id"], |response| response["status"] == "completed").await;
-    // With the gate closed, what the agent's code wrote is not handed out either.
+    // With the gate closed, files that the agent's code wrote are not returned either.
     agent.gates(json!({"agent_sandbox": false})).await;
     let files = format!("/v1/responses/{}/files", waiting["id"].as_str().unwrap());
     assert_eq!(agent.host.get(&files).await.0, 403);

@@ -1,5 +1,5 @@
-//! Layers in a bucket, as an operator configures it: threads survive a kill and the loss of all that
-//! the host had of their homes.
+//! Layers in a bucket, as an operator configures it. Threads survive a kill, and the loss of
+//! everything that the host stored of their homes.
 
 use std::fs;
 
@@ -14,11 +14,11 @@ use crate::{
 };
 
 #[tokio::test]
-async fn threads_live_in_a_bucket_and_outlive_the_host_s_disk() {
+async fn threads_in_a_bucket_survive_the_loss_of_the_host_s_disk() {
     let Some(moto) = Moto::start() else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("cloche.toml");
-    // The server takes any key, so one that it has anyway.
+    // The server accepts any key, so existing variables are used.
     let keys = format!("access_key_env = {0:?}\nsecret_key_env = {0:?}\n", MODEL_KEY.0);
     let text = format!("[layers]\nbucket = \"layers\"\nprefix = \"some/where\"\n{keys}");
     fs::write(&file, text).unwrap();

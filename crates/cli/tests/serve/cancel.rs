@@ -1,4 +1,4 @@
-//! Cancelling: the whole tree of processes is dead, soon.
+//! Cancellation kills the whole process tree, soon.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::{
     processes::{mark, sleepers, wait_for},
 };
 
-/// What is promised, of the call and the deaths together.
+/// The promised time for the call and the kills together.
 const PROMISED: Duration = Duration::from_millis(100);
 
 #[tokio::test]
-async fn a_cancelled_tree_of_processes_is_dead_within_100_ms_of_the_call() {
+async fn a_cancelled_process_tree_is_dead_within_100_ms() {
     let Some(host) = Host::start().await else { return };
     let mut best = Duration::MAX;
-    // A busy machine may delay one of them; not all.
+    // A busy machine may delay some attempts, but not all.
     for _ in 0..5 {
         let mark = mark();
         let id = host.background(json!({"code": sleepers(&mark), "language": "bash"})).await;
@@ -37,7 +37,7 @@ async fn a_cancelled_tree_of_processes_is_dead_within_100_ms_of_the_call() {
 }
 
 #[tokio::test]
-async fn the_stream_s_last_event_says_so() {
+async fn the_last_event_of_a_cancelled_stream_reports_the_cancellation() {
     let Some(host) = Host::start().await else { return };
     let mark = mark();
     let stream = host.stream(json!({"code": sleepers(&mark), "language": "bash"})).await;

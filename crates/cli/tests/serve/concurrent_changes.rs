@@ -1,5 +1,5 @@
-//! Runs in: test. Changes of different fields at the same time, by the admin API of the real server: none is
-//! lost.
+//! Runs in: test. Concurrent changes of different fields through the admin API of the real server:
+//! none is lost.
 
 use futures::future::join_all;
 use reqwest::Method;
@@ -9,7 +9,7 @@ use crate::host::Host;
 
 const ROUNDS: u32 = 15;
 
-/// Sends each change of a round at once, and looks whether all of them are there afterwards.
+/// Sends all changes of a round at once, and checks that all of them are stored.
 async fn change_at_once(
     host: &Host,
     path: &str,

@@ -1,7 +1,7 @@
 //! Runs in: test.
 //!
-//! Clients that keep still are closed, and one address has a limited number of connections, while
-//! other clients are served.
+//! Idle clients are disconnected, and the number of connections per address is limited, while other
+//! clients are served.
 
 use std::{
     net::SocketAddr,
@@ -23,7 +23,7 @@ use crate::{
 
 const IMPATIENT: &str = "[connections]\nheader_seconds = 0.5\nidle_seconds = 0.5\n\
     body_seconds = 0.5\n";
-/// Only of clients that do not read: those of a test keep their connections.
+/// A limit only for clients that do not read; the clients of a test keep their connections.
 const READ_OR_LEAVE: &str = "[connections]\nwrite_seconds = 1\n";
 
 fn address(host: &Host) -> SocketAddr {
@@ -40,7 +40,7 @@ async fn say(host: &Host, bytes: &[u8]) -> TcpStream {
 async fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await;
-    // A reset is an end, too.
+    // A reset counts as an end too.
     let _ = read.expect("the connection is still open");
     bytes
 }
@@ -60,13 +60,13 @@ fn head(host: &Host, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn connections_whose_client_keeps_still_are_closed_while_others_are_served() {
+async fn connections_of_idle_clients_are_closed_while_others_are_served() {
     let Some((host, _file)) = start_with_file(IMPATIENT).await else { return };
     let nothing = say(&host, b"").await;
     let half_a_head = say(&host, b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-slow: ").await;
     let half_a_preface = say(&host, b"PRI * HTTP/2.0\r\n").await;
     let no_next_request = say(&host, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    // The preface and an empty SETTINGS frame: a connection of HTTP/2 without a request.
+    // The preface and an empty SETTINGS frame: an HTTP/2 connection without a request.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let idle_http2 = say(&host, preface).await;
     let slow_body = say(&host, head(&host, "content-length: 100\r\n").as_bytes()).await;
@@ -85,7 +85,7 @@ async fn connections_whose_client_keeps_still_are_closed_while_others_are_served
 }
 
 #[tokio::test]
-async fn a_body_that_drips_is_given_up_although_it_never_stops() {
+async fn a_slow_body_is_refused_although_it_never_stalls() {
     let file = "[connections]\nbody_seconds = 0.5\nbody_rate = \"64k\"\n";
     let Some((host, _file)) = start_with_file(file).await else { return };
     let stream = say(&host, head(&host, "content-length: 100000\r\n").as_bytes()).await;
@@ -107,7 +107,7 @@ fn much() -> Value {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_read_is_closed_and_its_run_and_replay_are_whole() {
+async fn an_unread_stream_is_closed_and_its_run_and_replay_are_complete() {
     let Some((host, _file)) = start_with_file(READ_OR_LEAVE).await else { return };
     let body = much().to_string();
     let length = format!("accept: application/x-ndjson\r\ncontent-length: {}\r\n", body.len());
@@ -118,9 +118,9 @@ async fn a_stream_that_is_not_read_is_closed_and_its_run_and_replay_are_whole() 
     let start = text.find("x-trace-id: ").expect(&text) + "x-trace-id: ".len();
     let found = String::from_utf8_lossy(&first[start..read]).into_owned();
     let trace = found.lines().next().unwrap().trim().to_owned();
-    // From here on the client reads nothing.
+    // From here on the client does not read.
     assert_eq!(host.finished(&trace).await["status"], "success");
-    // An answer holds the output for as long as it goes on: when it is closed, none is held.
+    // A response holds its output until it ends. Once it is closed, no output is held.
     let deadline = Instant::now() + PATIENCE;
     while budget(&host, "used_bytes", "outputs").await > 0 {
         assert!(Instant::now() < deadline, "the answer is still held");
@@ -142,7 +142,7 @@ async fn a_stream_that_is_not_read_is_closed_and_its_run_and_replay_are_whole() 
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_read_is_closed() {
+async fn an_unread_response_is_closed() {
     let Some((host, _file)) = start_with_file(READ_OR_LEAVE).await else { return };
     let body = much().to_string();
     let length = format!("content-length: {}\r\n", body.len());
@@ -158,7 +158,7 @@ async fn an_answer_that_is_not_read_is_closed() {
 }
 
 #[tokio::test]
-async fn one_address_has_no_more_connections_than_its_limit() {
+async fn connections_per_address_are_limited() {
     let file = "[connections]\nper_loopback = 8\n";
     let Some((host, _file)) = start_with_file(file).await else { return };
     let mut held = Vec::new();
@@ -169,7 +169,7 @@ async fn one_address_has_no_more_connections_than_its_limit() {
         match timeout(PATIENCE, stream.read_exact(&mut answer)).await.unwrap() {
             Ok(_) if answer == b"HTTP/1.1 200" => held.push(stream),
             Ok(_) => break String::from_utf8(answer).unwrap(),
-            // The refusal can be lost when the request was not read.
+            // The refusal can get lost if the request was not read.
             Err(_) => break "HTTP/1.1 429".to_owned(),
         }
     };
@@ -188,7 +188,7 @@ async fn one_address_has_no_more_connections_than_its_limit() {
 }
 
 #[tokio::test]
-async fn the_server_may_open_as_many_files_as_its_hard_limit_and_cells_may_not() {
+async fn the_server_uses_its_hard_limit_of_open_files_and_cells_do_not() {
     let Some(host) = Host::start().await else { return };
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", host.pid())).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();

@@ -1,5 +1,5 @@
-//! `kill -9` of the real server at every named point between a write and its acknowledgement: after a
-//! restart the home is the old one or the new one, and nothing that was acknowledged is lost.
+//! `kill -9` of the real server at every named point between a write and its acknowledgement. After
+//! a restart the home is the old or the new one, and every acknowledged change is there.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::{
     threads::{bash, put},
 };
 
-/// Until the layer is in its place and the row is written, the home is the old one; from then on it is
+/// Before the layer is published and the row is written, the home is the old one; after that it is
 /// the new one. The names are those of `cloche_layers::crash` and of the engine.
 const BEFORE: [&str; 5] = [
     "layer-temp-written",
@@ -22,7 +22,7 @@ const BEFORE: [&str; 5] = [
 ];
 const AFTER: [&str; 1] = ["head-moved"];
 
-/// Two files that always belong together; what a mix of two homes would break.
+/// Two files that always belong together. A mix of two homes would break them.
 fn pair(text: &str) -> String {
     format!("echo {text} >a; mkdir -p d; echo {text} >d/b; rm -f old-*; touch old-{text}")
 }
@@ -31,13 +31,13 @@ async fn state(host: &Host, thread: &str) -> String {
     bash(host, thread, "cat a d/b; ls old-*").await
 }
 
-/// A server that dies at this point when it next moves the head of a thread.
+/// A server that is killed at this point when it next moves the head of a thread.
 async fn dying_at(host: Host, point: &str) -> Host {
     host.stop_and_start(&[("CLOCHE_CRASH_AT", point)]).await
 }
 
 #[tokio::test]
-async fn a_run_that_dies_on_the_way_leaves_the_old_home_or_the_new_one() {
+async fn a_killed_run_leaves_the_old_or_the_new_home() {
     let Some(mut host) = Host::start().await else { return };
     for (point, survives) in
         BEFORE.iter().map(|point| (*point, false)).chain(AFTER.map(|point| (point, true)))
@@ -50,14 +50,14 @@ async fn a_run_that_dies_on_the_way_leaves_the_old_home_or_the_new_one() {
         host = host.again().await;
         let text = if survives { "two" } else { "one" };
         assert_eq!(state(&host, point).await, format!("{text}\n{text}\nold-{text}\n"), "{point}");
-        // Nobody holds the thread, and it goes on.
+        // No lease is left on the thread, and it can be used.
         bash(&host, point, &pair("three")).await;
         assert_eq!(state(&host, point).await, "three\nthree\nold-three\n", "{point}");
     }
 }
 
 #[tokio::test]
-async fn an_upload_that_dies_on_the_way_is_there_or_not_and_never_half() {
+async fn a_killed_upload_is_complete_or_absent() {
     let Some(mut host) = Host::start().await else { return };
     for (point, survives) in
         BEFORE.iter().map(|point| (*point, false)).chain(AFTER.map(|point| (point, true)))
@@ -74,7 +74,7 @@ async fn an_upload_that_dies_on_the_way_is_there_or_not_and_never_half() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_after_a_kill_and_a_run_under_way_is_not() {
+async fn acknowledged_changes_survive_a_kill_and_a_running_execution_does_not() {
     let Some(mut host) = Host::start().await else { return };
     bash(&host, "t", &pair("kept")).await;
     host.signal(Signal::KILL);

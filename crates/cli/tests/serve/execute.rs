@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::host::{Host, trace_id};
 
 #[tokio::test]
-async fn three_languages() {
+async fn python_node_and_bash_run() {
     let Some(host) = Host::start().await else { return };
     for (language, code) in
         [("python", "print(6 * 7)"), ("node", "console.log(6 * 7)"), ("bash", "echo $((6 * 7))")]
@@ -18,7 +18,7 @@ async fn three_languages() {
 }
 
 #[tokio::test]
-async fn the_code_s_failure_is_an_answer() {
+async fn a_failure_of_the_code_is_a_normal_response() {
     let Some(host) = Host::start().await else { return };
     let (status, answer) = host.run(json!({"code": "raise ValueError('oh')"})).await;
     assert_eq!((status, &answer["exit_code"]), (200, &json!(1)));
@@ -29,7 +29,7 @@ async fn the_code_s_failure_is_an_answer() {
 }
 
 #[tokio::test]
-async fn a_thread_is_one_execution_s_at_a_time() {
+async fn a_thread_runs_one_execution_at_a_time() {
     let Some(host) = Host::start().await else { return };
     let id =
         host.background(json!({"code": "sleep 60", "language": "bash", "thread_id": "t"})).await;
@@ -42,7 +42,7 @@ async fn a_thread_is_one_execution_s_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_timeout_is_a_504_with_what_was_printed() {
+async fn a_timeout_is_a_504_with_the_output_so_far() {
     let Some(host) = Host::start().await else { return };
     let code = "print('so far', flush=True)\nwhile True: pass";
     let response = host.execute(&json!({"code": code, "timeout": 1})).send().await.unwrap();
@@ -58,7 +58,7 @@ async fn a_timeout_is_a_504_with_what_was_printed() {
 }
 
 #[tokio::test]
-async fn an_end_for_want_of_memory_is_oom() {
+async fn running_out_of_memory_is_reported_as_oom() {
     let Some(host) = Host::start().await else { return };
     let list = host.admin_json(Method::GET, "sandboxes", json!({})).await;
     let sandbox = format!("sandboxes/{}", list["sandboxes"][0]["id"].as_str().unwrap());
@@ -88,7 +88,7 @@ async fn metadata_is_in_the_ledger_and_not_in_the_sandbox() {
 }
 
 #[tokio::test]
-async fn output_that_is_not_text_says_so() {
+async fn invalid_utf_8_in_output_is_replaced() {
     let Some(host) = Host::start().await else { return };
     let (status, answer) = host.run(json!({"code": "printf 'a\\xffb'", "language": "bash"})).await;
     assert_eq!((status, &answer["stdout"]), (200, &json!("a\u{fffd}b")), "{answer}");

@@ -1,4 +1,4 @@
-//! The first start: what it leaves, what it prints, what it holds.
+//! The first start: the files it creates, its output, and its privileges.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_bootstrap_file_is_its_owner_s_and_says_everything() {
+async fn the_bootstrap_file_is_private_and_complete() {
     let Some(host) = Host::start().await else { return };
     let path = host.data().join("bootstrap.json");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -45,7 +45,7 @@ async fn the_curl_line_works_when_pasted() {
 }
 
 #[tokio::test]
-async fn no_secret_is_printed_where_standard_output_is_a_file() {
+async fn no_secret_is_printed_if_standard_output_is_a_file() {
     let Some(host) = Host::start().await else { return };
     for name in ["stdout", "log"] {
         let said = host.said(name);
@@ -54,7 +54,7 @@ async fn no_secret_is_printed_where_standard_output_is_a_file() {
     assert!(host.said("stdout").contains(host.data().join("bootstrap.json").to_str().unwrap()));
 }
 
-/// What a server prints to a terminal until it has greeted.
+/// The output of a server on a terminal, up to its greeting.
 fn greeting(data: &Path) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();

@@ -1,4 +1,5 @@
-//! A server for one test: the real binary, its own port, its own directory. Nothing is left of it.
+//! A server for one test: the real binary with its own port and directory. Dropping it removes
+//! everything.
 
 use std::{
     fs::{self, File},
@@ -18,9 +19,9 @@ use crate::{
     support::{binary, can_sandbox},
 };
 
-/// Longer than anything takes on a machine with much else to do.
+/// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// The environment variable with the key of the model server of these tests, and the key.
+/// The environment variable with the key of these tests' model server, and the key.
 pub(crate) const MODEL_KEY: (&str, &str) = ("CLOCHE_TEST_MODEL_KEY", "mk-test-5f2a9c");
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -36,7 +37,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// A server with its usual settings; `None` where no sandbox can be built.
+    /// A server with default settings. `None` if no sandbox can be built.
     pub(crate) async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
@@ -109,7 +110,7 @@ impl Host {
         }
     }
 
-    /// Another server on the directory of one that has ended.
+    /// Starts another server on the directory of one that has ended.
     pub(crate) async fn again(mut self) -> Self {
         let ended = self.server.try_wait().unwrap();
         assert!(ended.is_some(), "the first one is still there");
@@ -118,7 +119,7 @@ impl Host {
         next.with_key(key)
     }
 
-    /// Stops it and starts another on its directory, with these environment variables.
+    /// Stops the server and starts another on its directory, with these environment variables.
     pub(crate) async fn stop_and_start(mut self, variables: &[(&str, &str)]) -> Self {
         if self.server.try_wait().unwrap().is_none() {
             self.signal(Signal::TERM);
@@ -128,7 +129,7 @@ impl Host {
         Self::start_in(directory, arguments, variables).await.with_key(self.key.clone())
     }
 
-    /// The same with other arguments.
+    /// Restarts the server with other arguments.
     pub(crate) async fn restart_with(mut self, arguments: &[&str]) -> Self {
         self.arguments = arguments.iter().map(ToString::to_string).collect();
         self.stop_and_start(&[]).await
@@ -168,7 +169,7 @@ impl Host {
         self.directory.path()
     }
 
-    /// What it wrote to `stdout`, or to its `log`.
+    /// The content of `stdout` or of its `log`.
     pub(crate) fn said(&self, name: &str) -> String {
         fs::read_to_string(self.directory.path().join(name)).unwrap()
     }
@@ -195,7 +196,7 @@ impl Host {
         self.request(Method::POST, "/v1/sandbox/execute").json(body)
     }
 
-    /// Runs it inline and gives back the status and the body.
+    /// Runs inline. Returns the status and the body.
     pub(crate) async fn run(&self, body: Value) -> (u16, Value) {
         let response = self.execute(&body).send().await.unwrap();
         (response.status().as_u16(), response.json().await.unwrap())
@@ -216,7 +217,7 @@ impl Host {
         self.request(Method::POST, &path).send().await.unwrap().json().await.unwrap()
     }
 
-    /// Starts it in webhook mode and gives back its id.
+    /// Starts in webhook mode. Returns the trace id.
     pub(crate) async fn background(&self, body: Value) -> String {
         let request = self.execute(&body).header("prefer", "respond-async");
         let response = request.send().await.unwrap();
@@ -232,7 +233,7 @@ impl Host {
         record
     }
 
-    /// Asks until the record is as it should be.
+    /// Polls until the record satisfies the condition.
     pub(crate) async fn until(&self, trace_id: &str, done: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,6 +1,6 @@
 //! Runs in: test.
 //!
-//! Who the server is on the host, what it can reach, and that its data directory is its own.
+//! The server's user on the host, what it can access, and that its data directory is private.
 
 use std::{
     fs::{self, Permissions},
@@ -20,7 +20,7 @@ use crate::{
     threads::bash,
 };
 
-/// What the server becomes where there is no user named `cloche`.
+/// The id that the server becomes if there is no user named `cloche`.
 const UNASSIGNED: u32 = 65_529;
 
 fn is_root() -> bool {
@@ -68,7 +68,7 @@ async fn a_server_started_as_root_becomes_its_own_user_under_a_filter() {
     for gone in ["home", "root/.ssh", "var", "tmp/.X11-unix", "boot"] {
         assert!(!root.join(gone).exists(), "/{gone} is there");
     }
-    // Not inspectable by its own user: its files in /proc are root's.
+    // Its own user cannot inspect it: its files in /proc belong to root.
     assert_eq!(fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid(), 0);
 }
 
@@ -79,7 +79,7 @@ async fn every_thread_of_the_server_is_confined() {
     assert_eq!(answer["stdout"], "1\n", "{answer}");
     let mut seen = 0;
     for task in fs::read_dir(format!("/proc/{}/task", host.pid())).unwrap().flatten() {
-        // A thread may end meanwhile.
+        // A thread may end in the meantime.
         let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
         assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
         assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
@@ -94,11 +94,11 @@ async fn server_and_spawner_are_protected_from_the_oom_killer_and_guests_are_not
     if !is_root() {
         return;
     }
-    // CAP_SYS_RESOURCE, which root of a container may lack.
+    // CAP_SYS_RESOURCE, which root in a container may lack.
     let capabilities = u64::from_str_radix(&status(std::process::id(), "CapEff"), 16).unwrap();
     let protected = if capabilities >> 24 & 1 == 1 { -900 } else { oom_score(std::process::id()) };
     assert_eq!(oom_score(host.pid()), protected);
-    // The keeper and its worker; cells come after them.
+    // The supervisor of the spawner and its event loop; cells follow.
     let spawner = below(host.pid());
     for (pid, _) in &spawner[..2] {
         assert_eq!(status(*pid, "NSpid"), pid.to_string(), "{spawner:?}");
@@ -115,7 +115,7 @@ async fn server_and_spawner_are_protected_from_the_oom_killer_and_guests_are_not
 }
 
 #[tokio::test]
-async fn pid_1_of_a_cell_names_no_path_of_the_host() {
+async fn the_command_line_of_pid_1_has_no_host_path() {
     let Some(host) = Host::start().await else { return };
     let body =
         json!({"code": "tr '\\0' ' ' </proc/1/cmdline; cat /proc/1/comm", "language": "bash"});
@@ -152,7 +152,7 @@ fn can_others_read(path: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn a_readable_data_directory_is_made_private_at_the_start() {
+async fn a_readable_data_directory_is_made_private_at_start() {
     let Some(mut host) = Host::start().await else { return };
     if !is_root() {
         return;
@@ -202,7 +202,7 @@ async fn a_data_directory_is_handed_over_to_another_user_with_its_threads() {
 }
 
 #[test]
-fn directories_that_are_not_a_server_s_are_refused_and_left_as_they_are() {
+fn foreign_directories_are_refused_and_not_changed() {
     let serve = |directory: &Path| {
         let mut command = Command::new(binary());
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory);
@@ -225,7 +225,7 @@ fn directories_that_are_not_a_server_s_are_refused_and_left_as_they_are() {
 }
 
 #[test]
-fn users_that_a_server_cannot_become_are_named() {
+fn a_user_that_the_server_cannot_become_is_an_error() {
     for (asked, said) in [("root", "does not run as root"), ("nosuchuser", "no such user")] {
         let directory = TempDir::new().unwrap();
         let mut command = Command::new(binary());

@@ -1,7 +1,7 @@
-//! `cloche serve`, the real binary, as clients and operators meet it: over its port, by its files, by
-//! signals, and through `cloche key|team|sandbox`.
+//! `cloche serve`, the real binary, as clients and operators use it: over its port, through its
+//! files, by signals, and with `cloche key|team|sandbox`.
 //!
-//! `host.rs` starts a server for one test, `processes.rs` looks at what it has on the host.
+//! `host.rs` starts a server for one test, `processes.rs` inspects its processes on the host.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

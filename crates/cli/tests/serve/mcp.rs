@@ -1,5 +1,5 @@
-//! The MCP door of the real binary: the public Python client over every transport, and the protocol's
-//! own conformance suite.
+//! The MCP endpoint of the real binary: the public Python client over every transport, and the
+//! protocol's own conformance suite.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -44,7 +44,7 @@ async fn the_public_client_works_over_every_transport() {
     println!("{said}");
 }
 
-/// The suite, unless it was not installed.
+/// The suite, if it is installed.
 fn suite() -> Option<(PathBuf, PathBuf)> {
     let bin = top().join(".conformance/node_modules/.bin");
     if bin.join("conformance").exists() {
@@ -55,11 +55,11 @@ fn suite() -> Option<(PathBuf, PathBuf)> {
 }
 
 #[tokio::test]
-async fn the_conformance_suite_finds_nothing_new() {
+async fn the_conformance_suite_finds_no_new_failure() {
     let Some((node, conformance)) = suite() else { return };
     let Some(host) = for_agents().await else { return };
     let url = with_key(&host).await;
-    // The suite reads the first resource that there is; a run that wrote a file makes one.
+    // The suite reads the first resource. An execution that wrote a file creates one.
     let wrote = host.run(json!({"code": "open('a.txt', 'w').write('a')"})).await;
     assert_eq!(wrote.1["success"], true, "{wrote:?}");
     let output = tokio::process::Command::new(node)
@@ -75,7 +75,7 @@ async fn the_conformance_suite_finds_nothing_new() {
     assert!(said.contains("tools-list"), "{said}");
 }
 
-/// The suite has no key to give. This passes its requests on with one, and changes nothing else.
+/// The suite cannot send a key. This proxy adds one to its requests and changes nothing else.
 async fn with_key(host: &Host) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://localhost:{}", listener.local_addr().unwrap().port());

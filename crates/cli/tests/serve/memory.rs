@@ -1,7 +1,7 @@
 //! Runs in: test.
 //!
-//! The server's memory is bounded by its budgets, whatever its callers print and send. The same attacks
-//! took a server without budgets to several times these bounds.
+//! The server's memory is bounded by its budgets, whatever its callers print and send. The same
+//! attacks took a server without budgets to several times these bounds.
 
 use std::{fs, path::Path};
 
@@ -34,13 +34,13 @@ fn status(host: &Host, name: &str) -> u64 {
     kib << 10
 }
 
-/// Has the kernel forget the most memory that the server had until now; gives what it has.
+/// Resets the peak memory of the server. Returns its current memory.
 fn reset_peak(host: &Host) -> u64 {
     fs::write(Path::new("/proc").join(host.pid().to_string()).join("clear_refs"), "5").unwrap();
     status(host, "VmRSS")
 }
 
-/// What a budget has of `what`.
+/// The value of a budget's metric.
 pub(crate) async fn budget(host: &Host, what: &str, name: &str) -> u64 {
     let text = host.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     let line = format!("cloche_memory_{what}{{budget=\"{name}\"}} ");
@@ -62,7 +62,7 @@ async fn memory_for_outputs_stays_within_its_budget_plus_slack() {
     let Some((host, _file)) = start_with_file(file).await else { return };
     host.run(json!({ "code": "print(1)" })).await;
     let before = reset_peak(&host);
-    // 5 × 16 MiB of output, which is 5 × 96 MiB of JSON.
+    // 5 × 16 MiB of output, which are 5 × 96 MiB of JSON.
     let run = || async {
         let request = host.execute(&flood(8)).send().await.unwrap();
         assert_eq!(request.status(), 200);
@@ -80,18 +80,18 @@ async fn memory_for_outputs_stays_within_its_budget_plus_slack() {
     let record = host.record(&traces.0).await;
     assert_eq!(record["status"], "success");
     let grown = status(&host, "VmHWM").saturating_sub(before);
-    // Outputs and a record that is read, and what the database copies of one execution at a time.
+    // Outputs, one record that is read, and the database's copies of one execution at a time.
     let bound = (32 + 32 + 64) * MIB;
     assert!(grown <= bound, "{} MiB", grown / MIB);
     assert!(budget(&host, "peak_bytes", "outputs").await <= 32 * MIB);
     assert_eq!(budget(&host, "used_bytes", "outputs").await, 0);
-    // What was taken is given back: a quarter of it would be a leak.
+    // Memory is returned. A quarter of it would be a leak.
     let kept = status(&host, "VmRSS").saturating_sub(before);
     assert!(kept <= 32 * MIB, "{} MiB are still there", kept / MIB);
 }
 
 #[tokio::test]
-async fn output_is_cut_and_flagged_where_the_memory_for_outputs_is_spent() {
+async fn output_beyond_the_memory_budget_is_truncated_and_flagged() {
     let file = "output = \"4M\"\n[memory]\noutputs = \"2M\"\n";
     let Some((host, _file)) = start_with_file(file).await else { return };
     let code = "print('a' * 70)\n".to_owned() + flood(1)["code"].as_str().unwrap();
@@ -110,7 +110,8 @@ async fn output_is_cut_and_flagged_where_the_memory_for_outputs_is_spent() {
     assert_eq!(host.record(&trace_id).await["output_truncated"], json!(true));
 }
 
-/// Sends all but the last byte of a body of this length; gives the beginning of the answer, if one comes.
+/// Sends all but the last byte of a body of this length. Returns the start of the response, if
+/// there is one.
 async fn leave_unfinished(host: &Host, length: usize) -> String {
     let address = host.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -126,7 +127,7 @@ async fn leave_unfinished(host: &Host, length: usize) -> String {
             writer.write_all(head.as_bytes()).await?;
             writer.write_all(&body).await
         };
-        // What is refused is closed while it is sent.
+        // A refused connection is closed while the body is sent.
         let _ = sent.await;
         std::future::pending::<()>().await;
     };
@@ -146,7 +147,8 @@ async fn memory_for_bodies_stays_within_its_budget_plus_slack() {
     let Some((host, _file)) = start_with_file(file).await else { return };
     host.run(json!({ "code": "print(1)" })).await;
     let before = reset_peak(&host);
-    // 64 × 3 MiB that never end. A key may have 8 MiB and a body needs twice its size: one is read.
+    // 64 × 3 MiB that never end. A key may use 8 MiB and a body needs twice its size, so one is
+    // read.
     let length = usize::try_from(3 * MIB).unwrap();
     let mut attack: FuturesUnordered<_> =
         (0..64).map(|_| leave_unfinished(&host, length)).collect();
@@ -157,7 +159,7 @@ async fn memory_for_bodies_stays_within_its_budget_plus_slack() {
     let grown = status(&host, "VmHWM").saturating_sub(before);
     assert!(grown <= (16 + 48) * MIB, "{} MiB", grown / MIB);
     assert!(budget(&host, "peak_bytes", "bodies").await <= 8 * MIB);
-    // There is room for what is small, also of the same key, while one body is still held.
+    // Small bodies still fit, also of the same key, while one body is held.
     let (status, result) = host.run(json!({ "code": "print(2)" })).await;
     assert_eq!((status, &result["stdout"]), (200, &json!("2\n")));
     assert!(budget(&host, "used_bytes", "bodies").await >= 6 * MIB);

@@ -1,4 +1,4 @@
-//! What the real server tells those who operate it.
+//! What the real server offers to its operators: metrics, protocols, the API description.
 
 use reqwest::{Client, Version};
 use serde_json::json;
@@ -43,7 +43,7 @@ async fn http_1_and_2_are_served_on_the_same_port() {
 }
 
 #[tokio::test]
-async fn the_description_and_its_page_are_served() {
+async fn the_api_description_and_its_page_are_served() {
     let Some(host) = Host::start().await else { return };
     for (path, mark) in [("/openapi.json", "\"openapi\""), ("/docs", "<html"), ("/healthz", "")] {
         let answer = reqwest::get(format!("{}{path}", host.url)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What is on the host: processes by a word among their arguments, and those below another.
+//! Processes on the host: by a word among their arguments, and descendants of a process.
 
 use std::{
     fs,
@@ -9,13 +9,13 @@ use std::{
 
 use crate::host::PATIENCE;
 
-/// A number of seconds to sleep that nobody else on the host sleeps.
+/// A number of seconds to sleep that no other process on the host uses.
 pub(crate) fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}.{}", 1000 + NEXT.fetch_add(1, Ordering::Relaxed), std::process::id())
 }
 
-/// Two processes that sleep, of which one has left its parent's session, and a line when both are.
+/// Two sleeping processes, one in a session of its own, and a line of output when both run.
 pub(crate) fn sleepers(mark: &str) -> String {
     format!("trap '' TERM INT HUP\nsetsid sleep {mark} &\nsleep {mark} &\necho up\nwait")
 }
@@ -35,7 +35,7 @@ pub(crate) fn count(mark: &str) -> usize {
     numbers().filter(has).count()
 }
 
-/// Waits until so many processes have this word, and says how long it took.
+/// Waits until this many processes have this word. Returns how long it took.
 pub(crate) fn wait_for(mark: &str, wanted: usize) -> Duration {
     let begin = Instant::now();
     while count(mark) != wanted {
@@ -50,7 +50,7 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Every process below this one, with when it began, so that a number used again is not mistaken.
+/// Every descendant of a process with its start time, so that a reused pid is not mistaken.
 pub(crate) fn below(root: u32) -> Vec<(u32, String)> {
     let mut found = vec![root];
     let mut next = 0;
@@ -61,7 +61,7 @@ pub(crate) fn below(root: u32) -> Vec<(u32, String)> {
     found.into_iter().skip(1).filter_map(|pid| Some((pid, begun(pid)?))).collect()
 }
 
-/// When a process began; nothing if it has ended, although nobody may have asked how yet.
+/// The start time of a process. `None` if it has ended, even if it was not reaped yet.
 fn begun(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -69,7 +69,7 @@ fn begun(pid: u32) -> Option<String> {
     fields.nth(18).map(ToOwned::to_owned)
 }
 
-/// Waits until none of these is there any more.
+/// Waits until none of these processes exists.
 pub(crate) fn wait_until_gone(processes: &[(u32, String)]) {
     let begin = Instant::now();
     let there = |(pid, begin): &&(u32, String)| begun(*pid).as_ref() == Some(begin);
@@ -80,7 +80,7 @@ pub(crate) fn wait_until_gone(processes: &[(u32, String)]) {
     }
 }
 
-/// The control groups that these processes made and left.
+/// The control groups that these processes created.
 pub(crate) fn cgroups_of(processes: &[(u32, String)]) -> Vec<PathBuf> {
     let names: Vec<_> = processes.iter().map(|(pid, _)| format!("cloche.{pid}")).collect();
     let mut found = Vec::new();

@@ -1,16 +1,17 @@
-//! The public Python client, unchanged, against the real binary. It needs a virtual environment with
-//! the packages of `tests/client/requirements.txt` in `.venv`, which `scripts/setup-tests` makes.
+//! The public Python client, unchanged, against the real binary. It needs a virtual environment in
+//! `.venv` with the packages of `tests/client/requirements.txt`, which `scripts/setup-tests`
+//! creates.
 
 use std::path::{Path, PathBuf};
 
 use crate::{host::Host, support::skip};
 
-/// The top of the project.
+/// The top directory of the project.
 pub(crate) fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A program of the virtual environment, unless it was not made.
+/// A program of the virtual environment, if it was created.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let path = top().join(".venv/bin").join(name);
     if path.exists() {

@@ -1,4 +1,4 @@
-//! The description against the real binary: requests made up from it, and every answer checked.
+//! The API description against the real binary: generated requests, and every response checked.
 
 use crate::{host::Host, python_client::tool};
 
@@ -18,14 +18,14 @@ async fn check(host: &Host, token: &str, paths: &str) {
 }
 
 #[tokio::test]
-async fn the_public_api_does_what_its_description_says() {
+async fn the_public_api_conforms_to_its_description() {
     let Some(host) = Host::start().await else { return };
-    // No schema can say what a tar of an image is, so almost any body would be refused.
+    // No schema describes the tar of an image, so almost any body would be refused.
     check(&host, &host.key, "^/(?!v1/admin|v1/threads/[^/]+/import)").await;
 }
 
 #[tokio::test]
-async fn the_admin_api_does_what_its_description_says() {
+async fn the_admin_api_conforms_to_its_description() {
     let Some(host) = Host::start().await else { return };
     check(&host, &host.admin, "^/v1/admin").await;
 }

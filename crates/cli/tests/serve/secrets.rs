@@ -1,5 +1,5 @@
-//! Runs in: test. Secrets at rest: what the files of a data directory give away, and with which key a server
-//! starts on them.
+//! Runs in: test. Secrets at rest: what the files of a data directory reveal, and with which key a
+//! server starts on them.
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ fn assert_absent(data: &Path, text: &str) {
     }
 }
 
-/// Whether any 64 hex digits of the database are the key that this URL was signed with.
+/// Whether any 64 hex digits of the database are the key that signed this URL.
 fn can_forge(data: &Path, url: &str) -> bool {
     let token = url.rsplit('/').next().unwrap();
     let (text, code) = token.split_once('.').unwrap();
@@ -55,7 +55,7 @@ fn can_forge(data: &Path, url: &str) -> bool {
     })
 }
 
-/// Sets a secret of each kind; gives back the path of the sandbox and a signed URL.
+/// Sets a secret of each kind. Returns the path of the sandbox and a signed URL.
 async fn set_secrets(host: &Host) -> (String, String) {
     let (_, written) =
         host.run(json!({"language": "bash", "code": "echo kept > f", "thread_id": "t"})).await;
@@ -67,7 +67,7 @@ async fn set_secrets(host: &Host) -> (String, String) {
     let sandbox = format!("sandboxes/{}", key["sandbox_id"].as_str().unwrap());
     let env = json!({"TOKEN": {"value": "an-earlier-value", "secret": true}, "OPEN": "seen"});
     host.admin_json(Method::PATCH, &sandbox, json!({"env_vars": env})).await;
-    // The command line has the value from a file: arguments are seen by everyone on the host.
+    // The command reads the value from a file, because every user of the host can read arguments.
     let mut set = Command::new(binary());
     let id = key["sandbox_id"].as_str().unwrap();
     set.args(["sandbox", "set", id, "--secret-env", "TOKEN=-", "--json", "--data-dir"]);
@@ -83,7 +83,7 @@ async fn set_secrets(host: &Host) -> (String, String) {
 }
 
 async fn assert_variable(host: &Host) {
-    // Not as it is: the ledger keeps what programs print.
+    // Encoded, because the ledger stores what programs print.
     let code = "printf %s $TOKEN | base64 -w0; echo \" $OPEN\"";
     let (_, ran) = host.run(json!({"language": "bash", "code": code})).await;
     assert_eq!(ran["stdout"], format!("{} seen\n", STANDARD.encode(VARIABLE)), "{ran}");
@@ -99,7 +99,7 @@ async fn secrets_are_in_no_file_of_the_database_and_work_after_a_restart() {
     }
     assert!(!can_forge(&host.data(), &url), "the key that signs URLs is in the database");
 
-    // What is shown can be sent back: stars keep what is there.
+    // A shown record can be sent back: stars keep the stored value.
     let shown = host.admin_json(Method::GET, &sandbox, Value::Null).await["env_vars"].clone();
     host.admin_json(Method::PATCH, &sandbox, json!({"env_vars": shown})).await;
 
@@ -130,7 +130,7 @@ async fn a_server_does_not_start_with_another_secret_key() {
     assert!(!said.contains(&other), "{said}");
     assert_eq!(database(&host.data()), before);
 
-    // With the key of the file in the environment, and no file, it starts.
+    // With the key of the file in the environment, and without the file, the server starts.
     let file = host.data().join("secret.key");
     let key = fs::read_to_string(&file).unwrap();
     fs::remove_file(&file).unwrap();

@@ -1,4 +1,4 @@
-//! How a server ends, and what the next one finds.
+//! How a server stops, and what the next one finds.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_killed_server_leaves_no_process_and_no_row_that_runs() {
+async fn a_killed_server_leaves_no_process_and_no_running_row() {
     let Some(mut host) = Host::start().await else { return };
     let mark = mark();
     let body = json!({"code": sleepers(&mark), "language": "bash", "thread_id": "t"});
@@ -35,7 +35,7 @@ async fn a_killed_server_leaves_no_process_and_no_row_that_runs() {
 }
 
 #[tokio::test]
-async fn a_told_server_lets_what_runs_end() {
+async fn a_stopped_server_lets_running_executions_finish() {
     let Some(mut host) = Host::start().await else { return };
     let code = "import time\nprint('up', flush=True)\ntime.sleep(1)\nprint('done')";
     let mut stream = host.stream(json!({"code": code})).await;
@@ -57,7 +57,7 @@ async fn a_told_server_lets_what_runs_end() {
 }
 
 #[tokio::test]
-async fn after_the_grace_period_what_runs_is_ended_and_recorded() {
+async fn after_the_grace_period_running_executions_are_ended_and_recorded() {
     let Some(mut host) = Host::start_with(&["--grace", "1"]).await else { return };
     let mark = mark();
     let stream = host.stream(json!({"code": sleepers(&mark), "language": "bash"})).await;
@@ -78,7 +78,7 @@ async fn after_the_grace_period_what_runs_is_ended_and_recorded() {
 }
 
 #[tokio::test]
-async fn a_second_server_cannot_have_the_port_or_the_directory_of_the_first() {
+async fn a_second_server_cannot_use_the_port_or_directory_of_the_first() {
     let Some(host) = Host::start().await else { return };
     let id = host.background(json!({"code": "sleep 60", "language": "bash"})).await;
     let data = host.data();
@@ -98,10 +98,10 @@ async fn a_second_server_cannot_have_the_port_or_the_directory_of_the_first() {
 }
 
 #[tokio::test]
-async fn a_server_killed_while_it_warms_up_leaves_nothing_either() {
+async fn a_server_killed_during_warm_up_leaves_nothing() {
     for _ in 0..5 {
         let Some(mut host) = Host::start().await else { return };
-        // Runs take parked cells, so that others are being made when the end comes.
+        // Runs take parked cells, so that others are being made when the server is killed.
         let jobs = (0..4).map(|_| host.background(json!({"code": "import time; time.sleep(60)"})));
         for job in jobs {
             job.await;

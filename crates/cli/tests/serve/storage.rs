@@ -1,7 +1,7 @@
 //! Runs in: test.
 //!
-//! Storage budgets of the real binary: history, uploads, imports, exports, output files, records, and
-//! what is left of a disk that is full.
+//! Storage budgets of the real binary: history, uploads, imports, exports, output files, records,
+//! and a full disk.
 
 use std::{fs, path::Path, process::Command, sync::Arc, time::Instant};
 
@@ -55,7 +55,7 @@ async fn used(host: &Host) -> u64 {
     team["storage_used_bytes"].as_u64().unwrap()
 }
 
-/// A program that writes so many bytes that cannot be compressed.
+/// A program that writes this many incompressible bytes.
 fn write_random(bytes: u64, path: &str) -> String {
     format!("head -c {bytes} /dev/urandom >{path}; echo done")
 }
@@ -64,7 +64,7 @@ async fn run_on(host: &Host, thread: &str, code: &str) -> (u16, Value) {
     host.run(json!({"code": code, "language": "bash", "thread_id": thread})).await
 }
 
-/// Puts random bytes by a signed URL; gives back the status and the answer.
+/// Uploads random bytes by a signed URL. Returns the status and the response.
 async fn put(host: &Host, thread: &str, content: Vec<u8>) -> (u16, Value) {
     put_at(host, thread, "f", content).await
 }
@@ -102,7 +102,7 @@ async fn rewrites_of_a_large_file_are_pruned_and_stay_within_the_budget() {
     assert_eq!(bash(&host, "t", "stat -c %s f").await, "2097152\n");
     let points = host.get("/v1/threads/t/history").await.1;
     assert!(points["points"].as_array().unwrap().len() < 8, "{points}");
-    // What is kept can still be gone back to.
+    // Rollback to a kept snapshot still works.
     let oldest = points["points"].as_array().unwrap().last().unwrap()["seq"].clone();
     let back = host.request(Method::POST, "/v1/threads/t/rollback").json(&json!({"to": oldest}));
     assert_eq!(back.send().await.unwrap().status(), 200);
@@ -110,7 +110,7 @@ async fn rewrites_of_a_large_file_are_pruned_and_stay_within_the_budget() {
 }
 
 #[tokio::test]
-async fn an_outcome_whose_files_exceed_the_budget_is_recorded_and_the_home_stays() {
+async fn an_outcome_over_budget_is_recorded_and_the_home_is_unchanged() {
     let Some((host, _config)) = start("[storage.free]\nbytes = \"3M\"\n").await else { return };
     bash(&host, "t", "echo old >f").await;
     let before = stored(&host);
@@ -139,7 +139,7 @@ async fn parallel_uploads_do_not_overshoot_the_budget() {
         assert!(answer["message"].as_str().unwrap().contains("7 MiB"), "{answer}");
     }
     assert!(stored(&host) <= 7 * MIB && used(&host).await <= 7 * MIB, "{}", stored(&host));
-    // What is deleted can be used again.
+    // Deleted space can be used again.
     for thread in threads {
         host.request(Method::DELETE, &format!("/v1/threads/{thread}")).send().await.unwrap();
     }
@@ -180,7 +180,7 @@ async fn a_refused_import_leaves_nothing_behind() {
     assert_eq!((status.as_u16(), &answer["error"]), (413, &json!("quota_exceeded")), "{answer}");
     assert_eq!(stored(&host), before);
     assert_eq!(bytes_below(&host.data().join("scratch")), 0);
-    // The same layer as a thread of the team has costs nothing.
+    // A layer that a thread of the team already has costs nothing.
     host.request(Method::DELETE, "/v1/threads/b").send().await.unwrap();
     assert_eq!(import("twin", small.to_vec()).await.unwrap().status(), 201);
     let large = import("large", random_image(5 << 20)).await.unwrap();
@@ -228,7 +228,7 @@ fn random_image(size: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn unread_exports_take_no_disk_and_only_so_many_of_them_wait() {
+async fn unread_exports_take_no_disk_and_their_number_is_limited() {
     let Some((host, _config)) = start("[storage]\nexports = 3\n").await else { return };
     bash(&host, "t", &write_random(8 * MIB, "f")).await;
     let before = bytes_below(&host.data().join("layers/blobs"));
@@ -244,7 +244,7 @@ async fn unread_exports_take_no_disk_and_only_so_many_of_them_wait() {
     let whole = unread.pop().unwrap().bytes().await.unwrap();
     assert!(whole.len() as u64 > 8 * MIB && whole.ends_with(&[0; 1024]));
     drop(unread);
-    // An export of a renamed directory is one layer, made for it and gone with it.
+    // An export with a renamed directory is one squashed layer, which is removed with the export.
     bash(&host, "t", "mkdir d; mv f d/f").await;
     bash(&host, "t", "mv d e").await;
     let before = bytes_below(&host.data().join("layers/blobs"));
@@ -285,7 +285,7 @@ async fn output_files_and_records_of_threadless_runs_count() {
         let file = host.request(Method::GET, &path).send().await.unwrap();
         assert_eq!(file.status(), expected, "{path}");
     }
-    // Output is recorded whatever it takes; then nothing more is begun.
+    // Output is recorded whatever its size. After that no execution is started.
     let much = json!({"code": "head -c 2000000 /dev/zero | tr '\\0' x", "language": "bash"});
     assert_eq!(host.run(much).await.0, 200);
     let refused = host.execute(&json!({"code": ":", "language": "bash"})).send().await.unwrap();
@@ -294,7 +294,7 @@ async fn output_files_and_records_of_threadless_runs_count() {
     let answer: Value = refused.json().await.unwrap();
     assert_eq!(answer["error"], "rate_limited");
     assert!(answer["message"].as_str().unwrap().contains("storage budget"), "{answer}");
-    // The operator can give the team more, and sees what it uses.
+    // The operator can raise the budget, and sees the usage.
     let more = json!({"storage_bytes": 64 * MIB});
     let team = host.admin_json(Method::PATCH, "teams/small", more).await;
     assert_eq!(team["storage_bytes"], 64 * MIB);
@@ -307,7 +307,7 @@ async fn output_files_and_records_of_threadless_runs_count() {
 }
 
 #[tokio::test]
-async fn the_commands_prune_a_thread_and_count_anew() {
+async fn the_commands_prune_a_thread_and_recount_storage() {
     let Some((host, _config)) = start("").await else { return };
     for n in 0..5 {
         bash(&host, "t", &format!("rm -f f; {}", write_random(MIB, &format!("f{n}")))).await;
@@ -335,7 +335,7 @@ async fn the_commands_prune_a_thread_and_count_anew() {
 }
 
 #[tokio::test]
-async fn below_the_reserve_new_data_is_refused_and_all_else_goes_on() {
+async fn below_the_reserve_only_new_data_is_refused() {
     let Some((host, config)) = start("").await else { return };
     bash(&host, "t", "echo 1 >f").await;
     bash(&host, "t", "echo 2 >f").await;
@@ -378,7 +378,7 @@ async fn below_the_reserve_new_data_is_refused_and_all_else_goes_on() {
     assert_eq!(delete.status(), 204);
 }
 
-/// A small file system for a data directory, as long as this is held.
+/// A small file system for a data directory. Dropping it unmounts it.
 struct SmallDisk {
     directory: Arc<TempDir>,
 }
@@ -404,7 +404,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn outcomes_are_recorded_on_a_disk_that_is_full() {
+async fn outcomes_are_recorded_on_a_full_disk() {
     if !can_sandbox() {
         return;
     }
@@ -416,7 +416,7 @@ async fn outcomes_are_recorded_on_a_disk_that_is_full() {
     bash(&host, "t", "echo 1 >f").await;
     let ballast = host.data().join("ballast");
     assert_eq!(fs::metadata(&ballast).unwrap().len(), 2 * MIB);
-    // Short, but not full: what is written meanwhile must not need the ballast yet.
+    // Nearly full: writes in the meantime must not need the ballast yet.
     let filler = host.data().join("filler");
     fill(&filler);
     let length = fs::metadata(&filler).unwrap().len();
@@ -425,7 +425,7 @@ async fn outcomes_are_recorded_on_a_disk_that_is_full() {
     while run_on(&host, "t", "echo 2 >f").await.0 != 507 {
         assert!(Instant::now() < deadline, "the full disk is not noticed");
     }
-    // Nothing at all is left but the ballast, which the ledger gets.
+    // Only the ballast is left, which the ledger gets.
     fill(&host.data().join("filler-2"));
     let mut traces = Vec::new();
     for n in 0..20 {

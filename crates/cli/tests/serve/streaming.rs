@@ -1,4 +1,4 @@
-//! Streams from real sandboxes, left and taken up again.
+//! Streams from real sandboxes, interrupted and resumed.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ async fn output(host: &Host, id: &str, after: u64) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_stream_that_was_left_goes_on_where_it_was() {
+async fn an_interrupted_stream_resumes_where_it_stopped() {
     let Some(host) = Host::start().await else { return };
     let code = "import time\nfor i in range(8):\n    print(i, flush=True)\n    time.sleep(.1)";
     let mut stream = host.stream(json!({"code": code})).await;
@@ -20,7 +20,7 @@ async fn a_stream_that_was_left_goes_on_where_it_was() {
     while text.lines().count() < 3 || !text.ends_with('\n') {
         text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
     }
-    // The client is gone; the execution does not notice.
+    // The client has disconnected, and the execution goes on.
     drop(stream);
     let mut seen = events(&text);
     let after = seen.last().unwrap()["seq"].as_u64().unwrap();

@@ -1,4 +1,4 @@
-//! Threads of the real binary: real sandboxes, real homes, and the commands that work on them.
+//! Threads of the real binary: real sandboxes, real homes, and the `cloche thread` commands.
 
 use std::{path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use crate::{
     support::{Ended, binary, ended, skip},
 };
 
-/// Runs Bash on a thread; it must succeed. Gives back what it printed.
+/// Runs Bash on a thread, which must succeed. Returns its output.
 pub(crate) async fn bash(host: &Host, thread: &str, code: &str) -> String {
     let body = json!({"code": code, "language": "bash", "thread_id": thread});
     let (status, answer) = host.run(body).await;
@@ -18,7 +18,7 @@ pub(crate) async fn bash(host: &Host, thread: &str, code: &str) -> String {
     answer["stdout"].as_str().unwrap().to_owned()
 }
 
-/// Puts a file by a signed URL; gives back the status, if there was an answer.
+/// Uploads a file by a signed URL. Returns the status, if there was a response.
 pub(crate) async fn put(host: &Host, thread: &str, path: &str, content: &str) -> Option<u16> {
     let body =
         json!({"source": "thread", "id": thread, "path": path, "content_length": content.len()});
@@ -41,7 +41,7 @@ fn thread_json(host: &Host, words: &[&str]) -> Value {
 }
 
 #[tokio::test]
-async fn a_home_survives_with_all_that_is_in_it_and_nothing_else_does() {
+async fn only_the_home_survives_a_run() {
     let Some(host) = Host::start().await else { return };
     let code = "mkdir -p d/empty; echo 1 >d/f; ln d/f hard; ln -s d/f soft; chmod 750 d/f; \
                 touch -d 2001-02-03T04:05:06Z d/f; truncate -s 1M sparse; echo x >/tmp/t; mv d e";
@@ -57,7 +57,7 @@ async fn a_home_survives_with_all_that_is_in_it_and_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn a_link_in_a_home_leads_nobody_out_of_it() {
+async fn a_link_in_a_home_does_not_lead_out_of_it() {
     let Some(host) = Host::start().await else { return };
     bash(&host, "t", "ln -s /etc/passwd file; ln -s / root; ln -s inner within; echo 1 >inner")
         .await;
@@ -71,13 +71,13 @@ async fn a_link_in_a_home_leads_nobody_out_of_it() {
     }
     assert_eq!(ask("download_url", "inner").await, 200);
     assert_eq!(ask("upload_url", "root/tmp/x").await, 400);
-    // A file takes the place of a link; what the link led to stays as it was.
+    // An uploaded file replaces a link, and the link's target is unchanged.
     assert_eq!(put(&host, "t", "within", "new").await, Some(200));
     assert_eq!(bash(&host, "t", "cat within; cat inner").await, "new1\n");
 }
 
 #[tokio::test]
-async fn a_thread_that_runs_takes_no_upload_and_no_second_run() {
+async fn a_busy_thread_refuses_uploads_and_runs() {
     let Some(host) = Host::start().await else { return };
     bash(&host, "t", "echo before >f").await;
     let body = json!({"source": "thread", "id": "t", "path": "f", "content_length": 5});
@@ -105,7 +105,7 @@ async fn a_thread_that_runs_takes_no_upload_and_no_second_run() {
 }
 
 #[tokio::test]
-async fn the_commands_tell_the_history_and_change_it() {
+async fn the_commands_show_and_change_the_history() {
     let Some(host) = Host::start().await else { return };
     bash(&host, "t", "echo old >f; echo x >g").await;
     bash(&host, "t", "echo newer >f; rm g; echo y >h").await;
@@ -126,14 +126,14 @@ async fn the_commands_tell_the_history_and_change_it() {
     assert_eq!(thread(&host, &["rm", "twin"]).printed(), "removed twin\n");
     let none = thread(&host, &["history", "twin"]);
     assert_ne!(none.code, 0);
-    // The key of a team is enough, and sees that team's threads only.
+    // A team's key is enough, and sees only the threads of that team.
     let mut command = Command::new(binary());
     command.args(["thread", "list", "--json", "--url", &host.url]).env("CLOCHE_API_KEY", &host.key);
     assert_eq!(ended(command, b"").json()["threads"][0]["thread_id"], "t");
 }
 
 #[tokio::test]
-async fn an_export_is_an_image_that_others_read_and_that_comes_back() {
+async fn an_export_is_an_image_that_skopeo_reads_and_that_can_be_imported() {
     let Some(host) = Host::start().await else { return };
     bash(&host, "t", "mkdir d; echo one >d/f; ln -s d/f link").await;
     bash(&host, "t", "echo two >>d/f").await;
@@ -172,7 +172,7 @@ fn skopeo_reads(image: &Path) {
 }
 
 #[tokio::test]
-async fn what_a_run_without_a_thread_wrote_can_be_had_by_its_record() {
+async fn output_files_of_a_threadless_run_can_be_downloaded() {
     let Some(host) = Host::start().await else { return };
     let body = json!({"code": "mkdir out; printf 0123456789 >out/f; cat; cat in", "language": "bash",
         "stdin": "s", "files": [{"name": "in", "content_base64": "aQ=="}]});

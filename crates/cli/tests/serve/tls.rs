@@ -15,7 +15,7 @@ use tokio_rustls::{
 pub(crate) struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    /// Its authority.
+    /// Its certificate authority.
     pub(crate) pem: String,
 }
 
@@ -37,7 +37,7 @@ impl TlsListener {
         format!("https://localhost:{}", self.listener.local_addr().unwrap().port())
     }
 
-    /// The next connection that is made to the end.
+    /// The next connection with a complete handshake.
     pub(crate) async fn accept(&self) -> TlsStream<TcpStream> {
         loop {
             let (stream, _) = self.listener.accept().await.unwrap();
@@ -48,7 +48,7 @@ impl TlsListener {
     }
 }
 
-/// One request: its head in lower case, and its body. Nothing if the stream ends before.
+/// One request: its head in lower case, and its body. `None` if the stream ends before.
 pub(crate) async fn read_request(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> Option<(String, Vec<u8>)> {

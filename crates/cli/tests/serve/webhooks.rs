@@ -21,7 +21,7 @@ use crate::{
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const BROKEN: &str = "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n";
 
-/// What came in: the head in lower case, and the body.
+/// The received request: the head in lower case, and the body.
 type Received = (String, Vec<u8>);
 
 struct Receiver {
@@ -31,7 +31,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// Answers so many attempts with a failure, and then well.
+    /// Responds to this many attempts with a failure, and then with success.
     async fn start(failures: usize) -> Self {
         let listener = TlsListener::bind().await;
         let files = TempDir::new().unwrap();
@@ -58,7 +58,7 @@ impl Receiver {
         Self { url, files, received }
     }
 
-    /// A server that may deliver here.
+    /// A server that may deliver to this listener.
     async fn host(&self) -> Option<Host> {
         let path = |name: &str| self.files.path().join(name).display().to_string();
         let (ca, config) = (path("ca.pem"), path("cloche.toml"));
@@ -111,7 +111,7 @@ async fn a_delivery_fails_twice_survives_a_restart_and_is_signed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_s_deliveries_are_made_by_the_next() {
+async fn the_next_server_makes_the_deliveries_of_a_killed_one() {
     let receiver = Receiver::start(2).await;
     let Some(mut host) = receiver.host().await else { return };
     let body = json!({"code": "print(1)", "webhook_url": receiver.url});
@@ -124,7 +124,7 @@ async fn a_killed_server_s_deliveries_are_made_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_leave_a_private_address_is_refused() {
+async fn a_private_webhook_address_is_refused_unless_allowed() {
     let receiver = Receiver::start(0).await;
     let Some(host) = Host::start().await else { return };
     let body = json!({"code": "print(1)", "webhook_url": receiver.url});

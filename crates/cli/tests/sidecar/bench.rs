@@ -1,4 +1,4 @@
-//! A dispatcher of either kind with the real binary behind it, and one run through it.
+//! A dispatcher of either kind on the real binary, and one run through it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::{
     support::{binary, can_sandbox},
 };
 
-/// A dispatcher, and what has to stay alive for it.
+/// A dispatcher, and everything that must stay alive for it.
 pub(crate) struct Bench {
     dispatcher: Arc<dyn Dispatcher>,
     sidecars: Vec<Sidecar>,
 }
 
-/// A run under way.
+/// A run in progress.
 pub(crate) struct Run {
     pub(crate) chunks: mpsc::Receiver<OutputChunk>,
     pub(crate) cancel: CancellationToken,
@@ -32,7 +32,7 @@ pub(crate) struct Run {
 }
 
 impl Bench {
-    /// This host's executor, as `cloche serve` has it.
+    /// The executor of this host, as in `cloche serve`.
     pub(crate) async fn local() -> Option<Self> {
         if !can_sandbox() {
             return None;
@@ -51,7 +51,7 @@ impl Bench {
         Self { sidecars, ..Self::at(RemoteConfig { urls, ..settings() }) }
     }
 
-    /// Whatever is at these addresses.
+    /// A dispatcher for these addresses.
     pub(crate) fn at(config: RemoteConfig) -> Self {
         let dispatcher = Arc::new(RemoteDispatcher::new(config).unwrap());
         Self { dispatcher, sidecars: Vec::new() }
@@ -61,7 +61,7 @@ impl Bench {
         &self.sidecars
     }
 
-    /// Takes a sidecar away from us, not from the dispatcher.
+    /// Removes a sidecar from this fixture, but not from the dispatcher.
     pub(crate) fn remove(&mut self, index: usize) -> Sidecar {
         self.sidecars.remove(index)
     }
@@ -74,7 +74,7 @@ impl Bench {
         self.dispatcher.check_ready()
     }
 
-    /// Waits until the dispatcher says so.
+    /// Waits until the dispatcher is ready.
     pub(crate) async fn until_ready(&self) {
         let wait = async {
             while self.ready().is_err() {
@@ -92,25 +92,25 @@ impl Bench {
         Run { chunks, cancel, result }
     }
 
-    /// Runs it to its end.
+    /// Runs to the end.
     pub(crate) async fn run(&self, job: JobRequest) -> (RunOutcome, Vec<OutputChunk>) {
         let (result, chunks) = self.start(job).until_over().await;
         (result.unwrap(), chunks)
     }
 
-    /// Runs it, and demands that there is no outcome.
+    /// Runs, and asserts that the run fails without an outcome.
     pub(crate) async fn fails(&self, job: JobRequest) -> DispatchError {
         self.start(job).until_over().await.0.unwrap_err()
     }
 }
 
 impl Run {
-    /// The next piece of output.
+    /// The next chunk of output.
     pub(crate) async fn chunk(&mut self) -> OutputChunk {
         timeout(PATIENCE, self.chunks.recv()).await.expect("no output in time").expect("no output")
     }
 
-    /// The rest of the output, and the outcome; never a wait without an end.
+    /// The rest of the output, and the outcome, with a timeout.
     pub(crate) async fn until_over(
         mut self,
     ) -> (Result<RunOutcome, DispatchError>, Vec<OutputChunk>) {
@@ -124,13 +124,13 @@ impl Run {
         timeout(PATIENCE, all).await.expect("it hangs")
     }
 
-    /// The outcome, whoever listens to the output.
+    /// The outcome, even if the output is not read.
     pub(crate) async fn outcome(self) -> Result<RunOutcome, DispatchError> {
         timeout(PATIENCE, self.result).await.expect("it hangs").unwrap()
     }
 }
 
-/// How remote dispatchers are set up here.
+/// The settings of remote dispatchers in these tests.
 pub(crate) fn settings() -> RemoteConfig {
     RemoteConfig {
         key: Some(Secret::new(KEY)),
@@ -151,7 +151,7 @@ pub(crate) fn limited(job: JobRequest, limits: JobLimits) -> JobRequest {
     JobRequest { limits, ..job }
 }
 
-/// What the pieces of one stream are together.
+/// Joins the chunks of one stream.
 pub(crate) fn joined(chunks: &[OutputChunk], stream: StreamName) -> Vec<u8> {
     let of_it = chunks.iter().filter(|chunk| chunk.stream == stream);
     of_it.flat_map(|chunk| chunk.bytes.iter().copied()).collect()

@@ -1,4 +1,4 @@
-//! The contract of `POST /execute`, `GET /healthz` and `GET /metrics`, by plain HTTP.
+//! The contract of `POST /execute`, `GET /healthz` and `GET /metrics`, over plain HTTP.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_has_the_contract_s_fields() {
+async fn the_response_has_the_fields_of_the_contract() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let code = "import sys\nprint(sys.stdin.read())\nprint(open('data.csv').read())\nprint('no', file=sys.stderr)\nsys.exit(4)";
     let (status, answer) = sidecar
@@ -52,7 +52,7 @@ async fn the_answer_has_the_contract_s_fields() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_no_json_is_called_so() {
+async fn a_body_that_is_not_json_is_refused_as_such() {
     let Some(sidecar) = Sidecar::start().await else { return };
     for body in ["{", "{\"code\": \"1\"", "{code: 1}"] {
         let request = sidecar.post(&json!({})).body(body);
@@ -65,7 +65,7 @@ async fn a_body_that_is_no_json_is_called_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn time_and_memory_that_are_used_up_are_said_and_time_is_cut_to_the_maximum() {
+async fn reached_limits_are_reported_and_the_timeout_is_capped() {
     let arguments =
         ["--default-timeout-ms", "400", "--max-timeout-ms", "500", "--max-memory", "64M"];
     let Some(sidecar) = Sidecar::start_with(&arguments).await else { return };
@@ -82,7 +82,7 @@ async fn time_and_memory_that_are_used_up_are_said_and_time_is_cut_to_the_maximu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_output_keeps_its_head_and_says_so() {
+async fn large_output_keeps_its_head_and_is_flagged() {
     let Some(sidecar) = Sidecar::start_with(&["--max-output", "1000"]).await else { return };
     let (_, answer) = sidecar.run(json!({"code": "print('x' * 5000)"})).await;
     assert_eq!(answer["truncated"], true);
@@ -91,7 +91,7 @@ async fn large_output_keeps_its_head_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_left_for_the_next_call_and_no_secret_for_any() {
+async fn nothing_is_left_for_the_next_job_and_no_job_sees_a_secret() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let code = "import os\nopen('/tmp/left', 'w').write('x')\nopen('left', 'w').write('x')\nprint(sorted(os.listdir('.')), sorted(os.listdir('/tmp')))";
     let (_, first) = sidecar.run(json!({"code": code})).await;
@@ -105,7 +105,7 @@ async fn nothing_is_left_for_the_next_call_and_no_secret_for_any() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_key_opens_the_door_in_any_of_its_spellings() {
+async fn only_the_key_is_accepted_in_any_supported_header() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let bearer = format!("Bearer {KEY}");
     let ask = |headers: &[(&str, &str)]| {
@@ -129,7 +129,7 @@ async fn only_the_key_opens_the_door_in_any_of_its_spellings() {
         &[("x-service-api-key", &longer)],
         &[("authorization", KEY)],
         &[("authorization", "Basic Y29ycmVjdA==")],
-        // A wrong key is not made good by another header.
+        // A wrong key is refused even if another header has the right one.
         &[("x-service-api-key", "wrong"), ("authorization", &bearer)],
     ] {
         let response = ask(bad).await;
@@ -147,7 +147,7 @@ async fn only_the_key_opens_the_door_in_any_of_its_spellings() {
 }
 
 #[test]
-fn without_a_key_it_starts_only_where_nothing_is_at_stake() {
+fn without_a_key_it_starts_only_in_development_environments() {
     let refused = |variables: &[(&str, &str)]| {
         let mut command = command();
         command.args(["--listen", "127.0.0.1:0"]).envs(variables.iter().copied());
@@ -158,7 +158,7 @@ fn without_a_key_it_starts_only_where_nothing_is_at_stake() {
         &[("SANDBOX_EXECUTOR_SERVICE_API_KEY", "")],
         &[("SANDBOX_EXECUTOR_ENVIRONMENT", "staging")],
         &[("SANDBOX_EXECUTOR_ENVIRONMENT", "")],
-        // A variable of someone else must not open this door.
+        // An unrelated variable must not count as a key.
         &[("ENVIRONMENT", "test")],
     ] {
         let ended = refused(variables);
@@ -175,7 +175,7 @@ fn without_a_key_it_starts_only_where_nothing_is_at_stake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_whose_memory_the_host_has_promised_to_others_is_refused() {
+async fn a_job_beyond_the_host_s_memory_is_refused() {
     let arguments = ["--capacity-memory", "1536MiB"];
     let Some(sidecar) = Sidecar::start_with(&arguments).await else { return };
     let mark = mark();
@@ -194,7 +194,7 @@ async fn a_job_whose_memory_the_host_has_promised_to_others_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_jobs_than_there_are_places_are_refused_and_not_queued() {
+async fn jobs_beyond_the_limit_are_refused_and_not_queued() {
     let Some(sidecar) = Sidecar::start_with(&["--max-concurrent-jobs", "2"]).await else { return };
     let mark = mark();
     let body = json!({"code": sleepers(&mark), "language": "bash"});
@@ -206,7 +206,7 @@ async fn more_jobs_than_there_are_places_are_refused_and_not_queued() {
     let body: Value = response.json().await.unwrap();
     assert_eq!(body["error"], "rate_limited");
     assert!(body["message"].as_str().unwrap().contains("2 jobs at once"), "{body}");
-    // Letting go of a stream stops its job, and its place is free.
+    // Dropping a stream stops its job and frees its place.
     wait_for(&mark, 4);
     drop(held);
     wait_for(&mark, 0);
@@ -215,7 +215,7 @@ async fn more_jobs_than_there_are_places_are_refused_and_not_queued() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_goes_away_takes_its_job_with_it() {
+async fn a_job_ends_when_its_client_disconnects() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let mark = mark();
     let body = json!({"code": sleepers(&mark), "language": "bash"});
@@ -232,7 +232,7 @@ async fn a_client_that_goes_away_takes_its_job_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_can_be_stopped_by_its_name_and_by_nobody_without_the_key() {
+async fn a_stream_can_be_cancelled_by_its_id_only_with_the_key() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let mark = mark();
     let body = json!({"code": sleepers(&mark), "language": "bash"});
@@ -260,7 +260,7 @@ async fn a_stream_can_be_stopped_by_its_name_and_by_nobody_without_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_to_stop_lets_jobs_end_within_the_grace_period_and_ends_the_others() {
+async fn a_stopped_sidecar_lets_jobs_finish_within_the_grace_period() {
     let Some(mut sidecar) = Sidecar::start_with(&["--grace", "2"]).await else { return };
     let mark = mark();
     let post = |code: String| {
@@ -320,7 +320,7 @@ async fn the_metrics_are_the_documented_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sidecar_without_a_key_takes_nothing_from_web_pages_of_others() {
+async fn a_sidecar_without_a_key_refuses_requests_of_foreign_web_pages() {
     let Some(sidecar) = Sidecar::start_without_key().await else { return };
     let send = async |path: &str, headers: &[(&str, &str)]| {
         let request = reqwest::Client::new().post(format!("{}/{path}", sidecar.url));
@@ -347,7 +347,7 @@ async fn a_sidecar_without_a_key_takes_nothing_from_web_pages_of_others() {
     let client = reqwest::Client::new();
     let metrics = client.get(format!("{}/metrics", sidecar.url)).header("host", &rebound);
     assert_eq!(metrics.send().await.unwrap().status(), 403);
-    // A key is worth more than a name: with one, any host name may be used.
+    // With a key, any host name may be used.
     let Some(sidecar) = Sidecar::start().await else { return };
     let request =
         sidecar.post(&json!({"code": "print(1)"})).header("host", "sandbox-executor:9099");

@@ -1,4 +1,4 @@
-//! A sidecar for one test: the real binary, its own port. Nothing is left of it.
+//! A sidecar for one test: the real binary with its own port. Dropping it removes everything.
 
 use std::{
     fs::{self, File},
@@ -28,7 +28,7 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    /// With its usual settings; `None` where no sandbox can be built.
+    /// With default settings. `None` if no sandbox can be built.
     pub(crate) async fn start() -> Option<Self> {
         Self::start_with(&[]).await
     }
@@ -41,7 +41,7 @@ impl Sidecar {
         Some(Self::start_at("127.0.0.1:0", arguments).await)
     }
 
-    /// One that anybody may use.
+    /// A sidecar without a key.
     pub(crate) async fn start_without_key() -> Option<Self> {
         if !can_sandbox() {
             return None;
@@ -86,7 +86,7 @@ impl Sidecar {
         Self { url, client: Client::new(), process, directory }
     }
 
-    /// Where it listens, without the scheme.
+    /// The address without the scheme.
     pub(crate) fn address(&self) -> String {
         self.url.trim_start_matches("http://").to_owned()
     }
@@ -105,7 +105,7 @@ impl Sidecar {
         request.header("X-Service-API-Key", KEY).json(body)
     }
 
-    /// Runs it and gives back the status and the body.
+    /// Runs a job. Returns the status and the body.
     pub(crate) async fn run(&self, body: Value) -> (u16, Value) {
         let response = self.post(&body).send().await.unwrap();
         (response.status().as_u16(), response.json().await.unwrap())
@@ -121,7 +121,7 @@ impl Sidecar {
         request.send().await.unwrap().text().await.unwrap()
     }
 
-    /// Waits until so many jobs run.
+    /// Waits until this many jobs run.
     pub(crate) async fn until_running(&self, wanted: u64) {
         let deadline = Instant::now() + PATIENCE;
         while self.health().await["running"] != wanted {
@@ -135,7 +135,7 @@ impl Sidecar {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Ends it as a crash would, and waits until nothing of it is left.
+    /// Kills it as a crash would, and waits until it is gone.
     pub(crate) fn crash(mut self) {
         self.end();
     }
@@ -170,7 +170,7 @@ impl Drop for Sidecar {
     }
 }
 
-/// `cloche executor`, with nothing of our own environment's settings.
+/// `cloche executor` without settings of our own environment.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(binary());
     for (name, _) in std::env::vars_os() {

@@ -1,4 +1,5 @@
-//! Sidecars that are down, die, hang, lie or refuse: a run ends, and another sidecar takes the next.
+//! Sidecars that are down, die, hang, send wrong data or refuse. The run ends, and another sidecar
+//! takes the next.
 
 use std::time::Duration;
 
@@ -16,13 +17,13 @@ use crate::{
     support::can_sandbox,
 };
 
-/// An address where nobody listens.
-async fn nobody() -> String {
+/// An address without a listener.
+async fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// Which of them runs something.
+/// The index of the sidecar that runs something.
 async fn busy(bench: &Bench) -> usize {
     loop {
         for (index, sidecar) in bench.sidecars().iter().enumerate() {
@@ -39,7 +40,7 @@ fn failed(error: &DispatchError) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may_come_back() {
+async fn a_killed_sidecar_ends_its_run_and_is_used_again_after_a_restart() {
     let (Some(one), Some(two)) = (Sidecar::start().await, Sidecar::start().await) else { return };
     let mut bench = Bench::with(vec![one, two]);
     let mark = mark();
@@ -57,7 +58,7 @@ async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may
     }
     bench.add(Sidecar::start_at(&address, &[]).await);
     bench.remove(0).crash();
-    // Until the next health checks, the dead one may be asked and the new one may be left out.
+    // Until the next health checks, the dead sidecar may be used and the new one may be skipped.
     loop {
         match bench.start(job("bash", "exit 4")).until_over().await.0 {
             Ok(outcome) => {
@@ -71,9 +72,9 @@ async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
+async fn a_sidecar_that_is_down_is_skipped_and_used_once_it_is_up() {
     let Some(up) = Sidecar::start().await else { return };
-    let down = nobody().await;
+    let down = unused_address().await;
     let urls = vec![down.clone(), up.url.clone()];
     let bench = Bench::at(RemoteConfig { urls, ..settings() });
     for _ in 0..4 {
@@ -82,7 +83,7 @@ async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
     bench.until_ready().await;
     let late = Sidecar::start_at(down.trim_start_matches("http://"), &[]).await;
     let mark = mark();
-    // Two at once are one each, once both are known to be well.
+    // Two concurrent runs use one sidecar each, once both are known to be healthy.
     loop {
         let mut runs: Vec<_> = (0..2).map(|_| bench.start(job("bash", &sleepers(&mark)))).collect();
         for run in &mut runs {
@@ -102,8 +103,8 @@ async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_nobody_there_runs_are_refused_at_once_and_nothing_is_ready() {
-    let urls = vec![nobody().await, nobody().await];
+async fn without_a_sidecar_runs_are_refused_at_once_and_the_server_is_not_ready() {
+    let urls = vec![unused_address().await, unused_address().await];
     let bench = Bench::at(RemoteConfig { urls, ..settings() });
     let error = bench.fails(job("bash", ":")).await;
     assert!(matches!(error, DispatchError::Unavailable(_)), "{error}");
@@ -111,7 +112,7 @@ async fn with_nobody_there_runs_are_refused_at_once_and_nothing_is_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_key_is_said_and_the_sidecar_left_out() {
+async fn a_wrong_key_is_reported_and_the_sidecar_is_skipped() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let urls = vec![sidecar.url.clone()];
     for key in [None, Some(Secret::new("wrong"))] {
@@ -131,7 +132,7 @@ async fn a_wrong_key_is_said_and_the_sidecar_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_sidecar_sends_runs_to_the_other_and_two_full_ones_to_nobody() {
+async fn runs_go_to_a_sidecar_with_free_places_or_are_refused() {
     let one = ["--max-concurrent-jobs", "1"];
     let (Some(a), Some(b)) = (Sidecar::start_with(&one).await, Sidecar::start_with(&one).await)
     else {
@@ -157,7 +158,7 @@ async fn a_full_sidecar_sends_runs_to_the_other_and_two_full_ones_to_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_than_a_sidecar_gives_is_refused_with_its_sentence() {
+async fn limits_beyond_those_of_a_sidecar_are_refused_with_its_message() {
     let Some(small) =
         Sidecar::start_with(&["--max-memory", "64M", "--max-timeout-ms", "40000"]).await
     else {
@@ -168,7 +169,7 @@ async fn more_than_a_sidecar_gives_is_refused_with_its_sentence() {
         (JobLimits { memory_bytes: Some(65 << 20), ..JobLimits::default() }, "memory_bytes"),
         (JobLimits { timeout_ms: Some(40_001), ..JobLimits::default() }, "timeout_ms"),
     ] {
-        // Everything else has to fit, or that would be refused first.
+        // Everything else must fit, or that would be refused first.
         let memory_bytes = limits.memory_bytes.or(Some(64 << 20));
         let timeout_ms = limits.timeout_ms.or(Some(1000));
         let limits = JobLimits { memory_bytes, timeout_ms, ..limits };
@@ -179,7 +180,8 @@ async fn more_than_a_sidecar_gives_is_refused_with_its_sentence() {
 
 const WELL: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
 
-/// Something that says it is well, answers every run with these bytes, then stays or hangs up.
+/// A server that reports to be healthy, responds to every run with these bytes, and then stays
+/// connected or closes.
 pub(crate) async fn answering(bytes: &'static [u8], stays: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -193,7 +195,7 @@ pub(crate) async fn answering(bytes: &'static [u8], stays: bool) -> String {
                     return;
                 }
                 let _ = stream.write_all(bytes).await;
-                // Whoever asked may go; only then do we.
+                // The client must close first.
                 while stays && stream.read(&mut request).await.is_ok_and(|read| read > 0) {}
             });
         }
@@ -208,7 +210,7 @@ macro_rules! stream_of {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_hangs_or_lies_ends_the_run_and_never_hangs_us() {
+async fn a_sidecar_that_hangs_or_sends_wrong_data_ends_the_run() {
     if !can_sandbox() {
         return;
     }
@@ -252,7 +254,7 @@ async fn one_that_hangs_or_lies_ends_the_run_and_never_hangs_us() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_without_an_end_is_not_kept_in_memory() {
+async fn an_endless_line_is_not_buffered() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let sent = tokio::spawn(async move {

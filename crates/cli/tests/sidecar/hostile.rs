@@ -1,5 +1,4 @@
-//! Bodies that nobody should send: each is answered with a clear error in one shape, and the sidecar
-//! goes on.
+//! Malformed and hostile bodies: each gets a clear error of one form, and the sidecar goes on.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ use crate::{
     host::PATIENCE,
 };
 
-/// Sends these bytes as they are.
+/// Sends these bytes unchanged.
 async fn send(sidecar: &Sidecar, bytes: Vec<u8>) -> (u16, Value) {
     let request = sidecar.request(Method::POST, "/execute").header("x-service-api-key", KEY);
     let request = request.header("content-type", "application/json").body(bytes);
@@ -30,7 +29,7 @@ fn file(name: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_breaks_a_rule_is_refused_with_the_field_s_name() {
+async fn an_invalid_field_is_refused_by_name() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let many: Vec<_> = (0..33).map(|n| json!({"name": n.to_string(), "content": ""})).collect();
     let big = "x".repeat((1 << 20) + 1);
@@ -93,7 +92,7 @@ async fn what_breaks_a_rule_is_refused_with_the_field_s_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_plain_file_names_are_taken_however_odd() {
+async fn only_plain_file_names_are_accepted() {
     let Some(sidecar) = Sidecar::start().await else { return };
     for name in
         ["", ".", "..", "a/b", "/etc/passwd", "../x", "a\\b", "a\0b", "a\nb", &"x".repeat(256)]
@@ -108,7 +107,7 @@ async fn only_plain_file_names_are_taken_however_odd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_body_at_all_is_refused() {
+async fn requests_without_a_valid_body_are_refused() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let deep = |open: &str, close: &str, levels: usize| {
         format!("{{\"code\":\"1\",\"x\":{}1{}}}", open.repeat(levels), close.repeat(levels))
@@ -149,7 +148,7 @@ async fn what_is_no_body_at_all_is_refused() {
     assert_eq!(sidecar.run(json!({"code": "1"})).await.0, 200);
 }
 
-/// Refused by what it says of itself, before any of it is read.
+/// Refused by its announced length, before any of it is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_too_large_is_not_read() {
     let Some(sidecar) = Sidecar::start().await else { return };
@@ -168,9 +167,9 @@ async fn a_body_that_is_too_large_is_not_read() {
     assert!(answer.contains("payload_too_large"), "{answer}");
 }
 
-/// A good body with bytes cut out, put in and turned over, the same ones every time.
+/// A valid body with bytes removed, inserted and flipped, the same in every run.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_with_random_damage_is_run_or_refused_and_never_our_fault() {
+async fn a_damaged_body_is_run_or_refused_and_never_a_server_error() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let good = json!({
         "code": "print(1)", "language": "python", "stdin": "in", "timeout_ms": 5000,

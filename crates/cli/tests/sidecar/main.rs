@@ -1,5 +1,5 @@
-//! `cloche executor`, the real binary, as its clients meet it; and the two dispatchers, this host's and
-//! the remote one, held to one suite.
+//! `cloche executor`, the real binary, as its clients use it; and one suite for both dispatchers,
+//! the local and the remote one.
 //!
 //! `executor.rs` starts a sidecar for one test, `bench.rs` a dispatcher of either kind.
 #![allow(

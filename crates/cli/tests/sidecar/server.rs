@@ -1,4 +1,4 @@
-//! `cloche serve` with sidecars, and with nothing to run code at all.
+//! `cloche serve` with sidecars, and without any executor.
 
 use std::{
     fs::{self, File},
@@ -18,7 +18,7 @@ use crate::{
     support::{binary, can_sandbox, ended},
 };
 
-/// A server whose code is run by this sidecar, which needs no key.
+/// A server whose code runs on this sidecar, which needs no key.
 async fn with_sidecar(sidecar: &Sidecar) -> Host {
     Host::start_with(&["--executor-url", &sidecar.url]).await.unwrap()
 }
@@ -49,7 +49,7 @@ async fn the_execute_api_is_the_same_over_a_sidecar() {
     assert!(answer["error"].as_str().unwrap().contains("100s"), "{answer}");
 }
 
-/// One call of an MCP method without a session; the result.
+/// One call of an MCP method without a session. Returns the result.
 async fn mcp(host: &Host, method: &str, params: Value) -> Value {
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     let request = host.request(reqwest::Method::POST, "/mcp").json(&message);
@@ -59,7 +59,7 @@ async fn mcp(host: &Host, method: &str, params: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_are_offered_nothing_that_sidecars_cannot_keep() {
+async fn agents_are_not_offered_threads_on_sidecars() {
     let Some(sidecar) = Sidecar::start_without_key().await else { return };
     let host = with_sidecar(&sidecar).await;
     let gates = json!({"agent_sandbox": true, "execute_code": "allow"});
@@ -91,7 +91,7 @@ async fn agents_are_offered_nothing_that_sidecars_cannot_keep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sidecar_that_dies_fails_the_execution_and_the_server_says_503_until_it_is_back() {
+async fn a_dead_sidecar_fails_the_execution_and_the_server_returns_503() {
     let Some(sidecar) = Sidecar::start_without_key().await else { return };
     let host = with_sidecar(&sidecar).await;
     let address = sidecar.address();
@@ -117,9 +117,9 @@ async fn a_sidecar_that_dies_fails_the_execution_and_the_server_says_503_until_i
     assert_eq!(host.run(json!({"code": "1"})).await.0, 200);
 }
 
-/// The text of an error is the sidecar's to choose; the status is not.
+/// The sidecar chooses the text of an error, but not the status.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_that_reads_like_no_executor_is_not_answered_with_503() {
+async fn a_refusal_with_the_text_of_a_missing_executor_is_not_a_503() {
     if !can_sandbox() {
         return;
     }
@@ -132,9 +132,9 @@ async fn a_refusal_that_reads_like_no_executor_is_not_answered_with_503() {
     assert_eq!(answer["error"], "no executor is available to run the code");
 }
 
-/// With its key from the environment and its address, too, by the contract's names.
+/// The key and the address come from environment variables with the names of the contract.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_contract_s_variables_wire_a_server_to_a_sidecar() {
+async fn the_variables_of_the_contract_connect_a_server_to_a_sidecar() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let variables = [("SANDBOX_EXECUTOR_URL", &*sidecar.url), ("SANDBOX_EXECUTOR_API_KEY", KEY)];
     let server = Bare::start(&[], &variables).await;
@@ -143,8 +143,8 @@ async fn the_contract_s_variables_wire_a_server_to_a_sidecar() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_no_executor_at_all_every_run_is_refused_with_a_sentence() {
-    // An empty address is none.
+async fn without_an_executor_every_run_is_refused_with_a_message() {
+    // An empty address counts as none.
     let server = Bare::start(&["--no-local-executor"], &[("SANDBOX_EXECUTOR_URL", "")]).await;
     let (status, answer) = server.run(json!({"code": "print(6 * 7)"})).await;
     assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")));
@@ -157,7 +157,7 @@ async fn with_no_executor_at_all_every_run_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn an_address_that_is_none_is_named_at_the_start() {
+fn an_invalid_address_is_an_error_at_start() {
     let directory = TempDir::new().unwrap();
     let mut command = Command::new(binary());
     command.args([
@@ -178,7 +178,7 @@ fn an_address_that_is_none_is_named_at_the_start() {
     assert!(ended.code == 1 && ended.stderr.contains("http://sandbox-executor:9099"), "{ended:?}");
 }
 
-/// A server without an executor of its own: started, and asked as soon as it listens.
+/// A server without an executor of its own, used as soon as it listens.
 struct Bare {
     process: std::process::Child,
     url: String,

@@ -1,4 +1,4 @@
-//! What every dispatcher does, whatever is behind it. Each test is run against both.
+//! Requirements for every dispatcher. Each test runs against both.
 
 use cloche_engine::{JobRequest, sidecar::JobLimits};
 use cloche_model::{EnvVars, RequestFile, RunEnding, StreamName::Stderr, StreamName::Stdout};
@@ -28,21 +28,21 @@ macro_rules! suite {
 }
 
 suite! {
-    output_comes_in_order_and_none_is_lost,
-    output_is_bytes_and_not_text,
-    output_comes_while_the_program_runs_and_a_cancel_kills_its_whole_tree,
-    a_cancel_before_the_start_is_heeded,
-    time_that_is_up_kills_the_whole_tree_and_keeps_what_was_said,
-    exit_codes_and_signals_are_told_apart,
+    output_arrives_in_order_and_complete,
+    output_is_bytes,
+    output_arrives_during_the_run_and_a_cancel_kills_the_process_tree,
+    a_cancel_before_the_start_cancels_the_run,
+    a_timeout_kills_the_process_tree_and_keeps_the_output,
+    exit_codes_and_signals_are_distinguished,
     input_files_and_variables_arrive,
-    memory_that_is_used_up_is_said,
-    too_much_output_is_counted_and_both_its_ends_are_kept,
-    a_listener_that_goes_away_stops_nothing,
-    several_run_at_once_and_each_has_its_own_output,
-    what_was_used_is_measured,
+    running_out_of_memory_is_reported,
+    truncated_output_keeps_both_ends_and_is_counted,
+    a_dropped_output_receiver_does_not_stop_the_run,
+    concurrent_runs_have_separate_output,
+    resource_usage_is_measured,
 }
 
-async fn output_comes_in_order_and_none_is_lost(bench: Bench) {
+async fn output_arrives_in_order_and_complete(bench: Bench) {
     let code = "import sys\nfor n in range(30000):\n  print('out', n)\n  if n % 3 == 0: print('err', n, file=sys.stderr)";
     let (outcome, chunks) = bench.run(job("python", code)).await;
     let lines = |name: &str, step| {
@@ -55,13 +55,13 @@ async fn output_comes_in_order_and_none_is_lost(bench: Bench) {
     assert!(joined(&chunks, Stderr) == outcome.stderr.bytes);
 }
 
-async fn output_is_bytes_and_not_text(bench: Bench) {
+async fn output_is_bytes(bench: Bench) {
     let (outcome, chunks) = bench.run(job("bash", r"printf '\xff\x00\xc3\n\r'")).await;
     assert_eq!(outcome.stdout.bytes, b"\xff\x00\xc3\n\r");
     assert_eq!(joined(&chunks, Stdout), b"\xff\x00\xc3\n\r");
 }
 
-async fn output_comes_while_the_program_runs_and_a_cancel_kills_its_whole_tree(bench: Bench) {
+async fn output_arrives_during_the_run_and_a_cancel_kills_the_process_tree(bench: Bench) {
     let mark = mark();
     let mut run = bench.start(job("bash", &sleepers(&mark)));
     assert_eq!(run.chunk().await.bytes, b"up\n");
@@ -73,13 +73,13 @@ async fn output_comes_while_the_program_runs_and_a_cancel_kills_its_whole_tree(b
     wait_for(&mark, 0);
 }
 
-async fn a_cancel_before_the_start_is_heeded(bench: Bench) {
+async fn a_cancel_before_the_start_cancels_the_run(bench: Bench) {
     let run = bench.start(job("bash", "sleep 1000"));
     run.cancel.cancel();
     assert_eq!(run.until_over().await.0.unwrap().ending, RunEnding::Cancelled);
 }
 
-async fn time_that_is_up_kills_the_whole_tree_and_keeps_what_was_said(bench: Bench) {
+async fn a_timeout_kills_the_process_tree_and_keeps_the_output(bench: Bench) {
     let mark = mark();
     let limits = JobLimits { timeout_ms: Some(1500), ..JobLimits::default() };
     let (outcome, chunks) = bench.run(limited(job("bash", &sleepers(&mark)), limits)).await;
@@ -90,7 +90,7 @@ async fn time_that_is_up_kills_the_whole_tree_and_keeps_what_was_said(bench: Ben
     wait_for(&mark, 0);
 }
 
-async fn exit_codes_and_signals_are_told_apart(bench: Bench) {
+async fn exit_codes_and_signals_are_distinguished(bench: Bench) {
     for (language, code, ending) in [
         ("bash", "exit 0", RunEnding::Exited(0)),
         ("python", "raise SystemExit(3)", RunEnding::Exited(3)),
@@ -124,7 +124,7 @@ async fn input_files_and_variables_arrive(bench: Bench) {
     assert_eq!(outcome.stdout.to_text_lossy(), wanted, "{}", outcome.stderr.to_text_lossy());
 }
 
-async fn memory_that_is_used_up_is_said(bench: Bench) {
+async fn running_out_of_memory_is_reported(bench: Bench) {
     let limits = JobLimits { memory_bytes: Some(64 << 20), ..JobLimits::default() };
     let code = "print('before')\nx = bytearray(1 << 28)\nx[::4096] = b'x' * len(x[::4096])\nprint('after')";
     let (outcome, _) = bench.run(limited(job("python", code), limits)).await;
@@ -132,7 +132,7 @@ async fn memory_that_is_used_up_is_said(bench: Bench) {
     assert_eq!(outcome.stdout.bytes, b"before\n");
 }
 
-async fn too_much_output_is_counted_and_both_its_ends_are_kept(bench: Bench) {
+async fn truncated_output_keeps_both_ends_and_is_counted(bench: Bench) {
     let limits = JobLimits { output_bytes: Some(10_000), ..JobLimits::default() };
     let code = "import sys\nfor n in range(100000): print(n)\nsys.stderr.write('x' * 10000)";
     let (outcome, chunks) = bench.run(limited(job("python", code), limits)).await;
@@ -145,7 +145,7 @@ async fn too_much_output_is_counted_and_both_its_ends_are_kept(bench: Bench) {
     assert!(joined(&chunks, Stdout) == all.as_bytes());
 }
 
-async fn a_listener_that_goes_away_stops_nothing(bench: Bench) {
+async fn a_dropped_output_receiver_does_not_stop_the_run(bench: Bench) {
     let mut run = bench.start(job("bash", "echo 1; sleep 0.2; seq 2 20000"));
     run.chunk().await;
     run.chunks.close();
@@ -154,7 +154,7 @@ async fn a_listener_that_goes_away_stops_nothing(bench: Bench) {
     assert!(outcome.stdout.to_text_lossy().ends_with("\n20000\n"));
 }
 
-async fn several_run_at_once_and_each_has_its_own_output(bench: Bench) {
+async fn concurrent_runs_have_separate_output(bench: Bench) {
     let runs = (0..4).map(|n| bench.start(job("bash", &format!("sleep 0.1; seq {n} 2000"))));
     for (n, run) in runs.collect::<Vec<_>>().into_iter().enumerate() {
         let (result, chunks) = run.until_over().await;
@@ -164,7 +164,7 @@ async fn several_run_at_once_and_each_has_its_own_output(bench: Bench) {
     }
 }
 
-async fn what_was_used_is_measured(bench: Bench) {
+async fn resource_usage_is_measured(bench: Bench) {
     let code =
         "x = bytearray(64 << 20)\nx[::4096] = b'x' * len(x[::4096])\nfor n in range(10**6): pass";
     let (outcome, _) = bench.run(job("python", code)).await;

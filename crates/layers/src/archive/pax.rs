@@ -1,4 +1,4 @@
-//! Records of pax headers: `LENGTH KEY=VALUE\n`, where the length counts itself.
+//! Pax records: `LENGTH KEY=VALUE\n`, where the length includes itself.
 
 use crate::{LayerError, entry::Mtime};
 
@@ -20,7 +20,7 @@ pub(super) fn push_record(records: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     records.push(b'\n');
 }
 
-/// Takes the first record off; none at the end.
+/// Removes the first record. Returns `None` at the end.
 pub(super) fn take_record<'a>(records: &mut &'a [u8]) -> Result<Option<PaxRecord<'a>>, LayerError> {
     if records.is_empty() {
         return Ok(None);
@@ -38,7 +38,7 @@ pub(super) fn take_record<'a>(records: &mut &'a [u8]) -> Result<Option<PaxRecord
     Ok(Some((&body[..equals], &body[equals + 1..])))
 }
 
-/// A decimal number, nothing around it.
+/// Parses a decimal number without sign or spaces.
 pub(super) fn parse_number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 20 || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -46,7 +46,7 @@ pub(super) fn parse_number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// A moment as decimal seconds.
+/// Formats a time as decimal seconds.
 pub(super) fn format_time(time: Mtime) -> String {
     let (sign, seconds, nanos) = if time.seconds < 0 && time.nanos > 0 {
         ("-", (time.seconds + 1).unsigned_abs(), 1_000_000_000 - time.nanos)
@@ -60,7 +60,7 @@ pub(super) fn format_time(time: Mtime) -> String {
     text.trim_end_matches('0').to_owned()
 }
 
-/// The moment that decimal seconds say; digits past the ninth are dropped.
+/// Parses decimal seconds. Digits after the ninth are dropped.
 pub(super) fn parse_time(text: &[u8]) -> Option<Mtime> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),
@@ -73,8 +73,8 @@ pub(super) fn parse_time(text: &[u8]) -> Option<Mtime> {
         if !fraction.iter().all(u8::is_ascii_digit) {
             return None;
         }
-        for place in 0..9 {
-            nanos = nanos * 10 + u32::from(fraction.get(place).map_or(0, |digit| digit - b'0'));
+        for digit in 0..9 {
+            nanos = nanos * 10 + u32::from(fraction.get(digit).map_or(0, |byte| byte - b'0'));
         }
     }
     Some(match (negative, nanos) {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_survive_on_both_sides_of_1970() {
+    fn times_before_and_after_1970_round_trip() {
         for seconds in [-2, -1, 0, 1, 1 << 33, i64::MAX / 4] {
             for nanos in [0, 1, 500_000_000, 999_999_999] {
                 let time = Mtime { seconds, nanos };
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_may_hold_anything_after_its_equals_sign() {
+    fn a_record_value_may_contain_any_byte() {
         for length in [0, 1, 5, 90, 92, 93, 95, 985, 990, 995, 9990] {
             let value = vec![b'\n'; length];
             let mut records = Vec::new();

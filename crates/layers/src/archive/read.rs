@@ -1,5 +1,5 @@
-//! Reads an archive entry by entry, and refuses whatever a layer cannot be. It trusts nothing and
-//! touches no file.
+//! Reads an archive entry by entry, and refuses everything that a layer may not contain. It trusts
+//! no input and accesses no file.
 
 use std::io::{self, Read};
 
@@ -17,16 +17,16 @@ use crate::{
 /// How many zero bytes may follow the end of an archive.
 const TRAILER: u64 = 1 << 20;
 
-/// What comes next in an archive.
+/// The next item of an archive.
 #[derive(Debug)]
 pub(crate) enum ArchiveItem {
-    /// An entry; its data can be read until the next one is asked for.
+    /// An entry. Its data can be read until the next item is requested.
     Entry(LayerEntry),
     /// The directory at this path is opaque.
     Opaque(Vec<u8>),
 }
 
-/// An archive being read. Reading from it gives the data of the current entry.
+/// Reads an archive. `Read` returns the data of the current entry.
 pub(crate) struct ArchiveReader<R> {
     inner: R,
     at: u64,
@@ -43,7 +43,7 @@ impl<R: Read> ArchiveReader<R> {
         self.inner
     }
 
-    /// The next entry; none at the end, which must be there.
+    /// The next item. Returns `None` at the end marker, which is required.
     pub(crate) fn next_item(&mut self) -> Result<Option<ArchiveItem>, LayerError> {
         let rest = self.data + self.padding;
         self.skip_bytes(rest)?;
@@ -53,7 +53,7 @@ impl<R: Read> ArchiveReader<R> {
             let block = self.read_block()?;
             if block == [0; BLOCK] {
                 if records.seen {
-                    return Err(refused_archive("records without an entry"));
+                    return Err(refused_archive("records that no entry follows"));
                 }
                 return self.expect_end().map(|()| None);
             }
@@ -68,7 +68,7 @@ impl<R: Read> ArchiveReader<R> {
                 EntryType::GNULongName => records.long_name = Some(self.read_long_name(size)?),
                 EntryType::GNULongLink => records.long_link = Some(self.read_long_name(size)?),
                 EntryType::XHeader | EntryType::XGlobalHeader => {
-                    return Err(refused_archive("records for more than one entry"));
+                    return Err(refused_archive("records that apply to more than one entry"));
                 }
                 kind => return self.read_item(kind, header, records).map(Some),
             }
@@ -89,10 +89,10 @@ impl<R: Read> ArchiveReader<R> {
         let name = records.archive_name(header)?;
         let regular = matches!(kind, EntryType::Regular);
         if !regular && size != 0 {
-            return Err(refused_archive("data where there can be none"));
+            return Err(refused_archive("data in an entry that is not a file"));
         }
         if records.sparse_realsize.is_some() && !regular {
-            return Err(refused_archive("a sparse map without a file"));
+            return Err(refused_archive("a sparse map in an entry that is not a file"));
         }
         self.begin_data(size)?;
         if split_path(&name).1.starts_with(WHITEOUT) {
@@ -101,10 +101,10 @@ impl<R: Read> ArchiveReader<R> {
         let path = records.true_name.clone().unwrap_or(name);
         check_path(&path)?;
         if path.is_empty() && kind != EntryType::Directory {
-            return Err(refused_archive("something else than a directory in place of the home"));
+            return Err(refused_archive("a home that is not a directory"));
         }
         let mode = header.mode().map_err(|_| refused_archive("malformed permissions"))?;
-        // A home has one user. A set-user-id file of its would be one of ours in the cache.
+        // A home has one user. In the cache, a set-user-id file would belong to the server's user.
         let mode = if kind == EntryType::Directory { mode & 0o7777 } else { mode & 0o1777 };
         let mtime = match records.mtime {
             Some(mtime) => mtime,
@@ -125,13 +125,13 @@ impl<R: Read> ArchiveReader<R> {
             EntryType::Symlink => EntryKind::Symlink { target: records.soft_target(header)? },
             EntryType::Fifo => EntryKind::Fifo,
             EntryType::Char | EntryType::Block => return Err(refused_archive("a device node")),
-            EntryType::GNUSparse => return Err(refused_archive("a sparse file of the old kind")),
+            EntryType::GNUSparse => return Err(refused_archive("a sparse file in an old format")),
             _ => return Err(refused_archive("an entry of an unknown kind")),
         };
         Ok(ArchiveItem::Entry(LayerEntry { path, kind, mode, mtime, xattrs: records.xattrs }))
     }
 
-    /// From here on the data of an entry can be read.
+    /// Makes the data of an entry readable.
     fn begin_data(&mut self, size: u64) -> Result<(), LayerError> {
         if size > FILE_BYTES {
             return Err(LayerError::TooMuch("a file that is too large"));
@@ -161,7 +161,7 @@ impl<R: Read> ArchiveReader<R> {
         let mut line = SparseMap { archive: self, block: [0; BLOCK], next: BLOCK };
         let count = line.read_number()?;
         if count > EXTENTS as u64 {
-            return Err(LayerError::TooMuch("a sparse file with too many parts"));
+            return Err(LayerError::TooMuch("a sparse file with too many extents"));
         }
         let (mut extents, mut end, mut data) = (Vec::new(), 0, 0);
         for _ in 0..count {
@@ -169,7 +169,7 @@ impl<R: Read> ArchiveReader<R> {
             let stop = extent.offset.checked_add(extent.length).filter(|stop| *stop <= size);
             match stop {
                 Some(stop) if extent.offset >= end => end = stop,
-                _ => return Err(refused_archive("a sparse map that makes no sense")),
+                _ => return Err(refused_archive("an inconsistent sparse map")),
             }
             data += extent.length;
             if extent.length > 0 {
@@ -177,12 +177,12 @@ impl<R: Read> ArchiveReader<R> {
             }
         }
         if self.at - start + data != stored {
-            return Err(refused_archive("a sparse map that makes no sense"));
+            return Err(refused_archive("an inconsistent sparse map"));
         }
         Ok(EntryKind::File { size, extents: Some(extents), data_at: self.at, hash: [0; 16] })
     }
 
-    /// The small data of an entry that describes another.
+    /// Reads the data of an entry that only describes the next one.
     fn read_small_data(&mut self, size: u64) -> Result<Vec<u8>, LayerError> {
         if size > PAX_BYTES {
             return Err(LayerError::TooMuch("records that are too long"));
@@ -226,10 +226,10 @@ impl<R: Read> ArchiveReader<R> {
         }
     }
 
-    /// After one block of zeros: another, and nothing else.
+    /// Expects a second block of zeros, and only zeros after it.
     fn expect_end(&mut self) -> Result<(), LayerError> {
         if self.read_block()? != [0; BLOCK] {
-            return Err(refused_archive("an archive with a gap in it"));
+            return Err(refused_archive("an archive with a single zero block"));
         }
         let mut buffer = [0; 4096];
         let mut trailing = 0;
@@ -262,7 +262,7 @@ impl<R: Read> Read for ArchiveReader<R> {
     }
 }
 
-/// The lines before the data of a sparse file.
+/// The map before the data of a sparse file.
 struct SparseMap<'a, R> {
     archive: &'a mut ArchiveReader<R>,
     block: [u8; BLOCK],
@@ -296,7 +296,7 @@ fn parse_whiteout(
 ) -> Result<ArchiveItem, LayerError> {
     let (directory, base) = split_path(name);
     if !empty {
-        return Err(refused_archive("a deletion with something in it"));
+        return Err(refused_archive("a whiteout with content"));
     }
     if base == OPAQUE {
         let directory = records.true_name.unwrap_or_else(|| directory.to_vec());
@@ -306,13 +306,13 @@ fn parse_whiteout(
     let path = match records.whiteout_path {
         Some(path) => path,
         None if base.starts_with(b".wh..wh.") => {
-            return Err(refused_archive("a deletion of an unknown kind"));
+            return Err(refused_archive("a whiteout of an unknown kind"));
         }
         None => join_path(directory, base.strip_prefix(WHITEOUT).unwrap_or_default()),
     };
     check_path(&path)?;
     if split_path(&path).1.is_empty() {
-        return Err(refused_archive("a deletion of nothing"));
+        return Err(refused_archive("a whiteout without a path"));
     }
     let (mode, mtime) = (0, Mtime::default());
     Ok(ArchiveItem::Entry(LayerEntry {
@@ -354,7 +354,7 @@ mod tests {
     use crate::archive::write;
 
     #[test]
-    fn sizes_beyond_the_octal_digits_survive() {
+    fn sizes_beyond_the_octal_digits_round_trip() {
         for size in [0, (8 << 30) - 1, 8 << 30, FILE_BYTES] {
             let entry = LayerEntry {
                 path: b"large".to_vec(),

@@ -1,4 +1,4 @@
-//! What the records before an entry say about it.
+//! The records before an entry.
 
 use tar::Header;
 
@@ -12,7 +12,7 @@ use crate::{
     error::{TARGET_BYTES, XATTR_BYTES},
 };
 
-/// What the records before an entry say about it.
+/// The records before an entry.
 #[derive(Default)]
 pub(super) struct EntryRecords {
     pub(super) seen: bool,
@@ -51,7 +51,7 @@ impl EntryRecords {
                 b"GNU.sparse.name" => self.sparse_name = Some(value.to_vec()),
                 b"GNU.sparse.realsize" => self.sparse_realsize = Some(number()?),
                 key if key.starts_with(b"GNU.sparse.") => {
-                    return Err(refused_archive("a sparse file of the old kind"));
+                    return Err(refused_archive("a sparse file in an old format"));
                 }
                 NAME => self.true_name = Some(value.to_vec()),
                 LINK_NAME => self.true_link = Some(value.to_vec()),
@@ -62,7 +62,7 @@ impl EntryRecords {
         }
         let wanted = if self.sparse_realsize.is_some() { (Some(1), Some(0)) } else { (None, None) };
         if version != wanted {
-            return Err(refused_archive("a sparse file of an unknown kind"));
+            return Err(refused_archive("a sparse file in an unknown format"));
         }
         self.xattrs.sort();
         Ok(())
@@ -75,20 +75,20 @@ impl EntryRecords {
             return Ok(());
         }
         if name.len() > 255 || name.len() == USER.len() || name.contains(&0) {
-            return Err(refused_archive("an attribute with an impossible name"));
+            return Err(refused_archive("an attribute with an invalid name"));
         }
         let before: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
         if value.len() > 65536 || before + name.len() + value.len() > XATTR_BYTES {
             return Err(LayerError::TooMuch("attributes that are too large"));
         }
         if self.xattrs.iter().any(|(other, _)| *other == name) {
-            return Err(refused_archive("an attribute that is there twice"));
+            return Err(refused_archive("a duplicate attribute"));
         }
         self.xattrs.push((name, value.to_vec()));
         Ok(())
     }
 
-    /// The entry's name as the archive has it, without the decoration.
+    /// The entry's name in the archive, without `./` and `/`.
     pub(super) fn archive_name(&self, header: &Header) -> Result<Vec<u8>, LayerError> {
         let given = self.sparse_name.as_ref().or(self.path.as_ref()).or(self.long_name.as_ref());
         let name = match given {
@@ -118,11 +118,11 @@ impl EntryRecords {
             Some(target) => target.clone(),
             None => header.link_name_bytes().unwrap_or_default().into_owned(),
         };
-        if target.is_empty() { Err(refused_archive("a link to nothing")) } else { Ok(target) }
+        if target.is_empty() { Err(refused_archive("a link without a target")) } else { Ok(target) }
     }
 }
 
-/// A path without `./` before it and `/` behind.
+/// Removes a leading `./` and a trailing `/` from a path.
 fn normalize_path(path: &[u8]) -> Result<Vec<u8>, LayerError> {
     let mut rest = path;
     while let Some(shorter) = rest.strip_prefix(b"./") {
@@ -133,7 +133,7 @@ fn normalize_path(path: &[u8]) -> Result<Vec<u8>, LayerError> {
         return Err(refused_archive("an entry without a name"));
     }
     let rest = if rest == b"." { &[] } else { rest };
-    // The names of deletions are longer than those that they delete.
+    // A whiteout's name is longer than the name that it deletes.
     let (directory, name) = split_path(rest);
     check_path(&join_path(
         directory,
@@ -146,7 +146,7 @@ fn parse_redirect(value: &[u8]) -> Result<Vec<u8>, LayerError> {
     let path = value.strip_prefix(b"/").unwrap_or_default();
     check_path(path)?;
     if path.is_empty() {
-        Err(refused_archive("a directory from nowhere"))
+        Err(refused_archive("a redirect without a path"))
     } else {
         Ok(path.to_vec())
     }

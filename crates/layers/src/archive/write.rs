@@ -1,5 +1,5 @@
-//! Writes entries of an archive. Nothing but `std` and header blocks: the packer uses it in a
-//! forked child.
+//! Writes entries of an archive. It uses only `std` and header blocks, because the packer calls it
+//! in a forked child.
 
 use std::io::{self, Write};
 
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::entry::{EntryKind, Extent, LayerEntry, Mtime};
 
-/// The largest number that fits the octal digits of a header.
+/// The largest number that fits into the octal digits of a header.
 const OCTAL_MOST: u64 = 0o777_7777_7777;
 
-/// Writes what comes before an entry's data: records, header and the map of a sparse file.
-/// `Kind::data_bytes` of data must follow, then `pad`.
+/// Writes everything before an entry's data: records, header and the map of a sparse file.
+/// `EntryKind::data_bytes` bytes of data must follow, then `write_padding`.
 pub(crate) fn write_header(out: &mut impl Write, entry: &LayerEntry) -> io::Result<()> {
     let mut head = EntryHeader::new();
     head.set_time(entry.mtime);
@@ -43,7 +43,7 @@ pub(crate) fn write_header(out: &mut impl Write, entry: &LayerEntry) -> io::Resu
     Ok(())
 }
 
-/// Fills the last block of so much data.
+/// Pads `data` bytes to a whole block.
 pub(crate) fn write_padding(out: &mut impl Write, data: u64) -> io::Result<()> {
     let over = (data % BLOCK as u64) as usize;
     if over == 0 { Ok(()) } else { out.write_all(&[0; BLOCK][over..]) }
@@ -55,7 +55,7 @@ pub(crate) fn write_end(out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-/// The file inside a directory that makes it opaque.
+/// Writes the file that marks its directory as opaque.
 pub(crate) fn write_opaque(out: &mut impl Write, directory: &[u8]) -> io::Result<()> {
     let mut head = EntryHeader::new();
     head.header.set_mode(0o600);
@@ -154,10 +154,10 @@ impl EntryHeader {
         }
     }
 
-    /// The records of a sparse file, as GNU tar's version 1.0 has them; gives back the map.
+    /// Adds the records of a sparse file in GNU tar's format 1.0. Returns the map.
     fn set_sparse(&mut self, size: u64, extents: &[Extent]) -> Vec<u8> {
         let end = extents.last().map_or(0, |last| last.offset + last.length);
-        // An extent of no length at the end is what makes GNU tar set the size.
+        // GNU tar needs a final empty extent to set the size.
         let marker = (end != size).then_some(Extent { offset: size, length: 0 });
         let all = extents.iter().chain(&marker);
         let mut map = format!("{}\n", all.clone().count()).into_bytes();
@@ -198,14 +198,14 @@ fn write_header_block(out: &mut impl Write, header: &mut Header) -> io::Result<(
     out.write_all(header.as_bytes())
 }
 
-/// Puts a name into a field; cut off, and false, if it is too long.
+/// Copies a name into a field. Truncates it and returns false if it is too long.
 fn fill_field(field: &mut [u8; 100], name: &[u8]) -> bool {
     let length = name.len().min(field.len());
     field[..length].copy_from_slice(&name[..length]);
     length == name.len()
 }
 
-/// An attribute's name as a key: no `=` in it, as GNU tar does it.
+/// Encodes an attribute's name as a key. Like GNU tar, escapes `=` and `%`.
 fn encode_key(name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(name.len());
     for &byte in name {

@@ -18,20 +18,21 @@ use super::{
 };
 use crate::{LayerError, Layers, blob_store::run_blocking, checked_blob};
 
-/// What an exported image says about itself.
+/// The metadata of an exported image.
 #[derive(Clone, Debug, Default)]
 pub struct ExportMeta {
     /// The name that tools show (`org.opencontainers.image.ref.name`).
     pub name: String,
-    /// When, in RFC 3339; the beginning of 1970 if there is none.
+    /// The creation time in RFC 3339. Without one: the beginning of 1970.
     pub created: Option<String>,
     /// Annotations of the manifest.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Layers {
-    /// Writes a stack as an OCI image layout into `dir`, which must be empty or missing. Renamed
-    /// directories mean nothing to other tools, so a stack with some becomes one layer.
+    /// Writes a stack as an OCI image layout into `dir`, which must be empty or missing. Other
+    /// tools do not support renamed directories, so a stack with redirects is squashed to one
+    /// layer.
     ///
     /// # Errors
     /// If the directory is not empty or cannot be written, or a layer is missing or damaged.
@@ -58,11 +59,11 @@ impl Layers {
         .await
     }
 
-    /// Writes a stack as a tar of an OCI image layout, as it is read: nothing lies on a disk
-    /// meanwhile. To be called where blocking is no harm; the stack may have no redirects.
+    /// Writes a stack as a tar of an OCI image layout while it is read, without temporary files.
+    /// Must be called on a blocking thread. The stack must have no redirects.
     ///
     /// # Errors
-    /// If the reader has gone, or a layer is missing or damaged. The tar has no end then.
+    /// If the reader has closed, or a layer is missing or damaged. The tar has no end marker then.
     pub fn export_tar(
         &self,
         stack: &[LayerDigest],
@@ -71,11 +72,11 @@ impl Layers {
     ) -> Result<(), LayerError> {
         let mut sink = TarSink { out, size: 0 };
         self.write_image(stack, meta, &mut sink)?;
-        // Two empty blocks are the end of a tar.
+        // Two zero blocks mark the end of a tar.
         sink.out.write_all(&[0; 1024]).and_then(|()| sink.out.flush()).map_err(export_error)
     }
 
-    /// Whether a layer of the stack has a renamed directory, which other tools do not understand.
+    /// Whether a layer of the stack has a renamed directory, which other tools do not support.
     ///
     /// # Errors
     /// If a layer is missing or damaged.
@@ -88,7 +89,7 @@ impl Layers {
         Ok(false)
     }
 
-    /// The layers as they are read, then the documents that describe them.
+    /// Writes the layers, then the documents that describe them.
     fn write_image(
         &self,
         stack: &[LayerDigest],
@@ -99,7 +100,7 @@ impl Layers {
         write_file(sink, "oci-layout", &to_json(&layout)?)?;
         let (mut layers, mut diff_ids) = (Vec::new(), Vec::new());
         for digest in stack {
-            // The same layer can be in a stack twice, and is one file.
+            // A layer that occurs twice in a stack is written once.
             if let Some(at) = layers.iter().position(|it: &OciDescriptor| it.digest == *digest) {
                 layers.push(layers[at].clone());
                 let diff_id: &LayerDigest = &diff_ids[at];
@@ -118,14 +119,14 @@ impl Layers {
     }
 }
 
-/// Where the files of an image go, one after the other: the content of each is written between
-/// `open` and `close`.
+/// The destination of an image's files, one after the other. The content of each is written between
+/// `open_file` and `close_file`.
 trait ImageSink: Write {
     fn open_file(&mut self, name: &str, size: u64) -> io::Result<()>;
     fn close_file(&mut self) -> io::Result<()>;
 }
 
-/// A directory.
+/// Writes to a directory.
 struct DirectorySink {
     dir: PathBuf,
     file: Option<BufWriter<File>>,
@@ -152,7 +153,7 @@ impl ImageSink for DirectorySink {
     }
 }
 
-/// A tar.
+/// Writes a tar.
 struct TarSink<W> {
     out: W,
     size: u64,
@@ -195,7 +196,7 @@ fn make_empty_layout(dir: &Path) -> Result<(), LayerError> {
     fs::create_dir_all(dir.join("blobs/sha256")).map_err(export_error)
 }
 
-/// Copies a blob, checks it on the way, and finds the digest of the archive in it.
+/// Copies and checks a blob. Returns its descriptor and the digest of the archive in it.
 fn copy_blob(
     blob: Box<dyn Read + Send>,
     digest: &LayerDigest,

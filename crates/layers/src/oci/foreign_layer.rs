@@ -1,5 +1,5 @@
-//! Layers of other tools: decompressed, completed by the directories that their archives leave out,
-//! and packed as ours. What they may hold is decided where all archives are read.
+//! Layers that other tools made: decompressed, completed with the directories that their archives
+//! omit, and packed again. `archive::read` decides what they may contain.
 
 use std::{
     collections::HashSet,
@@ -23,7 +23,7 @@ use crate::{
     ingest::{EmptyHomePolicy, IngestedLayer, ingest_archive},
 };
 
-/// How a layer is compressed.
+/// The compression of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LayerCompression {
     Plain,
@@ -31,9 +31,9 @@ pub(super) enum LayerCompression {
     Zstd,
 }
 
-/// A layer that was read, and what it was before.
+/// A layer that was read, and its original digests.
 pub(super) struct ForeignLayer {
-    /// As it is now; none if it held nothing.
+    /// The layer as stored here. `None` if it was empty.
     pub(super) ingested: Option<IngestedLayer>,
     /// The digest of the file.
     pub(super) blob: LayerDigest,
@@ -41,23 +41,25 @@ pub(super) struct ForeignLayer {
     pub(super) archive: LayerDigest,
 }
 
-/// Reads a layer to its end, and writes what it holds as a blob of ours.
+/// Reads a layer to its end, and writes its content as a blob of ours.
 pub(super) fn ingest_foreign(
     from: File,
-    packing: LayerCompression,
+    compression: LayerCompression,
     to: &File,
     bounds: LayerBounds,
 ) -> Result<ForeignLayer, LayerError> {
-    let mut plain = DecompressedArchive::new(from, packing, bounds.ratio).map_err(read_error)?;
-    let (ours, theirs) = io::pipe().map_err(read_error)?;
+    let mut plain =
+        DecompressedArchive::new(from, compression, bounds.ratio).map_err(read_error)?;
+    let (reader, writer) = io::pipe().map_err(read_error)?;
     let (complete, ingested) = thread::scope(|scope| {
-        let complete = scope.spawn(|| complete_archive(&mut plain, theirs));
-        let ours = BufReader::with_capacity(1 << 17, ours);
-        let ingested = ingest_archive(ours, to, bounds, &EmptyHomePolicy::AlwaysDrop);
+        let complete = scope.spawn(|| complete_archive(&mut plain, writer));
+        let reader = BufReader::with_capacity(1 << 17, reader);
+        let ingested = ingest_archive(reader, to, bounds, &EmptyHomePolicy::AlwaysDrop);
         (complete.join(), ingested)
     });
-    let complete = complete.map_err(|_| read_error(io::Error::other("reading stopped")))?;
-    // Whichever failed first: the other only says that the pipe ended.
+    let complete =
+        complete.map_err(|_| read_error(io::Error::other("the reading thread panicked")))?;
+    // Reports the first failure. The other side only sees a closed pipe.
     let ingested = match (complete, ingested) {
         (Err(LayerError::Io { source, .. }), Err(error))
             if source.kind() == io::ErrorKind::BrokenPipe =>
@@ -70,7 +72,7 @@ pub(super) fn ingest_foreign(
     Ok(ForeignLayer { ingested, blob, archive })
 }
 
-/// Writes an archive again, with the home itself first and each directory before what is in it.
+/// Rewrites an archive with the home itself first, and each directory before its content.
 fn complete_archive(from: &mut impl Read, to: impl Write) -> Result<(), LayerError> {
     let mut archive = ArchiveReader::new(BufReader::with_capacity(1 << 17, from));
     let mut out = BufWriter::with_capacity(1 << 17, to);
@@ -103,8 +105,8 @@ fn complete_archive(from: &mut impl Read, to: impl Write) -> Result<(), LayerErr
     write::write_end(&mut out).map_err(write_error)
 }
 
-/// The directories that must be there before a path, the home first; also the path, if it must be
-/// one itself.
+/// The directories that must exist before a path, the home first. With `itself`, the path is one of
+/// them.
 fn parent_directories(path: &[u8], itself: bool) -> impl Iterator<Item = &[u8]> {
     let home = (itself || !path.is_empty()).then_some(&b""[..]);
     let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
@@ -122,7 +124,7 @@ fn plain_directory(path: &[u8]) -> LayerEntry {
     }
 }
 
-/// The archive in a layer, hashed as it was and as it is.
+/// The archive in a layer. Hashes the compressed and the decompressed bytes.
 struct DecompressedArchive {
     decoder: LayerDecoder,
     ratio: u64,
@@ -137,9 +139,9 @@ enum LayerDecoder {
 }
 
 impl DecompressedArchive {
-    fn new(from: File, packing: LayerCompression, ratio: u64) -> io::Result<Self> {
+    fn new(from: File, compression: LayerCompression, ratio: u64) -> io::Result<Self> {
         let hashed = HashingFile { from, hash: Sha256::new(), count: 0 };
-        let decoder = match packing {
+        let decoder = match compression {
             LayerCompression::Plain => LayerDecoder::Plain(hashed),
             LayerCompression::Gzip => LayerDecoder::Gzip(MultiGzDecoder::new(hashed)),
             LayerCompression::Zstd => LayerDecoder::Zstd(zstd::Decoder::new(hashed)?),
@@ -174,7 +176,7 @@ impl Read for DecompressedArchive {
         self.hash.update(&buffer[..count]);
         self.count += count as u64;
         if self.count > RATIO_FREE && self.count / self.ratio > self.compressed_reader().count {
-            return Err(LayerError::TooMuch("been compressed too well").into_io());
+            return Err(LayerError::TooMuch("a compression ratio that is too high").into_io());
         }
         Ok(count)
     }

@@ -1,5 +1,5 @@
-//! Takes layers from an OCI image layout. Nothing in it is trusted: every document and blob must be
-//! what its digest says, and every layer one that could have been packed here.
+//! Imports layers from an OCI image layout. Nothing in it is trusted: every document and blob must
+//! match its digest, and every layer must be one that could have been packed here.
 
 use std::{
     fs::File,
@@ -31,17 +31,17 @@ use crate::{
     layer_index::IndexBuilder,
 };
 
-/// The largest document.
+/// The maximum size of a document.
 const DOCUMENT: u64 = 4 << 20;
-/// The most layers of an image: as many as an overlay can have.
+/// The maximum number of layers of an image, which is the limit of overlayfs.
 const LAYERS: usize = 500;
 
 impl Layers {
     /// Stores the layers of the only image in an OCI image layout, the oldest first.
     ///
     /// # Errors
-    /// If the directory holds anything else, or what it holds is not what it claims to be. No layer
-    /// is stored then.
+    /// If the directory contains anything else, or a part of it does not match its digest or size.
+    /// No layer is stored then.
     pub async fn import_image(&self, dir: &Path) -> Result<Vec<StoredLayer>, LayerError> {
         let layers = self.clone();
         let dir = dir.to_owned();
@@ -66,19 +66,19 @@ impl Layers {
     }
 }
 
-/// Reads an image as `import` does, without a store. Each layer goes to a file of its own.
+/// Like `import_image` without a store, for fuzzing. Each layer goes to a file of its own.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_image(
     dir: &Path,
     bounds: LayerBounds,
-    mut took: impl FnMut(&File, &IngestedLayer),
+    mut on_layer: impl FnMut(&File, &IngestedLayer),
 ) -> Result<(), LayerError> {
     let top = File::open(dir).map_err(LayerError::io_context("opening the image"))?;
     let image = ImageDir { top: top.into() };
     for (layer, diff_id) in image.list_layers()? {
         let file = NamedTempFile::new_in(dir).map_err(LayerError::io_context("making a file"))?;
         let ingested = image.ingest_layer(&layer, &diff_id, &file, bounds)?;
-        took(file.as_file(), &ingested);
+        on_layer(file.as_file(), &ingested);
     }
     Ok(())
 }
@@ -88,33 +88,33 @@ struct ImageDir {
 }
 
 impl ImageDir {
-    /// The layers that the documents speak of, and the digests of their archives.
+    /// The layers in the manifest, and the digests of their archives.
     fn list_layers(&self) -> Result<Vec<(OciDescriptor, LayerDigest)>, LayerError> {
         let layout: OciLayout = parse_json("oci-layout", &self.read_document(b"oci-layout")?)?;
         if layout.image_layout_version != "1.0.0" {
-            return Err(bad_image("its layout has an unknown version"));
+            return Err(bad_image("the layout has an unknown version"));
         }
         let index: ImageIndex = parse_json("index.json", &self.read_document(b"index.json")?)?;
         let [described] = &index.manifests[..] else {
-            return Err(bad_image("it must hold exactly one image"));
+            return Err(bad_image("the layout must contain exactly one image"));
         };
         if described.media_type != MANIFEST {
-            return Err(bad_image("its manifest is of an unknown kind"));
+            return Err(bad_image("the manifest has an unknown media type"));
         }
         let manifest: OciManifest =
             parse_json("the manifest", &self.read_blob_document(described)?)?;
         let config: OciConfig =
             parse_json("the configuration", &self.read_blob_document(&manifest.config)?)?;
         if manifest.layers.len() > LAYERS {
-            return Err(bad_image("it has too many layers"));
+            return Err(bad_image("the image has too many layers"));
         }
         if config.rootfs.diff_ids.len() != manifest.layers.len() {
-            return Err(bad_image("manifest and configuration differ in their layers"));
+            return Err(bad_image("manifest and configuration list different layers"));
         }
         Ok(manifest.layers.into_iter().zip(config.rootfs.diff_ids).collect())
     }
 
-    /// Reads a layer into a file of ours.
+    /// Reads and checks a layer, and writes it to `file`.
     fn ingest_layer(
         &self,
         layer: &OciDescriptor,
@@ -122,19 +122,23 @@ impl ImageDir {
         file: &NamedTempFile,
         bounds: LayerBounds,
     ) -> Result<IngestedLayer, LayerError> {
-        let packing = match &layer.media_type[..] {
+        let compression = match &layer.media_type[..] {
             LAYER_ZSTD => LayerCompression::Zstd,
             LAYER_GZIP => LayerCompression::Gzip,
             LAYER_PLAIN => LayerCompression::Plain,
-            other => return Err(bad_image(&format!("a layer of the kind {other:?}"))),
+            other => {
+                return Err(bad_image(&format!("a layer has the unknown media type {other:?}")));
+            }
         };
-        let taken = match packing {
+        let taken = match compression {
             LayerCompression::Zstd => self.ingest_unchanged(layer, file, bounds),
-            _ => Err(LayerError::Refused("a layer that is packed in another way".to_owned())),
+            _ => Err(LayerError::Refused("a layer with another compression".to_owned())),
         };
         let (ingested, found) = match taken {
-            // Not as we would have packed it, which is not to say that it is wrong.
-            Err(LayerError::Refused(_)) => self.ingest_repacked(layer, packing, file, bounds)?,
+            // Not in our form, but possibly valid.
+            Err(LayerError::Refused(_)) => {
+                self.ingest_repacked(layer, compression, file, bounds)?
+            }
             taken => taken?,
         };
         if found != *diff_id {
@@ -143,15 +147,15 @@ impl ImageDir {
                 layer.digest
             )));
         }
-        let place = |(name, value): &Xattr| name.len() + value.len() + XATTR_PLACE;
-        let bytes = |entry: &LayerEntry| entry.xattrs.iter().map(place).sum::<usize>();
+        let size = |(name, value): &Xattr| name.len() + value.len() + XATTR_PLACE;
+        let bytes = |entry: &LayerEntry| entry.xattrs.iter().map(size).sum::<usize>();
         if ingested.index.entries().iter().any(|entry| bytes(entry) > KEPT_XATTR_BYTES) {
             return Err(LayerError::TooMuch("attributes that are too large"));
         }
         Ok(ingested)
     }
 
-    /// A layer that could have been packed here, which keeps its digest.
+    /// Takes a layer that could have been packed here. It keeps its digest.
     fn ingest_unchanged(
         &self,
         layer: &OciDescriptor,
@@ -169,18 +173,18 @@ impl ImageDir {
         Ok((IngestedLayer { digest: layer.digest.clone(), index }, archive))
     }
 
-    /// Any other, packed again.
+    /// Packs any other layer again.
     fn ingest_repacked(
         &self,
         layer: &OciDescriptor,
-        packing: LayerCompression,
+        compression: LayerCompression,
         file: &NamedTempFile,
         bounds: LayerBounds,
     ) -> Result<(IngestedLayer, LayerDigest), LayerError> {
         let emptied = file.as_file().set_len(0).and_then(|()| file.as_file().rewind());
         emptied.map_err(LayerError::io_context("writing a layer"))?;
         let blob = self.open_with_size(&blob_path(&layer.digest), layer.size)?;
-        let taken = ingest_foreign(blob, packing, file.as_file(), bounds)?;
+        let taken = ingest_foreign(blob, compression, file.as_file(), bounds)?;
         if taken.blob != layer.digest {
             return Err(bad_image(&format!(
                 "layer {} has the digest {}",
@@ -196,7 +200,7 @@ impl ImageDir {
         let found = LayerDigest::from_sha256(Sha256::digest(&bytes).into());
         if found != described.digest || bytes.len() as u64 != described.size {
             return Err(bad_image(&format!(
-                "the blob {} is not what it should be",
+                "the blob {} does not match its digest and size",
                 described.digest
             )));
         }
@@ -206,7 +210,7 @@ impl ImageDir {
     fn read_document(&self, path: &[u8]) -> Result<Vec<u8>, LayerError> {
         let (file, size) = self.open_file(path)?;
         if size > DOCUMENT {
-            return Err(bad_image("a document of it is too large"));
+            return Err(bad_image("a document is too large"));
         }
         let mut bytes = Vec::new();
         file.take(DOCUMENT)
@@ -226,11 +230,11 @@ impl ImageDir {
         Ok(file)
     }
 
-    /// A file of the layout and its size; links are not followed.
+    /// Opens a file of the layout and returns its size. Links are not followed.
     fn open_file(&self, path: &[u8]) -> Result<(File, u64), LayerError> {
         let reading = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
-                bad_image(&format!("there is no {}", String::from_utf8_lossy(path)))
+                bad_image(&format!("{} is missing", String::from_utf8_lossy(path)))
             }
             _ => LayerError::from_io("opening a file of the image", error),
         };

@@ -1,5 +1,5 @@
-//! Has an overlay put every name of some files into its upper directory, not only those that were
-//! used: a layer must hold all names of a file that was changed under one of them.
+//! Makes an overlay copy up every name of some files, not only the names that were used. A layer
+//! must contain all names of a file that was changed under one of them.
 
 use std::{
     collections::HashSet,
@@ -13,17 +13,17 @@ use rustix::fs::{AtFlags, Mode, Stat, Timespec, Timestamps, UTIME_OMIT};
 use super::DIRECTORY;
 use crate::beneath::list_names;
 
-/// A directory that is being walked: what it is, and which directories in it are yet to come.
+/// A directory that is being walked: its identity, and the directories in it that remain.
 struct RelinkLevel {
     identity: (u64, u64),
     directories: Vec<CString>,
 }
 
-/// Walks an overlay, and has it copy up all names of files that have one of these inode numbers.
-/// The overlay must index what it copies, or each name becomes a file of its own.
+/// Walks an overlay and makes it copy up all names of files with one of these inode numbers. The
+/// overlay must be mounted with `index=on`, or each name becomes a separate file.
 ///
 /// # Errors
-/// If a directory cannot be read, or the upper directory has no room.
+/// If a directory cannot be read, or the upper directory is out of space.
 pub fn copy_up_hard_links(merged: BorrowedFd<'_>, inodes: &HashSet<u64>) -> io::Result<()> {
     let mut here = rustix::fs::openat(merged, ".", DIRECTORY, Mode::empty())?;
     let mut levels = vec![visit_directory(&here, inodes)?];
@@ -37,7 +37,7 @@ pub fn copy_up_hard_links(merged: BorrowedFd<'_>, inodes: &HashSet<u64>) -> io::
         let Some(above) = levels.last() else { break };
         here = rustix::fs::openat(&here, "..", DIRECTORY, Mode::empty())?;
         if inode_identity(&rustix::fs::fstat(&here)?) != above.identity {
-            return Err(io::Error::other("a directory was moved while it was looked at"));
+            return Err(io::Error::other("a directory was moved while it was read"));
         }
     }
     Ok(())
@@ -54,7 +54,8 @@ fn visit_directory(here: &OwnedFd, inodes: &HashSet<u64>) -> io::Result<RelinkLe
     Ok(RelinkLevel { identity: inode_identity(&rustix::fs::fstat(here)?), directories })
 }
 
-/// Sets the time that it has already, which the overlay cannot know to be no change.
+/// Sets the modification time to its current value. The overlay treats that as a change and copies
+/// up.
 fn copy_up(here: &OwnedFd, name: &CString, stat: &Stat) -> io::Result<()> {
     let nanos = stat.st_mtime_nsec as _;
     let times = Timestamps {

@@ -1,4 +1,4 @@
-//! What is inside one file: data, holes and attributes.
+//! The data, holes and attributes of one file.
 
 use std::{
     io::{self, Write},
@@ -17,14 +17,14 @@ use crate::{
     error::{EXTENTS, KEPT_XATTR_BYTES, XATTR_PLACE},
 };
 
-/// The largest value and the longest list that the kernel gives.
+/// The kernel's limits of an attribute value and of the attribute list.
 const XATTR_MOST: usize = 1 << 16;
 
-/// Memory that is used again for every file.
+/// Buffers that are reused for every file.
 pub(super) struct PackBuffers {
     buffer: Vec<u8>,
     list: Vec<u8>,
-    /// How many attributes found no place.
+    /// How many attributes were left out.
     pub(super) left_out: u64,
 }
 
@@ -34,12 +34,12 @@ impl Default for PackBuffers {
     }
 }
 
-/// The attributes of a file that matter.
+/// The attributes of a file that are used.
 #[derive(Default)]
 pub(super) struct FileAttributes {
     pub(super) opaque: bool,
     pub(super) redirect: Option<Vec<u8>>,
-    /// Whether a file's content is elsewhere: only what is about it was changed.
+    /// Whether only the metadata is here, and the content is in a lower layer.
     pub(super) is_metacopy: bool,
     pub(super) xattrs: Vec<Xattr>,
 }
@@ -49,7 +49,8 @@ impl PackBuffers {
         &mut self.buffer
     }
 
-    /// Reads the overlay's markers and the guest's own attributes, of which there may be too many.
+    /// Reads the overlay's marks and the guest's own attributes. Attributes beyond the limit are
+    /// left out.
     pub(super) fn read_attributes(
         &mut self,
         file: BorrowedFd<'_>,
@@ -88,7 +89,7 @@ impl PackBuffers {
             match marker {
                 Some(b"opaque") => found.opaque = value == b"y",
                 Some(b"redirect") => found.redirect = Some(value.to_vec()),
-                // An overlay in a user namespace has none, and there it would be a guest's word.
+                // An overlay with `userxattr` never sets it, so there the guest could have set it.
                 Some(_) => found.is_metacopy = markers == OverlayXattrs::Trusted,
                 None => {
                     let more = name.len() + value.len() + XATTR_PLACE;
@@ -106,7 +107,7 @@ impl PackBuffers {
     }
 }
 
-/// The stretches of a file that hold data; none if there is no hole.
+/// The ranges of a file that contain data. `None` if the file has no holes.
 pub(super) fn data_extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec<Extent>>> {
     let size = u64::try_from(stat.st_size).unwrap_or(0);
     if u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) >= size {
@@ -131,11 +132,11 @@ pub(super) fn data_extents(file: &OwnedFd, stat: &Stat) -> io::Result<Option<Vec
     Ok((!whole).then_some(extents))
 }
 
-/// The beginning of a file, with so much data.
-pub(super) fn truncate_content(file: EntryKind, room: u64) -> EntryKind {
+/// Truncates a file so that it has at most `limit` bytes of data.
+pub(super) fn truncate_content(file: EntryKind, limit: u64) -> EntryKind {
     let EntryKind::File { size, extents, data_at, hash } = file else { return file };
     let sparse = extents.is_some();
-    let (mut left, mut kept) = (room, Vec::new());
+    let (mut left, mut kept) = (limit, Vec::new());
     for Extent { offset, length } in extents.unwrap_or(vec![Extent { offset: 0, length: size }]) {
         let length = length.min(left);
         if length > 0 {

@@ -1,10 +1,10 @@
-//! Remembers the first name of files that have several.
+//! Remembers the first name of files that have several names.
 
 use std::collections::HashMap;
 
 use rustix::fs::Stat;
 
-/// How much may be remembered. Beyond it a second name becomes a second file.
+/// How many bytes may be remembered. Beyond it a second name becomes a second file.
 const MOST_BYTES: usize = 64 << 20;
 
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(super) struct HardLinks {
 }
 
 impl HardLinks {
-    /// The name under which this file was packed already, if it was; else this name is kept.
+    /// The name under which this file was packed before. If there is none, remembers this one.
     pub(super) fn earlier_name(&mut self, stat: &Stat, path: &[u8]) -> Option<Vec<u8>> {
         if stat.st_nlink < 2 {
             return None;

@@ -1,4 +1,4 @@
-//! The same in a bucket of a real S3 server, which the test starts.
+//! Layers in a bucket of a real S3 server, which the test starts.
 
 use std::slice::from_ref;
 use std::{collections::HashSet, fs, path::Path, time::Duration};
@@ -7,14 +7,14 @@ use cloche_layers::{LayerBounds, LayerError, Layers, LayersConfig, S3Config, Sto
 use cloche_model::ByteSize;
 
 use crate::{
-    keeping::{noise, read},
     moto::Moto,
     snapshot::{assert_same, snapshot},
+    store_and_cache::{noise, read},
     support::{pack_tree, store},
 };
 
 fn configured(moto: &Moto, dir: &Path, bucket: &str) -> LayersConfig {
-    // Any key will do, so one that the test has anyway.
+    // The access keys do not matter, so existing variables are used.
     let key = "CARGO_PKG_NAME".to_owned();
     let s3 = S3Config {
         bucket: bucket.to_owned(),
@@ -33,7 +33,7 @@ fn configured(moto: &Moto, dir: &Path, bucket: &str) -> LayersConfig {
 }
 
 #[tokio::test]
-async fn layers_live_in_a_bucket() {
+async fn layers_are_stored_and_read_in_a_bucket() {
     let Some(server) = Moto::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
@@ -43,7 +43,7 @@ async fn layers_live_in_a_bucket() {
     fs::write(tree.join("small"), "small").unwrap();
     let config = configured(&server, &dir.path().join("one"), "layers");
     let layers = Layers::open(config.clone()).await.unwrap();
-    // Large enough for an upload in parts, and one that is not.
+    // One file is large enough for a multipart upload, the other is not.
     let first = store(&layers, pack_tree(&tree)).await.unwrap().unwrap().layer;
     fs::remove_file(tree.join("large")).unwrap();
     let second = store(&layers, pack_tree(&tree)).await.unwrap().unwrap().layer;
@@ -52,7 +52,7 @@ async fn layers_live_in_a_bucket() {
     assert_eq!(usage.blobs, 2);
     assert_eq!(usage.blob_bytes, first.stored.bytes() + second.stored.bytes());
 
-    // Another host knows only the bucket.
+    // Another host shares only the bucket.
     let other = Layers::open(configured(&server, &dir.path().join("two"), "layers")).await.unwrap();
     let stack = [first.digest.clone()];
     let range = Some(13 << 20..14 << 20);
@@ -73,7 +73,7 @@ async fn layers_live_in_a_bucket() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_fails_is_an_error_and_no_layer() {
+async fn a_failing_bucket_is_an_error_and_stores_no_layer() {
     let Some(server) = Moto::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut config = configured(&server, &dir.path().join("one"), "no-such-bucket");

@@ -1,5 +1,5 @@
-//! The process is killed at every named point of storing a layer. Afterwards there is the old state
-//! or the new one, and what was acknowledged is there.
+//! Kills the process at every named point of storing a layer. Afterwards the old or the new state
+//! is there, and every acknowledged layer exists.
 
 use std::slice::from_ref;
 use std::{
@@ -13,14 +13,14 @@ use cloche_layers::{Layers, LayersConfig, crash};
 use cloche_model::LayerDigest;
 
 use crate::{
-    keeping::{noise, read},
-    support::{Place, pack_tree, privileged, store},
+    store_and_cache::{noise, read},
+    support::{LayersFixture, pack_tree, privileged, store},
 };
 
 const DIRECTORY: &str = "LAYERS_TEST_DIRECTORY";
 const ACKNOWLEDGED: &str = "acknowledged ";
 
-/// Not a test by itself: the process that is killed.
+/// Not a test of its own: the process that is killed.
 #[tokio::test]
 async fn child() {
     let Some(dir) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
@@ -35,38 +35,38 @@ async fn child() {
     println!("{ACKNOWLEDGED}{}", stored.layer.digest);
 }
 
-/// Where the child without capabilities finds an archive.
+/// The environment variable with the archive of the child without capabilities.
 const ARCHIVE: &str = "LAYERS_TEST_ARCHIVE";
 
-/// Not a test by itself: a server that is root in name only.
+/// Not a test of its own: a server that runs as root without capabilities.
 #[tokio::test]
-async fn powerless_child() {
+async fn unprivileged_child() {
     let Some(archive) = std::env::var_os(ARCHIVE) else { return };
     let status = fs::read_to_string("/proc/self/status").unwrap();
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
     let (bytes, bounds) = (cloche_model::ByteSize::kib(40), cloche_layers::LayerBounds::default());
-    let mut place = Place::with(bytes, bounds).await;
-    let stored = store(&place.layers, fs::read(archive).unwrap()).await.unwrap().unwrap();
-    let other = place.tree("other");
+    let mut fixture = LayersFixture::with(bytes, bounds).await;
+    let stored = store(&fixture.layers, fs::read(archive).unwrap()).await.unwrap().unwrap();
+    let other = fixture.tree("other");
     fs::write(other.join("file"), noise(40_000, 1)).unwrap();
-    let other = [place.store(&other).await.layer.digest];
+    let other = [fixture.store(&other).await.layer.digest];
     for _ in 0..2 {
-        drop(place.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap());
-        // Makes the other one go, with all that it may not look into.
-        drop(place.layers.unpack_stack(&other).await.unwrap());
-        assert_eq!(place.layers.cache_usage().cached, 1);
-        assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 2);
+        drop(fixture.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap());
+        // Evicts the other layer, including directories without read permission.
+        drop(fixture.layers.unpack_stack(&other).await.unwrap());
+        assert_eq!(fixture.layers.cache_usage().cached, 1);
+        assert_eq!(fs::read_dir(fixture.layers.cache_dir()).unwrap().count(), 2);
     }
-    drop(place.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap());
-    let name = fs::read_dir(place.layers.cache_dir()).unwrap().find_map(|entry| {
+    drop(fixture.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap());
+    let name = fs::read_dir(fixture.layers.cache_dir()).unwrap().find_map(|entry| {
         entry
             .ok()
             .map(|entry| entry.path())
             .filter(|path| path.extension() == Some("layer".as_ref()))
     });
     fs::remove_file(name.unwrap()).unwrap();
-    place.reopen().await;
-    assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
+    fixture.reopen().await;
+    assert_eq!(fs::read_dir(fixture.layers.cache_dir()).unwrap().count(), 0);
     println!("{ACKNOWLEDGED}{}", stored.layer.digest);
 }
 
@@ -75,8 +75,8 @@ async fn unpacking_and_removing_need_no_capability() {
     if !privileged() {
         return;
     }
-    let place = Place::new().await;
-    let tree = place.tree("tree");
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
     fs::create_dir_all(tree.join("closed/inner")).unwrap();
     fs::write(tree.join("closed/inner/file"), noise(9000, 1)).unwrap();
     fs::hard_link(tree.join("closed/inner/file"), tree.join("closed/name")).unwrap();
@@ -88,22 +88,22 @@ async fn unpacking_and_removing_need_no_capability() {
     {
         fs::set_permissions(tree.join(path), PermissionsExt::from_mode(mode)).unwrap();
     }
-    let archive = place.dir.path().join("archive");
+    let archive = fixture.dir.path().join("archive");
     fs::write(&archive, pack_tree(&tree)).unwrap();
     let output = Command::new("setpriv")
         .args(["--inh-caps=-all", "--bounding-set=-all", "--"])
         .arg(std::env::current_exe().unwrap())
-        .args(["crashes::powerless_child", "--exact", "--nocapture"])
+        .args(["crashes::unprivileged_child", "--exact", "--nocapture"])
         .env(ARCHIVE, archive)
         .output()
         .unwrap();
     assert!(acknowledged(&output).is_some(), "{output:?}");
 }
 
-fn run_child(place: &Place, point: &str) -> Output {
+fn run_child(fixture: &LayersFixture, point: &str) -> Output {
     Command::new(std::env::current_exe().unwrap())
         .args(["crashes::child", "--exact", "--nocapture"])
-        .env(DIRECTORY, place.dir.path())
+        .env(DIRECTORY, fixture.dir.path())
         .env(crash::VARIABLE, point)
         .output()
         .unwrap()
@@ -116,22 +116,22 @@ fn acknowledged(output: &Output) -> Option<LayerDigest> {
 }
 
 #[tokio::test]
-async fn killed_anywhere_there_is_the_old_state_or_the_new_one() {
+async fn a_kill_at_any_point_leaves_the_old_or_the_new_state() {
     for point in crash::POINTS.into_iter().chain(["nowhere"]) {
-        let mut place = Place::new().await;
-        let old = place.tree("old-tree");
+        let mut fixture = LayersFixture::new().await;
+        let old = fixture.tree("old-tree");
         fs::write(old.join("file"), noise(100_000, 1)).unwrap();
-        let old = place.store(&old).await.layer.digest;
-        let new = place.tree("new-tree");
+        let old = fixture.store(&old).await.layer.digest;
+        let new = fixture.tree("new-tree");
         fs::write(new.join("file"), noise(100_000, 2)).unwrap();
-        // The lock of the directory belongs to this process: a second one is refused.
-        let refused = run_child(&place, "nowhere");
+        // This process has locked the directory, so a second one is refused.
+        let refused = run_child(&fixture, "nowhere");
         assert!(!refused.status.success() && acknowledged(&refused).is_none());
-        let config = place.config.clone();
-        let elsewhere = Place::new().await;
-        place.layers = elsewhere.layers.clone();
+        let config = fixture.config.clone();
+        let elsewhere = LayersFixture::new().await;
+        fixture.layers = elsewhere.layers.clone();
 
-        let output = run_child(&place, point);
+        let output = run_child(&fixture, point);
         let digest = acknowledged(&output);
         if point == "nowhere" {
             assert!(output.status.success() && digest.is_some(), "{output:?}");
@@ -139,25 +139,26 @@ async fn killed_anywhere_there_is_the_old_state_or_the_new_one() {
             assert_eq!(output.status.signal(), Some(9), "{point}: {output:?}");
             assert_eq!(digest, None);
         }
-        place.layers = Layers::open(config).await.unwrap();
+        fixture.layers = Layers::open(config).await.unwrap();
         let renamed = !matches!(point, "layer-temp-written" | "layer-before-rename");
-        let blobs = place.layers.measure_usage().await.unwrap().blobs;
+        let blobs = fixture.layers.measure_usage().await.unwrap().blobs;
         assert_eq!(blobs, 1 + u64::from(renamed), "{point}");
-        assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(fixture.config.dir.join("new")).unwrap().count(), 0);
         assert!(
-            read(&place.layers, from_ref(&old), b"file", None).await.unwrap() == noise(100_000, 1)
+            read(&fixture.layers, from_ref(&old), b"file", None).await.unwrap()
+                == noise(100_000, 1)
         );
-        for blob in fs::read_dir(place.config.dir.join("blobs/sha256")).unwrap() {
+        for blob in fs::read_dir(fixture.config.dir.join("blobs/sha256")).unwrap() {
             let name = blob.unwrap().file_name().into_string().unwrap();
             let found: LayerDigest = format!("sha256:{name}").parse().unwrap();
-            drop(place.layers.unpack_stack(from_ref(&found)).await.unwrap());
+            drop(fixture.layers.unpack_stack(from_ref(&found)).await.unwrap());
             if found != old {
-                let content = read(&place.layers, &[found], b"file", None).await.unwrap();
+                let content = read(&fixture.layers, &[found], b"file", None).await.unwrap();
                 assert!(content == noise(100_000, 2), "{point}");
             }
         }
-        // What was interrupted can be done again.
-        let again = place.store(&new).await.layer.digest;
+        // The interrupted operation can be repeated.
+        let again = fixture.store(&new).await.layer.digest;
         assert!(digest.is_none_or(|digest| digest == again));
     }
 }

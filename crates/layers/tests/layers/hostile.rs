@@ -1,5 +1,5 @@
-//! Archives that want out, or want too much. Each is tried at both doors: it is not stored, and where
-//! it lies in the store already, it is not unpacked.
+//! Archives that try to escape or to use too much. Each is tried at both entry points: it is not
+//! stored, and if it is in the store already, it is not unpacked.
 
 use std::fs;
 use std::slice::from_ref;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::{
     snapshot::snapshot,
-    support::{Forged, Place, pack_tree, store},
+    support::{Forged, LayersFixture, pack_tree, store},
 };
 
 const FILE: u8 = b'0';
@@ -21,21 +21,21 @@ const BLOCK: u8 = b'4';
 const DIRECTORY: u8 = b'5';
 const PIPE: u8 = b'6';
 
-/// Refused at both doors, for the reason given, and nothing was touched.
+/// Asserts that both entry points refuse the archive for this reason, and that no file was changed.
 async fn assert_refused(archive: Vec<u8>, why: &str) {
-    let place = Place::new().await;
-    let victim = place.dir.path().join("victim");
+    let fixture = LayersFixture::new().await;
+    let victim = fixture.dir.path().join("victim");
     fs::write(&victim, "untouched").unwrap();
-    let error = store(&place.layers, archive.clone()).await.unwrap_err();
+    let error = store(&fixture.layers, archive.clone()).await.unwrap_err();
     assert!(error.to_string().contains(why), "{why:?} is not in {error}");
-    assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(fixture.config.dir.join("new")).unwrap().count(), 0);
 
-    let digest = place.forge(&archive);
-    let error = place.layers.unpack_stack(from_ref(&digest)).await.unwrap_err();
+    let digest = fixture.forge(&archive);
+    let error = fixture.layers.unpack_stack(from_ref(&digest)).await.unwrap_err();
     assert!(matches!(&error, LayerError::Damaged { .. } | LayerError::TooMuch(_)), "{error:?}");
-    assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(fixture.layers.cache_dir()).unwrap().count(), 0);
     assert_eq!(fs::read_to_string(victim).unwrap(), "untouched");
-    let beside: Vec<_> = fs::read_dir(place.dir.path()).unwrap().collect();
+    let beside: Vec<_> = fs::read_dir(fixture.dir.path()).unwrap().collect();
     assert_eq!(beside.len(), 2, "{beside:?}");
 }
 
@@ -62,10 +62,10 @@ async fn absolute_and_odd_names_are_refused() {
         (b"//x", "absolute"),
         (b"a//b", "empty name"),
         (b"a/./b", "empty name"),
-        (b".wh.", "deletion"),
+        (b".wh.", "whiteout without a path"),
         (b".wh...", "leads out"),
         (b".wh..", "empty name"),
-        (b".wh..wh.plnk", "deletion of an unknown kind"),
+        (b".wh..wh.plnk", "whiteout of an unknown kind"),
     ] {
         assert_refused(Forged::new().entry(name, FILE, b"", b"").end(), why).await;
     }
@@ -82,22 +82,22 @@ async fn absolute_and_odd_names_are_refused() {
 }
 
 #[tokio::test]
-async fn links_out_are_refused() {
+async fn hard_links_out_of_the_home_are_refused() {
     for target in [&b"../victim"[..], b"/etc/passwd", b"missing", b"./", b"d"] {
         let archive = Forged::new().entry(b"d/", DIRECTORY, b"", b"");
         let why = match target {
             b"../victim" => "leads out",
             b"/etc/passwd" => "absolute",
-            _ => "hard link to what is not there",
+            _ => "hard link to a missing target",
         };
         assert_refused(archive.entry(b"link", HARD, target, b"").end(), why).await;
     }
-    // A hard link to a link to a file outside is a second link, not the file.
+    // A hard link to a symbolic link is a second symbolic link, not the file outside.
     let archive = Forged::new()
         .entry(b"out", SOFT, b"../../victim", b"")
         .entry(b"link", HARD, b"out", b"")
         .entry(b"link/x", FILE, b"", b"evil");
-    assert_refused(archive.end(), "directory is not there").await;
+    assert_refused(archive.end(), "without its parent directory").await;
 }
 
 #[tokio::test]
@@ -109,29 +109,29 @@ async fn nothing_is_written_through_a_link() {
             b"",
             b"evil",
         );
-        assert_refused(archive.end(), "directory is not there").await;
+        assert_refused(archive.end(), "without its parent directory").await;
         let archive =
             Forged::new().entry(b"link", SOFT, target, b"").entry(b"link", FILE, b"", b"evil");
-        assert_refused(archive.end(), "there twice").await;
+        assert_refused(archive.end(), "duplicate path").await;
     }
     let archive = Forged::new().entry(b"f", FILE, b"", b"").entry(b"f/inside", FILE, b"", b"evil");
-    assert_refused(archive.end(), "directory is not there").await;
+    assert_refused(archive.end(), "without its parent directory").await;
 }
 
 #[tokio::test]
-async fn a_link_to_anywhere_is_kept_as_it_is_and_never_followed() {
-    let place = Place::new().await;
+async fn symbolic_links_are_kept_and_never_followed() {
+    let fixture = LayersFixture::new().await;
     let archive = Forged::new()
         .entry(b"exe", SOFT, b"/proc/self/exe", b"")
         .entry(b"up", SOFT, b"../../../../etc", b"")
         .end();
-    let stored = store(&place.layers, archive).await.unwrap().unwrap();
-    let unpacked = place.unpacked(&stored.layer.digest).await;
+    let stored = store(&fixture.layers, archive).await.unwrap().unwrap();
+    let unpacked = fixture.unpacked(&stored.layer.digest).await;
     assert_eq!(fs::read_link(unpacked.join("exe")).unwrap().to_str(), Some("/proc/self/exe"));
     let stack = [stored.layer.digest];
-    assert!(place.layers.open_file(&stack, b"up/passwd", None).await.is_err());
-    assert!(place.layers.open_file(&stack, b"exe", None).await.is_err());
-    let mut writer = place.layers.begin_layer(&stack).await.unwrap();
+    assert!(fixture.layers.open_file(&stack, b"up/passwd", None).await.is_err());
+    assert!(fixture.layers.open_file(&stack, b"exe", None).await.is_err());
+    let mut writer = fixture.layers.begin_layer(&stack).await.unwrap();
     assert!(writer.put_file(b"up/x", 0o644, 0, tokio::io::empty()).await.is_err());
 }
 
@@ -146,7 +146,7 @@ async fn device_nodes_are_refused() {
 }
 
 #[tokio::test]
-async fn deletions_with_something_in_them_are_refused() {
+async fn whiteouts_with_content_are_refused() {
     let deletions: [(&[u8], u8, &[u8]); 4] = [
         (b".wh.x", FILE, b"data"),
         (b".wh.x", DIRECTORY, b""),
@@ -155,22 +155,22 @@ async fn deletions_with_something_in_them_are_refused() {
     ];
     for (name, kind, data) in deletions {
         let archive = Forged::new().entry(name, kind, b"target", data).end();
-        let why = if data.is_empty() { "deletion with something" } else { "deletion" };
+        let why = if data.is_empty() { "whiteout with content" } else { "whiteout" };
         assert_refused(archive, why).await;
     }
     let archive = Forged::new().entry(b"nowhere/.wh..wh..opq", FILE, b"", b"").end();
-    assert_refused(archive, "opaque directory that is none").await;
+    assert_refused(archive, "opaque mark for a path that is not a directory").await;
     let both = Forged::new().entry(b"x", FILE, b"", b"").entry(b".wh.x", FILE, b"", b"").end();
-    assert_refused(both, "there twice").await;
+    assert_refused(both, "duplicate path").await;
 }
 
 #[tokio::test]
-async fn renames_from_outside_are_refused() {
+async fn redirects_out_of_the_home_are_refused() {
     for (from, why) in [
-        (&b"../x"[..], "from nowhere"),
+        (&b"../x"[..], "redirect without a path"),
         (b"/../x", "leads out"),
-        (b"/", "from nowhere"),
-        (b"x", "from nowhere"),
+        (b"/", "redirect without a path"),
+        (b"x", "redirect without a path"),
         (b"//x", "absolute"),
     ] {
         let records = [(&b"CLOCHE.redirect"[..], from)];
@@ -183,9 +183,13 @@ async fn renames_from_outside_are_refused() {
 async fn broken_archives_are_refused() {
     assert_refused(Vec::new(), "ends early").await;
     assert_refused(Forged::empty().end(), "without a home").await;
-    assert_refused(Forged::empty().entry(b"x", FILE, b"", b"").end(), "not there").await;
+    assert_refused(Forged::empty().entry(b"x", FILE, b"", b"").end(), "parent directory").await;
     assert_refused(Forged::new().entry(b"x", FILE, b"", b"data").cut(), "ends early").await;
-    assert_refused(Forged::new().entry(b"./", FILE, b"", b"").end(), "in place of the home").await;
+    assert_refused(
+        Forged::new().entry(b"./", FILE, b"", b"").end(),
+        "home that is not a directory",
+    )
+    .await;
     let mut cut = Forged::new().entry(b"x", FILE, b"", &[7; 3000]).cut();
     cut.truncate(cut.len() - 1024);
     assert_refused(cut, "ends early").await;
@@ -196,7 +200,7 @@ async fn broken_archives_are_refused() {
     more.extend_from_slice(b"more");
     assert_refused(more, "after its end").await;
     let dangling = Forged::new().records(&[(b"path", b"x")]).end();
-    assert_refused(dangling, "records without an entry").await;
+    assert_refused(dangling, "records that no entry follows").await;
     let twice = Forged::new().records(&[(b"path", b"x")]).records(&[(b"path", b"y")]);
     assert_refused(twice.entry(b"x", FILE, b"", b"").end(), "more than one entry").await;
     let global = Forged::new().entry(b"x", b'g', b"", b"9 path=x\n");
@@ -204,7 +208,7 @@ async fn broken_archives_are_refused() {
     let malformed = Forged::new().entry(b"x", b'x', b"", b"99 path=x\n");
     assert_refused(malformed.entry(b"x", FILE, b"", b"").end(), "malformed pax").await;
     let data = Forged::new().entry(b"d/", DIRECTORY, b"", b"data").end();
-    assert_refused(data, "data where there can be none").await;
+    assert_refused(data, "data in an entry that is not a file").await;
 }
 
 /// A sparse file of 100 bytes with this map before its data.
@@ -223,9 +227,9 @@ fn sparse(map: &[u8], data: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn sparse_maps_must_make_sense() {
-    let place = Place::new().await;
-    assert!(store(&place.layers, sparse(b"1\n0\n4\n", b"data")).await.is_ok());
+async fn inconsistent_sparse_maps_are_refused() {
+    let fixture = LayersFixture::new().await;
+    assert!(store(&fixture.layers, sparse(b"1\n0\n4\n", b"data")).await.is_ok());
     for (map, data) in [
         (&b"1\n98\n4\n"[..], &b"data"[..]),
         (b"1\n18446744073709551615\n4\n", b"data"),
@@ -237,7 +241,7 @@ async fn sparse_maps_must_make_sense() {
     ] {
         assert_refused(sparse(map, data), "sparse map").await;
     }
-    assert_refused(sparse(b"9999999\n", b""), "too many parts").await;
+    assert_refused(sparse(b"9999999\n", b""), "too many extents").await;
     let huge = Forged::new()
         .records(&[
             (b"GNU.sparse.major", b"1"),
@@ -249,7 +253,7 @@ async fn sparse_maps_must_make_sense() {
 }
 
 #[tokio::test]
-async fn a_claim_of_size_is_not_believed() {
+async fn a_false_size_in_a_header_is_refused() {
     let huge = Forged::new().records(&[(b"size", b"18446744073709551615")]);
     assert_refused(huge.entry(b"x", FILE, b"", b"").end(), "too large").await;
     let mut header = tar::Header::new_ustar();
@@ -260,27 +264,27 @@ async fn a_claim_of_size_is_not_believed() {
 }
 
 #[tokio::test]
-async fn bounds_hold_while_it_streams() {
+async fn bounds_are_enforced_while_streaming() {
     let bounds = LayerBounds { entries: 5, bytes: ByteSize(1000), ratio: 2000 };
-    let place = Place::with(ByteSize::gib(1), bounds).await;
+    let fixture = LayersFixture::with(ByteSize::gib(1), bounds).await;
     let mut many = Forged::new();
     for name in [b"a", b"b", b"c", b"d", b"e"] {
         many = many.entry(name, FILE, b"", b"");
     }
     let large = Forged::new().entry(b"a", FILE, b"", &[0; 600]).entry(b"b", FILE, b"", &[0; 600]);
     for (archive, why) in [(many.end(), "too many entries"), (large.end(), "too many bytes")] {
-        let error = store(&place.layers, archive.clone()).await.unwrap_err();
+        let error = store(&fixture.layers, archive.clone()).await.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
-        let digest = place.forge(&archive);
-        let error = place.layers.unpack_stack(&[digest]).await.unwrap_err();
+        let digest = fixture.forge(&archive);
+        let error = fixture.layers.unpack_stack(&[digest]).await.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
-    assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(fixture.layers.cache_dir()).unwrap().count(), 0);
 }
 
 #[tokio::test]
-async fn overlay_attributes_cannot_be_brought_in() {
-    let place = Place::new().await;
+async fn overlay_attributes_in_an_archive_are_ignored() {
+    let fixture = LayersFixture::new().await;
     let archive = Forged::new()
         .records(&[
             (b"SCHILY.xattr.user.overlay.opaque", b"y"),
@@ -290,12 +294,12 @@ async fn overlay_attributes_cannot_be_brought_in() {
         ])
         .entry(b"d/", DIRECTORY, b"", b"")
         .end();
-    let stored = store(&place.layers, archive).await.unwrap().unwrap();
-    let unpacked = snapshot(&place.unpacked(&stored.layer.digest).await);
+    let stored = store(&fixture.layers, archive).await.unwrap().unwrap();
+    let unpacked = snapshot(&fixture.unpacked(&stored.layer.digest).await);
     assert_eq!(unpacked[&b"d"[..]].xattrs, [(b"user.mine".to_vec(), b"kept".to_vec())]);
 }
 
-/// A small archive with one of most things in it.
+/// A small archive with entries of most kinds.
 fn seed() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("d")).unwrap();
@@ -312,8 +316,8 @@ fn seed() -> Vec<u8> {
 proptest! {
     #![proptest_config(crate::support::cases(200))]
 
-    /// Whatever the bytes are: an error or a layer, never a panic, and nothing outside. What is
-    /// accepted can be unpacked.
+    /// Any bytes give an error or a layer, never a panic, and change nothing outside. An accepted
+    /// layer can be unpacked.
     #[test]
     fn random_damage_is_refused_or_harmless(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
@@ -325,7 +329,7 @@ proptest! {
             archive[at] = *byte;
         }
         if mend {
-            // With right checksums the damage gets further in.
+            // With correct checksums the damage gets past the first check.
             for block in archive.chunks_mut(512).filter(|block| &block[257..262] == b"ustar") {
                 let header: &mut [u8; 512] = block.try_into().unwrap();
                 let mut copy = tar::Header::from_byte_slice(header).clone();
@@ -334,22 +338,22 @@ proptest! {
             }
         }
         tokio::runtime::Runtime::new().unwrap().block_on(async {
-            let place = Place::new().await;
-            let stored = store(&place.layers, archive.clone()).await;
-            let forged = place.forge(&archive);
-            let unpacked = place.layers.unpack_stack(&[forged]).await;
+            let fixture = LayersFixture::new().await;
+            let stored = store(&fixture.layers, archive.clone()).await;
+            let forged = fixture.forge(&archive);
+            let unpacked = fixture.layers.unpack_stack(&[forged]).await;
             match stored {
                 Ok(Some(stored)) => {
                     unpacked.unwrap();
-                    place.layers.load_tree(&[stored.layer.digest]).await.unwrap();
+                    fixture.layers.load_tree(&[stored.layer.digest]).await.unwrap();
                 }
                 Ok(None) => {}
                 Err(_) => {
                     unpacked.unwrap_err();
-                    assert_eq!(fs::read_dir(place.layers.cache_dir()).unwrap().count(), 0);
+                    assert_eq!(fs::read_dir(fixture.layers.cache_dir()).unwrap().count(), 0);
                 }
             }
-            assert_eq!(fs::read_dir(place.dir.path()).unwrap().count(), 1);
+            assert_eq!(fs::read_dir(fixture.dir.path()).unwrap().count(), 1);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Export to other tools, and back.
+//! Exports to other tools, and imports from them.
 
 use std::{fs, io::Write, path::Path, process::Command};
 
@@ -9,20 +9,20 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    keeping::{noise, read},
-    support::{Forged, Place, pack_tree, privileged},
+    store_and_cache::{noise, read},
+    support::{Forged, LayersFixture, pack_tree, privileged},
 };
 
-/// Two layers with a deletion between them.
-async fn stack(place: &Place) -> Vec<LayerDigest> {
-    let (one, two) = (place.tree("one"), place.tree("two"));
+/// Two layers with a whiteout in the second.
+async fn stack(fixture: &LayersFixture) -> Vec<LayerDigest> {
+    let (one, two) = (fixture.tree("one"), fixture.tree("two"));
     fs::create_dir(one.join("dir")).unwrap();
     fs::write(one.join("dir/file"), noise(50_000, 1)).unwrap();
     fs::write(one.join("gone"), "x").unwrap();
     fs::write(two.join(".wh.mine"), "mine").unwrap();
     let (kind, mode) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::empty());
     rustix::fs::mknodat(rustix::fs::CWD, two.join("gone"), kind, mode, 0).unwrap();
-    vec![place.store(&one).await.layer.digest, place.store(&two).await.layer.digest]
+    vec![fixture.store(&one).await.layer.digest, fixture.store(&two).await.layer.digest]
 }
 
 fn skopeo(arguments: &[&str]) -> Vec<u8> {
@@ -33,41 +33,41 @@ fn skopeo(arguments: &[&str]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn skopeo_accepts_an_export_and_it_comes_back() {
-    let place = Place::new().await;
-    let stack = stack(&place).await;
+async fn skopeo_accepts_an_export_and_it_can_be_imported() {
+    let fixture = LayersFixture::new().await;
+    let stack = stack(&fixture).await;
     let meta = ExportMeta {
         name: "latest".to_owned(),
         created: Some("2026-01-02T03:04:05Z".to_owned()),
         annotations: [("cloche.thread".to_owned(), "one".to_owned())].into(),
     };
-    let dir = place.dir.path().join("image");
-    place.layers.export_image(&stack, &dir, &meta).await.unwrap();
+    let dir = fixture.dir.path().join("image");
+    fixture.layers.export_image(&stack, &dir, &meta).await.unwrap();
     let image = format!("oci:{}:latest", dir.display());
     let seen: Value = serde_json::from_slice(&skopeo(&["inspect", &image])).unwrap();
     let layers: Vec<_> = stack.iter().map(LayerDigest::as_str).collect();
     assert_eq!(seen["Layers"], serde_json::json!(layers));
     assert_eq!(seen["Created"], "2026-01-02T03:04:05Z");
-    // Copying makes skopeo unpack and check every layer.
-    let copy = place.dir.path().join("copy");
+    // A copy makes skopeo unpack and check every layer.
+    let copy = fixture.dir.path().join("copy");
     let target = format!("oci:{}:latest", copy.display());
     let policy = ["--insecure-policy", "copy", "--dest-compress-format", "zstd", &image, &target];
     skopeo(&policy);
 
-    let there = Place::new().await;
+    let there = LayersFixture::new().await;
     let imported = there.layers.import_image(&dir).await.unwrap();
     let digests: Vec<_> = imported.iter().map(|stored| stored.layer.digest.clone()).collect();
     assert_eq!(digests, stack);
     for (imported, digest) in imported.iter().zip(&stack) {
-        let before = place.layers.load_index(digest).await.unwrap();
+        let before = fixture.layers.load_index(digest).await.unwrap();
         assert_eq!(imported.layer.bytes.bytes(), before.data_bytes());
         assert_eq!(imported.index.entries(), before.entries());
     }
     drop(there.layers.unpack_stack(&digests).await.unwrap());
-    let copied = Place::new().await.layers.import_image(&copy).await.unwrap();
+    let copied = LayersFixture::new().await.layers.import_image(&copy).await.unwrap();
     assert_eq!(copied.len(), 2);
     assert_eq!(copied[1].index.entries(), imported[1].index.entries());
-    let error = place.layers.export_image(&stack, &dir, &meta).await.unwrap_err();
+    let error = fixture.layers.export_image(&stack, &dir, &meta).await.unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
 }
 
@@ -76,16 +76,16 @@ async fn renamed_directories_are_exported_as_one_layer() {
     if !privileged() {
         return;
     }
-    let place = Place::new().await;
-    let mut stack = stack(&place).await;
-    let three = place.tree("three");
+    let fixture = LayersFixture::new().await;
+    let mut stack = stack(&fixture).await;
+    let three = fixture.tree("three");
     fs::create_dir(three.join("renamed")).unwrap();
     let name = "trusted.overlay.redirect";
     rustix::fs::setxattr(three.join("renamed"), name, b"dir", XattrFlags::empty()).unwrap();
-    stack.push(place.store(&three).await.layer.digest);
-    let dir = place.dir.path().join("image");
-    place.layers.export_image(&stack, &dir, &ExportMeta::default()).await.unwrap();
-    let imported = Place::new().await.layers.import_image(&dir).await.unwrap();
+    stack.push(fixture.store(&three).await.layer.digest);
+    let dir = fixture.dir.path().join("image");
+    fixture.layers.export_image(&stack, &dir, &ExportMeta::default()).await.unwrap();
+    let imported = LayersFixture::new().await.layers.import_image(&dir).await.unwrap();
     assert_eq!(imported.len(), 1);
     let files: Vec<_> = imported[0].index.files().map(|(path, _)| path.to_vec()).collect();
     assert_eq!(files, [&b".wh.mine"[..], b"dir/file", b"renamed/file"]);
@@ -93,14 +93,14 @@ async fn renamed_directories_are_exported_as_one_layer() {
 
 #[tokio::test]
 async fn an_empty_home_can_be_exported() {
-    let place = Place::new().await;
-    let dir = place.dir.path().join("image");
-    place.layers.export_image(&[], &dir, &ExportMeta::default()).await.unwrap();
+    let fixture = LayersFixture::new().await;
+    let dir = fixture.dir.path().join("image");
+    fixture.layers.export_image(&[], &dir, &ExportMeta::default()).await.unwrap();
     skopeo(&["inspect", &format!("oci:{}", dir.display())]);
-    assert!(place.layers.import_image(&dir).await.unwrap().is_empty());
+    assert!(fixture.layers.import_image(&dir).await.unwrap().is_empty());
 }
 
-/// Writes a layout around one layer.
+/// Writes an image layout with one layer.
 fn layout(dir: &Path, layer: &[u8], kind: &str, diff_id: &[u8]) {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
@@ -135,24 +135,24 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 async fn import(archive: &[u8], kind: &str) -> Result<usize, LayerError> {
-    let place = Place::new().await;
-    let dir = place.tree("image");
+    let fixture = LayersFixture::new().await;
+    let dir = fixture.tree("image");
     let layer = match kind {
         ZSTD => zstd::encode_all(archive, 1).unwrap(),
         GZIP => gzip(archive),
         _ => archive.to_vec(),
     };
     layout(&dir, &layer, kind, archive);
-    let imported = place.layers.import_image(&dir).await;
+    let imported = fixture.layers.import_image(&dir).await;
     if imported.is_err() {
-        assert_eq!(place.layers.measure_usage().await.unwrap().blobs, 0);
-        assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
+        assert_eq!(fixture.layers.measure_usage().await.unwrap().blobs, 0);
+        assert_eq!(fs::read_dir(fixture.config.dir.join("new")).unwrap().count(), 0);
     }
     imported.map(|layers| layers.len())
 }
 
 #[tokio::test]
-async fn layers_from_elsewhere_are_checked_like_our_own() {
+async fn imported_layers_are_checked_like_our_own() {
     let fine = Forged::new().entry(b"file", b'0', b"", b"data").end();
     assert_eq!(import(&fine, ZSTD).await.unwrap(), 1);
     assert_eq!(import(&fine, PLAIN).await.unwrap(), 1);
@@ -181,11 +181,12 @@ async fn layers_from_elsewhere_are_checked_like_our_own() {
     }
 }
 
-/// What other tools write: no entry for the home, directories left out, long names, hard links.
+/// Archives as other tools write them: no entry for the home, missing directories, long names, hard
+/// links.
 #[tokio::test]
 async fn layers_that_other_tools_packed_are_completed() {
-    let place = Place::new().await;
-    let tree = place.tree("tree");
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
     fs::create_dir_all(tree.join("a/b")).unwrap();
     fs::write(tree.join("a/b/file"), noise(200_000, 3)).unwrap();
     fs::hard_link(tree.join("a/b/file"), tree.join("link")).unwrap();
@@ -200,7 +201,7 @@ async fn layers_that_other_tools_packed_are_completed() {
             .unwrap();
         assert!(tar.status.success());
         for kind in [GZIP, ZSTD, PLAIN] {
-            let there = Place::new().await;
+            let there = LayersFixture::new().await;
             let dir = there.tree("image");
             let layer = match kind {
                 GZIP => gzip(&tar.stdout),
@@ -220,49 +221,55 @@ async fn layers_that_other_tools_packed_are_completed() {
     }
 }
 
-/// What skopeo compresses is gzip, unless it is told otherwise; and so is what most registries hold.
+/// By default skopeo compresses with gzip, and most registries store gzip.
 #[tokio::test]
-async fn what_skopeo_compressed_with_gzip_comes_in() {
-    let place = Place::new().await;
-    let tree = place.tree("tree");
+async fn a_gzip_image_of_skopeo_can_be_imported() {
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
     fs::create_dir(tree.join("dir")).unwrap();
     fs::write(tree.join("dir/file"), noise(50_000, 1)).unwrap();
     let archive = pack_tree(&tree);
-    let (dir, copy) = (place.tree("image"), place.dir.path().join("copy"));
+    let (dir, copy) = (fixture.tree("image"), fixture.dir.path().join("copy"));
     layout(&dir, &archive, PLAIN, &archive);
     let (from, to) = (format!("oci:{}", dir.display()), format!("oci:{}:latest", copy.display()));
     skopeo(&["--insecure-policy", "copy", &from, &to]);
     let manifest: Value = serde_json::from_slice(&skopeo(&["inspect", "--raw", &to])).unwrap();
     assert_eq!(manifest["layers"][0]["mediaType"], GZIP);
-    let imported = place.layers.import_image(&copy).await.unwrap();
+    let imported = fixture.layers.import_image(&copy).await.unwrap();
     let stack = [imported[0].layer.digest.clone()];
-    let content = read(&place.layers, &stack, b"dir/file", None).await.unwrap();
+    let content = read(&fixture.layers, &stack, b"dir/file", None).await.unwrap();
     assert!(content == noise(50_000, 1));
 }
 
 #[tokio::test]
-async fn a_bomb_is_not_unpacked() {
+async fn a_decompression_bomb_is_refused() {
     let bomb = Forged::new().entry(b"zeros", b'0', b"", &vec![0; 80 << 20]).end();
     let error = import(&bomb, ZSTD).await.unwrap_err();
-    assert!(matches!(error, LayerError::TooMuch("been compressed too well")), "{error:?}");
-    // Deflate cannot be as bad as that; what it unpacks to is counted all the same.
+    assert!(
+        matches!(error, LayerError::TooMuch("a compression ratio that is too high")),
+        "{error:?}"
+    );
+    // Deflate has a smaller maximum ratio, but its output is limited too.
     let bounds = LayerBounds { ratio: 100, ..LayerBounds::default() };
-    let place = Place::with(ByteSize::gib(1), bounds).await;
-    let dir = place.tree("image");
+    let fixture = LayersFixture::with(ByteSize::gib(1), bounds).await;
+    let dir = fixture.tree("image");
     layout(&dir, &gzip(&bomb), GZIP, &bomb);
-    let error = place.layers.import_image(&dir).await.unwrap_err();
-    assert!(matches!(error, LayerError::TooMuch("been compressed too well")), "{error:?}");
-    assert_eq!(fs::read_dir(place.config.dir.join("new")).unwrap().count(), 0);
+    let error = fixture.layers.import_image(&dir).await.unwrap_err();
+    assert!(
+        matches!(error, LayerError::TooMuch("a compression ratio that is too high")),
+        "{error:?}"
+    );
+    assert_eq!(fs::read_dir(fixture.config.dir.join("new")).unwrap().count(), 0);
 }
 
 #[tokio::test]
-async fn a_layout_must_be_what_it_says() {
+async fn a_layout_that_does_not_match_its_documents_is_refused() {
     let archive = Forged::new().entry(b"file", b'0', b"", b"data").end();
     let layer = zstd::encode_all(&archive[..], 1).unwrap();
     let hex = hex::encode(Sha256::digest(&layer));
     type Spoil = fn(&Path, &Path);
     let spoils: [(&str, Spoil); 7] = [
-        ("there is no", |dir, _| fs::remove_file(dir.join("index.json")).unwrap()),
+        ("is missing", |dir, _| fs::remove_file(dir.join("index.json")).unwrap()),
         ("oci-layout", |dir, _| fs::write(dir.join("oci-layout"), "{}").unwrap()),
         ("exactly one", |dir, _| {
             fs::write(dir.join("index.json"), r#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
@@ -284,16 +291,16 @@ async fn a_layout_must_be_what_it_says() {
         }),
     ];
     for (why, spoil) in spoils {
-        let place = Place::new().await;
-        let dir = place.tree("image");
+        let fixture = LayersFixture::new().await;
+        let dir = fixture.tree("image");
         layout(&dir, &layer, ZSTD, &archive);
         spoil(&dir, &dir.join("blobs/sha256").join(&hex));
-        let error = place.layers.import_image(&dir).await.unwrap_err();
+        let error = fixture.layers.import_image(&dir).await.unwrap_err();
         assert!(error.to_string().contains(why), "{why:?} is not in {error}");
     }
-    let place = Place::new().await;
-    let dir = place.tree("image");
+    let fixture = LayersFixture::new().await;
+    let dir = fixture.tree("image");
     layout(&dir, &layer, ZSTD, b"another archive");
-    let error = place.layers.import_image(&dir).await.unwrap_err();
+    let error = fixture.layers.import_image(&dir).await.unwrap_err();
     assert!(error.to_string().contains("the archive of layer"), "{error}");
 }

@@ -1,16 +1,16 @@
-//! Layers from the outside: real trees, real overlays, hostile archives, a real bucket.
+//! Tests of the public interface: real trees, real overlays, hostile archives, a real bucket.
 
 #![cfg(test)]
 
 mod bucket;
 mod crashes;
+mod disk_space;
 mod hostile;
 mod images;
-mod keeping;
 mod model;
 mod moto;
 mod packing;
-mod room;
 mod snapshot;
 mod stack;
+mod store_and_cache;
 mod support;

@@ -1,5 +1,5 @@
-//! Random work in a home over many runs, on real overlays: what one run leaves is what the next one
-//! finds, byte for byte, with restarts, evictions and squashes in between.
+//! Random work in a home over many runs, on real overlays. Each run finds exactly what the previous
+//! one left, with restarts, evictions and squashes in between.
 
 use std::{
     ffi::OsStr,
@@ -20,15 +20,15 @@ use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use crate::{
     snapshot::{Snapshot, assert_same, of_tree, snapshot, without_content},
     stack::Overlay,
-    support::{Place, store},
+    support::{LayersFixture, store},
 };
 
-/// Few, so that they meet; and odd.
+/// Few names, so that they collide, with unusual ones.
 const NAMES: [&[u8]; 9] =
     [b"a", b"b", b"c", b"a.b", b".wh.a", b".wh..wh..opq", b"\xff\xfe", b"new\nline", &[b'n'; 180]];
 
 #[derive(Clone, Debug)]
-enum Act {
+enum HomeAction {
     Directory,
     Write(u16),
     Append,
@@ -44,39 +44,39 @@ enum Act {
     Pipe,
 }
 
-/// What to do, with which of the paths there are, and under which name.
+/// An action, indexes of the paths it acts on, and a new name.
 #[derive(Clone, Debug)]
-struct Step {
-    act: Act,
+struct HomeStep {
+    act: HomeAction,
     on: u16,
     into: u16,
     name: usize,
 }
 
 #[derive(Clone, Debug)]
-struct Run {
-    steps: Vec<Step>,
+struct RandomRun {
+    steps: Vec<HomeStep>,
     restart: bool,
     squash: bool,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = HomeStep> {
     let act = prop_oneof![
-        3 => Just(Act::Directory),
-        4 => any::<u16>().prop_map(Act::Write),
-        3 => Just(Act::Append),
-        1 => (0_u32..200_000).prop_map(Act::Grow),
-        3 => Just(Act::Remove),
-        2 => Just(Act::Rename),
-        5 => Just(Act::RenameDirectory),
-        1 => Just(Act::Symlink),
-        4 => Just(Act::Link),
-        1 => (0_u16..0o2000).prop_map(Act::Mode),
-        1 => any::<u8>().prop_map(Act::Attribute),
-        1 => (-5_i64..1 << 33, 0_u32..1_000_000_000).prop_map(|(s, n)| Act::Touch(s, n)),
-        1 => Just(Act::Pipe),
+        3 => Just(HomeAction::Directory),
+        4 => any::<u16>().prop_map(HomeAction::Write),
+        3 => Just(HomeAction::Append),
+        1 => (0_u32..200_000).prop_map(HomeAction::Grow),
+        3 => Just(HomeAction::Remove),
+        2 => Just(HomeAction::Rename),
+        5 => Just(HomeAction::RenameDirectory),
+        1 => Just(HomeAction::Symlink),
+        4 => Just(HomeAction::Link),
+        1 => (0_u16..0o2000).prop_map(HomeAction::Mode),
+        1 => any::<u8>().prop_map(HomeAction::Attribute),
+        1 => (-5_i64..1 << 33, 0_u32..1_000_000_000).prop_map(|(s, n)| HomeAction::Touch(s, n)),
+        1 => Just(HomeAction::Pipe),
     ];
-    (act, any::<u16>(), any::<u16>(), 0..NAMES.len()).prop_map(|(act, on, into, name)| Step {
+    (act, any::<u16>(), any::<u16>(), 0..NAMES.len()).prop_map(|(act, on, into, name)| HomeStep {
         act,
         on,
         into,
@@ -84,12 +84,12 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
-fn run() -> impl Strategy<Value = Run> {
+fn run() -> impl Strategy<Value = RandomRun> {
     (vec(step(), 0..20), prop::bool::weighted(0.2), prop::bool::weighted(0.2))
-        .prop_map(|(steps, restart, squash)| Run { steps, restart, squash })
+        .prop_map(|(steps, restart, squash)| RandomRun { steps, restart, squash })
 }
 
-/// All paths below a directory, and those that are directories, in a fixed order.
+/// All paths below a directory, and those of directories, in a fixed order.
 fn paths(top: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let (mut all, mut directories, mut next) = (Vec::new(), vec![top.to_owned()], 0);
     while next < directories.len() {
@@ -107,8 +107,8 @@ fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())
 }
 
-/// Does one step in a home. What cannot be done is not done, as in a shell.
-fn act(top: &Path, step: &Step) {
+/// Does one step in a home. Failures are ignored, as in a shell.
+fn apply_step(top: &Path, step: &HomeStep) {
     let (all, directories) = paths(top);
     let pick = |from: &[PathBuf], at: u16| from.get(usize::from(at) % from.len().max(1)).cloned();
     let new = pick(&directories, step.into).unwrap().join(OsStr::from_bytes(NAMES[step.name]));
@@ -119,100 +119,106 @@ fn act(top: &Path, step: &Step) {
     let meta = fs::symlink_metadata(&old).unwrap();
     let plain = meta.is_dir() || meta.is_file();
     let _ = match step.act {
-        Act::Directory => fs::create_dir(new),
-        Act::Write(seed) if !is_pipe(&new) => {
+        HomeAction::Directory => fs::create_dir(new),
+        HomeAction::Write(seed) if !is_pipe(&new) => {
             let size = usize::from(seed) % 9000;
             let content: Vec<u8> = (0..size).map(|at| (at * usize::from(seed)) as u8).collect();
             fs::write(new, content)
         }
-        Act::Append if meta.is_file() => {
+        HomeAction::Append if meta.is_file() => {
             File::options().append(true).open(old).and_then(|mut file| file.write_all(b"more"))
         }
-        Act::Grow(by) if meta.is_file() => File::options().write(true).open(old).and_then(|file| {
-            file.set_len(meta.len() + u64::from(by))?;
-            file.write_all_at(b"island", meta.len() + u64::from(by / 2))
-        }),
-        Act::Remove if meta.is_dir() => fs::remove_dir_all(old),
-        Act::Remove => fs::remove_file(old),
-        Act::Rename => fs::rename(old, new),
-        Act::RenameDirectory => fs::rename(pick(&directories[1..], step.on).unwrap_or(old), new),
-        Act::Symlink => symlink(old.file_name().unwrap(), new),
-        Act::Link if !meta.is_dir() => fs::hard_link(old, new),
-        Act::Mode(mode) if plain => {
+        HomeAction::Grow(by) if meta.is_file() => {
+            File::options().write(true).open(old).and_then(|file| {
+                file.set_len(meta.len() + u64::from(by))?;
+                file.write_all_at(b"island", meta.len() + u64::from(by / 2))
+            })
+        }
+        HomeAction::Remove if meta.is_dir() => fs::remove_dir_all(old),
+        HomeAction::Remove => fs::remove_file(old),
+        HomeAction::Rename => fs::rename(old, new),
+        HomeAction::RenameDirectory => {
+            fs::rename(pick(&directories[1..], step.on).unwrap_or(old), new)
+        }
+        HomeAction::Symlink => symlink(old.file_name().unwrap(), new),
+        HomeAction::Link if !meta.is_dir() => fs::hard_link(old, new),
+        HomeAction::Mode(mode) if plain => {
             fs::set_permissions(old, Permissions::from_mode(u32::from(mode)))
         }
-        Act::Attribute(value) if plain => {
+        HomeAction::Attribute(value) if plain => {
             let name = format!("user.{}", value % 3);
             rustix::fs::setxattr(old, name, &[value], XattrFlags::empty()).map_err(Into::into)
         }
-        Act::Touch(tv_sec, nanos) => {
+        HomeAction::Touch(tv_sec, nanos) => {
             let time = Timespec { tv_sec, tv_nsec: i64::from(nanos) };
             let times = Timestamps { last_access: time, last_modification: time };
             let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
             rustix::fs::utimensat(CWD, old, &times, flags).map_err(Into::into)
         }
-        Act::Pipe => {
+        HomeAction::Pipe => {
             rustix::fs::mknodat(CWD, new, FileType::Fifo, Mode::RUSR, 0).map_err(Into::into)
         }
         _ => Ok(()),
     };
 }
 
-/// Something to begin with.
-fn furnish(top: &Path) {
+/// An initial tree.
+fn fill_tree(top: &Path) {
     for (directory, file) in [("a/b/c", "x"), ("b/a", "y"), ("c", "z"), ("c/a.b/b", "w")] {
         fs::create_dir_all(top.join(directory)).unwrap();
         fs::write(top.join(directory).join(file), file.repeat(5000)).unwrap();
     }
 }
 
-/// Writing to a pipe would wait for a reader.
+/// Whether a path is a pipe, on which a write would wait for a reader.
 fn is_pipe(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     fs::metadata(path).is_ok_and(|meta| meta.file_type().is_fifo())
 }
 
-/// Goes through the runs of a case.
-async fn live(runs: &[Run]) {
-    // A cache in which hardly anything stays that is not in use.
-    let mut place = Place::with(ByteSize::kib(64), LayerBounds::default()).await;
-    let room = place.dir.path().join("room");
+/// Executes the runs of one case.
+async fn run_case(runs: &[RandomRun]) {
+    // A cache so small that it retains hardly anything that is not in use.
+    let mut fixture = LayersFixture::with(ByteSize::kib(64), LayerBounds::default()).await;
+    let overlay_dir = fixture.dir.path().join("overlay");
     let mut stack = Vec::new();
     let mut last: Option<Snapshot> = None;
     let mut trees = vec![Tree::default()];
-    // The last run does nothing but look.
-    let nothing = Run { steps: Vec::new(), restart: false, squash: false };
+    // The last run only reads.
+    let nothing = RandomRun { steps: Vec::new(), restart: false, squash: false };
     for run in runs.iter().chain([&nothing]) {
-        let mountable = place.layers.unpack_stack(&stack).await.unwrap();
-        let Some(overlay) = Overlay::mount(&room, &place.layers, &mountable) else { return };
+        let mountable = fixture.layers.unpack_stack(&stack).await.unwrap();
+        let Some(overlay) = Overlay::mount(&overlay_dir, &fixture.layers, &mountable) else {
+            return;
+        };
         if let Some(last) = &last {
             assert_same("mounted again", last, &snapshot(&overlay.merged()));
-            let tree = place.layers.load_tree(&stack).await.unwrap();
+            let tree = fixture.layers.load_tree(&stack).await.unwrap();
             assert_same("as a tree", &without_content(last), &of_tree(&tree));
             trees.push(tree);
         }
         if stack.is_empty() && !run.steps.is_empty() {
-            furnish(&overlay.merged());
+            fill_tree(&overlay.merged());
         }
         for step in &run.steps {
-            act(&overlay.merged(), step);
+            apply_step(&overlay.merged(), step);
         }
         let after = snapshot(&overlay.merged());
-        let stored = store(&place.layers, overlay.pack()).await.unwrap();
+        let stored = store(&fixture.layers, overlay.pack()).await.unwrap();
         drop(overlay);
         drop(mountable);
         let Some(stored) = stored else { continue };
         stack.push(stored.layer.digest);
         last = Some(after);
         if run.squash {
-            let squashed = place.layers.squash_stack(&stack).await.unwrap();
+            let squashed = fixture.layers.squash_stack(&stack).await.unwrap();
             stack = squashed.map(|squashed| squashed.layer.digest).into_iter().collect();
             if stack.is_empty() {
                 last = None;
             }
         }
         if run.restart {
-            place.reopen().await;
+            fixture.reopen().await;
         }
     }
     for pair in trees.windows(2) {
@@ -220,7 +226,7 @@ async fn live(runs: &[Run]) {
     }
 }
 
-/// A diff names what differs, and nothing else.
+/// Checks that a diff lists exactly the paths that differ.
 fn check_diff(old: &Tree, new: &Tree) {
     let diff = Tree::diff(old, new);
     let (before, after) = (of_tree(old), of_tree(new));
@@ -243,8 +249,8 @@ proptest! {
     #![proptest_config(crate::support::cases(24))]
 
     #[test]
-    fn random_work_survives_every_run(runs in vec(run(), 2..7)) {
+    fn a_home_keeps_random_changes_over_many_runs(runs in vec(run(), 2..7)) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(live(&runs));
+        runtime.block_on(run_case(&runs));
     }
 }

@@ -1,4 +1,4 @@
-//! A real S3 server for one test, with a bucket called `layers`.
+//! A real S3 server for one test, with a bucket named `layers`.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -9,18 +9,18 @@ use std::{
 
 use crate::support::skip;
 
-/// A server with a bucket. Killed when it is dropped.
+/// A server with one bucket. Dropping it kills the server.
 pub(crate) struct Moto {
     child: Child,
     pub(crate) address: String,
 }
 
 impl Moto {
-    /// Starts one; none, loudly, where there is none to start.
+    /// Starts a server. Skips the test with a message if moto is not installed.
     pub(crate) fn start() -> Option<Self> {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/moto_server");
         if !Path::new(program).exists() {
-            skip("there is no moto_server in .venv: run scripts/setup-tests");
+            skip("moto_server is not in .venv: run scripts/setup-tests");
             return None;
         }
         let mut child = Command::new(program)
@@ -36,7 +36,7 @@ impl Moto {
             .map_while(Result::ok)
             .find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned()))
             .expect("moto did not start");
-        // It must not wait for somebody to read what it says.
+        // Drains its output, so that it does not block on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let server = Self { child, address };
         let request = format!(

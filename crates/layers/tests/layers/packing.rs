@@ -1,4 +1,4 @@
-//! What a packed tree keeps.
+//! Which properties of a tree a pack preserves.
 
 use std::slice::from_ref;
 use std::{
@@ -19,7 +19,7 @@ use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, XattrFla
 
 use crate::{
     snapshot::{assert_same, snapshot},
-    support::{Place, pack_tree, privileged, store},
+    support::{LayersFixture, pack_tree, privileged, store},
 };
 
 fn bytes(name: &[u8]) -> &Path {
@@ -38,8 +38,8 @@ fn device(path: &Path, kind: FileType, number: u64) {
     rustix::fs::mknodat(CWD, path, kind, Mode::empty(), number).unwrap();
 }
 
-/// One of everything.
-fn furnish(top: &Path) {
+/// Fills a tree with files of all kinds.
+fn fill_tree(top: &Path) {
     let write = |name: &[u8], content: &[u8]| fs::write(top.join(bytes(name)), content).unwrap();
     fs::create_dir(top.join("empty")).unwrap();
     fs::create_dir(top.join("dir")).unwrap();
@@ -84,20 +84,20 @@ fn furnish(top: &Path) {
 }
 
 #[tokio::test]
-async fn everything_in_a_tree_survives() {
+async fn a_packed_tree_keeps_everything() {
     if !privileged() {
         return;
     }
-    let place = Place::new().await;
-    let tree = place.tree("tree");
-    furnish(&tree);
-    let stored = place.store(&tree).await;
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
+    fill_tree(&tree);
+    let stored = fixture.store(&tree).await;
     let mut before = snapshot(&tree);
-    // The one thing that is dropped on purpose, on both names of the file.
+    // The set-user-id bit is dropped on purpose, for both names of the file.
     for name in ["dir/file", "another name"] {
         before.get_mut(name.as_bytes()).unwrap().mode = 0o751;
     }
-    let unpacked = place.unpacked(&stored.layer.digest).await;
+    let unpacked = fixture.unpacked(&stored.layer.digest).await;
     assert_same("unpacked", &before, &snapshot(&unpacked));
     assert_eq!(stored.layer.entries, before.len() as u64 - 1);
     let bytes: usize = 5 + 1 + 1 + 14 + 10 + 6 + 9 + 8;
@@ -109,10 +109,10 @@ async fn the_same_tree_gives_the_same_bytes() {
     if !privileged() {
         return;
     }
-    let place = Place::new().await;
-    let (one, other) = (place.tree("one"), place.tree("other"));
-    furnish(&one);
-    furnish(&other);
+    let fixture = LayersFixture::new().await;
+    let (one, other) = (fixture.tree("one"), fixture.tree("other"));
+    fill_tree(&one);
+    fill_tree(&other);
     for (path, seen) in snapshot(&one).iter().rev() {
         if seen.kind != "whiteout" {
             set_mtime(&other.join(bytes(path)), seen.mtime.0, seen.mtime.1);
@@ -122,9 +122,9 @@ async fn the_same_tree_gives_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn holes_cost_nothing() {
-    let place = Place::new().await;
-    let tree = place.tree("tree");
+async fn holes_take_no_space() {
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
     let sizes: [(&str, u64); 4] =
         [("hole", 10 << 30), ("middle", 1 << 20), ("tail", 1 << 20), ("head", 1 << 20)];
     for (name, size) in sizes {
@@ -140,9 +140,9 @@ async fn holes_cost_nothing() {
     }
     let archive = pack_tree(&tree);
     assert!(archive.len() < 64 << 10, "{} bytes", archive.len());
-    let stored = store(&place.layers, archive).await.unwrap().unwrap();
+    let stored = store(&fixture.layers, archive).await.unwrap().unwrap();
     assert_eq!(stored.layer.bytes.bytes(), 3 * 4096);
-    let unpacked = place.unpacked(&stored.layer.digest).await;
+    let unpacked = fixture.unpacked(&stored.layer.digest).await;
     assert_same("sparse", &snapshot(&tree), &snapshot(&unpacked));
     let listed = std::process::Command::new("tar")
         .args(["-tvf", "-"])
@@ -160,20 +160,20 @@ async fn holes_cost_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_written_is_nothing_stored() {
-    let place = Place::new().await;
-    let tree = place.tree("tree");
-    assert!(store(&place.layers, pack_tree(&tree)).await.unwrap().is_none());
-    assert_eq!(place.layers.measure_usage().await.unwrap().blobs, 0);
+async fn an_empty_diff_stores_no_layer() {
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
+    assert!(store(&fixture.layers, pack_tree(&tree)).await.unwrap().is_none());
+    assert_eq!(fixture.layers.measure_usage().await.unwrap().blobs, 0);
 }
 
 #[tokio::test]
-async fn markers_become_records_and_marks() {
+async fn overlay_marks_become_records_and_marks() {
     if !privileged() {
         return;
     }
-    let place = Place::new().await;
-    let tree = place.tree("tree");
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
     let mark = |path: &str, name: &str, value: &[u8]| {
         let name = format!("trusted.overlay.{name}");
         rustix::fs::setxattr(tree.join(path), name, value, XattrFlags::empty()).unwrap();
@@ -188,7 +188,7 @@ async fn markers_become_records_and_marks() {
     mark("beside", "redirect", b"other");
     mark("opaque", "opaque", b"y");
     mark("opaque", "origin", b"whatever");
-    let stored = place.store(&tree).await;
+    let stored = fixture.store(&tree).await;
     let moved = |path: &str| match &stored.index.get(path.as_bytes()).unwrap().kind {
         EntryKind::Directory { redirect, .. } => redirect.as_deref().map(String::from_utf8_lossy),
         other => panic!("{other:?}"),
@@ -197,7 +197,7 @@ async fn markers_become_records_and_marks() {
     assert_eq!(moved("moved/inner").as_deref(), Some("a/b/was"));
     assert_eq!(moved("moved/plain/again").as_deref(), Some("a/b/plain/older"));
     assert_eq!(moved("beside").as_deref(), Some("other"));
-    let unpacked = place.unpacked(&stored.layer.digest).await;
+    let unpacked = fixture.unpacked(&stored.layer.digest).await;
     let marks = fs::read(unpacked.with_extension("marks")).unwrap();
     let text = String::from_utf8(marks).unwrap();
     assert_eq!(
@@ -208,7 +208,7 @@ async fn markers_become_records_and_marks() {
 }
 
 #[test]
-fn an_overlay_of_an_ordinary_user_has_markers_of_its_own() {
+fn user_overlay_marks_are_packed_when_selected() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("opaque")).unwrap();
     let path = dir.path().join("opaque");
@@ -227,7 +227,7 @@ fn an_overlay_of_an_ordinary_user_has_markers_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_in_a_home_is_refused_or_left_out() {
+fn device_nodes_are_refused_and_sockets_are_left_out() {
     if !privileged() {
         return;
     }
@@ -254,18 +254,18 @@ fn what_cannot_be_in_a_home_is_refused_or_left_out() {
 }
 
 #[tokio::test]
-async fn a_tree_may_be_deeper_than_a_path_is_long() {
-    let place = Place::new().await;
-    let tree = place.tree("tree");
+async fn a_tree_may_be_deeper_than_the_longest_path() {
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
     let mut here = rustix::fs::open(&tree, rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
     for _ in 0..900 {
         rustix::fs::mkdirat(&here, "depth", Mode::RWXU).unwrap();
         here = rustix::fs::openat(&here, "depth", rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
     }
-    let stored = place.store(&tree).await;
+    let stored = fixture.store(&tree).await;
     assert_eq!(stored.layer.entries, 900);
-    let mountable = place.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap();
+    let mountable = fixture.layers.unpack_stack(from_ref(&stored.layer.digest)).await.unwrap();
     drop(mountable);
-    let merged = place.layers.load_tree(&[stored.layer.digest]).await.unwrap();
+    let merged = fixture.layers.load_tree(&[stored.layer.digest]).await.unwrap();
     assert_eq!(merged.entry_count(), 900);
 }

@@ -1,4 +1,4 @@
-//! Everything there is to know about a tree, so that two can be compared.
+//! Records all properties of a tree, for comparison.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use rustix::fs::SeekFrom;
 
 /// One path of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct SnapshotEntry {
     pub(crate) kind: &'static str,
     pub(crate) mode: u32,
     pub(crate) mtime: (i64, i64),
@@ -25,11 +25,11 @@ pub(crate) struct Seen {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// The first path of the same file, if it has several.
     pub(crate) linked_to: Option<Vec<u8>>,
-    /// Where the data is, if there are holes.
+    /// The ranges with data, if the file has holes.
     pub(crate) extents: Vec<(u64, u64)>,
 }
 
-pub(crate) type Snapshot = BTreeMap<Vec<u8>, Seen>;
+pub(crate) type Snapshot = BTreeMap<Vec<u8>, SnapshotEntry>;
 
 pub(crate) fn snapshot(top: &Path) -> Snapshot {
     let mut seen = Snapshot::new();
@@ -44,7 +44,7 @@ pub(crate) fn snapshot(top: &Path) -> Snapshot {
         if !meta.is_dir() && meta.nlink() > 1 {
             inodes.entry((meta.dev(), meta.ino())).or_default().push(name.clone());
         }
-        seen.insert(name, look(&path, &meta));
+        seen.insert(name, read_entry(&path, &meta));
     }
     for mut names in inodes.into_values().filter(|names| names.len() > 1) {
         names.sort();
@@ -55,7 +55,7 @@ pub(crate) fn snapshot(top: &Path) -> Snapshot {
     seen
 }
 
-fn look(path: &Path, meta: &Metadata) -> Seen {
+fn read_entry(path: &Path, meta: &Metadata) -> SnapshotEntry {
     let kind = meta.file_type();
     let (kind, content) = match () {
         () if kind.is_dir() => ("directory", Vec::new()),
@@ -69,7 +69,7 @@ fn look(path: &Path, meta: &Metadata) -> Seen {
         () => panic!("{path:?} is a {kind:?}"),
     };
     let plain = matches!(kind, "directory" | "file");
-    Seen {
+    SnapshotEntry {
         kind,
         mode: if kind == "whiteout" { 0 } else { meta.mode() & 0o7777 },
         mtime: if kind == "whiteout" { (0, 0) } else { (meta.mtime(), meta.mtime_nsec()) },
@@ -111,7 +111,7 @@ fn extents(path: &Path, meta: &Metadata) -> Vec<(u64, u64)> {
     found
 }
 
-/// The same, as a tree of layers knows it: all but content and holes.
+/// The same for a merged tree: everything except content and holes.
 pub(crate) fn of_tree(tree: &Tree) -> Snapshot {
     let mut first: BTreeMap<_, Vec<&[u8]>> = BTreeMap::new();
     for (path, node) in tree.walk().filter(|(_, node)| node.kind != NodeKind::Directory) {
@@ -126,7 +126,7 @@ pub(crate) fn of_tree(tree: &Tree) -> Snapshot {
                 NodeKind::Fifo => ("fifo", Vec::new()),
             };
             let names = first.get(&(&node.layer, &node.path_in_layer));
-            let seen = Seen {
+            let seen = SnapshotEntry {
                 kind,
                 mode: node.mode,
                 mtime: (node.mtime.seconds, i64::from(node.mtime.nanos)),
@@ -141,7 +141,7 @@ pub(crate) fn of_tree(tree: &Tree) -> Snapshot {
         .collect()
 }
 
-/// Without what a tree of layers does not know.
+/// Removes what a merged tree does not know.
 pub(crate) fn without_content(snapshot: &Snapshot) -> Snapshot {
     let mut plain = snapshot.clone();
     for seen in plain.values_mut() {
@@ -156,7 +156,7 @@ pub(crate) fn without_content(snapshot: &Snapshot) -> Snapshot {
     plain
 }
 
-/// Says where two trees differ, and fails if they do.
+/// Asserts that two trees are the same, and names the first path that differs.
 pub(crate) fn assert_same(what: &str, before: &Snapshot, after: &Snapshot) {
     let paths: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
     for path in paths {

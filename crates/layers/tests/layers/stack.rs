@@ -1,4 +1,4 @@
-//! Real overlays over unpacked layers, mounted the way the sandbox does it.
+//! Real overlays over unpacked layers, mounted as the spawner mounts them.
 
 use std::{
     collections::HashSet,
@@ -20,32 +20,32 @@ use rustix::{
     mount::{MountFlags, UnmountFlags, mount, unmount},
 };
 
-/// An overlay with an empty upper directory on a tmpfs. Unmounted when it is dropped.
+/// An overlay with an empty upper directory on a tmpfs. Dropping it unmounts it.
 pub(crate) struct Overlay {
-    room: PathBuf,
+    dir: PathBuf,
     lowers: Vec<PathBuf>,
 }
 
 impl Overlay {
-    /// Mounts a stack at `room`. None, loudly, where this kernel does not let us.
-    pub(crate) fn mount(room: &Path, layers: &Layers, stack: &UnpackedStack) -> Option<Self> {
-        fs::create_dir_all(room).unwrap();
-        if let Err(error) = mount("tmpfs", room, "tmpfs", MountFlags::empty(), None) {
+    /// Mounts a stack at `dir`. Skips the test with a message if the kernel does not allow it.
+    pub(crate) fn mount(dir: &Path, layers: &Layers, stack: &UnpackedStack) -> Option<Self> {
+        fs::create_dir_all(dir).unwrap();
+        if let Err(error) = mount("tmpfs", dir, "tmpfs", MountFlags::empty(), None) {
             skip(&format!("this test needs to mount a tmpfs and an overlay: {error}"));
             return None;
         }
         let at = |name: &&str| layers.cache_dir().join(name);
         let overlay = Self {
-            room: room.to_owned(),
+            dir: dir.to_owned(),
             lowers: stack.layer_names().iter().rev().map(at).collect(),
         };
         for name in ["upper", "work", "merged", "nothing"] {
-            fs::create_dir(room.join(name)).unwrap();
+            fs::create_dir(dir.join(name)).unwrap();
         }
         overlay.lowers.iter().for_each(|lower| apply_marks(lower));
         let mut lowers: Vec<_> =
             overlay.lowers.iter().map(|lower| lower.display().to_string()).collect();
-        lowers.push(room.join("nothing").display().to_string());
+        lowers.push(dir.join("nothing").display().to_string());
         if let Some((mode, mtime)) = stack.root_metadata() {
             let times = Timestamps {
                 last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -54,15 +54,15 @@ impl Overlay {
                     tv_nsec: i64::from(mtime.nanos),
                 },
             };
-            let upper = fs::File::open(room.join("upper")).unwrap();
+            let upper = fs::File::open(dir.join("upper")).unwrap();
             upper.set_permissions(Permissions::from_mode(mode)).unwrap();
             rustix::fs::futimens(&upper, &times).unwrap();
         }
         let options = format!(
             "lowerdir={},upperdir={},workdir={},redirect_dir=on,index=on,metacopy=on,xino=off",
             lowers.join(":"),
-            room.join("upper").display(),
-            room.join("work").display()
+            dir.join("upper").display(),
+            dir.join("work").display()
         );
         let options = std::ffi::CString::new(options).unwrap();
         let target = overlay.merged();
@@ -71,20 +71,20 @@ impl Overlay {
     }
 
     pub(crate) fn merged(&self) -> PathBuf {
-        self.room.join("merged")
+        self.dir.join("merged")
     }
 
-    /// What was written, with all names of files that were changed under one of them.
+    /// Packs the upper directory, with all names of files that were changed under one of them.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let merged = fs::File::open(self.merged()).unwrap();
-        if fs::read_dir(self.room.join("work/index")).unwrap().next().is_some() {
+        if fs::read_dir(self.dir.join("work/index")).unwrap().next().is_some() {
             copy_up_hard_links(merged.as_fd(), &self.several()).unwrap();
         }
-        let upper = fs::File::open(self.room.join("upper")).unwrap();
+        let upper = fs::File::open(self.dir.join("upper")).unwrap();
         pack_upper(UpperDir { dir: upper.as_fd(), merged: Some(merged.as_fd()) })
     }
 
-    /// The files that have several names in a layer, which an overlay shows by the same numbers.
+    /// The inode numbers of files that have several names in a layer.
     fn several(&self) -> HashSet<u64> {
         let (mut found, mut waiting) = (HashSet::new(), self.lowers.clone());
         while let Some(directory) = waiting.pop() {
@@ -105,11 +105,11 @@ impl Overlay {
 impl Drop for Overlay {
     fn drop(&mut self) {
         let _ = unmount(self.merged(), UnmountFlags::DETACH);
-        let _ = unmount(&self.room, UnmountFlags::DETACH);
+        let _ = unmount(&self.dir, UnmountFlags::DETACH);
     }
 }
 
-/// What a privileged process does with the marks of a layer before it is mounted.
+/// Applies the marks of a layer, as the privileged spawner does before it mounts the layer.
 fn apply_marks(layer: &Path) {
     let path = layer.with_extension("marks");
     let Ok(marks) = fs::read(&path) else { return };

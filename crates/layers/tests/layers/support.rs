@@ -1,4 +1,4 @@
-//! What the tests share: a store in a directory of its own, and trees to put into it.
+//! Shared by the tests: a store in a directory of its own, and trees to store.
 
 use std::{
     fs::File,
@@ -16,22 +16,22 @@ use proptest::prelude::ProptestConfig;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-/// Says that a test is not run, and why. It fails instead where nothing may be skipped.
+/// Reports a skipped test and the reason. Fails instead if `REQUIRE_KERNEL=1`.
 pub(crate) fn skip(why: &str) {
     assert!(std::env::var_os("REQUIRE_KERNEL").is_none_or(|it| it != "1"), "{why}");
     eprintln!("SKIPPED: {why}");
 }
 
-/// Whether this process may do what a spawner may; the test is skipped otherwise.
+/// Whether this process has the privileges of a spawner. Otherwise the test is skipped.
 pub(crate) fn privileged() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        skip("only root can make what is packed here");
+        skip("this test makes files that only root can make");
     }
     root
 }
 
-/// So many cases, or as many as `PROPTEST_CASES` says.
+/// The number of cases: `usual`, or the value of `PROPTEST_CASES`.
 pub(crate) fn cases(usual: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let failure_persistence = None;
@@ -39,14 +39,14 @@ pub(crate) fn cases(usual: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
 }
 
-/// A store of layers that is gone at the end of the test.
-pub(crate) struct Place {
+/// A store of layers in a temporary directory.
+pub(crate) struct LayersFixture {
     pub(crate) dir: TempDir,
     pub(crate) config: LayersConfig,
     pub(crate) layers: Layers,
 }
 
-impl Place {
+impl LayersFixture {
     pub(crate) async fn new() -> Self {
         Self::with(ByteSize::gib(1), LayerBounds::default()).await
     }
@@ -59,12 +59,12 @@ impl Place {
         Self { dir, config, layers }
     }
 
-    /// As if the server had been started again.
+    /// Opens the store again, as after a restart of the server.
     pub(crate) async fn reopen(&mut self) {
         self.layers = Layers::open(self.config.clone()).await.unwrap();
     }
 
-    /// A new directory for a tree.
+    /// Makes a new directory for a tree.
     pub(crate) fn tree(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::create_dir(&path).unwrap();
@@ -75,7 +75,7 @@ impl Place {
         store(&self.layers, pack_tree(tree)).await.unwrap().unwrap()
     }
 
-    /// Puts bytes where a blob would be, whatever they are.
+    /// Writes bytes as a blob, without any check.
     pub(crate) fn forge(&self, archive: &[u8]) -> LayerDigest {
         let blob = zstd::encode_all(archive, 1).unwrap();
         let digest = LayerDigest::from_sha256(Sha256::digest(&blob).into());
@@ -87,7 +87,7 @@ impl Place {
         self.config.dir.join("blobs/sha256").join(digest.hex_digits())
     }
 
-    /// The only directory of a stack of one layer, held for as long as the test runs.
+    /// The directory of an unpacked layer, which stays in use until the end of the test.
     pub(crate) async fn unpacked(&self, digest: &LayerDigest) -> PathBuf {
         let mountable = self.layers.unpack_stack(std::slice::from_ref(digest)).await.unwrap();
         let path = self.layers.cache_dir().join(mountable.layer_names()[0]);
@@ -120,11 +120,11 @@ pub(crate) fn pack_upper(upper: UpperDir<'_>) -> Vec<u8> {
     archive
 }
 
-/// An archive made by hand, with anything in it.
+/// A handmade archive with arbitrary content.
 pub(crate) struct Forged(Vec<u8>);
 
 impl Forged {
-    /// With the home itself in it.
+    /// An archive that starts with the home itself.
     pub(crate) fn new() -> Self {
         Self(Vec::new()).entry(b"./", b'5', b"", b"")
     }
@@ -152,7 +152,7 @@ impl Forged {
         self.raw(data)
     }
 
-    /// Bytes, filled up to the next block.
+    /// Appends bytes, padded to the next block.
     pub(crate) fn raw(mut self, data: &[u8]) -> Self {
         self.0.write_all(data).unwrap();
         let length = self.0.len().next_multiple_of(512);
@@ -160,7 +160,7 @@ impl Forged {
         self
     }
 
-    /// Records for the entry that follows.
+    /// Appends records for the next entry.
     pub(crate) fn records(self, records: &[(&[u8], &[u8])]) -> Self {
         let mut bytes = Vec::new();
         for (key, value) in records {

@@ -21,7 +21,7 @@ use crate::{
 pub(super) use rows::insert_decision;
 use rows::{approval_from_row, decision_from_row, find_open_approval, insert_approval};
 
-/// The setting with the fleet's gates.
+/// The setting that contains the fleet's gates.
 const FLEET: &str = "gates";
 
 #[async_trait]
@@ -54,7 +54,7 @@ impl GateStore for SqliteStore {
     async fn request_approval(
         &self,
         approval: Approval,
-        most: QuestionLimits,
+        limits: QuestionLimits,
         decision: Decision,
     ) -> Result<ApprovalRequestOutcome> {
         self.writer
@@ -74,8 +74,8 @@ impl GateStore for SqliteStore {
                     .await?;
                     let bytes = to_sql_integer(approval.arguments_bytes)
                         .saturating_add(row.try_get::<i64, _>("bytes")?);
-                    let full = row.try_get::<i64, _>("n")? >= i64::from(most.count);
-                    if full || bytes > to_sql_integer(most.bytes) {
+                    let full = row.try_get::<i64, _>("n")? >= i64::from(limits.count);
+                    if full || bytes > to_sql_integer(limits.bytes) {
                         return Ok(ApprovalRequestOutcome::Crowded);
                     }
                     insert_approval(connection, approval).await?;

@@ -1,5 +1,5 @@
-//! How the head of a thread moves: one new point, and the thread's row beside it. Every function
-//! here runs inside someone's transaction.
+//! Moves the head of a thread: inserts a snapshot and updates the thread's row. Every function here
+//! runs inside the transaction of its caller.
 
 use cloche_model::{
     ByteSize, HomeUsage, Layer, LayerDigest, Moment, SnapshotKind, Thread, ThreadSnapshot, TraceId,
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::{DELETED_KEPT, Result, ThreadKey};
 
-/// From one point to the next.
+/// A move from one snapshot to the next.
 pub(super) struct HeadMove {
     pub(super) kind: SnapshotKind,
     pub(super) trace: Option<TraceId>,
     pub(super) at: Moment,
-    /// A layer to be put on top.
+    /// A layer to append.
     pub(super) layer: Option<Layer>,
-    /// A whole stack instead of the one that is there.
+    /// A whole stack that replaces the current one.
     pub(super) stack: Option<(Vec<LayerDigest>, HomeUsage)>,
     /// Layers of that stack that may be new to the team.
     pub(super) sizes: Vec<Layer>,
@@ -28,7 +28,7 @@ pub(super) struct HeadMove {
 }
 
 impl HeadMove {
-    /// One that adds a layer, or nothing.
+    /// A move that appends a layer, or changes nothing.
     pub(super) fn with_layer(
         kind: SnapshotKind,
         trace: Option<TraceId>,
@@ -41,7 +41,7 @@ impl HeadMove {
     }
 }
 
-/// A thread that has no point yet.
+/// A thread without snapshots.
 pub(super) fn new_thread(key: &ThreadKey, at: Moment) -> Thread {
     Thread {
         team: key.team.clone(),
@@ -80,7 +80,7 @@ pub(super) async fn find_point_at(
     row.map(|row| point_from_row(&row)).transpose()
 }
 
-/// A lease that has run out holds nothing.
+/// Whether a lease of the thread is valid. An expired lease does not count.
 pub(super) async fn is_held(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
@@ -97,7 +97,7 @@ pub(super) async fn is_held(
     Ok(row.is_some())
 }
 
-/// Whether this execution of the thread is still under way.
+/// Whether this execution of the thread is still running.
 pub(super) async fn is_running(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
@@ -115,7 +115,7 @@ pub(super) async fn is_running(
     Ok(row.is_some())
 }
 
-/// Writes the next point and the thread as it then is.
+/// Writes the next snapshot and updates the thread.
 pub(super) async fn advance_head(
     connection: &mut SqliteConnection,
     mut thread: Thread,
@@ -197,7 +197,7 @@ async fn write_thread(connection: &mut SqliteConnection, thread: &Thread) -> Res
     Ok(())
 }
 
-/// Whether a thread of this name was deleted at this moment or later.
+/// Whether a thread of this name was deleted at this time or later.
 pub(super) async fn was_deleted_since(
     connection: &mut SqliteConnection,
     key: &ThreadKey,

@@ -19,7 +19,7 @@ use crate::{
     BeginOutcome, ExecutionFilter, ExecutionFinish, FinishOutcome, Ledger, Result, ThreadKey,
 };
 
-/// Everything but code, score and output; a webhook that is not queued yet is pending.
+/// Everything except code, score and output. A webhook that is not queued yet is pending.
 macro_rules! small_columns {
     () => {
         "SELECT e.trace_id, e.team_id, e.key_id, e.sandbox_id, e.language, e.thread_id, e.delivery, \
@@ -150,7 +150,7 @@ impl Ledger for SqliteStore {
                 })
                 .await;
         }
-        // A home that did not change has nothing that a power cut could take.
+        // If the home did not change, a power cut cannot lose anything.
         if finish.thread.is_some() && finish.end.written.layer.is_some() {
             return self
                 .writer
@@ -163,7 +163,7 @@ impl Ledger for SqliteStore {
     }
 
     async fn record_bytes(&self, trace: &TraceId) -> Result<u64> {
-        // The length of a blob is in the header of its row: the blob itself is not read.
+        // The length of a blob is in the header of its row, so the blob itself is not read.
         let bytes: Option<i64> = sqlx::query_scalar(
             "SELECT ifnull(length(stdout), 0) + ifnull(length(stderr), 0) \
              + ifnull(length(code), 0) FROM executions WHERE trace_id = ?",
@@ -252,16 +252,16 @@ impl Ledger for SqliteStore {
     }
 }
 
-/// How the row of an execution begins.
+/// The initial status of an execution.
 enum InitialExecutionState {
-    /// It runs, unless its team stores as much as this already.
+    /// Running, unless its team already stores this many bytes.
     Running(Option<u64>),
-    /// It was refused, for this reason.
+    /// Refused, for this reason.
     Refused(String),
 }
 
-/// Writes the row; false if the team has used up its budget. One statement, which is a transaction
-/// by itself.
+/// Inserts the row. Returns false if the team's budget is used up. One statement, which is a
+/// transaction by itself.
 async fn insert_execution(
     connection: &mut SqliteConnection,
     start: ExecutionStart,
@@ -302,7 +302,7 @@ async fn insert_execution(
     Ok(inserted.rows_affected() == 1)
 }
 
-/// Takes the thread unless someone holds it; a lease that has run out holds nothing.
+/// Leases the thread unless another execution holds it. An expired lease does not count.
 async fn lease_thread(
     connection: &mut SqliteConnection,
     start: &ExecutionStart,

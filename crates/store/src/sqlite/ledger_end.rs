@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! How executions end in SQLite: the row, the thread's head and the webhook, in one transaction.
+//! The end of executions: the row, the thread's head and the webhook, in one transaction.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{ExecutionFinish, FinishOutcome, Result};
 
-/// The end of an execution that holds a thread, wrote files or has a webhook.
+/// Ends an execution that holds a thread, wrote files or has a webhook.
 pub(super) async fn end_execution(
     connection: &mut SqliteConnection,
     finish: ExecutionFinish,
@@ -27,7 +27,7 @@ pub(super) async fn end_execution(
     {
         return Ok(FinishOutcome::OverBudget);
     }
-    // First, as it tells whether anything may be written at all.
+    // This comes first, because it decides whether anything may be written.
     if let Some(key) = &thread
         && !release_lease(connection, &trace_id).await?
     {
@@ -51,7 +51,7 @@ pub(super) async fn end_execution(
     Ok(FinishOutcome::Recorded)
 }
 
-/// Gives the thread back; false if it was no longer the execution's own.
+/// Releases the thread. Returns false if the execution no longer held it.
 async fn release_lease(connection: &mut SqliteConnection, trace: &TraceId) -> Result<bool> {
     let released = sqlx::query(
         "DELETE FROM thread_leases WHERE trace_id = ?1 AND (team_id, thread_id) = (SELECT team_id, \
@@ -63,7 +63,7 @@ async fn release_lease(connection: &mut SqliteConnection, trace: &TraceId) -> Re
     Ok(released.rows_affected() == 1)
 }
 
-/// Writes the outcome; false if the execution was over already.
+/// Writes the outcome. Returns false if the execution had ended already.
 pub(super) async fn write_outcome(
     connection: &mut SqliteConnection,
     trace: &TraceId,
@@ -102,7 +102,7 @@ pub(super) async fn write_outcome(
     Ok(updated.rows_affected() == 1)
 }
 
-/// Queues the webhook of one execution, or of every one that is still running.
+/// Queues the webhook of one execution, or of every running one.
 pub(super) async fn queue_webhooks(
     connection: &mut SqliteConnection,
     trace: Option<&TraceId>,

@@ -1,4 +1,4 @@
-//! Webhooks to be sent, and settings, in SQLite.
+//! Queued webhooks and settings, in SQLite.
 
 use async_trait::async_trait;
 use cloche_model::{DeliveryStatus, Moment, Secret, TraceId};
@@ -14,7 +14,7 @@ use crate::{DUE_PER_URL, DeliveryAttempt, DueDelivery, Result, SettingStore, Web
 #[async_trait]
 impl WebhookOutbox for SqliteStore {
     async fn due_deliveries(&self, now: Moment, limit: u32) -> Result<Vec<DueDelivery>> {
-        // The rank among the same team's and URL's, then the rank among the same team's.
+        // The rank among deliveries of the same team and URL, then the rank within the team.
         let rows = sqlx::query(
             "WITH due AS (SELECT d.trace_id, e.team_id, d.key_id, d.url, d.attempts, d.queued_at, \
                  d.next_at, row_number() OVER (PARTITION BY e.team_id, d.url ORDER BY d.next_at) \

@@ -1,4 +1,5 @@
-//! Rows to words. A row that cannot be read is an error with the column's name, never a default.
+//! Converts rows to model types. A value that cannot be read is an error with the column's name,
+//! never a default.
 
 use std::{str::FromStr, time::Duration};
 
@@ -17,7 +18,7 @@ fn corrupt_column(column: &'static str, reason: impl ToString) -> StoreError {
     StoreError::Corrupt { column, reason: reason.to_string() }
 }
 
-/// A column that holds a word of the model.
+/// Reads a column that contains the text form of a model type.
 pub(super) fn read_parsed<T>(row: &SqliteRow, column: &'static str) -> Result<T>
 where
     T: FromStr,
@@ -50,7 +51,7 @@ pub(super) fn read_json_or_default<T: DeserializeOwned + Default>(
     Ok(value.map_err(|error| corrupt_column(column, error))?.unwrap_or_default())
 }
 
-/// The text of a JSON column.
+/// The text for a JSON column.
 pub(super) fn to_json<T: Serialize>(column: &'static str, value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| corrupt_column(column, error))
 }
@@ -76,7 +77,7 @@ fn read_number_or_null<T: TryFrom<i64>>(
     number.map(|n| T::try_from(n).map_err(|_| corrupt_column(column, "out of range"))).transpose()
 }
 
-/// A count as a column holds it.
+/// A count as a column value.
 pub(super) fn to_sql_integer(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -171,7 +172,7 @@ pub(super) fn point_from_row(row: &SqliteRow) -> Result<ThreadSnapshot> {
     })
 }
 
-/// An execution. `whole` says whether the query also chose code, score and output.
+/// Reads an execution. `whole` is true if the query selected code, score and output.
 pub(super) fn execution_from_row(row: &SqliteRow, whole: bool) -> Result<Execution> {
     let start = ExecutionStart {
         trace_id: read_parsed(row, "trace_id")?,
@@ -233,7 +234,7 @@ fn execution_end_from_row(
     })
 }
 
-/// What an execution wrote. Its layer is gone once the point of the execution is pruned.
+/// Reads what an execution wrote. The layer is missing once the execution's snapshot was pruned.
 fn written_from_row(row: &SqliteRow) -> Result<HomeWrites> {
     let mut written: HomeWrites = read_json_or_default(row, "written")?;
     if row.try_get::<Option<&str>, _>("layer")?.is_none() {

@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). Sealed columns: which there are, how rows are read and written, and
-//! what is done at the start, when plain text of an earlier version is sealed and erased.
+//! Runs in: server (no capabilities). Sealed columns: reading and writing them, and sealing and
+//! erasing the plain text of an earlier version at start.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::{
     sealing::{KeySource, SealedColumn, SecretSealer},
 };
 
-/// Settings that held plain text before.
+/// Settings that an earlier version stored as plain text.
 const SECRET_SETTINGS: [&str; 1] = ["url_signing_key"];
 
-/// Finds out which key seals, and has what is still plain sealed with it, all or nothing.
+/// Loads the key, and seals remaining plain text with it in one transaction.
 pub(super) async fn unlock_sealer(
     connection: &mut SqliteConnection,
     source: &KeySource,
@@ -35,14 +35,14 @@ pub(super) async fn unlock_sealer(
         .await?;
     transaction.commit().await?;
     if !is_erased {
-        tracing::info!(sealed, "secrets that were plain text in the database are sealed now");
+        tracing::info!(sealed, "sealed secrets that were plain text in the database");
         erase_plain_text(connection).await?;
     }
     Ok(sealer)
 }
 
-/// Older versions of rows are still in free pages and in the log: the file is written anew, and the
-/// log emptied.
+/// Erases older versions of rows from free pages and from the log: rewrites the file and empties
+/// the log.
 async fn erase_plain_text(connection: &mut SqliteConnection) -> Result<()> {
     for statement in
         ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)", "UPDATE sealing_key SET is_erased = 1"]
@@ -117,11 +117,11 @@ pub(super) fn seal_setting(sealer: &SecretSealer, name: &str, value: &Secret) ->
     Ok(sealer.seal(setting_column(name), value.reveal().as_bytes())?)
 }
 
-/// A sealed setting.
+/// Opens a sealed setting.
 pub(super) fn open_setting(sealer: &SecretSealer, name: &str, row: &SqliteRow) -> Result<Secret> {
-    let place = setting_column(name);
-    open_sealed_column(sealer, place, row)?
-        .ok_or_else(|| corrupt_sealed_column(place, "it is empty"))
+    let column = setting_column(name);
+    open_sealed_column(sealer, column, row)?
+        .ok_or_else(|| corrupt_sealed_column(column, "it is empty"))
 }
 
 /// The sealed form of a key's webhook secret.
@@ -134,7 +134,7 @@ pub(super) fn seal_webhook_secret(
     Ok(secret.map(seal).transpose()?)
 }
 
-/// A key's webhook secret.
+/// Opens a key's webhook secret.
 pub(super) fn open_webhook_secret(
     sealer: &SecretSealer,
     id: &str,
@@ -143,51 +143,51 @@ pub(super) fn open_webhook_secret(
     open_sealed_column(sealer, webhook_secret_column(id), row)
 }
 
-/// The sealed form of the secret variables of a key or a sandbox; nothing if there are none.
+/// The sealed form of the secret variables of a key or a sandbox. `None` if there are none.
 pub(super) fn seal_env(
     sealer: &SecretSealer,
     (table, id): (&'static str, &str),
     vars: &SecretVars,
 ) -> Result<Option<Vec<u8>>> {
-    let place = SealedColumn { table, column: "sealed_env", id };
+    let column = SealedColumn { table, column: "sealed_env", id };
     if vars.is_empty() {
         return Ok(None);
     }
     let plain: BTreeMap<&str, &str> =
         vars.iter().map(|(name, value)| (name.as_str(), value.reveal())).collect();
-    let plain = serde_json::to_vec(&plain).map_err(|error| corrupt_sealed_column(place, error))?;
-    Ok(Some(sealer.seal(place, &plain)?))
+    let plain = serde_json::to_vec(&plain).map_err(|error| corrupt_sealed_column(column, error))?;
+    Ok(Some(sealer.seal(column, &plain)?))
 }
 
-/// The secret variables of a key or a sandbox.
+/// Opens the secret variables of a key or a sandbox.
 pub(super) fn open_env(
     sealer: &SecretSealer,
     (table, id): (&'static str, &str),
     row: &SqliteRow,
 ) -> Result<SecretVars> {
-    let place = SealedColumn { table, column: "sealed_env", id };
-    let Some(text) = open_sealed_column(sealer, place, row)? else { return Ok(SecretVars::new()) };
-    // The reason would quote the text.
+    let column = SealedColumn { table, column: "sealed_env", id };
+    let Some(text) = open_sealed_column(sealer, column, row)? else { return Ok(SecretVars::new()) };
+    // The parse error is dropped, because it would quote the text.
     let vars: EnvVars = serde_json::from_str(text.reveal())
-        .map_err(|_| corrupt_sealed_column(place, "it does not hold variables"))?;
+        .map_err(|_| corrupt_sealed_column(column, "it does not hold variables"))?;
     Ok(vars.into_iter().map(|(name, value)| (name, Secret::new(value))).collect())
 }
 
 fn open_sealed_column(
     sealer: &SecretSealer,
-    place: SealedColumn<'_>,
+    column: SealedColumn<'_>,
     row: &SqliteRow,
 ) -> Result<Option<Secret>> {
-    let sealed: Option<&[u8]> = row.try_get(place.column)?;
+    let sealed: Option<&[u8]> = row.try_get(column.column)?;
     let Some(sealed) = sealed else { return Ok(None) };
-    let plain = sealer.open(place, sealed);
+    let plain = sealer.open(column, sealed);
     let text = plain.and_then(|plain| String::from_utf8(plain).ok());
     match text {
         Some(text) => Ok(Some(Secret::new(text))),
-        None => Err(corrupt_sealed_column(place, "it was not sealed for this row with this key")),
+        None => Err(corrupt_sealed_column(column, "it was not sealed for this row with this key")),
     }
 }
 
-fn corrupt_sealed_column(place: SealedColumn<'_>, reason: impl ToString) -> StoreError {
-    StoreError::Corrupt { column: place.column, reason: reason.to_string() }
+fn corrupt_sealed_column(column: SealedColumn<'_>, reason: impl ToString) -> StoreError {
+    StoreError::Corrupt { column: column.column, reason: reason.to_string() }
 }

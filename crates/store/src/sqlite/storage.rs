@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Storage counters in SQLite. Triggers of migration 8 keep them; here they are read, compared with
-//! a budget inside of the transaction that appends, and counted anew.
+//! Storage counters in SQLite. The triggers of migration 8 update them. Here they are read,
+//! compared with a budget inside the transaction that appends, and recounted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,10 +18,10 @@ use crate::{
     ThreadKey,
 };
 
-/// Records that are deleted at once: others wait for the writer meanwhile.
+/// How many records are deleted in one transaction. Other writes wait meanwhile.
 const BATCH: i64 = 1000;
 
-/// Whether a team may not store these layers besides what it has. One that has used up its budget
+/// Whether storing these layers would exceed the team's budget. A team that has used up its budget
 /// may store nothing, however small.
 pub(super) async fn exceeds_budget(
     connection: &mut SqliteConnection,
@@ -45,7 +45,7 @@ pub(super) async fn exceeds_budget(
     Ok(if seen.is_empty() { total >= budget } else { total > budget })
 }
 
-/// Whether the layer of an execution is more than its team may store.
+/// Whether storing the layer of an execution would exceed its team's budget.
 pub(super) async fn execution_exceeds_budget(
     connection: &mut SqliteConnection,
     trace: &TraceId,
@@ -78,7 +78,7 @@ fn storage_usage_from_row(row: &SqliteRow) -> Result<StorageUsage> {
     })
 }
 
-/// Notes which layers the head has now and which it had until `thread.head`. Does nothing if they
+/// Records which layers the head has now and which it had until `thread.head`. Does nothing if they
 /// are the same.
 pub(super) async fn track_layers(
     connection: &mut SqliteConnection,
@@ -121,7 +121,7 @@ pub(super) async fn track_layers(
     Ok(())
 }
 
-/// The number of the oldest point that stays; none if all do.
+/// The number of the oldest snapshot that is kept. `None` if all are kept.
 async fn oldest_kept(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
@@ -167,7 +167,7 @@ async fn prune_thread(
     let Some(thread) = heads::find_thread(connection, key).await? else {
         return Ok(HistoryPruneOutcome::Missing);
     };
-    // What a run began with may have left the head since, by a squash.
+    // The layers with which a run started may have left the head since, by a squash.
     if heads::is_held(connection, key, now).await? {
         return Ok(HistoryPruneOutcome::Busy);
     }
@@ -186,7 +186,8 @@ async fn prune_thread(
     let mut pruned = 0;
     for statement in [
         "DELETE FROM thread_layers WHERE team_id = ?1 AND thread_id = ?2 AND gone_at <= ?3",
-        // Also those of points that an earlier pruning took while a later point still had the layer.
+        // Also those of snapshots that were pruned earlier, while a later snapshot still had the
+        // layer.
         "UPDATE executions SET layer = NULL WHERE layer IS NOT NULL AND team_id = ?1 AND thread_id = \
          ?2 AND status != 'running' AND ?3 > 0 AND layer NOT IN (SELECT layer FROM thread_layers \
          WHERE team_id = ?1)",
@@ -198,10 +199,10 @@ async fn prune_thread(
     Ok(HistoryPruneOutcome::Done(PrunedRows { rows: pruned, layers }))
 }
 
-/// Files of executions that no history has any more.
+/// Files of executions that are in no history any more.
 const STRAY_FILES: &str = "team_id = ?1 AND layer IS NOT NULL AND thread_id IS NOT NULL AND \
     status != 'running' AND layer NOT IN (SELECT layer FROM thread_layers WHERE team_id = ?1)";
-/// Records beyond the newest, but for those whose webhook is still to be sent.
+/// Records beyond the newest, except those with a pending webhook.
 const OLD_RECORDS: &str = "rowid IN (SELECT rowid FROM executions WHERE team_id = ?1 AND \
     status != 'running' AND trace_id NOT IN (SELECT trace_id FROM deliveries WHERE status = \
     'pending') ORDER BY created_at DESC, trace_id DESC LIMIT ?3 OFFSET ?2)";
@@ -238,7 +239,7 @@ async fn prune_records(
     Ok(pruned)
 }
 
-/// What rebuilds every counter from the rows themselves. The same sums as in the triggers.
+/// Rebuilds every counter from the rows, with the same sums as in the triggers.
 const RECOUNT: [&str; 8] = [
     "DELETE FROM team_layers",
     "DELETE FROM thread_layers",
@@ -277,7 +278,7 @@ async fn recount_team_storage(connection: &mut SqliteConnection, sizes: String) 
         .bind(sizes)
         .execute(&mut *connection)
         .await?;
-    // A layer that was stored after the sizes were listed has the size that it came with.
+    // A layer that was stored after `sizes` was listed keeps the size that it came with.
     sqlx::query(
         "INSERT OR IGNORE INTO temp.layer_sizes SELECT layer, max(bytes) FROM team_layers GROUP BY 1",
     )
@@ -332,7 +333,8 @@ impl StorageAccounting for SqliteStore {
         now: Moment,
     ) -> Result<HistoryPruneOutcome> {
         let key = key.clone();
-        // On the disk before a layer is deleted: a power cut must not bring back a point without it.
+        // Durable before a layer is deleted: a power cut must not restore a snapshot without its
+        // layer.
         self.writer
             .run_durable(move |connection| {
                 Box::pin(async move { prune_thread(connection, &key, rule, now).await })

@@ -51,7 +51,11 @@ impl TenancyStore for SqliteStore {
     }
 
     async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>> {
-        let row = self.team_row(id_or_name).await?;
+        // Names have no underscore and ids have one, so they cannot be confused.
+        let row = sqlx::query("SELECT * FROM teams WHERE id = ?1 OR name = ?1")
+            .bind(id_or_name.to_owned())
+            .fetch_optional(&self.readers)
+            .await?;
         row.as_ref().map(team_from_row).transpose()
     }
 
@@ -276,8 +280,8 @@ impl TenancyStore for SqliteStore {
     }
 }
 
-/// A sealed column; NULL where there is nothing to seal.
-pub(super) type SealedValue = Option<Vec<u8>>;
+/// The value of a sealed column; NULL if there is nothing to seal.
+type SealedValue = Option<Vec<u8>>;
 
 impl SqliteStore {
     async fn team_row(&self, id_or_name: &str) -> Result<Option<SqliteRow>> {
@@ -297,11 +301,11 @@ impl SqliteStore {
     }
 
     fn seal_sandbox_env(&self, sandbox: &Sandbox) -> Result<SealedValue> {
-        let place = ("sandboxes", sandbox.id.as_str());
-        sealed::seal_env(&self.sealer, place, &sandbox.secret_env)
+        let row = ("sandboxes", sandbox.id.as_str());
+        sealed::seal_env(&self.sealer, row, &sandbox.secret_env)
     }
 
-    /// The variables and the webhook secret of a key.
+    /// The sealed variables and webhook secret of a key.
     fn seal_key_secrets(&self, key: &ApiKey) -> Result<(SealedValue, SealedValue)> {
         let id = key.id.as_str();
         let env = sealed::seal_env(&self.sealer, ("keys", id), &key.secret_env)?;
@@ -317,7 +321,7 @@ pub(super) fn to_sql_seconds(duration: std::time::Duration) -> i64 {
 pub(super) fn name_taken_error(error: sqlx::Error, what: &str, name: &str) -> StoreError {
     match error.as_database_error() {
         Some(cause) if cause.is_unique_violation() => {
-            StoreError::Conflict(format!("a {what} named {name:?} exists already"))
+            StoreError::Conflict(format!("a {what} named {name:?} already exists"))
         }
         _ => StoreError::Database(error),
     }

@@ -1,4 +1,4 @@
-//! Threads in SQLite. Whatever moves a head is one durable transaction.
+//! Threads in SQLite. Every change of a head is one durable transaction.
 
 use std::collections::HashSet;
 
@@ -154,8 +154,8 @@ impl ThreadStore for SqliteStore {
             .await
     }
 
-    async fn create_thread(&self, founding: ThreadCreation) -> Result<HeadMoveOutcome> {
-        let ThreadCreation { thread: key, kind, layers, usage, at, budget } = founding;
+    async fn create_thread(&self, creation: ThreadCreation) -> Result<HeadMoveOutcome> {
+        let ThreadCreation { thread: key, kind, layers, usage, at, budget } = creation;
         self.writer
             .run_durable(move |connection| {
                 Box::pin(async move {
@@ -321,7 +321,7 @@ impl ThreadStore for SqliteStore {
     }
 }
 
-/// Makes a thread whose first point is this step.
+/// Creates a thread whose first snapshot is this move.
 async fn insert_new_thread(
     connection: &mut SqliteConnection,
     key: &ThreadKey,

@@ -1,5 +1,5 @@
-//! The one connection that writes. Whatever waits is committed together, so that many executions
-//! at once share a commit; an answer is given only after its commit.
+//! The only connection that writes. Waiting writes are committed together, so that concurrent
+//! executions share a commit. A write is acknowledged only after its commit.
 
 use futures::future::BoxFuture;
 use sqlx::{Connection, SqliteConnection};
@@ -7,12 +7,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{Result, StoreError};
 
-/// Writes that may wait; more than that and the caller waits to hand its own over.
+/// How many writes may be queued. Beyond it the caller waits.
 const QUEUE: usize = 1024;
-/// The most writes in one commit.
+/// The maximum number of writes in one commit.
 const BATCH: usize = 256;
 
-/// Hands work to the writing task.
+/// Sends writes to the writer task.
 pub(super) struct GroupCommitWriter {
     queue: mpsc::Sender<WriterMessage>,
 }
@@ -22,21 +22,21 @@ enum WriterMessage {
     Close(oneshot::Sender<()>),
 }
 
-/// One write: it runs inside a transaction and is answered after the commit.
+/// One write. It runs inside a transaction and is acknowledged after the commit.
 trait WriteOperation: Send {
-    /// Whether it is one statement, and so needs no transaction when alone.
+    /// Whether it is a single statement, which needs no transaction when alone.
     fn is_single(&self) -> bool;
-    /// Whether its answer may only be given once the disk has it.
+    /// Whether it may be acknowledged only after an fsync.
     fn is_durable(&self) -> bool;
-    /// Does the work; true if it may be committed.
+    /// Runs the write. Returns true if it may be committed.
     fn run<'c>(&'c mut self, connection: &'c mut SqliteConnection) -> BoxFuture<'c, bool>;
-    /// Whether the disk was full, which takes back the whole transaction.
+    /// Whether the disk was full, which rolls back the whole transaction.
     fn found_disk_full(&self) -> bool;
-    /// Answers, with the fate of the commit.
-    fn reply(self: Box<Self>, fate: CommitOutcome);
+    /// Replies to the caller with the outcome of the commit.
+    fn reply(self: Box<Self>, outcome: CommitOutcome);
 }
 
-/// What became of the commit that a write was part of.
+/// The outcome of the commit that a write was part of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommitOutcome {
     Committed,
@@ -44,14 +44,14 @@ enum CommitOutcome {
     Failed,
 }
 
-/// What a write needs of its transaction.
+/// The kind of transaction that a write needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WriteKind {
     /// One statement, which is a transaction by itself.
     Statement,
-    /// Several, all or nothing.
+    /// Several statements, in one transaction.
     Transaction,
-    /// The same, on the disk before the answer.
+    /// Several statements, with an fsync before the reply.
     Durable,
 }
 
@@ -89,14 +89,14 @@ where
         matches!(self.result, Some(Err(StoreError::Full)))
     }
 
-    fn reply(self: Box<Self>, fate: CommitOutcome) {
+    fn reply(self: Box<Self>, outcome: CommitOutcome) {
         let answer = match self.result {
-            Some(Ok(value)) if fate == CommitOutcome::Committed => Ok(value),
+            Some(Ok(value)) if outcome == CommitOutcome::Committed => Ok(value),
             Some(Err(error)) => Err(error),
-            _ if fate == CommitOutcome::DiskFull => Err(StoreError::Full),
+            _ if outcome == CommitOutcome::DiskFull => Err(StoreError::Full),
             _ => Err(StoreError::Database(sqlx::Error::WorkerCrashed)),
         };
-        // Whoever asked may have gone; the write stands all the same.
+        // The caller may have been cancelled. The write is committed regardless.
         let _ = self.reply.send(answer);
     }
 }
@@ -108,7 +108,7 @@ impl GroupCommitWriter {
         Self { queue }
     }
 
-    /// Runs `work` in a transaction of its own, or one shared with others that wait.
+    /// Runs `work` in a transaction of its own, or in one shared with other waiting writes.
     pub(super) async fn run_transaction<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -117,7 +117,7 @@ impl GroupCommitWriter {
         self.submit(work, WriteKind::Transaction).await
     }
 
-    /// The same for work that is one statement, which is a transaction by itself.
+    /// Like [`Self::run_transaction`], for a single statement, which is a transaction by itself.
     pub(super) async fn run_statement<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -126,7 +126,7 @@ impl GroupCommitWriter {
         self.submit(work, WriteKind::Statement).await
     }
 
-    /// The same as a transaction, answered once the disk has it.
+    /// Like [`Self::run_transaction`], with an fsync before it returns.
     pub(super) async fn run_durable<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -140,11 +140,11 @@ impl GroupCommitWriter {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T>> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
+        let (reply, response) = oneshot::channel();
         let task = QueuedWrite { work: Some(work), kind, result: None, reply };
         let message = WriterMessage::Write(Box::new(task));
         self.queue.send(message).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        response.await.map_err(|_| StoreError::Closed)?
     }
 
     pub(super) async fn close(&self) {
@@ -164,18 +164,18 @@ async fn run_write_loop(
         if inbox.recv_many(&mut waiting, BATCH).await == 0 {
             return;
         }
-        let mut jobs = Vec::with_capacity(waiting.len());
+        let mut writes = Vec::with_capacity(waiting.len());
         let mut closing = None;
         for message in waiting.drain(..) {
             match message {
-                WriterMessage::Write(job) => jobs.push(job),
+                WriterMessage::Write(write) => writes.push(write),
                 WriterMessage::Close(done) => closing = Some(done),
             }
         }
-        commit_group(&mut connection, jobs).await;
+        commit_group(&mut connection, writes).await;
         if let Some(done) = closing {
             if let Err(error) = connection.close().await {
-                tracing::warn!(%error, "the database did not close cleanly");
+                tracing::warn!(%error, "could not close the database cleanly");
             }
             let _ = done.send(());
             return;
@@ -183,22 +183,22 @@ async fn run_write_loop(
     }
 }
 
-async fn commit_group(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn WriteOperation>>) {
-    if jobs.is_empty() {
+async fn commit_group(connection: &mut SqliteConnection, mut writes: Vec<Box<dyn WriteOperation>>) {
+    if writes.is_empty() {
         return;
     }
-    if let [job] = jobs.as_mut_slice()
-        && job.is_single()
+    if let [write] = writes.as_mut_slice()
+        && write.is_single()
     {
-        job.run(connection).await;
-        jobs.into_iter().for_each(|job| job.reply(CommitOutcome::Committed));
+        write.run(connection).await;
+        writes.into_iter().for_each(|write| write.reply(CommitOutcome::Committed));
         return;
     }
-    let durable = jobs.iter().any(|job| job.is_durable());
-    let fate = match commit_with_sync(connection, &mut jobs, durable).await {
+    let durable = writes.iter().any(|write| write.is_durable());
+    let outcome = match commit_with_sync(connection, &mut writes, durable).await {
         Ok(()) => CommitOutcome::Committed,
         Err(error) => {
-            tracing::error!(%error, jobs = jobs.len(), "a group of writes was not committed");
+            tracing::error!(%error, writes = writes.len(), "could not commit a group of writes");
             // Without this the next BEGIN would fail inside the broken transaction.
             let _ = execute_statement(connection, "ROLLBACK").await;
             match error {
@@ -207,55 +207,55 @@ async fn commit_group(connection: &mut SqliteConnection, mut jobs: Vec<Box<dyn W
             }
         }
     };
-    jobs.into_iter().for_each(|job| job.reply(fate));
+    writes.into_iter().for_each(|write| write.reply(outcome));
 }
 
-/// Commits them, with an fsync if one of them needs it. The setting cannot change inside of a
-/// transaction, so it is made around it; whoever shares the group is on the disk, too.
+/// Commits the writes, with an fsync if one of them needs it. The setting cannot change inside a
+/// transaction, so it is set around it. All writes of the group are durable then.
 async fn commit_with_sync(
     connection: &mut SqliteConnection,
-    jobs: &mut [Box<dyn WriteOperation>],
+    writes: &mut [Box<dyn WriteOperation>],
     durable: bool,
 ) -> Result<()> {
     if !durable {
-        return run_in_one_transaction(connection, jobs).await;
+        return run_in_one_transaction(connection, writes).await;
     }
     execute_statement(connection, "PRAGMA synchronous = FULL").await?;
-    let committed = run_in_one_transaction(connection, jobs).await;
+    let committed = run_in_one_transaction(connection, writes).await;
     if committed.is_err() {
-        // The setting cannot go back inside of a transaction that broke.
+        // The setting cannot be reset inside a broken transaction.
         let _ = execute_statement(connection, "ROLLBACK").await;
     }
     execute_statement(connection, "PRAGMA synchronous = NORMAL").await?;
     committed
 }
 
-/// One transaction for all; a job that fails takes back only its own part.
+/// Runs all writes in one transaction. A write that fails is rolled back alone.
 async fn run_in_one_transaction(
     connection: &mut SqliteConnection,
-    jobs: &mut [Box<dyn WriteOperation>],
+    writes: &mut [Box<dyn WriteOperation>],
 ) -> Result<()> {
     execute_statement(connection, "BEGIN IMMEDIATE").await?;
-    if let [job] = jobs {
-        let end = if job.run(connection).await { "COMMIT" } else { "ROLLBACK" };
+    if let [write] = writes {
+        let end = if write.run(connection).await { "COMMIT" } else { "ROLLBACK" };
         return execute_statement(connection, end).await;
     }
-    for job in jobs.iter_mut() {
-        // A statement that fails takes back itself; only several of them need a mark to go back to.
-        if job.is_single() {
-            if !job.run(connection).await && job.found_disk_full() {
+    for write in writes.iter_mut() {
+        // A failed statement rolls back by itself. Only several statements need a savepoint.
+        if write.is_single() {
+            if !write.run(connection).await && write.found_disk_full() {
                 return Err(StoreError::Full);
             }
             continue;
         }
-        execute_statement(connection, "SAVEPOINT job").await?;
-        if !job.run(connection).await {
-            if job.found_disk_full() {
+        execute_statement(connection, "SAVEPOINT one_write").await?;
+        if !write.run(connection).await {
+            if write.found_disk_full() {
                 return Err(StoreError::Full);
             }
-            execute_statement(connection, "ROLLBACK TO job").await?;
+            execute_statement(connection, "ROLLBACK TO one_write").await?;
         }
-        execute_statement(connection, "RELEASE job").await?;
+        execute_statement(connection, "RELEASE one_write").await?;
     }
     execute_statement(connection, "COMMIT").await
 }

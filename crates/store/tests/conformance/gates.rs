@@ -1,4 +1,4 @@
-//! What every store must do for the gates in front of agent tools.
+//! Requirements for every store: gates in front of agent tools.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 use cloche_model::{
@@ -93,7 +93,7 @@ async fn kinds(store: &dyn Store) -> Vec<DecisionKind> {
     store.list_decisions(&filter).await.unwrap().into_iter().map(|decision| decision.kind).collect()
 }
 
-pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
+pub(crate) async fn gate_settings_are_stored_with_their_decision(store: &dyn Store) {
     assert_eq!(store.fleet_gates().await.unwrap(), GateSettings::default());
     let gates = GateSettings {
         agent_sandbox: Some(true),
@@ -124,18 +124,14 @@ pub(crate) async fn settings_come_back_and_say_who_set_them(store: &dyn Store) {
     store.create_team(&row).await.unwrap();
     assert_eq!(store.update_team(&new, Some(made.clone())).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
-    // An update that was computed from an older row writes neither the gates nor the decision.
-    assert_eq!(store.update_team(&new, Some(late)).await.unwrap(), UpdateOutcome::Stale);
-    // A change of the plan leaves the gates alone.
-    let read = store.team_for_update("t").await.unwrap().unwrap();
-    let planned = Revisioned { row: Team { plan: TeamPlan::Pro, ..read.row.clone() }, ..read };
-    assert_eq!(store.update_team(&planned, None).await.unwrap(), UpdateOutcome::Done);
+    // A change of the plan does not change the gates.
+    store.update_team(&Team { plan: TeamPlan::Pro, ..row }).await.unwrap();
     assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
     let filter = DecisionFilter { limit: 9, ..DecisionFilter::default() };
     assert_eq!(store.list_decisions(&filter).await.unwrap(), [made, changed]);
 }
 
-pub(crate) async fn a_question_is_asked_once_and_so_many_at_a_time(store: &dyn Store) {
+pub(crate) async fn a_question_is_asked_once_and_pending_questions_are_limited(store: &dyn Store) {
     assert_eq!(ask(store, 1).await, ApprovalRequestOutcome::New);
     let same = Approval { id: approval(9).id, ..approval(1) };
     let again = store.request_approval(same, MOST, decision(1, DecisionKind::Asked)).await.unwrap();
@@ -208,7 +204,7 @@ pub(crate) async fn an_approval_is_for_one_call_only(store: &dyn Store) {
     );
 }
 
-pub(crate) async fn only_one_of_many_answers_counts(store: &dyn Store) {
+pub(crate) async fn only_the_first_answer_counts(store: &dyn Store) {
     ask(store, 1).await;
     let answers = (10..40).map(|n| store.answer_approval(answer(n, 1, n % 2 == 0, Moment(9))));
     let counted: Vec<_> =
@@ -221,7 +217,7 @@ pub(crate) async fn only_one_of_many_answers_counts(store: &dyn Store) {
     assert_eq!(denied.is_some(), now.state == ApprovalState::Denied);
 }
 
-pub(crate) async fn what_is_late_does_not_count(store: &dyn Store) {
+pub(crate) async fn late_answers_do_not_count(store: &dyn Store) {
     ask(store, 1).await;
     ask(store, 2).await;
     assert_eq!(store.answer_approval(answer(3, 1, true, SOON)).await.unwrap(), None);
@@ -232,7 +228,7 @@ pub(crate) async fn what_is_late_does_not_count(store: &dyn Store) {
     assert_eq!(store.next_expiry().await.unwrap(), Some(SOON));
     assert_eq!(store.overdue_approvals(Moment(999), 9).await.unwrap(), []);
     assert_eq!(store.overdue_approvals(SOON, 9).await.unwrap().len(), 2);
-    // What has run out makes room, and can be asked again.
+    // Expired questions free their slot, and can be asked again.
     let again =
         Approval { id: approval(9).id, created_at: SOON, expires_at: Moment(2000), ..approval(1) };
     let asked = store
@@ -261,7 +257,7 @@ pub(crate) async fn what_is_late_does_not_count(store: &dyn Store) {
     assert_eq!(store.answer_approval(answer(20, 1, true, Moment(5))).await.unwrap(), None);
 }
 
-pub(crate) async fn time_and_an_answer_do_not_both_win(store: &dyn Store) {
+pub(crate) async fn an_approval_is_either_answered_or_expired(store: &dyn Store) {
     for n in 1..=20 {
         let asked = decision(100 + n, DecisionKind::Asked);
         store
@@ -269,7 +265,7 @@ pub(crate) async fn time_and_an_answer_do_not_both_win(store: &dyn Store) {
             .await
             .unwrap();
         let approval = approval(n).id;
-        // The clock of one is a moment before the end, the other's a moment after.
+        // One clock is just before the expiry, the other just after.
         let (answered, expired) = tokio::join!(
             store.answer_approval(ApprovalAnswer {
                 expires_at: Moment(2000),
@@ -302,18 +298,18 @@ pub(crate) async fn decisions_are_listed_and_name_their_execution(store: &dyn St
     assert_eq!(store.find_execution_decision(&team(1), &other).await.unwrap(), None);
 }
 
-pub(crate) async fn old_decisions_go_and_open_approvals_stay(store: &dyn Store) {
+pub(crate) async fn old_decisions_are_pruned_and_open_approvals_are_kept(store: &dyn Store) {
     ask(store, 1).await;
     ask(store, 2).await;
     store.answer_approval(answer(3, 2, false, Moment(3))).await.unwrap().unwrap();
-    // Two questions and an answer were written down at 101, 102 and 3.
+    // Two questions and an answer were recorded at 101, 102 and 3.
     assert_eq!(store.prune_gates(Moment(50)).await.unwrap(), 2);
     assert!(store.find_approval(&approval(1).id).await.unwrap().is_some());
     assert!(store.find_approval(&approval(2).id).await.unwrap().is_none());
     assert_eq!(kinds(store).await, [DecisionKind::Asked; 2]);
 }
 
-pub(crate) async fn a_removed_team_leaves_no_question(store: &dyn Store) {
+pub(crate) async fn deleting_a_team_deletes_its_questions(store: &dyn Store) {
     ask(store, 1).await;
     store.delete_team(&team(1)).await.unwrap();
     assert!(store.find_approval(&approval(1).id).await.unwrap().is_none());
@@ -341,7 +337,7 @@ async fn put(store: &dyn Store, n: u8, head: u64, approved: Option<HomeState>) -
     store.append_layer(append).await.unwrap()
 }
 
-pub(crate) async fn an_approval_is_good_for_one_state_of_a_home(store: &dyn Store) {
+pub(crate) async fn an_approval_is_valid_for_one_state_of_a_home(store: &dyn Store) {
     let thread = ThreadKey { team: team(1), id: "t".parse().unwrap() };
     let bound = |n: u8, layers: &[u8]| Approval { home: Some(home("t", layers)), ..approval(n) };
     let of = |layers: &[u8]| CallId { home: Some(home("t", layers)), ..call(1) };
@@ -351,14 +347,14 @@ pub(crate) async fn an_approval_is_good_for_one_state_of_a_home(store: &dyn Stor
     assert_eq!(store.open_approvals(&of(&[]), Moment(2)).await.unwrap().len(), 1);
     assert_eq!(store.outdated_approvals(&of(&[1]), Moment(2)).await.unwrap().len(), 1);
 
-    // A change between the question and the answer: the answer is none.
+    // The home changed between question and answer, so the answer does not count.
     assert!(matches!(put(store, 1, 0, None).await, HeadMoveOutcome::Done(_)));
     let late = store.answer_approval(answer(2, 1, true, Moment(3))).await.unwrap().unwrap();
     assert_eq!(late.state, ApprovalState::Expired);
     assert!(late.reason.unwrap().contains("the thread changed"));
     assert_eq!(store.approved_home(&thread).await.unwrap(), None);
 
-    // Squashing is no change; an upload is.
+    // A squash is not a change, an upload is.
     let again = Approval { id: approval(2).id, ..bound(1, &[1]) };
     store.request_approval(again, MOST, decision(4, DecisionKind::Asked)).await.unwrap();
     let squash = LayerSquash {
@@ -396,9 +392,7 @@ pub(crate) async fn an_approval_is_good_for_one_state_of_a_home(store: &dyn Stor
     assert_eq!(store.consume_approval(&of(&[1]), Moment(6), used(10)).await.unwrap(), None);
 }
 
-pub(crate) async fn an_approved_execution_begins_only_in_the_home_that_was_approved(
-    store: &dyn Store,
-) {
+pub(crate) async fn an_approved_execution_begins_only_in_the_approved_home(store: &dyn Store) {
     let append = |n, head| {
         let (thread, kind, at) = (thread_key("t"), SnapshotKind::Upload, Moment(1));
         LayerAppend {

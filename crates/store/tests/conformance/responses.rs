@@ -1,4 +1,4 @@
-//! What every store must do with responses of the Agent API.
+//! Requirements for every store: responses of the Agent API.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 use cloche_model::{Moment, ResponseId, ResponseStatus};
@@ -22,7 +22,7 @@ fn response(n: u8) -> ResponseRow {
     }
 }
 
-pub(crate) async fn a_response_changes_until_it_is_over(store: &dyn Store) {
+pub(crate) async fn a_response_changes_until_it_ends(store: &dyn Store) {
     let queued = response(1);
     store.create_response(queued.clone()).await.unwrap();
     assert_eq!(store.open_responses().await.unwrap(), std::slice::from_ref(&queued));
@@ -37,23 +37,23 @@ pub(crate) async fn a_response_changes_until_it_is_over(store: &dyn Store) {
         ..going.clone()
     };
     assert!(store.update_response(over.clone()).await.unwrap());
-    // Whoever ends it second comes too late.
+    // A second end is refused.
     assert!(!store.update_response(going).await.unwrap());
     assert!(!store.update_response(response(2)).await.unwrap());
     assert_eq!(store.open_responses().await.unwrap(), []);
-    // Whether it can be retrieved was settled when it was made.
+    // Visibility is fixed when the response is created.
     let over = ResponseRow { visible: true, ..over };
     assert_eq!(store.find_response(&over.team, &over.id).await.unwrap(), Some(over));
 }
 
-pub(crate) async fn a_response_is_seen_by_its_team_only(store: &dyn Store) {
+pub(crate) async fn a_response_is_visible_only_to_its_team(store: &dyn Store) {
     let row = response(1);
     store.create_response(row.clone()).await.unwrap();
     assert_eq!(store.find_response(&team(2).id, &row.id).await.unwrap(), None);
     assert!(store.find_response(&row.team, &row.id).await.unwrap().is_some());
 }
 
-pub(crate) async fn old_responses_go_and_open_ones_stay(store: &dyn Store) {
+pub(crate) async fn old_responses_are_pruned_and_open_ones_are_kept(store: &dyn Store) {
     store.create_sandbox(&sandbox(1)).await.unwrap();
     let day = 86_400_000_000;
     let over = ResponseRow { completed_at: Some(Moment(2)), ..response(1) };

@@ -1,7 +1,7 @@
 //! Runs in: test.
 //!
-//! What every store must do for storage budgets: counters that are right after whatever was done,
-//! limits that hold inside of the transaction, and history that can be pruned.
+//! Requirements for every store: storage budgets. Counters are correct after any sequence of
+//! operations, limits hold inside the transaction, and history can be pruned.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -17,7 +17,7 @@ use cloche_store::{
 
 use crate::suite::{LATER, end, finish, key, sandbox, start, team, tenants, thread_key};
 
-/// Layers that the tests use; few, so that threads share them.
+/// The layers of the tests; few, so that threads share them.
 const LAYERS: u8 = 24;
 const BLOCK: u64 = 4096;
 
@@ -76,7 +76,7 @@ async fn head(store: &dyn Store, thread: &str) -> u64 {
     store.find_thread(&thread_key(thread)).await.unwrap().map_or(0, |thread| thread.head)
 }
 
-/// A small generator, so that a failure can be run again.
+/// A small seeded generator, so that a failure can be reproduced.
 struct Random(u64);
 
 impl Random {
@@ -251,7 +251,7 @@ pub(crate) async fn a_layer_counts_once_per_team(store: &dyn Store) {
     assert_eq!(usage(store).await, StorageUsage::default());
 }
 
-pub(crate) async fn an_outcome_is_recorded_without_the_layer_that_did_not_fit(store: &dyn Store) {
+pub(crate) async fn an_outcome_over_budget_is_recorded_without_its_layer(store: &dyn Store) {
     run(store, 1, "t", Some(layer(1))).await;
     store.begin_execution(begun(2, Some("t")), LATER, None).await.unwrap();
     let before = usage(store).await;
@@ -269,7 +269,7 @@ pub(crate) async fn an_outcome_is_recorded_without_the_layer_that_did_not_fit(st
     assert_eq!(usage(store).await.layer_bytes, layer(1).disk_bytes());
 }
 
-pub(crate) async fn a_team_at_its_budget_begins_nothing(store: &dyn Store) {
+pub(crate) async fn a_team_at_its_budget_starts_no_execution(store: &dyn Store) {
     run(store, 1, "t", Some(layer(1))).await;
     let full = Some(usage(store).await.total());
     for thread in [None, Some("t")] {
@@ -294,7 +294,7 @@ fn pruned(outcome: HistoryPruneOutcome) -> PrunedRows {
     }
 }
 
-/// A home that is written over seven times, as by squashes: each point has a stack of its own.
+/// A home that is rewritten several times, as by squashes: each snapshot has a stack of its own.
 async fn rewrite(store: &dyn Store, times: u8) {
     for n in 1..=times {
         run(store, u32::from(n), "t", Some(layer(n))).await;
@@ -305,7 +305,7 @@ async fn rewrite(store: &dyn Store, times: u8) {
     }
 }
 
-pub(crate) async fn pruned_points_free_their_layers_and_the_head_stays(store: &dyn Store) {
+pub(crate) async fn pruned_snapshots_free_their_layers_and_the_head_is_kept(store: &dyn Store) {
     rewrite(store, 7).await;
     let all: u64 = (1..=7).map(|n| layer(n).disk_bytes()).sum();
     assert_eq!(usage(store).await.layer_bytes, all);
@@ -353,7 +353,7 @@ pub(crate) async fn a_thread_in_use_is_not_pruned(store: &dyn Store) {
     assert!(pruned(store.prune_thread(&thread_key("t"), rule, now).await.unwrap()).rows > 0);
 }
 
-pub(crate) async fn a_fork_keeps_the_layers_of_pruned_points(store: &dyn Store) {
+pub(crate) async fn a_fork_keeps_the_layers_of_pruned_snapshots(store: &dyn Store) {
     rewrite(store, 3).await;
     let (source, thread) = (thread_key("t"), "f".parse().unwrap());
     let fork = ThreadFork { source, seq: 1, thread, at: Moment(4000), budget: None };
@@ -365,7 +365,7 @@ pub(crate) async fn a_fork_keeps_the_layers_of_pruned_points(store: &dyn Store) 
     assert_eq!(usage(store).await.layer_bytes, layer(1).disk_bytes() + layer(3).disk_bytes());
 }
 
-pub(crate) async fn old_records_are_pruned_but_for_pending_webhooks(store: &dyn Store) {
+pub(crate) async fn old_records_are_pruned_except_those_with_pending_webhooks(store: &dyn Store) {
     for n in 1..=3 {
         let delivery = if n == 1 { DeliveryMode::Webhook } else { DeliveryMode::Inline };
         let webhook_url = (n == 1).then(|| "https://a.example".to_owned());

@@ -1,4 +1,4 @@
-//! What every store must do, said in the words of the traits. Knows no implementation.
+//! Requirements for every store, in terms of the traits. Knows no implementation.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 use std::{collections::BTreeMap, time::Duration};
@@ -160,7 +160,7 @@ pub(crate) async fn a_team_is_found_by_id_and_by_name(store: &dyn Store) {
     assert_eq!(store.update_team(&missing, None).await.unwrap(), UpdateOutcome::Missing);
 }
 
-pub(crate) async fn a_name_can_be_taken_once(store: &dyn Store) {
+pub(crate) async fn a_name_can_be_used_once(store: &dyn Store) {
     tenants(store).await;
     let same = Team { id: team(2).id, ..team(1) };
     assert!(matches!(store.create_team(&same).await, Err(StoreError::Conflict(_))));
@@ -170,7 +170,7 @@ pub(crate) async fn a_name_can_be_taken_once(store: &dyn Store) {
     store.create_sandbox(&elsewhere).await.unwrap();
 }
 
-pub(crate) async fn a_sandbox_comes_back_as_it_went_in(store: &dyn Store) {
+pub(crate) async fn a_sandbox_is_read_as_it_was_written(store: &dyn Store) {
     tenants(store).await;
     assert_eq!(store.find_sandbox(&sandbox(1).id).await.unwrap(), Some(sandbox(1)));
     let changed = Sandbox { name: "x".to_owned(), env: BTreeMap::new(), ..sandbox(1) };
@@ -197,7 +197,7 @@ pub(crate) async fn a_key_opens_its_team_and_sandbox_until_it_is_revoked(store: 
     assert_eq!(store.list_keys(None).await.unwrap()[0].revoked_at, Some(Moment(9)));
 }
 
-pub(crate) async fn what_is_used_by_a_good_key_stays(store: &dyn Store) {
+pub(crate) async fn teams_and_sandboxes_with_a_valid_key_cannot_be_deleted(store: &dyn Store) {
     tenants(store).await;
     assert!(matches!(store.delete_sandbox(&sandbox(1).id).await, Err(StoreError::Conflict(_))));
     assert!(matches!(store.delete_team(&team(1).id).await, Err(StoreError::Conflict(_))));
@@ -220,7 +220,7 @@ pub(crate) async fn an_execution_is_running_until_it_is_finished_once(store: &dy
     assert_eq!(ended.start.code.as_deref(), Some(&b"print(1)"[..]));
 }
 
-pub(crate) async fn an_execution_is_seen_by_its_team_only(store: &dyn Store) {
+pub(crate) async fn an_execution_is_visible_only_to_its_team(store: &dyn Store) {
     store.begin_execution(start(1), LATER, None).await.unwrap();
     assert!(store.find_execution(&team(2).id, &trace(1)).await.unwrap().is_none());
     let filter = ExecutionFilter { limit: 10, ..ExecutionFilter::default() };
@@ -254,13 +254,13 @@ pub(crate) async fn a_thread_is_held_by_one_execution_at_a_time(store: &dyn Stor
     );
 }
 
-pub(crate) async fn a_lease_that_ran_out_holds_nothing(store: &dyn Store) {
+pub(crate) async fn an_expired_lease_holds_nothing(store: &dyn Store) {
     store.begin_execution(on_thread(1, "t"), Moment(1001), None).await.unwrap();
     assert_eq!(
         store.begin_execution(on_thread(2, "t"), LATER, None).await.unwrap(),
         BeginOutcome::Started
     );
-    // The first one's end must not free what the second now holds.
+    // The end of the first execution must not release the second one's lease.
     let late = ExecutionFinish { thread: Some(thread_key("t")), ..finish(1) };
     assert_eq!(store.finish_execution(late).await.unwrap(), FinishOutcome::ThreadLost);
     assert_eq!(store.finish_execution(finish(1)).await.unwrap(), FinishOutcome::Recorded);
@@ -270,7 +270,7 @@ pub(crate) async fn a_lease_that_ran_out_holds_nothing(store: &dyn Store) {
     );
 }
 
-pub(crate) async fn executions_are_listed_by_what_they_carry(store: &dyn Store) {
+pub(crate) async fn executions_are_filtered_by_their_fields(store: &dyn Store) {
     let metadata = BTreeMap::from([("user.id-1".to_owned(), "it's \"me\"".to_owned())]);
     store
         .begin_execution(ExecutionStart { metadata: metadata.clone(), ..start(1) }, LATER, None)
@@ -296,7 +296,7 @@ pub(crate) async fn executions_are_listed_by_what_they_carry(store: &dyn Store) 
     }
 }
 
-pub(crate) async fn a_list_goes_on_where_it_stopped(store: &dyn Store) {
+pub(crate) async fn a_list_continues_after_its_cursor(store: &dyn Store) {
     for n in 1..=5 {
         let same_time = ExecutionStart { created_at: Moment(1), ..start(n) };
         store.begin_execution(same_time, LATER, None).await.unwrap();
@@ -318,7 +318,7 @@ pub(crate) async fn a_list_goes_on_where_it_stopped(store: &dyn Store) {
     assert_eq!(seen.len(), 5);
 }
 
-pub(crate) async fn recovery_leaves_nothing_running_and_no_thread_held(store: &dyn Store) {
+pub(crate) async fn recovery_ends_running_executions_and_releases_threads(store: &dyn Store) {
     let hooked = ExecutionStart { webhook_url: Some("https://a".to_owned()), ..on_thread(1, "t") };
     store.begin_execution(hooked, LATER, None).await.unwrap();
     store.begin_execution(start(2), LATER, None).await.unwrap();
@@ -350,9 +350,7 @@ pub(crate) async fn a_refused_execution_is_in_the_ledger(store: &dyn Store) {
     assert_eq!(refused.end.unwrap().error.as_deref(), Some("no"));
 }
 
-pub(crate) async fn due_webhooks_of_teams_take_turns_and_one_url_does_not_hide_another(
-    store: &dyn Store,
-) {
+pub(crate) async fn due_webhooks_alternate_between_teams_and_urls(store: &dyn Store) {
     let hooked = |n, of: u8, url: &str| ExecutionStart {
         team: team(of).id,
         webhook_url: Some(url.to_owned()),
@@ -412,7 +410,7 @@ pub(crate) async fn a_webhook_is_due_until_it_is_delivered(store: &dyn Store) {
     }
 }
 
-pub(crate) async fn old_records_go_and_running_ones_stay(store: &dyn Store) {
+pub(crate) async fn old_records_are_pruned_and_running_ones_are_kept(store: &dyn Store) {
     const DAY: i64 = 86_400_000_000;
     tenants(store).await;
     store.begin_execution(start(1), LATER, None).await.unwrap();
@@ -424,9 +422,9 @@ pub(crate) async fn old_records_go_and_running_ones_stay(store: &dyn Store) {
     assert!(store.find_execution_of_any_team(&trace(2)).await.unwrap().is_none());
 }
 
-pub(crate) async fn many_writers_lose_nothing(store: &dyn Store) {
+pub(crate) async fn concurrent_writers_lose_nothing(store: &dyn Store) {
     let runs = (0..200).map(|n| async move {
-        // A thread that is taken and a name that is taken fail alone, not with their neighbours.
+        // A taken thread and a taken name fail alone, not with the other writes of their group.
         let begun = store.begin_execution(on_thread(n, "one"), LATER, None).await.unwrap();
         let other = store.begin_execution(start(n), LATER, None).await;
         (begun == BeginOutcome::Started, other.is_ok())
@@ -436,7 +434,7 @@ pub(crate) async fn many_writers_lose_nothing(store: &dyn Store) {
     let written = results.iter().filter(|(_, written)| *written).count();
     let filter = ExecutionFilter { limit: 1000, ..ExecutionFilter::default() };
     let listed = store.list_executions(&team(1).id, &filter).await.unwrap().len();
-    // Ids are spelled with 32 letters, so some of the 200 collide: those are refused, not lost.
+    // Ids use 32 letters, so some of the 200 collide. Those are refused, not lost.
     assert_eq!(listed, written + 1);
 }
 

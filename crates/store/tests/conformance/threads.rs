@@ -1,4 +1,4 @@
-//! What every store must do for threads: heads, points, leases.
+//! Requirements for every store: heads, snapshots and leases of threads.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -22,7 +22,7 @@ pub(crate) fn layer(n: u8) -> Layer {
     Layer { digest: digest(n), stored, bytes, entries: u64::from(n) }
 }
 
-/// The end of execution `n`, which wrote the layer of the same number.
+/// The end of execution `n`, which wrote the layer with the same number.
 fn wrote(n: u8, thread: &str) -> ExecutionFinish {
     let written = HomeWrites { layer: Some(layer(n)), ..HomeWrites::default() };
     let end = ExecutionEnd { written, ..end() };
@@ -84,7 +84,7 @@ pub(crate) async fn a_run_moves_the_head_by_what_it_wrote(store: &dyn Store) {
     assert_eq!(record.end.unwrap().written.layer, Some(layer(2)));
 }
 
-pub(crate) async fn a_run_that_wrote_nothing_is_a_point_all_the_same(store: &dyn Store) {
+pub(crate) async fn a_run_that_wrote_nothing_still_adds_a_snapshot(store: &dyn Store) {
     store.begin_execution(on_thread(1, "t"), LATER, None).await.unwrap();
     store
         .finish_execution(ExecutionFinish { thread: Some(thread_key("t")), ..finish(1) })
@@ -96,7 +96,7 @@ pub(crate) async fn a_run_that_wrote_nothing_is_a_point_all_the_same(store: &dyn
     assert_eq!((points.len(), &points[0].layer, points[0].changed), (1, &None, 0));
 }
 
-pub(crate) async fn a_head_does_not_move_for_whoever_lost_the_thread(store: &dyn Store) {
+pub(crate) async fn a_head_does_not_move_after_the_lease_was_lost(store: &dyn Store) {
     store.begin_execution(on_thread(1, "t"), Moment(1001), None).await.unwrap();
     assert_eq!(
         store.begin_execution(on_thread(2, "t"), LATER, None).await.unwrap(),
@@ -108,14 +108,14 @@ pub(crate) async fn a_head_does_not_move_for_whoever_lost_the_thread(store: &dyn
     assert_eq!(thread(store, "t").await.layers, [digest(2)]);
     assert_eq!(store.finish_execution(wrote(2, "t")).await.unwrap(), FinishOutcome::NotRunning);
     assert_eq!(thread(store, "t").await.head, 1);
-    // After a restart, too: what recovery ended cannot move a head any more.
+    // An execution that recovery ended cannot move a head either.
     store.begin_execution(on_thread(3, "t"), LATER, None).await.unwrap();
     store.fail_running_executions(Moment(5000), "restarted", Duration::ZERO).await.unwrap();
     assert_eq!(store.finish_execution(wrote(3, "t")).await.unwrap(), FinishOutcome::NotRunning);
     assert_eq!(thread(store, "t").await.head, 1);
 }
 
-pub(crate) async fn a_lease_is_renewed_by_its_holder_only(store: &dyn Store) {
+pub(crate) async fn a_lease_is_renewed_only_by_its_holder(store: &dyn Store) {
     store.begin_execution(on_thread(1, "t"), Moment(1500), None).await.unwrap();
     assert!(store.is_thread_held(&thread_key("t"), Moment(1499)).await.unwrap());
     assert!(!store.is_thread_held(&thread_key("t"), Moment(1500)).await.unwrap());
@@ -127,7 +127,7 @@ pub(crate) async fn a_lease_is_renewed_by_its_holder_only(store: &dyn Store) {
     assert!(!store.is_thread_held(&thread_key("t"), Moment(2)).await.unwrap());
 }
 
-pub(crate) async fn an_upload_waits_for_nobody_and_replaces_nothing(store: &dyn Store) {
+pub(crate) async fn an_upload_fails_on_a_stale_head_or_a_held_thread(store: &dyn Store) {
     let made = done(store.append_layer(upload(1, "t", 0)).await.unwrap());
     assert_eq!((made.head, made.layers), (1, vec![digest(1)]));
     assert_eq!(store.append_layer(upload(2, "t", 0)).await.unwrap(), HeadMoveOutcome::Stale);
@@ -138,7 +138,7 @@ pub(crate) async fn an_upload_waits_for_nobody_and_replaces_nothing(store: &dyn 
     assert_eq!(thread(store, "t").await.layers, [digest(1), digest(2), digest(3)]);
 }
 
-pub(crate) async fn a_thread_goes_back_and_forth(store: &dyn Store) {
+pub(crate) async fn a_thread_can_be_rolled_back_and_forward(store: &dyn Store) {
     assert_eq!(
         store.roll_back_thread(&thread_key("t"), 1, LATER, None).await.unwrap(),
         HeadMoveOutcome::Missing
@@ -159,7 +159,7 @@ pub(crate) async fn a_thread_goes_back_and_forth(store: &dyn Store) {
     assert_eq!(busy, HeadMoveOutcome::Busy);
 }
 
-pub(crate) async fn a_fork_has_a_life_of_its_own(store: &dyn Store) {
+pub(crate) async fn a_fork_is_independent_of_its_source(store: &dyn Store) {
     run(store, 1, "t").await;
     run(store, 2, "t").await;
     let source = thread_key("t");
@@ -172,13 +172,13 @@ pub(crate) async fn a_fork_has_a_life_of_its_own(store: &dyn Store) {
     assert_eq!(thread(store, "f").await.layers, [digest(1), digest(3)]);
     assert!(matches!(store.delete_thread(&source, LATER).await.unwrap(), HeadMoveOutcome::Done(_)));
     assert_eq!(thread(store, "f").await.layers, [digest(1), digest(3)]);
-    // A name that a first run holds is taken, although nothing is there yet.
+    // A name that a first execution holds is taken, although the thread does not exist yet.
     store.begin_execution(on_thread(4, "g"), LATER, None).await.unwrap();
     let held = store.fork_thread(fork_of("f", 1, "g")).await.unwrap();
     assert_eq!(held, HeadMoveOutcome::Busy);
 }
 
-pub(crate) async fn a_squash_keeps_what_came_after_and_every_point(store: &dyn Store) {
+pub(crate) async fn a_squash_keeps_later_layers_and_all_snapshots(store: &dyn Store) {
     for n in 1..=3 {
         run(store, n, "t").await;
     }
@@ -189,7 +189,7 @@ pub(crate) async fn a_squash_keeps_what_came_after_and_every_point(store: &dyn S
         at: Moment(6000),
         budget: None,
     };
-    // Another run holds the thread meanwhile: it keeps it, and its layer goes on top.
+    // Another execution holds the thread. It keeps it, and its layer is appended.
     store.begin_execution(on_thread(4, "t"), LATER, None).await.unwrap();
     let squashed = done(store.squash_layers(squash(vec![digest(1), digest(2)])).await.unwrap());
     assert_eq!(squashed.layers, [digest(9), digest(3)]);
@@ -201,7 +201,7 @@ pub(crate) async fn a_squash_keeps_what_came_after_and_every_point(store: &dyn S
     assert_eq!(back.layers, [digest(1), digest(2)]);
 }
 
-pub(crate) async fn a_thread_is_seen_by_its_team_only(store: &dyn Store) {
+pub(crate) async fn a_thread_is_visible_only_to_its_team(store: &dyn Store) {
     run(store, 1, "t").await;
     let theirs = ThreadKey { team: team(2).id, ..thread_key("t") };
     assert_eq!(store.find_thread(&theirs).await.unwrap(), None);
@@ -221,8 +221,8 @@ pub(crate) async fn a_thread_is_seen_by_its_team_only(store: &dyn Store) {
     assert_eq!(thread(store, "t").await.head, 1);
 }
 
-/// What was allowed before a deletion does not undo it, also if the thread went in between.
-pub(crate) async fn a_deletion_outlives_what_was_allowed_before(store: &dyn Store) {
+/// A change that was allowed before a deletion does not undo it, even if the thread was made again.
+pub(crate) async fn a_change_allowed_before_a_deletion_does_not_undo_it(store: &dyn Store) {
     let allowed = |moment, head| {
         let append = upload(1, "t", head);
         store.append_layer(LayerAppend {
@@ -239,14 +239,14 @@ pub(crate) async fn a_deletion_outlives_what_was_allowed_before(store: &dyn Stor
     assert_eq!(allowed(3000, 0).await.unwrap(), HeadMoveOutcome::Missing);
     done(allowed(5000, 0).await.unwrap());
     assert_eq!(allowed(3000, 1).await.unwrap(), HeadMoveOutcome::Missing);
-    // It is forgotten one day.
+    // The deletion is forgotten after a while.
     let long = i64::try_from(DELETED_KEPT.as_micros()).unwrap();
     done(store.append_layer(upload(1, "other", 0)).await.unwrap());
     done(store.delete_thread(&thread_key("other"), Moment(4001 + long)).await.unwrap());
     assert!(!store.was_thread_deleted_since(&thread_key("t"), Moment(0)).await.unwrap());
 }
 
-pub(crate) async fn a_thread_that_is_held_is_not_deleted(store: &dyn Store) {
+pub(crate) async fn a_held_thread_is_not_deleted(store: &dyn Store) {
     run(store, 1, "t").await;
     store.begin_execution(on_thread(2, "t"), LATER, None).await.unwrap();
     assert_eq!(
@@ -257,12 +257,12 @@ pub(crate) async fn a_thread_that_is_held_is_not_deleted(store: &dyn Store) {
     let was = done(store.delete_thread(&thread_key("t"), Moment(5000)).await.unwrap());
     assert_eq!(was.head, 2);
     assert_eq!(store.find_thread(&thread_key("t")).await.unwrap(), None);
-    // One of the same name begins from nothing.
+    // A new thread of the same name starts empty.
     run(store, 3, "t").await;
     assert_eq!(store.list_points(&thread_key("t"), None, 10).await.unwrap().len(), 1);
 }
 
-pub(crate) async fn every_layer_that_is_needed_is_listed(store: &dyn Store) {
+pub(crate) async fn every_referenced_layer_is_listed(store: &dyn Store) {
     const DAY: i64 = 86_400_000_000;
     tenants(store).await;
     let needed = |numbers: &[u8]| numbers.iter().map(|n| digest(*n)).collect::<HashSet<_>>();
@@ -286,13 +286,13 @@ pub(crate) async fn every_layer_that_is_needed_is_listed(store: &dyn Store) {
     assert_eq!(store.layers_in_use().await.unwrap(), needed(&[1, 2, 3, 5, 6]));
     store.prune_executions(Moment(4 * DAY)).await.unwrap();
     assert_eq!(store.layers_in_use().await.unwrap(), needed(&[5, 6]));
-    // A team that goes takes its threads along.
+    // Deleting a team deletes its threads.
     store.revoke_key(&key(1).id, Moment(9)).await.unwrap();
     assert!(store.delete_team(&team(1).id).await.unwrap());
     assert_eq!(store.layers_in_use().await.unwrap(), needed(&[]));
 }
 
-pub(crate) async fn what_was_counted_is_kept_until_the_head_moves(store: &dyn Store) {
+pub(crate) async fn counted_usage_is_kept_until_the_head_moves(store: &dyn Store) {
     run(store, 1, "t").await;
     let counted = HomeUsage { bytes: ByteSize(7), entries: 1, counted: true };
     store.record_home_usage(&thread_key("t"), 0, counted).await.unwrap();
@@ -304,7 +304,7 @@ pub(crate) async fn what_was_counted_is_kept_until_the_head_moves(store: &dyn St
     assert_eq!(thread(store, "t").await.usage, sum);
 }
 
-pub(crate) async fn threads_and_points_are_listed_in_pages(store: &dyn Store) {
+pub(crate) async fn threads_and_snapshots_are_listed_in_pages(store: &dyn Store) {
     for (n, name) in [(1, "b"), (2, "a"), (3, "c"), (4, "b")] {
         run(store, n, name).await;
     }

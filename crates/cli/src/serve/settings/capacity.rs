@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). What the host's cells may be promised: `[capacity]` of the file,
-//! and what this host has where the file does not say.
+//! Runs in: server (no capabilities). The capacity of the host for cells: `[capacity]` of the file,
+//! and defaults from the host.
 
 use std::{fs, time::Duration};
 
@@ -9,11 +9,11 @@ use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
-/// Processors that are promised for each that is there: most programs wait most of the time.
+/// CPU overcommitment: cores promised per real core, because most programs wait most of the time.
 const CPU_OVERCOMMIT: f64 = 16.0;
-/// The memory that is kept for the server and the spawner.
+/// Memory reserved for the server and the spawner.
 const OWN_MEMORY: u64 = 512 << 20;
-/// However much is kept, this part of the memory is promised: one in so many is not.
+/// At most one in this many bytes of the memory is reserved, however large the reserve would be.
 const LEAST_PROMISED: u64 = 4;
 
 /// The section of the file.
@@ -28,15 +28,15 @@ pub(in crate::serve) struct CapacityFile {
     cpu_overcommit: Option<f64>,
     /// Processes and threads of all cells.
     pids: Option<u64>,
-    /// Cells that run at once, whatever they need.
+    /// The maximum number of running cells, whatever they need.
     cells: Option<u64>,
-    /// The part of it that one team may have, 0 to 1.
+    /// The share that one team may have, 0 to 1.
     team_share: Option<f64>,
     queued_per_team: Option<usize>,
     queued: Option<usize>,
     queue_seconds: Option<u64>,
     cells_in_front: Option<u64>,
-    /// Uploads, imports and exports at once.
+    /// Concurrent uploads, imports and exports.
     transfers: Option<u64>,
     weights: WeightsFile,
 }
@@ -51,8 +51,8 @@ struct WeightsFile {
 }
 
 impl CapacityFile {
-    /// As it is meant. `pool` is the memory that parked cells may have; without a pool, cells run
-    /// elsewhere, and what this host has is no limit.
+    /// The admission settings. `pool` is the memory of parked cells. Without a pool, cells run
+    /// elsewhere, and the capacity of this host is no limit.
     pub(super) fn to_admission_config(
         &self,
         pool: Option<ByteSize>,
@@ -73,7 +73,7 @@ impl CapacityFile {
         let transfers = &mut admission.transfers.capacity.places;
         *transfers = self.transfers.unwrap_or(*transfers);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-        // Half of the cores are then never busy with the front of one team.
+        // So one team's cells in front never occupy more than half of the cores.
         admission.cells_in_front = self.cells_in_front.unwrap_or((cores / 2).max(1));
         let usual = PlanWeights::default();
         admission.weights = PlanWeights {
@@ -104,7 +104,7 @@ impl CapacityFile {
     }
 }
 
-/// What the sidecar's host has for the cells of jobs.
+/// The capacity of the sidecar's host for the cells of jobs.
 pub(crate) fn sidecar_capacity(pool: ByteSize) -> Result<HostShare, SettingsError> {
     CapacityFile::default().host_capacity(host_share(pool))
 }
@@ -116,13 +116,12 @@ fn check_positive(name: &'static str, value: f64) -> Result<f64, SettingsError> 
     Err(SettingsError::Capacity(name, value))
 }
 
-/// A cast from a float saturates, and what is negative was refused.
+/// Converts to an integer. The cast saturates, and negative values were refused before.
 fn to_whole(amount: f64) -> u64 {
     amount as u64
 }
 
-/// What this host has for cells that run, before overcommitment: what the kernel reports, and where
-/// the server itself is in a cgroup with less memory, that.
+/// The capacity of this host for running cells, before overcommitment.
 fn host_share(pool: ByteSize) -> HostShare {
     let total = meminfo_total(&read_or_empty("/proc/meminfo"));
     let reserve = OWN_MEMORY.saturating_add(pool.bytes());
@@ -134,7 +133,7 @@ fn host_share(pool: ByteSize) -> HostShare {
         .into_iter()
         .filter_map(|path| read_or_empty(path).trim().parse::<u64>().ok())
         .min();
-    // Half of them: the host has other processes, and they come in bursts.
+    // Half of them, because the host has other processes, and those come in bursts.
     let pids = pids.map_or(u64::MAX, |pids| pids / 2);
     HostShare { memory, cpu_milli: cores * 1000, pids, places: u64::MAX }
 }
@@ -159,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_cells_of_its_own_has_no_capacity_limit() {
+    fn a_server_without_local_cells_has_no_capacity_limit() {
         let admission = admission("", None).unwrap();
         assert_eq!(admission.runs.capacity, HostShare::UNLIMITED);
     }
 
     #[test]
-    fn capacity_defaults_come_from_the_host_and_leave_room_for_the_server() {
+    fn capacity_defaults_come_from_the_host_and_reserve_memory_for_the_server() {
         let total = meminfo_total(&read_or_empty("/proc/meminfo")).unwrap();
         let capacity = admission("", Some(ByteSize::gib(2))).unwrap().runs.capacity;
         assert!(capacity.memory < total && capacity.memory >= total / 2, "{capacity:?}");
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_settings_replace_what_the_host_has() {
+    fn capacity_settings_override_the_host_defaults() {
         let text = "memory = \"4GiB\"\nmemory_overcommit = 1.5\ncpus = 2\ncpu_overcommit = 3\n\
             pids = 100\ncells = 2\nteam_share = 1.0\nqueued_per_team = 3\nqueue_seconds = 7\n\
             [weights]\nfree = 5\n";

@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! Connections, and how long a client may keep still: `[connections]` of the file.
+//! Connection limits and client timeouts: `[connections]` of the file.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use super::{SettingsError, parse_size};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConnectionsFile {
-    /// At once, in all.
+    /// In total.
     most: Option<usize>,
-    /// At once, of one address.
+    /// Per address.
     per_address: Option<usize>,
-    /// At once, of one address of this machine.
+    /// Per loopback address.
     per_loopback: Option<usize>,
-    /// For the headers of a request.
+    /// Timeout of a request's headers.
     header_seconds: Option<f64>,
-    /// For the first bytes of a body, and the next.
+    /// Timeout of the next bytes of a body.
     body_seconds: Option<f64>,
-    /// Bytes a second that a body has to come at beyond that.
+    /// The minimum rate of a body beyond that, in bytes per second.
     body_rate: Option<String>,
-    /// Without a request.
+    /// Timeout of a connection without a request.
     idle_seconds: Option<f64>,
-    /// Without reading an answer.
+    /// Timeout of a client that does not read the response.
     write_seconds: Option<f64>,
 }
 
@@ -49,14 +49,14 @@ impl ConnectionsFile {
     }
 }
 
-/// The longest that a client may keep still.
+/// The longest timeout.
 const HOUR: f64 = 3600.0;
 
 fn parse_seconds(value: Option<f64>, usual: Duration) -> Result<Duration, SettingsError> {
     match value {
         None => Ok(usual),
         Some(seconds) if (0.05..=HOUR).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        Some(seconds) => Err(SettingsError::Patience(seconds)),
+        Some(seconds) => Err(SettingsError::Timeout(seconds)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where layers are kept: `[layers]` of the file, or flags and the environment.
+//! Where layers are stored: `[layers]` of the file, or flags and the environment.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
-/// How much of the disk unpacked layers may take, unless it is set.
+/// The default limit of the disk space of unpacked layers.
 const CACHE: ByteSize = ByteSize::gib(20);
 
-/// The section of the file. Keys are named, not given: secrets stay in the environment.
+/// The section of the file. Keys are named by environment variable, so the file has no secrets.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::serve) struct LayersFile {
@@ -25,19 +25,19 @@ pub(in crate::serve) struct LayersFile {
     secret_key_env: Option<String>,
 }
 
-/// The same as flags.
+/// The same settings as flags.
 #[derive(Args, Default)]
 pub(in crate::serve) struct LayersArguments {
     /// A bucket for layers instead of the data directory; its keys are read from the environment.
     #[arg(long = "layers-bucket", env = "CLOCHE_LAYERS_BUCKET", value_name = "NAME")]
     bucket: Option<String>,
-    /// The address of the S3-compatible service that has the bucket.
+    /// The address of the S3-compatible service of the bucket.
     #[arg(long = "layers-endpoint", env = "CLOCHE_LAYERS_ENDPOINT", value_name = "URL")]
     endpoint: Option<String>,
-    /// Its region [default: us-east-1].
+    /// The region of the bucket [default: us-east-1].
     #[arg(long = "layers-region", env = "CLOCHE_LAYERS_REGION", value_name = "NAME")]
     region: Option<String>,
-    /// What the names of all objects begin with.
+    /// The prefix of all object names.
     #[arg(long = "layers-prefix", env = "CLOCHE_LAYERS_PREFIX", value_name = "TEXT")]
     prefix: Option<String>,
 }
@@ -65,7 +65,7 @@ fn store_config(
     let prefix = arguments.prefix.or(file.prefix);
     let Some(bucket) = arguments.bucket.or(file.bucket) else {
         let keys = file.access_key_env.or(file.secret_key_env);
-        // Half a bucket is a mistake, and layers on the wrong disk would be its price.
+        // An incomplete bucket configuration must not store layers on the local disk.
         return match endpoint.or(region).or(prefix).or(keys) {
             Some(_) => Err(SettingsError::Bucket),
             None => Ok(StoreConfig::Local),
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_are_in_the_data_directory_unless_there_is_a_bucket() {
+    fn layers_are_in_the_data_directory_unless_a_bucket_is_set() {
         let usual =
             layers_config(LayersFile::default(), LayersArguments::default(), Path::new("d"))
                 .unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_bucket_is_an_error() {
+    fn bucket_settings_without_a_bucket_are_an_error() {
         let file: LayersFile = toml::from_str("endpoint = \"http://127.0.0.1:1\"").unwrap();
         assert!(layers_config(file, LayersArguments::default(), Path::new("d")).is_err());
     }

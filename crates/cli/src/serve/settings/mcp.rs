@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! What the MCP server shows and how long it waits: `[mcp]` of the file.
+//! Limits and timeouts of the MCP server: `[mcp]` of the file.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::{SettingsError, parse_size};
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct McpFile {
-    /// The most of each output stream that a result shows.
+    /// The maximum of each output stream in a result.
     output: Option<String>,
-    /// The most of a file that is read at once.
+    /// The maximum of a file that is read at once.
     file: Option<String>,
-    /// Origins of web pages that may ask.
+    /// Origins of web pages that may send requests.
     origins: Vec<String>,
-    /// How long a call waits for a person.
+    /// How long a call waits for an approval.
     approval_wait_seconds: Option<u64>,
 }
 

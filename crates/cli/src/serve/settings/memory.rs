@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! The memory that callers share: `[memory]` of the file.
+//! Memory budgets that all callers share: `[memory]` of the file.
 
 use cloche_engine::MemoryConfig;
 use cloche_model::ByteSize;
@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
-/// The section of the file; what is missing follows the memory of the host.
+/// The section of the file. Defaults follow the memory of the host.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct MemoryFile {
     /// For bodies of requests.
     bodies: Option<String>,
-    /// For what executions print.
+    /// For output of executions.
     outputs: Option<String>,
     /// For records that are read again.
     replies: Option<String>,
@@ -30,7 +30,7 @@ impl MemoryFile {
         })
     }
 
-    /// The largest body: it needs twice its size, and one key may have half of the budget.
+    /// The largest body. A body needs twice its size, and one key may use half of the budget.
     pub(super) fn largest_body(&self, usual: ByteSize) -> Result<ByteSize, SettingsError> {
         let fits = ByteSize(self.to_config()?.bodies.bytes() / 4);
         Ok(usual.min(fits))

@@ -1,4 +1,4 @@
-//! Runs in: server (no capabilities). Where the key is that seals the secrets in the database.
+//! Runs in: server (no capabilities). The source of the key that seals the secrets in the database.
 
 use std::path::PathBuf;
 
@@ -6,21 +6,23 @@ use clap::Args;
 use cloche_model::Secret;
 use cloche_store::KeySource;
 
-/// The variable that holds the key itself. It is no flag: arguments can be seen by every user. The
-/// spawner starts with an empty environment, so neither it nor a cell gets it.
+/// The variable that contains the key itself. It is not a flag, because every user can read
+/// arguments. The spawner starts with an empty environment, so neither the spawner nor a cell gets
+/// it.
 const KEY: &str = "CLOCHE_SECRET_KEY";
 
-/// Where the key is, as a flag.
+/// The key file as a flag.
 #[derive(Args, Default)]
 pub(in crate::serve) struct SecretKeyArguments {
-    /// The file with the key that seals secrets in the database, made at the first start [default:
-    /// secret.key in the data directory]. The key itself can be given in CLOCHE_SECRET_KEY instead.
+    /// The file with the key that seals secrets in the database, created at the first start
+    /// [default: secret.key in the data directory]. The key itself can be given in
+    /// CLOCHE_SECRET_KEY instead.
     #[arg(long, env = "CLOCHE_SECRET_KEY_FILE", value_name = "FILE")]
     secret_key_file: Option<PathBuf>,
 }
 
-/// The environment first, then the flag, then the file with the settings. A file that was named is
-/// read here, before the server becomes its own user and sees nothing but its data directory.
+/// Chooses the key source: the environment, then the flag, then the settings file. A named file is
+/// read here, before the server becomes its own user and sees only its data directory.
 pub(super) fn choose_key_source(
     arguments: SecretKeyArguments,
     file: Option<PathBuf>,
@@ -31,7 +33,7 @@ pub(super) fn choose_key_source(
 fn read_key_file(path: PathBuf) -> KeySource {
     match std::fs::read_to_string(&path) {
         Ok(key) => KeySource::Given(Secret::new(key.trim().to_owned())),
-        // The store makes it, or says why it cannot.
+        // The store creates it, or reports why it cannot.
         Err(_) => KeySource::File(path),
     }
 }

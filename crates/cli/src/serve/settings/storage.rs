@@ -17,14 +17,14 @@ pub(super) struct StorageFile {
     reserve_inodes: Option<u64>,
     /// Exports of one team at once.
     exports: Option<u32>,
-    /// How long the reader of an export may read nothing.
+    /// How long an export may stall because its reader does not read.
     export_stall_seconds: Option<u64>,
     free: PlanFile,
     pro: PlanFile,
     enterprise: PlanFile,
 }
 
-/// What a team of a plan may store, and what of its past is kept.
+/// What a team of a plan may store, and how much of its history is kept.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct PlanFile {
@@ -61,7 +61,7 @@ fn plan_storage(
         Some(_) => parse_size(name, &file.bytes)?,
         None => usual.bytes,
     };
-    // A rule that is set takes the place of the default one; the head always stays.
+    // A rule that is set replaces the default one. The head is always kept.
     let keep = match (file.keep, file.days) {
         (None, Some(_)) => None,
         (keep, _) => keep.or(usual.keep).map(|keep| keep.max(1)),

@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). Approvals and the homes that they are bound to: what is approved
-//! is one state of a thread, and any change of it invalidates the approval.
+//! Runs in: server (no capabilities). Approvals and the homes that they are bound to. An approval
+//! is valid for one state of a thread, and any change of the thread invalidates it.
 
 use cloche_model::{
     Approval, ApprovalId, ApprovalState, Decision, DecisionKind, HomeState, LayerDigest, Moment,
@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{ApprovalAnswer, CallId, Result, StoreError, ThreadKey};
 
-/// How many squashed points in a row are looked through for what they came from.
+/// How many consecutive squash snapshots are followed back to their origin.
 const SQUASHES: u32 = 64;
-/// Why an approval no longer counts whose home has changed.
-const HOME_CHANGED: &str = "the thread changed after this call was asked about";
+/// The reason of an approval that expired because its home changed.
+const HOME_CHANGED: &str = "the thread changed after approval was requested";
 
-/// The layers of a thread's home before it was squashed: they change with its content only. What
-/// cannot be followed back is taken as it is, and so counts as changed.
+/// The layers of a thread's home before it was squashed, which change only with its content. If a
+/// squash cannot be followed back, its layer is used, so the home counts as changed.
 pub(crate) async fn home_layers(
     connection: &mut SqliteConnection,
     key: &ThreadKey,
@@ -64,12 +64,12 @@ pub(crate) async fn is_home_unchanged(
     Ok(home_layers(connection, key).await? == layers)
 }
 
-/// The column that holds a state.
+/// The column value of a state.
 pub(super) fn home_text(home: Option<&HomeState>) -> Result<Option<String>> {
     home.map(|home| to_json("home", &home.layers)).transpose()
 }
 
-/// Writes an answer. A yes for a home that has changed since is none: the approval expires.
+/// Writes an answer. If the home has changed since, an approval is not written and expires.
 pub(super) async fn write_answer(
     connection: &mut SqliteConnection,
     answer: ApprovalAnswer,
@@ -115,7 +115,7 @@ pub(super) async fn write_answer(
     Ok(Some(approval_from_row(&row)?))
 }
 
-/// Ends an open approval whose home has changed, and writes that down.
+/// Ends an open approval because its home has changed, and records the decision.
 pub(super) async fn expire_changed(
     connection: &mut SqliteConnection,
     id: &ApprovalId,
@@ -156,7 +156,7 @@ async fn note_approved_home(
     Ok(())
 }
 
-/// The state that was approved last, and by which approval.
+/// The state that was approved last, and the id of that approval.
 pub(super) async fn approved_home(
     readers: &SqlitePool,
     key: &ThreadKey,
@@ -172,7 +172,7 @@ pub(super) async fn approved_home(
     Ok(Some((read_parsed(&row, "approval_id")?, layers)))
 }
 
-/// Open approvals of this call: those for this state of its home, or those for another one.
+/// Open approvals of this call, either for this state of its home or for another one.
 pub(super) async fn open_approvals(
     readers: &SqlitePool,
     (call, same_home): (&CallId, bool),

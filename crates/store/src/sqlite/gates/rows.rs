@@ -1,4 +1,4 @@
-//! Approvals and decisions as rows: in, and back.
+//! Approvals and decisions as rows: writing and reading.
 
 use cloche_model::{AgentTool, Approval, ApprovalState, Decision, HomeState};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::Result;
 
-/// The same question, if it waits or its answer does.
+/// The same question, if it is pending or its approval was not used.
 pub(super) async fn find_open_approval(
     connection: &mut SqliteConnection,
     asked: &Approval,
