@@ -167,8 +167,23 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
     Ok(())
 }
 
-/// The maximum number of teams whose templates are started before the first request. Each takes the
-/// time and memory of an interpreter. Other teams get theirs with their first runs.
+/// Locks the data directory, opens the store in it, and starts an engine on both. Secrets are sealed
+/// with `key`; if absent, with `secret.key` in the directory.
+pub(crate) async fn open_engine(
+    data_dir: &Path,
+    key: Option<KeySource>,
+    dispatcher: Arc<dyn Dispatcher>,
+    config: EngineConfig,
+) -> Result<Engine, EngineOpenError> {
+    let data_dir = LockedDataDir::lock(data_dir)?;
+    let key = key.unwrap_or_else(|| KeySource::File(data_dir.path().join("secret.key")));
+    let database = data_dir.path().join("cloche.db");
+    let store = Arc::new(SqliteStore::open_with_key(&database, &key).await?);
+    Engine::open(data_dir, store, dispatcher, config).await
+}
+
+/// The most teams whose templates are started before the first request; others get theirs with
+/// their first runs. Each takes the time and memory of an interpreter.
 const MOST_TEAMS_AHEAD: usize = 8;
 
 /// Parks cells for every existing sandbox before the first request.

@@ -95,9 +95,11 @@ pub struct DecisionFilter {
 pub trait GateStore: Send + Sync {
     /// The settings of the fleet.
     async fn fleet_gates(&self) -> Result<GateSettings>;
-    /// Sets the gates of a team, or of the fleet, and writes the decision. Returns false if the
-    /// team does not exist.
-    async fn change_gates(
+    /// Sets the gates of the fleet and writes the decision, unless they are no longer as in `from`;
+    /// false if so. The gates of a team are written by [`TenancyStore::update_team`].
+    ///
+    /// [`TenancyStore::update_team`]: crate::TenancyStore::update_team
+    async fn change_fleet_gates(
         &self,
         from: GateSettings,
         to: GateSettings,

@@ -190,10 +190,16 @@ pub trait TenancyStore: Send + Sync {
     async fn list_teams(&self) -> Result<Vec<Team>>;
     /// The team with this id or name.
     async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>>;
-    /// Replaces everything except the id and the gates, which [`GateStore::change_gates`] writes.
-    /// Returns false if the team does not exist.
-    async fn update_team(&self, team: &Team) -> Result<bool>;
-    /// Removes a team with its sandboxes and keys. A conflict while it has a valid key.
+    /// The same with its revision, for [`TenancyStore::update_team`].
+    async fn team_for_update(&self, id_or_name: &str) -> Result<Option<Revisioned<Team>>>;
+    /// Replaces all but the id, unless the team has changed since it was read. A change of its gates
+    /// comes with the decision about it, which is written with the team or not at all.
+    async fn update_team(
+        &self,
+        team: &Revisioned<Team>,
+        gate_decision: Option<Decision>,
+    ) -> Result<UpdateOutcome>;
+    /// Removes a team with its sandboxes and keys; a conflict while a key is still good.
     async fn delete_team(&self, id: &TeamId) -> Result<bool>;
 
     /// Adds a sandbox. A conflict if the team has one of this name.
@@ -202,9 +208,11 @@ pub trait TenancyStore: Send + Sync {
     async fn list_sandboxes(&self, team: Option<&TeamId>) -> Result<Vec<Sandbox>>;
     /// One sandbox.
     async fn find_sandbox(&self, id: &SandboxId) -> Result<Option<Sandbox>>;
-    /// Replaces everything except id and team. Returns false if the sandbox does not exist.
-    async fn update_sandbox(&self, sandbox: &Sandbox) -> Result<bool>;
-    /// Removes a sandbox. A conflict while a valid key is bound to it.
+    /// The same with its revision, for [`TenancyStore::update_sandbox`].
+    async fn sandbox_for_update(&self, id: &SandboxId) -> Result<Option<Revisioned<Sandbox>>>;
+    /// Replaces all but id and team, unless the sandbox has changed since it was read.
+    async fn update_sandbox(&self, sandbox: &Revisioned<Sandbox>) -> Result<UpdateOutcome>;
+    /// Removes a sandbox; a conflict while a key that is still good is bound to it.
     async fn delete_sandbox(&self, id: &SandboxId) -> Result<bool>;
 
     /// Adds a key. It is found by the digest of its secret.
@@ -213,9 +221,12 @@ pub trait TenancyStore: Send + Sync {
     async fn list_keys(&self, team: Option<&TeamId>) -> Result<Vec<ApiKey>>;
     /// One key.
     async fn find_key(&self, id: &KeyId) -> Result<Option<ApiKey>>;
-    /// Replaces name, sandbox, environment and webhook. Returns false if the key does not exist.
-    async fn update_key(&self, key: &ApiKey) -> Result<bool>;
-    /// Revokes a key permanently. Returns false if the key does not exist.
+    /// The same with its revision, for [`TenancyStore::update_key`].
+    async fn key_for_update(&self, id: &KeyId) -> Result<Option<Revisioned<ApiKey>>>;
+    /// Replaces name, sandbox, environment, webhook and the right to approve, unless the key has
+    /// changed since it was read.
+    async fn update_key(&self, key: &Revisioned<ApiKey>) -> Result<UpdateOutcome>;
+    /// Revokes a key for good; false if there is none. It counts as a change of the key.
     async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool>;
     /// The key with this digest, its team and its sandbox. `None` if it was revoked.
     async fn find_key_access(&self, digest: &str) -> Result<Option<KeyAccess>>;

@@ -95,8 +95,9 @@ async fn serve_client(
     let mut config = EngineConfig { grace: GRACE, ..EngineConfig::default() };
     config.homes.layers = Some(layers);
     let local = Arc::new(LocalDispatcher::new(executor.clone()));
-    let engine = Engine::open(&state_dir.path, config, local).await?;
-    let caller = find_owner(&engine, &state_dir.path).await?;
+    let key = secret_key_from_environment();
+    let engine = open_engine(&place.path, key, local, config).await?;
+    let caller = find_owner(&engine, &place.path).await?;
     open_gates(&engine, &caller, policy).await?;
     warm_up(&engine, &executor).await?;
     let pipe = (tokio::io::stdin(), tokio::io::stdout());

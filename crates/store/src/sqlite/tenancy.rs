@@ -51,11 +51,7 @@ impl TenancyStore for SqliteStore {
     }
 
     async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>> {
-        // Names have no underscore and ids have one, so they cannot be confused.
-        let row = sqlx::query("SELECT * FROM teams WHERE id = ?1 OR name = ?1")
-            .bind(id_or_name.to_owned())
-            .fetch_optional(&self.readers)
-            .await?;
+        let row = self.team_row(id_or_name).await?;
         row.as_ref().map(team_from_row).transpose()
     }
 
@@ -280,8 +276,8 @@ impl TenancyStore for SqliteStore {
     }
 }
 
-/// The value of a sealed column; NULL if there is nothing to seal.
-type SealedValue = Option<Vec<u8>>;
+/// A sealed column; NULL where there is nothing to seal.
+pub(super) type SealedValue = Option<Vec<u8>>;
 
 impl SqliteStore {
     async fn team_row(&self, id_or_name: &str) -> Result<Option<SqliteRow>> {

@@ -124,8 +124,12 @@ pub(crate) async fn gate_settings_are_stored_with_their_decision(store: &dyn Sto
     store.create_team(&row).await.unwrap();
     assert_eq!(store.update_team(&new, Some(made.clone())).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
-    // A change of the plan does not change the gates.
-    store.update_team(&Team { plan: TeamPlan::Pro, ..row }).await.unwrap();
+    // An update that was computed from an older row writes neither the gates nor the decision.
+    assert_eq!(store.update_team(&new, Some(late)).await.unwrap(), UpdateOutcome::Stale);
+    // A change of the plan leaves the gates alone.
+    let read = store.team_for_update("t").await.unwrap().unwrap();
+    let planned = Revisioned { row: Team { plan: TeamPlan::Pro, ..read.row.clone() }, ..read };
+    assert_eq!(store.update_team(&planned, None).await.unwrap(), UpdateOutcome::Done);
     assert_eq!(store.find_team("t").await.unwrap().unwrap().gates, gates);
     let filter = DecisionFilter { limit: 9, ..DecisionFilter::default() };
     assert_eq!(store.list_decisions(&filter).await.unwrap(), [made, changed]);
