@@ -239,7 +239,9 @@ pub(crate) async fn run_in_sandbox(
         ..ExecuteRequest::default()
     };
     let started = context
-        .engine.executions().start_permitted_execution(context.caller, request, DeliveryMode::Inline, context.permit)
+        .engine
+        .executions()
+        .start_permitted_execution(context.caller, request, DeliveryMode::Inline, context.permit)
         .await;
     let started = match started {
         Ok(started) => started,

@@ -96,8 +96,8 @@ async fn serve_client(
     config.homes.layers = Some(layers);
     let local = Arc::new(LocalDispatcher::new(executor.clone()));
     let key = secret_key_from_environment();
-    let engine = open_engine(&place.path, key, local, config).await?;
-    let caller = find_owner(&engine, &place.path).await?;
+    let engine = open_engine(&state_dir.path, key, local, config).await?;
+    let caller = find_owner(&engine, &state_dir.path).await?;
     open_gates(&engine, &caller, policy).await?;
     warm_up(&engine, &executor).await?;
     let pipe = (tokio::io::stdin(), tokio::io::stdout());

@@ -123,6 +123,7 @@ pub(crate) async fn deny_own_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<ReasonBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = state.engine.approvals().deny_call(&id, &Approver::Key(caller), body.reason).await?;
+    let denied =
+        state.engine.approvals().deny_call(&id, &Approver::Key(caller), body.reason).await?;
     Ok(Json(denied.into()))
 }

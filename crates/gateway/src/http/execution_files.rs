@@ -36,7 +36,8 @@ pub(crate) async fn list_execution_files(
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<OutputFiles>, ApiError> {
-    let execution = state.engine.executions().find_execution(&caller, &parse_trace_id(&id)?).await?;
+    let execution =
+        state.engine.executions().find_execution(&caller, &parse_trace_id(&id)?).await?;
     let written = execution.end.unwrap_or_default().written;
     let files = written.files.into_iter().map(Into::into).collect();
     Ok(Json(OutputFiles { files, omitted: written.files_omitted }))

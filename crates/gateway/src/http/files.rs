@@ -80,7 +80,8 @@ pub(crate) async fn sign_upload_url(
     let content_type = check_media_type(body.content_type)?;
     let path = body.path.parse::<HomePath>()?;
     let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
-    let signed = state.engine.files().upload_url(&signer, &thread, path, body.content_length).await?;
+    let signed =
+        state.engine.files().upload_url(&signer, &thread, path, body.content_length).await?;
     Ok(Json(SignedUrl::for_upload(&request_base_url(&headers, &uri), &signed, content_type)))
 }
 

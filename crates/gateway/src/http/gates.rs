@@ -162,7 +162,8 @@ pub(crate) async fn deny_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<DenyBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = state.engine.approvals().deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
+    let denied =
+        state.engine.approvals().deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
     Ok(Json(denied.into()))
 }
 

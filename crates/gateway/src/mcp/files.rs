@@ -127,8 +127,11 @@ async fn list_files(
     let ListArguments { thread_id, path } = parse_or_refuse(given)?;
     let below = path.as_deref().map(HomePath::parse_directory).transpose()?.flatten();
     let filter = FileFilter { below, after: None, limit: MAX_LISTED };
-    let page =
-        handler.engine.files().list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter).await?;
+    let page = handler
+        .engine
+        .files()
+        .list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter)
+        .await?;
     let files: Vec<_> = page
         .files
         .iter()
@@ -178,8 +181,12 @@ pub(super) async fn read_resource(
     let missing = || Refusal::not_found("resource");
     let address = ResourceUri::parse(text).ok_or_else(missing)?;
     let found = match &address {
-        ResourceUri::Execution(id, path) => handler.engine.files().execution_file(caller, id, path).await?,
-        ResourceUri::Thread(id, path) => handler.engine.files().find_file(&caller.team, id, path).await?,
+        ResourceUri::Execution(id, path) => {
+            handler.engine.files().execution_file(caller, id, path).await?
+        }
+        ResourceUri::Thread(id, path) => {
+            handler.engine.files().find_file(&caller.team, id, path).await?
+        }
     };
     let limit = handler.config.file_bytes();
     if found.size > limit {

@@ -79,7 +79,9 @@ impl ApprovalFlow<'_> {
                 || elicit::elicit_support(self.context) != ElicitSupport::None;
             let gate = match can_ask {
                 true => self.handler.engine.approvals().decide_call(self.caller, &call).await,
-                false => self.handler.engine.approvals().decide_without_people(self.caller, &call).await,
+                false => {
+                    self.handler.engine.approvals().decide_without_people(self.caller, &call).await
+                }
             };
             let approval = match gate {
                 GateDecision::Open(permit) => return McpGateOutcome::Through(permit),

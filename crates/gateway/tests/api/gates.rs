@@ -154,13 +154,18 @@ async fn an_execution_shows_the_decision_that_allowed_it() {
     let id = request_approval(&host, "print(1)").await;
     admin(&host, Method::POST, &format!("approvals/{id}/approve"), json!({"by": "ada"})).await;
     let caller = agent(&host).await;
-    let GateDecision::Open(permit) = host.engine.approvals().decide_call(&caller, &call("print(1)")).await
+    let GateDecision::Open(permit) =
+        host.engine.approvals().decide_call(&caller, &call("print(1)")).await
     else {
         panic!("the approved call was refused");
     };
     let request = ExecuteRequest { code: "print(1)".to_owned(), ..ExecuteRequest::default() };
-    let started =
-        host.engine.executions().start_execution(&caller, request, DeliveryMode::Inline).await.unwrap();
+    let started = host
+        .engine
+        .executions()
+        .start_execution(&caller, request, DeliveryMode::Inline)
+        .await
+        .unwrap();
     host.engine.approvals().note_execution(&permit, &started.trace_id).await.unwrap();
     let trace = started.trace_id.to_string();
     started.wait_until_over().await.unwrap();
