@@ -9,12 +9,12 @@ use cloche_jail::sys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::spawner::{
-    home_mounter,
+use crate::{
     protocol::{
         PackReport, PackRequest, PacketBuffer, ProtocolError, RequestPacket, SpawnerEvent,
         SpawnerRequest, is_plain_name, send_packet,
     },
+    spawner::check_layer_name,
 };
 
 /// Sends bytes with descriptors over a socket and reads them as a packet: the first byte says of which
@@ -81,9 +81,7 @@ fn check_names(request: &SpawnerRequest) {
     let plain = |name: &str| !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..");
     match request {
         SpawnerRequest::Home { home, .. } => {
-            for name in
-                home.layers.iter().filter(|name| home_mounter::check_layer_name(name).is_ok())
-            {
+            for name in home.layers.iter().filter(|name| check_layer_name(name).is_ok()) {
                 assert!(plain(name) && !name.contains(['.', ',', ':', '\\', '=']), "{name:?}");
             }
             let placed = home.placed.iter().filter(|name| is_plain_name(name));

@@ -16,30 +16,22 @@
 //! # Ok(()) }
 //! ```
 
-mod cell;
-mod cell_run;
-mod commit;
-mod control_socket;
-mod executor;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod home_mount;
-mod image;
-mod job_builder;
-pub mod metrics;
-mod output;
-mod pool;
-mod pool_bucket;
-mod priority;
+mod packer;
+mod protocol;
+mod server;
 pub mod spawner;
-mod warm;
 
-pub use commit::CommitError;
-pub use executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo};
-pub use home_mount::HomeError;
-pub use image::{HOME, USER};
-pub use pool::PoolSettings;
-pub use priority::CpuPriority;
-pub use spawner::client::SpawnError;
-pub use warm::DEFAULT_PRELOAD;
+pub use protocol::{HOME, USER};
+pub use server::{
+    commit::CommitError,
+    executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo},
+    home_mount::HomeError,
+    metrics,
+    pool::PoolSettings,
+    priority::CpuPriority,
+    spawner_client::SpawnError,
+    warm::DEFAULT_PRELOAD,
+};

@@ -7,7 +7,7 @@ use cloche_jail::{
     sys,
 };
 
-use super::protocol::CellUsage;
+use crate::protocol::CellUsage;
 
 /// A cell and all that is held for it.
 pub(super) struct CellRecord {

@@ -27,15 +27,15 @@ use super::{
     home_mounter::{HomeMountOutcome, HomeMounter},
     host_ids::GUEST_IDS,
     host_setup,
-    packer::PackerProcess,
+    packer_process::PackerProcess,
     plan_cache::{CellPlanKind, PlanCache},
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
-    protocol::{
-        self, CellConfig, CellId, CellUsage, HomeRequest, PacketBuffer, ProtocolError,
-        RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest,
-    },
     template_connection::TemplateConnection,
+};
+use crate::protocol::{
+    self, CellConfig, CellId, CellUsage, HomeRequest, PacketBuffer, ProtocolError, RequestPacket,
+    SpawnKind, SpawnerEvent, SpawnerRequest,
 };
 
 /// How long the dead may take before we look again whether their cgroups can go.
@@ -122,8 +122,8 @@ impl EventLoop<'_> {
             // Whoever asks waits; what has ended does not.
             if woken.request {
                 match inbox.receive::<RequestPacket>(self.socket) {
-                    Ok((RequestPacket { request, let_go }, fds)) => {
-                        let_go.into_iter().for_each(|cell| self.release_gauges(cell));
+                    Ok((RequestPacket { request, released_gauges }, fds)) => {
+                        released_gauges.into_iter().for_each(|cell| self.release_gauges(cell));
                         self.handle_request(request, &fds)?;
                     }
                     Err(ProtocolError::Closed) => return Ok(()),
@@ -188,14 +188,14 @@ impl EventLoop<'_> {
             Ok(HomeMountOutcome::Mounted(upper, merged)) => {
                 let fds: Vec<_> = [Some(&upper), merged.as_ref()].into_iter().flatten().collect();
                 let fds: Vec<_> = fds.into_iter().map(AsFd::as_fd).collect();
-                protocol::send_packet(self.socket, &SpawnerEvent::Housed { cell }, &fds)
+                protocol::send_packet(self.socket, &SpawnerEvent::HomeMounted { cell }, &fds)
             }
             Ok(HomeMountOutcome::Blocked(name)) => {
-                protocol::send_packet(self.socket, &SpawnerEvent::Blocked { cell, name }, &[])
+                protocol::send_packet(self.socket, &SpawnerEvent::HomeBlocked { cell, name }, &[])
             }
             Err(error) => {
                 let reason = error.to_string();
-                protocol::send_packet(self.socket, &SpawnerEvent::Homeless { cell, reason }, &[])
+                protocol::send_packet(self.socket, &SpawnerEvent::HomeRefused { cell, reason }, &[])
             }
         }
     }

@@ -22,16 +22,11 @@ use rustix::{
     },
 };
 
-use super::{
-    hard_links,
-    host_ids::HostIds,
-    host_setup,
-    protocol::{HomeRequest, is_plain_name},
-};
-use crate::image::HOME;
+use super::{host_ids::HostIds, host_setup, io_error, user_xattrs::read_user_xattrs};
+use crate::protocol::{HOME, HomeRequest, is_plain_name};
 
 /// Where the unpacked layers are on the spawner's ground.
-pub(super) const LAYERS: &str = "/layers";
+pub(crate) const LAYERS: &str = "/layers";
 /// Where things are put for a moment on kernels that want the parts of an overlay mounted.
 pub(super) const TEMPORARY_MOUNTS: [&str; 2] = ["/bench/view", "/bench/scratch"];
 /// Bytes and files beyond the room, for what the run itself is given and for removing things.
@@ -290,7 +285,7 @@ fn copy_root_metadata(upper: &OwnedFd, layers: &[String]) -> io::Result<()> {
     let like = open_dir(CWD, &format!("{LAYERS}/{newest}"))?;
     let stat = rustix::fs::fstat(&like)?;
     rustix::fs::fchmod(upper, Mode::from_raw_mode(stat.st_mode & 0o7777 | OWNER_EXEC))?;
-    for (name, value) in hard_links::read_user_xattrs(&like)? {
+    for (name, value) in read_user_xattrs(&like)? {
         rustix::fs::fsetxattr(upper, &name[..], &value, XattrFlags::empty())?;
     }
     Ok(rustix::fs::futimens(upper, &timestamps_of(&stat))?)
@@ -363,8 +358,4 @@ fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
         rest = after;
     }
     fs::remove_file(list)
-}
-
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
 }

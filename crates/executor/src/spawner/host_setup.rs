@@ -21,15 +21,15 @@ use cloche_jail::{
     cgroup::{CgroupHierarchy, V1Controllers},
     plan::{HostFacts, ImageView},
     proc_masks, speculation,
-    sys::{self, CloneRequest, CloneSide, Errno},
+    sys::{self, CloneRequest, CloneSide},
 };
 
 use super::{
-    client::ARG0,
     home_mounter,
     host_ids::{self, HostIds},
+    image, io_error,
 };
-use crate::image;
+use crate::protocol::SPAWNER_ARG0;
 
 const NEW_USER: u64 = 0x1000_0000;
 const NEW_MOUNT: u64 = 0x0002_0000;
@@ -176,7 +176,7 @@ pub(super) fn reexec_in_user_namespace() {
         return;
     }
     let again = std::process::Command::new("/proc/self/exe")
-        .arg0(ARG0)
+        .arg0(SPAWNER_ARG0)
         .args(std::env::args_os().skip(1))
         .env(INSIDE, "1")
         .exec();
@@ -337,10 +337,6 @@ fn mount_at(
 
 fn path_to_cstring(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
-}
-
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
 }
 
 /// Whether this host lets a process be looked into after it has changed its user. Pid 1 of a cell

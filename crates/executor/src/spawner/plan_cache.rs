@@ -9,13 +9,9 @@ use cloche_jail::{
     seccomp::SyscallPolicy,
 };
 
-use super::{
-    host_ids::GUEST_IDS,
-    host_setup::HostSetup,
-    protocol::{CellConfig, inodes_for_disk},
-    template_connection::TemplateIds,
-};
-use crate::image::{GUEST_ID, HOME};
+use super::{host_ids::GUEST_IDS, host_setup::HostSetup, template_connection::TemplateIds};
+use crate::protocol::{CellConfig, inodes_for_disk};
+use crate::protocol::{GUEST_ID, HOME};
 
 /// What a template gets, whatever its cells do: it only imports.
 const TEMPLATE_MEMORY: u64 = 2 << 30;

@@ -14,7 +14,7 @@ use rustix::{
     },
 };
 
-use super::protocol::CellId;
+use crate::protocol::CellId;
 
 /// The most that are heard of at once; the others are heard of next.
 const AT_ONCE: usize = 64;

@@ -19,9 +19,9 @@ use cloche_jail::{
 
 use super::{
     cell_record::CellRecord,
-    packer::{IdlePacker, PackerProcess},
-    protocol::{CellId, PackRequest},
+    packer_process::{IdlePacker, PackerProcess},
 };
+use crate::protocol::{CellId, PackRequest};
 
 const NEW_NET: u64 = 0x4000_0000;
 /// How many of each are made ahead.

@@ -18,10 +18,8 @@ use cloche_jail::{
 };
 use rustix::fs::Mode;
 
-use super::{
-    event_loop, host_setup,
-    protocol::{PacketBuffer, SpawnerSetup},
-};
+use super::{event_loop, host_setup};
+use crate::protocol::{PacketBuffer, SpawnerSetup};
 
 /// Started by hand: standard input is not the socket of an executor.
 #[derive(Debug, thiserror::Error)]

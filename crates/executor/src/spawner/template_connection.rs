@@ -8,7 +8,8 @@ use std::{
 
 use cloche_jail::sys::{self, Errno};
 
-use super::protocol::CellId;
+use super::io_error;
+use crate::protocol::CellId;
 
 /// A template that can be asked.
 pub(super) struct TemplateConnection {
@@ -53,8 +54,4 @@ impl TemplateConnection {
             None => Ok((cell, Err(io_error(Errno(-i32::from_le_bytes(answer)))))),
         }
     }
-}
-
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
 }

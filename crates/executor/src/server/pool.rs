@@ -18,17 +18,15 @@ use std::{
 use cloche_model::{ByteSize, Language};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
-use crate::{
+use super::{
     cell::Cell,
     executor::RunError,
     metrics::{BucketReading, ExecutorMetrics, increment_counter},
     pool_bucket::PoolBucket,
-    spawner::{
-        client::SpawnerClient,
-        protocol::{CellConfig, CellId},
-    },
+    spawner_client::SpawnerClient,
     warm::{self, Template},
 };
+use crate::protocol::{CellConfig, CellId};
 
 /// How many cells are kept, and for how long.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cloche_jail::cgroup::{CgroupGauges, CgroupReading};
 
-use super::protocol::CellId;
-use crate::priority::{CpuPriority, set_cpu_idle};
+use super::priority::{CpuPriority, set_cpu_idle};
+use crate::protocol::CellId;
 
 /// The gauges of a cell. While this is held, nobody else gets the cell's cgroup.
 pub(crate) struct CellMeter {

@@ -11,21 +11,20 @@ use cloche_model::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use super::{
     cell::{self, Cell, CellError},
-    cell_run::{CellRun, FinishedRun, watch_run},
+    cell_exit::CellExit,
+    cell_watch::{CellRun, FinishedRun, watch_run},
     commit::{self, CommitError, HomeDiff, OutputSink, PlacedFile},
     home_mount::{HomeError, HomeMount},
     job_builder,
     metrics::{ExecutorMetrics, ExecutorReading, increment_counter},
     pool::{Pool, PoolKey, PoolLookup, PoolSettings},
     priority::CpuPriority,
-    spawner::{
-        cell_exit::CellExit,
-        client::{CellSource, OverlayDirs, SpawnError, SpawnerClient, SpawnerProcess},
-        protocol::{CellConfig, SpawnKind},
-    },
+    spawner_client::{CellSource, OverlayDirs, SpawnError, SpawnerClient},
+    spawner_process::SpawnerProcess,
 };
+use crate::protocol::{CellConfig, SpawnKind};
 
 /// How an executor is set up.
 #[derive(Clone)]

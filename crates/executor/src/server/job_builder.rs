@@ -5,7 +5,7 @@ use std::ffi::CString;
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
 use cloche_model::{Language, RunSpec};
 
-use crate::image::{HOME, USER};
+use crate::protocol::{HOME, USER};
 
 /// The environment every program has, before its own variables.
 fn base_env() -> [(&'static str, String); 12] {

@@ -10,14 +10,7 @@ use std::{
     path::Path,
 };
 
-/// The name of the user that guest code runs as, and its home.
-pub const USER: &str = "baponi";
-/// The home and working directory of guest code.
-pub const HOME: &str = "/home/baponi";
-/// What has Node.js wait for its job; in every box, and without effect in a program.
-pub(crate) const NODE_START: &str = "/etc/cloche.cjs";
-/// The guest's user and group id, as it sees them.
-pub(crate) const GUEST_ID: u32 = 1000;
+use crate::protocol::{GUEST_ID, HOME, USER};
 
 /// Directories that are empty until something is mounted on them.
 const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
@@ -63,7 +56,7 @@ fn generated_etc() -> [(&'static str, String); 8] {
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into(),
         ),
         ("shells", "/bin/sh\n/bin/bash\n".into()),
-        ("cloche.cjs", include_str!("../guest/preload.cjs").into()),
+        ("cloche.cjs", include_str!("../../guest/preload.cjs").into()),
     ]
 }
 

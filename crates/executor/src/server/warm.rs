@@ -21,22 +21,19 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
+use super::{
     cell::{self, Cell},
-    cell_run::wall_error,
+    cell_exit::CellExit,
+    cell_watch::wall_error,
     executor::RunError,
-    image::{HOME, NODE_START},
     job_builder,
-    spawner::{
-        cell_exit::CellExit,
-        client::{CellSource, SpawnerClient},
-        protocol::{CellConfig, CellId, SpawnKind},
-    },
+    spawner_client::{CellSource, SpawnerClient},
 };
+use crate::protocol::{CellConfig, CellId, HOME, NODE_START, SpawnKind};
 
 /// The library that a template loads.
 const TEMPLATE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
-const PYTHON_START: &[u8] = include_bytes!("../guest/usercustomize.py");
+const PYTHON_START: &[u8] = include_bytes!("../../guest/usercustomize.py");
 /// How long an interpreter may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 

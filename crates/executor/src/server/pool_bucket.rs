@@ -7,14 +7,14 @@ use std::{sync::Arc, time::Instant};
 
 use cloche_model::Language;
 
-use crate::{
+use super::{
     cell::Cell,
     executor::RunError,
     metrics::BucketReading,
     pool::{PoolSettings, retry_time},
-    spawner::protocol::CellId,
     warm::Template,
 };
+use crate::protocol::CellId;
 
 /// The parked cells of one configuration.
 pub(crate) struct PoolBucket {

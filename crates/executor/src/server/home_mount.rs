@@ -3,16 +3,14 @@
 use cloche_layers::{LayerError, Layers, UnpackedStack};
 use cloche_model::{ByteSize, HomeQuota, LayerDigest, RunSpec};
 
-use crate::{
+use super::{
     cell::Cell,
     commit::HomeBaseline,
     executor::RunError,
-    spawner::{
-        client::{OverlayDirs, SpawnError, SpawnerClient},
-        protocol::{HomeRequest, inodes_for_disk},
-    },
+    spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
     warm,
 };
+use crate::protocol::{HomeRequest, inodes_for_disk};
 
 /// Why a home could not be brought in.
 #[derive(Debug, thiserror::Error)]

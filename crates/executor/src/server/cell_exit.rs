@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use super::protocol::CellUsage;
+use crate::protocol::CellUsage;
 
 /// Told once that a cell is gone, with what it had used, or lost. Clones are the same cell's.
 #[derive(Clone, Debug, Default)]

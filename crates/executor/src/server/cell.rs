@@ -10,15 +10,13 @@ use std::{
 
 use tokio::net::{UnixStream, unix::pipe};
 
-use crate::{
+use super::{
+    cell_exit::CellExit,
+    cell_meter::CellMeter,
     control_socket::ControlSocket,
-    spawner::{
-        cell_exit::CellExit,
-        cell_meter::CellMeter,
-        client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
-        protocol::{CellConfig, CellId},
-    },
+    spawner_client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
 };
+use crate::protocol::{CellConfig, CellId};
 
 /// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
 pub(crate) struct Cell {

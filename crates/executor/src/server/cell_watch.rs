@@ -21,12 +21,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
+use super::{
     cell::Cell,
     control_socket::ControlSocket,
     executor::{RunError, RunIo},
     output::OutputCapture,
-    spawner::client::SpawnerClient,
+    spawner_client::SpawnerClient,
 };
 
 /// How long a killed cell may take to be dead before we answer without it.

@@ -15,14 +15,12 @@ use cloche_model::{HomePath, HomeWrites, LayerDigest, OutputFile, RunSpec};
 use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
 
-use crate::{
+use super::{
     control_socket::ControlSocket,
     executor::RunError,
-    spawner::{
-        client::{OverlayDirs, SpawnError, SpawnerClient},
-        protocol::{self, PackReport, PackRequest},
-    },
+    spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
 };
+use crate::protocol::{self, PackReport, PackRequest};
 
 /// The most files that are named in an outcome.
 const MOST_FILES: usize = 1000;

@@ -7,11 +7,8 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::process::CommandExt,
-    },
-    process::{Child, Command, Stdio},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process::Child,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -20,7 +17,6 @@ use std::{
 };
 
 use cloche_jail::cgroup::CgroupGauges;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::{
     io::unix::AsyncFd,
     sync::{Notify, oneshot, watch},
@@ -29,12 +25,12 @@ use tokio::{
 use super::{
     cell_exit::CellExit,
     cell_meter::{CellMeter, ReleasedGauges},
-    protocol::{
-        self, CellConfig, CellId, HomeRequest, PackRequest, PacketBuffer, ProtocolError,
-        RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup,
-    },
+    spawner_process::SpawnerProcess,
 };
-use crate::executor::ExecutorConfig;
+use crate::protocol::{
+    self, CellConfig, CellId, HomeRequest, PackRequest, PacketBuffer, ProtocolError, RequestPacket,
+    SpawnKind, SpawnerEvent, SpawnerRequest,
+};
 
 /// Why a cell could not be had.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -50,55 +46,18 @@ pub enum SpawnError {
     SpawnerLost,
 }
 
-/// What the spawner's command line begins with. Guests can read it: it is no path of this host's.
-pub(super) const ARG0: &str = "cloche";
-
-/// A spawner that runs and that nobody speaks to yet.
-///
-/// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts
-/// it first, then drops its own, then starts its threads.
-#[derive(Debug)]
-pub struct SpawnerProcess {
-    socket: OwnedFd,
-    keeper: Child,
-}
-
-impl SpawnerProcess {
-    /// Starts the program as a spawner, with one end of a socket as its standard input, and hands it
-    /// the directory of unpacked layers.
-    pub fn start(config: &ExecutorConfig) -> io::Result<Self> {
-        let layers = config.unpacked_layers.as_ref().map(File::open).transpose()?;
-        let flags = SocketFlags::CLOEXEC;
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let keeper = Command::new(&config.program)
-            .arg0(ARG0)
-            .args(&config.spawner_args)
-            .env_clear()
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            // Ctrl-C is for us to handle: the spawner ends when its socket is closed.
-            .process_group(0)
-            .spawn()?;
-        let fds: Vec<_> = layers.as_ref().map(AsFd::as_fd).into_iter().collect();
-        let setup = SpawnerSetup { has_layers: layers.is_some() };
-        protocol::send_packet(socket.as_fd(), &setup, &fds).map_err(io::Error::other)?;
-        Ok(Self { socket, keeper })
-    }
-}
-
 /// A handle to the running spawner.
 pub(crate) struct SpawnerClient {
     shared: Arc<SpawnerConnection>,
     reader: tokio::task::JoinHandle<()>,
-    keeper: Child,
+    supervisor: Child,
 }
 
 struct SpawnerConnection {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<CellWaiters>,
     next: AtomicU64,
-    let_go: Arc<ReleasedGauges>,
+    released: Arc<ReleasedGauges>,
     /// Told whenever a cell is gone.
     settled: Notify,
     missing: watch::Sender<Option<Vec<(String, String)>>>,
@@ -144,7 +103,7 @@ pub(crate) struct SpawnedCell {
 impl SpawnerClient {
     /// Takes over a spawner that has been started.
     pub(crate) fn from_process(
-        SpawnerProcess { socket, keeper }: SpawnerProcess,
+        SpawnerProcess { socket, supervisor }: SpawnerProcess,
     ) -> io::Result<Self> {
         #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
         let socket = AsyncFd::new(socket)?;
@@ -152,12 +111,12 @@ impl SpawnerClient {
             socket,
             state: Mutex::default(),
             next: AtomicU64::new(1),
-            let_go: Arc::default(),
+            released: Arc::default(),
             settled: Notify::new(),
             missing: watch::Sender::new(None),
         });
         let reader = tokio::spawn(Arc::clone(&shared).read_events());
-        Ok(Self { shared, reader, keeper })
+        Ok(Self { shared, reader, supervisor })
     }
 
     /// What this host cannot build, once the spawner has said so.
@@ -192,7 +151,7 @@ impl SpawnerClient {
             return Err(SpawnError::SpawnerLost);
         }
         let gauges = answered.await.map_err(|_| SpawnError::SpawnerLost)??;
-        let meter = CellMeter::new(cell, gauges, Arc::clone(&self.shared.let_go));
+        let meter = CellMeter::new(cell, gauges, Arc::clone(&self.shared.released));
         Ok(SpawnedCell { cell, meter, gone })
     }
 
@@ -249,10 +208,10 @@ impl SpawnerClient {
     pub(crate) async fn stop(mut self) {
         self.reader.abort();
         let _ = (&mut self.reader).await;
-        let Self { shared, mut keeper, .. } = self;
+        let Self { shared, mut supervisor, .. } = self;
         // The last handle to the socket: closing it is the sign to end.
         drop(shared);
-        let _ = tokio::task::spawn_blocking(move || keeper.wait()).await;
+        let _ = tokio::task::spawn_blocking(move || supervisor.wait()).await;
     }
 }
 
@@ -274,7 +233,7 @@ impl SpawnerConnection {
         request: SpawnerRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ProtocolError> {
-        let packet = RequestPacket { request, let_go: self.let_go.take_batch() };
+        let packet = RequestPacket { request, released_gauges: self.released.take_batch() };
         loop {
             match protocol::send_packet(self.socket.as_fd(), &packet, fds) {
                 Err(ProtocolError::WouldBlock) => {
@@ -296,7 +255,7 @@ impl SpawnerConnection {
                     Err(_) => break,
                 },
                 Err(error) => {
-                    tracing::error!(%error, "the spawner's keeper is gone");
+                    tracing::error!(%error, "the spawner's supervisor is gone");
                     break;
                 }
             }
@@ -325,19 +284,19 @@ impl SpawnerConnection {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            SpawnerEvent::Housed { cell } => {
+            SpawnerEvent::HomeMounted { cell } => {
                 let mut fds = fds.into_iter();
                 let (asked, upper) = (self.lock_waiters().home_mounts.remove(&cell), fds.next());
                 if let (Some(asked), Some(upper)) = (asked, upper) {
                     let _ = asked.send(Ok(OverlayDirs { upper, merged: fds.next() }));
                 }
             }
-            SpawnerEvent::Homeless { cell, reason } => {
+            SpawnerEvent::HomeRefused { cell, reason } => {
                 if let Some(asked) = self.lock_waiters().home_mounts.remove(&cell) {
                     let _ = asked.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            SpawnerEvent::Blocked { cell, name } => {
+            SpawnerEvent::HomeBlocked { cell, name } => {
                 if let Some(asked) = self.lock_waiters().home_mounts.remove(&cell) {
                     let _ = asked.send(Err(SpawnError::Blocked(name)));
                 }
