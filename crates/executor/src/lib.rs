@@ -27,11 +27,14 @@ pub mod spawner;
 pub use protocol::{HOME, USER};
 pub use server::{
     commit::CommitError,
-    executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo},
+    config::ExecutorConfig,
+    executor::{Executor, ExecutorStartError},
     home_mount::HomeError,
     metrics,
     pool::PoolSettings,
     priority::CpuPriority,
+    run::RunIo,
+    run_error::RunError,
     spawner_client::SpawnError,
     warm::DEFAULT_PRELOAD,
 };

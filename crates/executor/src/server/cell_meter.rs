@@ -1,7 +1,8 @@
-//! What a cell uses, as whoever waits for its end reads it.
+//! Runs in: server (no capabilities). Reads what a cell uses.
 //!
-//! A cgroup is used again when its cell is gone and nobody reads its gauges any more. So reading
-//! them means to hold them, and letting go of them is told to the spawner with the next request.
+//! The spawner reuses a cgroup only after its cell is gone and the server has released its gauges.
+//! So the gauges are read through a [`CellMeter`]. Dropping it releases them, and the next request to
+//! the spawner says so.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,34 +11,34 @@ use cloche_jail::cgroup::{CgroupGauges, CgroupReading};
 use super::priority::{CpuPriority, set_cpu_idle};
 use crate::protocol::CellId;
 
-/// The gauges of a cell. While this is held, nobody else gets the cell's cgroup.
+/// The gauges of a cell. While this exists, no other cell gets the cgroup.
 pub(crate) struct CellMeter {
     cell: CellId,
     gauges: CgroupGauges,
-    let_go: Arc<ReleasedGauges>,
-    /// The priority of the run that has the cell, once it has one.
+    released: Arc<ReleasedGauges>,
+    /// The priority of the run that uses the cell, once there is one.
     priority: Option<Arc<CpuPriority>>,
 }
 
 impl CellMeter {
-    pub(super) fn new(cell: CellId, gauges: CgroupGauges, let_go: Arc<ReleasedGauges>) -> Self {
-        Self { cell, gauges, let_go, priority: None }
+    pub(super) fn new(cell: CellId, gauges: CgroupGauges, released: Arc<ReleasedGauges>) -> Self {
+        Self { cell, gauges, released, priority: None }
     }
 
-    /// From now on the cell has the priority of this run.
+    /// Gives the cell the priority of this run from now on.
     pub(crate) fn follow_priority(&mut self, priority: Arc<CpuPriority>) {
         priority.attach_cgroup(self.gauges.idle.take());
         self.priority = Some(priority);
     }
 
-    /// Whether the cell, which has no run yet, takes only the processor time that others leave.
+    /// Sets whether a cell without a run gets only the processor time that others leave.
     pub(crate) fn yield_to_others(&self, yields: bool) {
         if let Some(idle) = &self.gauges.idle {
             set_cpu_idle(idle, yields);
         }
     }
 
-    /// What the cell has used; nothing once its cgroup is removed.
+    /// What the cell has used; `None` once its cgroup is removed.
     pub(crate) fn read(&self) -> Option<CgroupReading> {
         self.gauges.read_all()
     }
@@ -45,26 +46,26 @@ impl CellMeter {
 
 impl Drop for CellMeter {
     fn drop(&mut self) {
-        // Before the cgroup can be another cell's.
+        // Detach first: after the release another cell may get the cgroup.
         if let Some(priority) = &self.priority {
             priority.detach_cgroup();
         }
-        self.let_go.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.cell);
+        self.released.0.lock().unwrap_or_else(PoisonError::into_inner).push(self.cell);
     }
 }
 
-/// Cells whose gauges nobody reads any more, and whose spawner does not know that yet.
+/// Cells whose gauges are released, until the spawner has been told.
 #[derive(Default)]
 pub(super) struct ReleasedGauges(Mutex<Vec<CellId>>);
 
-/// The most that are told at once: a packet has its limit.
-const AT_ONCE: usize = 256;
+/// The most cells in one packet, whose size is limited.
+const MAX_BATCH: usize = 256;
 
 impl ReleasedGauges {
-    /// Some of them, to be told now.
+    /// Takes the cells for the next packet.
     pub(super) fn take_batch(&self) -> Vec<CellId> {
         let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = cells.len().saturating_sub(AT_ONCE);
+        let kept = cells.len().saturating_sub(MAX_BATCH);
         cells.split_off(kept)
     }
 }

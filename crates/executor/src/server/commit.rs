@@ -1,11 +1,13 @@
-//! Keeping what a run has written to its home: looked at, packed, stored.
+//! Runs in: server (no capabilities). Keeps what a run has written to its home.
 //!
-//! Most runs write nothing, and that is seen without asking anyone. Otherwise the spawner's packer
-//! reads the files, which may have any mode, and the archive is stored as a layer.
+//! Most runs write nothing, which the server sees by itself. Otherwise a packer reads the files, which
+//! may have any mode, and the server stores the archive as a layer. The layer is durable when
+//! [`commit_home`] returns.
 
 use std::{
     fs::File,
     io::{self, Read},
+    mem,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, OnceLock},
 };
@@ -17,21 +19,22 @@ use sha2::{Digest, Sha256};
 
 use super::{
     control_socket::ControlSocket,
-    executor::RunError,
+    home_mount::MountedHome,
+    run_error::RunError,
     spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
 };
-use crate::protocol::{self, PackReport, PackRequest};
+use crate::protocol::{PackReport, PackRequest, PlacedDigest};
 
-/// The most files that are named in an outcome.
-const MOST_FILES: usize = 1000;
-/// How much of an archive may wait in its pipe.
-const PIPE: usize = 1 << 20;
-/// The longest verdict of a packer: names of files.
-const MOST_VERDICT: u64 = 16 << 20;
-/// How much is kept of a file that belongs to no thread, and of all that a run wrote.
-const MOST_OUTPUT: (u64, u64) = (32 << 20, 128 << 20);
+/// The most files that an outcome names.
+const MAX_FILES: usize = 1000;
+/// The size of the pipe between packer and server.
+const PIPE_SIZE: usize = 1 << 20;
+/// The longest report of a packer, which names files.
+const MAX_REPORT: u64 = 16 << 20;
+/// Without a thread: the most bytes that are kept of one file, and of all files of a run.
+const MAX_OUTPUT: (u64, u64) = (32 << 20, 128 << 20);
 
-/// Why what was written could not be kept.
+/// Why the files of a run could not be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// The packer could not be started.
@@ -45,81 +48,110 @@ pub enum CommitError {
     Io(#[from] io::Error),
 }
 
-/// A file that was put into the home before the run.
+/// A file that the server placed in the home before the run.
 pub(crate) struct PlacedFile {
     name: String,
     content: Vec<u8>,
-    /// The program itself, which is nobody's file.
+    /// Whether it is the program itself, which is no file of the user.
     is_program: bool,
 }
 
 impl PlacedFile {
-    /// All of a run's.
-    pub(crate) fn from_spec(spec: &RunSpec) -> Vec<Self> {
+    /// Takes all files of a run out of its spec. The job has its own copy of them.
+    pub(crate) fn take_from(spec: &mut RunSpec) -> Vec<Self> {
         let program = Self {
             name: spec.language.main_file().to_owned(),
-            content: spec.code.clone(),
+            content: mem::take(&mut spec.code),
             is_program: true,
         };
-        let inputs = spec.files.iter().map(|file| Self {
+        let inputs = mem::take(&mut spec.files).into_iter().map(|file| Self {
             name: file.name.as_str().to_owned(),
-            content: file.content.clone(),
+            content: file.content,
             is_program: false,
         });
         [program].into_iter().chain(inputs).collect()
     }
 }
 
-/// What is left of a run.
-pub(crate) struct HomeDiff {
-    /// Where it wrote to; nobody writes there any more.
-    pub(crate) diff: OverlayDirs,
-    pub(crate) placed: Vec<PlacedFile>,
-    /// What the thread's home was before, if there is a thread.
-    pub(crate) before: Option<HomeBaseline>,
+/// The directory that a run wrote to.
+pub(crate) enum WrittenHome {
+    /// The home of a thread.
+    Thread(MountedHome),
+    /// The home that the cell came with, for a run without a thread.
+    Cell(OwnedFd),
 }
 
-/// What a thread's home was before the run.
+/// What a run wrote.
+pub(crate) struct HomeDiff {
+    pub(crate) home: WrittenHome,
+    pub(crate) placed: Vec<PlacedFile>,
+}
+
+/// A thread's home before the run.
 pub(crate) struct HomeBaseline {
     stack: Vec<LayerDigest>,
-    /// The mode of the home itself, if the stack says.
+    /// The mode of the home directory, if a layer has it.
     mode: Option<u32>,
-    /// When the home itself was last changed.
+    /// The change time of the upper directory.
     changed: (i64, i64),
 }
 
 impl HomeBaseline {
-    /// Before anything of the run has begun.
+    /// To be called before the run has begun.
     pub(crate) fn from_upper(
         stack: Vec<LayerDigest>,
         mode: Option<u32>,
-        diff: &OverlayDirs,
+        dirs: &OverlayDirs,
     ) -> io::Result<Self> {
-        Ok(Self { stack, mode, changed: changed_at(&diff.upper)? })
+        Ok(Self { stack, mode, changed: changed_at(&dirs.upper)? })
     }
 }
 
-/// When a directory was last changed, in its names or itself.
+/// The change time of a directory: of its entries or its metadata.
 fn changed_at(directory: &OwnedFd) -> io::Result<(i64, i64)> {
     let stat = rustix::fs::fstat(directory)?;
     Ok((stat.st_ctime, stat.st_ctime_nsec as i64))
 }
 
 impl HomeDiff {
-    /// Whether a file is left out of the layer as long as it is what was put there.
-    fn is_left_out(&self, placed: &PlacedFile) -> bool {
-        placed.is_program || self.before.is_none()
+    /// The thread's home before the run; `None` without a thread.
+    fn baseline(&self) -> Option<&HomeBaseline> {
+        match &self.home {
+            WrittenHome::Thread(mounted) => Some(&mounted.baseline),
+            WrittenHome::Cell(_) => None,
+        }
     }
 
-    /// Whether there is surely nothing to keep.
+    /// The directory that has what was written.
+    fn upper(&self) -> &OwnedFd {
+        match &self.home {
+            WrittenHome::Thread(mounted) => &mounted.dirs.upper,
+            WrittenHome::Cell(upper) => upper,
+        }
+    }
+
+    /// The overlay, for a thread's home with layers.
+    fn merged(&self) -> Option<&OwnedFd> {
+        match &self.home {
+            WrittenHome::Thread(mounted) => mounted.dirs.merged.as_ref(),
+            WrittenHome::Cell(_) => None,
+        }
+    }
+
+    /// Whether the layer leaves a placed file out if the run did not change it.
+    fn is_left_out(&self, placed: &PlacedFile) -> bool {
+        placed.is_program || self.baseline().is_none()
+    }
+
+    /// Whether there is certainly nothing to keep. Needs no packer.
     fn is_surely_empty(&self) -> io::Result<bool> {
-        if let Some(before) = &self.before
-            && before.changed != changed_at(&self.diff.upper)?
+        if let Some(baseline) = self.baseline()
+            && baseline.changed != changed_at(self.upper())?
         {
             return Ok(false);
         }
-        rustix::fs::seek(&self.diff.upper, SeekFrom::Start(0))?;
-        for entry in Dir::new(self.diff.upper.try_clone()?)? {
+        rustix::fs::seek(self.upper(), SeekFrom::Start(0))?;
+        for entry in Dir::new(self.upper().try_clone()?)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if matches!(name, b"." | b"..") {
@@ -134,64 +166,65 @@ impl HomeDiff {
         Ok(true)
     }
 
-    /// Whether a file is what was put there, as far as we may see.
+    /// Whether a placed file is unchanged, as far as the server can read it.
     fn is_unchanged(&self, placed: &PlacedFile) -> bool {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened =
-            rustix::fs::openat(&self.diff.upper, placed.name.as_str(), flags, Mode::empty());
+        let opened = rustix::fs::openat(self.upper(), placed.name.as_str(), flags, Mode::empty());
         let Ok(file) = opened else { return false };
         let Ok(stat) = rustix::fs::fstat(&file) else { return false };
         let size = placed.content.len();
-        let alike = stat.st_mode == 0o100_644 && stat.st_nlink == 1 && stat.st_size == size as i64;
+        let looks_unchanged =
+            stat.st_mode == 0o100_644 && stat.st_nlink == 1 && stat.st_size == size as i64;
         let mut content = Vec::with_capacity(size + 1);
-        alike
+        looks_unchanged
             && File::from(file).take(size as u64 + 1).read_to_end(&mut content).is_ok()
             && content == placed.content
     }
 
-    /// Whether there is no room left for another page or another file.
+    /// Whether the home has no space for another page or another file.
     fn is_full(&self) -> io::Result<bool> {
-        let room = rustix::fs::fstatfs(&self.diff.upper)?;
-        Ok(room.f_bavail == 0 || room.f_ffree == 0)
+        let space = rustix::fs::fstatfs(self.upper())?;
+        Ok(space.f_bavail == 0 || space.f_ffree == 0)
     }
 
     fn pack_request(&self) -> PackRequest {
-        let placed = self.placed.iter().map(|placed| protocol::PlacedDigest {
+        let placed = self.placed.iter().map(|placed| PlacedDigest {
             name: placed.name.clone(),
             digest: Sha256::digest(&placed.content).into(),
             leave_out: self.is_left_out(placed),
         });
-        let home_mode = self.before.as_ref().and_then(|before| before.mode);
-        let most = self.before.is_none().then_some(MOST_OUTPUT);
+        let home_mode = self.baseline().and_then(|baseline| baseline.mode);
+        let most = self.baseline().is_none().then_some(MAX_OUTPUT);
         PackRequest { placed: placed.collect(), home_mode, most }
     }
 }
 
-/// What becomes of what a run has written.
+/// What happens to the files that a run wrote.
 #[derive(Clone, Copy)]
 pub(crate) enum OutputSink<'a> {
-    /// It is stored here.
-    In(&'a Layers),
-    /// It is named, and gone.
+    /// They are stored as a layer.
+    Store(&'a Layers),
+    /// The outcome names them, and they are discarded.
     NamesOnly,
 }
 
-/// Keeps what a run has written. A run of no thread has its outcome also without.
+/// Stores what a run has written. Without a thread, a failure here is logged and the run still
+/// succeeds.
 pub(crate) async fn commit_home(
     spawner: &SpawnerClient,
-    keep: OutputSink<'_>,
-    left: &HomeDiff,
+    sink: OutputSink<'_>,
+    diff: &HomeDiff,
     control: &mut ControlSocket,
 ) -> Result<HomeWrites, RunError> {
-    match try_commit(spawner, keep, left, control).await {
-        // The program has run, and its outcome does not depend on the disk of this host.
+    match try_commit(spawner, sink, diff, control).await {
+        // The program has run. Its outcome does not depend on the disk of this host.
         Err(CommitError::Layer(error)) if error.is_disk_full() => {
-            tracing::error!(%error, "the disk is full, so the files of a run were not kept");
+            tracing::error!(%error, "the disk is full: the files of a run were not stored");
             Ok(HomeWrites { quota_exceeded: true, ..HomeWrites::default() })
         }
-        Err(error) if left.before.is_some() => Err(RunError::Commit(error)),
+        Err(error) if diff.baseline().is_some() => Err(RunError::Commit(error)),
         Err(error) => {
-            tracing::error!(%error, "the files of a run were not kept");
+            tracing::error!(%error, "the files of a run were not stored");
             Ok(HomeWrites::default())
         }
         Ok(written) => Ok(written),
@@ -200,27 +233,28 @@ pub(crate) async fn commit_home(
 
 async fn try_commit(
     spawner: &SpawnerClient,
-    keep: OutputSink<'_>,
-    left: &HomeDiff,
+    sink: OutputSink<'_>,
+    diff: &HomeDiff,
     control: &mut ControlSocket,
 ) -> Result<HomeWrites, CommitError> {
-    if left.is_surely_empty()? {
+    if diff.is_surely_empty()? {
         return Ok(HomeWrites::default());
     }
-    // Now: what is read next must not change any more.
+    // What the packer reads must not change any more.
     control.end_processes().await?;
-    let is_full = left.before.is_some() && left.is_full()?;
-    // Files of a run without a thread are named and dropped while the disk of the host is short.
-    let is_short = matches!(keep, OutputSink::In(layers) if !layers.keeps_output());
-    let drops_files = is_short && left.before.is_none();
-    let keep = if drops_files { OutputSink::NamesOnly } else { keep };
-    let (archive, verdict) = ArchivePipe::start_packing(left, spawner).await?;
-    let (layer, index) = match (keep, &left.before) {
-        (OutputSink::In(layers), Some(before)) => {
-            let stored = layers.store_on_stack(&before.stack, archive).await?;
+    let has_thread = diff.baseline().is_some();
+    let is_full = has_thread && diff.is_full()?;
+    // While the disk of the host is short, files of a run without a thread are only named.
+    let is_short = matches!(sink, OutputSink::Store(layers) if !layers.keeps_output());
+    let drops_files = is_short && !has_thread;
+    let sink = if drops_files { OutputSink::NamesOnly } else { sink };
+    let (archive, report) = ArchivePipe::start_packing(diff, spawner).await?;
+    let (layer, index) = match (sink, diff.baseline()) {
+        (OutputSink::Store(layers), Some(baseline)) => {
+            let stored = layers.store_on_stack(&baseline.stack, archive).await?;
             stored.map(|it| (Some(it.layer), it.index))
         }
-        (OutputSink::In(layers), None) => {
+        (OutputSink::Store(layers), None) => {
             layers.store_blocking(archive).await?.map(|it| (Some(it.layer), it.index))
         }
         (OutputSink::NamesOnly, _) => survey_archive(archive, LayerBounds::default())
@@ -228,76 +262,76 @@ async fn try_commit(
             .map(|index| (None, Arc::new(index))),
     }
     .unzip();
-    let verdict = verdict.get().cloned().unwrap_or_default();
-    let quota_exceeded = drops_files || is_full || left.before.is_some() && verdict.lost_attributes;
+    let report = report.get().cloned().unwrap_or_default();
+    let quota_exceeded = drops_files || is_full || has_thread && report.lost_attributes;
     let Some(index) = index else {
         return Ok(HomeWrites { quota_exceeded, ..HomeWrites::default() });
     };
-    let (mut files, files_omitted) = list_output_files(&index, &verdict);
+    let (mut files, files_omitted) = list_output_files(&index, &report);
     if drops_files {
         files.iter_mut().for_each(|file| file.truncated = true);
     }
     Ok(HomeWrites { layer: layer.flatten(), files, files_omitted, quota_exceeded })
 }
 
-/// The files that a run wrote, and how many there are beside.
-fn list_output_files(index: &LayerIndex, verdict: &PackReport) -> (Vec<OutputFile>, u64) {
+/// The files that a run wrote, and how many more there are than an outcome names.
+fn list_output_files(index: &LayerIndex, report: &PackReport) -> (Vec<OutputFile>, u64) {
     let (mut files, mut omitted) = (Vec::new(), 0);
     for (path, kept) in index.files() {
         let name = HomePath::text_of(path);
-        if verdict.unchanged.contains(&name) {
+        if report.unchanged.contains(&name) {
             continue;
         }
-        // A longer name could not be asked for.
-        if files.len() == MOST_FILES || name.len() > HomePath::MAX_BYTES {
+        // No request can name a file by a longer path.
+        if files.len() == MAX_FILES || name.len() > HomePath::MAX_BYTES {
             omitted += 1;
             continue;
         }
-        let cut = verdict.cut.get(&name);
+        let cut = report.cut.get(&name);
         let (size, truncated) = (cut.copied().unwrap_or(kept), cut.is_some());
         files.push(OutputFile { name, size, truncated });
     }
     (files, omitted)
 }
 
-/// What the packer has said, once it has.
+/// The report of the packer, once it has arrived.
 type SharedPackReport = Arc<OnceLock<PackReport>>;
 
-/// An archive that is being packed. It ends well only if its packer said so.
+/// An archive that a packer writes. Its end is an error unless the packer has reported.
 struct ArchivePipe {
     bytes: io::PipeReader,
-    verdict: io::PipeReader,
-    said: SharedPackReport,
+    report_pipe: io::PipeReader,
+    report: SharedPackReport,
 }
 
 impl ArchivePipe {
     async fn start_packing(
-        left: &HomeDiff,
+        diff: &HomeDiff,
         spawner: &SpawnerClient,
     ) -> Result<(Self, SharedPackReport), CommitError> {
         let (bytes, bytes_theirs) = io::pipe()?;
-        let (verdict, verdict_theirs) = io::pipe()?;
-        // Only to be woken less often.
-        let _ = rustix::pipe::fcntl_setpipe_size(&bytes, PIPE);
-        let three = [&left.diff.upper, &bytes_theirs.into(), &verdict_theirs.into()];
-        let fds: Vec<_> = three.into_iter().chain(&left.diff.merged).map(AsFd::as_fd).collect();
-        spawner.pack_upper_dir(left.pack_request(), &fds).await?;
-        let said = SharedPackReport::default();
-        Ok((Self { bytes, verdict, said: Arc::clone(&said) }, said))
+        let (report_pipe, report_theirs) = io::pipe()?;
+        // A larger pipe only means fewer wake-ups.
+        let _ = rustix::pipe::fcntl_setpipe_size(&bytes, PIPE_SIZE);
+        let three = [diff.upper(), &bytes_theirs.into(), &report_theirs.into()];
+        let fds: Vec<_> = three.into_iter().chain(diff.merged()).map(AsFd::as_fd).collect();
+        spawner.pack_upper_dir(diff.pack_request(), &fds).await?;
+        let report = SharedPackReport::default();
+        Ok((Self { bytes, report_pipe, report: Arc::clone(&report) }, report))
     }
 }
 
 impl Read for ArchivePipe {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.bytes.read(buffer)?;
-        if count > 0 || self.said.get().is_some() {
+        if count > 0 || self.report.get().is_some() {
             return Ok(count);
         }
-        let mut words = Vec::new();
-        (&mut self.verdict).take(MOST_VERDICT).read_to_end(&mut words)?;
+        let mut text = Vec::new();
+        (&mut self.report_pipe).take(MAX_REPORT).read_to_end(&mut text)?;
         let unfinished = io::Error::new(io::ErrorKind::UnexpectedEof, "the packer did not finish");
-        let verdict = serde_json::from_slice(&words).map_err(|_| unfinished)?;
-        self.said.get_or_init(|| verdict);
+        let report = serde_json::from_slice(&text).map_err(|_| unfinished)?;
+        self.report.get_or_init(|| report);
         Ok(0)
     }
 }

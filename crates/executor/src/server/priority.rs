@@ -1,9 +1,9 @@
 //! Runs in: server (no capabilities). How the cell of a run competes for processors with the cells
 //! of other runs.
 //!
-//! A cell that yields has `cpu.idle` set in its cgroup: the kernel runs it when nothing else wants to
-//! run, and takes the processor from it at once when something does. The spawner opens the file and
-//! hands it over with the gauges, so this side needs no right of its own.
+//! A cell that yields has `cpu.idle` set in its cgroup. The kernel runs it only when nothing else wants
+//! to run, and takes the processor from it at once when something does. The spawner opens the file and
+//! passes it with the gauges, so the server needs no right of its own.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// The switch of one run. It can be set before the run has a cell, and changed until the run is over.
+/// The priority of one run. It can be set before the run has a cell, and changed until it is over.
 #[derive(Debug, Default)]
 pub struct CpuPriority {
     state: Mutex<PriorityState>,
@@ -25,7 +25,7 @@ struct PriorityState {
 }
 
 impl CpuPriority {
-    /// Whether the run takes only the processor time that others leave.
+    /// Sets whether the run gets only the processor time that others leave.
     pub fn yield_to_others(&self, yields: bool) {
         let mut state = self.lock_state();
         if state.yields == yields {
@@ -35,7 +35,7 @@ impl CpuPriority {
         state.apply();
     }
 
-    /// Gives the run its cell. Without a file, the host has no such switch.
+    /// Gives the run its cell. Without a file, the host has no `cpu.idle`.
     pub(crate) fn attach_cgroup(&self, file: Option<File>) {
         let mut state = self.lock_state();
         state.file = file;
@@ -44,8 +44,8 @@ impl CpuPriority {
         }
     }
 
-    /// The run is over: its cgroup may become that of another. What is left of the cell is taken
-    /// apart on equal terms, or dying cells would pile up on a busy host.
+    /// The run is over, and another cell may get its cgroup. The cell is torn down on equal terms, or
+    /// dying cells would pile up on a busy host.
     pub(crate) fn detach_cgroup(&self) {
         let mut state = self.lock_state();
         if let Some(file) = state.file.take().filter(|_| state.yields) {
@@ -66,7 +66,7 @@ impl PriorityState {
     }
 }
 
-/// Sets `cpu.idle`. A cgroup that is gone already has no use for it.
+/// Sets `cpu.idle`. An error is ignored: then the cgroup is gone.
 pub(crate) fn set_cpu_idle(file: &File, idle: bool) {
     let _ = file.write_all_at(if idle { b"1" } else { b"0" }, 0);
 }

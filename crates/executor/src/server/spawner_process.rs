@@ -12,13 +12,13 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::executor::ExecutorConfig;
+use super::config::ExecutorConfig;
 use crate::protocol::{self, SPAWNER_ARG0, SpawnerSetup};
 
-/// A spawner that runs and that nobody speaks to yet.
+/// A running spawner that no client is connected to yet.
 ///
-/// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts
-/// it first, then drops its own, then starts its threads.
+/// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts it
+/// first, then drops its own privileges, then starts its threads.
 #[derive(Debug)]
 pub struct SpawnerProcess {
     pub(super) socket: OwnedFd,
@@ -26,8 +26,8 @@ pub struct SpawnerProcess {
 }
 
 impl SpawnerProcess {
-    /// Starts the program as a spawner, with one end of a socket as its standard input, and hands it
-    /// the directory of unpacked layers.
+    /// Starts the program as a spawner, with one end of a socket as its standard input, and passes the
+    /// directory of unpacked layers.
     pub fn start(config: &ExecutorConfig) -> io::Result<Self> {
         let layers = config.unpacked_layers.as_ref().map(File::open).transpose()?;
         let flags = SocketFlags::CLOEXEC;
@@ -39,7 +39,7 @@ impl SpawnerProcess {
             .env_clear()
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
-            // Ctrl-C is for us to handle: the spawner ends when its socket is closed.
+            // Ctrl-C is for the server alone. The spawner ends when its socket is closed.
             .process_group(0)
             .spawn()?;
         let fds: Vec<_> = layers.as_ref().map(AsFd::as_fd).into_iter().collect();
