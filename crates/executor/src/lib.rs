@@ -1,14 +1,18 @@
-//! Runs one `RunSpec` on this host: finds a cell, brings the program in, watches it to its end.
+//! Runs in: server (no capabilities), spawner (root) and packer. Runs one `RunSpec` on this host: takes
+//! a cell, gives it the program, watches it to its end.
 //!
-//! It knows cells, deadlines and output. It does not know who asked, what they may, or what
-//! becomes of the outcome. Usable as a library:
+//! Each folder has the code of one process: `server`, `spawner`, `packer`. What they say to each other
+//! is in `protocol`. `server/run.rs` shows one run from beginning to end.
+//!
+//! The crate knows cells, deadlines and output. It does not know who sent the request, what they may
+//! do, or what becomes of the outcome. Usable as a library:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use cloche_executor::{Config, Executor, RunIo};
+//! use cloche_executor::{Executor, ExecutorConfig, RunIo};
 //! use cloche_model::{Language, RunSpec};
 //!
-//! let executor = Executor::start(Config::with_program("cloche")).await?;
+//! let executor = Executor::start(ExecutorConfig::with_program("cloche")).await?;
 //! let spec = RunSpec::new(Language::Python, "print(6 * 7)");
 //! let outcome = executor.run(spec, RunIo::default()).await?;
 //! assert_eq!(outcome.stdout.bytes, b"42\n");

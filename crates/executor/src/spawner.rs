@@ -9,6 +9,7 @@ use std::io;
 use cloche_jail::sys::Errno;
 
 mod cell_record;
+mod cell_registry;
 mod event_loop;
 mod home_mounter;
 mod host_ids;
