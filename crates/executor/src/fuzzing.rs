@@ -1,7 +1,7 @@
 //! Runs in: test. What the fuzz target checks of the packets between server and spawner.
 //!
-//! The function takes any bytes and panics if a property of the reader does not hold. The test at the
-//! end replays the seeds of the tree.
+//! The function takes any bytes and panics if a property of the reader does not hold. The test at
+//! the end replays the seeds of the tree.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -17,10 +17,10 @@ use crate::{
     spawner::check_layer_name,
 };
 
-/// Sends bytes with file descriptors over a socket and reads them as a packet. The first byte chooses the
-/// kind of packet, the second the number of file descriptors. Checks that no file descriptor is left
-/// open, that an accepted packet has the same meaning when it is sent again, and that a name which
-/// passes the spawner's checks is plain.
+/// Sends bytes with file descriptors over a socket and reads them as a packet. The first byte
+/// chooses the kind of packet, the second the number of file descriptors. Checks that no file
+/// descriptor is left open, that an accepted packet has the same meaning when it is sent again, and
+/// that a name which passes the spawner's checks is plain.
 pub fn check_packet(bytes: &[u8]) {
     let [kind, fds, packet @ ..] = bytes else { return };
     let fds = usize::from(*fds) % (sys::MAX_FDS + 1);

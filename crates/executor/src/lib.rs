@@ -1,11 +1,11 @@
-//! Runs in: server (no capabilities), spawner (root) and packer. Runs one `RunSpec` on this host: takes
-//! a cell, gives it the program, watches it to its end.
+//! Runs in: server (no capabilities), spawner (root) and packer. Runs one `RunSpec` on this host:
+//! takes a cell, gives it the program, watches it to its end.
 //!
-//! Each folder has the code of one process: `server`, `spawner`, `packer`. What they say to each other
-//! is in `protocol`. `server/run.rs` shows one run from beginning to end.
+//! Each folder has the code of one process: `server`, `spawner`, `packer`. What they say to each
+//! other is in `protocol`. `server/run.rs` shows one run from beginning to end.
 //!
-//! The crate knows cells, deadlines and output. It does not know who sent the request, what they may
-//! do, or what becomes of the outcome. Usable as a library:
+//! The crate knows cells, deadlines and output. It does not know who sent the request, what they
+//! may do, or what becomes of the outcome. Usable as a library:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities), spawner (root) and packer. What these processes say to each
 //! other, and what all of them know about a cell.
 //!
-//! The spawner is privileged and trusts no packet to name a path or a mount. It receives limits, the
-//! name of an image, and plain names of layers and files; it builds the rest itself.
+//! The spawner is privileged and trusts no packet to name a path or a mount. It receives limits,
+//! the name of an image, and plain names of layers and files; it builds the rest itself.
 
 mod guest_user;
 mod messages;

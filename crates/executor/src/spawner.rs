@@ -1,8 +1,8 @@
 //! Runs in: spawner (root). The one privileged process; single-threaded, it makes cells and nothing
 //! else. The server's side of the socket is in `server/spawner_client.rs`.
 //!
-//! `supervisor` starts the event loop and starts it again if it dies. `event_loop` reads requests and
-//! answers them. The rest is what it uses to do so, one mechanism per file.
+//! `supervisor` starts the event loop and starts it again if it dies. `event_loop` reads requests
+//! and answers them. The rest is what it uses to do so, one mechanism per file.
 
 use std::io;
 

@@ -2,9 +2,10 @@
 //! that a run changed, so that every name of such a file is packed.
 //!
 //! An overlay with an index keeps its copy of a file with several names under the file handle that
-//! the file has in its layer. Names that the run did not use are missing in the upper directory. They
-//! are copied up before packing, or the next run would find the old content under them. The index
-//! also has a file of which only one name was deleted; if nothing else changed, it is not copied up.
+//! the file has in its layer. Names that the run did not use are missing in the upper directory.
+//! They are copied up before packing, or the next run would find the old content under them. The
+//! index also has a file of which only one name was deleted; if nothing else changed, it is not
+//! copied up.
 
 use std::{
     collections::HashSet,
@@ -23,8 +24,8 @@ use rustix::{
 
 use crate::spawner::{LAYERS, read_user_xattrs};
 
-/// The size of the tmpfs while names are copied up: bytes and inodes. It takes names and their parent
-/// directories; the content of the files is there already.
+/// The size of the tmpfs while names are copied up: bytes and inodes. It takes names and their
+/// parent directories; the content of the files is there already.
 const COPY_UP_SIZE: (&str, &str) = ("1t", "100m");
 /// The bytes before the handle itself: version, magic number, length, flags, type, file system id.
 const HEAD: usize = 21;

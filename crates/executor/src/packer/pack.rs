@@ -135,7 +135,8 @@ fn check_guest_owned(
 
 /// Whether a placed file still has its content, its mode and its only name.
 fn is_unchanged(directory: BorrowedFd<'_>, placed: &PlacedDigest) -> bool {
-    // The packer can read what the server may not, so it compares only files at the top of the home.
+    // The packer can read what the server may not, so it compares only files at the top of the
+    // home.
     if !is_plain_name(&placed.name) {
         return false;
     }

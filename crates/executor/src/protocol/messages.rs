@@ -48,7 +48,8 @@ pub(crate) enum SpawnKind {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SpawnerSetup {
     /// Whether the packet carries the directory of unpacked layers. It is passed as a file
-    /// descriptor, because pid 1 of a cell has the arguments of the spawner and guests can read them.
+    /// descriptor, because pid 1 of a cell has the arguments of the spawner and guests can read
+    /// them.
     pub(crate) has_layers: bool,
 }
 

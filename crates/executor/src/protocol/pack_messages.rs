@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities), spawner (root) and packer. The order to pack what a run wrote,
-//! and the packer's report.
+//! Runs in: server (no capabilities), spawner (root) and packer. The order to pack what a run
+//! wrote, and the packer's report.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities), spawner (root) and packer. One packet over a seqpacket socket:
-//! JSON, and file descriptors beside it.
+//! Runs in: server (no capabilities), spawner (root) and packer. One packet over a seqpacket
+//! socket: JSON, and file descriptors beside it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -1,4 +1,5 @@
-//! Runs in: server (no capabilities). A cell that was started and waits for its job. It is used once.
+//! Runs in: server (no capabilities). A cell that was started and waits for its job. It is used
+//! once.
 
 use std::{
     io,

@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities). Reads what a cell uses.
 //!
 //! The spawner reuses a cgroup only after its cell is gone and the server has released its gauges.
-//! So the gauges are read through a [`CellMeter`]. Dropping it releases them, and the next request to
-//! the spawner says so.
+//! So the gauges are read through a [`CellMeter`]. Dropping it releases them, and the next request
+//! to the spawner says so.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -54,7 +54,7 @@ impl Drop for CellMeter {
     }
 }
 
-/// Cells whose gauges are released, until the spawner has been told.
+/// Cells whose gauges are released, until the next packet says so.
 #[derive(Default)]
 pub(super) struct ReleasedGauges(Mutex<Vec<CellId>>);
 

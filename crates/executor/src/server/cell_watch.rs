@@ -91,7 +91,8 @@ pub(crate) async fn watch_cell(
     let wall = started.elapsed();
     if matches!(end, RunEnd::TimedOut | RunEnd::Cancelled) {
         spawner.kill_cell(id).await;
-        // The cell is gone, or lost with its spawner. After the timeout the outcome goes out anyway.
+        // The cell is gone, or lost with its spawner. After the timeout the outcome goes out
+        // anyway.
         let _ = timeout(DEATH_TIMEOUT, exit.wait()).await;
     }
     stdout.read_rest().await;

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities). Keeps what a run has written to its home.
 //!
-//! Most runs write nothing, which the server sees by itself. Otherwise a packer reads the files, which
-//! may have any mode, and the server stores the archive as a layer. The layer is durable when
+//! Most runs write nothing, which the server sees by itself. Otherwise a packer reads the files,
+//! which may have any mode, and the server stores the archive as a layer. The layer is durable when
 //! [`commit_home`] returns.
 
 use std::{

@@ -65,9 +65,9 @@ impl ControlSocket {
         }
     }
 
-    /// Ends every process of the cell after pid 1 has reported the end of the main process, which may
-    /// only be stopped. Returns when pid 1 has confirmed it, or is gone: then the kernel has killed the
-    /// others.
+    /// Ends every process of the cell after pid 1 has reported the end of the main process, which
+    /// may only be stopped. Returns when pid 1 has confirmed it, or is gone: then the kernel has
+    /// killed the others.
     pub(crate) async fn end_processes(&mut self) -> io::Result<()> {
         // It is no error if pid 1 is gone and does not read this.
         let _ = self.socket.try_write(b"!");
@@ -83,9 +83,9 @@ impl ControlSocket {
         self.home.take()
     }
 
-    /// Releases the cell by closing the socket: pid 1 takes its end as the order to kill what is left
-    /// and to take the cell apart. Pack the home before. A drop without this call, as on an error,
-    /// does the same.
+    /// Releases the cell by closing the socket: pid 1 takes its end as the order to kill what is
+    /// left and to take the cell apart. Pack the home before. A drop without this call, as on an
+    /// error, does the same.
     pub(crate) fn release(self) {
         drop(self.socket);
     }

@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). The executor itself: starts the spawner, reads metrics, stops.
-//! `run.rs` has what it does for one run.
+//! Runs in: server (no capabilities). The executor itself: starts the spawner, reads metrics,
+//! stops. `run.rs` has what it does for one run.
 
 use std::{io, sync::Arc, time::Instant};
 

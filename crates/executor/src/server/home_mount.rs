@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). Prepares the home of a thread, and lets the spawner mount it in
-//! a cell that waits for its job.
+//! Runs in: server (no capabilities). Prepares the home of a thread, and lets the spawner mount it
+//! in a cell that waits for its job.
 
 use cloche_layers::{LayerError, Layers, UnpackedStack};
 use cloche_model::{ByteSize, HomeQuota, LayerDigest, RunSpec};

@@ -37,9 +37,9 @@ fn run_env(spec: &RunSpec) -> Vec<CString> {
     pairs.filter_map(|pair| CString::new(pair).ok()).collect()
 }
 
-/// Whether a run has variables that an interpreter reads only at its start. A parked interpreter has
-/// started without them, so the run needs a cold cell. A request cannot set such variables of Python,
-/// nor `NODE_OPTIONS`: they are reserved.
+/// Whether a run has variables that an interpreter reads only at its start. A parked interpreter
+/// has started without them, so the run needs a cold cell. A request cannot set such variables of
+/// Python, nor `NODE_OPTIONS`: they are reserved.
 pub(crate) fn needs_cold_start(spec: &RunSpec) -> bool {
     let is_read_at_start = |name: &String| name.starts_with("NODE_") && name != "NODE_ENV";
     spec.language == Language::Node && spec.env.keys().any(is_read_at_start)

@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). Reads what a guest prints: passes it on live, and keeps a bounded
-//! part of it.
+//! Runs in: server (no capabilities). Reads what a guest prints: passes it on live, and keeps a
+//! bounded part of it.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -10,9 +10,9 @@ use tokio::{net::unix::pipe, sync::mpsc};
 const SMALL_READ: usize = 4 << 10;
 /// The size of the reads from a program that prints more: the size of a pipe.
 const LARGE_READ: usize = 64 << 10;
-/// The most bytes between two pauses, for a program that has printed more than is kept, and the pause.
-/// The server pays for reading, not the cell: without this pace, a program that prints as fast as it
-/// can costs the server most of a processor.
+/// The most bytes between two pauses, for a program that has printed more than is kept, and the
+/// pause. The server pays for reading, not the cell: without this pace, a program that prints as
+/// fast as it can costs the server most of a processor.
 const FLOOD_BURST: usize = 128 << 10;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 
@@ -69,8 +69,8 @@ impl OutputCapture {
     async fn read_available(&mut self) {
         let mut taken = 0;
         while taken < FLOOD_BURST || !self.is_flooding() {
-            // The place for the chunk is reserved first. So there is no await between reading the chunk
-            // and passing it on, in which it could be lost.
+            // The place for the chunk is reserved first. So there is no await between reading the
+            // chunk and passing it on, in which it could be lost.
             let permit = self.reserve_chunk().await;
             match self.pipe.try_read(&mut self.buffer) {
                 Ok(0) => {
@@ -90,9 +90,9 @@ impl OutputCapture {
         }
     }
 
-    /// Reads the rest after the program has ended: at most as much as the pipe holds, even if a process
-    /// goes on writing. Reads the pipe directly, because the runtime may not know yet about bytes that
-    /// were written just before the end.
+    /// Reads the rest after the program has ended: at most as much as the pipe holds, even if a
+    /// process goes on writing. Reads the pipe directly, because the runtime may not know yet about
+    /// bytes that were written just before the end.
     pub(crate) async fn read_rest(&mut self) {
         let mut left = rustix::pipe::fcntl_getpipe_size(&self.pipe).unwrap_or(LARGE_READ);
         while !self.ended && left > 0 {
@@ -127,8 +127,8 @@ impl OutputCapture {
         let bytes = &self.buffer[..len];
         let kept = self.kept.append_within(bytes, self.cap);
         if !was_flooding && self.kept.dropped > 0 {
-            // The pipe takes a whole burst, so that the program waits less often. If the kernel refuses,
-            // the program is only read more slowly.
+            // The pipe takes a whole burst, so that the program waits less often. If the kernel
+            // refuses, the program is only read more slowly.
             let _ = rustix::pipe::fcntl_setpipe_size(&self.pipe, FLOOD_BURST);
         }
         if let Some(live) = live {

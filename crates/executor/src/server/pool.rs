@@ -1,10 +1,11 @@
 //! Runs in: server (no capabilities). The pool: cells that are made before they are needed.
 //!
 //! One bucket for each configuration and language holds parked cells. [`Pool::begin_run`] never
-//! waits: it returns a parked cell, or a template that can fork one, or nothing. Two tasks refill the
-//! buckets in turn, one cell at a time, after replies have gone out. One forks cells from templates;
-//! the other starts interpreters, which takes far longer and must not delay the first. A cell leaves
-//! the pool by value, and a run takes it by value, so a cell that has run guest code cannot return.
+//! waits: it returns a parked cell, or a template that can fork one, or nothing. Two tasks refill
+//! the buckets in turn, one cell at a time, after replies have gone out. One forks cells from
+//! templates; the other starts interpreters, which takes far longer and must not delay the first. A
+//! cell leaves the pool by value, and a run takes it by value, so a cell that has run guest code
+//! cannot return.
 
 use std::{
     collections::HashMap,
@@ -315,8 +316,8 @@ impl PoolInner {
         work.next()
     }
 
-    /// Whether the memory budget allows one more group its own template. Without it, each cell of the
-    /// group starts its own interpreter: slower, but nothing is shared with other groups.
+    /// Whether the memory budget allows one more group its own template. Without it, each cell of
+    /// the group starts its own interpreter: slower, but nothing is shared with other groups.
     fn has_room_for_template(&self, buckets: &HashMap<PoolKey, PoolBucket>) -> bool {
         let all = || buckets.values().map(PoolBucket::template_memory);
         let next = all().filter(|bytes| *bytes > 0).max().unwrap_or(USUAL_TEMPLATE);

@@ -1,5 +1,5 @@
-//! Runs in: server (no capabilities). One bucket of the pool: the parked cells of one configuration,
-//! and how many there should be.
+//! Runs in: server (no capabilities). One bucket of the pool: the parked cells of one
+//! configuration, and how many there should be.
 //!
 //! It only counts and never waits. The target doubles when a run finds the bucket empty, and falls
 //! slowly when runs are few.

@@ -1,9 +1,9 @@
 //! Runs in: server (no capabilities). How the cell of a run competes for processors with the cells
 //! of other runs.
 //!
-//! A cell that yields has `cpu.idle` set in its cgroup. The kernel runs it only when nothing else wants
-//! to run, and takes the processor from it at once when something does. The spawner opens the file and
-//! passes it with the gauges, so the server needs no right of its own.
+//! A cell that yields has `cpu.idle` set in its cgroup. The kernel runs it only when nothing else
+//! wants to run, and takes the processor from it at once when something does. The spawner opens the
+//! file and passes it with the gauges, so the server needs no right of its own.
 
 use std::{
     fs::File,
@@ -44,8 +44,8 @@ impl CpuPriority {
         }
     }
 
-    /// The run is over, and another cell may get its cgroup. The cell is torn down on equal terms, or
-    /// dying cells would pile up on a busy host.
+    /// The run is over, and another cell may get its cgroup. The cell is torn down on equal terms,
+    /// or dying cells would pile up on a busy host.
     pub(crate) fn detach_cgroup(&self) {
         let mut state = self.lock_state();
         if let Some(file) = state.file.take().filter(|_| state.yields) {

@@ -1,9 +1,9 @@
 //! Runs in: server (no capabilities). One run, from its spec to its outcome, in five steps.
 //!
 //! Four orders matter, and [`Executor::run`] is where they are visible. The layer is durable before
-//! the outcome names it. The home is packed before the cell is released. The cell is released before
-//! the pool is refilled, because one single-threaded spawner both packs and refills. A cell that has
-//! run is never used again: [`Run::watch_run`] takes it by value.
+//! the outcome names it. The home is packed before the cell is released. The cell is released
+//! before the pool is refilled, because one single-threaded spawner both packs and refills. A cell
+//! that has run is never used again: [`Run::watch_run`] takes it by value.
 
 use std::{
     mem,
@@ -70,7 +70,8 @@ impl Executor {
     }
 }
 
-/// One run. Dropped before its end, it still tells the pool that it is over.
+/// One run. [`Executor::run`] declares it first, so it is dropped last: on an error the cell is
+/// closed before the pool learns that the run is over.
 struct Run<'a> {
     executor: &'a ExecutorInner,
     spec: RunSpec,
@@ -119,8 +120,8 @@ impl<'a> Run<'a> {
         Ok(cell)
     }
 
-    /// Step 3: mounts the thread's home in the cell, which has run nothing yet. Without a thread the
-    /// run uses the home that the cell came with.
+    /// Step 3: mounts the thread's home in the cell, which has run nothing yet. Without a thread
+    /// the run uses the home that the cell came with.
     async fn mount_home(
         &self,
         home: Option<&HomeMount>,

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities). The client of the spawner.
 //!
-//! One task reads the spawner's events. A request for a cell ends in `Spawned` or an error, also when
-//! the spawner dies: it never hangs.
+//! One task reads the spawner's events. A request for a cell ends in `Spawned` or an error, also
+//! when the spawner dies: it never hangs.
 
 use std::{
     collections::HashMap,
@@ -170,8 +170,8 @@ impl SpawnerClient {
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
     }
 
-    /// Packs a directory. `fds` are the directory, the pipe for the archive, the pipe for the report,
-    /// and the merged directory if there is one.
+    /// Packs a directory. `fds` are the directory, the pipe for the archive, the pipe for the
+    /// report, and the merged directory if there is one.
     pub(crate) async fn pack_upper_dir(
         &self,
         request: PackRequest,

@@ -26,8 +26,8 @@ pub struct SpawnerProcess {
 }
 
 impl SpawnerProcess {
-    /// Starts the program as a spawner, with one end of a socket as its standard input, and passes the
-    /// directory of unpacked layers.
+    /// Starts the program as a spawner, with one end of a socket as its standard input, and passes
+    /// the directory of unpacked layers.
     pub fn start(config: &ExecutorConfig) -> io::Result<Self> {
         let layers = config.unpacked_layers.as_ref().map(File::open).transpose()?;
         let flags = SocketFlags::CLOEXEC;

@@ -1,7 +1,8 @@
 //! Runs in: server (no capabilities). Starts interpreters before there is a job: parked cells and
 //! templates.
 //!
-//! Knows how each language is made to wait for its job. Does not know how many cells there should be.
+//! Knows how each language is made to wait for its job. Does not know how many cells there should
+//! be.
 
 use std::{
     ffi::CString,
@@ -166,7 +167,8 @@ async fn start_failure(cell: &mut Cell) -> RunError {
     }
 }
 
-/// The cell of a template: an initialised interpreter that cells are forked from. It never gets a job.
+/// The cell of a template: an initialised interpreter that cells are forked from. It never gets a
+/// job.
 pub(crate) struct Template {
     cell: Cell,
     born: Instant,
@@ -199,7 +201,7 @@ impl Template {
             cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Template)).await?;
         if let Err(error) = wait_for_interpreter(&mut cell, &out).await {
             let said = cell.read_stderr();
-            tracing::warn!(%error, said, "no template started: each cell starts its own interpreter");
+            tracing::warn!(%error, said, "no template: each cell starts its own interpreter");
             spawner.kill_cell(cell.id).await;
             return Err(error);
         }

@@ -45,8 +45,8 @@ impl CellState {
 }
 
 impl CellRecord {
-    /// Kills every process. Pid 1 first: then the kernel kills the whole pid namespace, and no fork in it
-    /// succeeds any more.
+    /// Kills every process. Pid 1 first: then the kernel kills the whole pid namespace, and no fork
+    /// in it succeeds any more.
     pub(super) fn kill(&mut self) {
         self.kill_requested = true;
         if let Some(pidfd) = self.state.pidfd() {

@@ -218,8 +218,8 @@ impl<'a> CellRegistry<'a> {
         }
     }
 
-    /// Reaps the cells whose pid 1 has ended, and cleans up. Returns the cells that are gone now, with
-    /// their usage.
+    /// Reaps the cells whose pid 1 has ended, and cleans up. Returns the cells that are gone now,
+    /// with their usage.
     pub(super) fn reap_cells(&mut self, ended: &[CellId]) -> Vec<(CellId, CellUsage)> {
         for cell in ended {
             if let Some(record) = self.cells.get_mut(cell) {

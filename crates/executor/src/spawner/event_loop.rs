@@ -1,7 +1,8 @@
-//! Runs in: spawner (root). The event loop: reads requests of the server, and reports what happened.
+//! Runs in: spawner (root). The event loop: reads requests of the server, and reports what
+//! happened.
 //!
-//! Single-threaded; it blocks only while it waits for events. It never reads bytes of a guest and never
-//! holds a program.
+//! Single-threaded; it blocks only while it waits for events. It never reads bytes of a guest and
+//! never holds a program.
 
 use std::{
     io,
@@ -50,8 +51,8 @@ pub(super) fn run_event_loop(
             return 0;
         }
     };
-    // A request must not wait for a time slice behind guests. The kernel refuses this to an ordinary
-    // user, whose spawner works without it.
+    // A request must not wait for a time slice behind guests. The kernel refuses this to an
+    // ordinary user, whose spawner works without it.
     let _ = sys::set_realtime_priority();
     let Ok(mut event_loop) = EventLoop::new(socket, host, change) else { return 1 };
     let code = match event_loop.serve() {
@@ -115,8 +116,8 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    /// Waits for events. Prepares resources for the next cells when it has been quiet for a while: a
-    /// cell that was just started has more use for the processor.
+    /// Waits for events. Prepares resources for the next cells when it has been quiet for a while:
+    /// a cell that was just started has more use for the processor.
     fn wait_for_work(&mut self) -> Result<WakeEvents, ProtocolError> {
         loop {
             let (prepared, host) = (&self.cells.prepared, &self.cells.plans.host);

@@ -1,8 +1,9 @@
 //! Runs in: spawner (root). Mounts the homes of threads: layers below, a tmpfs for writes on top.
 //!
 //! The layers are unpacked on the host and belong to the server's user. A cell sees them through an
-//! idmapped mount that shows them as its guest's, as the lower directories of an overlay. What it writes
-//! goes to its own tmpfs, which is the diff. The cell has run nothing when its home is mounted.
+//! idmapped mount that shows them as its guest's, as the lower directories of an overlay. What it
+//! writes goes to its own tmpfs, which is the diff. The cell has run nothing when its home is
+//! mounted.
 
 use std::{
     collections::BTreeMap,
@@ -33,17 +34,18 @@ pub(super) const TEMPORARY_MOUNTS: [&str; 2] = ["/bench/view", "/bench/scratch"]
 const SLACK: (u64, u64) = (256 << 10, 64);
 /// The most bytes of one mount option.
 const MAX_OPTION_LEN: usize = 255;
-/// Options that make an overlay more like one file system. Directories of lower layers can be renamed. A
-/// file with several hard links stays one file when it is changed. A change of mode or name, or the
-/// removal of one of several hard links, does not copy the content. Inode numbers are those of the layers.
+/// Options that make an overlay more like one file system. Directories of lower layers can be
+/// renamed. A file with several hard links stays one file when it is changed. A change of mode or
+/// name, or the removal of one of several hard links, does not copy the content. Inode numbers are
+/// those of the layers.
 const OVERLAY_OPTIONS: [(&str, &str); 4] =
     [("redirect_dir", "on"), ("index", "on"), ("metacopy", "on"), ("xino", "off")];
 const NEW_MOUNT: u64 = 0x0002_0000;
 
 /// The result of mounting a home.
 pub(super) enum HomeMountOutcome {
-    /// It is mounted. `upper` will have what the run writes; `merged` is the overlay, if the home has
-    /// layers.
+    /// It is mounted. `upper` will have what the run writes; `merged` is the overlay, if the home
+    /// has layers.
     Mounted { upper: OwnedFd, merged: Option<OwnedFd> },
     /// A directory has the name of a file that the run needs.
     Blocked(String),
@@ -98,8 +100,8 @@ impl HomeMounter {
         Ok(HomeMountOutcome::Mounted { upper, merged })
     }
 
-    /// Makes an empty file that belongs to the guest, if there is none. The guest will write it even if
-    /// its home is read-only to it, and the home does not count as changed.
+    /// Makes an empty file that belongs to the guest, if there is none. The guest will write it
+    /// even if its home is read-only to it, and the home does not count as changed.
     fn create_input_file(&self, slot: u32, top: &OwnedFd, name: &str) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(top, name, flags, Mode::from_raw_mode(0o644)) {
@@ -181,8 +183,8 @@ impl HomeMounter {
         )
     }
 
-    /// Moves the mount over the cell's home, and gives the rest of the disk limit to its other writable
-    /// directories.
+    /// Moves the mount over the cell's home, and gives the rest of the disk limit to its other
+    /// writable directories.
     fn attach_home(
         &self,
         cell: BorrowedFd<'_>,
@@ -195,7 +197,8 @@ impl HomeMounter {
         let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
         let moved = moved.and_then(|()| resize_scratch(elsewhere));
         if sys::setns(own.as_raw_fd(), NEW_MOUNT).is_err() {
-            // Nothing can be done right in the wrong mount namespace: the supervisor starts a new loop.
+            // Nothing can be done right in the wrong mount namespace: the supervisor starts a new
+            // loop.
             sys::exit(1);
         }
         Ok(moved?)
@@ -210,7 +213,8 @@ fn resize_scratch((bytes, inodes): (u64, u64)) -> rustix::io::Result<()> {
     rustix::mount::fsconfig_reconfigure(&context)
 }
 
-/// The parts of an overlay while they are mounted, for kernels that need it. Dropping it unmounts them.
+/// The parts of an overlay while they are mounted, for kernels that need it. Dropping it unmounts
+/// them.
 struct TemporaryMounts;
 
 impl TemporaryMounts {
@@ -339,8 +343,8 @@ pub(crate) fn check_layer_name(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets the overlay attributes of a new layer's directories, for which the server has no privileges. It
-/// does so once: the list is removed afterwards.
+/// Sets the overlay attributes of a new layer's directories, for which the server has no
+/// privileges. It does so once: the list is removed afterwards.
 fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
     let list = Path::new(LAYERS).join(format!("{name}.marks"));
     let marks = match fs::read(&list) {

@@ -1,8 +1,9 @@
-//! Runs in: spawner (root). Sets up the spawner's own mount namespace, which has next to nothing in it.
+//! Runs in: spawner (root). Sets up the spawner's own mount namespace, which has next to nothing in
+//! it.
 //!
-//! It has `/usr` shown as the image owner's, the tree of the image, device nodes, `/proc` and an empty
-//! stage, all on a private tmpfs. It ends with the spawner, and nothing is left on the host. The spawner
-//! of an ordinary user does the same in its own user namespace.
+//! It has `/usr` shown as the image owner's, the tree of the image, device nodes, `/proc` and an
+//! empty stage, all on a private tmpfs. It ends with the spawner, and nothing is left on the host.
+//! The spawner of an ordinary user does the same in its own user namespace.
 
 use std::{
     ffi::CString,
@@ -102,8 +103,8 @@ pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
     })
 }
 
-/// Reserves the host ids of the cells. Without a range of its own, another spawner may use the same ids,
-/// which is a missing wall.
+/// Reserves the host ids of the cells. Without a range of its own, another spawner may use the same
+/// ids, which is a missing wall.
 fn take_host_ids(
     privileged: bool,
     open: &mut Vec<OwnedFd>,
@@ -126,8 +127,8 @@ fn take_host_ids(
 }
 
 /// Clones the mount of an open directory, from that directory on. The directory was opened in the
-/// host's mount namespace, and only mounts of this one can be cloned. So it is found again by its path,
-/// and refused if that is another directory now.
+/// host's mount namespace, and only mounts of this one can be cloned. So it is found again by its
+/// path, and refused if that is another directory now.
 fn clone_mount_tree(directory: &OwnedFd) -> io::Result<OwnedFd> {
     let path = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
     let tree = sys::into_owned_fd(sys::open_tree(&path_to_cstring(&path)).map_err(io_error)?);
@@ -184,7 +185,7 @@ pub(super) fn reexec_in_user_namespace() {
         .args(std::env::args_os().skip(1))
         .env(INSIDE, "1")
         .exec();
-    tracing::warn!(error = %again, "cannot start the spawner again in its user namespace; threads have no homes");
+    tracing::warn!(error = %again, "the spawner could not re-execute; threads have no homes");
 }
 
 /// Enters a new user namespace, and these other new namespaces.
@@ -237,8 +238,8 @@ fn mount_idmapped_usr(target: &Path, ids: HostIds) -> io::Result<()> {
     sys::attach_mount(tree.as_raw_fd(), &path_to_cstring(target)).map_err(io_error)
 }
 
-/// An idmapped mount shows files of user and group `from` as those of user and group `to`, and so on for
-/// `count` ids.
+/// An idmapped mount shows files of user and group `from` as those of user and group `to`, and so
+/// on for `count` ids.
 #[derive(Clone, Copy)]
 pub(super) struct IdMapping {
     pub(super) from: (u32, u32),
@@ -246,7 +247,8 @@ pub(super) struct IdMapping {
     pub(super) count: u32,
 }
 
-/// Makes a user namespace that only describes an idmapped mount. A child enters it and does nothing.
+/// Makes a user namespace that only describes an idmapped mount. A child enters it and does
+/// nothing.
 pub(super) fn create_idmap_namespace(mapping: IdMapping) -> io::Result<OwnedFd> {
     let (read, write) = sys::pipe()
         .map(|(r, w)| (sys::into_owned_fd(r), sys::into_owned_fd(w)))
@@ -312,8 +314,9 @@ fn read_host_facts() -> HostFacts {
     let last = fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap_or_default();
     let needs_mask = |path: &&str| {
         let found = fs::symlink_metadata(Path::new("/proc").join(path)).ok()?;
-        // A file that only the host's root may open needs no mask: no process of a cell is that user,
-        // whatever its capabilities. Each mask is a mount and costs every cell some microseconds.
+        // A file that only the host's root may open needs no mask: no process of a cell is that
+        // user, whatever its capabilities. Each mask is a mount and costs every cell some
+        // microseconds.
         let is_for_root = found.is_file() && found.mode() & OTHERS == 0;
         (!is_for_root).then(|| ((*path).to_owned(), found.is_dir()))
     };
@@ -344,8 +347,8 @@ fn path_to_cstring(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Whether a process stays dumpable on this host after it has changed its user. Pid 1 of a forked cell
-/// shares the memory of its template and changes its user, so guests could read that memory.
+/// Whether a process stays dumpable on this host after it has changed its user. Pid 1 of a forked
+/// cell shares the memory of its template and changes its user, so guests could read that memory.
 pub(super) fn is_suid_dumpable() -> bool {
     let setting = fs::read_to_string("/proc/sys/fs/suid_dumpable");
     setting.is_ok_and(|setting| setting.trim() == "1")

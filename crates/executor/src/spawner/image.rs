@@ -1,7 +1,7 @@
 //! Runs in: spawner (root). The `host` image: `/usr` of this host, and a generated `/etc`.
 //!
-//! Builds the small tree around `/usr` that makes it a root file system. It copies only what is on its
-//! list, and nothing else of the host. It must not know how the tree is mounted.
+//! Builds the small tree around `/usr` that makes it a root file system. It copies only what is on
+//! its list, and nothing else of the host. It must not know how the tree is mounted.
 
 use std::{
     fs::{self, FileType},
@@ -17,8 +17,8 @@ const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/bapon
 /// Directories that stay empty, as programs expect them.
 const EMPTY: [&str; 9] =
     ["etc", "var/lib", "var/cache", "var/log", "opt", "root", "mnt", "srv", "media"];
-/// Files and trees that are copied from the host's `/etc`: where libraries and certificates are, names
-/// of services, the time zone, the chosen alternatives. None of them is secret.
+/// Files and trees that are copied from the host's `/etc`: where libraries and certificates are,
+/// names of services, the time zone, the chosen alternatives. None of them is secret.
 const FROM_HOST_ETC: [&str; 15] = [
     "ld.so.cache",
     "ld.so.conf",
@@ -120,8 +120,8 @@ fn copy_tree(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the tree to the image's owner, who is root inside a cell. Links are left as they are, because
-/// no program depends on the owner of a link.
+/// Gives the tree to the image's owner, who is root inside a cell. Links are left as they are,
+/// because no program depends on the owner of a link.
 pub(crate) fn chown_tree(path: &Path, owner: u32) -> io::Result<()> {
     lchown(path, Some(owner), Some(owner))?;
     for entry in fs::read_dir(path)? {

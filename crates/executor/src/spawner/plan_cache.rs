@@ -44,8 +44,8 @@ impl PreparedPlan {
         let networked = plan.without_wall("loopback").encode_steps();
         let mut program = plan.encode_steps();
         if kind == CellPlanKind::Forked {
-            // The request to a template begins with the namespaces; for its own clones the spawner has
-            // the plan at hand. A template prepares netns too.
+            // The request to a template begins with the namespaces; for its own clones the spawner
+            // has the plan at hand. A template prepares netns too.
             let mut namespaces = plan.namespaces;
             if wants_network {
                 program.clone_from(&networked);

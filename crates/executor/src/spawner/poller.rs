@@ -1,5 +1,5 @@
-//! Runs in: spawner (root). The epoll set that wakes the event loop: a request of the server, an answer
-//! of a template, the end of a cell. Its cost does not grow with the number of cells.
+//! Runs in: spawner (root). The epoll set that wakes the event loop: a request of the server, an
+//! answer of a template, the end of a cell. Its cost does not grow with the number of cells.
 
 use std::{
     io,
@@ -69,8 +69,8 @@ impl EpollSet {
         Ok(epoll::add(&self.epoll, fd, data, EventFlags::IN)?)
     }
 
-    /// Removes a file descriptor. Closing it is not enough: a process that was just started may have a
-    /// copy of it for a moment.
+    /// Removes a file descriptor. Closing it is not enough: a process that was just started may
+    /// have a copy of it for a moment.
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
         // It may never have been added.
         let _ = epoll::delete(&self.epoll, fd);

@@ -1,6 +1,6 @@
-//! Runs in: spawner (root). Resources that are prepared before a cell needs them: cgroups, and netns
-//! with their loopback up. Making them takes longer than the rest of a cold start together. After the
-//! first pack request there is also an idle packer.
+//! Runs in: spawner (root). Resources that are prepared before a cell needs them: cgroups, and
+//! netns with their loopback up. Making them takes longer than the rest of a cold start together.
+//! After the first pack request there is also an idle packer.
 //!
 //! A netns is used once. A cgroup is reused after a cell that has left nothing in it.
 
@@ -132,9 +132,9 @@ impl PreparedResources {
         true
     }
 
-    /// Retires a cgroup without processes. If it were removed while page cache is charged to it, the
-    /// kernel would keep it as long as the cache. The next cells may read the same files, so some
-    /// cgroups are kept with their cache.
+    /// Retires a cgroup without processes. If it were removed while page cache is charged to it,
+    /// the kernel would keep it as long as the cache. The next cells may read the same files, so
+    /// some cgroups are kept with their cache.
     fn retire_cgroup(&mut self, mut cgroup: Cgroup) {
         if cgroup.page_cache_bytes() == 0 {
             self.retired.push(cgroup);

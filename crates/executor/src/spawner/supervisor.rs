@@ -1,7 +1,8 @@
 //! Runs in: spawner (root). The supervisor: the parent of the event loop. It holds the socket and
 //! starts the event loop again if it dies.
 //!
-//! So the server needs no privileges to get a new spawner, and no packet that was not read yet is lost.
+//! So the server needs no privileges to get a new spawner, and no packet that was not read yet is
+//! lost.
 
 use std::{
     ffi::CStr,
@@ -81,8 +82,8 @@ fn reset_signals() {
     }
 }
 
-/// Pid 1 of a cell is a copy of this process. So its name and its umask must not tell who started the
-/// server, and how.
+/// Pid 1 of a cell is a copy of this process. So its name and its umask must not tell who started
+/// the server, and how.
 fn hide_origin() {
     const USUAL: Mode = Mode::WGRP.union(Mode::WOTH);
     // It is no reason not to start if the name cannot be set.

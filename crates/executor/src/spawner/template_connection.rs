@@ -1,5 +1,5 @@
-//! Runs in: spawner (root). The connection to a template: asks for forks, and knows which answers are
-//! still due.
+//! Runs in: spawner (root). The connection to a template: asks for forks, and knows which answers
+//! are still due.
 
 use std::{
     collections::VecDeque,
@@ -19,8 +19,8 @@ pub(super) struct TemplateConnection {
     pending: VecDeque<CellId>,
 }
 
-/// The ids of a new cell in the template's user namespace: image owner, guest, and the guest's id as
-/// the guest sees it.
+/// The ids of a new cell in the template's user namespace: image owner, guest, and the guest's id
+/// as the guest sees it.
 pub(super) type TemplateIds = [u32; 3];
 
 /// The answer of a template.
