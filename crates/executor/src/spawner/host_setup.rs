@@ -348,7 +348,7 @@ fn path_to_cstring(path: &Path) -> CString {
 }
 
 /// Whether a process stays dumpable on this host after it has changed its user. Pid 1 of a forked
-/// cell shares the memory of its template and changes its user, so guests could read that memory.
+/// cell shares the memory of its template and changes its user, so that memory could be inspected.
 pub(super) fn is_suid_dumpable() -> bool {
     let setting = fs::read_to_string("/proc/sys/fs/suid_dumpable");
     setting.is_ok_and(|setting| setting.trim() == "1")

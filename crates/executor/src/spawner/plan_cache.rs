@@ -10,8 +10,7 @@ use cloche_jail::{
 };
 
 use super::{host_ids::GUEST_IDS, host_setup::HostSetup, template_connection::TemplateIds};
-use crate::protocol::{CellConfig, inodes_for_disk};
-use crate::protocol::{GUEST_ID, HOME};
+use crate::protocol::{CellConfig, GUEST_ID, HOME, inodes_for_disk};
 
 /// The limits of a template, which only imports modules. Those of its cells do not matter.
 const TEMPLATE_MEMORY: u64 = 2 << 30;
