@@ -1,7 +1,7 @@
 //! Runs in: test. What the fuzz target checks of the packets between server and spawner.
 //!
-//! The function takes any bytes and panics where a property of the reader does not hold. The test at
-//! the end replays the seeds that are in the tree.
+//! The function takes any bytes and panics if a property of the reader does not hold. The test at
+//! the end replays the seeds of the tree.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -9,17 +9,18 @@ use cloche_jail::sys;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::spawner::{
-    home_mounter,
+use crate::{
     protocol::{
         PackReport, PackRequest, PacketBuffer, ProtocolError, RequestPacket, SpawnerEvent,
         SpawnerRequest, is_plain_name, send_packet,
     },
+    spawner::check_layer_name,
 };
 
-/// Sends bytes with descriptors over a socket and reads them as a packet: the first byte says of which
-/// kind, the second how many descriptors there are. No descriptor is left open, what is accepted is sent
-/// as a packet that means the same, and a name in it that passes the spawner's checks is a plain one.
+/// Sends bytes with file descriptors over a socket and reads them as a packet. The first byte
+/// chooses the kind of packet, the second the number of file descriptors. Checks that no file
+/// descriptor is left open, that an accepted packet has the same meaning when it is sent again, and
+/// that a name which passes the spawner's checks is plain.
 pub fn check_packet(bytes: &[u8]) {
     let [kind, fds, packet @ ..] = bytes else { return };
     let fds = usize::from(*fds) % (sys::MAX_FDS + 1);
@@ -31,13 +32,13 @@ pub fn check_packet(bytes: &[u8]) {
         }
         1 => drop(send_and_receive::<SpawnerEvent>(packet, fds)),
         2 => drop(
-            serde_json::from_slice::<PackReport>(packet).map(|verdict| check_round_trip(&verdict)),
+            serde_json::from_slice::<PackReport>(packet).map(|report| check_round_trip(&report)),
         ),
         _ => drop(send_and_receive::<PackRequest>(packet, fds)),
     }
 }
 
-/// The packet that these bytes are, after it was sent and received again.
+/// Sends the bytes, receives them as a packet, and checks it.
 fn send_and_receive<T: Serialize + DeserializeOwned>(bytes: &[u8], fds: usize) -> Option<T> {
     let (ours, theirs) = open_socket_pair()?;
     let lowest = next_descriptor(&ours);
@@ -62,17 +63,17 @@ fn send_and_receive<T: Serialize + DeserializeOwned>(bytes: &[u8], fds: usize) -
     packet.inspect(check_round_trip)
 }
 
-/// What is sent again means the same.
+/// Checks that a packet has the same meaning after it was sent and received.
 fn check_round_trip<T: Serialize + DeserializeOwned>(packet: &T) {
     let Some((ours, theirs)) = open_socket_pair() else { return };
     let text = |packet: &T| serde_json::to_string(packet).unwrap_or_default();
     match send_packet(ours.as_fd(), packet, &[]) {
         Ok(()) => {}
-        // Numbers can be written in more ways than one, so the second form may be longer.
+        // A number can be written in several ways, so the second form may be longer.
         Err(error) => return assert!(text(packet).len() > 64 << 10, "sending: {error}"),
     }
     match PacketBuffer::new().receive::<T>(&theirs) {
-        Ok((again, _)) => assert_eq!(text(&again), text(packet), "it means something else"),
+        Ok((again, _)) => assert_eq!(text(&again), text(packet), "the meaning has changed"),
         Err(error) => assert!(text(packet).len() > 64 << 10, "our own packet: {error}"),
     }
 }
@@ -81,9 +82,7 @@ fn check_names(request: &SpawnerRequest) {
     let plain = |name: &str| !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..");
     match request {
         SpawnerRequest::Home { home, .. } => {
-            for name in
-                home.layers.iter().filter(|name| home_mounter::check_layer_name(name).is_ok())
-            {
+            for name in home.layers.iter().filter(|name| check_layer_name(name).is_ok()) {
                 assert!(plain(name) && !name.contains(['.', ',', ':', '\\', '=']), "{name:?}");
             }
             let placed = home.placed.iter().filter(|name| is_plain_name(name));
@@ -104,7 +103,7 @@ fn open_socket_pair() -> Option<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()
 }
 
-/// The lowest number that is free.
+/// The lowest free file descriptor.
 fn next_descriptor(any: &OwnedFd) -> i32 {
     any.try_clone().map_or(-1, |next| next.as_raw_fd())
 }
@@ -115,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes, doubles or takes away a few bytes; the same number always does the same.
+    /// Changes, inserts or removes a few bytes. Equal numbers give equal changes.
     fn mutate(mut bytes: Vec<u8>, mut number: u64) -> Vec<u8> {
         let mut next = |below: usize| {
             number ^= number << 13;

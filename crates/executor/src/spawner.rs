@@ -1,27 +1,38 @@
-//! The spawner: the one privileged process, single-threaded, which starts cells and nothing else.
+//! Runs in: spawner (root). The one privileged process; single-threaded, it makes cells and nothing
+//! else. The server's side of the socket is in `server/spawner_client.rs`.
 //!
-//! `client` is how the rest of the executor speaks to it, `keeper` restarts it, `worker` is its
-//! loop, `bells` is what wakes it, `ground` is the bare mount namespace it works in, `host_ids` reserves the ids of its cells,
-//! `homes` mounts the homes of threads,
-//! `packer` reads what a run has written, `linked` finds the other names of what it changed,
-//! `protocol` is what is said.
+//! `supervisor` starts the event loop and starts it again if it dies. `event_loop` reads requests
+//! and answers them. The rest is what it uses to do so, one mechanism per file.
 
-pub(crate) mod cell_exit;
-pub(crate) mod cell_meter;
+use std::io;
+
+use cloche_jail::sys::Errno;
+
 mod cell_record;
-pub(crate) mod client;
+mod cell_registry;
 mod event_loop;
-mod hard_links;
-pub(crate) mod home_mounter;
+mod home_mounter;
 mod host_ids;
 mod host_setup;
-mod packer;
+mod image;
+mod packer_process;
 mod plan_cache;
 mod poller;
 mod prepared;
-pub(crate) mod protocol;
 mod supervisor;
 mod template_connection;
+mod user_xattrs;
 
-pub use client::SpawnerProcess;
+pub(crate) use home_mounter::LAYERS;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use home_mounter::check_layer_name;
 pub use supervisor::{NotASpawner, run_spawner, run_spawner_with};
+pub(crate) use user_xattrs::read_user_xattrs;
+
+/// The handle that the server has to a spawner that it started. It is in the server's folder; this
+/// path stays for callers.
+pub use crate::server::spawner_process::SpawnerProcess;
+
+fn io_error(errno: Errno) -> io::Error {
+    io::Error::from_raw_os_error(errno.0)
+}

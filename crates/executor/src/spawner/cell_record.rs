@@ -1,4 +1,4 @@
-//! One cell in the spawner's books, from its start to the last of its cgroup.
+//! Runs in: spawner (root). The record of one cell, from its start until its cgroup is gone.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -7,31 +7,31 @@ use cloche_jail::{
     sys,
 };
 
-use super::protocol::CellUsage;
+use crate::protocol::CellUsage;
 
-/// A cell and all that is held for it.
+/// A cell and the resources that it has.
 pub(super) struct CellRecord {
-    /// Which host id it has.
+    /// The slot of its host id.
     pub(super) slot: u32,
     pub(super) state: CellState,
-    /// To be killed as soon as it exists.
+    /// The server asked to kill it. A cell that does not exist yet is killed once it does.
     pub(super) kill_requested: bool,
     pub(super) cgroup: Option<Cgroup>,
-    /// What the cgroup holds its members to.
+    /// The limits of the cgroup.
     pub(super) limits: CgroupLimits,
-    /// Nobody reads its gauges any more.
+    /// The server does not read its gauges any more.
     pub(super) gauges_released: bool,
-    /// Read when pid 1 has ended, and with it everything in the cell.
+    /// Read after the end of pid 1, and so of every process of the cell.
     pub(super) used: CellUsage,
 }
 
-/// Where a cell is in its life.
+/// The state of a cell.
 pub(super) enum CellState {
-    /// A template was asked for it.
+    /// It is being started, or a template was asked for it.
     Pending,
-    /// Its pid 1, readable when it has ended.
+    /// It runs. The pidfd of its pid 1 is readable when pid 1 has ended.
     Running(OwnedFd),
-    /// No process of it is left; its cgroup may take a moment.
+    /// No process of it is left. Its cgroup may still exist.
     Ended,
 }
 
@@ -45,7 +45,8 @@ impl CellState {
 }
 
 impl CellRecord {
-    /// Pid 1 first: the kernel then kills the whole namespace, and no fork in it succeeds any more.
+    /// Kills every process. Pid 1 first: then the kernel kills the whole pid namespace, and no fork
+    /// in it succeeds any more.
     pub(super) fn kill(&mut self) {
         self.kill_requested = true;
         if let Some(pidfd) = self.state.pidfd() {

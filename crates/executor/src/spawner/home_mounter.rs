@@ -1,8 +1,9 @@
-//! The homes of threads: layers shown to a cell as its home, with room for what it will write.
+//! Runs in: spawner (root). Mounts the homes of threads: layers below, a tmpfs for writes on top.
 //!
-//! The layers lie unpacked on the host and belong to the server's user. A cell sees them through a
-//! view in which they are its guest's, as the lower directories of an overlay; what it writes goes
-//! to a tmpfs of its own, which is the diff. The cell has run nothing when its home is mounted.
+//! The layers are unpacked on the host and belong to the server's user. A cell sees them through an
+//! idmapped mount that shows them as its guest's, as the lower directories of an overlay. What it
+//! writes goes to its own tmpfs, which is the diff. The cell has run nothing when its home is
+//! mounted.
 
 use std::{
     collections::BTreeMap,
@@ -22,57 +23,53 @@ use rustix::{
     },
 };
 
-use super::{
-    hard_links,
-    host_ids::HostIds,
-    host_setup,
-    protocol::{HomeRequest, is_plain_name},
-};
-use crate::image::HOME;
+use super::{host_ids::HostIds, host_setup, io_error, user_xattrs::read_user_xattrs};
+use crate::protocol::{HOME, HomeRequest, is_plain_name};
 
-/// Where the unpacked layers are on the spawner's ground.
-pub(super) const LAYERS: &str = "/layers";
-/// Where things are put for a moment on kernels that want the parts of an overlay mounted.
+/// Where the unpacked layers are in the spawner's root.
+pub(crate) const LAYERS: &str = "/layers";
+/// Temporary mount points, for kernels that accept only mounted directories as parts of an overlay.
 pub(super) const TEMPORARY_MOUNTS: [&str; 2] = ["/bench/view", "/bench/scratch"];
-/// Bytes and files beyond the room, for what the run itself is given and for removing things.
+/// Bytes and files beyond the request, for what the run itself is given and for deleting files.
 const SLACK: (u64, u64) = (256 << 10, 64);
 /// The most bytes of one mount option.
-const OPTION_LEN: usize = 255;
-/// What makes an overlay more like one file system: directories that earlier layers hold can be renamed;
-/// a file with several names stays one when it is changed; and a change of mode or name, or the loss
-/// of one of several names, does not copy the content. Numbers of files are those of their layers.
+const MAX_OPTION_LEN: usize = 255;
+/// Options that make an overlay more like one file system. Directories of lower layers can be
+/// renamed. A file with several hard links stays one file when it is changed. A change of mode or
+/// name, or the removal of one of several hard links, does not copy the content. Inode numbers are
+/// those of the layers.
 const OVERLAY_OPTIONS: [(&str, &str); 4] =
     [("redirect_dir", "on"), ("index", "on"), ("metacopy", "on"), ("xino", "off")];
 const NEW_MOUNT: u64 = 0x0002_0000;
 
-/// What became of a home.
+/// The result of mounting a home.
 pub(super) enum HomeMountOutcome {
-    /// It is mounted; the first directory will hold what is written, the second is the home if that
-    /// is another.
-    Mounted(OwnedFd, Option<OwnedFd>),
+    /// It is mounted. `upper` will have what the run writes; `merged` is the overlay, if the home
+    /// has layers.
+    Mounted { upper: OwnedFd, merged: Option<OwnedFd> },
     /// A directory has the name of a file that the run needs.
     Blocked(String),
 }
 
 /// Mounts homes.
 pub(super) struct HomeMounter {
-    /// The host ids of guests, where they have some of their own.
+    /// The host ids of guests; `None` if the spawner is not root.
     ids: Option<HostIds>,
-    /// The layers as each guest sees them, by slot.
+    /// The mounts that show the layers as each guest's, by slot.
     views: BTreeMap<u32, OwnedFd>,
-    /// Whether the kernel takes the parts of an overlay only where they are mounted.
+    /// Whether the kernel accepts only mounted directories as parts of an overlay.
     wants_mounted: bool,
-    /// Our own mounts, to go back to.
+    /// The mount namespace of the spawner, to return to.
     own_namespace: Option<File>,
 }
 
 impl HomeMounter {
     pub(super) fn new(ids: Option<HostIds>) -> Self {
-        let ground = File::open("/proc/self/ns/mnt").ok();
-        Self { ids, views: BTreeMap::new(), wants_mounted: false, own_namespace: ground }
+        let own_namespace = File::open("/proc/self/ns/mnt").ok();
+        Self { ids, views: BTreeMap::new(), wants_mounted: false, own_namespace }
     }
 
-    /// Mounts a home in the cell of this slot; gives the directory that will hold the diff.
+    /// Mounts a home in the cell of this slot. `cell` is the pidfd of its pid 1.
     pub(super) fn mount(
         &mut self,
         slot: u32,
@@ -99,11 +96,12 @@ impl HomeMounter {
         }
         rustix::fs::futimens(&top, &timestamps_of(&found))?;
         self.attach_home(cell, &home, request.elsewhere)?;
-        Ok(HomeMountOutcome::Mounted(upper, (!request.layers.is_empty()).then_some(top)))
+        let merged = (!request.layers.is_empty()).then_some(top);
+        Ok(HomeMountOutcome::Mounted { upper, merged })
     }
 
-    /// Makes an empty file of the guest's where there is none. The guest will write it, but it need
-    /// not be allowed to make files in its home, and the home does not count as changed.
+    /// Makes an empty file that belongs to the guest, if there is none. The guest will write it
+    /// even if its home is read-only to it, and the home does not count as changed.
     fn create_input_file(&self, slot: u32, top: &OwnedFd, name: &str) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(top, name, flags, Mode::from_raw_mode(0o644)) {
@@ -118,12 +116,12 @@ impl HomeMounter {
         Ok(rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?)
     }
 
-    /// The layers, shown as the guest's in this slot.
+    /// A mount that shows the layers as files of the guest in this slot.
     fn open_layers_view(&self, slot: u32) -> io::Result<OwnedFd> {
         let layers = open_dir(CWD, LAYERS)?;
         let view = clone_mount(layers.as_fd())?;
         if let Some(ids) = self.ids {
-            // The server unpacks layers as the user that owns their directory.
+            // The owner of the directory is the server's user, who unpacks the layers.
             let owner = rustix::fs::fstat(&layers)?;
             let from = (owner.st_uid, owner.st_gid);
             let mapping = host_setup::IdMapping { from, to: ids.guest_id(slot), count: 1 };
@@ -133,7 +131,7 @@ impl HomeMounter {
         Ok(view)
     }
 
-    /// A tmpfs with room for the diff.
+    /// A tmpfs for the diff, with the quota as its size.
     fn make_scratch(&self, slot: u32, request: &HomeRequest) -> io::Result<OwnedFd> {
         let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         let (bytes, inodes) = (request.bytes + SLACK.0, request.inodes + SLACK.1);
@@ -155,7 +153,7 @@ impl HomeMounter {
         Ok(scratch)
     }
 
-    /// The layers below, the scratch on top.
+    /// An overlay of the layers, with the scratch tmpfs on top.
     fn mount_overlay(
         &mut self,
         slot: u32,
@@ -176,7 +174,7 @@ impl HomeMounter {
             self.views.clear();
         }
         let view = self.open_layers_view(slot)?;
-        let _bench = TemporaryMounts::mount_parts([&view, scratch])?;
+        let _mounts = TemporaryMounts::mount_parts([&view, scratch])?;
         create_overlay(
             open_dir(CWD, TEMPORARY_MOUNTS[0])?.as_fd(),
             TEMPORARY_MOUNTS[1],
@@ -185,27 +183,29 @@ impl HomeMounter {
         )
     }
 
-    /// Puts a mount over a cell's home, and leaves the rest of its disk to its other places.
+    /// Moves the mount over the cell's home, and gives the rest of the disk limit to its other
+    /// writable directories.
     fn attach_home(
         &self,
         cell: BorrowedFd<'_>,
         home: &OwnedFd,
         elsewhere: (u64, u64),
     ) -> io::Result<()> {
-        let ground = self.own_namespace.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let own = self.own_namespace.as_ref().ok_or(io::ErrorKind::NotFound)?;
         sys::setns(cell.as_raw_fd(), NEW_MOUNT).map_err(io_error)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
         let moved = moved.and_then(|()| resize_scratch(elsewhere));
-        if sys::setns(ground.as_raw_fd(), NEW_MOUNT).is_err() {
-            // In the wrong place there is nothing that could be done right: another takes over.
+        if sys::setns(own.as_raw_fd(), NEW_MOUNT).is_err() {
+            // Nothing can be done right in the wrong mount namespace: the supervisor starts a new
+            // loop.
             sys::exit(1);
         }
         Ok(moved?)
     }
 }
 
-/// Changes the size of the tmpfs that a cell came with, from within its mounts.
+/// Changes the size of the tmpfs that a cell came with. Runs in the cell's mount namespace.
 fn resize_scratch((bytes, inodes): (u64, u64)) -> rustix::io::Result<()> {
     let context = rustix::mount::fspick(CWD, "/tmp", FsPickFlags::FSPICK_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "size", bytes.to_string())?;
@@ -213,24 +213,25 @@ fn resize_scratch((bytes, inodes): (u64, u64)) -> rustix::io::Result<()> {
     rustix::mount::fsconfig_reconfigure(&context)
 }
 
-/// Mounted for a moment, for kernels that want it so.
+/// The parts of an overlay while they are mounted, for kernels that need it. Dropping it unmounts
+/// them.
 struct TemporaryMounts;
 
 impl TemporaryMounts {
     fn mount_parts(mounts: [&OwnedFd; 2]) -> io::Result<Self> {
-        let bench = Self;
-        for (mount, place) in mounts.into_iter().zip(TEMPORARY_MOUNTS) {
+        let guard = Self;
+        for (mount, path) in mounts.into_iter().zip(TEMPORARY_MOUNTS) {
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-            rustix::mount::move_mount(mount, "", CWD, place, flags)?;
+            rustix::mount::move_mount(mount, "", CWD, path, flags)?;
         }
-        Ok(bench)
+        Ok(guard)
     }
 }
 
 impl Drop for TemporaryMounts {
     fn drop(&mut self) {
-        for place in TEMPORARY_MOUNTS {
-            let _ = rustix::mount::unmount(place, UnmountFlags::DETACH);
+        for path in TEMPORARY_MOUNTS {
+            let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
         }
     }
 }
@@ -243,12 +244,15 @@ fn create_overlay(
 ) -> io::Result<OwnedFd> {
     let newest_first: Vec<&str> = names.iter().rev().map(String::as_str).collect();
     let lower = newest_first.join(":");
-    if lower.len() > OPTION_LEN {
-        return Err(io::Error::other(format!("a home of {} layers is too deep", names.len())));
+    if lower.len() > MAX_OPTION_LEN {
+        return Err(io::Error::other(format!(
+            "a home cannot have {} layers: their names exceed a mount option",
+            names.len()
+        )));
     }
     let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&context, key, value);
-    // Their names are short where we stand beside them.
+    // In their directory the names of the layers are short.
     rustix::process::fchdir(view)?;
     let result = set("lowerdir", &lower)
         .and_then(|()| set("upperdir", &format!("{scratch}/upper")))
@@ -263,55 +267,58 @@ fn create_overlay(
     result
 }
 
-/// Takes away what a file of the run could not be written over: links, files with other names and
-/// files without leave to write. Not directories: whatever is in them is somebody's.
+/// Removes what a placed file could not overwrite: symbolic links, files with other hard links, and
+/// files without write permission. Returns false for a directory, which may have files of the user.
 fn clear_input_path(home: &OwnedFd, name: &str) -> io::Result<bool> {
     if !is_plain_name(name) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a placed file needs a plain name",
+        ));
     }
-    let there = match rustix::fs::statat(home, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) => there,
+    let found = match rustix::fs::statat(home, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => found,
         Err(rustix::io::Errno::NOENT) => return Ok(true),
         Err(errno) => return Err(errno.into()),
     };
-    match rustix::fs::FileType::from_raw_mode(there.st_mode) {
+    match rustix::fs::FileType::from_raw_mode(found.st_mode) {
         rustix::fs::FileType::Directory => Ok(false),
-        rustix::fs::FileType::RegularFile if there.st_mode & 0o200 != 0 && there.st_nlink == 1 => {
+        rustix::fs::FileType::RegularFile if found.st_mode & 0o200 != 0 && found.st_nlink == 1 => {
             Ok(true)
         }
         _ => Ok(rustix::fs::unlinkat(home, name, AtFlags::empty()).map(|()| true)?),
     }
 }
 
-/// Gives the top directory the mode, the attributes and the time it has in the newest layer. Its
-/// owner can always enter it, or no program could be reached there.
+/// Gives the upper directory the mode, the attributes and the times of the newest layer's root. Its
+/// owner can always enter it, or no program in it could be started.
 fn copy_root_metadata(upper: &OwnedFd, layers: &[String]) -> io::Result<()> {
     let Some(newest) = layers.last() else { return Ok(()) };
-    let like = open_dir(CWD, &format!("{LAYERS}/{newest}"))?;
-    let stat = rustix::fs::fstat(&like)?;
+    let newest = open_dir(CWD, &format!("{LAYERS}/{newest}"))?;
+    let stat = rustix::fs::fstat(&newest)?;
     rustix::fs::fchmod(upper, Mode::from_raw_mode(stat.st_mode & 0o7777 | OWNER_EXEC))?;
-    for (name, value) in hard_links::read_user_xattrs(&like)? {
+    for (name, value) in read_user_xattrs(&newest)? {
         rustix::fs::fsetxattr(upper, &name[..], &value, XattrFlags::empty())?;
     }
     Ok(rustix::fs::futimens(upper, &timestamps_of(&stat))?)
 }
 
-fn timestamps_of(like: &Stat) -> Timestamps {
+fn timestamps_of(stat: &Stat) -> Timestamps {
     let time = |seconds, nanos| Timespec { tv_sec: seconds, tv_nsec: nanos };
     Timestamps {
-        last_access: time(like.st_atime, like.st_atime_nsec as _),
-        last_modification: time(like.st_mtime, like.st_mtime_nsec as _),
+        last_access: time(stat.st_atime, stat.st_atime_nsec as _),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec as _),
     }
 }
 
-/// The file system that was described, not yet anywhere.
+/// Creates the file system that was configured, as a detached mount.
 fn create_mount(context: &OwnedFd) -> io::Result<OwnedFd> {
     rustix::mount::fsconfig_create(context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     Ok(rustix::mount::fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// A detached copy of the mount that a directory is in, from that directory on.
+/// A detached clone of the mount that a directory is in, from that directory on.
 fn clone_mount(directory: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -324,17 +331,20 @@ fn open_dir(at: impl AsFd, path: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
 }
 
-/// A layer's short name: nothing that could be a path or an option.
+/// Checks the short name of a layer. It cannot be a path or a mount option.
 pub(crate) fn check_layer_name(name: &str) -> io::Result<()> {
     let plain = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
     if name.is_empty() || name.len() > 12 || !name.chars().all(plain) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "that is no name of a layer"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "a layer has a name of 1 to 12 digits and lower-case letters",
+        ));
     }
     Ok(())
 }
 
-/// Marks directories of a new layer as the overlay knows them, which takes privileges that whoever
-/// unpacked it does not have. Once: the list is gone afterwards.
+/// Sets the overlay attributes of a new layer's directories, for which the server has no
+/// privileges. It does so once: the list is removed afterwards.
 fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
     let list = Path::new(LAYERS).join(format!("{name}.marks"));
     let marks = match fs::read(&list) {
@@ -344,7 +354,8 @@ fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
     };
     let layer = open_dir(CWD, &format!("{LAYERS}/{name}"))?;
     let prefix = if privileged { "trusted" } else { "user" };
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed marks");
+    let malformed =
+        || io::Error::new(io::ErrorKind::InvalidData, "the list of overlay marks is malformed");
     let mut rest = marks.as_slice();
     while let Some((kind, after)) = rest.split_first() {
         let mut parts = after.splitn(3, |byte| *byte == 0);
@@ -352,19 +363,15 @@ fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
         let (Some(path), Some(value), Some(after)) = (path, value, parts.next()) else {
             return Err(malformed());
         };
-        let (what, value) = match kind {
+        let (mark, value) = match kind {
             b'o' => ("opaque", &b"y"[..]),
             b'r' => ("redirect", value),
             _ => return Err(malformed()),
         };
         let at = cloche_layers::directory_beneath(&layer, path)?;
-        let attribute = format!("{prefix}.overlay.{what}");
+        let attribute = format!("{prefix}.overlay.{mark}");
         rustix::fs::fsetxattr(&at, attribute, value, XattrFlags::empty())?;
         rest = after;
     }
     fs::remove_file(list)
-}
-
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
 }

@@ -14,9 +14,9 @@ use std::{
 
 use rustix::fs::FlockOperation;
 
-/// Where ranges are locked. A file in it is empty, and stays.
+/// The directory of lock files, one for each range. The files are empty and stay.
 const LOCKS: &str = "/run/cloche-host-ids";
-/// The first host id that is ours.
+/// The first host id of all ranges.
 const FIRST_ID: u32 = 0x7000_0000;
 /// How many ids an image can use: its owner and the 65,535 after it.
 const IMAGE_IDS: u32 = 0x1_0000;
@@ -37,8 +37,8 @@ pub(super) struct HostIds {
 }
 
 impl HostIds {
-    /// Those of a spawner that has none of its own: an ordinary user's, or one that could not
-    /// reserve any.
+    /// The host ids of a spawner without a range of its own: that of an ordinary user, or one that
+    /// could not reserve a range.
     pub(super) const SHARED: Self = Self { first: FIRST_ID };
 
     /// The host id that owns the image.
@@ -65,9 +65,12 @@ pub(super) fn reserve_host_ids() -> io::Result<(HostIds, File)> {
 fn reserve_in(locks: &Path) -> io::Result<(HostIds, File)> {
     DirBuilder::new().recursive(true).mode(0o700).create(locks)?;
     let found = std::fs::symlink_metadata(locks)?;
-    // Others could hold locks in a directory of theirs.
+    // Another user could hold locks in a directory that belongs to it.
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other(format!("{} is not ours", locks.display())));
+        return Err(io::Error::other(format!(
+            "{} is not a directory of this user",
+            locks.display()
+        )));
     }
     for range in 0..RANGES {
         let path = locks.join(range.to_string());

@@ -1,8 +1,9 @@
-//! The ground a spawner works on: a mount namespace with next to nothing in it.
+//! Runs in: spawner (root). Sets up the spawner's own mount namespace, which has next to nothing in
+//! it.
 //!
-//! `/usr` with the image's owner, the image's tree, device nodes, `/proc`, an empty stage. All of
-//! it on a tmpfs that is the spawner's alone and goes with it: nothing is left on the host. As an
-//! ordinary user it lives in a user namespace of its own, where it may do the same.
+//! It has `/usr` shown as the image owner's, the tree of the image, device nodes, `/proc` and an
+//! empty stage, all on a private tmpfs. It ends with the spawner, and nothing is left on the host.
+//! The spawner of an ordinary user does the same in its own user namespace.
 
 use std::{
     ffi::CString,
@@ -21,41 +22,41 @@ use cloche_jail::{
     cgroup::{CgroupHierarchy, V1Controllers},
     plan::{HostFacts, ImageView},
     proc_masks, speculation,
-    sys::{self, CloneRequest, CloneSide, Errno},
+    sys::{self, CloneRequest, CloneSide},
 };
 
 use super::{
-    client::ARG0,
     home_mounter,
     host_ids::{self, HostIds},
+    image, io_error,
 };
-use crate::image;
+use crate::protocol::SPAWNER_ARG0;
 
 const NEW_USER: u64 = 0x1000_0000;
 const NEW_MOUNT: u64 = 0x0002_0000;
 const BIND_REC: u64 = 4096 | 16384;
 const PRIVATE_REC: u64 = 1 << 18 | 16384;
 
-/// What a spawner has to build boxes with.
+/// What the spawner builds cells with.
 pub(super) struct HostSetup {
     pub(super) image: ImageView,
     pub(super) stage: PathBuf,
     pub(super) facts: HostFacts,
     pub(super) cgroups: Option<CgroupHierarchy>,
-    /// Whether we may give every cell a host id of its own.
+    /// Whether the spawner is root and can give each cell its own host id.
     pub(super) privileged: bool,
-    /// The host ids of our cells.
+    /// The host ids of its cells.
     pub(super) ids: HostIds,
     pub(super) missing: Vec<(String, String)>,
-    /// Keeps the cgroup directories reachable after the host's root is gone, and our ids ours.
-    _held: Vec<OwnedFd>,
+    /// Keeps the cgroup directories reachable without the host's root, and the host ids reserved.
+    _open: Vec<OwnedFd>,
 }
 
-/// Leaves the host's mounts for a ground of our own, with the layers of homes on it.
+/// Replaces the host's mounts by a private root, with the layers of homes in it.
 pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
     let mut missing = Vec::new();
-    let (cgroups, mut held) = match CgroupHierarchy::claim_on_host().and_then(hold_cgroup_dirs) {
-        Ok((hierarchy, held)) => (Some(hierarchy), held),
+    let (cgroups, mut open) = match CgroupHierarchy::claim_on_host().and_then(open_cgroup_dirs) {
+        Ok((hierarchy, open)) => (Some(hierarchy), open),
         Err(error) => {
             missing.push(("cgroups".to_owned(), error.to_string()));
             (None, Vec::new())
@@ -74,11 +75,11 @@ pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
             false => enter_user_namespace(NEW_MOUNT)?,
         }
         missing
-            .push(("host-uid".to_owned(), "only root can give each cell an id of its own".into()));
+            .push(("host-uid".to_owned(), "only root can give each cell its own host id".into()));
     }
-    let ids = take_host_ids(privileged, &mut held, &mut missing);
+    let ids = take_host_ids(privileged, &mut open, &mut missing);
     mount_at(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
-    // Taken before the ground covers any path.
+    // Cloned before the new root hides any path.
     let layers = layers.map(clone_mount_tree).transpose()?;
     let root = Path::new("/tmp");
     mount_at(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
@@ -98,15 +99,15 @@ pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
         privileged,
         ids,
         missing,
-        _held: held,
+        _open: open,
     })
 }
 
-/// The host ids of our cells. Without a range of our own another spawner may use the same ones, which
-/// is a missing wall.
+/// Reserves the host ids of the cells. Without a range of its own, another spawner may use the same
+/// ids, which is a missing wall.
 fn take_host_ids(
     privileged: bool,
-    held: &mut Vec<OwnedFd>,
+    open: &mut Vec<OwnedFd>,
     missing: &mut Vec<(String, String)>,
 ) -> HostIds {
     if !privileged {
@@ -114,37 +115,41 @@ fn take_host_ids(
     }
     match host_ids::reserve_host_ids() {
         Ok((ids, lock)) => {
-            held.push(lock.into());
+            open.push(lock.into());
             ids
         }
         Err(error) => {
-            let reason = format!("no host ids could be reserved for this spawner: {error}");
+            let reason = format!("could not reserve host ids for this spawner: {error}");
             missing.push(("host-uid".to_owned(), reason));
             HostIds::SHARED
         }
     }
 }
 
-/// A copy of the mount that an open directory is in, from there on. The directory was opened among
-/// the host's mounts, and only one of ours can be copied: so by its path, if that is still the same.
+/// Clones the mount of an open directory, from that directory on. The directory was opened in the
+/// host's mount namespace, and only mounts of this one can be cloned. So it is found again by its
+/// path, and refused if that is another directory now.
 fn clone_mount_tree(directory: &OwnedFd) -> io::Result<OwnedFd> {
     let path = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
     let tree = sys::into_owned_fd(sys::open_tree(&path_to_cstring(&path)).map_err(io_error)?);
     let (wanted, found) = (rustix::fs::fstat(directory)?, rustix::fs::fstat(&tree)?);
     if (wanted.st_dev, wanted.st_ino) != (found.st_dev, found.st_ino) {
-        return Err(io::Error::other("the directory of layers was moved while the server started"));
+        return Err(io::Error::other(
+            "the directory of layers was replaced while the server started",
+        ));
     }
     Ok(tree)
 }
 
-/// Reaches the cgroup directories through descriptors, as their paths will be gone.
-fn hold_cgroup_dirs(hierarchy: CgroupHierarchy) -> io::Result<(CgroupHierarchy, Vec<OwnedFd>)> {
-    let mut held: Vec<OwnedFd> = Vec::new();
+/// Makes the paths of the cgroup directories go through file descriptors, as `pivot_root` hides the
+/// original paths.
+fn open_cgroup_dirs(hierarchy: CgroupHierarchy) -> io::Result<(CgroupHierarchy, Vec<OwnedFd>)> {
+    let mut open: Vec<OwnedFd> = Vec::new();
     let mut through = |path: PathBuf| -> io::Result<PathBuf> {
         let (parent, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::NotFound)?;
         let fd: OwnedFd = fs::File::open(parent)?.into();
         let path = Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string()).join(name);
-        held.push(fd);
+        open.push(fd);
         Ok(path)
     };
     let hierarchy = match hierarchy {
@@ -160,15 +165,15 @@ fn hold_cgroup_dirs(hierarchy: CgroupHierarchy) -> io::Result<(CgroupHierarchy, 
             })
         }
     };
-    Ok((hierarchy, held))
+    Ok((hierarchy, open))
 }
 
-/// Set where the spawner has a user namespace of its own already.
+/// This variable is set if the spawner is in its own user namespace already.
 const INSIDE: &str = "CLOCHE_SPAWNER_INSIDE";
 
 /// As an ordinary user, enters a user namespace and executes this program again. The memory of a
-/// process belongs to the namespace in which it was executed, also that of its copies; and to enter
-/// the mounts of a cell that lets nobody look into its memory, one must be privileged there.
+/// process, and of its forks, belongs to the user namespace in which it was executed. To enter the
+/// mount namespace of a cell that is not dumpable, the spawner needs capabilities in that one.
 pub(super) fn reexec_in_user_namespace() {
     use std::os::unix::process::CommandExt;
     let is_inside = std::env::var_os(INSIDE).is_some();
@@ -176,14 +181,14 @@ pub(super) fn reexec_in_user_namespace() {
         return;
     }
     let again = std::process::Command::new("/proc/self/exe")
-        .arg0(ARG0)
+        .arg0(SPAWNER_ARG0)
         .args(std::env::args_os().skip(1))
         .env(INSIDE, "1")
         .exec();
-    tracing::warn!(error = %again, "the spawner goes on without homes for threads");
+    tracing::warn!(error = %again, "the spawner could not re-execute; threads have no homes");
 }
 
-/// Enters a user namespace of our own, and these others with it.
+/// Enters a new user namespace, and these other new namespaces.
 fn enter_user_namespace(others: u64) -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::unshare(NEW_USER | others).map_err(io_error)?;
@@ -213,18 +218,18 @@ fn build_root(root: &Path, ids: Option<HostIds>) -> io::Result<ImageView> {
     })
 }
 
-/// The directory of unpacked layers, and the places that mounting homes needs.
+/// Mounts the directory of unpacked layers, and makes the directories that mounting homes needs.
 fn mount_layers(root: &Path, layers: Option<OwnedFd>) -> io::Result<()> {
     let Some(layers) = layers else { return Ok(()) };
-    let at = |place: &str| root.join(place.trim_start_matches('/'));
-    for place in home_mounter::TEMPORARY_MOUNTS.into_iter().chain([home_mounter::LAYERS]) {
-        fs::create_dir_all(at(place))?;
+    let at = |path: &str| root.join(path.trim_start_matches('/'));
+    for path in home_mounter::TEMPORARY_MOUNTS.into_iter().chain([home_mounter::LAYERS]) {
+        fs::create_dir_all(at(path))?;
     }
     sys::attach_mount(layers.as_raw_fd(), &path_to_cstring(&at(home_mounter::LAYERS)))
         .map_err(io_error)
 }
 
-/// `/usr` with root's files shown as the image owner's, so that they are root's inside a box.
+/// Mounts `/usr` with root's files shown as the image owner's, who is root inside a cell.
 fn mount_idmapped_usr(target: &Path, ids: HostIds) -> io::Result<()> {
     let tree = sys::into_owned_fd(sys::open_tree(c"/usr").map_err(io_error)?);
     let mapping = IdMapping { from: (0, 0), to: ids.image_owner(), count: ids.image_ids() };
@@ -233,7 +238,8 @@ fn mount_idmapped_usr(target: &Path, ids: HostIds) -> io::Result<()> {
     sys::attach_mount(tree.as_raw_fd(), &path_to_cstring(target)).map_err(io_error)
 }
 
-/// Files of user and group `from` are shown as those of user and group `to`, and so on for `count` ids.
+/// An idmapped mount shows files of user and group `from` as those of user and group `to`, and so
+/// on for `count` ids.
 #[derive(Clone, Copy)]
 pub(super) struct IdMapping {
     pub(super) from: (u32, u32),
@@ -241,7 +247,8 @@ pub(super) struct IdMapping {
     pub(super) count: u32,
 }
 
-/// A user namespace that exists only to say how ids are shown: made by a child that does nothing.
+/// Makes a user namespace that only describes an idmapped mount. A child enters it and does
+/// nothing.
 pub(super) fn create_idmap_namespace(mapping: IdMapping) -> io::Result<OwnedFd> {
     let (read, write) = sys::pipe()
         .map(|(r, w)| (sys::into_owned_fd(r), sys::into_owned_fd(w)))
@@ -259,14 +266,14 @@ pub(super) fn create_idmap_namespace(mapping: IdMapping) -> io::Result<OwnedFd> 
             fs::write(format!("/proc/{pid}/uid_map"), format!("{uid} {to} {count}"))?;
             fs::write(format!("/proc/{pid}/gid_map"), format!("{gid} {to} {count}"))?;
             let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
-            // It ends by itself now, and is reaped with whatever else has ended.
+            // The child ends now, and is reaped with the next ended cells.
             drop(write);
             Ok(namespace.into())
         }
     }
 }
 
-/// The device nodes: made where we may, the host's own bound here where we may not.
+/// Makes the device nodes; an ordinary user, who may not, bind mounts those of the host.
 fn make_device_nodes(dev: &Path, privileged: bool) -> io::Result<()> {
     const NODES: [(&str, u32, u32); 6] = [
         ("null", 1, 3),
@@ -302,13 +309,14 @@ fn make_device_nodes(dev: &Path, privileged: bool) -> io::Result<()> {
 }
 
 fn read_host_facts() -> HostFacts {
-    /// What a file lets users do that are neither its owner nor in its group.
+    /// The mode bits of users that are neither the owner nor in the group.
     const OTHERS: u32 = 0o007;
     let last = fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap_or_default();
-    let there = |path: &&str| {
+    let needs_mask = |path: &&str| {
         let found = fs::symlink_metadata(Path::new("/proc").join(path)).ok()?;
-        // What is only for the host's root needs no mask: no process of a cell is that, whatever its
-        // capabilities. Each mask is a mount, and costs every cell some microseconds.
+        // A file that only the host's root may open needs no mask: no process of a cell is that
+        // user, whatever its capabilities. Each mask is a mount and costs every cell some
+        // microseconds.
         let is_for_root = found.is_file() && found.mode() & OTHERS == 0;
         (!is_for_root).then(|| ((*path).to_owned(), found.is_dir()))
     };
@@ -317,7 +325,7 @@ fn read_host_facts() -> HostFacts {
         last_capability: last.trim().parse().unwrap_or(40),
         speculation: speculation::KINDS.map(|(kind, _)| speculation::can_disable(kind)),
         open_files: read_number("/proc/sys/fs/file-max").unwrap_or(0),
-        proc_masks: proc_masks::MASKED.iter().filter_map(there).collect(),
+        proc_masks: proc_masks::MASKED.iter().filter_map(needs_mask).collect(),
     }
 }
 
@@ -339,12 +347,8 @@ fn path_to_cstring(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
-}
-
-/// Whether this host lets a process be looked into after it has changed its user. Pid 1 of a cell
-/// that comes from a template shares the template's memory, and does just that.
+/// Whether a process stays dumpable on this host after it has changed its user. Pid 1 of a forked
+/// cell shares the memory of its template and changes its user, so that memory could be inspected.
 pub(super) fn is_suid_dumpable() -> bool {
     let setting = fs::read_to_string("/proc/sys/fs/suid_dumpable");
     setting.is_ok_and(|setting| setting.trim() == "1")

@@ -1,5 +1,5 @@
-//! What wakes the spawner: a request, an answer of a template, the end of a cell. However many wait,
-//! waking up takes as long as for one.
+//! Runs in: spawner (root). The epoll set that wakes the event loop: a request of the server, an
+//! answer of a template, the end of a cell. Its cost does not grow with the number of cells.
 
 use std::{
     io,
@@ -14,19 +14,19 @@ use rustix::{
     },
 };
 
-use super::protocol::CellId;
+use crate::protocol::CellId;
 
-/// The most that are heard of at once; the others are heard of next.
-const AT_ONCE: usize = 64;
+/// The most events of one wait; the next wait returns the others.
+const MAX_EVENTS: usize = 64;
 
-/// Whose bell it is.
+/// What a file descriptor in the set belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WakeSource {
-    /// The executor's: there is a request.
-    Executor,
-    /// A template's: it has answered.
+    /// The server: readable when there is a request.
+    Server,
+    /// A template: readable when it has answered.
     Template(CellId),
-    /// A cell's: it has ended.
+    /// A cell: readable when its pid 1 has ended.
     Cell(CellId),
 }
 
@@ -35,7 +35,7 @@ impl WakeSource {
 
     fn encode(self) -> u64 {
         match self {
-            Self::Executor => 0,
+            Self::Server => 0,
             Self::Template(CellId(id)) => id * Self::KINDS + 1,
             Self::Cell(CellId(id)) => id * Self::KINDS + 2,
         }
@@ -46,47 +46,47 @@ impl WakeSource {
         match number % Self::KINDS {
             1 => Self::Template(id),
             2 => Self::Cell(id),
-            _ => Self::Executor,
+            _ => Self::Server,
         }
     }
 }
 
-/// All of them.
+/// The epoll set.
 pub(super) struct EpollSet {
     epoll: OwnedFd,
-    heard: Vec<Event>,
+    events: Vec<Event>,
 }
 
 impl EpollSet {
     pub(super) fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, heard: Vec::with_capacity(AT_ONCE) })
+        Ok(Self { epoll, events: Vec::with_capacity(MAX_EVENTS) })
     }
 
-    /// Listens to one more.
-    pub(super) fn add(&self, bell: WakeSource, fd: impl AsFd) -> io::Result<()> {
-        let data = EventData::new_u64(bell.encode());
+    /// Adds a file descriptor.
+    pub(super) fn add(&self, source: WakeSource, fd: impl AsFd) -> io::Result<()> {
+        let data = EventData::new_u64(source.encode());
         Ok(epoll::add(&self.epoll, fd, data, EventFlags::IN)?)
     }
 
-    /// Listens to one no more. Closing it is not enough: a process that was just started may have a
-    /// copy for a moment.
+    /// Removes a file descriptor. Closing it is not enough: a process that was just started may
+    /// have a copy of it for a moment.
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
-        // It may be one that was never added.
+        // It may never have been added.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Sleeps until some ring, at most this long.
+    /// Waits for events, at most this long.
     pub(super) fn wait(&mut self, most: Option<&Timespec>) -> io::Result<WakeEvents> {
-        self.heard.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.heard), most) {
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), most) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         let mut woken = WakeEvents::default();
-        for event in &self.heard {
+        for event in &self.events {
             match WakeSource::decode(event.data.u64()) {
-                WakeSource::Executor => woken.request = true,
+                WakeSource::Server => woken.request = true,
                 WakeSource::Template(id) => woken.answered.push(id),
                 WakeSource::Cell(id) => woken.ended.push(id),
             }
@@ -95,11 +95,14 @@ impl EpollSet {
     }
 }
 
-/// What there is to do.
+/// What woke the event loop.
 #[derive(Default)]
 pub(super) struct WakeEvents {
+    /// There is a request of the server.
     pub(super) request: bool,
+    /// Cells that have ended.
     pub(super) ended: Vec<CellId>,
+    /// Templates that have answered.
     pub(super) answered: Vec<CellId>,
 }
 
@@ -114,28 +117,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bell_is_known_by_its_number() {
+    fn a_wake_source_survives_its_encoding() {
         for id in [0, 1, 2, 3, 1 << 60] {
-            for bell in [WakeSource::Template(CellId(id)), WakeSource::Cell(CellId(id))] {
-                assert_eq!(WakeSource::decode(bell.encode()), bell);
+            for source in [WakeSource::Template(CellId(id)), WakeSource::Cell(CellId(id))] {
+                assert_eq!(WakeSource::decode(source.encode()), source);
             }
         }
-        assert_eq!(WakeSource::decode(WakeSource::Executor.encode()), WakeSource::Executor);
+        assert_eq!(WakeSource::decode(WakeSource::Server.encode()), WakeSource::Server);
     }
 
     #[test]
-    fn only_who_rings_is_heard_and_only_while_listened_to() {
-        let mut bells = EpollSet::new().unwrap();
+    fn only_readable_descriptors_that_are_in_the_set_wake_the_loop() {
+        let mut set = EpollSet::new().unwrap();
         let (quiet, _kept) = io::pipe().unwrap();
         let (loud, writer) = io::pipe().unwrap();
         let (quiet, loud) = (OwnedFd::from(quiet), OwnedFd::from(loud));
-        bells.add(WakeSource::Cell(CellId(7)), &quiet).unwrap();
-        bells.add(WakeSource::Cell(CellId(8)), &loud).unwrap();
+        set.add(WakeSource::Cell(CellId(7)), &quiet).unwrap();
+        set.add(WakeSource::Cell(CellId(8)), &loud).unwrap();
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        assert!(bells.wait(Some(&now)).unwrap().is_empty());
+        assert!(set.wait(Some(&now)).unwrap().is_empty());
         drop(writer);
-        assert_eq!(bells.wait(Some(&now)).unwrap().ended, [CellId(8)]);
-        bells.remove(loud.as_fd());
-        assert!(bells.wait(Some(&now)).unwrap().is_empty());
+        assert_eq!(set.wait(Some(&now)).unwrap().ended, [CellId(8)]);
+        set.remove(loud.as_fd());
+        assert!(set.wait(Some(&now)).unwrap().is_empty());
     }
 }

@@ -1,13 +1,13 @@
-//! What a cell needs and can be there before anyone asks: a cgroup, and a network with its loopback
-//! up. Making them takes longer than the rest of a cold start together. And a packer, once something
-//! was packed.
+//! Runs in: spawner (root). Resources that are prepared before a cell needs them: cgroups, and
+//! netns with their loopback up. Making them takes longer than the rest of a cold start together.
+//! After the first pack request there is also an idle packer.
 //!
-//! A network is used once. A cgroup is used again after cells that have left nothing in it.
+//! A netns is used once. A cgroup is reused after a cell that has left nothing in it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::File,
-    io,
+    io, mem,
     os::fd::{AsRawFd, OwnedFd},
     time::{Duration, Instant},
 };
@@ -19,46 +19,55 @@ use cloche_jail::{
 
 use super::{
     cell_record::CellRecord,
-    packer::{IdlePacker, PackerProcess},
-    protocol::{CellId, PackRequest},
+    packer_process::{IdlePacker, PackerProcess},
 };
+use crate::protocol::{CellId, PackRequest};
 
 const NEW_NET: u64 = 0x4000_0000;
-/// How many of each are made ahead.
+/// How many netns, and how many cgroups of the latest limits, are prepared.
 const LEVEL: usize = 4;
-/// How many cgroups are kept for the next cells, and how many whose gauges may still be read.
-const MOST_CGROUPS: usize = 32;
-/// How many cgroups of the past are kept for the page cache that is charged to them.
-const MOST_CACHED: usize = 64;
-/// How long page cache is given back when we end.
-const LAST_MOMENTS: Duration = Duration::from_millis(200);
+/// The most cgroups that are kept for the next cells, and the most whose gauges may still be read.
+const MAX_CGROUPS: usize = 32;
+/// How many used cgroups are kept for the page cache that is charged to them.
+const MAX_CACHED: usize = 64;
+/// How long the shutdown gives page cache back.
+const SHUTDOWN_BUDGET: Duration = Duration::from_millis(200);
 
-/// There for the next cells.
+/// What is prepared for the next cells.
 pub(super) struct PreparedResources {
     networks: Vec<OwnedFd>,
-    /// Nobody is in them. The last one is taken first.
+    /// Without processes. The last one is taken first.
     cgroups: Vec<(CgroupLimits, Cgroup)>,
-    /// Of cells that are gone and whose gauges may still be read.
+    /// Those of cells that are gone and whose gauges the server may still read.
     being_read: BTreeMap<CellId, (CgroupLimits, Cgroup)>,
-    /// Not to be used again, and not removed yet.
+    /// Never to be used again, and not removed yet.
     retired: Vec<Cgroup>,
-    /// The same, with page cache, the oldest first.
+    /// The same, with page cache. The oldest is first.
     cached: VecDeque<Cgroup>,
-    /// What the next cgroups will most likely be asked to hold to.
+    /// The limits of the latest cell, which the next cells most likely have too.
     limits: Option<CgroupLimits>,
-    /// Our own network, to go back to.
+    /// The netns of the spawner, to return to.
     own_network: Option<OwnedFd>,
     cgroups_made: u64,
     packer: PackerProcess,
-    /// None if it is in use; nothing was ever packed if there is not even that.
-    idle_packer: Option<Option<IdlePacker>>,
+    packer_reserve: PackerReserve,
+}
+
+/// The packer that is started ahead.
+enum PackerReserve {
+    /// Nothing was packed yet, so none is needed.
+    Unused,
+    /// The last one is in use; the next one is to be started.
+    Taken,
+    /// It waits for its request.
+    Idle(IdlePacker),
 }
 
 impl PreparedResources {
     pub(super) fn new(packer: PackerProcess) -> Self {
         Self {
             packer,
-            idle_packer: None,
+            packer_reserve: PackerReserve::Unused,
             networks: Vec::new(),
             cgroups: Vec::new(),
             being_read: BTreeMap::new(),
@@ -70,15 +79,18 @@ impl PreparedResources {
         }
     }
 
-    /// A network of its own for one cell; none where we cannot make them.
+    /// A netns for one cell; `None` where the spawner cannot make one.
     pub(super) fn take_network(&mut self) -> Option<OwnedFd> {
         self.networks.pop().or_else(|| self.make_network().ok())
     }
 
-    /// Has something packed. Whoever waits for it sees the pipes close if nobody can.
+    /// Gives the request to a packer. If no packer can be started, the server sees its pipes close.
     pub(super) fn pack_upper_dir(&mut self, request: &PackRequest, fds: &[OwnedFd]) {
-        let spare = self.idle_packer.replace(None).flatten();
-        if !spare.is_some_and(|spare| spare.pack(request, fds)) {
+        let accepted = match mem::replace(&mut self.packer_reserve, PackerReserve::Taken) {
+            PackerReserve::Idle(packer) => packer.pack(request, fds),
+            PackerReserve::Unused | PackerReserve::Taken => false,
+        };
+        if !accepted {
             let _ = self.packer.start(request, fds);
         }
     }
@@ -96,23 +108,23 @@ impl PreparedResources {
         }
     }
 
-    /// Takes the cgroup of a cell that has ended; false if it has one that cannot go yet.
-    pub(super) fn reclaim_cgroup(&mut self, cell: CellId, held: &mut CellRecord) -> bool {
-        let Some(mut cgroup) = held.cgroup.take() else { return true };
-        // Killing has changed what it holds to.
-        if held.kill_requested || !cgroup.is_renewable() {
+    /// Takes the cgroup of a cell that has ended; false if the kernel cannot remove it yet.
+    pub(super) fn reclaim_cgroup(&mut self, cell: CellId, record: &mut CellRecord) -> bool {
+        let Some(mut cgroup) = record.cgroup.take() else { return true };
+        // Killing has changed its limits.
+        if record.kill_requested || !cgroup.is_renewable() {
             if cgroup.is_empty() && cgroup.page_cache_bytes() > 0 {
                 self.retire_cgroup(cgroup);
                 return true;
             }
             let is_removed = cgroup.remove();
-            held.cgroup = (!is_removed).then_some(cgroup);
+            record.cgroup = (!is_removed).then_some(cgroup);
             return is_removed;
         }
-        self.being_read.insert(cell, (held.limits, cgroup));
-        if held.gauges_released {
+        self.being_read.insert(cell, (record.limits, cgroup));
+        if record.gauges_released {
             self.release_gauges(cell);
-        } else if self.being_read.len() > MOST_CGROUPS
+        } else if self.being_read.len() > MAX_CGROUPS
             && let Some((_, (_, cgroup))) = self.being_read.pop_first()
         {
             self.retire_cgroup(cgroup);
@@ -120,8 +132,9 @@ impl PreparedResources {
         true
     }
 
-    /// Lets go of a cgroup without members. Removed with page cache it would stay in the kernel for as
-    /// long as that does. The next cells may read the same files, so some are kept as they are.
+    /// Retires a cgroup without processes. If it were removed while page cache is charged to it,
+    /// the kernel would keep it as long as the cache. The next cells may read the same files, so
+    /// some cgroups are kept with their cache.
     fn retire_cgroup(&mut self, mut cgroup: Cgroup) {
         if cgroup.page_cache_bytes() == 0 {
             self.retired.push(cgroup);
@@ -129,15 +142,15 @@ impl PreparedResources {
         }
         cgroup.close_files();
         self.cached.push_back(cgroup);
-        if self.cached.len() > 2 * MOST_CACHED {
-            // It has not been quiet for long.
+        if self.cached.len() > 2 * MAX_CACHED {
+            // It has not been quiet for a while, so the refill did not do this.
             self.drop_oldest_page_cache();
         }
     }
 
-    /// Has the kernel let go of the oldest page cache, if there is too much; false if there is not.
+    /// Drops the oldest page cache if there is too much; false if there is not.
     fn drop_oldest_page_cache(&mut self) -> bool {
-        if self.cached.len() <= MOST_CACHED {
+        if self.cached.len() <= MAX_CACHED {
             return false;
         }
         let Some(cgroup) = self.cached.pop_front() else { return false };
@@ -146,7 +159,7 @@ impl PreparedResources {
         true
     }
 
-    /// Nobody reads the gauges of a cell that is gone: its cgroup can be used again.
+    /// The server has released the gauges of a cell that is gone: its cgroup can be reused.
     pub(super) fn release_gauges(&mut self, cell: CellId) {
         let Some((limits, cgroup)) = self.being_read.remove(&cell) else { return };
         if !cgroup.renew() {
@@ -154,53 +167,52 @@ impl PreparedResources {
             return;
         }
         self.cgroups.push((limits, cgroup));
-        if self.cgroups.len() > MOST_CGROUPS {
-            // The one that was not used for the longest time.
+        if self.cgroups.len() > MAX_CGROUPS {
+            // The one that has been unused for longest.
             let unused = self.cgroups.remove(0).1;
             self.retire_cgroup(unused);
         }
     }
 
-    /// Whether something waits to be removed.
+    /// Whether retired cgroups wait to be removed.
     pub(super) fn has_retired(&self) -> bool {
         !self.retired.is_empty()
     }
 
-    /// Removes what can go.
+    /// Removes the retired cgroups that the kernel can remove now.
     pub(super) fn remove_retired(&mut self) {
         self.retired.retain_mut(|cgroup| !cgroup.remove());
     }
 
-    /// Whether something is missing that could be made ahead.
+    /// Whether something could be prepared now.
     pub(super) fn needs_refill(&self, with_cgroups: bool) -> bool {
-        // If nobody has asked for a cell yet, what will be asked for is not known.
+        // Before the first cell its limits are not known.
         self.limits.is_some()
-            && (self.cached.len() > MOST_CACHED
-                || matches!(self.idle_packer, Some(None))
+            && (self.cached.len() > MAX_CACHED
+                || matches!(self.packer_reserve, PackerReserve::Taken)
                 || self.networks.len() < LEVEL
                 || with_cgroups && self.missing_cgroup_limits().is_some())
     }
 
-    /// The limits of a cgroup that should be made ahead.
+    /// The limits of a cgroup that should be prepared.
     fn missing_cgroup_limits(&self) -> Option<CgroupLimits> {
         let limits = self.limits?;
-        let there = self.cgroups.iter().filter(|(have, _)| *have == limits).count();
-        (there < LEVEL).then_some(limits)
+        let prepared = self.cgroups.iter().filter(|(have, _)| *have == limits).count();
+        (prepared < LEVEL).then_some(limits)
     }
 
-    /// Makes one thing that is missing; false when nothing is.
+    /// Prepares one thing; false if nothing is missing or could be made.
     pub(super) fn refill_one(&mut self, all: Option<&CgroupHierarchy>) -> bool {
         if self.limits.is_none() {
-            // Nobody has asked for a cell yet: what will be asked for is not known.
             return false;
         }
         if self.drop_oldest_page_cache() {
             return true;
         }
-        if matches!(self.idle_packer, Some(None))
-            && let Ok(spare) = self.packer.start_idle()
+        if matches!(self.packer_reserve, PackerReserve::Taken)
+            && let Ok(packer) = self.packer.start_idle()
         {
-            self.idle_packer = Some(Some(spare));
+            self.packer_reserve = PackerReserve::Idle(packer);
             return true;
         }
         if self.networks.len() < LEVEL
@@ -236,14 +248,14 @@ impl PreparedResources {
 impl Drop for PreparedResources {
     fn drop(&mut self) {
         let idle = self.cgroups.drain(..).map(|(_, cgroup)| cgroup);
-        let read = std::mem::take(&mut self.being_read).into_values().map(|(_, cgroup)| cgroup);
+        let read = mem::take(&mut self.being_read).into_values().map(|(_, cgroup)| cgroup);
         let cached = self.cached.drain(..);
-        let until = Instant::now() + LAST_MOMENTS;
+        let until = Instant::now() + SHUTDOWN_BUDGET;
         for mut cgroup in idle.chain(read).chain(self.retired.drain(..)).chain(cached) {
             if Instant::now() < until && cgroup.page_cache_bytes() > 0 {
                 cgroup.drop_page_cache();
             }
-            // Nobody is in it, so it goes at once.
+            // It has no process, so the kernel removes it at once.
             cgroup.remove();
         }
     }

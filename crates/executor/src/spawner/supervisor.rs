@@ -1,7 +1,8 @@
-//! The keeper: the spawner's own parent, which holds its socket and starts it again if it dies.
+//! Runs in: spawner (root). The supervisor: the parent of the event loop. It holds the socket and
+//! starts the event loop again if it dies.
 //!
-//! So that the server needs no privileges to have a new spawner, and loses no packet that was
-//! not yet read.
+//! So the server needs no privileges to get a new spawner, and no packet that was not read yet is
+//! lost.
 
 use std::{
     ffi::CStr,
@@ -18,27 +19,26 @@ use cloche_jail::{
 };
 use rustix::fs::Mode;
 
-use super::{
-    event_loop, host_setup,
-    protocol::{PacketBuffer, SpawnerSetup},
-};
+use super::{event_loop, host_setup};
+use crate::protocol::{PacketBuffer, SpawnerSetup};
 
-/// Started by hand: standard input is not the socket of an executor.
+/// The command was started by hand: its standard input is not the socket of a server.
 #[derive(Debug, thiserror::Error)]
 #[error("this command is started by cloche itself, with a socket as its standard input")]
 pub struct NotASpawner;
 
-/// What this process, and so pid 1 of a cell, is called.
+/// The name of this process, and so of pid 1 of a cell.
 const NAME: &CStr = c"cloche";
-/// A worker that dies this soon after its start is not started again at once.
+/// An event loop that dies this soon after its start is started again after a pause.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
 
-/// Runs the spawner on the socket that is standard input, until the executor closes it.
+/// Runs the spawner on the socket that is standard input, until the server closes it.
 pub fn run_spawner() -> Result<ExitCode, NotASpawner> {
     run_spawner_with(&|plan| plan)
 }
 
-/// The same with every plan changed on its way: how the escape suite leaves out a wall.
+/// The same with every plan changed before it is used. The escape suite leaves out a wall this way.
 pub fn run_spawner_with(change: &dyn Fn(CellPlan) -> CellPlan) -> Result<ExitCode, NotASpawner> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|_| NotASpawner)?;
     rustix::net::sockopt::socket_type(&socket).map_err(|_| NotASpawner)?;
@@ -49,7 +49,7 @@ pub fn run_spawner_with(change: &dyn Fn(CellPlan) -> CellPlan) -> Result<ExitCod
         return Ok(ExitCode::FAILURE);
     };
     let layers = fds.into_iter().next().filter(|_| setup.has_layers);
-    // The worker's cells come to us if it dies, to be reaped.
+    // If the event loop dies, this process becomes the parent of its cells and reaps them.
     let _ = sys::prctl(PrctlOption::ChildSubreaper, 1);
     loop {
         let born = Instant::now();
@@ -68,30 +68,30 @@ pub fn run_spawner_with(change: &dyn Fn(CellPlan) -> CellPlan) -> Result<ExitCod
             return Ok(ExitCode::SUCCESS);
         }
         if born.elapsed() < SHORT_LIFE {
-            thread::sleep(Duration::from_millis(200));
+            thread::sleep(RESTART_PAUSE);
         }
     }
 }
 
-/// What whoever started us ignores is not for guests to inherit: Ctrl-C, hang-up and their like.
+/// Resets ignored signals, such as Ctrl-C and hang-up: guests must not inherit them.
 fn reset_signals() {
     const SIGPIPE: usize = 13;
-    // Those that cannot be changed stay as they are.
+    // The kernel refuses some signals, which stay as they are.
     for signal in (1..=64).filter(|signal| ![SIGPIPE, sys::SIGCHLD].contains(signal)) {
         let _ = sys::ignore_signal(signal, false);
     }
 }
 
-/// Pid 1 of a cell is a copy of this process: its name and its umask say nothing about who started
+/// Pid 1 of a cell is a copy of this process. So its name and its umask must not tell who started
 /// the server, and how.
 fn hide_origin() {
     const USUAL: Mode = Mode::WGRP.union(Mode::WOTH);
-    // A name that stays as it was is no reason not to start.
+    // It is no reason not to start if the name cannot be set.
     let _ = rustix::thread::set_name(NAME);
     rustix::process::umask(USUAL);
 }
 
-/// Reaps until this child has ended: its exit code, or nothing if it was killed.
+/// Reaps children until this one has ended. Returns its exit code, or `None` if it was killed.
 fn wait_for_child(pid: i32) -> Option<i32> {
     loop {
         match sys::wait_any() {

@@ -1,4 +1,5 @@
-//! The spawner's side of a template: asks for forks, and knows which are still due.
+//! Runs in: spawner (root). The connection to a template: asks for forks, and knows which answers
+//! are still due.
 
 use std::{
     collections::VecDeque,
@@ -8,24 +9,37 @@ use std::{
 
 use cloche_jail::sys::{self, Errno};
 
-use super::protocol::CellId;
+use super::io_error;
+use crate::protocol::CellId;
 
-/// A template that can be asked.
+/// The connection to one template.
 pub(super) struct TemplateConnection {
     pub(super) socket: OwnedFd,
-    /// Asked for and not yet answered, in order.
+    /// Forks that were requested and not answered yet, in order.
     pending: VecDeque<CellId>,
 }
 
-/// Ids of a new cell as its template counts them: image owner, guest, guest as it sees itself.
+/// The ids of a new cell in the template's user namespace: image owner, guest, and the guest's id
+/// as the guest sees it.
 pub(super) type TemplateIds = [u32; 3];
+
+/// The answer of a template.
+#[derive(Debug)]
+pub(super) enum ForkAnswer {
+    /// The cell was forked; this is the pidfd of its pid 1.
+    Forked(CellId, OwnedFd),
+    /// The cell could not be forked.
+    Failed(CellId, io::Error),
+    /// The template has ended. These forks will not be answered.
+    TemplateEnded(Vec<CellId>),
+}
 
 impl TemplateConnection {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self { socket, pending: VecDeque::new() }
     }
 
-    /// Asks for a cell with these descriptors: its own five, then the doors of its cgroup.
+    /// Requests a cell with these file descriptors: its own five, then those to enter its cgroup.
     pub(super) fn request_fork(
         &mut self,
         cell: CellId,
@@ -40,21 +54,44 @@ impl TemplateConnection {
         Ok(())
     }
 
-    /// Reads one answer. An error is the end of the template, with the cells it still owed.
-    pub(super) fn read_answer(&mut self) -> Result<(CellId, io::Result<OwnedFd>), Vec<CellId>> {
+    /// Reads one answer.
+    pub(super) fn read_answer(&mut self) -> ForkAnswer {
         let mut answer = [0; 4];
         let received = sys::recvmsg(self.socket.as_raw_fd(), &mut answer);
-        let (Ok((4, fds)), Some(cell)) = (received, self.pending.pop_front()) else {
-            return Err(self.pending.drain(..).collect());
+        let Ok((4, fds)) = received else {
+            return ForkAnswer::TemplateEnded(self.pending.drain(..).collect());
         };
         let mut fds = fds.into_iter().flatten().map(sys::into_owned_fd);
-        match fds.next() {
-            Some(pidfd) => Ok((cell, Ok(pidfd))),
-            None => Ok((cell, Err(io_error(Errno(-i32::from_le_bytes(answer)))))),
+        match (self.pending.pop_front(), fds.next()) {
+            (Some(cell), Some(pidfd)) => ForkAnswer::Forked(cell, pidfd),
+            (Some(cell), None) => {
+                ForkAnswer::Failed(cell, io_error(Errno(-i32::from_le_bytes(answer))))
+            }
+            // An answer that was not asked for: such a template is not used again.
+            (None, _) => ForkAnswer::TemplateEnded(Vec::new()),
         }
     }
 }
 
-fn io_error(errno: Errno) -> io::Error {
-    io::Error::from_raw_os_error(errno.0)
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn every_fork_that_an_ended_template_owes_is_named() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let mut template = TemplateConnection::new(ours);
+        for cell in [CellId(7), CellId(8)] {
+            template.request_fork(cell, [0, 0, 1000], b"steps", &[]).unwrap();
+        }
+        drop(theirs);
+        let ForkAnswer::TemplateEnded(lost) = template.read_answer() else {
+            panic!("the template is gone");
+        };
+        assert_eq!(lost, [CellId(7), CellId(8)]);
+    }
 }

@@ -1,12 +1,12 @@
-//! The end of a cell, as those who wait for it see it.
+//! Runs in: server (no capabilities). The end of a cell, for the tasks that wait for it.
 
 use std::sync::{Arc, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use super::protocol::CellUsage;
+use crate::protocol::CellUsage;
 
-/// Told once that a cell is gone, with what it had used, or lost. Clones are the same cell's.
+/// Completes once, when the cell is gone or lost. Clones belong to the same cell.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CellExit {
     over: CancellationToken,
@@ -14,24 +14,24 @@ pub(crate) struct CellExit {
 }
 
 impl CellExit {
-    /// The cell is gone.
+    /// The spawner reported that the cell is gone.
     pub(super) fn mark_gone(&self, used: CellUsage) {
-        // Only the first can be true.
+        // A cell is gone only once, so a second report is ignored.
         let _ = self.used.set(used);
         self.over.cancel();
     }
 
-    /// The cell is lost with its spawner: nobody knows what it had used.
+    /// The cell was lost with its spawner; its usage is unknown.
     pub(super) fn mark_lost(&self) {
         self.over.cancel();
     }
 
-    /// Whether it is over.
+    /// Whether the cell is gone or lost.
     pub(crate) fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
 
-    /// Waits for the end: what the cell had used, as far as that is known.
+    /// Waits for the end. Returns the usage of the cell, or zeros if it was lost.
     pub(crate) async fn wait(&self) -> CellUsage {
         self.over.cancelled().await;
         self.used.get().copied().unwrap_or_default()

@@ -1,6 +1,8 @@
-//! Interpreters that are started before there is a job: parked cells and templates.
+//! Runs in: server (no capabilities). Starts interpreters before there is a job: parked cells and
+//! templates.
 //!
-//! Knows how each language is made to wait for its job. Does not know how many there should be.
+//! Knows how each language is made to wait for its job. Does not know how many cells there should
+//! be.
 
 use std::{
     ffi::CString,
@@ -21,26 +23,23 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
+use super::{
     cell::{self, Cell},
-    cell_run::wall_error,
-    executor::RunError,
-    image::{HOME, NODE_START},
+    cell_exit::CellExit,
+    control_socket::NotReady,
     job_builder,
-    spawner::{
-        cell_exit::CellExit,
-        client::{CellSource, SpawnerClient},
-        protocol::{CellConfig, CellId, SpawnKind},
-    },
+    run_error::RunError,
+    spawner_client::{CellSource, SpawnerClient},
 };
+use crate::protocol::{CellConfig, CellId, HOME, NODE_START, SpawnKind};
 
 /// The library that a template loads.
 const TEMPLATE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
-const PYTHON_START: &[u8] = include_bytes!("../guest/usercustomize.py");
-/// How long an interpreter may take to be ready.
+const PYTHON_START: &[u8] = include_bytes!("../../guest/usercustomize.py");
+/// How long an interpreter may take to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// The standard-library modules that a template imports unless told otherwise.
+/// The standard-library modules that every template imports.
 pub const DEFAULT_PRELOAD: [&str; 34] = [
     "base64",
     "bisect",
@@ -78,7 +77,7 @@ pub const DEFAULT_PRELOAD: [&str; 34] = [
     "urllib.parse",
 ];
 
-/// Starts a cell from nothing and has it wait as its language allows.
+/// Starts a cold cell and parks it: its interpreter waits for a job, if the language can.
 pub(crate) async fn start_parked_cell(
     spawner: &SpawnerClient,
     config: &CellConfig,
@@ -87,7 +86,7 @@ pub(crate) async fn start_parked_cell(
     let mut cell = cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Cell)).await?;
     match start_job(language)? {
         Some(job) => {
-            // The start of an interpreter for later must not take time from programs that run.
+            // Programs that run now go before an interpreter that is started for later.
             cell.meter.yield_to_others(true);
             wait_for_interpreter(&mut cell, &job).await?;
             cell.meter.yield_to_others(false);
@@ -97,7 +96,7 @@ pub(crate) async fn start_parked_cell(
     Ok(cell)
 }
 
-/// What makes an interpreter start and wait; nothing for a language that only starts with a job.
+/// The job that starts an interpreter and makes it wait; `None` for a language that cannot wait.
 fn start_job(language: Language) -> Result<Option<Vec<u8>>, RunError> {
     let mut out = Vec::new();
     let variables = match language {
@@ -126,15 +125,15 @@ fn interpreter_exec(
     Ok(if language == Language::Node { started_in_root(start) } else { start })
 }
 
-/// Node.js looks for a package where it is started, and remembers that there was none: so not in
-/// the home, where one may come with the job. It goes home by itself.
+/// Node.js looks for a package in the directory where it is started, and caches that there is none.
+/// The job may bring one into the home, so Node.js starts in `/` and changes to the home later.
 fn started_in_root(start: ExecProgram) -> ExecProgram {
     let by = [c"env", c"-C", c"/"].into_iter().map(CString::from);
     let args = by.chain(start.args).collect();
     ExecProgram { program: c"/usr/bin/env".into(), args, ..start }
 }
 
-/// Sends the start job and waits for the interpreter's one byte.
+/// Sends the start job and waits for the one byte that the interpreter answers when it is ready.
 async fn wait_for_interpreter(cell: &mut Cell, job: &[u8]) -> Result<(), RunError> {
     let ready = async {
         cell.job.write_all(job).await?;
@@ -146,39 +145,42 @@ async fn wait_for_interpreter(cell: &mut Cell, job: &[u8]) -> Result<(), RunErro
     }
 }
 
-/// Waits until pid 1 has said that every wall is up.
+/// Waits until pid 1 has reported that every wall is up.
 pub(crate) async fn wait_for_walls(cell: &mut Cell) -> Result<(), RunError> {
     match timeout(START_LIMIT, cell.control.wait_until_ready()).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(Some(CellReport::Failed(wall, errno)))) => Err(wall_error(&wall, errno)),
+        Ok(Err(NotReady::Reported(CellReport::Failed(wall, errno)))) => {
+            Err(RunError::from_wall(&wall, errno))
+        }
         _ => Err(RunError::CellLost),
     }
 }
 
-/// The reason a cell did not get ready, if it gave one.
+/// Why a cell did not get ready, from the reports of pid 1.
 async fn start_failure(cell: &mut Cell) -> RunError {
     loop {
         match timeout(START_LIMIT, cell.control.next_report()).await {
             Ok(Some(CellReport::Ready)) => {}
-            Ok(Some(CellReport::Failed(wall, errno))) => return wall_error(&wall, errno),
+            Ok(Some(CellReport::Failed(wall, errno))) => return RunError::from_wall(&wall, errno),
             _ => return RunError::CellLost,
         }
     }
 }
 
-/// An interpreter that forks one for each job, and never sees a job itself.
+/// The cell of a template: an initialised interpreter that cells are forked from. It never gets a
+/// job.
 pub(crate) struct Template {
     cell: Cell,
     born: Instant,
     forks: AtomicU32,
-    /// What it takes, read when it had imported everything.
+    /// Its memory, read after its imports.
     memory: u64,
-    /// Cells of its that are alive: they end with it, so it may not end before them.
+    /// Its forked cells that are alive. They end with the template, so it must outlive them.
     children: Mutex<Vec<CellExit>>,
 }
 
 impl Template {
-    /// Starts one and waits until it has imported what it should.
+    /// Starts a template and waits until it has imported its modules.
     pub(crate) async fn start(
         spawner: &SpawnerClient,
         config: &CellConfig,
@@ -199,7 +201,7 @@ impl Template {
             cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Template)).await?;
         if let Err(error) = wait_for_interpreter(&mut cell, &out).await {
             let said = cell.read_stderr();
-            tracing::warn!(%error, said, "no template: interpreters are started one by one");
+            tracing::warn!(%error, said, "no template: each cell starts its own interpreter");
             spawner.kill_cell(cell.id).await;
             return Err(error);
         }
@@ -216,7 +218,7 @@ impl Template {
         self.cell.id
     }
 
-    /// Forks a cell; it takes its job when it is ready.
+    /// Forks a cell. It reads its job when it is ready, so the job can be written at once.
     pub(crate) async fn fork_cell(
         &self,
         spawner: &SpawnerClient,
@@ -225,11 +227,11 @@ impl Template {
         self.forks.fetch_add(1, Ordering::Relaxed);
         let cell = cell::spawn_cell(spawner, config, CellSource::Template(self.id())).await?;
         let mut cells = self.lock_children();
-        // Looked through only when it would grow: the list stays about as long as there are cells.
+        // Cells that are gone are removed only when the list would grow.
         if cells.len() == cells.capacity() {
             cells.retain(|cell| !cell.is_over());
         }
-        cells.push(cell.gone.clone());
+        cells.push(cell.exit.clone());
         drop(cells);
         Ok(cell)
     }
@@ -245,12 +247,12 @@ impl Template {
         Ok(cell)
     }
 
-    /// Whether it has forked often or long enough for its siblings to share no more.
+    /// Whether it has forked so many cells, or is so old, that it should be replaced.
     pub(crate) fn is_worn(&self, forks: u32, age: Duration) -> bool {
         self.forks.load(Ordering::Relaxed) >= forks || self.born.elapsed() >= age
     }
 
-    /// Whether nothing would end with it.
+    /// Whether no forked cell is alive, which would end with the template.
     pub(crate) fn is_childless(&self) -> bool {
         let mut cells = self.lock_children();
         cells.retain(|cell| !cell.is_over());
@@ -261,7 +263,7 @@ impl Template {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has ended.
+    /// Whether the template has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.cell.is_gone()
     }

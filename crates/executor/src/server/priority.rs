@@ -1,9 +1,9 @@
 //! Runs in: server (no capabilities). How the cell of a run competes for processors with the cells
 //! of other runs.
 //!
-//! A cell that yields has `cpu.idle` set in its cgroup: the kernel runs it when nothing else wants to
-//! run, and takes the processor from it at once when something does. The spawner opens the file and
-//! hands it over with the gauges, so this side needs no right of its own.
+//! A cell that yields has `cpu.idle` set in its cgroup. The kernel runs it only when nothing else
+//! wants to run, and takes the processor from it at once when something does. The spawner opens the
+//! file and passes it with the gauges, so the server needs no right of its own.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -18,7 +18,7 @@ pub(crate) fn attach_cgroup(priority: &CpuPriority, file: Option<File>) {
     });
 }
 
-/// Sets `cpu.idle`. A cgroup that is gone already has no use for it.
+/// Sets `cpu.idle`. An error is ignored: then the cgroup is gone.
 pub(crate) fn set_cpu_idle(file: &File, idle: bool) {
     let _ = file.write_all_at(if idle { b"1" } else { b"0" }, 0);
 }

@@ -1,27 +1,28 @@
-//! Reading what a guest prints: live to whoever listens, and into a bounded head and tail.
+//! Runs in: server (no capabilities). Reads what a guest prints: passes it on live, and keeps a
+//! bounded part of it.
 
 use std::{io, sync::Arc, time::Duration};
 
 use cloche_model::{ByteSize, CapturedStream, MemoryAccount, OutputChunk, StreamName};
 use tokio::{net::unix::pipe, sync::mpsc};
 
-/// How much is read at once to begin with: most programs print little.
+/// The size of the first reads: most programs print little.
 const SMALL_READ: usize = 4 << 10;
-/// How much is read at once from a program that prints more: the size of a pipe.
+/// The size of the reads from a program that prints more: the size of a pipe.
 const LARGE_READ: usize = 64 << 10;
-/// How much is read at a time of a program that has printed more than is kept, and the rest after
-/// it. Reading is done at the server's expense, not the cell's: without a pace, a program that
-/// prints as fast as it can costs the server most of a processor.
+/// The most bytes between two pauses, for a program that has printed more than is kept, and the
+/// pause. The server pays for reading, not the cell: without this pace, a program that prints as
+/// fast as it can costs the server most of a processor.
 const FLOOD_BURST: usize = 128 << 10;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 
-/// One output stream being read.
+/// One output stream that is being read.
 pub(crate) struct OutputCapture {
     pipe: pipe::Receiver,
     name: StreamName,
     cap: u64,
     kept: CapturedStream,
-    /// On the heap: it would be part of every future that waits for output.
+    /// On the heap, or it would be part of every future that waits for output.
     buffer: Box<[u8]>,
     live: Option<mpsc::Sender<OutputChunk>>,
     ended: bool,
@@ -39,12 +40,12 @@ impl OutputCapture {
         Self { pipe, name, cap: cap.bytes(), kept, buffer, live, ended: false }
     }
 
-    /// Pays for what is kept from this account. To be called before anything is read.
+    /// Charges this account for what is kept. To be called before the first read.
     pub(crate) fn charge_to(&mut self, memory: Option<&Arc<MemoryAccount>>) {
         self.kept = CapturedStream::charged_to(memory);
     }
 
-    /// Reads until the stream ends. Safe to cancel: nothing that was read is lost.
+    /// Reads until the stream ends. Cancel-safe: nothing that was read is lost.
     pub(crate) async fn read_until_end(&mut self) {
         while !self.ended {
             if self.is_flooding() {
@@ -55,7 +56,7 @@ impl OutputCapture {
             }
             self.read_available().await;
         }
-        // The stream is over; the program may not be.
+        // The stream has ended; the program may still run.
         std::future::pending::<()>().await;
     }
 
@@ -64,13 +65,13 @@ impl OutputCapture {
         self.kept.dropped > 0
     }
 
-    /// Takes what is there now, without waiting for more; of a flood no more than a burst.
+    /// Reads what is available without waiting for more; at most one burst of a flood.
     async fn read_available(&mut self) {
         let mut taken = 0;
         while taken < FLOOD_BURST || !self.is_flooding() {
-            // Room for the chunk first: between reading it and passing it on there is no wait in
-            // which it could be lost.
-            let room = self.reserve_chunk().await;
+            // The place for the chunk is reserved first. So there is no await between reading the
+            // chunk and passing it on, in which it could be lost.
+            let permit = self.reserve_chunk().await;
             match self.pipe.try_read(&mut self.buffer) {
                 Ok(0) => {
                     self.ended = true;
@@ -78,7 +79,7 @@ impl OutputCapture {
                 }
                 Ok(len) => {
                     taken += len;
-                    self.keep_chunk(len, room);
+                    self.keep_chunk(len, permit);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
@@ -89,44 +90,45 @@ impl OutputCapture {
         }
     }
 
-    /// Takes the rest when the program is over: as much as a pipe holds, whoever goes on writing. Asks
-    /// the pipe itself: the runtime may not have heard yet of what was written just before the end.
+    /// Reads the rest after the program has ended: at most as much as the pipe holds, even if a
+    /// process goes on writing. Reads the pipe directly, because the runtime may not know yet about
+    /// bytes that were written just before the end.
     pub(crate) async fn read_rest(&mut self) {
         let mut left = rustix::pipe::fcntl_getpipe_size(&self.pipe).unwrap_or(LARGE_READ);
         while !self.ended && left > 0 {
-            let room = self.reserve_chunk().await;
+            let permit = self.reserve_chunk().await;
             let most = left.min(self.buffer.len());
             match rustix::io::read(&self.pipe, &mut self.buffer[..most]) {
                 Ok(0) => self.ended = true,
                 Ok(len) => {
                     left -= len;
-                    self.keep_chunk(len, room);
+                    self.keep_chunk(len, permit);
                 }
                 Err(rustix::io::Errno::INTR) => {}
-                // Nothing more now: whoever still holds the other end is not waited for.
+                // Nothing more now. A process that still has the other end open is not waited for.
                 Err(_) => return,
             }
         }
     }
 
-    /// A place for one chunk with whoever listens; none when nobody does.
+    /// Reserves a place for one chunk in the live channel; `None` without a receiver.
     async fn reserve_chunk(&mut self) -> Option<mpsc::OwnedPermit<OutputChunk>> {
-        let room = self.live.clone()?.reserve_owned().await.ok();
-        if room.is_none() {
-            // Nobody listens any more: the run goes on.
+        let permit = self.live.clone()?.reserve_owned().await.ok();
+        if permit.is_none() {
+            // The receiver was dropped. The run goes on.
             self.live = None;
         }
-        room
+        permit
     }
 
-    /// Keeps what was just read, and passes it on.
+    /// Keeps the bytes that were just read, and passes them on.
     fn keep_chunk(&mut self, len: usize, live: Option<mpsc::OwnedPermit<OutputChunk>>) {
         let was_flooding = self.is_flooding();
         let bytes = &self.buffer[..len];
         let kept = self.kept.append_within(bytes, self.cap);
         if !was_flooding && self.kept.dropped > 0 {
-            // Room for a burst, so that the program need not wait for each part of it. The kernel may
-            // say no: the program is read more slowly then.
+            // The pipe takes a whole burst, so that the program waits less often. If the kernel
+            // refuses, the program is only read more slowly.
             let _ = rustix::pipe::fcntl_setpipe_size(&self.pipe, FLOOD_BURST);
         }
         if let Some(live) = live {
@@ -148,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads what a program prints that prints this much and ends.
+    /// Reads the output of a program that prints this many bytes and ends.
     async fn read_all(bytes: usize, cap: ByteSize) -> (CapturedStream, Duration) {
         let (ours, mut theirs) = io::pipe().unwrap();
         let pipe = pipe::Receiver::from_owned_fd(ours.into()).unwrap();
@@ -165,12 +167,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_is_counted_to_its_end_and_read_no_faster_than_its_pace() {
+    async fn a_flood_is_counted_to_its_end_and_read_no_faster_than_the_pace() {
         const ALL: usize = 32 << 20;
         let (kept, took) = read_all(ALL, ByteSize::mib(1)).await;
         assert_eq!(kept.bytes.len(), 1 << 20);
         assert_eq!(kept.bytes.len() as u64 + kept.dropped, ALL as u64);
-        // Some fit into the pipe at the beginning and at the end.
+        // The first and the last bytes fit into the pipe without a pause.
         let bursts = (ALL - (3 << 20)) / FLOOD_BURST;
         assert!(
             took >= FLOOD_PAUSE * u32::try_from(bursts).unwrap(),

@@ -1,17 +1,14 @@
-//! Speaking to the spawner from the async side.
+//! Runs in: server (no capabilities). The client of the spawner.
 //!
-//! One task reads its events. A cell that was asked for ends in `Spawned` or an error, also when
-//! the spawner dies: it never hangs.
+//! One task reads the spawner's events. A request for a cell ends in `Spawned` or an error, also
+//! when the spawner dies: it never hangs.
 
 use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::process::CommandExt,
-    },
-    process::{Child, Command, Stdio},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process::Child,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -20,7 +17,6 @@ use std::{
 };
 
 use cloche_jail::cgroup::CgroupGauges;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::{
     io::unix::AsyncFd,
     sync::{Notify, oneshot, watch},
@@ -29,138 +25,101 @@ use tokio::{
 use super::{
     cell_exit::CellExit,
     cell_meter::{CellMeter, ReleasedGauges},
-    protocol::{
-        self, CellConfig, CellId, HomeRequest, PackRequest, PacketBuffer, ProtocolError,
-        RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup,
-    },
+    spawner_process::SpawnerProcess,
 };
-use crate::executor::ExecutorConfig;
+use crate::protocol::{
+    self, CellConfig, CellId, HomeRequest, PackRequest, PacketBuffer, ProtocolError, RequestPacket,
+    SpawnKind, SpawnerEvent, SpawnerRequest,
+};
 
-/// Why a cell could not be had.
+/// Why the spawner did not do what was asked.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// The spawner said no, and why.
-    #[error("the cell could not be started: {0}")]
+    /// The spawner could not do it, and why.
+    #[error("the spawner refused: {0}")]
     Refused(String),
     /// A directory of the home has the name of a file that the run needs.
     #[error("{0} in the thread's home is a directory; the run needs a file of that name")]
     Blocked(String),
-    /// The spawner died; it is started again, what it held is lost.
+    /// The spawner died. The supervisor starts it again, but all its cells are lost.
     #[error("the spawner died")]
     SpawnerLost,
 }
 
-/// What the spawner's command line begins with. Guests can read it: it is no path of this host's.
-pub(super) const ARG0: &str = "cloche";
-
-/// A spawner that runs and that nobody speaks to yet.
-///
-/// Starting it needs the privileges that it keeps; speaking to it needs none. So a server starts
-/// it first, then drops its own, then starts its threads.
-#[derive(Debug)]
-pub struct SpawnerProcess {
-    socket: OwnedFd,
-    keeper: Child,
-}
-
-impl SpawnerProcess {
-    /// Starts the program as a spawner, with one end of a socket as its standard input, and hands it
-    /// the directory of unpacked layers.
-    pub fn start(config: &ExecutorConfig) -> io::Result<Self> {
-        let layers = config.unpacked_layers.as_ref().map(File::open).transpose()?;
-        let flags = SocketFlags::CLOEXEC;
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let keeper = Command::new(&config.program)
-            .arg0(ARG0)
-            .args(&config.spawner_args)
-            .env_clear()
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            // Ctrl-C is for us to handle: the spawner ends when its socket is closed.
-            .process_group(0)
-            .spawn()?;
-        let fds: Vec<_> = layers.as_ref().map(AsFd::as_fd).into_iter().collect();
-        let setup = SpawnerSetup { has_layers: layers.is_some() };
-        protocol::send_packet(socket.as_fd(), &setup, &fds).map_err(io::Error::other)?;
-        Ok(Self { socket, keeper })
-    }
-}
-
-/// A handle to the running spawner.
+/// The connection to the running spawner.
 pub(crate) struct SpawnerClient {
     shared: Arc<SpawnerConnection>,
     reader: tokio::task::JoinHandle<()>,
-    keeper: Child,
+    supervisor: Child,
 }
 
 struct SpawnerConnection {
     socket: AsyncFd<OwnedFd>,
     state: Mutex<CellWaiters>,
-    next: AtomicU64,
-    let_go: Arc<ReleasedGauges>,
-    /// Told whenever a cell is gone.
-    settled: Notify,
+    next_cell: AtomicU64,
+    released: Arc<ReleasedGauges>,
+    /// Notified whenever a cell is gone.
+    cell_gone: Notify,
     missing: watch::Sender<Option<Vec<(String, String)>>>,
 }
 
+/// Who waits for which answer about which cell.
 #[derive(Default)]
 struct CellWaiters {
     spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
-    /// Homes that are being mounted.
     home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
-    /// Told when the cell is gone or lost.
+    /// Every cell that is not gone yet.
     alive: HashMap<CellId, CellExit>,
 }
 
-/// How often the cells are counted anew.
-const SETTLE_ROUND: Duration = Duration::from_millis(10);
+/// How often cells are counted again without an event.
+const RECOUNT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a cell is made from.
+/// How a cell is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CellSource {
-    /// From nothing.
+    /// The spawner clones itself.
     Nothing(SpawnKind),
-    /// By a template's fork.
+    /// This template forks.
     Template(CellId),
 }
 
-/// What a run writes to its home.
+/// The directories of a mounted home.
 pub(crate) struct OverlayDirs {
-    /// The directory that holds it.
+    /// What a run writes is in this directory.
     pub(crate) upper: OwnedFd,
-    /// The home, where that is not the same.
+    /// The home as the run sees it, if it has layers.
     pub(crate) merged: Option<OwnedFd>,
 }
 
-/// A cell the spawner has started.
+/// A cell that the spawner has started.
 pub(crate) struct SpawnedCell {
     pub(crate) cell: CellId,
     pub(crate) meter: CellMeter,
-    /// Told when the cell is gone or lost.
-    pub(crate) gone: CellExit,
+    /// Completes when the cell is gone or lost.
+    pub(crate) exit: CellExit,
 }
 
 impl SpawnerClient {
-    /// Takes over a spawner that has been started.
+    /// Connects to a spawner that has been started.
     pub(crate) fn from_process(
-        SpawnerProcess { socket, keeper }: SpawnerProcess,
+        SpawnerProcess { socket, supervisor }: SpawnerProcess,
     ) -> io::Result<Self> {
         #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
         let socket = AsyncFd::new(socket)?;
         let shared = Arc::new(SpawnerConnection {
             socket,
             state: Mutex::default(),
-            next: AtomicU64::new(1),
-            let_go: Arc::default(),
-            settled: Notify::new(),
+            next_cell: AtomicU64::new(1),
+            released: Arc::default(),
+            cell_gone: Notify::new(),
             missing: watch::Sender::new(None),
         });
         let reader = tokio::spawn(Arc::clone(&shared).read_events());
-        Ok(Self { shared, reader, keeper })
+        Ok(Self { shared, reader, supervisor })
     }
 
-    /// What this host cannot build, once the spawner has said so.
+    /// The walls that this host cannot build. Waits for the first event of the spawner.
     pub(crate) async fn missing_walls(&self) -> Result<Vec<(String, String)>, SpawnError> {
         let mut seen = self.shared.missing.subscribe();
         let seen = seen.wait_for(Option::is_some).await.map_err(|_| SpawnError::SpawnerLost)?;
@@ -174,29 +133,29 @@ impl SpawnerClient {
         source: CellSource,
         fds: [BorrowedFd<'_>; 5],
     ) -> Result<SpawnedCell, SpawnError> {
-        let cell = CellId(self.shared.next.fetch_add(1, Ordering::Relaxed));
+        let cell = CellId(self.shared.next_cell.fetch_add(1, Ordering::Relaxed));
         let config = config.clone();
         let request = match source {
             CellSource::Nothing(kind) => SpawnerRequest::Spawn { cell, config, kind },
             CellSource::Template(template) => SpawnerRequest::Fork { cell, config, template },
         };
         let (answer, answered) = oneshot::channel();
-        let gone = CellExit::default();
+        let exit = CellExit::default();
         {
             let mut state = self.shared.lock_waiters();
             state.spawns.insert(cell, answer);
-            state.alive.insert(cell, gone.clone());
+            state.alive.insert(cell, exit.clone());
         }
         if self.shared.send_request(request, &fds).await.is_err() {
             self.shared.forget_cell(cell);
             return Err(SpawnError::SpawnerLost);
         }
         let gauges = answered.await.map_err(|_| SpawnError::SpawnerLost)??;
-        let meter = CellMeter::new(cell, gauges, Arc::clone(&self.shared.let_go));
-        Ok(SpawnedCell { cell, meter, gone })
+        let meter = CellMeter::new(cell, gauges, Arc::clone(&self.shared.released));
+        Ok(SpawnedCell { cell, meter, exit })
     }
 
-    /// Mounts a home in a cell that waits for its job; gives the directory of what it will write.
+    /// Mounts a home in a cell that waits for its job.
     pub(crate) async fn mount_home(
         &self,
         cell: CellId,
@@ -211,8 +170,8 @@ impl SpawnerClient {
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
     }
 
-    /// Has a directory packed; `fds` are the directory, where the archive goes, the verdict, and the
-    /// overlay if there is one.
+    /// Packs a directory. `fds` are the directory, the pipe for the archive, the pipe for the
+    /// report, and the merged directory if there is one.
     pub(crate) async fn pack_upper_dir(
         &self,
         request: PackRequest,
@@ -222,26 +181,26 @@ impl SpawnerClient {
         sent.map_err(|_| SpawnError::SpawnerLost)
     }
 
-    /// Kills everything in a cell.
+    /// Kills every process of a cell.
     pub(crate) async fn kill_cell(&self, cell: CellId) {
-        // If the spawner is gone, so are its cells.
+        // If the spawner is gone, its cells are gone too.
         let _ = self.shared.send_request(SpawnerRequest::Kill { cell }, &[]).await;
     }
 
-    /// How many cells are alive or being cleaned up.
+    /// How many cells are alive or being torn down.
     pub(crate) fn count_alive(&self) -> usize {
         self.shared.lock_waiters().alive.len()
     }
 
-    /// Waits until every cell is gone but those that are held for later.
-    pub(crate) async fn wait_for_teardown(&self, held: impl Fn() -> usize) {
+    /// Waits until no more cells are alive than wait for a run.
+    pub(crate) async fn wait_for_teardown(&self, waiting: impl Fn() -> usize) {
         loop {
-            let settled = self.shared.settled.notified();
-            if self.count_alive() <= held() {
+            let gone = self.shared.cell_gone.notified();
+            if self.count_alive() <= waiting() {
                 return;
             }
-            // Also without a sign: a cell that is being parked becomes one that is held.
-            let _ = tokio::time::timeout(SETTLE_ROUND, settled).await;
+            // Also without an event: a cell that is being parked will count as waiting.
+            let _ = tokio::time::timeout(RECOUNT_INTERVAL, gone).await;
         }
     }
 
@@ -249,16 +208,16 @@ impl SpawnerClient {
     pub(crate) async fn stop(mut self) {
         self.reader.abort();
         let _ = (&mut self.reader).await;
-        let Self { shared, mut keeper, .. } = self;
-        // The last handle to the socket: closing it is the sign to end.
+        let Self { shared, mut supervisor, .. } = self;
+        // This closes the socket, which tells the spawner to end.
         drop(shared);
-        let _ = tokio::task::spawn_blocking(move || keeper.wait()).await;
+        let _ = tokio::task::spawn_blocking(move || supervisor.wait()).await;
     }
 }
 
 impl SpawnerConnection {
     fn lock_waiters(&self) -> MutexGuard<'_, CellWaiters> {
-        // A panic elsewhere leaves the maps as good as they were.
+        // A poisoned lock is still used: a panic leaves the maps consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -266,7 +225,7 @@ impl SpawnerConnection {
         let mut state = self.lock_waiters();
         state.spawns.remove(&cell);
         state.alive.remove(&cell);
-        self.settled.notify_waiters();
+        self.cell_gone.notify_waiters();
     }
 
     async fn send_request(
@@ -274,7 +233,7 @@ impl SpawnerConnection {
         request: SpawnerRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ProtocolError> {
-        let packet = RequestPacket { request, let_go: self.let_go.take_batch() };
+        let packet = RequestPacket { request, released_gauges: self.released.take_batch() };
         loop {
             match protocol::send_packet(self.socket.as_fd(), &packet, fds) {
                 Err(ProtocolError::WouldBlock) => {
@@ -296,7 +255,7 @@ impl SpawnerConnection {
                     Err(_) => break,
                 },
                 Err(error) => {
-                    tracing::error!(%error, "the spawner's keeper is gone");
+                    tracing::error!(%error, "the supervisor of the spawner is gone");
                     break;
                 }
             }
@@ -312,50 +271,51 @@ impl SpawnerConnection {
                     self.fail_all_waiters();
                 }
             }
-            SpawnerEvent::Spawned { cell, gauges: there } => {
+            SpawnerEvent::Spawned { cell, gauges: exists } => {
                 let mut files = fds.into_iter().map(File::from);
                 let [oom, cpu, peak, idle] =
-                    there.map(|there| there.then(|| files.next()).flatten());
-                if let Some(asked) = self.lock_waiters().spawns.remove(&cell) {
-                    let _ = asked.send(Ok(CgroupGauges { oom, cpu, peak, idle }));
+                    exists.map(|exists| exists.then(|| files.next()).flatten());
+                if let Some(waiter) = self.lock_waiters().spawns.remove(&cell) {
+                    let _ = waiter.send(Ok(CgroupGauges { oom, cpu, peak, idle }));
                 }
             }
             SpawnerEvent::Refused { cell, reason } => {
-                if let Some(asked) = self.lock_waiters().spawns.remove(&cell) {
-                    let _ = asked.send(Err(SpawnError::Refused(reason)));
+                if let Some(waiter) = self.lock_waiters().spawns.remove(&cell) {
+                    let _ = waiter.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            SpawnerEvent::Housed { cell } => {
+            SpawnerEvent::HomeMounted { cell } => {
                 let mut fds = fds.into_iter();
-                let (asked, upper) = (self.lock_waiters().home_mounts.remove(&cell), fds.next());
-                if let (Some(asked), Some(upper)) = (asked, upper) {
-                    let _ = asked.send(Ok(OverlayDirs { upper, merged: fds.next() }));
+                let (waiter, upper) = (self.lock_waiters().home_mounts.remove(&cell), fds.next());
+                if let (Some(waiter), Some(upper)) = (waiter, upper) {
+                    let _ = waiter.send(Ok(OverlayDirs { upper, merged: fds.next() }));
                 }
             }
-            SpawnerEvent::Homeless { cell, reason } => {
-                if let Some(asked) = self.lock_waiters().home_mounts.remove(&cell) {
-                    let _ = asked.send(Err(SpawnError::Refused(reason)));
+            SpawnerEvent::HomeRefused { cell, reason } => {
+                if let Some(waiter) = self.lock_waiters().home_mounts.remove(&cell) {
+                    let _ = waiter.send(Err(SpawnError::Refused(reason)));
                 }
             }
-            SpawnerEvent::Blocked { cell, name } => {
-                if let Some(asked) = self.lock_waiters().home_mounts.remove(&cell) {
-                    let _ = asked.send(Err(SpawnError::Blocked(name)));
+            SpawnerEvent::HomeBlocked { cell, name } => {
+                if let Some(waiter) = self.lock_waiters().home_mounts.remove(&cell) {
+                    let _ = waiter.send(Err(SpawnError::Blocked(name)));
                 }
             }
             SpawnerEvent::Gone { cell, used } => {
-                if let Some(gone) = self.lock_waiters().alive.remove(&cell) {
-                    gone.mark_gone(used);
+                if let Some(exit) = self.lock_waiters().alive.remove(&cell) {
+                    exit.mark_gone(used);
                 }
-                self.settled.notify_waiters();
+                self.cell_gone.notify_waiters();
             }
         }
     }
 
-    /// Everyone who waits for a cell hears that there is none: dropping the senders does that.
+    /// Fails every request that waits and marks every cell as lost. Dropping a sender fails its
+    /// request.
     fn fail_all_waiters(&self) {
         let lost = std::mem::take(&mut *self.lock_waiters());
         lost.alive.values().for_each(CellExit::mark_lost);
         drop(lost);
-        self.settled.notify_waiters();
+        self.cell_gone.notify_waiters();
     }
 }

@@ -1,20 +1,21 @@
-//! One shelf of the pool: the parked cells of one configuration, and how many there should be.
+//! Runs in: server (no capabilities). One bucket of the pool: the parked cells of one
+//! configuration, and how many there should be.
 //!
-//! Plain bookkeeping, no waiting: the level doubles when a run found the shelf empty and falls
-//! back slowly when runs are few.
+//! It only counts and never waits. The target doubles when a run finds the bucket empty, and falls
+//! slowly when runs are few.
 
 use std::{sync::Arc, time::Instant};
 
 use cloche_model::Language;
 
-use crate::{
+use super::{
     cell::Cell,
-    executor::RunError,
     metrics::BucketReading,
     pool::{PoolSettings, retry_time},
-    spawner::protocol::CellId,
+    run_error::RunError,
     warm::Template,
 };
+use crate::protocol::CellId;
 
 /// The parked cells of one configuration.
 pub(crate) struct PoolBucket {
@@ -31,11 +32,11 @@ pub(crate) struct PoolBucket {
     dead_count: u64,
 }
 
-/// How long a level is kept before it falls.
+/// How long a target is kept before it falls.
 const PATIENCE_SECONDS: u64 = 30;
-/// It falls by one part in so many.
+/// The target falls by one part in this many.
 const FALL: usize = 4;
-/// Beyond the floor, a shelf takes at most one part in so many of the memory for parked cells.
+/// Beyond the floor, a bucket uses at most one part in this many of the memory for parked cells.
 const SHARE: u64 = 4;
 
 impl PoolBucket {
@@ -55,7 +56,7 @@ impl PoolBucket {
         }
     }
 
-    /// The warmest cell that is alive; raises the level where there is none.
+    /// Takes the cell that was parked last and is alive. Raises the target if there is none.
     pub(crate) fn take(&mut self, settings: &PoolSettings) -> Option<Cell> {
         self.last_take = Instant::now();
         while let Some(cell) = self.cells.pop() {
@@ -71,14 +72,14 @@ impl PoolBucket {
         None
     }
 
-    /// How many cells there may be.
+    /// The most cells that the bucket may have.
     fn max_cells(&self, settings: &PoolSettings) -> usize {
         let share = settings.memory.bytes() / SHARE / self.cell_memory.max(1);
         let share = usize::try_from(share).unwrap_or(usize::MAX);
         settings.ceiling.min(share).max(settings.floor)
     }
 
-    /// The least used living template.
+    /// The newest living template.
     pub(crate) fn living_template(&self) -> Option<Arc<Template>> {
         self.templates.iter().rev().find(|template| !template.is_gone()).cloned()
     }
@@ -92,11 +93,11 @@ impl PoolBucket {
         self.templates.iter().map(|template| template.memory()).sum()
     }
 
-    pub(crate) fn raise_target(&mut self, level: usize) {
-        self.target = self.target.max(level);
+    pub(crate) fn raise_target(&mut self, least: usize) {
+        self.target = self.target.max(least);
     }
 
-    /// Cells that were found dead since this was last asked.
+    /// How many cells were found dead since the last call.
     pub(crate) fn take_dead_count(&mut self) -> u64 {
         std::mem::take(&mut self.dead_count)
     }
@@ -114,16 +115,16 @@ impl PoolBucket {
     }
 
     pub(crate) fn wants_more(&self) -> bool {
-        let may = self.not_before.is_none_or(|at| at <= Instant::now());
-        may && !self.is_full()
+        let may_try = self.not_before.is_none_or(|at| at <= Instant::now());
+        may_try && !self.is_full()
     }
 
     pub(crate) fn needs_template(&self, settings: &PoolSettings) -> bool {
-        let may = self.template_not_before.is_none_or(|at| at <= Instant::now());
+        let may_try = self.template_not_before.is_none_or(|at| at <= Instant::now());
         let fresh = |template: &Arc<Template>| {
             !template.is_gone() && !template.is_worn(settings.template_forks, settings.template_age)
         };
-        may && self.last_take.elapsed() < settings.idle && !self.templates.iter().any(fresh)
+        may_try && self.last_take.elapsed() < settings.idle && !self.templates.iter().any(fresh)
     }
 
     pub(crate) fn put_cell(&mut self, parked: Result<Cell, RunError>, settings: &PoolSettings) {
@@ -142,7 +143,7 @@ impl PoolBucket {
         }
     }
 
-    /// Takes a new template; older ones stay only while cells of theirs may be alive.
+    /// Adds a new template. Older ones stay while forked cells of theirs are alive.
     pub(crate) fn put_template(&mut self, started: Result<Template, RunError>) {
         match started {
             Ok(template) => self.templates.push(Arc::new(template)),
@@ -150,8 +151,8 @@ impl PoolBucket {
         }
     }
 
-    /// Removes the dead, and says whom to end: cells that are too many, templates that are worn or
-    /// not used any more and have no cells left.
+    /// Removes what has died. Returns what to kill: cells above the target, and templates without
+    /// cells that are old or no longer used.
     pub(crate) fn prune_surplus(&mut self, settings: &PoolSettings) -> Vec<CellId> {
         let before = self.cells.len();
         self.cells.retain(|cell| !cell.is_gone());

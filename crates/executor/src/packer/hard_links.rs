@@ -1,9 +1,11 @@
-//! Files with several names of which a run changed one, so that all of them are packed.
+//! Runs in: packer (`DAC_READ_SEARCH`, `SYS_ADMIN` and `FOWNER`). Completes the hard links of files
+//! that a run changed, so that every name of such a file is packed.
 //!
-//! An overlay keeps what it copied up of such a file in an index, under the handle of the file in
-//! its layer. The names that nobody used are not in the upper directory; they are put there before
-//! it is packed, or the next run would find the old file under them. A file of which a name was only
-//! deleted is in the index too, and is left as it is in its layer.
+//! An overlay with an index keeps its copy of a file with several names under the file handle that
+//! the file has in its layer. Names that the run did not use are missing in the upper directory.
+//! They are copied up before packing, or the next run would find the old content under them. The
+//! index also has a file of which only one name was deleted; if nothing else changed, it is not
+//! copied up.
 
 use std::{
     collections::HashSet,
@@ -20,21 +22,21 @@ use rustix::{
     mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick},
 };
 
-use super::home_mounter::LAYERS;
+use crate::spawner::{LAYERS, read_user_xattrs};
 
-/// Room for names and directories on the way to them; files have their content already.
-const ROOM: (&str, &str) = ("1t", "100m");
-/// Before the handle itself: version, magic number, length, flags, kind and a file system's id.
+/// The size of the tmpfs while names are copied up: bytes and inodes. It takes names and their
+/// parent directories; the content of the files is there already.
+const COPY_UP_SIZE: (&str, &str) = ("1t", "100m");
+/// The bytes before the handle itself: version, magic number, length, flags, type, file system id.
 const HEAD: usize = 21;
 const MAGIC: u8 = 0xfb;
-const MOST_XATTRS: usize = 1 << 16;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Puts every name of what was changed into the upper directory.
+/// Copies every name of a changed file into the upper directory.
 pub(super) fn complete_hard_links(upper: BorrowedFd<'_>, merged: BorrowedFd<'_>) -> io::Result<()> {
     let scratch = rustix::fs::openat(upper, "..", DIRECTORY, Mode::empty())?;
     let index = match rustix::fs::openat(&scratch, "work/index", DIRECTORY, Mode::empty()) {
-        // An overlay whose layers have no handles keeps none.
+        // An overlay has no index if its layers have no file handles.
         Err(Errno::NOENT) => return Ok(()),
         index => index?,
     };
@@ -42,35 +44,35 @@ pub(super) fn complete_hard_links(upper: BorrowedFd<'_>, merged: BorrowedFd<'_>)
     if inodes.is_empty() {
         return Ok(());
     }
-    // The home may be full, and what follows is not the guest's doing.
+    // The home may be full, and the guest is not charged for what follows.
     let context =
         fspick(&scratch, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
-    fsconfig_set_string(&context, "size", ROOM.0)?;
-    fsconfig_set_string(&context, "nr_inodes", ROOM.1)?;
+    fsconfig_set_string(&context, "size", COPY_UP_SIZE.0)?;
+    fsconfig_set_string(&context, "nr_inodes", COPY_UP_SIZE.1)?;
     fsconfig_reconfigure(&context)?;
     copy_up_hard_links(merged, &inodes)
 }
 
-/// The numbers that changed files have in their layers, and in the overlay.
+/// The inode numbers of changed files: those of their layers, which the overlay shows too.
 fn changed_inodes(index: &OwnedFd) -> io::Result<HashSet<u64>> {
     let mut inodes = HashSet::new();
     for entry in Dir::read_from(index)? {
         let entry = entry?;
-        // Others are the overlay's own.
+        // Other entries are the overlay's own.
         let Some(handle) = decode_file_handle(entry.file_name().to_bytes()) else { continue };
         let copy = rustix::fs::statat(index, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
         let is_file = FileType::from_raw_mode(copy.st_mode) == FileType::RegularFile;
         let original = open_by_handle(&handle, is_file)?;
         let was = rustix::fs::fstat(&original)?;
-        let unnamed = copy.st_nlink == 1;
-        if !(unnamed && is_file && is_same_file(index, entry.file_name(), &copy, &original)?) {
+        let has_no_name = copy.st_nlink == 1;
+        if !(has_no_name && is_file && is_same_file(index, entry.file_name(), &copy, &original)?) {
             inodes.insert(was.st_ino);
         }
     }
     Ok(inodes)
 }
 
-/// Whether a copy differs in nothing from the file that it is of.
+/// Whether a copy equals its original: no content was copied, and the metadata is the same.
 fn is_same_file(
     index: &OwnedFd,
     name: &std::ffi::CStr,
@@ -78,40 +80,17 @@ fn is_same_file(
     original: &OwnedFd,
 ) -> io::Result<bool> {
     let was = rustix::fs::fstat(original)?;
-    let about = |stat: &Stat| (stat.st_mode, stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
+    let metadata = |stat: &Stat| (stat.st_mode, stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let copied = rustix::fs::openat(index, name, flags, Mode::empty())?;
     let without_content =
         rustix::fs::fgetxattr(&copied, "trusted.overlay.metacopy", &mut [0; 64]).is_ok();
     Ok(without_content
-        && about(copy) == about(&was)
+        && metadata(copy) == metadata(&was)
         && read_user_xattrs(&copied)? == read_user_xattrs(original)?)
 }
 
-/// The guest's own attributes, in order.
-pub(super) fn read_user_xattrs(file: &OwnedFd) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    // Most files have next to none.
-    let mut list = vec![0; 1 << 10];
-    let length = match rustix::fs::flistxattr(file, &mut list[..]) {
-        Err(Errno::RANGE) => {
-            list.resize(MOST_XATTRS, 0);
-            rustix::fs::flistxattr(file, &mut list[..])?
-        }
-        length => length?,
-    };
-    let guests = |name: &&[u8]| name.starts_with(b"user.") && !name.starts_with(b"user.overlay.");
-    let names = list[..length].split(|byte| *byte == 0).filter(guests);
-    let mut found = Vec::new();
-    for name in names {
-        let mut value = vec![0; MOST_XATTRS];
-        let length = rustix::fs::fgetxattr(file, name, &mut value[..])?;
-        found.push((name.to_vec(), value[..length].to_vec()));
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// The handle that a name of the index is written from, as the kernel takes it.
+/// The file handle that an index name spells in hexadecimal, in the form that the kernel takes.
 fn decode_file_handle(name: &[u8]) -> Option<[u32; 34]> {
     let digits = std::str::from_utf8(name).ok()?;
     let pair = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
@@ -131,7 +110,7 @@ fn decode_file_handle(name: &[u8]) -> Option<[u32; 34]> {
     Some(handle)
 }
 
-/// Opens a file of a layer by its handle.
+/// Opens a file of a layer by its file handle.
 fn open_by_handle(handle: &[u32; 34], to_read: bool) -> io::Result<OwnedFd> {
     let layers = File::open(LAYERS)?;
     let how = if to_read { OFlags::RDONLY } else { OFlags::PATH };

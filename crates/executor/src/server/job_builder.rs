@@ -1,13 +1,13 @@
-//! What is brought into a cell: files, program, environment, as one job.
+//! Runs in: server (no capabilities). Encodes the job of a run: files, variables, what to start.
 
 use std::ffi::CString;
 
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
 use cloche_model::{Language, RunSpec};
 
-use crate::image::{HOME, USER};
+use crate::protocol::{HOME, USER};
 
-/// The environment every program has, before its own variables.
+/// The environment that every program has beside its own variables.
 fn base_env() -> [(&'static str, String); 12] {
     [
         ("PATH", format!("{HOME}/.local/bin:/usr/local/bin:/usr/bin:/bin")),
@@ -17,9 +17,9 @@ fn base_env() -> [(&'static str, String); 12] {
         ("SHELL", "/bin/bash".into()),
         ("PWD", HOME.into()),
         ("LANG", "C.UTF-8".into()),
-        // Output is read while the program runs, so Python must not hold it back.
+        // Output is read while the program runs, so Python must not buffer it.
         ("PYTHONUNBUFFERED", "1".into()),
-        // The home is the guest's own: installing there breaks no system.
+        // pip installs into the guest's own home, where it breaks no system package.
         ("PIP_BREAK_SYSTEM_PACKAGES", "1".into()),
         ("PIP_DISABLE_PIP_VERSION_CHECK", "1".into()),
         ("NPM_CONFIG_PREFIX", format!("{HOME}/.local")),
@@ -37,20 +37,21 @@ fn run_env(spec: &RunSpec) -> Vec<CString> {
     pairs.filter_map(|pair| CString::new(pair).ok()).collect()
 }
 
-/// Whether a run has variables that its interpreter reads only when it starts: one that waits has
-/// started without them. Python's are all reserved, and so are Node's options.
+/// Whether a run has variables that an interpreter reads only at its start. A parked interpreter
+/// has started without them, so the run needs a cold cell. A request cannot set such variables of
+/// Python, nor `NODE_OPTIONS`: they are reserved.
 pub(crate) fn needs_cold_start(spec: &RunSpec) -> bool {
     let is_read_at_start = |name: &String| name.starts_with("NODE_") && name != "NODE_ENV";
     spec.language == Language::Node && spec.env.keys().any(is_read_at_start)
 }
 
-/// The environment of an interpreter that has no job yet.
+/// The environment of an interpreter that waits for its job.
 pub(crate) fn base_env_strings() -> Vec<CString> {
     let pairs = base_env().into_iter().map(|(name, value)| format!("{name}={value}"));
     pairs.filter_map(|pair| CString::new(pair).ok()).collect()
 }
 
-/// The interpreter on its main file, as one would start it by hand; with no environment.
+/// The command that runs the main file, as a user would type it. It has no environment yet.
 pub(crate) fn main_exec(language: Language, interpreter: &str) -> ExecProgram {
     let text = |value: String| CString::new(value).unwrap_or_default();
     let main = format!("{HOME}/{}", language.main_file());
@@ -62,8 +63,8 @@ pub(crate) fn main_exec(language: Language, interpreter: &str) -> ExecProgram {
     }
 }
 
-/// The job of a run: write the files, then start the interpreter on the main file. An
-/// interpreter that waits already takes the same job, and does not start another.
+/// The job of a run: write the files, then start the interpreter on the main file. A parked
+/// interpreter takes the same job and runs the main file itself.
 pub(crate) fn build_job(spec: &RunSpec, interpreter: &str) -> Result<Vec<u8>, InvalidJob> {
     let mut out = Vec::with_capacity(spec.code.len() + 4096);
     if spec.home.is_some() {
@@ -80,9 +81,12 @@ pub(crate) fn build_job(spec: &RunSpec, interpreter: &str) -> Result<Vec<u8>, In
     Ok(out)
 }
 
-/// Where the interpreter of a language is, on this host and so in the `host` image.
+/// Where interpreters are looked for, in this order.
+pub(crate) const INTERPRETER_DIRS: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
+
+/// The path of a language's interpreter on this host, and so in the `host` image.
 pub(crate) fn find_interpreter(language: Language) -> Option<String> {
-    ["/usr/local/bin", "/usr/bin", "/bin"]
+    INTERPRETER_DIRS
         .into_iter()
         .map(|dir| format!("{dir}/{}", language.interpreter()))
         .find(|path| std::path::Path::new(path).exists())

@@ -1,37 +1,36 @@
-//! Bringing the home of a thread into a cell that waits for its job.
+//! Runs in: server (no capabilities). Prepares the home of a thread, and lets the spawner mount it
+//! in a cell that waits for its job.
 
 use cloche_layers::{LayerError, Layers, UnpackedStack};
 use cloche_model::{ByteSize, HomeQuota, LayerDigest, RunSpec};
 
-use crate::{
+use super::{
     cell::Cell,
     commit::HomeBaseline,
-    executor::RunError,
-    spawner::{
-        client::{OverlayDirs, SpawnError, SpawnerClient},
-        protocol::{HomeRequest, inodes_for_disk},
-    },
+    run_error::RunError,
+    spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
     warm,
 };
+use crate::protocol::{HomeRequest, inodes_for_disk};
 
-/// Why a home could not be brought in.
+/// Why a home could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
-    /// A layer could not be had or unpacked.
+    /// A layer could not be fetched or unpacked.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// It could not be mounted.
+    /// The spawner could not mount it.
     #[error(transparent)]
     Mount(#[from] SpawnError),
 }
 
-/// The part of the disk limit that a home leaves to `/tmp` and `/dev/shm`: one in so many.
+/// A home leaves one part in this many of the disk limit to `/tmp` and `/dev/shm`.
 const TEMPORARY_SHARE: u64 = 4;
-/// And no more than this, if it has that much room.
+/// It leaves no more than this many bytes, unless it may not use the rest itself.
 const MOST_TEMPORARY: u64 = 64 << 20;
 
-/// How the disk limit of one run is shared out: what it may write to its home, and elsewhere. A
-/// home is a file system of its own, so each has a limit of its own; together they are the limit.
+/// Divides the disk limit of one run between its home and its other writable directories. A home is
+/// a file system of its own, so each has its own limit; together they are the disk limit.
 fn share_disk(disk: ByteSize, room: HomeQuota) -> (HomeQuota, (u64, u64)) {
     let (bytes, inodes) = (disk.bytes(), inodes_for_disk(disk.bytes()));
     let temporary = (bytes / TEMPORARY_SHARE).min(MOST_TEMPORARY);
@@ -41,21 +40,27 @@ fn share_disk(disk: ByteSize, room: HomeQuota) -> (HomeQuota, (u64, u64)) {
     (home, (bytes - home_bytes, inodes - home_inodes))
 }
 
-/// A home that lies ready on this host, and stays as long as this is held.
+/// A home whose layers are unpacked on this host, and stay unpacked while this exists.
 pub(crate) struct HomeMount {
     stack: Vec<LayerDigest>,
     unpacked: UnpackedStack,
     room: HomeQuota,
-    /// Bytes and files for the other places that the run can write to.
+    /// Bytes and files for the other directories that the run can write to.
     elsewhere: (u64, u64),
-    /// Bytes that are put in before the run, which is not the thread's own use.
-    given: u64,
-    /// The names of the files that are.
+    /// Bytes of files that the server places before the run. They do not count as the thread's use.
+    placed_bytes: u64,
+    /// The names of those files.
     placed: Vec<String>,
 }
 
+/// A thread's home that is mounted in a cell.
+pub(crate) struct MountedHome {
+    pub(crate) dirs: OverlayDirs,
+    pub(crate) baseline: HomeBaseline,
+}
+
 impl HomeMount {
-    /// Has the layers of a run's home ready; nothing for a run of no thread.
+    /// Unpacks the layers of a run's home; `None` for a run without a thread.
     pub(crate) async fn prepare(
         layers: Option<&Layers>,
         spec: &RunSpec,
@@ -65,43 +70,44 @@ impl HomeMount {
         let mountable = layers.unpack_stack(&home.layers).await;
         let mountable = mountable.map_err(|error| RunError::Home(error.into()))?;
         let bytes = spec.files.iter().map(|file| file.content.len()).sum::<usize>();
-        let given = (bytes + spec.code.len()) as u64;
+        let placed_bytes = (bytes + spec.code.len()) as u64;
         let inputs = spec.files.iter().map(|file| file.name.as_str());
         let placed = inputs.chain([spec.language.main_file()]).map(str::to_owned).collect();
-        // A thread may have more room than one run: files are memory while it runs.
+        // One run may write less than the thread has left: its files are in memory while it runs.
         let (room, elsewhere) = share_disk(spec.limits.disk, home.room);
         Ok(Some(Self {
             stack: home.layers.clone(),
             unpacked: mountable,
             room,
             elsewhere,
-            given,
+            placed_bytes,
             placed,
         }))
     }
 
-    /// Mounts it in a cell; gives what will hold what is written, and what there was before.
+    /// Mounts the home in a cell. If that fails the cell is killed.
     pub(crate) async fn mount_into(
         &self,
         cell: &mut Cell,
         spawner: &SpawnerClient,
-    ) -> Result<(OverlayDirs, HomeBaseline), RunError> {
+    ) -> Result<MountedHome, RunError> {
         warm::wait_for_walls(cell).await?;
         let request = HomeRequest {
             layers: self.unpacked.layer_names().iter().map(ToString::to_string).collect(),
-            bytes: self.room.bytes.bytes().saturating_add(self.given),
+            bytes: self.room.bytes.bytes().saturating_add(self.placed_bytes),
             inodes: self.room.inodes.saturating_add(self.placed.len() as u64),
             elsewhere: self.elsewhere,
             placed: self.placed.clone(),
         };
         match spawner.mount_home(cell.id, request).await {
-            Ok(diff) => {
+            Ok(dirs) => {
                 let mode = self.unpacked.root_metadata().map(|(mode, _)| mode);
-                let before = HomeBaseline::from_upper(self.stack.clone(), mode, &diff);
-                Ok((diff, before.map_err(|error| RunError::Commit(error.into()))?))
+                let baseline = HomeBaseline::from_upper(self.stack.clone(), mode, &dirs);
+                let baseline = baseline.map_err(|error| RunError::Commit(error.into()))?;
+                Ok(MountedHome { dirs, baseline })
             }
             Err(error) => {
-                // Half moved in is no state to run anything in.
+                // The home may be mounted in part, so nothing may run in this cell.
                 spawner.kill_cell(cell.id).await;
                 Err(RunError::Home(error.into()))
             }
@@ -114,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_home_and_the_other_places_share_one_disk_limit() {
+    fn the_home_and_the_other_writable_directories_share_one_disk_limit() {
         for (disk, room, home) in [(512, 1024, 448), (32, 1024, 24), (512, 1, 1), (512, 0, 0)] {
             let (disk, room) = (ByteSize::mib(disk), ByteSize::mib(room));
             let (shared, elsewhere) = share_disk(disk, HomeQuota { bytes: room, inodes: 1 << 40 });

@@ -1,4 +1,5 @@
-//! The socket on which pid 1 of a cell reports, and hands out the cell's home.
+//! Runs in: server (no capabilities). The control socket of a cell: pid 1 reports on it, and passes
+//! the cell's home. The end of this socket tells pid 1 to take the cell apart.
 
 use std::{
     io,
@@ -15,14 +16,22 @@ use cloche_jail::{
 };
 use tokio::{io::Interest, net::UnixStream, time::timeout};
 
-/// How long the processes of a cell may take to end when they are killed.
-const LONGEST_END: Duration = Duration::from_secs(5);
+/// How long the processes of a cell may take to end after they are killed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Our end of a cell's control socket.
+/// The server's end of a cell's control socket.
 pub(crate) struct ControlSocket {
     socket: UnixStream,
     is_ready: bool,
     home: Option<OwnedFd>,
+}
+
+/// Why a cell is not ready.
+pub(crate) enum NotReady {
+    /// Pid 1 reported something else.
+    Reported(CellReport),
+    /// Pid 1 is gone.
+    Closed,
 }
 
 impl ControlSocket {
@@ -31,7 +40,7 @@ impl ControlSocket {
         Ok(Self { socket: UnixStream::from_std(socket)?, is_ready: false, home: None })
     }
 
-    /// The next report; nothing when pid 1 is gone. Can be dropped and asked again.
+    /// The next report; `None` when pid 1 is gone. Cancel-safe: no report is lost.
     pub(crate) async fn next_report(&mut self) -> Option<CellReport> {
         let socket = &self.socket;
         let (bytes, fd) =
@@ -44,36 +53,45 @@ impl ControlSocket {
         Some(report)
     }
 
-    /// Waits until every wall is up; otherwise gives back what was said instead.
-    pub(crate) async fn wait_until_ready(&mut self) -> Result<(), Option<CellReport>> {
+    /// Waits until pid 1 has reported that every wall is up.
+    pub(crate) async fn wait_until_ready(&mut self) -> Result<(), NotReady> {
         if self.is_ready {
             return Ok(());
         }
         match self.next_report().await {
             Some(CellReport::Ready) => Ok(()),
-            other => Err(other),
+            Some(other) => Err(NotReady::Reported(other)),
+            None => Err(NotReady::Closed),
         }
     }
 
-    /// Has every process of the cell ended, once its main process was reported to have: that one may
-    /// only have stopped. Pid 1 says so, or is gone, and then all others are.
+    /// Ends every process of the cell after pid 1 has reported the end of the main process, which
+    /// may only be stopped. Returns when pid 1 has confirmed it, or is gone: then the kernel has
+    /// killed the others.
     pub(crate) async fn end_processes(&mut self) -> io::Result<()> {
-        // A pid 1 that is gone takes nothing any more, and is no error.
+        // It is no error if pid 1 is gone and does not read this.
         let _ = self.socket.try_write(b"!");
-        match timeout(LONGEST_END, self.next_report()).await {
+        match timeout(END_TIMEOUT, self.next_report()).await {
             Ok(Some(CellReport::Alone) | None) => Ok(()),
             Ok(Some(_)) => Err(io::ErrorKind::InvalidData.into()),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 
-    /// The directory that is the home, once the cell is ready.
+    /// The home that the cell came with. Pid 1 passes it when the cell is ready.
     pub(crate) fn take_home(&mut self) -> Option<OwnedFd> {
         self.home.take()
     }
+
+    /// Releases the cell by closing the socket: pid 1 takes its end as the order to kill what is
+    /// left and to take the cell apart. Pack the home before. A drop without this call, as on an
+    /// error, does the same.
+    pub(crate) fn release(self) {
+        drop(self.socket);
+    }
 }
 
-/// One report with what came along. A report is one message, and short: it is there as a whole.
+/// Receives one report and its file descriptor. A report is one short message, so it arrives whole.
 fn receive_report(socket: &UnixStream) -> io::Result<([u8; REPORT_LEN], Option<OwnedFd>)> {
     let mut bytes = [0; REPORT_LEN];
     let received = sys::recvmsg(socket.as_fd().as_raw_fd(), &mut bytes);

@@ -1,4 +1,5 @@
-//! A cell: one box, started and waiting for its job. It is used once.
+//! Runs in: server (no capabilities). A cell that was started and waits for its job. It is used
+//! once.
 
 use std::{
     io,
@@ -10,37 +11,35 @@ use std::{
 
 use tokio::net::{UnixStream, unix::pipe};
 
-use crate::{
+use super::{
+    cell_exit::CellExit,
+    cell_meter::CellMeter,
     control_socket::ControlSocket,
-    spawner::{
-        cell_exit::CellExit,
-        cell_meter::CellMeter,
-        client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
-        protocol::{CellConfig, CellId},
-    },
+    spawner_client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
 };
+use crate::protocol::{CellConfig, CellId};
 
-/// A cell that has run nothing yet. Driving it takes it by value, so that none is used twice.
+/// A cell that has run nothing yet. Watching it takes it by value, so that no cell is used twice.
 pub(crate) struct Cell {
     pub(crate) id: CellId,
     pub(crate) meter: CellMeter,
-    pub(crate) gone: CellExit,
+    pub(crate) exit: CellExit,
     pub(crate) stdin: pipe::Sender,
     pub(crate) stdout: pipe::Receiver,
     pub(crate) stderr: pipe::Receiver,
-    /// Where the job is written.
+    /// The socket that the job is written to.
     pub(crate) job: UnixStream,
-    /// Where pid 1 reports.
+    /// The socket on which pid 1 reports.
     pub(crate) control: ControlSocket,
 }
 
 impl Cell {
-    /// Whether nothing is left of it.
+    /// Whether the cell is gone or lost.
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.is_over()
+        self.exit.is_over()
     }
 
-    /// What it has written to its standard error so far, for a log.
+    /// The standard error of the cell so far, for a log.
     pub(crate) fn read_stderr(&self) -> String {
         let mut buffer = [0; 2048];
         let len = self.stderr.try_read(&mut buffer).unwrap_or(0);
@@ -48,16 +47,16 @@ impl Cell {
     }
 }
 
-/// Why there is no cell.
+/// Why a cell could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CellError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    #[error("pipes and sockets for the cell")]
+    #[error("cannot make the pipes and sockets of a cell")]
     Io(#[from] io::Error),
 }
 
-/// Has the spawner start a cell.
+/// Lets the spawner start a cell.
 pub(crate) async fn spawn_cell(
     spawner: &SpawnerClient,
     config: &CellConfig,
@@ -75,12 +74,12 @@ pub(crate) async fn spawn_cell(
         job_theirs.as_fd(),
         control_theirs.as_fd(),
     ];
-    let SpawnedCell { cell, meter, gone } = spawner.spawn_cell(config, source, theirs).await?;
+    let SpawnedCell { cell, meter, exit } = spawner.spawn_cell(config, source, theirs).await?;
     job.set_nonblocking(true)?;
     Ok(Cell {
         id: cell,
         meter,
-        gone,
+        exit,
         stdin: pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?,
         stdout: pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?,
         stderr: pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?,

@@ -1,17 +1,19 @@
-//! What the executor counts and times, for whoever asks.
+//! Runs in: server (no capabilities). What the executor counts and times.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-/// Upper bounds of the buckets, in microseconds; a last one takes the rest.
+use cloche_model::{Language, RunTimings};
+
+/// Upper bounds of the histogram buckets, in microseconds. A last bucket takes the rest.
 pub const BOUNDS_US: [u64; 15] = [
     100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 51_200, 102_400, 400_000, 1_600_000,
     6_400_000, 60_000_000,
 ];
 
-/// How long something took, counted in buckets.
+/// A histogram of durations.
 #[derive(Debug, Default)]
 pub struct DurationHistogram {
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
@@ -21,9 +23,9 @@ pub struct DurationHistogram {
 /// A histogram at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct HistogramReading {
-    /// How many fell into each bucket, by [`BOUNDS_US`], and how many above the last.
+    /// The count of each bucket of [`BOUNDS_US`], and of those above the last bound.
     pub buckets: [u64; BOUNDS_US.len() + 1],
-    /// All of them added up.
+    /// The sum of all durations.
     pub total: Duration,
 }
 
@@ -44,7 +46,7 @@ impl DurationHistogram {
     }
 }
 
-/// Everything that is counted.
+/// All counters and histograms.
 #[derive(Debug, Default)]
 pub(crate) struct ExecutorMetrics {
     pub(crate) hits: AtomicU64,
@@ -67,43 +69,50 @@ pub(crate) fn increment_counter(counter: &AtomicU64) {
 pub struct ExecutorReading {
     /// Runs that found a parked cell.
     pub pool_hits: u64,
-    /// Runs whose cell was forked from a template when they came.
+    /// Runs for which a template forked a cell on demand.
     pub on_demand_forks: u64,
-    /// Runs whose cell was built from nothing.
+    /// Runs that started a cold cell.
     pub cold_starts: u64,
     /// Cells that died while they were parked.
     pub died_parked: u64,
-    /// Waiting for a cell.
+    /// The wait for a cell.
     pub cell: HistogramReading,
-    /// Bringing the job in.
+    /// Writing the job.
     pub attach: HistogramReading,
     /// The program.
     pub run: HistogramReading,
-    /// Keeping what was written.
+    /// Packing and storing what was written.
     pub seal: HistogramReading,
-    /// From the reply until nothing of the cell is left.
+    /// From the end of the program until the cell is gone.
     pub teardown: HistogramReading,
-    /// Cells alive or being cleaned up, templates included.
+    /// Cells that are alive or being torn down, with templates.
     pub cells: usize,
-    /// What is parked.
+    /// The buckets of the pool.
     pub buckets: Vec<BucketReading>,
 }
 
-/// One shelf of the pool at one moment.
+/// One bucket of the pool at one moment.
 #[derive(Clone, Debug)]
 pub struct BucketReading {
     /// The language of its cells.
-    pub language: cloche_model::Language,
-    /// How many are parked.
+    pub language: Language,
+    /// How many cells are parked.
     pub parked: usize,
-    /// How many should be.
+    /// How many should be parked.
     pub target: usize,
-    /// How many templates serve it.
+    /// How many templates it has.
     pub templates: usize,
 }
 
 impl ExecutorMetrics {
-    pub(crate) fn read(&self, cells: usize, shelves: Vec<BucketReading>) -> ExecutorReading {
+    /// Adds the timings of a run that has an outcome. The wait for its cell is counted before.
+    pub(crate) fn add_timings(&self, timings: &RunTimings) {
+        self.attach.add(timings.attach);
+        self.run.add(timings.run);
+        self.seal.add(timings.seal);
+    }
+
+    pub(crate) fn read(&self, cells: usize, buckets: Vec<BucketReading>) -> ExecutorReading {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ExecutorReading {
             pool_hits: get(&self.hits),
@@ -116,7 +125,7 @@ impl ExecutorMetrics {
             seal: self.seal.read(),
             teardown: self.teardown.read(),
             cells,
-            buckets: shelves,
+            buckets,
         }
     }
 }

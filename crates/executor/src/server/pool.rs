@@ -1,10 +1,11 @@
-//! Cells made before they are needed.
+//! Runs in: server (no capabilities). The pool: cells that are made before they are needed.
 //!
-//! A shelf per configuration and language holds parked cells. `take` never waits: it gives a
-//! parked cell, or says which template can fork one, or nothing. Two tasks refill, each one cell at a
-//! time and shelf by shelf, after replies have gone out: one forks templates, one starts
-//! interpreters, which takes far longer and must not hold up the first. A cell is handed out by value and driven
-//! by value: what has run guest code has no way back.
+//! One bucket for each configuration and language holds parked cells. [`Pool::begin_run`] never
+//! waits: it returns a parked cell, or a template that can fork one, or nothing. Two tasks refill
+//! the buckets in turn, one cell at a time, after replies have gone out. One forks cells from
+//! templates; the other starts interpreters, which takes far longer and must not delay the first. A
+//! cell leaves the pool by value, and a run takes it by value, so a cell that has run guest code
+//! cannot return.
 
 use std::{
     collections::HashMap,
@@ -15,29 +16,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{ByteSize, Language};
+use cloche_model::{ByteSize, Language, RunLimits, SandboxProfile, SandboxShape};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
-use crate::{
+use super::{
     cell::Cell,
-    executor::RunError,
     metrics::{BucketReading, ExecutorMetrics, increment_counter},
     pool_bucket::PoolBucket,
-    spawner::{
-        client::SpawnerClient,
-        protocol::{CellConfig, CellId},
-    },
+    run_error::RunError,
+    spawner_client::SpawnerClient,
     warm::{self, Template},
 };
+use crate::protocol::{CellConfig, CellId};
 
-/// How many cells are kept, and for how long.
+/// How many cells the pool keeps, and for how long.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
-    /// Cells parked for a configuration that is in use, at least.
+    /// The fewest parked cells of a configuration that is in use.
     pub floor: usize,
-    /// Cells parked for one configuration, at most.
+    /// The most parked cells of one configuration.
     pub ceiling: usize,
-    /// Memory of all parked cells together, at most.
+    /// The most memory of all parked cells together.
     pub memory: ByteSize,
     /// Forks after which a template is replaced.
     pub template_forks: u32,
@@ -60,31 +59,74 @@ impl Default for PoolSettings {
     }
 }
 
-/// What makes cells interchangeable.
+/// Cells with equal keys are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
     pub(crate) config: CellConfig,
     pub(crate) language: Language,
     pub(crate) preload: Vec<String>,
     pub(crate) template: bool,
-    /// Whose runs share its template.
+    /// The group of sandboxes that share its template.
     pub(crate) group: Option<String>,
+}
+
+impl PoolKey {
+    /// The key of a run.
+    pub(crate) fn new(language: Language, limits: &RunLimits, sandbox: &SandboxShape) -> Self {
+        let config = CellConfig {
+            image: sandbox.image.clone(),
+            memory: limits.memory.bytes(),
+            cpu_milli: limits.cpus.millicores(),
+            pids: limits.pids,
+            disk: limits.disk.bytes(),
+            strict: sandbox.profile == SandboxProfile::Strict,
+        };
+        let python = language == Language::Python;
+        let preload = if python { sandbox.preload.clone() } else { Vec::new() };
+        let template = python && sandbox.uses_template();
+        // Cells with their own interpreter share nothing, so groups need no separate buckets.
+        let group = sandbox.pool_group.clone().filter(|_| template);
+        Self { config, language, preload, template, group }
+    }
 }
 
 /// What the pool has for a run.
 pub(crate) enum PoolLookup {
     /// A cell that waits for its job.
     Parked(Box<Cell>),
-    /// None, but a template that can fork one.
+    /// No parked cell, but a template that can fork one.
     Template(Arc<Template>),
-    /// Nothing: start from nothing.
+    /// Neither: start a cold cell.
     Nothing,
 }
 
-/// The pool and its refilling task.
+/// The pool and its refilling tasks.
 pub(crate) struct Pool {
     inner: Arc<PoolInner>,
     refill: [JoinHandle<()>; 2],
+}
+
+/// A run that the pool counts as under way; by default one that uses no pool.
+///
+/// [`PoolRun::finish`] says that the run is over. Dropping it does the same, for runs that fail or
+/// whose task is dropped.
+#[derive(Default)]
+pub(crate) struct PoolRun<'a>(Option<&'a Pool>);
+
+impl PoolRun<'_> {
+    /// The run is over: wakes the tasks that refill.
+    pub(crate) fn finish(&mut self) {
+        if let Some(pool) = self.0.take() {
+            pool.inner.running.fetch_sub(1, Ordering::Relaxed);
+            pool.inner.wake_refill();
+        }
+    }
+}
+
+impl Drop for PoolRun<'_> {
+    fn drop(&mut self) {
+        self.finish();
+    }
 }
 
 /// What a refilling task does.
@@ -101,18 +143,19 @@ struct PoolInner {
     metrics: Arc<ExecutorMetrics>,
     settings: PoolSettings,
     buckets: Mutex<HashMap<PoolKey, PoolBucket>>,
-    /// For each refilling task.
+    /// Wakes each of the refilling tasks.
     wake: [Notify; 2],
+    /// How many runs are under way.
     running: AtomicUsize,
 }
 
-/// How often the shelves are looked over when nothing happens.
+/// How often the buckets are checked when nothing happens.
 const ROUND: Duration = Duration::from_secs(1);
-/// Templates may take one part in so many of the memory for parked cells.
+/// Templates may use one part in this many of the memory for parked cells.
 const TEMPLATE_SHARE: u64 = 2;
-/// What a template takes, as long as none has been started.
+/// The assumed memory of a template, until one has been started.
 const USUAL_TEMPLATE: u64 = 32 << 20;
-/// The most cells that may be alive before refilling waits for teardown to catch up.
+/// Refilling waits while more cells than this are being torn down.
 const BACKLOG: usize = 64;
 
 impl Pool {
@@ -134,29 +177,25 @@ impl Pool {
         Self { inner, refill }
     }
 
-    /// A cell for a run, without waiting. Counts the run as under way until [`Pool::done`].
-    pub(crate) fn take(&self, key: &PoolKey) -> PoolLookup {
+    /// Looks for a cell, without waiting. Counts the run as under way until it is finished.
+    pub(crate) fn begin_run(&self, key: &PoolKey) -> (PoolLookup, PoolRun<'_>) {
         self.inner.running.fetch_add(1, Ordering::Relaxed);
-        let mut shelves = self.inner.lock_buckets();
-        let shelf = shelves.entry(key.clone()).or_insert_with(PoolBucket::new);
-        let found = shelf.take(&self.inner.settings);
-        self.inner.metrics.died_parked.fetch_add(shelf.take_dead_count(), Ordering::Relaxed);
-        match found {
+        let run = PoolRun(Some(self));
+        let mut buckets = self.inner.lock_buckets();
+        let bucket = buckets.entry(key.clone()).or_insert_with(PoolBucket::new);
+        let found = bucket.take(&self.inner.settings);
+        self.inner.metrics.died_parked.fetch_add(bucket.take_dead_count(), Ordering::Relaxed);
+        let found = match found {
             Some(cell) => {
                 increment_counter(&self.inner.metrics.hits);
                 PoolLookup::Parked(Box::new(cell))
             }
-            None => shelf.living_template().map_or(PoolLookup::Nothing, PoolLookup::Template),
-        }
+            None => bucket.living_template().map_or(PoolLookup::Nothing, PoolLookup::Template),
+        };
+        (found, run)
     }
 
-    /// A run has been answered: now there is time to refill.
-    pub(crate) fn finish_run(&self) {
-        self.inner.running.fetch_sub(1, Ordering::Relaxed);
-        self.inner.wake_refill();
-    }
-
-    /// Has a configuration warmed up before its first run.
+    /// Fills a bucket to the floor before its first run.
     pub(crate) fn prewarm_bucket(&self, key: PoolKey) {
         self.inner
             .lock_buckets()
@@ -167,21 +206,21 @@ impl Pool {
     }
 
     pub(crate) fn bucket_readings(&self) -> Vec<BucketReading> {
-        let shelves = self.inner.lock_buckets();
-        shelves.iter().map(|(key, shelf)| shelf.to_reading(key.language)).collect()
+        let buckets = self.inner.lock_buckets();
+        buckets.iter().map(|(key, bucket)| bucket.to_reading(key.language)).collect()
     }
 
-    /// How many cells and templates wait for runs to come.
-    pub(crate) fn count_held(&self) -> usize {
-        self.bucket_readings().iter().map(|shelf| shelf.parked + shelf.templates).sum()
+    /// How many parked cells and templates wait for runs.
+    pub(crate) fn count_waiting(&self) -> usize {
+        self.bucket_readings().iter().map(|bucket| bucket.parked + bucket.templates).sum()
     }
 
-    /// Whether every shelf holds what it should.
+    /// Whether every bucket has its target number of cells.
     pub(crate) fn is_full(&self) -> bool {
         self.inner.lock_buckets().values().all(PoolBucket::is_full)
     }
 
-    /// Ends the refilling task. The parked cells go when the spawner does.
+    /// Ends the refilling tasks. The parked cells end with the spawner.
     pub(crate) async fn stop(self) {
         for refill in self.refill {
             refill.abort();
@@ -190,7 +229,7 @@ impl Pool {
     }
 }
 
-/// What the refilling task does next.
+/// What a refilling task does next.
 enum RefillWork {
     Template(PoolKey),
     Cell(PoolKey, Option<Arc<Template>>),
@@ -198,7 +237,7 @@ enum RefillWork {
 
 impl PoolInner {
     fn lock_buckets(&self) -> MutexGuard<'_, HashMap<PoolKey, PoolBucket>> {
-        // A panic elsewhere leaves the shelves as good as they were.
+        // A poisoned lock is still used: a panic leaves the maps consistent.
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +248,7 @@ impl PoolInner {
     async fn run_refill_lane(self: Arc<Self>, lane: RefillLane) {
         let mut turn = 0_usize;
         loop {
-            // Also without a sign: cells die, configurations fall out of use.
+            // Also without a wake-up: cells die, and configurations fall out of use.
             let _ = timeout(ROUND, self.wake[lane as usize].notified()).await;
             if lane == RefillLane::Forks {
                 self.prune_buckets().await;
@@ -221,36 +260,36 @@ impl PoolInner {
         }
     }
 
-    /// Buries dead cells, and lets go of what is not used any more.
+    /// Removes dead cells, kills surplus cells and templates, and drops unused buckets.
     async fn prune_buckets(&self) {
-        let ended: Vec<CellId> = {
-            let mut shelves = self.lock_buckets();
-            let mut ended = Vec::new();
-            for shelf in shelves.values_mut() {
-                ended.extend(shelf.prune_surplus(&self.settings));
-                self.metrics.died_parked.fetch_add(shelf.take_dead_count(), Ordering::Relaxed);
+        let surplus: Vec<CellId> = {
+            let mut buckets = self.lock_buckets();
+            let mut surplus = Vec::new();
+            for bucket in buckets.values_mut() {
+                surplus.extend(bucket.prune_surplus(&self.settings));
+                self.metrics.died_parked.fetch_add(bucket.take_dead_count(), Ordering::Relaxed);
             }
-            shelves.retain(|_, shelf| !shelf.is_unused(&self.settings));
-            ended
+            buckets.retain(|_, bucket| !bucket.is_unused(&self.settings));
+            surplus
         };
-        for cell in ended {
+        for cell in surplus {
             self.spawner.kill_cell(cell).await;
         }
     }
 
-    /// The next thing to do, shelf by shelf in turn, so that a busy one does not starve another.
+    /// The next thing to do. Buckets take turns, so that a busy one does not starve another.
     fn next_work(&self, turn: usize, lane: RefillLane) -> Option<RefillWork> {
-        let shelves = self.lock_buckets();
-        let parked: usize = shelves.values().map(PoolBucket::parked_count).sum();
+        let buckets = self.lock_buckets();
+        let parked: usize = buckets.values().map(PoolBucket::parked_count).sum();
         let running = self.running.load(Ordering::Relaxed);
-        // Cells that are neither parked nor running are being torn down: let that catch up.
+        // Cells that are neither parked nor running are being torn down. That goes first.
         let dying = self.spawner.count_alive().saturating_sub(parked + running);
-        let memory: u64 = shelves.values().map(PoolBucket::parked_memory).sum();
+        let memory: u64 = buckets.values().map(PoolBucket::parked_memory).sum();
         if dying > BACKLOG || memory > self.settings.memory.bytes() {
             return None;
         }
-        let room_for_template = self.has_room_for_template(&shelves);
-        let mut keys: Vec<&PoolKey> = shelves.keys().collect();
+        let room_for_template = self.has_room_for_template(&buckets);
+        let mut keys: Vec<&PoolKey> = buckets.keys().collect();
         let order = |key: &&PoolKey| (key.language, key.config.memory, key.config.disk);
         keys.sort_by(|one, other| {
             order(one).cmp(&order(other)).then_with(|| one.group.cmp(&other.group))
@@ -258,29 +297,29 @@ impl PoolInner {
         let len = keys.len();
         let in_turn = (0..len).map(|at| keys[(at + turn) % len]);
         let mut work = in_turn.filter_map(|key| {
-            let shelf = &shelves[key];
-            let template = shelf.living_template();
+            let bucket = &buckets[key];
+            let template = bucket.living_template();
             let starts = lane == RefillLane::Starts;
             let templated = key.language == Language::Python && key.template;
-            let may_have_one = room_for_template || shelf.has_template();
-            if starts && templated && may_have_one && shelf.needs_template(&self.settings) {
+            let may_have_one = room_for_template || bucket.has_template();
+            if starts && templated && may_have_one && bucket.needs_template(&self.settings) {
                 return Some(RefillWork::Template(key.clone()));
             }
             if starts == template.is_some() {
                 return None;
             }
-            // With work under way, only an empty shelf is worth its time.
+            // While runs are under way, only a bucket below the floor is worth the processor time.
             let worth =
-                shelf.wants_more() && (running < 2 || shelf.parked_count() < self.settings.floor);
+                bucket.wants_more() && (running < 2 || bucket.parked_count() < self.settings.floor);
             worth.then(|| RefillWork::Cell(key.clone(), template))
         });
         work.next()
     }
 
-    /// Whether one more group may have a template of its own. Without, each of its runs has an
-    /// interpreter of its own: slower, and nothing is shared with other groups.
-    fn has_room_for_template(&self, shelves: &HashMap<PoolKey, PoolBucket>) -> bool {
-        let all = || shelves.values().map(PoolBucket::template_memory);
+    /// Whether the memory budget allows one more group its own template. Without it, each cell of
+    /// the group starts its own interpreter: slower, but nothing is shared with other groups.
+    fn has_room_for_template(&self, buckets: &HashMap<PoolKey, PoolBucket>) -> bool {
+        let all = || buckets.values().map(PoolBucket::template_memory);
         let next = all().filter(|bytes| *bytes > 0).max().unwrap_or(USUAL_TEMPLATE);
         all().sum::<u64>() + next <= self.settings.memory.bytes() / TEMPLATE_SHARE
     }
@@ -289,16 +328,16 @@ impl PoolInner {
         match work {
             RefillWork::Template(key) => {
                 let started = Template::start(&self.spawner, &key.config, &key.preload).await;
-                if let Some(shelf) = self.lock_buckets().get_mut(&key) {
-                    shelf.put_template(started);
+                if let Some(bucket) = self.lock_buckets().get_mut(&key) {
+                    bucket.put_template(started);
                 }
-                // The first cells of it are for the other task.
+                // The other task forks its first cells.
                 self.wake_refill();
             }
             RefillWork::Cell(key, template) => {
                 let parked = self.park_cell(&key, template.as_deref()).await;
-                if let Some(shelf) = self.lock_buckets().get_mut(&key) {
-                    shelf.put_cell(parked, &self.settings);
+                if let Some(bucket) = self.lock_buckets().get_mut(&key) {
+                    bucket.put_cell(parked, &self.settings);
                 }
             }
         }
@@ -316,7 +355,7 @@ impl PoolInner {
     }
 }
 
-/// When a shelf may try again after a failure.
+/// When a bucket may try again after this many failures: exponential backoff.
 pub(crate) fn retry_time(failures: u32) -> Instant {
     Instant::now() + Duration::from_millis(250 << failures.min(8))
 }

@@ -1,7 +1,7 @@
-//! The `host` image: this machine's `/usr`, and an `/etc` of our own making.
+//! Runs in: spawner (root). The `host` image: `/usr` of this host, and a generated `/etc`.
 //!
-//! Builds the small tree around `/usr` that makes it a root file system. It copies only what is
-//! on its list; nothing else of the host's is there. It must not know how the tree is mounted.
+//! Builds the small tree around `/usr` that makes it a root file system. It copies only what is on
+//! its list, and nothing else of the host. It must not know how the tree is mounted.
 
 use std::{
     fs::{self, FileType},
@@ -10,22 +10,15 @@ use std::{
     path::Path,
 };
 
-/// The name of the user that guest code runs as, and its home.
-pub const USER: &str = "baponi";
-/// The home and working directory of guest code.
-pub const HOME: &str = "/home/baponi";
-/// What has Node.js wait for its job; in every box, and without effect in a program.
-pub(crate) const NODE_START: &str = "/etc/cloche.cjs";
-/// The guest's user and group id, as it sees them.
-pub(crate) const GUEST_ID: u32 = 1000;
+use crate::protocol::{GUEST_ID, HOME, USER};
 
 /// Directories that are empty until something is mounted on them.
 const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
 /// Directories that stay empty, as programs expect them.
 const EMPTY: [&str; 9] =
     ["etc", "var/lib", "var/cache", "var/log", "opt", "root", "mnt", "srv", "media"];
-/// Files and trees taken from the host's `/etc` as they are: how libraries and certificates are
-/// found, names of services, time zone, which alternative is chosen. Nothing secret.
+/// Files and trees that are copied from the host's `/etc`: where libraries and certificates are,
+/// names of services, the time zone, the chosen alternatives. None of them is secret.
 const FROM_HOST_ETC: [&str; 15] = [
     "ld.so.cache",
     "ld.so.conf",
@@ -44,7 +37,7 @@ const FROM_HOST_ETC: [&str; 15] = [
     "python3.11",
 ];
 
-/// `/etc` of our own making.
+/// The generated files of `/etc`.
 fn generated_etc() -> [(&'static str, String); 8] {
     [
         (
@@ -63,11 +56,11 @@ fn generated_etc() -> [(&'static str, String); 8] {
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into(),
         ),
         ("shells", "/bin/sh\n/bin/bash\n".into()),
-        ("cloche.cjs", include_str!("../guest/preload.cjs").into()),
+        ("cloche.cjs", include_str!("../../guest/preload.cjs").into()),
     ]
 }
 
-/// Builds the tree in `root`, which is empty, owned by `owner`.
+/// Builds the tree in `root`, which is empty, and gives it to `owner`.
 pub(crate) fn build_image(root: &Path, host: &Path, owner: Option<u32>) -> io::Result<()> {
     for directory in MOUNT_POINTS.iter().chain(&EMPTY) {
         fs::create_dir_all(root.join(directory))?;
@@ -89,7 +82,7 @@ pub(crate) fn build_image(root: &Path, host: &Path, owner: Option<u32>) -> io::R
     owner.map_or(Ok(()), |owner| chown_tree(root, owner))
 }
 
-/// `/bin`, `/lib` and the like: links into `/usr`, as the host has them.
+/// Makes `/bin`, `/lib` and the others links into `/usr`, as on the host.
 fn link_merged_usr(root: &Path, host: &Path) -> io::Result<()> {
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {
         match fs::read_link(host.join(name)) {
@@ -103,8 +96,8 @@ fn link_merged_usr(root: &Path, host: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies a file, a link or a tree. Hosts have hundreds of links there, so each costs no more
-/// than reading and making it.
+/// Copies a file, a link or a tree. Hosts have hundreds of links there, so a link costs only
+/// reading and making it.
 fn copy_tree(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
     if kind.is_symlink() {
         return symlink(fs::read_link(from)?, to);
@@ -118,7 +111,7 @@ fn copy_tree(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     if kind.is_file() {
-        // What only root may read on the host is not for guests: left out.
+        // A file that not every user of the host may read is left out.
         if fs::metadata(from)?.permissions().mode() & 0o004 == 0 {
             return Ok(());
         }
@@ -127,8 +120,8 @@ fn copy_tree(from: &Path, kind: FileType, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the tree to the image's owner, so that it is root's inside the box. Links are left as
-/// they are: nobody asks who owns one.
+/// Gives the tree to the image's owner, who is root inside a cell. Links are left as they are,
+/// because no program depends on the owner of a link.
 pub(crate) fn chown_tree(path: &Path, owner: u32) -> io::Result<()> {
     lchown(path, Some(owner), Some(owner))?;
     for entry in fs::read_dir(path)? {
@@ -160,17 +153,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_on_the_list_is_taken() {
+    fn the_image_has_only_files_of_the_list() {
         let (host, root) = (host(), tempfile::tempdir().unwrap());
         build_image(root.path(), host.path(), None).unwrap();
-        let there = |path: &str| fs::symlink_metadata(root.path().join(path)).is_ok();
-        assert!(there("etc/services") && there("etc/ssl/certs/a.pem") && there("bin"));
-        assert!(there("etc/passwd") && there("lib") && there("home/baponi"));
-        assert!(!there("etc/shadow") && !there("root/secret"));
+        let has = |path: &str| fs::symlink_metadata(root.path().join(path)).is_ok();
+        assert!(has("etc/services") && has("etc/ssl/certs/a.pem") && has("bin"));
+        assert!(has("etc/passwd") && has("lib") && has("home/baponi"));
+        assert!(!has("etc/shadow") && !has("root/secret"));
     }
 
     #[test]
-    fn a_file_that_others_may_not_read_stays_on_the_host() {
+    fn a_file_that_other_users_may_not_read_is_not_copied() {
         let (host, root) = (host(), tempfile::tempdir().unwrap());
         let private = host.path().join("etc/ssl/certs/a.pem");
         fs::set_permissions(&private, fs::Permissions::from_mode(0o640)).unwrap();

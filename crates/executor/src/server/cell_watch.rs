@@ -1,15 +1,12 @@
-//! Taking a cell to its end: the job in, the output out, the deadline, the reason it is over.
+//! Runs in: server (no capabilities). Watches a cell to its end: writes the job, reads the output,
+//! enforces the deadline, and decides how the run ended.
 
 use std::{
-    io,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
-use cloche_jail::{
-    init::{CellReport, WallName},
-    sys::Errno,
-};
+use cloche_jail::init::CellReport;
 use cloche_model::{
     ByteSize, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName,
 };
@@ -21,19 +18,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    cell::Cell,
-    control_socket::ControlSocket,
-    executor::{RunError, RunIo},
-    output::OutputCapture,
-    spawner::client::SpawnerClient,
+use super::{
+    cell::Cell, control_socket::ControlSocket, output::OutputCapture, run::RunIo,
+    run_error::RunError, spawner_client::SpawnerClient,
 };
 
-/// How long a killed cell may take to be dead before we answer without it.
+/// How long the outcome waits for a killed cell to be gone.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is to be driven.
-pub(crate) struct CellRun {
+/// What a cell is given.
+pub(crate) struct CellInput {
     pub(crate) job: Vec<u8>,
     pub(crate) stdin: Vec<u8>,
     pub(crate) limits: RunLimits,
@@ -43,44 +37,44 @@ pub(crate) struct CellRun {
 /// How the wait for the main process ended.
 enum RunEnd {
     Reported(CellReport),
-    /// Pid 1 is gone without a word.
+    /// Pid 1 is gone without a report.
     Lost,
     TimedOut,
     Cancelled,
 }
 
-/// A cell that was taken to its end.
+/// A run whose program has ended. Its cell still exists.
 pub(crate) struct FinishedRun {
     pub(crate) outcome: RunOutcome,
-    /// The home it had when it started, to be read from.
-    pub(crate) home: Option<OwnedFd>,
-    /// Its control socket: the cell is taken apart when this is closed.
+    /// The home that the cell came with. With a thread, another home is mounted over it.
+    pub(crate) cell_home: Option<OwnedFd>,
+    /// The control socket of the cell, which pid 1 takes apart after `release`.
     pub(crate) control: ControlSocket,
 }
 
-/// Runs a cell to its end. Takes it: a cell that has run is never used again.
-pub(crate) async fn watch_run(
+/// Runs a cell to its end. Takes the cell by value: a cell that has run is never used again.
+pub(crate) async fn watch_cell(
     cell: Cell,
     spawner: &SpawnerClient,
-    drive: CellRun,
+    input: CellInput,
 ) -> Result<FinishedRun, RunError> {
-    let Cell { id, meter, gone, stdin, stdout, stderr, mut job, mut control } = cell;
-    let CellRun { job: bytes, stdin: input, limits, io } = drive;
-    let RunIo { output: live, stdin: more_input, cancel, memory, .. } = io;
+    let Cell { id, meter, exit, stdin, stdout, stderr, mut job, mut control } = cell;
+    let CellInput { job: job_bytes, stdin: stdin_bytes, limits, io } = input;
+    let RunIo { output: live, stdin: more_stdin, cancel, memory, .. } = io;
     let mut stdout = OutputCapture::new(stdout, StreamName::Stdout, limits.output, live.clone());
     let mut stderr = OutputCapture::new(stderr, StreamName::Stderr, limits.output, live);
     stdout.charge_to(memory.as_ref());
     stderr.charge_to(memory.as_ref());
     let started = Instant::now();
     let attached = async {
-        // A cell that dies while its job is written says why on the control socket.
-        let _ = job.write_all(&bytes).await;
-        drop(bytes);
+        // If the cell dies while its job is written, the control socket says why.
+        let _ = job.write_all(&job_bytes).await;
+        drop(job_bytes);
         started.elapsed()
     };
-    let feeding = feed_stdin(stdin, input, more_input);
+    let feeding = feed_stdin(stdin, stdin_bytes, more_stdin);
     let waiting = wait_for_end(&mut control, limits.timeout, cancel);
-    let end = {
+    let (end, attach) = {
         tokio::pin!(feeding, waiting, attached);
         let (mut attach, mut fed) = (None, false);
         loop {
@@ -94,19 +88,19 @@ pub(crate) async fn watch_run(
             }
         }
     };
-    let (end, attach) = end;
     let wall = started.elapsed();
     if matches!(end, RunEnd::TimedOut | RunEnd::Cancelled) {
         spawner.kill_cell(id).await;
-        // Either way it is over: gone, or lost with its spawner.
-        let _ = timeout(DEATH_TIMEOUT, gone.wait()).await;
+        // The cell is gone, or lost with its spawner. After the timeout the outcome goes out
+        // anyway.
+        let _ = timeout(DEATH_TIMEOUT, exit.wait()).await;
     }
     stdout.read_rest().await;
     stderr.read_rest().await;
     let used = match meter.read() {
         Some(reading) => reading.into(),
-        // The spawner was faster than we, and has read them before it removed the cgroup.
-        None => timeout(DEATH_TIMEOUT, gone.wait()).await.unwrap_or_default(),
+        // The spawner has removed the cgroup. It read the gauges before.
+        None => timeout(DEATH_TIMEOUT, exit.wait()).await.unwrap_or_default(),
     };
     let outcome = RunOutcome {
         ending: decide_ending(&end, used.oom_kills)?,
@@ -116,10 +110,10 @@ pub(crate) async fn watch_run(
         written: HomeWrites::default(),
         timings: RunTimings { attach, run: wall, ..RunTimings::default() },
     };
-    Ok(FinishedRun { outcome, home: control.take_home(), control })
+    Ok(FinishedRun { outcome, cell_home: control.take_home(), control })
 }
 
-/// The end, from what pid 1 said and what the cgroup counted.
+/// Decides how the run ended, from the report of pid 1 and the OOM kills of the cgroup.
 fn decide_ending(end: &RunEnd, oom_kills: u64) -> Result<RunEnding, RunError> {
     Ok(match end {
         RunEnd::TimedOut => RunEnding::TimedOut,
@@ -130,20 +124,16 @@ fn decide_ending(end: &RunEnd, oom_kills: u64) -> Result<RunEnding, RunError> {
         RunEnd::Reported(CellReport::Signalled(signal)) => {
             RunEnding::Signalled(signal.to_le_bytes()[0])
         }
-        RunEnd::Reported(CellReport::Failed(wall, errno)) => return Err(wall_error(wall, *errno)),
+        RunEnd::Reported(CellReport::Failed(wall, errno)) => {
+            return Err(RunError::from_wall(wall, *errno));
+        }
         RunEnd::Reported(CellReport::Ready | CellReport::Alone) | RunEnd::Lost => {
             return Err(RunError::CellLost);
         }
     })
 }
 
-/// A wall that could not be built, by its name.
-pub(crate) fn wall_error(wall: &WallName, errno: Errno) -> RunError {
-    let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
-    RunError::Wall { wall, source: io::Error::from_raw_os_error(errno.0) }
-}
-
-/// Waits for the end of the main process, the deadline or a cancel, whichever is first.
+/// Waits for the end of the main process, the deadline or a cancel.
 async fn wait_for_end(
     control: &mut ControlSocket,
     limit: Duration,
@@ -157,7 +147,7 @@ async fn wait_for_end(
                 biased;
                 report = control.next_report() => match report {
                     Some(CellReport::Ready) => {
-                        // The guest's time begins when its cell does.
+                        // The time of the guest begins when its cell is ready.
                         deadline.as_mut().reset(tokio::time::Instant::now() + limit);
                     }
                     Some(report) => return RunEnd::Reported(report),
@@ -173,13 +163,13 @@ async fn wait_for_end(
     }
 }
 
-/// Gives the program its standard input, then closes it.
+/// Writes the standard input of the program, then closes it.
 async fn feed_stdin(
     mut stdin: pipe::Sender,
     input: Vec<u8>,
     more: Option<mpsc::Receiver<Vec<u8>>>,
 ) {
-    // A program that does not read its input is no error.
+    // It is no error if the program does not read its input.
     if stdin.write_all(&input).await.is_err() {
         return;
     }

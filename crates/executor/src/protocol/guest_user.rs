@@ -1,0 +1,11 @@
+//! Runs in: server (no capabilities) and spawner (root). The user that guest code runs as, and the
+//! paths that every cell has.
+
+/// The name of the user that guest code runs as.
+pub const USER: &str = "baponi";
+/// The home and working directory of guest code.
+pub const HOME: &str = "/home/baponi";
+/// The script that makes Node.js wait for its job. Every cell has it; a program never runs it.
+pub(crate) const NODE_START: &str = "/etc/cloche.cjs";
+/// The guest's user and group id, as it sees them.
+pub(crate) const GUEST_ID: u32 = 1000;

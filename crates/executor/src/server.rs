@@ -1,0 +1,25 @@
+//! Runs in: server (no capabilities). Runs programs in cells that the spawner makes.
+//!
+//! A reader begins with `run`: one run in five steps. `executor` starts and stops; `pool`,
+//! `pool_bucket` and `warm` hold cells that wait for a job; `spawner_client` speaks to the spawner.
+
+pub(crate) mod cell;
+pub(crate) mod cell_exit;
+pub(crate) mod cell_meter;
+pub(crate) mod cell_watch;
+pub(crate) mod commit;
+pub(crate) mod config;
+pub(crate) mod control_socket;
+pub(crate) mod executor;
+pub(crate) mod home_mount;
+pub(crate) mod job_builder;
+pub mod metrics;
+pub(crate) mod output;
+pub(crate) mod pool;
+pub(crate) mod pool_bucket;
+pub(crate) mod priority;
+pub(crate) mod run;
+pub(crate) mod run_error;
+pub(crate) mod spawner_client;
+pub(crate) mod spawner_process;
+pub(crate) mod warm;

@@ -1,0 +1,43 @@
+//! Runs in: server (no capabilities). How an executor is set up.
+
+use std::path::PathBuf;
+
+use cloche_layers::Layers;
+
+use super::pool::PoolSettings;
+
+/// How an executor is set up.
+#[derive(Clone)]
+pub struct ExecutorConfig {
+    /// The `cloche` binary, which is started again as the spawner.
+    pub program: PathBuf,
+    /// The arguments that make it the spawner.
+    pub spawner_args: Vec<String>,
+    /// Walls that may be missing, by name.
+    pub allow_missing: Vec<String>,
+    /// How many cells to keep parked. Without it, every run starts a cold cell.
+    pub pool: Option<PoolSettings>,
+    /// Where homes and the files of runs are stored. Without it nothing is stored, and runs with a
+    /// thread are refused. The spawner must have been given the same directory of unpacked layers.
+    pub layers: Option<Layers>,
+    /// The directory of unpacked layers, from which the spawner mounts homes. It must exist when
+    /// the spawner is started.
+    pub unpacked_layers: Option<PathBuf>,
+    /// Without layers: whether outcomes name the files that runs wrote, although none is stored.
+    pub names_files: bool,
+}
+
+impl ExecutorConfig {
+    /// The defaults, with this binary as the spawner.
+    pub fn with_program(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            spawner_args: vec!["__spawner".to_owned()],
+            allow_missing: Vec::new(),
+            pool: None,
+            layers: None,
+            unpacked_layers: None,
+            names_files: false,
+        }
+    }
+}

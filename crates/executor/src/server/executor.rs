@@ -1,0 +1,138 @@
+//! Runs in: server (no capabilities). The executor itself: starts the spawner, reads metrics,
+//! stops. `run.rs` has what it does for one run.
+
+use std::{io, sync::Arc, time::Instant};
+
+use cloche_layers::Layers;
+use cloche_model::{Language, RunLimits, SandboxShape};
+
+use super::{
+    cell_exit::CellExit,
+    config::ExecutorConfig,
+    metrics::{ExecutorMetrics, ExecutorReading},
+    pool::{Pool, PoolKey},
+    spawner_client::{SpawnError, SpawnerClient},
+    spawner_process::SpawnerProcess,
+};
+
+/// Why an executor could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorStartError {
+    /// The spawner could not be started.
+    #[error("cannot start the spawner")]
+    Spawner(#[from] io::Error),
+    /// The spawner died while starting.
+    #[error("the spawner died while starting")]
+    Lost(#[from] SpawnError),
+    /// Walls are missing that the operator did not allow to be missing.
+    #[error("this host cannot build: {}", describe_walls(.0))]
+    Missing(Vec<(String, String)>),
+}
+
+fn describe_walls(missing: &[(String, String)]) -> String {
+    let each = missing.iter().map(|(wall, why)| format!("{wall} ({why})"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// Runs programs on this host. Cheap to clone. When the last clone is dropped, the spawner ends.
+#[derive(Clone)]
+pub struct Executor {
+    pub(super) inner: Arc<ExecutorInner>,
+}
+
+pub(super) struct ExecutorInner {
+    pub(super) spawner: Arc<SpawnerClient>,
+    pub(super) metrics: Arc<ExecutorMetrics>,
+    pub(super) pool: Option<Pool>,
+    pub(super) layers: Option<Layers>,
+    pub(super) names_files: bool,
+    missing: Vec<(String, String)>,
+}
+
+impl Executor {
+    /// Starts a spawner. Refuses if a wall is missing that may not be missing.
+    pub async fn start(config: ExecutorConfig) -> Result<Self, ExecutorStartError> {
+        let process = SpawnerProcess::start(&config)?;
+        Self::with_spawner(process, config).await
+    }
+
+    /// The same with a spawner that is already running, e.g. since before privileges were dropped.
+    pub async fn with_spawner(
+        process: SpawnerProcess,
+        config: ExecutorConfig,
+    ) -> Result<Self, ExecutorStartError> {
+        let spawner = SpawnerClient::from_process(process)?;
+        let missing = spawner.missing_walls().await?;
+        let mut refused = missing.clone();
+        refused.retain(|(wall, _)| !config.allow_missing.contains(wall));
+        if !refused.is_empty() {
+            spawner.stop().await;
+            return Err(ExecutorStartError::Missing(refused));
+        }
+        let (spawner, metrics) = (Arc::new(spawner), Arc::new(ExecutorMetrics::default()));
+        let pool = config
+            .pool
+            .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
+        let ExecutorConfig { layers, names_files, .. } = config;
+        let inner = ExecutorInner { spawner, metrics, pool, layers, names_files, missing };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The walls that this host cannot build and that may be missing: name and reason.
+    #[must_use]
+    pub fn missing_walls(&self) -> &[(String, String)] {
+        &self.inner.missing
+    }
+
+    /// Parks cells for runs like this one before the first run.
+    pub fn prewarm_pool(&self, language: Language, limits: &RunLimits, sandbox: &SandboxShape) {
+        if let Some(pool) = &self.inner.pool {
+            pool.prewarm_bucket(PoolKey::new(language, limits, sandbox));
+        }
+    }
+
+    /// Counters, timings and levels at this moment.
+    #[must_use]
+    pub fn read_metrics(&self) -> ExecutorReading {
+        let levels = self.inner.pool.as_ref().map(Pool::bucket_readings).unwrap_or_default();
+        self.inner.metrics.read(self.inner.spawner.count_alive(), levels)
+    }
+
+    /// Whether every bucket of the pool has its target number of cells.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.inner.pool.as_ref().is_none_or(Pool::is_full)
+    }
+
+    /// Waits until every cell of a past run is gone. Parked cells and templates stay.
+    pub async fn wait_for_teardown(&self) {
+        let waiting = || self.inner.pool.as_ref().map_or(0, Pool::count_waiting);
+        self.inner.spawner.wait_for_teardown(waiting).await;
+    }
+
+    /// Ends the spawner and every cell. While other clones exist, it does nothing.
+    pub async fn stop(self) {
+        let Some(ExecutorInner { spawner, pool, .. }) = Arc::into_inner(self.inner) else {
+            return;
+        };
+        if let Some(pool) = pool {
+            pool.stop().await;
+        }
+        if let Some(spawner) = Arc::into_inner(spawner) {
+            spawner.stop().await;
+        }
+    }
+}
+
+impl ExecutorInner {
+    /// Measures how long it takes until the cell is gone, in a task of its own.
+    pub(super) fn time_teardown(&self, exit: CellExit) {
+        let (metrics, ended) = (Arc::clone(&self.metrics), Instant::now());
+        if self.pool.is_some() {
+            tokio::spawn(async move {
+                exit.wait().await;
+                metrics.teardown.add(ended.elapsed());
+            });
+        }
+    }
+}

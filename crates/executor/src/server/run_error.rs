@@ -1,0 +1,69 @@
+//! Runs in: server (no capabilities). Why a run has no outcome.
+
+use std::io;
+
+use cloche_jail::{init::WallName, job_writer::InvalidJob, sys::Errno};
+use cloche_model::Language;
+
+use super::{
+    cell::CellError, commit::CommitError, home_mount::HomeError, job_builder,
+    spawner_client::SpawnError,
+};
+
+/// Why a run has no outcome. This host failed, not the program.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The host has no interpreter for the language.
+    #[error(
+        "{0} is not installed on this host: there is no {program} in {directories}",
+        program = .0.interpreter(),
+        directories = job_builder::INTERPRETER_DIRS.join(", ")
+    )]
+    NoInterpreter(Language),
+    /// No cell could be started.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// A wall could not be built, so the program was not started.
+    #[error("the wall {wall} could not be built")]
+    Wall {
+        /// The name of the wall.
+        wall: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+    /// The cell ended without a report, for no reason that the program or this server gave.
+    #[error("the cell was lost")]
+    CellLost,
+    /// This executor keeps no layers, so a thread has no home.
+    #[error("this executor has no storage for threads")]
+    NoThreads,
+    /// The home of a thread could not be mounted.
+    #[error("the thread's home could not be mounted")]
+    Home(#[source] HomeError),
+    /// The program has run, but the files that it wrote to its home could not be stored.
+    #[error("the files that the program wrote could not be stored")]
+    Commit(#[source] CommitError),
+    /// The job cannot be encoded.
+    #[error(transparent)]
+    Job(#[from] InvalidJob),
+    /// Pipes or sockets could not be made.
+    #[error("cannot make the pipes and sockets of a run")]
+    Io(#[from] io::Error),
+}
+
+impl RunError {
+    /// A wall that pid 1 could not build.
+    pub(super) fn from_wall(wall: &WallName, errno: Errno) -> Self {
+        let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
+        Self::Wall { wall, source: io::Error::from_raw_os_error(errno.0) }
+    }
+}
+
+impl From<CellError> for RunError {
+    fn from(error: CellError) -> Self {
+        match error {
+            CellError::Spawn(error) => Self::Spawn(error),
+            CellError::Io(error) => Self::Io(error),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Runs in: spawner (root). All cells of this spawner: starts them, lets templates fork them, kills
+//! them, and cleans up after them.
+//!
+//! It sends nothing to the server: what it returns, the event loop reports.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
+
+use cloche_jail::{
+    cgroup::{Cgroup, CgroupEntry, CgroupGauges, CgroupLimits},
+    launch::{LaunchRequest, launch_cell},
+    sys,
+};
+use rustix::{
+    event::Timespec,
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+};
+
+use super::{
+    cell_record::{CellRecord, CellState},
+    host_ids::GUEST_IDS,
+    host_setup,
+    plan_cache::{CellPlanKind, PlanCache},
+    poller::{EpollSet, WakeEvents, WakeSource},
+    prepared::PreparedResources,
+    template_connection::{ForkAnswer, TemplateConnection},
+};
+use crate::protocol::{CellConfig, CellId, CellUsage, SpawnKind};
+
+/// How soon the registry looks again whether the cgroup of an ended cell can be removed.
+const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// The cells of this spawner, and what they are made from.
+pub(super) struct CellRegistry<'a> {
+    cells: BTreeMap<CellId, CellRecord>,
+    /// The sockets on which templates are asked for forks.
+    templates: BTreeMap<CellId, TemplateConnection>,
+    pub(super) plans: PlanCache<'a>,
+    pub(super) prepared: PreparedResources,
+    poller: EpollSet,
+}
+
+/// A cell whose start has succeeded or failed.
+pub(super) type StartedCell = (CellId, io::Result<()>);
+
+impl<'a> CellRegistry<'a> {
+    pub(super) fn new(plans: PlanCache<'a>, prepared: PreparedResources, poller: EpollSet) -> Self {
+        let (cells, templates) = (BTreeMap::new(), BTreeMap::new());
+        Self { cells, templates, plans, prepared, poller }
+    }
+
+    /// Waits for events, at most this long; shorter while ended cells are not cleaned up.
+    pub(super) fn wait_for_events(&mut self, most: Option<&Timespec>) -> io::Result<WakeEvents> {
+        let is_ended = |record: &CellRecord| matches!(record.state, CellState::Ended);
+        let has_ended = self.cells.values().any(is_ended) || self.prepared.has_retired();
+        self.poller.wait(most.or(has_ended.then_some(&SOON)))
+    }
+
+    /// Clones a cell or a template. `fds` are its stdin, stdout, stderr, job and control.
+    pub(super) fn spawn_cell(
+        &mut self,
+        cell: CellId,
+        config: &CellConfig,
+        kind: SpawnKind,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let [stdin, stdout, stderr, job, control] = fds else {
+            return Err(io::Error::other("a cell needs five file descriptors"));
+        };
+        if kind == SpawnKind::Template && host_setup::is_suid_dumpable() {
+            return Err(io::Error::other("no template can start while fs.suid_dumpable is 1"));
+        }
+        let plan_kind = match kind {
+            SpawnKind::Cell => CellPlanKind::Cell,
+            SpawnKind::Template => CellPlanKind::Template,
+        };
+        let at = self.plans.find_or_build(config, plan_kind)?;
+        let limits = self.plans.get(at).plan.cgroup;
+        self.register_cell(cell, limits)?;
+        let fork = match kind {
+            SpawnKind::Cell => None,
+            SpawnKind::Template => Some(fork_socket_pair()?),
+        };
+        let network =
+            if self.plans.get(at).wants_network { self.prepared.take_network() } else { None };
+        let record = &self.cells[&cell];
+        let prepared = self.plans.get(at);
+        let launched = launch_cell(&LaunchRequest {
+            namespaces: prepared.plan.namespaces,
+            program: prepared.encoded_steps(network.is_some()),
+            network: network.as_ref().map(AsFd::as_fd),
+            identity: self.plans.cell_identity(plan_kind, record.slot),
+            guest: prepared.plan.guest,
+            cgroup: record.cgroup.as_ref().map_or_else(CgroupEntry::default, Cgroup::entry),
+            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            job: job.as_fd(),
+            control: control.as_fd(),
+            fork: fork.as_ref().map(|(_, theirs)| theirs.as_fd()),
+        })?;
+        if let Some((ours, _)) = fork {
+            self.poller.add(WakeSource::Template(cell), &ours)?;
+            self.templates.insert(cell, TemplateConnection::new(ours));
+        }
+        self.mark_running(cell, launched.pidfd)
+    }
+
+    /// Asks a template to fork a cell. The answer comes later, see [`Self::read_template`].
+    pub(super) fn request_fork(
+        &mut self,
+        cell: CellId,
+        config: &CellConfig,
+        template: CellId,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let at = self.plans.find_or_build(config, CellPlanKind::Forked)?;
+        let limits = self.plans.get(at).plan.cgroup;
+        self.register_cell(cell, limits)?;
+        let record = &self.cells[&cell];
+        let template = self.templates.get_mut(&template);
+        let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
+        let cgroup_fds = record.cgroup.as_ref().map(Cgroup::entry_fds).unwrap_or_default();
+        let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain(cgroup_fds).collect();
+        let ids = self.plans.ids_in_template(record.slot);
+        template.request_fork(cell, ids, self.plans.get(at).encoded_steps(false), &fds)
+    }
+
+    /// Reads the answer of a template. If the template has ended, every fork that it owed failed.
+    pub(super) fn read_template(&mut self, template: CellId) -> Vec<StartedCell> {
+        let Some(connection) = self.templates.get_mut(&template) else { return Vec::new() };
+        match connection.read_answer() {
+            ForkAnswer::Forked(cell, pidfd) => vec![(cell, self.mark_running(cell, pidfd))],
+            ForkAnswer::Failed(cell, error) => {
+                let error = io::Error::other(format!("the template could not fork: {error}"));
+                vec![(cell, Err(error))]
+            }
+            ForkAnswer::TemplateEnded(lost) => {
+                if let Some(connection) = self.templates.remove(&template) {
+                    self.poller.remove(connection.socket.as_fd());
+                }
+                let died = |cell| (cell, Err(io::Error::other("the template died")));
+                lost.into_iter().map(died).collect()
+            }
+        }
+    }
+
+    /// Records a new cell: gives it a host id and a cgroup.
+    fn register_cell(&mut self, cell: CellId, limits: CgroupLimits) -> io::Result<()> {
+        let slot = self.find_free_slot();
+        let hierarchy = self.plans.host.cgroups.as_ref();
+        let cgroup =
+            hierarchy.map(|hierarchy| self.prepared.take_cgroup(hierarchy, limits)).transpose()?;
+        self.cells.entry(cell).or_insert(CellRecord {
+            slot,
+            state: CellState::Pending,
+            kill_requested: false,
+            cgroup,
+            limits,
+            gauges_released: false,
+            used: CellUsage::default(),
+        });
+        Ok(())
+    }
+
+    /// The lowest host id that no cell has. The fewer are in use, the fewer views of layers exist.
+    fn find_free_slot(&self) -> u32 {
+        let taken: BTreeSet<u32> = self.cells.values().map(|record| record.slot).collect();
+        (0..GUEST_IDS).find(|slot| !taken.contains(slot)).unwrap_or(0)
+    }
+
+    /// Records pid 1 of a cell, and watches for its end.
+    fn mark_running(&mut self, cell: CellId, pidfd: OwnedFd) -> io::Result<()> {
+        let Some(record) = self.cells.get_mut(&cell) else { return Ok(()) };
+        if let Err(error) = self.poller.add(WakeSource::Cell(cell), &pidfd) {
+            // Its end would go unnoticed, so it ends now.
+            let _ = sys::pidfd_kill(pidfd.as_raw_fd(), 9);
+            return Err(error);
+        }
+        record.state = CellState::Running(pidfd);
+        if record.kill_requested {
+            record.kill();
+        }
+        Ok(())
+    }
+
+    /// The slot and pid 1 of a running cell.
+    pub(super) fn running_cell(&self, cell: CellId) -> Option<(u32, BorrowedFd<'_>)> {
+        let record = self.cells.get(&cell)?;
+        Some((record.slot, record.state.pidfd()?))
+    }
+
+    /// The gauges of a cell, if it has a cgroup.
+    pub(super) fn gauges(&self, cell: CellId) -> Option<&CgroupGauges> {
+        Some(self.cells.get(&cell)?.cgroup.as_ref()?.gauges())
+    }
+
+    /// Kills every process of a cell.
+    pub(super) fn kill_cell(&mut self, cell: CellId) {
+        if let Some(record) = self.cells.get_mut(&cell) {
+            record.kill();
+        }
+    }
+
+    /// The start of a cell failed. What exists of it is cleaned up with the next ended cells.
+    pub(super) fn mark_failed(&mut self, cell: CellId) {
+        if let Some(record) = self.cells.get_mut(&cell) {
+            record.state = CellState::Ended;
+        }
+    }
+
+    /// The server does not read the gauges of this cell any more.
+    pub(super) fn release_gauges(&mut self, cell: CellId) {
+        match self.cells.get_mut(&cell) {
+            Some(record) => record.gauges_released = true,
+            None => self.prepared.release_gauges(cell),
+        }
+    }
+
+    /// Reaps the cells whose pid 1 has ended, and cleans up. Returns the cells that are gone now,
+    /// with their usage.
+    pub(super) fn reap_cells(&mut self, ended: &[CellId]) -> Vec<(CellId, CellUsage)> {
+        for cell in ended {
+            if let Some(record) = self.cells.get_mut(cell) {
+                if let Some(pidfd) = record.state.pidfd() {
+                    self.poller.remove(pidfd);
+                }
+                record.state = CellState::Ended;
+                let used = record.cgroup.as_ref().and_then(Cgroup::read_usage);
+                record.used = used.map(CellUsage::from).unwrap_or_default();
+            }
+        }
+        while let Ok(true) = sys::reap_child() {}
+        let mut gone = Vec::new();
+        for (cell, record) in &mut self.cells {
+            let has_ended = matches!(record.state, CellState::Ended);
+            if has_ended && self.prepared.reclaim_cgroup(*cell, record) {
+                gone.push((*cell, record.used));
+            }
+        }
+        self.prepared.remove_retired();
+        for (cell, _) in &gone {
+            self.cells.remove(cell);
+        }
+        gone
+    }
+
+    /// Kills every cell, and forgets the templates.
+    pub(super) fn kill_all(&mut self) {
+        self.templates.clear();
+        for record in self.cells.values_mut() {
+            record.kill();
+            // A fork that was not answered dies with its template, and no event will say so.
+            if matches!(record.state, CellState::Pending) {
+                record.state = CellState::Ended;
+            }
+        }
+    }
+
+    /// Whether no cell and no used cgroup is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cells.is_empty() && !self.prepared.has_retired()
+    }
+
+    /// Removes the prepared resources, then the cgroup of the spawner.
+    pub(super) fn release_cgroups(self) {
+        drop(self.prepared);
+        if let Some(cgroups) = &self.plans.host.cgroups {
+            cgroups.release();
+        }
+    }
+}
+
+/// The socket on which a template is asked for forks.
+fn fork_socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
