@@ -22,7 +22,6 @@ pub(crate) struct TidyRules {
 pub(crate) struct CodeRules {
     pub(crate) unsafe_home: String,
     pub(crate) most_lines: usize,
-    pub(crate) most_lines_unsafe: usize,
     pub(crate) empty_names: Vec<String>,
 }
 
