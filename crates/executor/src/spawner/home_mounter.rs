@@ -43,7 +43,6 @@ const OPTION_LEN: usize = 255;
 /// of one of several names, does not copy the content. Numbers of files are those of their layers.
 const OVERLAY_OPTIONS: [(&str, &str); 4] =
     [("redirect_dir", "on"), ("index", "on"), ("metacopy", "on"), ("xino", "off")];
-const NEW_MOUNT: u64 = 0x0002_0000;
 
 /// What became of a home.
 pub(super) enum HomeMountOutcome {
@@ -193,11 +192,11 @@ impl HomeMounter {
         elsewhere: (u64, u64),
     ) -> io::Result<()> {
         let ground = self.own_namespace.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        sys::setns(cell.as_raw_fd(), NEW_MOUNT).map_err(io_error)?;
+        sys::setns(cell.as_raw_fd(), sys::CLONE_NEWNS).map_err(io_error)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
         let moved = moved.and_then(|()| resize_scratch(elsewhere));
-        if sys::setns(ground.as_raw_fd(), NEW_MOUNT).is_err() {
+        if sys::setns(ground.as_raw_fd(), sys::CLONE_NEWNS).is_err() {
             // In the wrong place there is nothing that could be done right: another takes over.
             sys::exit(1);
         }
