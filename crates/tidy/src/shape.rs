@@ -93,7 +93,7 @@ fn check_length(rules: &CodeRules, file: &TreeFile) -> Option<Violation> {
 
 /// The lines before `#[cfg(test)] mod … {`. A declaration `#[cfg(test)] mod name;` does not end
 /// the production code.
-fn production_lines(text: &str) -> usize {
+pub(crate) fn production_lines(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let opens = |line: &&&str| !line.starts_with("#[");
     let starts_tests = |at: usize| {
