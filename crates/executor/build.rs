@@ -14,7 +14,8 @@ fn main() {
     let built = Command::new(rustc)
         .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "cloche_template"])
         .args(["--cfg", "cloche_template", "--target", &target, "-Awarnings"])
-        // No unwinding and no start-up code: the library needs only memcpy and the like from a libc.
+        // No unwinding and no start-up code: the library needs only memcpy and the like from a
+        // libc.
         .args(["-Cpanic=abort", "-Copt-level=3", "-Clto=fat", "-Cstrip=symbols"])
         .arg("-Clink-arg=-nostartfiles")
         .arg("-o")

@@ -1,7 +1,7 @@
 //! Runs in: the build.
 //!
-//! Compiles the policies in `policy/` into the filters that the crate embeds. An invalid policy is a
-//! build error, and no process parses a policy at run time.
+//! Compiles the policies in `policy/` into the filters that the crate embeds. An invalid policy is
+//! a build error, and no process parses a policy at run time.
 
 use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode};
 

@@ -2,8 +2,8 @@
 //!
 //! The properties that the fuzz targets check of the readers that run in a cell.
 //!
-//! Each function takes any bytes and panics if a property does not hold. The tests at the end replay
-//! the seeds that are in the tree.
+//! Each function takes any bytes and panics if a property does not hold. The tests at the end
+//! replay the seeds that are in the tree.
 
 use core::ffi::CStr;
 use std::ffi::CString;
@@ -91,8 +91,9 @@ fn to_owned_step(step: &StepRef<'_>) -> OwnedStep {
     }
 }
 
-/// Reads bytes as a job, in both ways: with exec and for a waiting interpreter. The first byte is the
-/// most bytes that one read returns. The actions of a job, written as a job, are the bytes read.
+/// Reads bytes as a job, in both ways: with exec and for a waiting interpreter. The first byte is
+/// the most bytes that one read returns. The actions of a job, written as a job, are the bytes
+/// read.
 pub fn check_job(bytes: &[u8]) {
     let Some((&step, job)) = bytes.split_first() else { return };
     let step = usize::from(step).max(1);

@@ -12,7 +12,8 @@
 //! | `syscall_table` | one row per call: name and numbers |
 //! | `raw` | the instruction, and safe wrappers by kind of argument |
 //! | `safe_calls` | calls that need no unsafe code |
-//! | `io`, `mount`, `namespaces`, `process`, `message`, `confine` | calls with pointers, by subject |
+//! | `io`, `mount`, `namespaces`, `process` | calls with pointers: descriptors, mounts, processes |
+//! | `message`, `confine` | calls with pointers: sockets, capabilities, Landlock, seccomp |
 //! | `shared_stack`, `context`, `hot_pages` | how a template forks cells |
 //! | `template_ffi` | the exported functions of the template library |
 #![allow(unsafe_code, reason = "this folder is the address of unsafe code; each block is argued")]

@@ -109,8 +109,8 @@ fn take_files(port: &mut impl JobPort) -> Result<ZipMarkScanner> {
     }
 }
 
-/// Looks for the end record of a zip archive in the bytes of all files. Python runs a main file that
-/// is an archive in another way.
+/// Looks for the end record of a zip archive in the bytes of all files. Python runs a main file
+/// that is an archive in another way.
 #[derive(Default)]
 struct ZipMarkScanner {
     matched: usize,
@@ -219,8 +219,8 @@ fn take_file(port: &mut impl JobPort, mark: &mut ZipMarkScanner) -> Result<()> {
     Ok(())
 }
 
-/// Takes an exec record: flags, counts of arguments and variables, length, then the program's path, the
-/// arguments and the variables, each after its length and with its NUL.
+/// Takes an exec record: flags, counts of arguments and variables, length, then the program's path,
+/// the arguments and the variables, each after its length and with its NUL.
 fn take_exec(port: &mut impl JobPort) -> Result<()> {
     let [flags, args, vars, len] = read_words(port)?;
     let mut strings = [0; EXEC_BYTES];

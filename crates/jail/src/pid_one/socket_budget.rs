@@ -3,8 +3,8 @@
 //! How many sockets a cell may still create, from the kernel's own counts. Core only.
 //!
 //! A count reads two files, so pid 1 counts once for many sockets: it allows as many calls as were
-//! free at the last count. A call that was allowed and is not done yet is missing in the next count,
-//! so a cell can have as many sockets above the limit as it has threads.
+//! free at the last count. A call that was allowed and is not done yet is missing in the next
+//! count, so a cell can have as many sockets above the limit as it has threads.
 
 use crate::{
     shared::{

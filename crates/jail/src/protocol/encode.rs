@@ -152,7 +152,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_step_reader_does_not_panic_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+        fn the_step_reader_does_not_panic_on_any_bytes(
+            bytes in prop::collection::vec(any::<u8>(), 0..256)
+        ) {
             let mut reader = ProgramReader::new(&bytes);
             let mut read: Vec<StepRef<'_>> = Vec::new();
             while let Some(step) = reader.read_step() {

@@ -70,8 +70,8 @@ impl Arch {
 }
 
 impl RuleTable {
-    /// Resolves every name. A call that this architecture does not have (`open` on aarch64) is skipped;
-    /// a name that no architecture has is an error.
+    /// Resolves every name. A call that this architecture does not have (`open` on aarch64) is
+    /// skipped; a name that no architecture has is an error.
     pub(crate) fn new(policy: &FilterPolicy, arch: Arch) -> Result<Self, PolicyError> {
         let mut table = Self {
             arch,

@@ -35,8 +35,8 @@ fn drop_bounding_set() -> io::Result<()> {
     let last = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap")?;
     for capability in 0..=last.trim().parse::<usize>().unwrap_or(63) {
         match sys::prctl(PrctlOption::DropBounding, capability) {
-            // An ordinary user has none to drop. The next step sets `no_new_privs`, so that it never
-            // gets one by exec.
+            // An ordinary user has none to drop. The next step sets `no_new_privs`, so that it
+            // never gets one by exec.
             Err(Errno::PERM) => break,
             dropped => dropped.map_err(to_io_error)?,
         }

@@ -44,7 +44,8 @@ impl StepScope {
         );
         match self {
             Self::All => true,
-            // Each process has its own working directory, and none may keep one outside of the cell.
+            // Each process has its own working directory, and none may keep one outside of the
+            // cell.
             Self::Cell => builds_cell || matches!(step, Step::Enter { .. }),
             // Pid 1 has installed the socket filter before it forked this process.
             Self::Process => !builds_cell && !matches!(step, Step::WatchSockets { .. }),

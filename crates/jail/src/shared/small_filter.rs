@@ -42,7 +42,8 @@ pub(crate) struct SmallFilter {
 }
 
 impl SmallFilter {
-    /// The listed calls get one verdict, all others and calls of another architecture the other one.
+    /// The listed calls get one verdict, all others and calls of another architecture the other
+    /// one.
     pub(crate) fn of_calls(calls: &[Call], listed: FilterVerdict, others: FilterVerdict) -> Self {
         let mut filter = Self::for_this_machine(others);
         let calls = &calls[..calls.len().min(MOST)];
@@ -55,8 +56,8 @@ impl SmallFilter {
         filter
     }
 
-    /// The verdict `listed` is for one call always, and for another one unless its first argument, a
-    /// 32-bit number, is the one given.
+    /// The verdict `listed` is for one call always, and for another one unless its first argument,
+    /// a 32-bit number, is the one given.
     pub(crate) fn of_calls_unless(
         always: Call,
         (call, argument): (Call, u32),

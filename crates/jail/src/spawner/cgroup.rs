@@ -78,8 +78,8 @@ pub struct Cgroup {
     most_cpu_time: Duration,
 }
 
-/// The files to reset a v1 cgroup. A cell that printed a line leaves only counters in its cgroup, and
-/// making and removing four directories takes half a millisecond.
+/// The files to reset a v1 cgroup. A cell that printed a line leaves only counters in its cgroup,
+/// and making and removing four directories takes half a millisecond.
 #[derive(Debug)]
 struct RenewalFiles {
     /// The number of its members.
@@ -88,8 +88,8 @@ struct RenewalFiles {
     memory: File,
     /// The queues of its sockets, if the kernel counts them.
     sockets: Option<File>,
-    /// The counters of processor time and of peak memory; a write resets them. They are opened apart
-    /// from the gauges, which the server has, too.
+    /// The counters of processor time and of peak memory; a write resets them. They are opened
+    /// apart from the gauges, which the server has, too.
     counters: [File; 2],
 }
 
@@ -126,8 +126,8 @@ impl RenewalFiles {
 /// The most memory that may be charged to a cgroup that is reused: the kernel keeps dentries, and
 /// pages for the next charge.
 const MOST_LEFT_OVER: u64 = 1 << 20;
-/// The part of a quota period, a tenth of a second, that the last members of a reused cgroup may have
-/// used: a tenth of it. The rest is left for the next members.
+/// The part of a quota period, a tenth of a second, that the last members of a reused cgroup may
+/// have used: a tenth of it. The rest is left for the next members.
 const MOST_TIME: u32 = 10;
 
 /// v1: the limit of the queues of its sockets.
@@ -278,9 +278,9 @@ impl Cgroup {
         self.gauges.read_all()
     }
 
-    /// Kills every member, with v2; with v1 the end of the pid namespace does. A killed process needs
-    /// processor time to exit: throttled by a quota it gets that a tenth of a second later, on a busy
-    /// host even later. So the quota is lifted, and the members get a high weight.
+    /// Kills every member, with v2; with v1 the end of the pid namespace does. A killed process
+    /// needs processor time to exit: throttled by a quota it gets that a tenth of a second later,
+    /// on a busy host even later. So the quota is lifted, and the members get a high weight.
     pub fn kill(&self) {
         // On an old v2 without cgroup.kill the end of the cell's pid 1 has the same effect.
         const V2: &[(&str, &str)] =
@@ -304,8 +304,8 @@ impl Cgroup {
     }
 
     /// Resets it for the next cell, if the last one has left nothing in it: no member, hardly any
-    /// memory or processor time, no OOM kill. Not after [`Cgroup::kill`], which changes the limits. If
-    /// it returns false, the cgroup can still be removed.
+    /// memory or processor time, no OOM kill. Not after [`Cgroup::kill`], which changes the limits.
+    /// If it returns false, the cgroup can still be removed.
     #[must_use]
     pub fn renew(&self) -> bool {
         let (Some(renewal), Some(used)) = (&self.renewal, self.gauges.read_all()) else {
@@ -316,8 +316,8 @@ impl Cgroup {
         is_new && self.gauges.idle.as_ref().is_none_or(|idle| idle.write_all_at(b"0", 0).is_ok())
     }
 
-    /// Removes the directories that have no members; returns true if none is left. A member that has
-    /// not exited yet keeps its directory: call again.
+    /// Removes the directories that have no members; returns true if none is left. A member that
+    /// has not exited yet keeps its directory: call again.
     pub fn remove(&mut self) -> bool {
         self.dirs.retain(|dir| match fs::remove_dir(dir) {
             Err(error) => error.kind() != io::ErrorKind::NotFound,

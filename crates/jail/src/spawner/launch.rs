@@ -94,8 +94,8 @@ pub fn launch_cell(launch: &LaunchRequest<'_>) -> io::Result<LaunchedCell> {
     let writer = go_write.as_raw_fd();
     match sys::clone(request).map_err(to_io_error)? {
         CloneSide::Child => {
-            // The spawner's end of `go`: if it stayed open here, pid 1 would never see the end of the
-            // spawner.
+            // The spawner's end of `go`: if it stayed open here, pid 1 would never see the end of
+            // the spawner.
             sys::close(writer);
             cold_cell::run_pid_one(launch.program, fds)
         }

@@ -153,8 +153,8 @@ impl CellPlan {
         namespaces.chain(limits).chain(steps).collect()
     }
 
-    /// The same plan without one wall. The escape suite attacks such a cell, to see that the wall is
-    /// needed.
+    /// The same plan without one wall. The escape suite attacks such a cell, to see that the wall
+    /// is needed.
     #[must_use]
     pub fn without_wall(&self, wall: &str) -> Self {
         let mut plan = self.clone();
@@ -226,8 +226,8 @@ pub fn plan_template(spec: &JailSpec) -> CellPlan {
     )
 }
 
-/// The plan of a cell that a template forks: built on the template's image as other cells are on the
-/// host's, so that siblings share no inode. It inherits the template's host name, limits and
+/// The plan of a cell that a template forks: built on the template's image as other cells are on
+/// the host's, so that siblings share no inode. It inherits the template's host name, limits and
 /// `no_new_privs`, starts as the image's owner, and dies with the template's pid namespace.
 #[must_use]
 pub fn plan_forked_cell(spec: &JailSpec) -> CellPlan {

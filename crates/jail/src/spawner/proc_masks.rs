@@ -60,7 +60,8 @@ pub const MASKED: [&str; 53] = [
     "vmallocinfo",
     "vmstat",
     "zoneinfo",
-    // Open files, inodes and dentries of the host. Masked as a whole: its settings are the host's too.
+    // Open files, inodes and dentries of the host. Masked as a whole: its settings are the host's
+    // too.
     "sys/fs",
     // How many terminals are open on the host.
     "sys/kernel/pty",
@@ -70,14 +71,14 @@ pub const MASKED: [&str; 53] = [
     "sys/kernel/random/entropy_avail",
 ];
 
-/// Whether a path is below a directory that is made read-only. Such a path is masked after that: the
-/// recursive bind would copy an earlier mask.
+/// Whether a path is below a directory that is made read-only. Such a path is masked after that:
+/// the recursive bind would copy an earlier mask.
 pub(crate) fn is_below_read_only(path: &str) -> bool {
     READ_ONLY.iter().any(|above| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/')))
 }
 
-/// Limits of the cell's user namespace for objects that the kernel also charges to the user who made
-/// the namespace: without its own limit one cell could use up the host's.
+/// Limits of the cell's user namespace for objects that the kernel also charges to the user who
+/// made the namespace: without its own limit one cell could use up the host's.
 pub const NAMESPACE_LIMITS: [(&str, u32); 2] =
     [("max_inotify_instances", 16), ("max_inotify_watches", 8192)];
 

@@ -11,8 +11,8 @@ struct Rlimit {
     hard: u64,
 }
 
-/// `core` is 1, not 0: with a piped core_pattern the kernel ignores the limit 0 and runs the handler
-/// on the host; only for exactly 1 it makes no dump there.
+/// `core` is 1, not 0: with a piped core_pattern the kernel ignores the limit 0 and runs the
+/// handler on the host; only for exactly 1 it makes no dump there.
 const LIMITS: [Rlimit; 5] = [
     Rlimit { name: "rlimit:core", which: 4, soft: 1, hard: 1 },
     // Queued signals and POSIX timers count against the same limit.

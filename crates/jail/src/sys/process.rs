@@ -46,8 +46,8 @@ pub fn clone(request: CloneRequest) -> Result<CloneSide> {
     }
     let size = if request.cgroup.is_some() { 88 } else { 64 };
     // SAFETY: `args` is struct clone_args, and the kernel reads its first `size` bytes (64 and 88
-    // are its published sizes); `pidfd` outlives the call; without CLONE_VM the child runs on its own
-    // copy of this stack, so returning twice is as sound as fork.
+    // are its published sizes); `pidfd` outlives the call; without CLONE_VM the child runs on its
+    // own copy of this stack, so returning twice is as sound as fork.
     let pid = unsafe { syscall(Call::Clone3, [args.as_ptr() as usize, size, 0, 0, 0, 0])? };
     Ok(if pid == 0 { CloneSide::Child } else { CloneSide::Parent(pid as i32, pidfd) })
 }

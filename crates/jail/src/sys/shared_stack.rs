@@ -174,7 +174,8 @@ unsafe fn clone_onto_stack(
     // SAFETY: in the parent this is a system call like any other. The child has another stack, so
     // it touches nothing of this frame; it calls `run`, which does not return.
     unsafe {
-        asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "mov rdi, r12", "call r13", "ud2", "2:",
+        asm!("syscall", "test rax, rax", "jnz 2f", "xor ebp, ebp", "mov rdi, r12", "call r13",
+            "ud2", "2:",
             inlateout("rax") Call::Clone3.number() => result, in("rdi") args.as_ptr(), in("rsi") 64,
             in("r12") with, in("r13") run, lateout("rcx") _, lateout("r11") _);
     }

@@ -79,7 +79,7 @@ syscall_table! {
     RtSigprocmask:         "rt_sigprocmask",            14,  135;
     Signalfd4:             "signalfd4",                289,   74;
     ProcessMadvise:        "process_madvise",          440,  440;
-    #[cfg_attr(not(cloche_template), expect(dead_code, reason = "only the template library calls it"))]
+    #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template library"))]
     Rseq:                  "rseq",                     334,  293;
     /// Only guests make it. The filter of the socket watch names it.
     Connect:               "connect",                   42,  203;
@@ -127,7 +127,7 @@ call_subset! {
     /// Calls that take one path and otherwise plain numbers.
     PathCall {
         Chdir, Fchmodat, Fchownat, Mkdirat, Mknodat, OpenTree, Openat,
-        #[cfg_attr(not(cloche_template), expect(dead_code, reason = "only the template library calls it"))]
+        #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template library"))]
         Prctl,
         Umount2,
     }

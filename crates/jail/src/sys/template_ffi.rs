@@ -6,7 +6,7 @@
 //!
 //! | function | called | by |
 //! |---|---|---|
-//! | `cloche_serve` | once, when the interpreter is initialised; returns in each forked guest | `_template` |
+//! | `cloche_serve` | once, in the template; returns in each forked guest | `_template` |
 //! | `cloche_wait` | once in each guest, to read its job | `_template` |
 //! | `cloche_leave` | at the end of a guest's main process | `_leave_fast` |
 //!

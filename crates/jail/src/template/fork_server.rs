@@ -23,8 +23,8 @@ use crate::{
 /// Nanoseconds without a request after which the template makes a netns for the next one.
 const QUIET: u64 = 2_000_000;
 
-/// Answers requests until the socket closes. Returns only in the guest's process of a new cell, with
-/// the hot pages mapped.
+/// Answers requests until the socket closes. Returns only in the guest's process of a new cell,
+/// with the hot pages mapped.
 pub fn serve_forks(socket: RawFd, hot: HotPages) {
     let mut state = (socket, hot, None);
     SavedContext::save_and_call(&mut state, answer_requests);

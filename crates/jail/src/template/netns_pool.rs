@@ -74,8 +74,8 @@ impl NetnsPool {
         }
     }
 
-    /// Makes a netns like the last one, unless one is idle. A failure has no effect: the next request
-    /// tries again.
+    /// Makes a netns like the last one, unless one is idle. A failure has no effect: the next
+    /// request tries again.
     pub(crate) fn make_ahead(&mut self) -> Result<()> {
         let with_loopback = self.wanted.ok_or(Errno::INVAL)?;
         if self.idle.iter().flatten().all(|network| network.with_loopback != with_loopback) {

@@ -1,6 +1,7 @@
 //! Runs in: tests.
 //!
-//! The filters of our own processes: the calls that kill the server or a packer, and those they need.
+//! The filters of our own processes: the calls that kill the server or a packer, and those they
+//! need.
 
 use super::{
     super::{

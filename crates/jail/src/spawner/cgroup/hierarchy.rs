@@ -90,8 +90,8 @@ impl CgroupHierarchy {
         Ok(Self::V1(V1Controllers { memory, pids, cpu, cpuacct }))
     }
 
-    /// v2: enables the controllers for children. The kernel refuses this for a cgroup with members, so
-    /// the members of the parent are moved to a leaf first.
+    /// v2: enables the controllers for children. The kernel refuses this for a cgroup with members,
+    /// so the members of the parent are moved to a leaf first.
     fn delegate_controllers(&self) -> io::Result<()> {
         let Self::V2 { base, .. } = self else { return Ok(()) };
         let parent = base.parent().unwrap_or(base);
@@ -173,8 +173,8 @@ fn own_cgroup_dir(mount: &MountInfo, own: &str, controller: &str) -> Option<Path
     Some(mount.point.join(below))
 }
 
-/// Cleans up after spawners that no longer exist: kills the members of their cgroups and removes the
-/// directories.
+/// Cleans up after spawners that no longer exist: kills the members of their cgroups and removes
+/// the directories.
 fn remove_stale_dirs(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -2,9 +2,9 @@
 //!
 //! Reclaims the page cache that is charged to a cgroup before the cgroup is removed.
 //!
-//! Pages of the host's files that a cell was the first to read stay cached after its end, charged to
-//! its cgroup. A cgroup that is removed with such pages stays in the kernel as a dying cgroup until
-//! memory runs short. On a long-lived host that is one for each cell that read a new file.
+//! Pages of the host's files that a cell was the first to read stay cached after its end, charged
+//! to its cgroup. A cgroup that is removed with such pages stays in the kernel as a dying cgroup
+//! until memory runs short. On a long-lived host that is one for each cell that read a new file.
 
 use std::{
     fs,

@@ -131,8 +131,8 @@ impl<'a> PlanBuilder<'a> {
         self.spec.image.binds.iter().map(overlay).collect()
     }
 
-    /// A template's root: the image as it is. Its cells put their overlays on a second bind mount of
-    /// it without submounts: the kernel does not let them uncover what is below a mount.
+    /// A template's root: the image as it is. Its cells put their overlays on a second bind mount
+    /// of it without submounts: the kernel does not let them uncover what is below a mount.
     pub(super) fn bind_root(&self) -> NamedSteps {
         let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
         let second = self.path_in_root(Path::new(TEMPLATE_IMAGE));
@@ -243,8 +243,8 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// The bounding set first, while the process has the capability to do it; then the user, which
-    /// clears the other sets. `capset` is for the user namespace of an ordinary user, whose guest was
-    /// never root.
+    /// clears the other sets. `capset` is for the user namespace of an ordinary user, whose guest
+    /// was never root.
     pub(super) fn become_guest_user(&self) -> NamedSteps {
         let (uid, gid) = self.spec.guest;
         let clear_groups = self.may_set_groups();
@@ -276,8 +276,9 @@ impl<'a> PlanBuilder<'a> {
         available.map(|(kind, name)| (name.into(), Step::NoSpeculation { kind })).collect()
     }
 
-    /// Before the guest's filter, which forbids it. A socket pins up to an eighth of a MiB of kernel
-    /// memory that is charged to no cgroup, so all sockets pin at most half of the memory limit.
+    /// Before the guest's filter, which forbids it. A socket pins up to an eighth of a MiB of
+    /// kernel memory that is charged to no cgroup, so all sockets pin at most half of the memory
+    /// limit.
     pub(super) fn limit_sockets(&self) -> NamedSteps {
         const EACH: u64 = 256 << 10;
         const LEAST: u64 = 256;
@@ -309,9 +310,9 @@ impl<'a> PlanBuilder<'a> {
         ]
     }
 
-    /// The directories in which Landlock lets the guest write. It is the parent of the home, because
-    /// Landlock treats a home that is mounted later as another file. The parent has no other entry,
-    /// and the guest does not own it.
+    /// The directories in which Landlock lets the guest write. It is the parent of the home,
+    /// because Landlock treats a home that is mounted later as another file. The parent has no
+    /// other entry, and the guest does not own it.
     pub(super) fn landlock_writable_dirs(&self) -> Vec<PathBuf> {
         let above_home = self.spec.home.parent().unwrap_or(&self.spec.home);
         [above_home, Path::new("/tmp"), Path::new("/dev/shm")].map(PathBuf::from).into()
