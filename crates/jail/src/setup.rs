@@ -1,4 +1,4 @@
-//! Runs in: pid 1 of a cell, guest; a template before it executes its interpreter.
+//! Runs in: pid 1 of a cell or of a template, guest of a forked cell.
 //!
 //! Setting up a cell from inside: the code of a child between `clone` and the guest. Core only.
 

@@ -10,7 +10,7 @@ use crate::sys::SharedStack;
 
 /// A flag among the namespaces of a request: the loopback interface of the new netns is up.
 pub const WITH_LOOPBACK: u64 = 1 << 63;
-/// The longest encoded plan of a request.
+/// The longest request, its head included.
 pub const REQUEST_LEN: usize = SharedStack::BYTES;
 /// An id in the head: none.
 pub const NO_ID: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! Runs in: pid 1 of a cell, guest; a template before it executes its interpreter.
+//! Runs in: pid 1 of a cell or of a template, guest of a forked cell.
 //!
 //! Applies the steps of a plan: one match. Core only.
 

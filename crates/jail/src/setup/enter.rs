@@ -1,4 +1,4 @@
-//! Runs in: pid 1 of a cell, guest; a template before it executes its interpreter.
+//! Runs in: pid 1 of a cell or of a template, guest of a forked cell.
 //!
 //! A new process enters its cell: cgroups, file descriptors, then the steps of the plan. Core only.
 

@@ -56,7 +56,7 @@ impl SharedStackBlock {
     }
 }
 
-/// Memory of this process for one process that shares it: a [`ChildStart`], some bytes for the
+/// Memory of this process for one process that shares it: a `ChildStart`, some bytes for the
 /// child to read, and its stack. The first word is zero while no process uses it.
 #[derive(Clone, Copy)]
 pub struct SharedStack(*mut u32);
