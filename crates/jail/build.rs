@@ -1,5 +1,7 @@
-//! Compiles the policies in `policy/` into the filters that the crate embeds, so that a bad policy is
-//! a build error and a running jail parses nothing.
+//! Runs in: the build.
+//!
+//! Compiles the policies in `policy/` into the filters that the crate embeds. An invalid policy is
+//! a build error, and no process parses a policy at run time.
 
 use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode};
 
@@ -16,9 +18,9 @@ use policy::{ArgCondition, FilterPolicy, SyscallVerdict};
 use strict::StrictPolicy;
 use table::{Arch, RuleTable};
 
-/// The guest's filter is called `seccomp`; the others are those of our own processes.
+/// `seccomp` is the guest's filter; the others are those of our own processes.
 const POLICIES: [&str; 3] = ["seccomp", "server", "packer"];
-/// The guest's filter of the strict profile: what it takes away from `seccomp`.
+/// What the strict profile removes from `seccomp`.
 const STRICT: &str = "policy/strict.json";
 
 fn main() -> ExitCode {
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
 fn compile_policies() -> Result<(), Box<dyn Error>> {
     let target = env::var("CARGO_CFG_TARGET_ARCH")?;
     let arch = Arch::from_cargo(&target).ok_or_else(|| {
-        format!("there is no syscall filter for {target}; x86_64 and aarch64 have one")
+        format!("no syscall filter for {target}; only x86_64 and aarch64 are supported")
     })?;
     let out = env::var("OUT_DIR")?;
     for name in POLICIES {
@@ -53,7 +55,7 @@ fn compile_policies() -> Result<(), Box<dyn Error>> {
 }
 
 fn write_filter(policy: &FilterPolicy, arch: Arch, file: &Path) -> Result<(), Box<dyn Error>> {
-    // Every architecture, so that a mistake shows up wherever it is made.
+    // For every architecture, so that a mistake fails the build on each of them.
     for other in Arch::ALL {
         bpf::compile_filter(&RuleTable::new(policy, other)?)?;
     }

@@ -1,20 +1,25 @@
-//! Runs in: test. What the fuzz targets check of the readers that run under the walls.
+//! Runs in: tests and fuzz targets.
 //!
-//! Each function takes any bytes and panics where a property of a reader does not hold. The tests
-//! at the end replay the seeds that are in the tree.
+//! The properties that the fuzz targets check of the readers that run in a cell.
+//!
+//! Each function takes any bytes and panics if a property does not hold. The tests at the end
+//! replay the seeds that are in the tree.
 
 use core::ffi::CStr;
 use std::ffi::CString;
 
 use crate::{
-    encode::{self, OwnedStep},
-    job_reader::{self, EXEC_BYTES, EXEC_STRINGS, ExecLists, JobPort},
-    job_writer,
-    step::{ProgramReader, Step, StepRef},
+    guest::job_reader::{self, ExecLists, JobPort},
+    protocol::{
+        encode::{self, OwnedStep},
+        job::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS},
+        step::{ProgramReader, Step, StepRef},
+    },
+    server::job_writer,
     sys::{Errno, RawFd, Result},
 };
 
-/// Reads bytes as the program of a plan: what is accepted is encoded to as many bytes, and those
+/// Reads bytes as an encoded plan. Each accepted step is encoded again, to as many bytes, and these
 /// are read as the same step.
 pub fn check_steps(bytes: &[u8]) {
     let mut reader = ProgramReader::new(bytes);
@@ -37,7 +42,7 @@ pub fn check_steps(bytes: &[u8]) {
     }
 }
 
-/// Landlock rules are read one after the other; those that are accepted are encoded to the same bytes.
+/// Reads Landlock rules. If all of them are accepted, they are encoded to the same bytes.
 fn check_rules(bytes: &[u8]) {
     let mut reader = ProgramReader::new(bytes);
     let mut read = Vec::new();
@@ -86,8 +91,9 @@ fn to_owned_step(step: &StepRef<'_>) -> OwnedStep {
     }
 }
 
-/// Reads bytes as a job, with both endings. The first byte says how much one read returns at most.
-/// What is done for a job, written as a job, is the bytes that were read.
+/// Reads bytes as a job, in both ways: with exec and for a waiting interpreter. The first byte is
+/// the most bytes that one read returns. The actions of a job, written as a job, are the bytes
+/// read.
 pub fn check_job(bytes: &[u8]) {
     let Some((&step, job)) = bytes.split_first() else { return };
     let step = usize::from(step).max(1);
@@ -102,19 +108,19 @@ pub fn check_job(bytes: &[u8]) {
         let mut reader = ProgramReader::new(variables);
         while reader.read_text().is_some() {}
         let all = waiting.files.concat();
-        // Files that end with one half of the mark and begin with the other count as well.
+        // A mark that is split between two files counts as well.
         assert_eq!(is_archive, all.windows(4).any(|bytes| bytes == b"PK\x05\x06"));
     }
     waiting.check_encoded();
-    assert_eq!(waiting.encoded, port.encoded, "the two endings read files in different ways");
+    assert_eq!(waiting.encoded, port.encoded, "the two readers took different files");
 }
 
-/// A job in memory, and what was done for it.
+/// A job in memory, and the actions that it caused.
 struct MemoryPort<'a> {
     job: &'a [u8],
     rest: &'a [u8],
     step: usize,
-    /// What was done, written as a job.
+    /// The actions, written as a job.
     encoded: Vec<u8>,
     files: Vec<Vec<u8>>,
     open: Option<(CString, u32)>,
@@ -131,7 +137,7 @@ impl<'a> MemoryPort<'a> {
         &self.job[..self.job.len() - self.rest.len()]
     }
 
-    /// Files and directories that were complete are the beginning of what was read.
+    /// The completed files and directories are the beginning of the bytes that were read.
     fn check_encoded(&self) {
         assert!(self.read_so_far().starts_with(&self.encoded), "a job was read as another");
     }
@@ -154,7 +160,7 @@ impl JobPort for MemoryPort<'_> {
     fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
         assert!(self.open.is_none(), "a second file was opened before the first was closed");
         assert!(name.to_bytes_with_nul().len() <= 4096);
-        // The writer has names of text only.
+        // The writer takes names that are UTF-8 only.
         if name.to_str().is_err() {
             return Err(Errno::INVAL);
         }
@@ -190,11 +196,11 @@ impl JobPort for MemoryPort<'_> {
         let record = &self.read_so_far()[self.encoded.len()..];
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[at * 4 + byte]));
         let (args, env) = (word(2) as usize, word(3) as usize);
-        assert_eq!(keeps_job, word(1) & job_reader::EXEC_KEEPS_JOB != 0);
+        assert_eq!(keeps_job, word(1) & EXEC_KEEPS_JOB != 0);
         assert!(args < EXEC_STRINGS && env < EXEC_STRINGS && word(4) as usize <= EXEC_BYTES);
         let strings = &record[20..];
         assert_eq!(strings.len(), word(4) as usize);
-        // The lists point to strings one behind the other, each after its length, and end with null.
+        // The lists point to consecutive strings, each after its length, and end with null.
         let mut reader = ProgramReader::new(strings);
         assert_eq!(reader.read_text(), Some(program));
         let mut next = program.as_ptr().addr() + program.count_bytes() + 1;
@@ -216,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// A target and what it does with its input.
+    /// A target and its check.
     type FuzzCheck = (&'static str, fn(&[u8]));
 
     #[test]

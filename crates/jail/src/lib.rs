@@ -1,36 +1,39 @@
-//! One process in a box.
+//! Runs in: every process.
 //!
-//! `plan` says what the box is, `apply` and `init` build it from inside, `launch` starts it,
-//! `cgroup` bounds it. Synchronous, imports nothing of the project's, and holds its only `unsafe`
-//! code, in `sys`. It cannot name a tenant, a request or a language.
+//! One isolated process tree: a plan of walls, and the system calls that build them.
+//!
+//! A folder holds the code of one process. Code that several processes share is in `protocol` (what
+//! they send to each other), `shared`, `seccomp` and `sys`.
+//!
+//! | folder | process and privilege |
+//! |---|---|
+//! | [`server`] | the server, without capabilities: writes jobs, gives up privileges |
+//! | [`spawner`] | the spawner, root: plans a cell, makes its cgroup, clones pid 1 |
+//! | [`template`] | a template, root in its own user namespace: forks cells |
+//! | [`setup`] | a child between `clone` and the guest: applies the steps of the plan |
+//! | `pid_one` | pid 1 of a cell: reaps, reports, bounds sockets |
+//! | [`guest`] | the guest's process under all walls, before `exec` |
+//! | [`protocol`], `shared`, [`seccomp`] | several of these |
+//! | [`sys`] | all of these: system calls, and the only `unsafe` code |
+//!
+//! The crate is synchronous, imports no other crate of the project, and cannot name a tenant, a
+//! request or a language. `template_lib.rs` is the root of a second crate from the same files.
 
-pub(crate) mod apply;
-pub mod cgroup;
-mod encode;
-mod errno;
-mod fmt_buf;
-pub mod fork_server;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod init;
-pub mod job_reader;
-pub mod job_writer;
-mod landlock;
-pub mod launch;
-mod netns_pool;
+pub mod guest;
 pub(crate) mod pid_one;
-pub mod plan;
-pub mod privileges;
-pub mod proc_masks;
-pub mod rlimits;
-mod safe_calls;
+pub mod protocol;
 pub mod seccomp;
-mod small_filter;
-mod socket_budget;
-mod socket_watch;
-pub mod speculation;
-pub(crate) mod step;
+pub mod server;
+pub mod setup;
+pub(crate) mod shared;
+pub mod spawner;
 pub mod sys;
-mod syscall_table;
-pub mod walls;
+pub mod template;
+
+// Short paths for the other crates. `fork_server` and `init` are the former names.
+pub use protocol::{fork_request as fork_server, report, report as init};
+pub use server::{job_writer, privileges};
+pub use spawner::{cgroup, launch, plan, proc_masks, rlimits, speculation, walls};

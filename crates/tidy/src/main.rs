@@ -7,8 +7,10 @@ mod arrows;
 mod docs;
 mod lexer;
 mod rules;
+mod runs_in;
 mod shape;
 mod tree;
+mod type_names;
 mod unsafety;
 mod white_space;
 
@@ -26,10 +28,12 @@ use tree::{TreeFile, Violation};
 /// A check looks at the whole tree and says what is wrong with it.
 type TreeCheck = fn(&TidyRules, &[TreeFile]) -> Vec<Violation>;
 
-const CHECKS: [TreeCheck; 5] = [
+const CHECKS: [TreeCheck; 7] = [
     arrows::check_arrows,
     unsafety::check_unsafe,
     shape::check_shape,
+    runs_in::check_runs_in,
+    type_names::check_type_names,
     docs::check_docs,
     white_space::check_white_space,
 ];

@@ -22,8 +22,11 @@ pub(crate) struct TidyRules {
 pub(crate) struct CodeRules {
     pub(crate) unsafe_home: String,
     pub(crate) most_lines: usize,
-    pub(crate) most_lines_unsafe: usize,
     pub(crate) empty_names: Vec<String>,
+    /// Crates whose files say in which process they run.
+    pub(crate) runs_in: Vec<String>,
+    /// Type names that may be used more than once, with the reason.
+    pub(crate) shared_type_names: BTreeMap<String, String>,
 }
 
 /// Rules for every text.

@@ -85,8 +85,7 @@ fn check_opening(file: &TreeFile) -> Option<Violation> {
 fn check_length(rules: &CodeRules, file: &TreeFile) -> Option<Violation> {
     let text = file.rust_text().filter(|_| !file.is_test())?;
     let lines = production_lines(text);
-    let home = file.path == rules.unsafe_home;
-    let most = if home { rules.most_lines_unsafe } else { rules.most_lines };
+    let most = rules.most_lines;
     (lines > most).then(|| {
         file.violation_at(most + 1, format!("{lines} lines before the tests; {most} is the most"))
     })
@@ -94,7 +93,7 @@ fn check_length(rules: &CodeRules, file: &TreeFile) -> Option<Violation> {
 
 /// The lines before `#[cfg(test)] mod … {`. A declaration `#[cfg(test)] mod name;` does not end
 /// the production code.
-fn production_lines(text: &str) -> usize {
+pub(crate) fn production_lines(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let opens = |line: &&&str| !line.starts_with("#[");
     let starts_tests = |at: usize| {

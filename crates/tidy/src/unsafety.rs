@@ -1,4 +1,4 @@
-//! `unsafe` has one address, and an argument each time.
+//! `unsafe` has one folder, and an argument each time.
 
 use crate::{
     lexer::{code_only, has_word},
@@ -9,7 +9,7 @@ use crate::{
 /// How many lines above an unsafe block its argument may start.
 const REACH: usize = 25;
 
-/// Finds the keyword elsewhere than at home, and at home without an argument.
+/// Finds the keyword outside of its folder, and in the folder without an argument.
 pub(crate) fn check_unsafe(rules: &TidyRules, files: &[TreeFile]) -> Vec<Violation> {
     let mut found = Vec::new();
     for file in files {
@@ -17,7 +17,7 @@ pub(crate) fn check_unsafe(rules: &TidyRules, files: &[TreeFile]) -> Vec<Violati
         let lines: Vec<&str> = text.lines().collect();
         let code = code_only(text);
         for (at, line) in code.lines().enumerate().filter(|(_, line)| has_word(line, "unsafe")) {
-            if file.path != rules.code.unsafe_home {
+            if !file.path.starts_with(&rules.code.unsafe_home) {
                 let home = &rules.code.unsafe_home;
                 found.push(file.violation_at(at + 1, format!("unsafe code belongs in {home}")));
             } else if needs_argument(line) && !is_argued(&lines, at) {
@@ -55,7 +55,8 @@ mod tests {
     use super::check_unsafe;
     use crate::tree::samples::{list_complaints, sample_file};
 
-    const HOME: &str = "crates/jail/src/sys.rs";
+    const HOME: &str = "crates/jail/src/sys/";
+    const FILE: &str = "crates/jail/src/sys/raw.rs";
 
     #[test]
     fn the_keyword_elsewhere_is_found() {
@@ -65,6 +66,14 @@ mod tests {
         );
         let says = format!("crates/cli/src/main.rs:2: unsafe code belongs in {HOME}");
         assert_eq!(found, [says]);
+    }
+
+    #[test]
+    fn a_name_that_begins_like_the_folder_is_not_in_it() {
+        for path in ["crates/jail/src/sys.rs", "crates/jail/src/system.rs", "crates/sys/raw.rs"] {
+            let files = [sample_file(path, "// SAFETY: fine\nlet x = unsafe { y };")];
+            assert_eq!(list_complaints(check_unsafe, &files).len(), 1, "{path}");
+        }
     }
 
     #[test]
@@ -79,12 +88,12 @@ mod tests {
     #[test]
     fn at_home_every_block_needs_an_argument() {
         let argued = "// SAFETY: x lives\n// long enough\nlet a =\n    unsafe { f(x) };\n";
-        assert!(list_complaints(check_unsafe, &[sample_file(HOME, argued)]).is_empty());
+        assert!(list_complaints(check_unsafe, &[sample_file(FILE, argued)]).is_empty());
         let bare = "// SAFETY: fine\nlet a = unsafe { f(x) };\nlet b = unsafe { f(y) };\n";
-        let found = list_complaints(check_unsafe, &[sample_file(HOME, bare)]);
-        assert_eq!(found, [format!("{HOME}:3: unsafe without a `// SAFETY:` comment above it")]);
+        let found = list_complaints(check_unsafe, &[sample_file(FILE, bare)]);
+        assert_eq!(found, [format!("{FILE}:3: unsafe without a `// SAFETY:` comment above it")]);
         assert_eq!(
-            list_complaints(check_unsafe, &[sample_file(HOME, "unsafe impl Send for X {}")]).len(),
+            list_complaints(check_unsafe, &[sample_file(FILE, "unsafe impl Send for X {}")]).len(),
             1
         );
     }
@@ -92,10 +101,10 @@ mod tests {
     #[test]
     fn a_declaration_states_its_terms_elsewhere() {
         assert!(
-            list_complaints(check_unsafe, &[sample_file(HOME, "pub unsafe fn f() {}")]).is_empty()
+            list_complaints(check_unsafe, &[sample_file(FILE, "pub unsafe fn f() {}")]).is_empty()
         );
         assert_eq!(
-            list_complaints(check_unsafe, &[sample_file(HOME, "fn f() { unsafe { g() } }")]).len(),
+            list_complaints(check_unsafe, &[sample_file(FILE, "fn f() { unsafe { g() } }")]).len(),
             1
         );
     }

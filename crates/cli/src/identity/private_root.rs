@@ -17,8 +17,6 @@ use std::{
 use cloche_jail::sys::{self, Errno};
 use rustix::fs::Mode;
 
-const NEW_USER: u64 = 0x1000_0000;
-const NEW_MOUNT: u64 = 0x0002_0000;
 const PRIVATE_REC: u64 = 1 << 18 | 16384;
 const READ_ONLY: u64 = 1;
 const NOSUID_NODEV: u64 = 2 | 4;
@@ -41,7 +39,7 @@ struct RootPart {
 /// Replaces the host's mounts by a root with these parts. After an error everything is as visible
 /// as before.
 pub(super) fn enter_private_root(reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()> {
-    let is_root = rustix::process::geteuid().is_root() && sys::unshare(NEW_MOUNT).is_ok();
+    let is_root = rustix::process::geteuid().is_root() && sys::unshare(sys::CLONE_NEWNS).is_ok();
     if !is_root {
         enter_user_namespace()?;
     }
@@ -114,7 +112,7 @@ fn mount_own_proc(target: &Path) -> io::Result<()> {
 /// An ordinary user may mount in a user namespace. The ids are mapped to themselves.
 fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::unshare(NEW_USER | NEW_MOUNT).map_err(errno_to_io)?;
+    sys::unshare(sys::CLONE_NEWUSER | sys::CLONE_NEWNS).map_err(errno_to_io)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))

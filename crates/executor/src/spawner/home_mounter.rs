@@ -40,7 +40,6 @@ const MAX_OPTION_LEN: usize = 255;
 /// those of the layers.
 const OVERLAY_OPTIONS: [(&str, &str); 4] =
     [("redirect_dir", "on"), ("index", "on"), ("metacopy", "on"), ("xino", "off")];
-const NEW_MOUNT: u64 = 0x0002_0000;
 
 /// The result of mounting a home.
 pub(super) enum HomeMountOutcome {
@@ -192,11 +191,11 @@ impl HomeMounter {
         elsewhere: (u64, u64),
     ) -> io::Result<()> {
         let own = self.own_namespace.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        sys::setns(cell.as_raw_fd(), NEW_MOUNT).map_err(io_error)?;
+        sys::setns(cell.as_raw_fd(), sys::CLONE_NEWNS).map_err(io_error)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
         let moved = moved.and_then(|()| resize_scratch(elsewhere));
-        if sys::setns(own.as_raw_fd(), NEW_MOUNT).is_err() {
+        if sys::setns(own.as_raw_fd(), sys::CLONE_NEWNS).is_err() {
             // Nothing can be done right in the wrong mount namespace: the supervisor starts a new
             // loop.
             sys::exit(1);

@@ -32,8 +32,6 @@ use super::{
 };
 use crate::protocol::SPAWNER_ARG0;
 
-const NEW_USER: u64 = 0x1000_0000;
-const NEW_MOUNT: u64 = 0x0002_0000;
 const BIND_REC: u64 = 4096 | 16384;
 const PRIVATE_REC: u64 = 1 << 18 | 16384;
 
@@ -68,11 +66,11 @@ pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
     }
     let is_inside = std::env::var_os(INSIDE).is_some();
     let is_root = !is_inside && rustix::process::geteuid().is_root();
-    let privileged = is_root && sys::unshare(NEW_MOUNT).is_ok();
+    let privileged = is_root && sys::unshare(sys::CLONE_NEWNS).is_ok();
     if !privileged {
         match is_inside {
-            true => sys::unshare(NEW_MOUNT).map_err(io_error)?,
-            false => enter_user_namespace(NEW_MOUNT)?,
+            true => sys::unshare(sys::CLONE_NEWNS).map_err(io_error)?,
+            false => enter_user_namespace(sys::CLONE_NEWNS)?,
         }
         missing
             .push(("host-uid".to_owned(), "only root can give each cell its own host id".into()));
@@ -191,7 +189,7 @@ pub(super) fn reexec_in_user_namespace() {
 /// Enters a new user namespace, and these other new namespaces.
 fn enter_user_namespace(others: u64) -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::unshare(NEW_USER | others).map_err(io_error)?;
+    sys::unshare(sys::CLONE_NEWUSER | others).map_err(io_error)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
@@ -254,7 +252,7 @@ pub(super) fn create_idmap_namespace(mapping: IdMapping) -> io::Result<OwnedFd> 
         .map(|(r, w)| (sys::into_owned_fd(r), sys::into_owned_fd(w)))
         .map_err(io_error)?;
     let (read_fd, write_fd) = (read.as_raw_fd(), write.as_raw_fd());
-    match sys::clone(CloneRequest { namespaces: NEW_USER, cgroup: None }).map_err(io_error)? {
+    match sys::clone(CloneRequest { namespaces: sys::CLONE_NEWUSER, cgroup: None }).map_err(io_error)? {
         CloneSide::Child => {
             sys::close(write_fd);
             let _ = sys::read(read_fd, &mut [0]);

@@ -23,7 +23,6 @@ use super::{
 };
 use crate::protocol::{CellId, PackRequest};
 
-const NEW_NET: u64 = 0x4000_0000;
 /// How many netns, and how many cgroups of the latest limits, are prepared.
 const LEVEL: usize = 4;
 /// The most cgroups that are kept for the next cells, and the most whose gauges may still be read.
@@ -238,9 +237,9 @@ impl PreparedResources {
     fn make_network(&self) -> io::Result<OwnedFd> {
         let os = |errno: sys::Errno| io::Error::from_raw_os_error(errno.0);
         let home = self.own_network.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        sys::unshare(NEW_NET).map_err(os)?;
+        sys::unshare(sys::CLONE_NEWNET).map_err(os)?;
         let made = sys::loopback_up().map_err(os).and_then(|()| File::open("/proc/self/ns/net"));
-        sys::setns(home.as_raw_fd(), NEW_NET).map_err(os)?;
+        sys::setns(home.as_raw_fd(), sys::CLONE_NEWNET).map_err(os)?;
         made.map(OwnedFd::from)
     }
 }

@@ -1,8 +1,10 @@
-//! From a table of rules to a classic BPF program.
+//! Runs in: the build and tests.
 //!
-//! The program is written from its end to its start: every jump goes forward, so its target is
-//! already placed and its distance known, and one that is too far for eight bits gets a stepping
-//! stone. Shared by `build.rs` and the tests. Must not know the policy file.
+//! Compiles a table of rules to a classic BPF program.
+//!
+//! The program is written from its end to its start. Every jump goes forward, so its target is
+//! already placed and its distance known. A jump that is too far for eight bits goes through an
+//! unconditional one. It must not know the policy file.
 
 use std::collections::HashMap;
 
@@ -11,7 +13,7 @@ use super::{
     table::{Arch, CallRule, RuleTable},
 };
 
-/// The longest program that the kernel takes (`BPF_MAXINSNS`).
+/// The longest program that the kernel accepts (`BPF_MAXINSNS`).
 const LONGEST: usize = 4096;
 /// Set in the number of every x32 call.
 const X32_BIT: u32 = 0x4000_0000;
@@ -31,7 +33,7 @@ pub(crate) const JUMP_ANY_BIT: u16 = 0x45;
 /// `BPF_RET | BPF_K`
 pub(crate) const RETURN: u16 = 0x06;
 
-/// Where `struct seccomp_data` keeps the call's number and the architecture.
+/// The offsets of the call's number and of the architecture in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARCH_AT: u32 = 4;
 
@@ -44,7 +46,7 @@ pub(crate) struct BpfInstruction {
     pub(crate) k: u32,
 }
 
-/// A placed instruction, counted from the end of the program.
+/// The position of an instruction, counted from the end of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BpfLabel(usize);
 
@@ -84,7 +86,7 @@ pub(crate) fn program_bytes(program: &[BpfInstruction]) -> Vec<u8> {
     program.iter().flat_map(encode).collect()
 }
 
-/// What `SECCOMP_RET_*` value a verdict is.
+/// The `SECCOMP_RET_*` value of a verdict.
 pub(crate) fn return_value(verdict: SyscallVerdict) -> u32 {
     const ERRNO: u32 = 0x0005_0000;
     match verdict {
@@ -99,7 +101,7 @@ pub(crate) fn return_value(verdict: SyscallVerdict) -> u32 {
     }
 }
 
-/// All numbers, cut where the rule changes: where each stretch starts, and its rule.
+/// All call numbers as segments with one rule each: the first number, and the rule.
 fn split_segments(table: &RuleTable) -> Vec<(u32, CallRule)> {
     let default = CallRule::Always(table.default);
     let mut cuts: Vec<(u32, CallRule)> = vec![(0, default.clone())];
@@ -120,12 +122,12 @@ impl BpfWriter {
         BpfLabel(self.reversed.len() - 1)
     }
 
-    /// How many instructions one written now would jump over to get there.
+    /// How many instructions the next one would have to jump over to reach `to`.
     fn distance_to(&self, to: BpfLabel) -> usize {
         self.reversed.len() - to.0 - 1
     }
 
-    /// `code k`, going on at `next`.
+    /// `code k`, then continue at `next`.
     fn push_then(&mut self, code: u16, k: u32, next: BpfLabel) -> BpfLabel {
         if self.distance_to(next) > 0 {
             self.push_jump(next);
@@ -133,17 +135,18 @@ impl BpfWriter {
         self.push(code, 0, 0, k)
     }
 
-    /// An unconditional jump; a verdict is repeated instead, which costs no more and is one hop less.
+    /// An unconditional jump. If the target is a verdict, the verdict is repeated instead: the same
+    /// size, and one jump less.
     fn push_jump(&mut self, target: BpfLabel) -> BpfLabel {
-        let there = self.reversed[target.0];
-        if there.code == RETURN {
-            return self.push(RETURN, 0, 0, there.k);
+        let instruction = self.reversed[target.0];
+        if instruction.code == RETURN {
+            return self.push(RETURN, 0, 0, instruction.k);
         }
         let far = u32::try_from(self.distance_to(target)).unwrap_or(u32::MAX);
         self.push(JUMP, 0, 0, far)
     }
 
-    /// The distance, if a conditional jump can cover it.
+    /// The distance, if a conditional jump can encode it.
     fn short_distance_to(&self, target: BpfLabel) -> Option<u8> {
         u8::try_from(self.distance_to(target)).ok()
     }
@@ -161,11 +164,11 @@ impl BpfWriter {
 
     fn push_verdict(&mut self, verdict: SyscallVerdict) -> BpfLabel {
         match self.verdicts.get(&verdict) {
-            Some(&place) if self.short_distance_to(place).is_some() => place,
+            Some(&label) if self.short_distance_to(label).is_some() => label,
             _ => {
-                let place = self.push(RETURN, 0, 0, return_value(verdict));
-                self.verdicts.insert(verdict, place);
-                place
+                let label = self.push(RETURN, 0, 0, return_value(verdict));
+                self.verdicts.insert(verdict, label);
+                label
             }
         }
     }
@@ -176,8 +179,8 @@ impl BpfWriter {
             [(_, rule)] => self.push_rule(rule),
             _ => {
                 let (low, high) = segments.split_at(segments.len() / 2);
-                let (high_place, low_place) = (self.push_search(high), self.push_search(low));
-                self.push_branch(JUMP_AT_LEAST, high[0].0, high_place, low_place)
+                let (high_label, low_label) = (self.push_search(high), self.push_search(low));
+                self.push_branch(JUMP_AT_LEAST, high[0].0, high_label, low_label)
             }
         }
     }

@@ -1,7 +1,8 @@
-//! The syscall policy as written in `policy/seccomp.json`: its shape, and what makes it valid.
+//! Runs in: the build and tests.
 //!
-//! Shared by `build.rs` and the tests. Knows names and reasons; must not know system call numbers
-//! or BPF.
+//! The system call policy as in `policy/seccomp.json`: its format, and what makes it valid.
+//!
+//! It knows names and reasons. It must not know system call numbers or BPF.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PolicyError {
-    #[error("the syscall policy is not the JSON expected: {0}")]
+    #[error("the syscall policy has the wrong format: {0}")]
     Json(#[from] serde_json::Error),
     #[error("the syscall policy lists `{0}` twice, so it is unclear which rule holds")]
     Twice(String),
@@ -21,21 +22,21 @@ pub(crate) enum PolicyError {
     #[error("the syscall policy's rule for `{call}` {problem}")]
     BadClause { call: String, problem: String },
     #[error(
-        "the syscall policy names `{0}`, which is no system call of any supported architecture"
+        "the syscall policy names `{0}`, which is not a system call of a supported architecture"
     )]
     UnknownCall(String),
-    #[error("the strict syscall policy takes away `{0}`, which the other one does not allow")]
+    #[error("the strict syscall policy removes `{0}`, which the standard policy does not allow")]
     NotAllowedBefore(String),
-    #[error("the syscall filter is {0} instructions long; the kernel takes at most 4096")]
+    #[error("the syscall filter is {0} instructions long; the kernel accepts at most 4096")]
     TooLong(usize),
 }
 
-/// What happens to a call.
+/// What the kernel does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub(crate) enum SyscallVerdict {
     #[serde(rename = "allow")]
     Allow,
-    /// Answered as if it had been done.
+    /// Returns success without making the call.
     #[serde(rename = "ignore")]
     Ignore,
     #[serde(rename = "EPERM")]
@@ -48,7 +49,7 @@ pub(crate) enum SyscallVerdict {
     NoSuchProtocol,
     #[serde(rename = "EAFNOSUPPORT")]
     NoSuchFamily,
-    /// The end of the process; for our own processes, and for a foreign architecture.
+    /// Kills the process; for our own processes, and for a foreign architecture.
     #[serde(rename = "kill")]
     Kill,
 }
@@ -66,7 +67,7 @@ pub(crate) struct FilterPolicy {
     pub(crate) conditional: Vec<ConditionalRule>,
 }
 
-/// A reason for something that is fixed in code.
+/// The reason for a rule that is fixed in code.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FixedReason {
@@ -98,7 +99,7 @@ pub(crate) struct DenyRule {
     pub(crate) why: String,
 }
 
-/// A call whose arguments decide. The first clause that holds wins.
+/// A call whose arguments decide. The first clause that holds applies.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConditionalRule {
@@ -107,7 +108,7 @@ pub(crate) struct ConditionalRule {
     pub(crate) otherwise: OtherwiseClause,
 }
 
-/// Conditions that must all hold, and what then happens.
+/// Conditions that must all hold, and the verdict.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleClause {
@@ -116,7 +117,7 @@ pub(crate) struct RuleClause {
     pub(crate) why: String,
 }
 
-/// What happens when no clause holds.
+/// The verdict if no clause holds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OtherwiseClause {
@@ -124,25 +125,25 @@ pub(crate) struct OtherwiseClause {
     pub(crate) why: String,
 }
 
-/// A test of one argument. Values carry their C names for the reader.
+/// A condition on one argument. Values have their C names, for the reader.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ArgCondition {
     pub(crate) arg: u8,
-    /// How much of the register the kernel reads.
+    /// How many bits of the register the kernel reads.
     pub(crate) bits: ArgWidth,
-    /// Applied before `in`.
+    /// Applied to the argument before `in`.
     #[serde(default)]
     pub(crate) mask: Option<PolicyNumber>,
-    /// Holds when the argument is one of these.
+    /// Holds if the argument is one of these.
     #[serde(default, rename = "in")]
     pub(crate) one_of: BTreeMap<String, PolicyNumber>,
-    /// Holds when any of these bits is set.
+    /// Holds if any of these bits is set.
     #[serde(default)]
     pub(crate) any_bit: BTreeMap<String, PolicyNumber>,
 }
 
-/// How much of an argument register counts.
+/// How many bits of an argument register count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ArgWidth {
     Low32,
@@ -190,7 +191,7 @@ impl FilterPolicy {
         Ok(policy)
     }
 
-    /// Whether every rule is one, and has a reason.
+    /// Checks that every rule is valid and has a reason.
     pub(crate) fn check_rules(&self) -> Result<(), PolicyError> {
         self.check_reasons()?;
         self.check_names()?;
@@ -272,10 +273,10 @@ impl ArgCondition {
             return Err("needs exactly one of `in` and `any_bit` in each condition".into());
         }
         if self.mask.is_some() && !self.any_bit.is_empty() {
-            return Err("has a `mask` beside `any_bit`, which is one already".into());
+            return Err("has a `mask` and `any_bit`, which is a mask already".into());
         }
-        let room = self.effective_mask().0;
-        match self.one_of.iter().chain(&self.any_bit).find(|(_, value)| value.0 & !room != 0) {
+        let mask = self.effective_mask().0;
+        match self.one_of.iter().chain(&self.any_bit).find(|(_, value)| value.0 & !mask != 0) {
             Some((name, _)) => Err(format!("compares with {name}, which its bits can never equal")),
             None => match self.any_bit.iter().find(|(_, value)| value.0 == 0) {
                 Some((name, _)) => Err(format!("tests the bits of {name}, which has none")),
@@ -295,7 +296,7 @@ impl ArgCondition {
 }
 
 impl SyscallVerdict {
-    /// The name as written in the policy.
+    /// The name in the policy.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",

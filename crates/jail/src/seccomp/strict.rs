@@ -1,6 +1,8 @@
-//! Runs in: the build. The strict policy of `policy/strict.json`: what it takes from the other one.
+//! Runs in: the build and tests.
 //!
-//! Shared by `build.rs` and the tests. Must not know system call numbers or BPF.
+//! The strict policy of `policy/strict.json`: what it removes from the standard policy.
+//!
+//! It must not know system call numbers or BPF.
 
 use serde::Deserialize;
 
@@ -11,14 +13,14 @@ use super::policy::{ConditionalRule, DenyRule, FilterPolicy, PolicyError};
 #[serde(deny_unknown_fields)]
 pub(crate) struct StrictPolicy {
     about: String,
-    /// Calls that the other policy allows and this one refuses.
+    /// Calls that the standard policy allows and this one refuses.
     remove: Vec<DenyRule>,
-    /// Calls whose arguments decide differently.
+    /// Calls with other conditions on their arguments.
     replace: Vec<ConditionalRule>,
 }
 
 impl StrictPolicy {
-    /// The policy that is left of `base`, checked like any other.
+    /// The strict policy, derived from `base` and checked like any other.
     pub(crate) fn derive_policy(
         text: &str,
         mut base: FilterPolicy,
@@ -42,7 +44,7 @@ impl StrictPolicy {
     }
 }
 
-/// Takes the rule that allows a call, always or by its arguments, out of a policy.
+/// Removes the rule that allows a call, always or by its arguments. Returns whether there was one.
 fn remove_call(policy: &mut FilterPolicy, call: &str) -> bool {
     let mut found = false;
     let mut is_other = |name: &String| {

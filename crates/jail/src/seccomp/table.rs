@@ -1,6 +1,8 @@
-//! From names to numbers: the policy for one architecture, as a rule per system call number.
+//! Runs in: the build and tests.
 //!
-//! Shared by `build.rs` and the tests. Must not know BPF.
+//! Resolves names to numbers: the policy of one architecture, as one rule per system call number.
+//!
+//! It must not know BPF.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -13,7 +15,7 @@ pub(crate) enum Arch {
     Aarch64,
 }
 
-/// What to do with one call.
+/// The rule of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallRule {
     Always(SyscallVerdict),
@@ -37,10 +39,10 @@ pub(crate) struct RuleTable {
 }
 
 impl Arch {
-    /// Every architecture; a name must exist on one of them.
+    /// Every architecture. A name in a policy must exist on one of them.
     pub(crate) const ALL: [Self; 2] = [Self::X86_64, Self::Aarch64];
 
-    /// The architecture that Cargo calls so.
+    /// The architecture by its name in Cargo.
     pub(crate) fn from_cargo(name: &str) -> Option<Self> {
         match name {
             "x86_64" => Some(Self::X86_64),
@@ -49,7 +51,7 @@ impl Arch {
         }
     }
 
-    /// The kernel's name for it in `seccomp_data.arch`.
+    /// Its value in `seccomp_data.arch`.
     pub(crate) fn audit_arch(self) -> u32 {
         match self {
             Self::X86_64 => 0xc000_003e,
@@ -68,8 +70,8 @@ impl Arch {
 }
 
 impl RuleTable {
-    /// Resolves every name. A call that only another architecture has (`open` on aarch64) is left
-    /// out; a name that none has is a mistake.
+    /// Resolves every name. A call that this architecture does not have (`open` on aarch64) is
+    /// skipped; a name that no architecture has is an error.
     pub(crate) fn new(policy: &FilterPolicy, arch: Arch) -> Result<Self, PolicyError> {
         let mut table = Self {
             arch,

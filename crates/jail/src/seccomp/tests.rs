@@ -1,4 +1,6 @@
-//! The filter, judged three ways: by name for each attack, against a naive reading of the policy
+//! Runs in: tests.
+//!
+//! The filter, tested in three ways: by name for each attack, against a naive reading of the policy
 //! for random calls, and for random policies.
 
 mod machine;
@@ -15,10 +17,11 @@ use super::{
     policy::{FilterPolicy, PolicyError, SyscallVerdict},
     table::{Arch, RuleTable},
 };
+use crate::sys::CLONE_NEWUSER;
 
 const TEXT: &str = include_str!("../../policy/seccomp.json");
 
-/// The filter of one architecture, asked by name.
+/// The filter of one architecture, called by name.
 struct Filter {
     arch: Arch,
     program: Vec<BpfInstruction>,
@@ -44,7 +47,7 @@ impl Filter {
     }
 }
 
-/// Asserts on both architectures, whichever this machine is.
+/// Asserts on every architecture that has the call.
 #[track_caller]
 fn expect(verdict: SyscallVerdict, name: &str, args: &[u64]) {
     let having = Arch::ALL.into_iter().filter(|arch| arch.call_number(name).is_some());
@@ -55,7 +58,6 @@ fn expect(verdict: SyscallVerdict, name: &str, args: &[u64]) {
     }
 }
 
-const CLONE_NEWUSER: u64 = 0x1000_0000;
 const ABOVE: u64 = 0xdead_beef_0000_0000;
 
 #[test]
@@ -127,7 +129,7 @@ fn the_mount_family_is_refused() {
 }
 
 #[test]
-fn the_kernel_surface_of_the_attack_list_is_refused() {
+fn calls_of_the_attack_list_are_refused() {
     for call in [
         "bpf",
         "perf_event_open",
@@ -176,7 +178,7 @@ fn the_kernel_surface_of_the_attack_list_is_refused() {
 }
 
 #[test]
-fn a_guest_cannot_hand_the_kernel_a_program() {
+fn a_guest_cannot_load_bpf_programs_by_seccomp_or_sockets() {
     expect(SyscallVerdict::NotImplemented, "seccomp", &[1]);
     expect(SyscallVerdict::Invalid, "prctl", &[22, 2]);
     expect(SyscallVerdict::NotPermitted, "setsockopt", &[3, 1, 26]);
@@ -204,7 +206,7 @@ fn sockets_are_unix_tcp_udp_and_route_netlink() {
 }
 
 #[test]
-fn other_socket_families_do_not_exist() {
+fn other_socket_families_are_refused_as_unsupported() {
     let allowed = [1, 2, 10, 16];
     for family in (0..64).filter(|family| !allowed.contains(family)) {
         for kind in [1, 2, 3, 5, 10] {
@@ -238,7 +240,7 @@ fn netlink_is_for_routes_only() {
 }
 
 #[test]
-fn terminal_injection_is_refused_whatever_the_high_bits() {
+fn terminal_injection_is_refused_with_any_high_bits() {
     for request in [0x5412, 0x541c, 0x5423] {
         for high in [0, 1 << 32, ABOVE, u64::MAX << 32] {
             expect(SyscallVerdict::NotPermitted, "ioctl", &[0, request | high]);
@@ -266,7 +268,7 @@ fn device_nodes_and_whiteouts_cannot_be_made() {
 }
 
 #[test]
-fn a_process_may_name_itself_but_not_forge_itself() {
+fn prctl_may_set_the_name_but_not_the_memory_map() {
     for option in [1, 4, 15, 38, 0x5356_4d41] {
         expect(SyscallVerdict::Allow, "prctl", &[option]);
     }
@@ -288,13 +290,13 @@ fn only_harmless_personalities_are_allowed() {
 }
 
 #[test]
-fn equal_pages_are_not_shared_between_tenants() {
+fn merging_equal_pages_is_refused() {
     expect(SyscallVerdict::Invalid, "madvise", &[0, 0, 12]);
     expect(SyscallVerdict::Allow, "madvise", &[0, 0, 4]);
 }
 
 #[test]
-fn the_init_of_a_cell_can_do_its_work() {
+fn pid_one_of_a_cell_may_make_its_calls() {
     for call in [
         "wait4",
         "waitid",
@@ -334,7 +336,7 @@ fn unknown_numbers_are_not_implemented() {
 }
 
 #[test]
-fn every_known_call_has_been_thought_about() {
+fn the_policy_decides_every_known_call() {
     let policy = FilterPolicy::parse(TEXT).unwrap();
     let decided: Vec<&str> = policy.call_names().collect();
     let x86 = syscalls::x86_64::Sysno::iter().map(|call| call.name());
@@ -380,7 +382,7 @@ fn refusal(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn a_bad_policy_is_refused_with_a_sentence() {
+fn an_invalid_policy_is_refused_with_its_error() {
     let cases = [
         ("\"userfaultfd\"", "\"userfaultdf\"", "names `userfaultdf`"),
         ("\"userfaultfd\"", "\"read\"", "lists `read` twice"),
@@ -396,12 +398,12 @@ fn a_bad_policy_is_refused_with_a_sentence() {
     ];
     for (from, to, sentence) in cases {
         let message = refusal(from, to);
-        assert!(message.contains(sentence), "{message:?} should say {sentence:?}");
+        assert!(message.contains(sentence), "{message:?} does not contain {sentence:?}");
     }
 }
 
 #[test]
-fn a_filter_longer_than_the_kernel_takes_is_refused() {
+fn a_filter_longer_than_the_kernel_accepts_is_refused() {
     let many: Vec<String> = (0..5000).map(|value| format!("\"V{value}\": {value}")).collect();
     let text = TEXT.replacen("\"AF_UNIX\": 1", &many.join(","), 1);
     let table = RuleTable::new(&FilterPolicy::parse(&text).unwrap(), Arch::X86_64).unwrap();

@@ -1,4 +1,6 @@
-//! A BPF machine just large enough for seccomp filters, and as strict as the kernel's checker.
+//! Runs in: tests.
+//!
+//! A BPF interpreter for seccomp filters, as strict as the kernel's checker.
 
 use crate::seccomp::bpf::{
     AND, BpfInstruction, JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, RETURN,
@@ -12,14 +14,14 @@ pub(super) struct Call {
     pub(super) args: [u64; 6],
 }
 
-/// How a run ended.
+/// The result of running a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ran {
     pub(super) value: u32,
     pub(super) comparisons: usize,
 }
 
-/// Runs the program; panics where the kernel would refuse it.
+/// Runs the program; panics if the kernel would refuse it.
 pub(super) fn run(program: &[BpfInstruction], call: &Call) -> Ran {
     let (mut at, mut accumulator, mut comparisons) = (0, 0, 0);
     loop {

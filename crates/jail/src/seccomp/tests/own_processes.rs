@@ -1,6 +1,7 @@
-//! Runs in: test.
+//! Runs in: tests.
 //!
-//! The filters of our own processes: what ends a server or a packer, and what they need.
+//! The filters of our own processes: the calls that kill the server or a packer, and those they
+//! need.
 
 use super::{
     super::{
@@ -42,7 +43,7 @@ fn the_embedded_filters_are_the_compiled_policies() {
 }
 
 #[test]
-fn programs_processes_mounts_and_other_users_end_server_and_packer() {
+fn exec_fork_mount_and_setuid_kill_server_and_packer() {
     for call in [
         "execve",
         "execveat",
@@ -118,7 +119,7 @@ fn the_server_has_tcp_udp_and_local_sockets() {
 }
 
 #[test]
-fn written_memory_of_the_server_does_not_become_code() {
+fn the_server_cannot_make_written_memory_executable() {
     expect(SERVER, SyscallVerdict::Allow, "mprotect", &[0, 0, 3]);
     expect(SERVER, SyscallVerdict::NotPermitted, "mprotect", &[0, 0, 5]);
 }

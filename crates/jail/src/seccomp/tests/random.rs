@@ -1,5 +1,7 @@
-//! Random calls and random policies: the compiled tree must agree with a naive reading, which asks
-//! the parsed policy by name, rule by rule.
+//! Runs in: tests.
+//!
+//! Random calls and random policies: the compiled filter must agree with a naive reading of the
+//! parsed policy, by name, rule by rule.
 
 use proptest::{collection, prelude::*, sample};
 
@@ -8,7 +10,7 @@ use super::{
 };
 use crate::seccomp::policy::{ArgCondition, ArgWidth, RuleClause};
 
-/// What the policy says of a call, read from top to bottom.
+/// The verdict of the policy for a call, read from top to bottom.
 fn naive(policy: &FilterPolicy, arch: Arch, call: &Call) -> SyscallVerdict {
     if call.arch != arch.audit_arch() {
         return SyscallVerdict::Kill;
@@ -41,7 +43,7 @@ fn holds(when: &ArgCondition, call: &Call) -> bool {
     }
 }
 
-/// Values near those that rules compare with, sometimes with rubbish in the upper half.
+/// Values near those that rules compare with, sometimes with random bits in the upper half.
 fn argument(policy: &FilterPolicy) -> impl Strategy<Value = u64> + use<> {
     let conditions = policy.conditional.iter().flat_map(|rule| &rule.clauses).flat_map(|c| &c.when);
     let values = conditions.flat_map(|when| when.one_of.values().chain(when.any_bit.values()));
@@ -72,7 +74,7 @@ fn any_arch() -> impl Strategy<Value = Arch> {
     sample::select(Arch::ALL.to_vec())
 }
 
-/// A condition as JSON: valid, but otherwise anything.
+/// A random valid condition as JSON.
 fn any_condition() -> impl Strategy<Value = String> {
     let word = prop_oneof![0_u64..20, any::<u64>(), any::<u32>().prop_map(u64::from)];
     let values = collection::vec(word.clone(), 1..12);
@@ -135,7 +137,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_tree_agrees_with_the_policy_on_random_calls(
+    fn the_filter_agrees_with_the_policy_on_random_calls(
         (arch, calls) in any_arch().prop_flat_map(|arch| {
             let policy = FilterPolicy::parse(TEXT).unwrap();
             (Just(arch), collection::vec(any_call(&policy, arch), 40))
@@ -150,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn the_tree_agrees_with_random_policies(
+    fn the_filter_agrees_with_random_policies(
         (arch, policy, calls) in (any_arch(), any_policy()).prop_flat_map(|(arch, policy)| {
             let calls = collection::vec(any_call(&policy, arch), 40);
             (Just(arch), Just(std::sync::Arc::new(policy)), calls)
@@ -164,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn the_parser_survives_any_text(text in "\\PC{0,200}") {
+    fn the_parser_does_not_panic_on_any_text(text in "\\PC{0,200}") {
         let _ = FilterPolicy::parse(&text);
     }
 

@@ -1,4 +1,6 @@
-//! Runs in: test. The strict filter: less than the other one, and never more.
+//! Runs in: tests.
+//!
+//! The strict filter: it allows less than the standard one, and never more.
 
 use super::{
     super::{SyscallPolicy, guest_filter, strict::StrictPolicy},
@@ -43,7 +45,7 @@ fn the_strict_filter_allows_nothing_that_the_standard_one_refuses() {
 }
 
 #[test]
-fn only_local_sockets_are_left() {
+fn the_strict_filter_allows_local_sockets_only() {
     let strict = compiled(&strict(), Arch::X86_64);
     let number = Arch::X86_64.call_number("socket").unwrap();
     for family in 0..64 {
@@ -54,7 +56,7 @@ fn only_local_sockets_are_left() {
 }
 
 #[test]
-fn a_call_that_is_not_allowed_cannot_be_taken_away() {
+fn the_strict_policy_cannot_remove_a_call_that_is_not_allowed() {
     let text = r#"{"about": "x", "replace": [],
         "remove": [{"why": "x", "errno": "EPERM", "calls": ["bpf"]}]}"#;
     let error = StrictPolicy::derive_policy(text, FilterPolicy::parse(TEXT).unwrap()).unwrap_err();

@@ -1,0 +1,240 @@
+//! Runs in: guest.
+//!
+//! Reads a job under all walls, in the process that becomes the guest. Core only.
+//!
+//! A job is files to write, then a program to exec. An interpreter that waits for its job takes the
+//! files and the variables, and executes nothing. It does not know the language or the tenant.
+//! `server::job_writer` is the writer.
+
+use core::ffi::CStr;
+
+use crate::{
+    protocol::{
+        fd_numbers::JOB_FD,
+        job::{
+            EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_LEN,
+        },
+        step::ProgramReader,
+    },
+    sys::{self, Errno, RawFd, Result, StringList},
+};
+
+/// Where a job comes from and what it acts on: the kernel, or the memory of the fuzz target of this
+/// reader.
+pub(crate) trait JobPort {
+    /// Reads some bytes of the job; zero at its end.
+    fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize>;
+    /// Changes to a directory.
+    fn enter_directory(&mut self, directory: &CStr) -> Result<()>;
+    /// Creates a file, or truncates an existing one.
+    fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd>;
+    /// Writes some bytes to the file.
+    fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize>;
+    /// Closes the file.
+    fn close_file(&mut self, file: RawFd);
+    /// Executes a program; returns only if that failed.
+    fn exec_program(
+        &mut self,
+        program: &CStr,
+        lists: &ExecLists<'_>,
+        keeps_job: bool,
+    ) -> Result<()>;
+}
+
+/// The arguments and the environment of a program.
+pub(crate) struct ExecLists<'a> {
+    pub(crate) args: StringList<'a, EXEC_STRINGS>,
+    pub(crate) env: StringList<'a, EXEC_STRINGS>,
+}
+
+/// The job socket and the kernel.
+struct JobSocket;
+
+impl JobPort for JobSocket {
+    fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        sys::read(JOB_FD, buffer)
+    }
+
+    fn enter_directory(&mut self, directory: &CStr) -> Result<()> {
+        sys::chdir(directory)
+    }
+
+    fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
+        const CREATE_TRUNCATE_WRITE_NOFOLLOW: i32 = 0o100 | 0o1000 | 0o1 | 0o400_000;
+        sys::open(name, CREATE_TRUNCATE_WRITE_NOFOLLOW, mode)
+    }
+
+    fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
+        sys::write(file, bytes)
+    }
+
+    fn close_file(&mut self, file: RawFd) {
+        sys::close(file);
+    }
+
+    fn exec_program(
+        &mut self,
+        program: &CStr,
+        lists: &ExecLists<'_>,
+        keeps_job: bool,
+    ) -> Result<()> {
+        if !keeps_job {
+            sys::close_range(JOB_FD as u32, u32::MAX)?;
+        }
+        Err(sys::exec(program, &lists.args, &lists.env))
+    }
+}
+
+/// Takes a whole job from the job socket; returns only if that failed.
+pub(crate) fn take_job() -> Result<()> {
+    take_job_from(&mut JobSocket)
+}
+
+/// Takes a whole job from any port.
+pub(crate) fn take_job_from(port: &mut impl JobPort) -> Result<()> {
+    take_files(port).map(drop)?;
+    take_exec(port)
+}
+
+/// Takes all records of a job before its last one, which names the program.
+fn take_files(port: &mut impl JobPort) -> Result<ZipMarkScanner> {
+    let mut mark = ZipMarkScanner::default();
+    loop {
+        match read_word(port)? {
+            JOB_FILE => take_file(port, &mut mark)?,
+            JOB_EXEC => return Ok(mark),
+            JOB_DIRECTORY => take_directory(port)?,
+            _ => return Err(Errno::INVAL),
+        }
+    }
+}
+
+/// Looks for the end record of a zip archive in the bytes of all files. Python runs a main file
+/// that is an archive in another way.
+#[derive(Default)]
+struct ZipMarkScanner {
+    matched: usize,
+    found: bool,
+}
+
+impl ZipMarkScanner {
+    fn scan(&mut self, bytes: &[u8]) {
+        const MARK: [u8; 4] = *b"PK\x05\x06";
+        for byte in bytes {
+            self.matched = match self.matched {
+                at if MARK[at] == *byte => at + 1,
+                _ => usize::from(MARK[0] == *byte),
+            };
+            if self.matched == MARK.len() {
+                *self = Self { matched: 0, found: true };
+            }
+        }
+    }
+}
+
+/// For an interpreter that waits: signals that it is ready, takes its job, and executes nothing.
+/// Returns the variables, at the start of the buffer, each after its length and with its NUL; and
+/// whether a file may be a zip archive.
+pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
+    let _ = sys::write(JOB_FD, b"R");
+    let taken = take_variables(&mut JobSocket, buffer)?;
+    sys::close(JOB_FD);
+    Ok(taken)
+}
+
+/// Takes files and variables of a job from any port, and executes nothing.
+pub(crate) fn take_variables<'a>(
+    port: &mut impl JobPort,
+    buffer: &'a mut [u8],
+) -> Result<(&'a [u8], bool)> {
+    let mark = take_files(port)?;
+    let [_, args, _, len] = read_words(port)?;
+    let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
+    read_exact(port, strings)?;
+    let mut rest = ProgramReader::new(strings);
+    (0..=args).try_for_each(|_| rest.read_text().map(drop)).ok_or(Errno::INVAL)?;
+    let before = strings.len() - rest.rest().len();
+    strings.copy_within(before.., 0);
+    let variables = strings.len() - before;
+    Ok((&strings[..variables], mark.found))
+}
+
+fn read_exact(port: &mut impl JobPort, mut buffer: &mut [u8]) -> Result<()> {
+    while !buffer.is_empty() {
+        match port.read_job(buffer) {
+            Ok(0) => return Err(Errno::PIPE),
+            Ok(len) => buffer = &mut buffer[len..],
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+fn read_word(port: &mut impl JobPort) -> Result<u32> {
+    let mut word = [0; 4];
+    read_exact(port, &mut word)?;
+    Ok(u32::from_le_bytes(word))
+}
+
+/// Reads the four numbers of an exec record.
+fn read_words(port: &mut impl JobPort) -> Result<[u32; 4]> {
+    Ok([read_word(port)?, read_word(port)?, read_word(port)?, read_word(port)?])
+}
+
+/// Reads a path: its length, then its bytes with their NUL.
+fn read_path<'a>(port: &mut impl JobPort, buffer: &'a mut [u8; PATH_LEN]) -> Result<&'a CStr> {
+    let len = read_word(port)? as usize;
+    let path = buffer.get_mut(..len).ok_or(Errno::INVAL)?;
+    read_exact(port, path)?;
+    CStr::from_bytes_with_nul(path).map_err(|_| Errno::INVAL)
+}
+
+fn take_directory(port: &mut impl JobPort) -> Result<()> {
+    let mut path = [0; PATH_LEN];
+    let path = read_path(port, &mut path)?;
+    port.enter_directory(path)
+}
+
+/// Takes a file record: mode, name, length of the content, content.
+fn take_file(port: &mut impl JobPort, mark: &mut ZipMarkScanner) -> Result<()> {
+    let mode = read_word(port)?;
+    let mut name = [0; PATH_LEN];
+    let name = read_path(port, &mut name)?;
+    let file = port.create_file(name, mode)?;
+    let mut left = read_word(port)? as usize;
+    let mut buffer = [0; 4 << 10];
+    while left > 0 {
+        let part = left.min(buffer.len());
+        read_exact(port, &mut buffer[..part])?;
+        mark.scan(&buffer[..part]);
+        let mut bytes = &buffer[..part];
+        while !bytes.is_empty() {
+            let written = port.write_file(file, bytes)?;
+            bytes = &bytes[written..];
+        }
+        left -= part;
+    }
+    port.close_file(file);
+    Ok(())
+}
+
+/// Takes an exec record: flags, counts of arguments and variables, length, then the program's path,
+/// the arguments and the variables, each after its length and with its NUL.
+fn take_exec(port: &mut impl JobPort) -> Result<()> {
+    let [flags, args, vars, len] = read_words(port)?;
+    let mut strings = [0; EXEC_BYTES];
+    let strings = strings.get_mut(..len as usize).ok_or(Errno::INVAL)?;
+    read_exact(port, strings)?;
+    let mut rest = ProgramReader::new(strings);
+    let mut next = || rest.read_text().ok_or(Errno::INVAL);
+    let program = next()?;
+    let mut lists = ExecLists { args: StringList::new(), env: StringList::new() };
+    for _ in 0..args {
+        lists.args.push(next()?)?;
+    }
+    for _ in 0..vars {
+        lists.env.push(next()?)?;
+    }
+    port.exec_program(program, &lists, flags & EXEC_KEEPS_JOB != 0)
+}

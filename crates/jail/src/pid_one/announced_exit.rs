@@ -1,0 +1,46 @@
+//! Runs in: pid 1 of a cell.
+//!
+//! Reading the exit code that a stopped main process has announced. Core only.
+
+use crate::{
+    protocol::last_word::read_last_word,
+    shared::{
+        fmt_buf::FmtBuf,
+        proc_file::{parse_decimal, read_file},
+    },
+    sys,
+};
+
+/// The exit code that a stopped main process has announced in its name.
+///
+/// If the name is no last word, something else stopped the process, and it stays stopped. If it is
+/// one but another process or thread exists or existed, the process is continued and ends as usual.
+pub(super) fn announced_exit_code(main: i32, looks: &mut u32) -> Option<i32> {
+    const CONTINUE: i32 = 18;
+    let mut buffer = [0; 512];
+    let rest = read_last_word(main, &mut buffer)?;
+    *looks = 0;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let code =
+        parse_decimal(&rest[..digits]).and_then(|code| i32::try_from(code).ok()).unwrap_or(0x100);
+    // After the name, the state and the parent come 15 numbers, then the number of threads.
+    let fields = rest[digits..].strip_prefix(b") T 1 ").unwrap_or_default();
+    let threads = fields.split(|byte| *byte == b' ').nth(15).and_then(parse_decimal);
+    if code <= 0xff && threads.is_some() && threads == count_ever_started() {
+        // The process does nothing any more, and no other process exists that could continue it. If
+        // it has set a timer to continue, pid 1 kills it when it continues, and before its home is
+        // read. Killed here, its memory would be freed before the report.
+        return Some(code);
+    }
+    let _ = sys::kill(main, CONTINUE);
+    None
+}
+
+/// How many processes and threads, besides pid 1, were ever started in this pid namespace. Pids are
+/// not reused before wrap-around. If the number equals the threads of the main process, no other
+/// process ever existed.
+fn count_ever_started() -> Option<u32> {
+    let (mut path, mut buffer) = (FmtBuf::default(), [0; 16]);
+    let last = read_file(path.push_bytes(b"/proc/sys/kernel/ns_last_pid\0"), &mut buffer)?;
+    parse_decimal(last.strip_suffix(b"\n")?)?.checked_sub(1)
+}

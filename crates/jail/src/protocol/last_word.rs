@@ -1,0 +1,19 @@
+//! Runs in: guest (it writes), pid 1 of a cell (it reads).
+//!
+//! The last word of a guest's main process: its exit code, in its process name. Core only.
+//!
+//! The kernel frees the memory of a process before it reports the exit to the parent. So an
+//! interpreter that knows its exit code puts it into its name and stops. Its memory is freed after
+//! the outcome was reported.
+
+use crate::shared::{fmt_buf::FmtBuf, proc_file::read_file};
+
+/// The process name before the exit code.
+pub(crate) const LAST_WORD: &[u8] = b"cloche end ";
+
+/// `/proc/<pid>/stat` of a process from its exit code on; `None` if its name is not a last word.
+pub(crate) fn read_last_word(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
+    let (mut path, mut prefix) = (FmtBuf::default(), FmtBuf::default());
+    let stat = read_file(path.push_bytes(b"/proc/").push_pid(pid).push_bytes(b"/stat\0"), buffer)?;
+    stat.strip_prefix(prefix.push_pid(pid).push_bytes(b" (").push_bytes(LAST_WORD).as_bytes())
+}

@@ -1,0 +1,65 @@
+//! Runs in: spawner (root), `cloche doctor`.
+//!
+//! The resource limits of every process in a cell, as a table with reasons.
+
+use crate::protocol::{encode::OwnedStep, step::Step};
+
+struct Rlimit {
+    name: &'static str,
+    which: u32,
+    soft: u64,
+    hard: u64,
+}
+
+/// `core` is 1, not 0: with a piped core_pattern the kernel ignores the limit 0 and runs the
+/// handler on the host; only for exactly 1 it makes no dump there.
+const LIMITS: [Rlimit; 5] = [
+    Rlimit { name: "rlimit:core", which: 4, soft: 1, hard: 1 },
+    // Queued signals and POSIX timers count against the same limit.
+    Rlimit { name: "rlimit:signals", which: 11, soft: 1024, hard: 1024 },
+    // Locked memory cannot be reclaimed; this is enough for a key.
+    Rlimit { name: "rlimit:locked-memory", which: 8, soft: 64 << 10, hard: 64 << 10 },
+    // POSIX queues are kernel memory, and all cells count against the spawner's limit.
+    Rlimit { name: "rlimit:message-queues", which: 12, soft: 0, hard: 0 },
+    // No real-time scheduling: it would starve other cells despite their quotas.
+    Rlimit { name: "rlimit:realtime", which: 14, soft: 0, hard: 0 },
+];
+
+/// Processes per user: the substitute where there is no pids cgroup.
+const PROCESSES: Rlimit = Rlimit { name: "rlimit:processes", which: 6, soft: 256, hard: 256 };
+
+/// Open files of a process on a large host: enough for event loops.
+const OPEN_FILES: u64 = 4096;
+/// The usual soft limit, which programs expect.
+const USUAL_OPEN_FILES: u64 = 1024;
+
+/// The most files that one process may have open, by the limit of the host: a cell of 256 processes
+/// gets at most a twentieth of it, and each process at least what programs expect.
+#[must_use]
+pub const fn most_open_files(of_the_host: u64) -> u64 {
+    const CELL_SHARE: u64 = 20;
+    const PROCESSES_OF_A_CELL: u64 = 256;
+    match of_the_host / CELL_SHARE / PROCESSES_OF_A_CELL {
+        few if few < USUAL_OPEN_FILES => USUAL_OPEN_FILES,
+        many if many > OPEN_FILES => OPEN_FILES,
+        some => some,
+    }
+}
+
+/// The limits as steps.
+pub(crate) fn limit_steps(
+    count_processes: bool,
+    files_of_the_host: u64,
+) -> Vec<(String, OwnedStep)> {
+    let processes = count_processes.then_some(&PROCESSES);
+    let hard = most_open_files(files_of_the_host);
+    let name = "rlimit:open-files";
+    let open_files = Rlimit { name, which: 7, soft: USUAL_OPEN_FILES, hard };
+    let limits = LIMITS.iter().chain([&open_files]).chain(processes);
+    limits
+        .map(|limit| {
+            let Rlimit { name, which, soft, hard } = *limit;
+            (name.to_owned(), Step::Limit { which, soft, hard })
+        })
+        .collect()
+}

@@ -1,0 +1,136 @@
+//! Runs in: template, guest of a forked cell.
+//!
+//! The functions that the template library exports. The guest runtime in the Python interpreter
+//! (`crates/executor/guest/usercustomize.py`) loads the library with `ctypes` and calls them by
+//! these names:
+//!
+//! | function | called | by |
+//! |---|---|---|
+//! | `cloche_serve` | once, in the template; returns in each forked guest | `_template` |
+//! | `cloche_wait` | once in each guest, to read its job | `_template` |
+//! | `cloche_leave` | at the end of a guest's main process | `_leave_fast` |
+//!
+//! A change of a name, a signature or [`TemplateSetup`] needs the same change there. This is the
+//! only file of `sys` that knows what the processes do.
+
+use core::{
+    arch::asm,
+    ffi::{CStr, c_char},
+    slice,
+    sync::atomic::{AtomicI32, Ordering},
+};
+
+use super::{
+    errno::Errno,
+    hot_pages::HotPages,
+    raw::syscall,
+    safe_calls::{close, exit, getpid, open},
+    syscall_table::Call,
+};
+use crate::{
+    guest::{exit_notice, job_reader},
+    template::fork_server,
+};
+
+/// What the interpreter prepares once, for all guests that are copied from it.
+#[repr(C)]
+struct TemplateSetup {
+    /// Ranges of pages that every program uses, each an address and a length. The first `written`
+    /// of them are written to.
+    ranges: *const [usize; 2],
+    written: usize,
+    count: usize,
+    /// The interpreter's environment variables, encoded as in a job.
+    variables: *const u8,
+    variables_len: usize,
+    /// Space for the variables of a job.
+    buffer: *mut u8,
+    buffer_len: usize,
+    /// A directory; if it exists, the interpreter has to look for packages.
+    packages: *const c_char,
+    /// Where the libc of the interpreter registers its rseq area, as an offset from the thread
+    /// pointer, and its length; zero if the libc does not use rseq.
+    rseq_offset: usize,
+    rseq_len: usize,
+}
+
+/// Serves forks; returns in each forked guest, under all walls.
+// SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
+#[unsafe(no_mangle)]
+extern "C" fn cloche_serve(socket: i32, setup: *const TemplateSetup) {
+    // SAFETY: the interpreter passes a struct of this shape, which outlives the call. Its ranges
+    // are an array of `count` ranges of the interpreter's memory, which it never frees.
+    let (setup, hot) = unsafe {
+        let setup = &*setup;
+        (setup, HotPages::new(setup.ranges, setup.written, setup.count))
+    };
+    fork_server::serve_forks(socket, hot);
+    MAIN.store(getpid(), Ordering::Relaxed);
+    register_rseq(setup.rseq_offset, setup.rseq_len);
+}
+
+/// The pid of the guest's main process; processes that the program forks have other pids.
+static MAIN: AtomicI32 = AtomicI32::new(0);
+
+/// Ends this process. The program can observe nothing of its own end after this call.
+// SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
+#[unsafe(no_mangle)]
+extern "C" fn cloche_leave(code: i32) {
+    if getpid() == MAIN.load(Ordering::Relaxed) {
+        exit_notice::stop_instead_of_ending(code.to_le_bytes()[0]);
+    }
+    exit(code);
+}
+
+/// Reads a job. Returns zero if the interpreter can continue as it is. Returns the length of the
+/// variables in the buffer plus one if they differ from the interpreter's, or if it has to look for
+/// packages. The highest bit is set if a file of the job may be a zip archive.
+// SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
+#[unsafe(no_mangle)]
+extern "C" fn cloche_wait(setup: *const TemplateSetup) -> usize {
+    // SAFETY: the interpreter passes a struct of this shape, whose pointers are to memory of its
+    // own with the lengths beside them and to a NUL-terminated string; no other code reads or
+    // writes any of it during the call.
+    let (known, buffer, packages) = unsafe {
+        let setup = &*setup;
+        (
+            slice::from_raw_parts(setup.variables, setup.variables_len),
+            slice::from_raw_parts_mut(setup.buffer, setup.buffer_len),
+            CStr::from_ptr(setup.packages),
+        )
+    };
+    let (taken, archive) = match job_reader::wait_for_variables(buffer) {
+        Ok(taken) => taken,
+        Err(Errno::PIPE) => exit(0),
+        Err(_) => exit(126),
+    };
+    let archive = usize::from(archive) << (usize::BITS - 1);
+    if *taken == *known && open(packages, 0, 0).map(close) == Err(Errno::NOENT) {
+        return archive;
+    }
+    (taken.len() + 1) | archive
+}
+
+/// Registers the libc's rseq area, at an offset from the thread pointer. The kernel drops the
+/// registration of a process that was made by one on a shared stack.
+fn register_rseq(offset: usize, len: usize) {
+    let thread_pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word there is its own address, in every libc.
+    let signature = unsafe {
+        asm!("mov {}, fs:0", out(reg) thread_pointer, options(nostack, readonly));
+        0x5305_3053
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    let signature = unsafe {
+        asm!("mrs {}, tpidr_el0", out(reg) thread_pointer, options(nostack, nomem));
+        0xd428_bc00
+    };
+    if len != 0 {
+        let area = thread_pointer.wrapping_add(offset);
+        // SAFETY: the libc says that it keeps an area of this length there for the kernel to write
+        // to. If the kernel refuses, the libc asks for the processor number in the usual way.
+        let _ = unsafe { syscall(Call::Rseq, [area, len, 0, signature, 0, 0]) };
+    }
+}
