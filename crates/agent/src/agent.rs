@@ -1,4 +1,4 @@
-//! The agent as a whole: what it holds, and responses as their owners ask for them.
+//! The agent: its state, and the operations on responses that callers use.
 
 mod begin;
 
@@ -25,7 +25,7 @@ use crate::{
     response::StoredResponse,
 };
 
-/// How long responses may take to end once they are told to.
+/// How long responses may take to end after they are stopped at shutdown.
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
 
 /// Everything behind the Agent API. Cheap to clone.
@@ -48,7 +48,7 @@ struct ConfiguredProvider {
     config: ProviderConfig,
 }
 
-/// Why an agent could not start.
+/// The error of starting an agent.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot prepare the model provider {name}")]
 pub struct AgentStartError {
@@ -56,25 +56,25 @@ pub struct AgentStartError {
     source: reqwest::Error,
 }
 
-/// A response that has begun.
+/// A response that has started.
 pub struct StartedResponse {
     live: Arc<LiveResponse>,
 }
 
 impl StartedResponse {
-    /// The response as it is now.
+    /// The response in its current state.
     #[must_use]
     pub fn response(&self) -> Response {
         self.live.response()
     }
 
-    /// Its events from the first on.
+    /// Its events, starting with the first.
     #[must_use]
     pub fn events(&self) -> ResponseEventReader {
         self.live.read_events(0)
     }
 
-    /// Waits until it is over, or somebody has to do something.
+    /// Waits until it has ended or requires action.
     pub async fn wait_settled(&self) -> Response {
         self.live.wait_settled().await
     }
@@ -82,14 +82,14 @@ impl StartedResponse {
 
 /// The events of a response.
 pub enum ResponseEvents {
-    /// It is under way; there will be more.
+    /// The response is in progress; more events follow.
     Live(ResponseEventReader),
-    /// It is over; these are all.
+    /// The response has ended; these are all its events.
     Over(Vec<ResponseEvent>),
 }
 
 impl Agent {
-    /// An agent that runs code through this engine.
+    /// Creates an agent that runs code through this engine.
     ///
     /// # Errors
     /// When a provider cannot be prepared.
@@ -107,7 +107,7 @@ impl Agent {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Ends what a restart cut short; gives back how many responses that were.
+    /// Marks responses as failed that a restart interrupted; returns their number.
     ///
     /// # Errors
     /// When the store cannot be read or written.
@@ -133,12 +133,15 @@ impl Agent {
             self.inner.engine.agent_metrics().response_over(ResponseStatus::Failed);
         }
         if !open.is_empty() {
-            tracing::warn!(ended = open.len(), "responses that a restart cut short have failed");
+            tracing::warn!(
+                ended = open.len(),
+                "responses interrupted by a restart were marked as failed"
+            );
         }
         Ok(open.len())
     }
 
-    /// Takes a place among the responses under way.
+    /// Adds a response to those in progress, if the team's limit allows it.
     fn register_live(
         &self,
         caller: &Caller,
@@ -148,7 +151,7 @@ impl Agent {
         let team = &caller.team.id;
         let limit = self.inner.config.at_once;
         if live.values().filter(|live| live.team == *team).count() >= limit {
-            let message = format!("{limit} responses of this team are under way already");
+            let message = format!("{limit} responses of this team are in progress already");
             return Err(Refusal::new(ErrorCode::RateLimited, message));
         }
         let new = LiveResponse::new(team.clone(), response);
@@ -165,7 +168,7 @@ impl Agent {
         (live.team == caller.team.id).then_some(live)
     }
 
-    /// A response of the caller's team, if it was to be stored.
+    /// Returns a response of the caller's team, unless it was created with `store: false`.
     ///
     /// # Errors
     /// When there is none that the caller may see.
@@ -181,7 +184,7 @@ impl Agent {
         Ok(self.load_stored(caller, id).await?.0.response)
     }
 
-    /// The events of a response after this number; all of them without one.
+    /// Returns the events of a response after this sequence number; all events without one.
     ///
     /// # Errors
     /// When there is none that the caller may see.
@@ -205,7 +208,8 @@ impl Agent {
         Ok(ResponseEvents::Over(events))
     }
 
-    /// Tells a response to stop. `None` if it is being stopped; what it is if it was over already.
+    /// Cancels a response. Returns `None` if it is being cancelled, or its status if it has already
+    /// ended.
     ///
     /// # Errors
     /// When there is none that the caller may see.
@@ -225,7 +229,7 @@ impl Agent {
         &self.inner.engine
     }
 
-    /// A response that is over and can be seen.
+    /// Loads a response that has ended and that the caller may see.
     pub(crate) async fn load_stored(
         &self,
         caller: &Caller,
@@ -238,7 +242,7 @@ impl Agent {
         Ok((parse_stored("record", &row.record)?, row))
     }
 
-    /// Takes nothing new, gives what is under way a little time, then ends it.
+    /// Refuses new responses, waits `linger` for those in progress, then stops them.
     pub async fn shutdown(&self) {
         self.inner.draining.store(true, Ordering::SeqCst);
         self.inner.tasks.close();
@@ -246,7 +250,10 @@ impl Agent {
             return;
         }
         let left: Vec<_> = self.inner.live.read().values().cloned().collect();
-        tracing::warn!(left = left.len(), "responses are ended, the server stops");
+        tracing::warn!(
+            left = left.len(),
+            "stopping responses in progress, because the server shuts down"
+        );
         left.iter().for_each(|live| live.stop(ResponseStopReason::Shutdown));
         if tokio::time::timeout(LAST_MOMENTS, self.inner.tasks.wait()).await.is_err() {
             tracing::error!("some responses did not end; the next start will record them");
@@ -275,13 +282,13 @@ fn serialize_stored<T: serde::Serialize>(value: &T) -> Result<String, Refusal> {
     crate::response_task::to_json(value).map_err(internal_refusal)
 }
 
-/// A name that nobody has: the prefix and 20 random letters and digits.
+/// A unique name: the prefix and 20 random letters and digits.
 pub(crate) fn random_name(prefix: &str) -> String {
     const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let mut bytes = [0; 20];
-    // Without a source of randomness nothing on this machine works.
+    // A machine without a source of randomness is unusable, so this error is only logged.
     if let Err(error) = getrandom::fill(&mut bytes) {
-        tracing::error!(%error, "no random numbers can be had");
+        tracing::error!(%error, "could not read random bytes from the kernel");
     }
     let letters = bytes.map(|byte| char::from(ALPHABET[usize::from(byte % 32)]));
     format!("{prefix}{}", String::from_iter(letters))

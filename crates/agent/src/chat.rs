@@ -1,26 +1,26 @@
-//! What is said between us and a model, in words that belong to no provider.
+//! The conversation with a model, in types that are independent of any provider.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One turn of the conversation so far.
+/// One message of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChatMessage {
-    /// Instructions in the midst of it.
+    /// Instructions within the conversation.
     System(String),
-    /// What the user said.
+    /// Text from the user.
     User(String),
-    /// What the model said, and which tools it called.
+    /// Text and tool calls from the model.
     Assistant {
-        /// The text; empty if it only called tools.
+        /// The text; empty if there are only tool calls.
         text: String,
-        /// The calls.
+        /// The tool calls.
         calls: Vec<ModelToolCall>,
     },
-    /// What a tool gave back.
+    /// The result of a tool call.
     Tool {
-        /// The call it answers.
+        /// The id of the call.
         call_id: String,
         /// The result.
         text: String,
@@ -28,7 +28,7 @@ pub enum ChatMessage {
 }
 
 impl ChatMessage {
-    /// Bytes of text in it.
+    /// The number of bytes of text.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
@@ -41,14 +41,14 @@ impl ChatMessage {
     }
 }
 
-/// A model's wish to use a tool.
+/// A tool call that a model requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelToolCall {
-    /// What its result is matched by.
+    /// The id that its result refers to.
     pub id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// Its arguments, JSON if the model did well.
+    /// Its arguments, which should be JSON.
     pub arguments: String,
 }
 
@@ -65,71 +65,71 @@ pub struct ToolDefinition {
     pub name: String,
     /// What it does.
     pub description: String,
-    /// A JSON schema of its arguments.
+    /// The JSON schema of its arguments.
     pub parameters: Value,
 }
 
-/// Whether the model calls tools.
+/// Whether the model may or must call tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// As it likes.
+    /// The model decides.
     #[default]
     Auto,
-    /// It must not.
+    /// The model must not call tools.
     Never,
-    /// It has to.
+    /// The model must call a tool.
     Required,
 }
 
-/// What a model is asked.
+/// A request to a model.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelRequest<'a> {
-    /// The model, as its provider calls it.
+    /// The model, by its provider's name for it.
     pub model: &'a str,
-    /// What goes before everything else.
+    /// Instructions before the conversation.
     pub instructions: Option<&'a str>,
     /// The conversation.
     pub messages: &'a [ChatMessage],
-    /// The tools.
+    /// The tools offered.
     pub tools: &'a [ToolDefinition],
     /// Whether to call them.
     pub choice: ToolChoice,
-    /// The most tokens to answer with.
+    /// The limit on output tokens.
     pub max_tokens: Option<u32>,
-    /// How adventurous.
+    /// The sampling temperature.
     pub temperature: Option<f64>,
-    /// How wide the choice of words.
+    /// The nucleus sampling threshold.
     pub top_p: Option<f64>,
 }
 
-/// What a model answered.
+/// A reply from a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelReply {
     /// The text.
     pub text: String,
-    /// The tools it wants to use.
+    /// The tool calls it requests.
     pub calls: Vec<ModelToolCall>,
-    /// What it took.
+    /// The tokens used.
     pub tokens: TokenCounts,
-    /// Whether it was cut off by the limit on tokens.
+    /// Whether the limit on tokens truncated it.
     pub cut: bool,
 }
 
-/// Tokens, as providers count them.
+/// Token counts, as providers report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenCounts {
-    /// Tokens that were read, from caches too.
+    /// Input tokens, including cached ones.
     pub input: u64,
-    /// Tokens that were written.
+    /// Output tokens.
     pub output: u64,
-    /// Those of the input that came from a cache.
+    /// Input tokens read from a cache.
     pub cache_read: u64,
-    /// Those of the input that went to a cache.
+    /// Input tokens written to a cache.
     pub cache_creation: u64,
 }
 
 impl TokenCounts {
-    /// Adds what another call took.
+    /// Adds the counts of another call.
     pub fn add(&mut self, other: Self) {
         self.input = self.input.saturating_add(other.input);
         self.output = self.output.saturating_add(other.output);

@@ -1,4 +1,4 @@
-//! What an operator can set of the agent, with the defaults.
+//! The settings of the agent, with their defaults.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,18 +7,18 @@ use url::Url;
 
 use crate::TokenPrices;
 
-/// Settings of the agent. Without providers it answers nothing but keeps what there was.
+/// Settings of the agent. Without providers it refuses new responses but still serves stored ones.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// Who answers for a model: `NAME/model` goes to the provider `NAME`.
+    /// The model providers by name: the model `NAME/model` is requested from the provider `NAME`.
     pub providers: BTreeMap<String, ProviderConfig>,
-    /// What a session of a container costs, in dollars.
+    /// The price of a container session, in dollars.
     pub session_price: f64,
-    /// How long a response may take, from its acceptance to its end.
+    /// The longest duration of a response, from acceptance to its end.
     pub longest: Duration,
-    /// How many responses of one team may be under way at once.
+    /// The limit on responses of one team in progress.
     pub at_once: usize,
-    /// How long responses may go on when the server stops.
+    /// How long responses may continue after shutdown begins.
     pub linger: Duration,
 }
 
@@ -34,12 +34,12 @@ impl Default for AgentConfig {
     }
 }
 
-/// How a provider is spoken to.
+/// The protocol of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderProtocol {
-    /// Chat completions, as OpenAI and many others offer them.
+    /// OpenAI's chat completions, which many providers offer.
     OpenAi,
-    /// Anthropic's messages.
+    /// Anthropic's messages API.
     Anthropic,
 }
 
@@ -48,24 +48,24 @@ pub enum ProviderProtocol {
 pub struct ProviderConfig {
     /// Its protocol.
     pub protocol: ProviderProtocol,
-    /// Where it is, version included: `https://api.openai.com/v1`.
+    /// Its base URL, including the version: `https://api.openai.com/v1`.
     pub base_url: Url,
-    /// What it is opened with; local ones often need nothing.
+    /// Its API key; local providers often need none.
     pub api_key: Option<Secret>,
-    /// What its tokens cost.
+    /// The prices of its tokens.
     pub prices: TokenPrices,
-    /// Models that cost something else.
+    /// Models with prices of their own.
     pub model_prices: BTreeMap<String, TokenPrices>,
-    /// How long it may take to connect, and be silent while it answers.
+    /// The timeout for connecting, and for silence within a reply.
     pub timeout: Duration,
-    /// How often a call is made again that failed for a passing reason.
+    /// How often a call is retried after a transient failure.
     pub retries: u32,
-    /// How long to wait before the first of those, where the provider does not say.
+    /// The wait before the first retry, unless the provider sets one.
     pub backoff: Duration,
 }
 
 impl ProviderConfig {
-    /// A provider at this address with the usual settings and no prices.
+    /// A provider at this URL with default settings and without prices.
     #[must_use]
     pub fn new(protocol: ProviderProtocol, base_url: Url) -> Self {
         Self {

@@ -5,10 +5,10 @@ use cloche_model::{HomePath, Moment, ResponseId};
 
 use crate::{Agent, gate, response::StoredResponseFile};
 
-/// A file of a response.
+/// A file written by a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseFile {
-    /// Its id, within the response.
+    /// Its id, unique within the response.
     pub id: String,
     /// Its path below the container's home.
     pub filename: String,
@@ -19,7 +19,7 @@ pub struct ResponseFile {
 }
 
 impl Agent {
-    /// The files that the code of a response wrote, in the order of their names.
+    /// Lists the files that the code of a response wrote, sorted by name.
     ///
     /// # Errors
     /// When there is no such response that the caller may see.
@@ -33,7 +33,7 @@ impl Agent {
         Ok(kept.files.into_iter().map(ResponseFile::from).collect())
     }
 
-    /// One of them, as the code wrote it.
+    /// Opens one of them, with the content that the code wrote.
     ///
     /// # Errors
     /// When there is no such response or file that the caller may see.

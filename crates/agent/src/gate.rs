@@ -1,5 +1,5 @@
-//! The gates in front of the sandbox tool, as the agent passes them: whether it can be offered at
-//! all, and whether one call of it may run. The engine decides; here it is waited for.
+//! The gates in front of the sandbox tool: whether the tool can be offered, and whether one call
+//! may run. The engine decides; this module waits for the decision.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use serde_json::json;
 
 use crate::{response::PendingAction, sandbox::SandboxProgram};
 
-/// How long one wait for a person lasts before the gate is asked again.
+/// How long one wait for a person lasts before the gate is queried again.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// A pause between two waits, for a wait that ends at once.
+/// The pause between two waits, for a wait that returns immediately.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Refuses a response whose tool would be refused anyway, with a sentence that says who can turn it
+/// Refuses a response whose tool would be refused anyway. The message says who can turn the tool
 /// on.
 pub(crate) async fn check_offered(engine: &Engine, caller: &Caller) -> Result<(), Refusal> {
     match engine.why_not_offered(caller, AgentTool::ExecuteCode).await {
@@ -29,7 +29,7 @@ pub(crate) async fn check_offered(engine: &Engine, caller: &Caller) -> Result<()
     }
 }
 
-/// The call as a person is asked about it: everything that decides what happens.
+/// The call in the form that a person approves: everything that decides what happens.
 pub(crate) fn sandbox_tool_call(program: &SandboxProgram, container: &str) -> ToolCall {
     let arguments = json!({
         "language": program.language.name(),
@@ -40,25 +40,25 @@ pub(crate) fn sandbox_tool_call(program: &SandboxProgram, container: &str) -> To
     ToolCall::new(AgentTool::ExecuteCode, &arguments)
 }
 
-/// What is decided about a call for now.
+/// The decision about a call for now.
 pub(crate) enum GateVerdict {
-    /// It may run, once.
+    /// The call may run, once.
     Go(CallPermit),
-    /// It may not, and this is what the model is told.
+    /// The call may not run. The text is the result for the model.
     No(String),
-    /// A person has to answer; wait for that, and ask again.
+    /// A person must answer. Wait for the answer, then query the gate again.
     Wait(Box<Approval>),
 }
 
 pub(crate) async fn ask_gate(engine: &Engine, caller: &Caller, call: &ToolCall) -> GateVerdict {
     match engine.decide_call(caller, call).await {
-        GateDecision::Open(pass) => GateVerdict::Go(pass),
+        GateDecision::Open(permit) => GateVerdict::Go(permit),
         GateDecision::Closed(closed) => GateVerdict::No(closed.message),
         GateDecision::Ask(approval) => GateVerdict::Wait(approval),
     }
 }
 
-/// Waits for a person; an error is what the model is told instead.
+/// Waits for a person. An error is the result for the model.
 pub(crate) async fn wait_for_person(
     engine: &Engine,
     caller: &Caller,
@@ -71,7 +71,7 @@ pub(crate) async fn wait_for_person(
             | ApprovalWaitResult::Spent
             | ApprovalWaitResult::Changed,
         ) => Ok(()),
-        Ok(ApprovalWaitResult::Expired) => Err("nobody approved this call in time".to_owned()),
+        Ok(ApprovalWaitResult::Expired) => Err("this call was not approved in time".to_owned()),
         Ok(ApprovalWaitResult::StillPending) => {
             tokio::time::sleep(PAUSE).await;
             Ok(())
@@ -80,13 +80,13 @@ pub(crate) async fn wait_for_person(
     }
 }
 
-/// What the owner of the response is told meanwhile.
+/// The action that the owner of the response sees while the call waits.
 pub(crate) fn approval_action(approval: &Approval) -> PendingAction {
     PendingAction {
         approval_id: approval.id.to_string(),
         message: format!(
-            "a person has to approve this code before it runs, until {}: an operator of this \
-             server can, with `cloche approval approve {}`",
+            "a person must approve this code before {}: an operator of this \
+             server can approve it with `cloche approval approve {}`",
             format_rfc3339(approval.expires_at),
             approval.id
         ),

@@ -1,7 +1,8 @@
-//! The loop behind the Agent API: asks a model, runs the code it writes, and answers.
+//! The loop behind the Agent API: it calls a model, runs the code that the model writes, and
+//! returns the result to the model.
 //!
-//! Models are asked through [`ModelProvider`]; code runs through the engine, exactly as the REST
-//! door runs it. This crate knows no HTTP of its callers, no SQL and no kernel.
+//! Models are called through [`ModelProvider`]. Code runs through the engine, exactly as for the
+//! REST API. This crate knows no HTTP of its callers, no SQL and no kernel.
 
 mod agent;
 mod chat;

@@ -1,4 +1,4 @@
-//! A response while it is made: what it is now, the events so far, and how it is told to stop.
+//! A response in progress: its current state, its events so far, and its cancellation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,63 +10,63 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Response, ResponseItem};
 
-/// Something that happened to a response.
+/// An event of a response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResponseEvent {
-    /// Its number; the first is 0.
+    /// Its sequence number; the first is 0.
     pub seq: u64,
-    /// What happened.
+    /// The kind of event.
     pub kind: ResponseEventKind,
 }
 
-/// What can happen to a response.
+/// The kinds of events of a response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseEventKind {
-    /// It was accepted.
+    /// The response was accepted.
     Created(Response),
-    /// Work on it has begun, or goes on.
+    /// Work on the response has started or resumed.
     InProgress(Response),
-    /// There is a new item.
+    /// An item was added.
     ItemAdded {
-        /// Its place.
+        /// Its index in the output.
         index: usize,
-        /// The item as it begins.
+        /// The item in its first state.
         item: ResponseItem,
     },
-    /// An item is finished.
+    /// An item is complete.
     ItemDone {
-        /// Its place.
+        /// Its index in the output.
         index: usize,
         /// The item.
         item: ResponseItem,
     },
-    /// A message has more text.
+    /// Text was appended to a message.
     TextDelta {
-        /// The message's place.
+        /// The index of the message.
         index: usize,
-        /// The message.
+        /// The id of the message.
         item_id: String,
-        /// The text.
+        /// The appended text.
         delta: String,
     },
-    /// A message has all its text.
+    /// The text of a message is complete.
     TextDone {
-        /// The message's place.
+        /// The index of the message.
         index: usize,
-        /// The message.
+        /// The id of the message.
         item_id: String,
-        /// The text.
+        /// The full text.
         text: String,
     },
-    /// It is over, or waits for someone.
+    /// The response has ended, or requires action.
     Completed(Response),
-    /// It failed or was cancelled.
+    /// The response failed or was cancelled.
     Failed(Response),
 }
 
 impl ResponseEventKind {
-    /// The last event of a response that has ended like this.
+    /// The last event of a response that has ended in this state.
     pub(crate) fn final_event(response: Response) -> Self {
         match response.status {
             ResponseStatus::Failed | ResponseStatus::Cancelled => Self::Failed(response),
@@ -75,25 +75,25 @@ impl ResponseEventKind {
     }
 }
 
-/// Why a response was told to stop.
+/// Why a response was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseStopReason {
-    /// Its owner wants it.
+    /// Its owner cancelled it.
     User,
-    /// It took too long.
+    /// It exceeded the longest duration.
     Deadline(Duration),
-    /// The server stops.
+    /// The server is shutting down.
     Shutdown,
 }
 
-/// A response under way.
+/// A response in progress.
 pub(crate) struct LiveResponse {
     pub(crate) id: ResponseId,
     pub(crate) team: TeamId,
     state: Mutex<LiveResponseState>,
-    /// Fires when it has been told to stop.
+    /// Cancelled when the response is to stop.
     pub(crate) stopped: CancellationToken,
-    /// Changes with every change of the state.
+    /// Notified with every change of the state.
     changes: watch::Sender<()>,
 }
 
@@ -117,7 +117,7 @@ impl LiveResponse {
         })
     }
 
-    /// The response as it is now.
+    /// The response in its current state.
     pub(crate) fn response(&self) -> Response {
         self.state.lock().response.clone()
     }
@@ -127,7 +127,7 @@ impl LiveResponse {
         self.state.lock().events.clone()
     }
 
-    /// Changes the response and says what happened.
+    /// Changes the response and appends the events of the change.
     pub(crate) fn change<T>(
         &self,
         change: impl FnOnce(&mut Response) -> (T, Vec<ResponseEventKind>),
@@ -143,7 +143,7 @@ impl LiveResponse {
         value
     }
 
-    /// It has ended like this, and nothing happens to it any more.
+    /// Sets the final state and appends the last event.
     pub(crate) fn finish(&self, response: Response) {
         let mut state = self.state.lock();
         let seq = state.events.len() as u64;
@@ -156,7 +156,7 @@ impl LiveResponse {
         self.changes.send_replace(());
     }
 
-    /// Tells it to stop; the first reason is the one that counts.
+    /// Stops the response; the first reason is kept.
     pub(crate) fn stop(&self, stop: ResponseStopReason) {
         self.state.lock().stop.get_or_insert(stop);
         self.stopped.cancel();
@@ -166,9 +166,9 @@ impl LiveResponse {
         self.state.lock().stop
     }
 
-    /// Waits until it is over or somebody has to do something.
+    /// Waits until the response has ended or requires action.
     pub(crate) async fn wait_settled(&self) -> Response {
-        let mut bell = self.changes.subscribe();
+        let mut changes = self.changes.subscribe();
         loop {
             {
                 let state = self.state.lock();
@@ -176,20 +176,20 @@ impl LiveResponse {
                     return state.response.clone();
                 }
             }
-            if bell.changed().await.is_err() {
+            if changes.changed().await.is_err() {
                 return self.response();
             }
         }
     }
 
-    /// The events from this number on.
+    /// Reads the events from this sequence number on.
     pub(crate) fn read_events(self: &Arc<Self>, from: u64) -> ResponseEventReader {
         let next = usize::try_from(from).unwrap_or(usize::MAX);
         ResponseEventReader { changes: self.changes.subscribe(), live: Arc::clone(self), next }
     }
 }
 
-/// Reads the events of a response that is under way.
+/// Reads the events of a response in progress.
 pub struct ResponseEventReader {
     live: Arc<LiveResponse>,
     next: usize,
@@ -197,7 +197,7 @@ pub struct ResponseEventReader {
 }
 
 impl ResponseEventReader {
-    /// The events since the last time, once there are any; nothing after the last one.
+    /// Returns the events since the last call, once there are any; `None` after the last event.
     pub async fn next(&mut self) -> Option<Vec<ResponseEvent>> {
         loop {
             {

@@ -1,4 +1,4 @@
-//! Asking a chain of models: the same one again when the trouble may pass, the next one when not.
+//! A chain of models: retries the same model after a transient error, and the next model otherwise.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,15 +6,15 @@ use cloche_engine::Engine;
 
 use crate::{ModelProvider, ModelReply, ModelRequest, ProviderError, TextListener, TokenPrices};
 
-/// The longest that anyone waits to ask again; a provider that wants more time is given up.
+/// The longest wait before a retry. A provider that requests a longer one is given up.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// One model of a chain.
 #[derive(Clone)]
 pub(crate) struct ModelRoute {
-    /// As the caller names it.
+    /// The name that the caller uses.
     pub(crate) name: String,
-    /// As the provider names it.
+    /// The name that the provider uses.
     pub(crate) model: String,
     pub(crate) provider: Arc<dyn ModelProvider>,
     pub(crate) prices: TokenPrices,
@@ -22,11 +22,11 @@ pub(crate) struct ModelRoute {
     pub(crate) backoff: Duration,
 }
 
-/// Models that are asked in order; once one has answered, the chain stays with it.
+/// Models that are tried in order. Once one has answered, the chain stays with it.
 pub(crate) struct ModelChain {
     routes: Vec<ModelRoute>,
     at: usize,
-    /// Where calls are counted.
+    /// The engine, for its metrics.
     engine: Engine,
 }
 
@@ -35,7 +35,7 @@ impl ModelChain {
         Self { routes, at: 0, engine }
     }
 
-    /// Asks until somebody answers; the reply, and who gave it.
+    /// Tries models until one answers; returns the reply and the model that gave it.
     pub(crate) async fn ask_models(
         &mut self,
         turn: ModelRequest<'_>,
@@ -50,7 +50,7 @@ impl ModelChain {
                 }
                 Err(error) => {
                     let model = &self.routes[at].name;
-                    tracing::warn!(%model, %error, "a model did not answer");
+                    tracing::warn!(%model, %error, "a model failed to answer");
                     if listener.has_text() {
                         return Err(error);
                     }
@@ -59,7 +59,7 @@ impl ModelChain {
             }
         }
         Err(last.unwrap_or_else(|| {
-            ProviderError::new(crate::ProviderErrorKind::Refused, "there is no model to ask")
+            ProviderError::new(crate::ProviderErrorKind::Refused, "no model is configured")
         }))
     }
 }
@@ -86,7 +86,7 @@ async fn ask_with_retries(
     ask_once((route, engine), &turn, listener).await
 }
 
-/// Asks, and counts it.
+/// Calls the model once and counts the call.
 async fn ask_once(
     (route, engine): (&ModelRoute, &Engine),
     turn: &ModelRequest<'_>,

@@ -1,5 +1,5 @@
-//! What a response costs, on three axes: tokens, sessions of its container, and the tools that code
-//! used inside of it. Nothing in a sandbox can use a tool that costs, so the third is nothing.
+//! The cost of a response, on three axes: tokens, container sessions, and tools that code in the
+//! sandbox used. Code in the sandbox has no access to paid tools, so the third is always zero.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::TokenCounts;
 
-/// How much use of a container one session covers.
+/// How much active time of a container one session covers.
 pub(crate) const SESSION: Duration = Duration::from_secs(20 * 60);
 
-/// Dollars for a million tokens.
+/// Prices in dollars per million tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TokenPrices {
-    /// Tokens that are read.
+    /// The price of input tokens.
     pub input: f64,
-    /// Tokens that are written.
+    /// The price of output tokens.
     pub output: f64,
 }
 
-/// What a response has used so far and what that costs, in dollars.
+/// The usage of a response so far, and its cost in dollars.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResponseBill {
-    /// Tokens of all calls of models.
+    /// Tokens of all model calls.
     pub tokens: TokenCounts,
-    /// What those that were read cost.
+    /// The cost of input tokens.
     pub input_cost: f64,
-    /// What those that were written cost.
+    /// The cost of output tokens.
     pub output_cost: f64,
-    /// How often code was run in the sandbox.
+    /// How many programs were run in the sandbox.
     pub sandbox_invocations: u64,
-    /// What the container's sessions cost.
+    /// The cost of container sessions.
     pub sandbox_cost: f64,
 }
 
@@ -43,21 +43,21 @@ impl ResponseBill {
         self.output_cost += tokens.output as f64 * prices.output / 1e6;
     }
 
-    /// All of it.
+    /// The total cost.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.input_cost + self.output_cost + self.sandbox_cost
     }
 }
 
-/// A home that the runs of a chain of responses share, and how much it was used.
+/// A home that the runs of a chain of responses share, with its active time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ResponseContainer {
-    /// Its name, which is that of a thread.
+    /// Its id, which is also the id of a thread.
     pub(crate) id: String,
     /// How long code has run in it.
     active: Duration,
-    /// Sessions that were billed.
+    /// The number of sessions billed.
     sessions: u64,
 }
 
@@ -66,7 +66,7 @@ impl ResponseContainer {
         Self { id, active: Duration::ZERO, sessions: 0 }
     }
 
-    /// Notes a run; gives back how many sessions begin with it.
+    /// Adds the time of a run; returns how many new sessions it starts.
     pub(crate) fn record_use(&mut self, time: Duration) -> u64 {
         self.active += time;
         let begun = 1 + u64::try_from(self.active.as_nanos() / SESSION.as_nanos()).unwrap_or(0);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_billed_once_in_twenty_minutes_of_use() {
+    fn a_session_is_billed_per_twenty_minutes_of_use() {
         let mut container = ResponseContainer::new("c".to_owned());
         assert_eq!(container.record_use(Duration::from_secs(1)), 1);
         assert_eq!(container.record_use(Duration::from_secs(19 * 60)), 0);

@@ -1,4 +1,4 @@
-//! Who answers: the seam between the loop and the services that run models.
+//! The interface between the response loop and the services that run models.
 
 mod anthropic;
 mod openai;
@@ -13,30 +13,32 @@ pub use openai::OpenAiProvider;
 
 use crate::{ModelReply, ModelRequest, ProviderConfig, ProviderProtocol};
 
-/// The most text that one answer may have.
+/// The limit on text of one reply.
 const MAX_TEXT: usize = 1 << 20;
-/// The most tools that one answer may call.
+/// The limit on tool calls of one reply.
 const MAX_CALLS: usize = 16;
-/// The most bytes of the arguments of one call; a megabyte of code can need six in JSON escapes.
+/// The limit on bytes of the arguments of one call. A megabyte of code can take six in JSON
+/// escapes.
 const MAX_ARGUMENTS: usize = 6 << 20;
-/// The longest id or name of a call.
+/// The limit on the length of a call's id or name.
 const MAX_NAME: usize = 128;
 
-/// Where text goes as it comes.
+/// Receives text as it arrives.
 pub trait TextListener: Send + Sync {
-    /// A piece of text.
+    /// Called with each piece of text.
     fn on_text(&self, piece: &str);
-    /// Whether there was any; then nobody else can be asked for the same answer.
+    /// Whether any text has arrived. If so, no other model can be tried for the same reply.
     fn has_text(&self) -> bool;
 }
 
-/// Somebody who can be asked for what a model says.
+/// A service that runs models.
 #[async_trait]
 pub trait ModelProvider: Send + Sync {
-    /// Asks once. Text goes to the listener as it comes; the whole answer comes at the end.
+    /// Makes one request. Text goes to the listener as it arrives; the complete reply is returned
+    /// at the end.
     ///
     /// # Errors
-    /// When there is no whole answer.
+    /// When there is no complete reply.
     async fn stream_reply(
         &self,
         turn: &ModelRequest<'_>,
@@ -44,25 +46,25 @@ pub trait ModelProvider: Send + Sync {
     ) -> Result<ModelReply, ProviderError>;
 }
 
-/// What kind of thing went wrong.
+/// The kind of a provider's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderErrorKind {
-    /// Too many requests or tokens for now.
+    /// The provider's limit on requests or tokens is reached.
     RateLimited,
-    /// The provider has an error of its own.
+    /// The provider reports an internal error or overload.
     Overloaded,
-    /// It cannot be reached.
+    /// The provider cannot be reached.
     Unreachable,
-    /// It went silent.
+    /// The provider stopped sending.
     TimedOut,
-    /// It does not accept the request.
+    /// The provider rejected the request.
     Refused,
-    /// What it sent makes no sense, or is too much.
+    /// The reply is malformed or too large.
     Malformed,
 }
 
 impl ProviderErrorKind {
-    /// A name for machines.
+    /// The machine-readable name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,15 +78,15 @@ impl ProviderErrorKind {
     }
 }
 
-/// Why a provider did not answer.
+/// The error of a request to a provider.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ProviderError {
-    /// The kind.
+    /// The kind of error.
     pub trouble: ProviderErrorKind,
-    /// A sentence for the caller. It holds nothing that is secret.
+    /// A message for the caller. It contains no secrets.
     pub message: String,
-    /// When the provider wants to be asked again.
+    /// The wait before a retry that the provider requests.
     pub retry_after: Option<Duration>,
 }
 
@@ -97,7 +99,7 @@ impl ProviderError {
         Self::new(ProviderErrorKind::Malformed, format!("the model provider sent {what}"))
     }
 
-    /// Whether asking again may help.
+    /// Whether a retry may succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(
@@ -110,10 +112,10 @@ impl ProviderError {
     }
 }
 
-/// The provider of these settings.
+/// Creates the client for a provider.
 ///
 /// # Errors
-/// When no client can be made.
+/// When the HTTP client cannot be created.
 pub(crate) fn connect_provider(
     config: &ProviderConfig,
 ) -> Result<Arc<dyn ModelProvider>, reqwest::Error> {
@@ -123,7 +125,7 @@ pub(crate) fn connect_provider(
     })
 }
 
-/// An answer while it comes in pieces, kept within bounds.
+/// A partial reply, within the limits.
 #[derive(Default)]
 struct ReplyDraft {
     reply: ModelReply,
@@ -142,7 +144,7 @@ impl ReplyDraft {
         Ok(())
     }
 
-    /// The call at this place, which is new or the last one.
+    /// The call at this index, which is a new call or the last one.
     fn call_at(&mut self, place: usize) -> Result<&mut crate::ModelToolCall, ProviderError> {
         let calls = &mut self.reply.calls;
         if place >= MAX_CALLS || place > calls.len() {

@@ -1,5 +1,5 @@
-//! A response as it is asked for: nothing in it is trusted until it was checked, and everything in
-//! it has a bound.
+//! A request for a response. Nothing in it is trusted before it is checked, and everything in it
+//! has a limit.
 
 use std::collections::BTreeSet;
 
@@ -8,82 +8,82 @@ use serde_json::{Value, json};
 
 use crate::{ChatMessage, ModelToolCall, ToolChoice, ToolDefinition, sandbox};
 
-/// The most items of input.
+/// The limit on input items.
 const MAX_ITEMS: usize = 1000;
-/// The most bytes of input, instructions included.
+/// The limit on bytes of input and instructions.
 const MAX_INPUT: usize = 2 << 20;
-/// The most models in a chain.
+/// The limit on models in a chain.
 const MAX_MODELS: usize = 5;
-/// The most characters of a model's name.
+/// The limit on characters of a model's name.
 const MAX_MODEL: usize = 200;
-/// The most tools.
+/// The limit on tools.
 const MAX_TOOLS: usize = 64;
-/// The most bytes of one tool's description and schema.
+/// The limit on bytes of one tool's description and schema.
 const MAX_TOOL: usize = 64 << 10;
-/// The most characters of a call's id.
+/// The limit on characters of a call's id.
 const MAX_CALL_ID: usize = 128;
-/// The most rounds of tool calls.
+/// The limit on rounds of tool calls.
 const MAX_STEPS: i64 = 100;
-/// Rounds of tool calls where the caller names no number.
+/// The rounds of tool calls if the request sets none.
 const DEFAULT_STEPS: u32 = 20;
-/// The most tokens that can be asked for.
+/// The limit on output tokens that a request may set.
 const MAX_TOKENS: i64 = 1_000_000;
 
-/// What a caller asks for.
+/// A request for a response, not checked yet.
 #[derive(Clone, Debug, Default)]
 pub struct NewResponse {
-    /// What is said to the model.
+    /// The input for the model.
     pub input: Vec<InputItem>,
-    /// What goes before everything else.
+    /// Instructions before the conversation.
     pub instructions: Option<String>,
     /// `provider/model`.
     pub model: Option<String>,
-    /// Models to try one after the other; wins over `model`.
+    /// Models to try in order; takes precedence over `model`.
     pub models: Option<Vec<String>>,
     /// The tools.
     pub tools: Vec<ToolRequest>,
     /// `auto`, `none` or `required`.
     pub tool_choice: Option<String>,
-    /// The most rounds of tool calls.
+    /// The limit on rounds of tool calls.
     pub max_steps: Option<i64>,
-    /// The most tokens the models may write.
+    /// The limit on output tokens.
     pub max_output_tokens: Option<i64>,
-    /// Whether to answer before it is done.
+    /// Whether to return before the response has ended.
     pub background: bool,
     /// Whether it can be retrieved later.
     pub store: Option<bool>,
-    /// The response to go on from.
+    /// The response that this one continues.
     pub previous_response_id: Option<String>,
-    /// How adventurous, 0 to 2.
+    /// The sampling temperature, 0 to 2.
     pub temperature: Option<f64>,
-    /// How wide the choice of words, 0 to 1.
+    /// The nucleus sampling threshold, 0 to 1.
     pub top_p: Option<f64>,
-    /// The language to answer in, ISO 639-1.
+    /// The language of the answer, as ISO 639-1 code.
     pub language_preference: Option<String>,
 }
 
 /// One item of input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputItem {
-    /// Something that was said.
+    /// A message.
     Message {
-        /// By whom: `user`, `assistant`, `system` or `developer`.
+        /// Its author: `user`, `assistant`, `system` or `developer`.
         role: String,
         /// The text.
         text: String,
     },
-    /// A function that the model called.
+    /// A function call by the model.
     FunctionCall {
-        /// What its result is matched by.
+        /// The id that its result refers to.
         call_id: String,
-        /// The function.
+        /// The name of the function.
         name: String,
-        /// Its arguments, JSON.
+        /// Its arguments as JSON.
         arguments: String,
     },
-    /// What a function gave back.
+    /// The result of a function call.
     FunctionOutput {
-        /// The call it answers.
+        /// The id of the call.
         call_id: String,
         /// The result.
         output: String,
@@ -93,7 +93,7 @@ pub enum InputItem {
 /// One tool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolRequest {
-    /// Code in a container.
+    /// Runs code in a container.
     Sandbox,
     /// A function that the caller runs.
     Function {
@@ -101,12 +101,12 @@ pub enum ToolRequest {
         name: String,
         /// What it does.
         description: Option<String>,
-        /// A JSON schema of its arguments.
+        /// The JSON schema of its arguments.
         parameters: Option<Value>,
     },
 }
 
-/// A request whose every field keeps its own rule.
+/// A request in which every field is valid.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedResponseRequest {
     pub(crate) input: Vec<ChatMessage>,
@@ -125,7 +125,7 @@ pub(crate) struct CheckedResponseRequest {
 }
 
 impl NewResponse {
-    /// The models to ask, in order; wins over every other check.
+    /// The models to try, in order. Checked before all other fields.
     pub(crate) fn model_names(&self) -> Result<Vec<String>, Invalid> {
         check_models(self.model.as_ref(), self.models.as_deref())
     }
@@ -188,7 +188,7 @@ fn check_models(model: Option<&String>, models: Option<&[String]>) -> Result<Vec
     let chain = match (models, model) {
         (Some(models @ [_, ..]), _) => models.to_vec(),
         (_, Some(model)) => vec![model.clone()],
-        _ => return Err(Invalid::new("model or models is needed")),
+        _ => return Err(Invalid::new("model or models is required")),
     };
     if chain.len() > MAX_MODELS {
         let got = chain.len();
@@ -270,7 +270,7 @@ fn check_input(items: Vec<InputItem>) -> Result<Vec<ChatMessage>, Invalid> {
     Ok(messages)
 }
 
-/// Calls that follow one another belong to the same turn.
+/// Appends a call. Consecutive calls belong to the same message.
 fn push_call(messages: &mut Vec<ChatMessage>, call: ModelToolCall) {
     if let Some(ChatMessage::Assistant { calls, .. }) = messages.last_mut() {
         calls.push(call);
@@ -299,7 +299,7 @@ fn check_function_name(name: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The tools as a model is told of them, and whether the sandbox is among them.
+/// Returns the tool definitions for the model, and whether the sandbox is one of them.
 fn check_tools(tools: Vec<ToolRequest>) -> Result<(Vec<ToolDefinition>, bool), Invalid> {
     if tools.len() > MAX_TOOLS {
         let got = tools.len();
@@ -319,7 +319,7 @@ fn check_tools(tools: Vec<ToolRequest>) -> Result<(Vec<ToolDefinition>, bool), I
             }
         };
         if !names.insert(tool.name.clone()) {
-            return Err(Invalid::new(format!("tools: the name {} is there twice", tool.name)));
+            return Err(Invalid::new(format!("tools: the name {} is used twice", tool.name)));
         }
         checked.push(tool);
     }
@@ -338,7 +338,9 @@ fn check_function(
     }
     let description = description.unwrap_or_default();
     if description.len() + parameters.to_string().len() > MAX_TOOL {
-        return Err(Invalid::new(format!("tools: {name} must be described in at most 64 kB")));
+        return Err(Invalid::new(format!(
+            "tools: description and parameters of {name} exceed 64 kB"
+        )));
     }
     Ok(ToolDefinition { name, description, parameters })
 }
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_a_bound_and_says_so() {
+    fn every_field_has_a_limit_named_in_its_error() {
         assert!(request().check().is_ok());
         let many = Some(vec!["a/b".to_owned(); 6]);
         assert_eq!(
@@ -402,11 +404,11 @@ mod tests {
             ToolRequest::Function { name: "sandbox".into(), description: None, parameters: None },
         ];
         let refused = refusal(NewResponse { tools: twice, ..request() });
-        assert_eq!(refused, "tools: the name sandbox is there twice");
+        assert_eq!(refused, "tools: the name sandbox is used twice");
     }
 
     #[test]
-    fn calls_that_follow_one_another_are_one_turn() {
+    fn consecutive_calls_form_one_message() {
         let call = |id: &str| InputItem::FunctionCall {
             call_id: id.into(),
             name: "f".into(),

@@ -1,39 +1,39 @@
-//! A response as it is kept and shown: what was done, what came of it, what it cost.
+//! A response as stored and returned: its output, its status and its cost.
 
 use cloche_model::{ErrorCode, Moment, ResponseId, ResponseStatus, TraceId};
 use serde::{Deserialize, Serialize};
 
 use crate::{ChatMessage, ResponseBill, price::ResponseContainer};
 
-/// A response, as far as it has come.
+/// A response in its current state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
     /// Its id.
     pub id: ResponseId,
     /// When it was accepted.
     pub created_at: Moment,
-    /// Where it stands.
+    /// Its status.
     pub status: ResponseStatus,
-    /// The model that answered last, or the first that will be asked.
+    /// The model that answered last, or the first model of the chain.
     pub model: String,
-    /// Whether the caller did not wait for it.
+    /// Whether it was created in the background.
     pub background: bool,
     /// Whether it can be retrieved.
     pub store: bool,
     /// The response it continues.
     pub previous: Option<ResponseId>,
-    /// What came of it.
+    /// Its output items.
     pub output: Vec<ResponseItem>,
     /// Why it failed.
     pub error: Option<ResponseFailure>,
-    /// What somebody has to do before it goes on.
+    /// The action required before it continues.
     pub action: Option<PendingAction>,
-    /// What it used.
+    /// Its usage and cost.
     pub bill: ResponseBill,
 }
 
 impl Response {
-    /// Ends it where it stands: what was under way has failed with it.
+    /// Marks it as failed, including the sandbox call in progress.
     pub(crate) fn break_off(&mut self, failure: ResponseFailure) {
         self.status = ResponseStatus::Failed;
         self.error = Some(failure);
@@ -48,45 +48,45 @@ impl Response {
     }
 }
 
-/// A call that waits for a person.
+/// A call that waits for a person's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingAction {
-    /// What they decide about.
+    /// The approval to answer.
     pub approval_id: String,
-    /// Who can do what.
+    /// A message that says who can approve and how.
     pub message: String,
 }
 
-/// One thing that came of a response.
+/// One output item of a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseItem {
-    /// Something the model said.
+    /// A message from the model.
     Message {
         /// Its id.
         id: String,
         /// The text.
         text: String,
-        /// Whether there is no more to come.
+        /// Whether the text is complete.
         done: bool,
     },
-    /// Code that the model ran.
+    /// A sandbox call by the model.
     Sandbox(SandboxCall),
-    /// A function that the caller has to run.
+    /// A function call for the caller to run.
     Function {
         /// Its id.
         id: String,
-        /// What its result is matched by.
+        /// The id that its result refers to.
         call_id: String,
-        /// The function.
+        /// The name of the function.
         name: String,
-        /// Its arguments, JSON.
+        /// Its arguments as JSON.
         arguments: String,
     },
 }
 
 impl ResponseItem {
-    /// Bytes of text in it.
+    /// The number of bytes of text.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Message { text, .. } => text.len(),
@@ -99,7 +99,7 @@ impl ResponseItem {
     }
 }
 
-/// One call of the sandbox.
+/// One sandbox call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxCall {
     /// The model's id of the call.
@@ -110,38 +110,38 @@ pub struct SandboxCall {
     pub language: String,
     /// The code.
     pub code: String,
-    /// Where it stands.
+    /// Its status.
     pub status: RunStatus,
-    /// What came of it, one for each execution.
+    /// One result for each execution.
     pub results: Vec<RunResult>,
 }
 
 /// One execution in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: String,
-    /// The program's exit code; -1 where there is none.
+    /// The exit code of the program; -1 if there is none.
     pub exit_code: i32,
-    /// How long it took.
+    /// Its wall-clock duration in milliseconds.
     pub duration_ms: u64,
     /// How it ended.
     pub status: RunStatus,
 }
 
-/// Where a call of the sandbox stands.
+/// The status of a sandbox call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Under way.
+    /// In progress.
     InProgress,
-    /// The program ran to its end, whatever its exit code.
+    /// The program exited, with any exit code.
     Completed,
     /// The time limit was reached.
     TimedOut,
-    /// It did not run, or was ended from outside.
+    /// The program did not run, or was stopped.
     Failed,
 }
 
@@ -161,9 +161,9 @@ impl RunStatus {
 /// Why a response failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseFailure {
-    /// A name for machines.
+    /// The machine-readable code.
     pub code: String,
-    /// A sentence for people.
+    /// A message for people.
     pub message: String,
 }
 
@@ -172,17 +172,17 @@ impl ResponseFailure {
         Self { code: code.to_owned(), message: message.into() }
     }
 
-    /// What the engine refused.
+    /// Converts a refusal of the engine.
     pub(crate) fn from_refusal(code: ErrorCode, message: impl Into<String>) -> Self {
         Self::new(code.name(), message)
     }
 }
 
-/// What the store keeps of a response as its record.
+/// The record of a response in the store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct StoredResponse {
     pub(crate) response: Response,
-    /// The container of its chain, once there is one.
+    /// The container of its chain, once it exists.
     pub(crate) container: Option<ResponseContainer>,
     /// Files that its runs wrote.
     pub(crate) files: Vec<StoredResponseFile>,
@@ -200,5 +200,5 @@ pub(crate) struct StoredResponseFile {
     pub(crate) written_at: Moment,
 }
 
-/// What was said in a chain of responses.
+/// The messages of a chain of responses.
 pub(crate) type Conversation = Vec<ChatMessage>;

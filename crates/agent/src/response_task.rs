@@ -1,5 +1,5 @@
-//! The loop: the model is asked, what it calls is run, and it is asked again, until it answers, the
-//! caller has to do something, or it cannot go on.
+//! The loop of a response: call the model, run the tools it calls, call it again. The loop ends
+//! when the model answers, the caller has to act, or a failure occurs.
 
 mod calls;
 mod message_writer;
@@ -22,12 +22,12 @@ use crate::{
 };
 use message_writer::MessageWriter;
 
-/// The most bytes of a response.
+/// The limit on bytes of a response.
 const MAX_RESPONSE: usize = 16 << 20;
-/// The most bytes of the conversation of a chain.
+/// The limit on bytes of the conversation of a chain.
 pub(crate) const MAX_CONVERSATION: usize = 8 << 20;
 
-/// A response that is being made.
+/// The task that produces one response.
 pub(crate) struct ResponseTask {
     pub(crate) engine: Engine,
     pub(crate) caller: Caller,
@@ -41,7 +41,7 @@ pub(crate) struct ResponseTask {
 }
 
 impl ResponseTask {
-    /// Makes the response, writes down how it ended, and gives back what is to be said then.
+    /// Produces the response, stores its end, and returns its final state.
     pub(crate) async fn run(mut self, longest: Duration) -> Response {
         let live = Arc::clone(&self.live);
         let ended = {
@@ -62,7 +62,7 @@ impl ResponseTask {
         self.finish_response(status, error).await
     }
 
-    /// Rounds of asking and running; gives back how it ended well.
+    /// Alternates between model and tools; returns the status of a response that did not fail.
     async fn run_steps(&mut self) -> Result<ResponseStatus, ResponseFailure> {
         self.set_status(ResponseStatus::InProgress, None);
         for step in 0..=self.order.max_steps {
@@ -91,10 +91,10 @@ impl ResponseTask {
         Err(ResponseFailure::new("max_steps", "the model had no answer"))
     }
 
-    /// Asks the models once; what they say is in the response and in the conversation afterwards.
+    /// Calls the models once. Adds the reply to the response and to the conversation.
     async fn ask_model(&mut self, choice: ToolChoice) -> Result<ModelReply, ResponseFailure> {
         let max_tokens = self.tokens_left()?;
-        let speech = MessageWriter::new(Arc::clone(&self.live));
+        let writer = MessageWriter::new(Arc::clone(&self.live));
         let turn = ModelRequest {
             model: "",
             instructions: self.order.instructions.as_deref(),
@@ -106,7 +106,7 @@ impl ResponseTask {
             top_p: self.order.top_p,
         };
         let asked = tokio::select! {
-            asked = self.chain.ask_models(turn, &speech) => asked,
+            asked = self.chain.ask_models(turn, &writer) => asked,
             () = self.live.stopped.cancelled() => return Err(interrupted_failure()),
         };
         let (mut reply, route) = asked.map_err(|error| provider_failure(&error))?;
@@ -115,7 +115,7 @@ impl ResponseTask {
             response.bill.add_tokens(reply.tokens, route.prices);
             ((), Vec::new())
         });
-        speech.finish_message();
+        writer.finish_message();
         if reply.cut && (reply.text.is_empty() || !reply.calls.is_empty()) {
             return Err(cut_short_failure());
         }
@@ -125,7 +125,7 @@ impl ResponseTask {
         Ok(reply)
     }
 
-    /// What is left of the tokens that the caller granted.
+    /// The output tokens left of the caller's limit.
     fn tokens_left(&self) -> Result<Option<u32>, ResponseFailure> {
         let Some(most) = self.order.max_tokens else { return Ok(None) };
         let used = self.live.response().bill.tokens.output;
@@ -136,7 +136,7 @@ impl ResponseTask {
         Ok(Some(u32::try_from(left).unwrap_or(u32::MAX)))
     }
 
-    /// Says where the response stands while it is under way.
+    /// Sets the status of the response while it is in progress.
     fn set_status(&self, status: ResponseStatus, action: Option<PendingAction>) {
         self.live.change(|response| {
             response.status = status;
@@ -149,13 +149,13 @@ impl ResponseTask {
         let response: usize = self.live.response().output.iter().map(ResponseItem::size).sum();
         let conversation: usize = self.conversation.iter().map(ChatMessage::size).sum();
         if response > MAX_RESPONSE || conversation > MAX_CONVERSATION {
-            let message = "the response has become larger than is accepted";
+            let message = "the response exceeds the size limit";
             return Err(ResponseFailure::new("response_too_large", message));
         }
         Ok(())
     }
 
-    /// Writes down how far it has come.
+    /// Stores the current state.
     async fn save_progress(&self, over: Option<String>) -> Result<(), ResponseFailure> {
         let kept = StoredResponse {
             response: self.live.response(),
@@ -167,12 +167,12 @@ impl ResponseTask {
         let saved = saved
             .map_err(|refusal| ResponseFailure::from_refusal(refusal.code, refusal.to_string()))?;
         if !saved {
-            tracing::error!(id = %self.live.id, "a response was over before it ended");
+            tracing::error!(id = %self.live.id, "the stored response had already ended");
         }
         Ok(())
     }
 
-    /// The end, made durable before anyone hears of it.
+    /// Stores the final state before any reader sees it.
     async fn finish_response(
         &mut self,
         status: ResponseStatus,
@@ -185,7 +185,8 @@ impl ResponseTask {
             files: self.files.clone(),
         };
         if let Err(failure) = self.write_end(&kept).await {
-            tracing::error!(id = %self.live.id, error = failure.message, "the end of a response was not written");
+            let error = failure.message;
+            tracing::error!(id = %self.live.id, error, "the end of a response could not be stored");
         }
         self.engine.agent_metrics().response_over(status);
         kept.response
@@ -203,7 +204,7 @@ impl ResponseTask {
     }
 }
 
-/// The row of a response. Where the events are given, it is over.
+/// The row of a response. With events, the response has ended.
 pub(crate) fn response_row(
     caller: &Caller,
     kept: &StoredResponse,
@@ -225,13 +226,14 @@ pub(crate) fn response_row(
     })
 }
 
-/// What the agent keeps, as text.
+/// Serializes a value for the store.
 pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String, ResponseFailure> {
     serde_json::to_string(value)
         .map_err(|error| ResponseFailure::new("internal_error", error.to_string()))
 }
 
-/// Results are matched by id, so every call needs one of its own that any provider accepts.
+/// Ensures that every call has a unique id that all providers accept, because results refer to
+/// calls by id.
 fn name_calls(calls: &mut [ModelToolCall]) {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     for at in 0..calls.len() {

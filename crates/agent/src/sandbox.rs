@@ -1,5 +1,5 @@
-//! The sandbox tool: what a model is told of it, and one call of it through the engine, which is
-//! asked exactly as the REST door asks it.
+//! The sandbox tool: its definition for the model, and one call of it. The call goes through the
+//! engine exactly as one of the REST API does.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,25 +16,25 @@ use crate::{ResponseFailure, RunResult, RunStatus, ToolDefinition};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "sandbox";
-/// Bytes of a stream that are kept in a response; the execution's record has the rest.
+/// The limit on bytes of a stream in a response; the execution's record has all of it.
 const SHOWN: usize = 256 << 10;
-/// Bytes of the beginning of a stream that a model is told.
+/// How many bytes of the beginning of a stream the model gets.
 const TOLD_HEAD: usize = 24 << 10;
-/// Bytes of the end of a stream that a model is told.
+/// How many bytes of the end of a stream the model gets.
 const TOLD_TAIL: usize = 8 << 10;
-/// Names of files that a model is told.
+/// How many file names the model gets.
 const TOLD_FILES: usize = 50;
-/// The time a program may take where the model names none.
+/// The timeout in seconds if the model sets none.
 const DEFAULT_TIMEOUT: u64 = 60;
-/// The longest time a model can ask for; the team's own limit may be shorter.
+/// The longest timeout in seconds that the model can set. The team's own limit may be shorter.
 const MAX_TIMEOUT: u64 = 600;
 
-/// The tool as a model is told of it.
+/// The definition of the tool for the model.
 pub(crate) fn tool_definition() -> ToolDefinition {
-    let description = "Runs a program in an isolated Linux container and gives back what it \
-                       printed. The container has no network. Its home directory, which is the \
+    let description = "Runs a program in an isolated Linux container and returns its \
+                       output. The container has no network. Its home directory, which is the \
                        working directory, is kept between calls; processes and variables are not. \
-                       Files that are written there are handed to the user.";
+                       Files written there are handed to the user.";
     ToolDefinition {
         name: NAME.to_owned(),
         description: description.to_owned(),
@@ -72,10 +72,10 @@ struct SandboxToolArguments {
     timeout_seconds: Option<f64>,
 }
 
-/// Reads what the model wrote; what is wrong with it is told to the model.
+/// Parses the arguments of a call. The error is the result for the model.
 pub(crate) fn parse_program(arguments: &str, caller: &Caller) -> Result<SandboxProgram, String> {
     let read: SandboxToolArguments = serde_json::from_str(arguments)
-        .map_err(|error| format!("the arguments are not what the tool takes: {error}"))?;
+        .map_err(|error| format!("the arguments do not match the tool's schema: {error}"))?;
     let language = match read.language.as_deref() {
         None | Some("python") => Language::Python,
         Some("bash") => Language::Bash,
@@ -89,8 +89,8 @@ pub(crate) fn parse_program(arguments: &str, caller: &Caller) -> Result<SandboxP
     Ok(SandboxProgram { language, code: read.code, timeout })
 }
 
-/// The language and the code of a call as the model gave them, also where they cannot be used. What
-/// cannot be read at all is shown whole.
+/// The language and the code of a call as the model wrote them, valid or not. Arguments that are
+/// not JSON are returned whole as code.
 pub(crate) fn as_given(arguments: &str) -> (String, String) {
     let given: Value = serde_json::from_str(arguments).unwrap_or_default();
     let text = |name: &str| given[name].as_str().map(ToOwned::to_owned);
@@ -98,23 +98,23 @@ pub(crate) fn as_given(arguments: &str) -> (String, String) {
     (language, text("code").unwrap_or_else(|| arguments.to_owned()))
 }
 
-/// What a call came to.
+/// The outcome of a sandbox call.
 pub(crate) struct SandboxCallOutcome {
-    /// For the response.
+    /// The result for the response.
     pub(crate) result: RunResult,
-    /// For the model.
+    /// The result for the model.
     pub(crate) told: String,
-    /// The execution, if it got as far.
+    /// The execution, if one was started.
     pub(crate) trace_id: Option<TraceId>,
-    /// The files that it wrote.
+    /// The files that the program wrote.
     pub(crate) files: Vec<OutputFile>,
-    /// Whether the program ran at all: only then it is billed.
+    /// Whether the program ran. Only then is the call billed.
     pub(crate) began: bool,
 }
 
 impl SandboxCallOutcome {
-    /// A call that did not run, and why. No program wrote to standard error, so that is where the
-    /// reason is.
+    /// The outcome of a call that did not run. No program used standard error, so it holds the
+    /// reason.
     pub(crate) fn not_run(why: &str) -> Self {
         let result = RunResult {
             stdout: String::new(),
@@ -158,7 +158,7 @@ impl SandboxCallOutcome {
     }
 }
 
-/// Whether there was a program: one that no sandbox could be had for has no outcome at all.
+/// Whether the program started. Without a cell the execution has no outcome at all.
 fn has_begun(status: ExecutionStatus, end: &ExecutionEnd) -> bool {
     let nothing = end.exit_code == -1 && end.usage.wall_ms == 0 && end.stdout.is_empty();
     !(matches!(status, ExecutionStatus::Failed | ExecutionStatus::Blocked)
@@ -166,7 +166,8 @@ fn has_begun(status: ExecutionStatus, end: &ExecutionEnd) -> bool {
         && end.stderr.is_empty())
 }
 
-/// How an execution ended, in the words of the tool, and what to say about it.
+/// Converts the status of an execution to the status of the call, with an error message if it
+/// failed.
 fn judge_execution(status: ExecutionStatus, end: &ExecutionEnd) -> (RunStatus, Option<String>) {
     let error = end.error.clone();
     match status {
@@ -184,7 +185,7 @@ fn judge_execution(status: ExecutionStatus, end: &ExecutionEnd) -> (RunStatus, O
     }
 }
 
-/// The head of a stream, and where the rest is.
+/// The beginning of a stream, and where to find the rest.
 fn shown_output(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
     let kept = &bytes[..bytes.len().min(SHOWN)];
     let mut text = String::from_utf8_lossy(kept).into_owned();
@@ -195,7 +196,7 @@ fn shown_output(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
     text
 }
 
-/// The head and the tail of a stream, of which so many bytes were not kept but for their end.
+/// The beginning and the end of a stream. `dropped` bytes were not captured; `last` is their end.
 fn output_for_model(bytes: &[u8], (dropped, last): (u64, &[u8])) -> String {
     if bytes.len() <= TOLD_HEAD + TOLD_TAIL && dropped == 0 {
         return String::from_utf8_lossy(bytes).into_owned();
@@ -208,22 +209,22 @@ fn output_for_model(bytes: &[u8], (dropped, last): (u64, &[u8])) -> String {
     format!("{head}\n[{left_out} bytes left out]\n{tail}")
 }
 
-/// Where and for whom a program runs.
+/// The context in which a program runs.
 pub(crate) struct ProgramContext<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) caller: &'a Caller,
     /// The thread whose home is the container.
     pub(crate) container: &'a str,
-    /// What let the program run.
+    /// The permit for this call.
     pub(crate) pass: &'a CallPermit,
-    /// What the execution can be found by.
+    /// Labels for finding the execution.
     pub(crate) metadata: BTreeMap<String, String>,
-    /// Fires when the response has been told to stop.
+    /// Cancelled when the response is to stop.
     pub(crate) stopped: &'a CancellationToken,
 }
 
-/// Runs a program to its end. A limit of the team, or nothing to run it on, fails the response;
-/// anything else is a result.
+/// Runs a program to its end. A team limit or a missing executor fails the response; anything else
+/// is a result for the model.
 pub(crate) async fn run_in_sandbox(
     place: ProgramContext<'_>,
     program: &SandboxProgram,
@@ -232,7 +233,7 @@ pub(crate) async fn run_in_sandbox(
         code: program.code.clone(),
         language: Some(program.language.name().to_owned()),
         timeout: i64::try_from(program.timeout.as_secs()).ok(),
-        // Executors that keep nothing run each program in a home of its own.
+        // Executors without homes run each program in a home of its own.
         thread_id: place.engine.keeps_homes().then(|| place.container.to_owned()),
         metadata: Some(place.metadata),
         ..ExecuteRequest::default()
@@ -250,7 +251,7 @@ pub(crate) async fn run_in_sandbox(
     let ended = tokio::select! {
         ended = &mut over => ended,
         () = place.stopped.cancelled() => {
-            // The end is awaited all the same: the container must be free for whatever comes next.
+            // The end is awaited anyway: the container must be free for the next call.
             let _ = place.engine.cancel_execution(place.caller, &trace_id).await;
             over.await
         }
@@ -268,7 +269,7 @@ fn refused_outcome(refusal: Refusal) -> Result<SandboxCallOutcome, ResponseFailu
         }
         code => {
             let cause = refusal.source.as_ref().map(ToString::to_string);
-            tracing::warn!(error = %refusal, cause, "a call of the sandbox was refused");
+            tracing::warn!(error = %refusal, cause, "a sandbox call was refused");
             Err(ResponseFailure::from_refusal(code, refusal.message.into_owned()))
         }
     }
@@ -279,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_told_both_ends_of_much_output() {
+    fn the_model_gets_both_ends_of_long_output() {
         let mut bytes = vec![b'a'; 100 << 10];
         bytes.extend_from_slice(b"the end");
         let text = output_for_model(&bytes, (0, &[]));
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_says_where_the_rest_of_the_output_is() {
+    fn truncated_output_refers_to_the_execution() {
         let trace_id = TraceId::from_random([1; 20]);
         let text = shown_output(&vec![b'a'; SHOWN + 3], 4, &trace_id);
         assert!(text.ends_with(&format!("[7 more bytes; see the execution {trace_id}]\n")));
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_shown_as_it_was_given() {
+    fn a_call_is_shown_as_the_model_wrote_it() {
         let pair = |language: &str, code: &str| (language.to_owned(), code.to_owned());
         let given = "{\"code\": \"1\", \"language\": \"cobol\"}";
         assert_eq!(as_given(given), pair("cobol", "1"));
@@ -311,14 +312,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_program_that_there_was_is_billed() {
+    fn a_program_that_never_started_is_not_billed() {
         let error = Some("no executor is available to run the code".to_owned());
         let nothing = ExecutionEnd { exit_code: -1, error, ..ExecutionEnd::default() };
         assert!(
             !has_begun(ExecutionStatus::Failed, &nothing)
                 && !has_begun(ExecutionStatus::Blocked, &nothing)
         );
-        // Its time or its owner's patience was up, it failed, or it was lost after it had spoken.
+        // These programs timed out, were cancelled, failed, or were lost after they had written
+        // output.
         assert!(
             has_begun(ExecutionStatus::Timeout, &nothing)
                 && has_begun(ExecutionStatus::Cancelled, &nothing)
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_failed_has_completed_and_one_that_we_lost_has_not() {
+    fn a_failed_program_is_completed_and_a_lost_one_is_failed() {
         let end = ExecutionEnd { exit_code: 1, ..ExecutionEnd::default() };
         assert_eq!(judge_execution(ExecutionStatus::Failed, &end), (RunStatus::Completed, None));
         let lost = ExecutionEnd { error: Some("lost".into()), ..end.clone() };

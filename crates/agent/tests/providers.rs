@@ -1,4 +1,4 @@
-//! One suite for every provider of models, against a server that speaks its protocol.
+//! One conformance suite for every model provider, against a server that implements its protocol.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 #[path = "support/models.rs"]
@@ -15,11 +15,11 @@ use cloche_model::Secret;
 use models::{Models, SECRET};
 use serde_json::{Value, json};
 
-/// Hears pieces of text.
+/// Records the pieces of text.
 #[derive(Default)]
-struct Ear(Mutex<Vec<String>>);
+struct RecordingListener(Mutex<Vec<String>>);
 
-impl TextListener for Ear {
+impl TextListener for RecordingListener {
     fn on_text(&self, piece: &str) {
         self.0.lock().unwrap().push(piece.to_owned());
     }
@@ -32,7 +32,7 @@ impl TextListener for Ear {
 struct Fixture {
     models: Models,
     provider: Box<dyn ModelProvider>,
-    ear: Ear,
+    listener: RecordingListener,
 }
 
 impl Fixture {
@@ -45,7 +45,7 @@ impl Fixture {
             ProviderProtocol::OpenAi => Box::new(OpenAiProvider::new(&config).unwrap()),
             ProviderProtocol::Anthropic => Box::new(AnthropicProvider::new(&config).unwrap()),
         };
-        Self { models, provider, ear: Ear::default() }
+        Self { models, provider, listener: RecordingListener::default() }
     }
 
     async fn ask(&self, messages: &[ChatMessage]) -> Result<ModelReply, ProviderError> {
@@ -64,31 +64,31 @@ impl Fixture {
             temperature: Some(0.5),
             top_p: None,
         };
-        self.provider.stream_reply(&turn, &self.ear).await
+        self.provider.stream_reply(&turn, &self.listener).await
     }
 
-    async fn say(&self, entry: Value) -> Result<ModelReply, ProviderError> {
+    async fn run_entry(&self, entry: Value) -> Result<ModelReply, ProviderError> {
         self.ask(&[ChatMessage::User(json!([entry]).to_string())]).await
     }
 }
 
-async fn text_comes_in_pieces_and_as_a_whole(protocol: ProviderProtocol) {
+async fn text_arrives_in_pieces_and_as_a_whole(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
-    let reply = fixture.say(json!({"text": "Grüße, Welt"})).await.unwrap();
+    let reply = fixture.run_entry(json!({"text": "Grüße, Welt"})).await.unwrap();
     assert_eq!(reply.text, "Grüße, Welt");
-    assert_eq!(*fixture.ear.0.lock().unwrap(), ["Grü", "ße,", " We", "lt"]);
+    assert_eq!(*fixture.listener.0.lock().unwrap(), ["Grü", "ße,", " We", "lt"]);
     let tokens = TokenCounts { input: 100, output: 20, cache_read: 40, cache_creation: 0 };
     assert_eq!(reply.tokens, tokens);
     assert!(reply.calls.is_empty() && !reply.cut);
 }
 
-async fn calls_are_put_together(protocol: ProviderProtocol) {
+async fn tool_calls_are_assembled_from_pieces(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     let first = json!({"code": "print('\\u00e4')\n", "language": "python"});
     let calls = json!([
         {"name": "sandbox", "arguments": first}, {"name": "other", "arguments": "{not json"},
     ]);
-    let reply = fixture.say(json!({"text": "So:", "calls": calls})).await.unwrap();
+    let reply = fixture.run_entry(json!({"text": "So:", "calls": calls})).await.unwrap();
     assert_eq!((reply.text.as_str(), reply.calls.len()), ("So:", 2));
     let arguments: Value = serde_json::from_str(&reply.calls[0].arguments).unwrap();
     assert_eq!((reply.calls[0].name.as_str(), arguments), ("sandbox", first));
@@ -96,23 +96,23 @@ async fn calls_are_put_together(protocol: ProviderProtocol) {
     assert_ne!(reply.calls[0].id, reply.calls[1].id);
 }
 
-async fn a_conversation_arrives_as_it_was(protocol: ProviderProtocol) {
+async fn the_conversation_is_sent_unchanged(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     let call = |id: &str| ModelToolCall {
         id: id.to_owned(),
         name: "sandbox".to_owned(),
         arguments: "{\"code\":\"1\"}".to_owned(),
     };
-    let told =
+    let result =
         |id: &str| ChatMessage::Tool { call_id: id.to_owned(), text: format!("result of {id}") };
-    let talk = [
+    let conversation = [
         ChatMessage::System("Mind the gap.".to_owned()),
         ChatMessage::User(json!([{"calls": []}, {"told": true}]).to_string()),
         ChatMessage::Assistant { text: String::new(), calls: vec![call("a"), call("b")] },
-        told("a"),
-        told("b"),
+        result("a"),
+        result("b"),
     ];
-    assert_eq!(fixture.ask(&talk).await.unwrap().text, "result of b");
+    assert_eq!(fixture.ask(&conversation).await.unwrap().text, "result of b");
     let request = fixture.models.requests().pop().unwrap();
     let text = request.to_string();
     for part in ["Be brief.", "Mind the gap.", "result of a", "small", "Runs code", "0.5"] {
@@ -123,7 +123,7 @@ async fn a_conversation_arrives_as_it_was(protocol: ProviderProtocol) {
     assert!(!text.contains(SECRET));
 }
 
-async fn trouble_is_told_apart(protocol: ProviderProtocol) {
+async fn kinds_of_errors_are_distinguished(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     for (entry, trouble) in [
         (json!({"http": 429, "retry_after": "7"}), ProviderErrorKind::RateLimited),
@@ -135,40 +135,40 @@ async fn trouble_is_told_apart(protocol: ProviderProtocol) {
         (json!({"break": true}), ProviderErrorKind::Unreachable),
         (json!({"text": "well", "silent": true}), ProviderErrorKind::TimedOut),
     ] {
-        let error = fixture.say(entry.clone()).await.unwrap_err();
+        let error = fixture.run_entry(entry.clone()).await.unwrap_err();
         assert_eq!(error.trouble, trouble, "{entry} {error}");
         let after = entry["retry_after"].as_str().map(|_| Duration::from_secs(7));
         assert_eq!(error.retry_after, after);
     }
-    let refused = fixture.say(json!({"http": 400})).await.unwrap_err();
+    let refused = fixture.run_entry(json!({"http": 400})).await.unwrap_err();
     assert_eq!(refused.message, "the model provider refused the request (HTTP 400): not now");
 }
 
-/// Only silence is too long, not the time that all of it takes.
-async fn a_slow_answer_is_waited_for(protocol: ProviderProtocol) {
+/// The timeout applies to silence, not to the duration of the whole reply.
+async fn a_slow_reply_is_accepted(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
     let begun = std::time::Instant::now();
-    let reply = fixture.say(json!({"text": "well, well", "slow": 40})).await.unwrap();
+    let reply = fixture.run_entry(json!({"text": "well, well", "slow": 40})).await.unwrap();
     assert_eq!(reply.text, "well, well");
     assert!(begun.elapsed() > Duration::from_millis(600), "it was not slow");
-    let error = fixture.say(json!({"text": "well", "slow": 2000})).await.unwrap_err();
+    let error = fixture.run_entry(json!({"text": "well", "slow": 2000})).await.unwrap_err();
     assert_eq!(error.trouble, ProviderErrorKind::TimedOut);
 }
 
-async fn an_answer_without_tokens_is_cut(protocol: ProviderProtocol) {
+async fn a_reply_at_the_token_limit_is_marked_as_cut(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, SECRET).await;
-    assert!(fixture.say(json!({"text": "well", "cut": true})).await.unwrap().cut);
+    assert!(fixture.run_entry(json!({"text": "well", "cut": true})).await.unwrap().cut);
 }
 
-async fn a_wrong_key_is_not_talked_about(protocol: ProviderProtocol) {
+async fn the_error_for_a_wrong_key_does_not_contain_the_key(protocol: ProviderProtocol) {
     let fixture = Fixture::start(protocol, "wrong").await;
-    let error = fixture.say(json!({"text": "hello"})).await.unwrap_err();
+    let error = fixture.run_entry(json!({"text": "hello"})).await.unwrap_err();
     assert_eq!(error.trouble, ProviderErrorKind::Refused);
     assert!(error.message.contains("credentials (HTTP 401)"), "{error}");
     assert!(!error.message.contains(SECRET) && !error.message.contains("wrong"), "{error}");
 }
 
-async fn nobody_there_is_said_so(protocol: ProviderProtocol) {
+async fn an_absent_server_is_reported_as_unreachable(protocol: ProviderProtocol) {
     let mut fixture = Fixture::start(protocol, SECRET).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = ProviderConfig::new(protocol, format!("http://{free}/v1").parse().unwrap());
@@ -176,7 +176,7 @@ async fn nobody_there_is_said_so(protocol: ProviderProtocol) {
         ProviderProtocol::OpenAi => Box::new(OpenAiProvider::new(&config).unwrap()),
         ProviderProtocol::Anthropic => Box::new(AnthropicProvider::new(&config).unwrap()),
     };
-    let error = fixture.say(json!({"text": "hello"})).await.unwrap_err();
+    let error = fixture.run_entry(json!({"text": "hello"})).await.unwrap_err();
     assert_eq!(error.trouble, ProviderErrorKind::Unreachable);
 }
 
@@ -196,14 +196,14 @@ macro_rules! conformance {
 macro_rules! conformance_of {
     ($name:ident, $protocol:expr) => {
         conformance!($name, $protocol;
-            text_comes_in_pieces_and_as_a_whole,
-            calls_are_put_together,
-            a_conversation_arrives_as_it_was,
-            trouble_is_told_apart,
-            a_slow_answer_is_waited_for,
-            an_answer_without_tokens_is_cut,
-            a_wrong_key_is_not_talked_about,
-            nobody_there_is_said_so,
+            text_arrives_in_pieces_and_as_a_whole,
+            tool_calls_are_assembled_from_pieces,
+            the_conversation_is_sent_unchanged,
+            kinds_of_errors_are_distinguished,
+            a_slow_reply_is_accepted,
+            a_reply_at_the_token_limit_is_marked_as_cut,
+            the_error_for_a_wrong_key_does_not_contain_the_key,
+            an_absent_server_is_reported_as_unreachable,
         );
     };
 }

@@ -1,5 +1,6 @@
-//! What the doors add: the same job, which costs nothing by itself, through the engine and through
-//! loopback HTTP with keep-alive. Everything else is real: auth, validation, the ledger on disk.
+//! The latency that the gateway adds: the same job, which takes no time by itself, through the
+//! engine and through loopback HTTP with keep-alive. Everything else is real: authentication,
+//! validation, the ledger on disk.
 //!
 //! `cargo bench -p cloche-gateway --bench added_latency`
 #![allow(
@@ -32,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 const WARM_UP: usize = 500;
 const RUNS: usize = 5000;
 
-/// Answers at once.
+/// A dispatcher that returns immediately.
 struct Instantly;
 
 impl Dispatcher for Instantly {

@@ -1,4 +1,4 @@
-//! Connections: accepted within limits, and ended without cutting off an answer. Knows no route.
+//! Accepts connections within limits, and shuts down without truncating responses. Knows no route.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -15,17 +15,17 @@ use crate::{
     GatewayConfig, connection::serve_connection, peers::PeerConnections, router::build_router_until,
 };
 
-/// How long to wait after the system refused a connection, e.g. for want of descriptors.
+/// The pause after `accept` failed, for example because of the limit on file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What an address with too many connections is answered.
+/// The response for an address with too many connections.
 const REFUSED: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n\
     connection: close\r\nretry-after: 1\r\ncontent-length: 111\r\n\r\n\
     {\"error\":\"rate_limited\",\"message\":\"too many connections from this address; close some, \
     or use one for several\"}";
 
-/// Serves until `shutdown` fires; then takes nothing new, lets executions end within the engine's
-/// grace period, and closes.
+/// Serves until `shutdown` is cancelled. Then it accepts nothing new, lets executions end within
+/// the engine's grace period, and closes.
 ///
 /// # Errors
 /// When the listener has no address.
@@ -46,8 +46,8 @@ pub async fn serve_api(
     accept_connections(listener, app, config, shutdown, ending).await
 }
 
-/// The same for any table of routes; `ending` is what is done between the last connection that is taken
-/// and the closing of those there are.
+/// Like [`serve_api`] for any router. `ending` runs between the last accepted connection and the
+/// closing of the open ones.
 pub(crate) async fn accept_connections(
     listener: TcpListener,
     app: Router,
@@ -84,12 +84,12 @@ pub(crate) async fn accept_connections(
     ending.await;
     connections.close();
     if tokio::time::timeout(config.linger, connections.wait()).await.is_err() {
-        tracing::info!(left = connections.len(), "connections are cut");
+        tracing::info!(left = connections.len(), "closing connections that are still open");
     }
     Ok(())
 }
 
-/// Says why, if the socket takes it at once; it is closed either way.
+/// Sends the reason if the socket can take it immediately. The socket is closed in either case.
 fn refuse_connection(stream: &TcpStream) {
     let _ = stream.try_write(REFUSED);
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_to_too_many_connections_has_the_length_it_says() {
+    fn the_refusal_has_a_correct_content_length() {
         let text = str::from_utf8(REFUSED).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());

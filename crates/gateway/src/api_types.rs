@@ -1,5 +1,5 @@
-//! What goes over the wire: names, types and their description. Everything that comes in is
-//! untrusted; everything that goes out is made here from the engine's words.
+//! The types of the wire format, with their OpenAPI descriptions. Everything that comes in is
+//! untrusted. Everything that goes out is converted from the engine's types here.
 
 mod admin;
 mod approvals;

@@ -10,24 +10,24 @@ use url::form_urlencoded;
 
 use crate::{body::BodyOwner, error::ApiError, router::AppState};
 
-/// Whoever holds a good API key.
+/// A caller with a valid API key.
 pub(crate) struct ApiKeyAuth(pub(crate) Caller);
 
-/// Whoever holds the admin token.
+/// A caller with the admin token.
 pub(crate) struct AdminAuth;
 
-/// Whoever may act for a team: its key, or the admin token with `?team=`.
+/// A caller who may act for a team: with a key of the team, or with the admin token and `?team=`.
 pub(crate) struct TeamAuth {
     pub(crate) team: Team,
     pub(crate) key: Option<KeyId>,
 }
 
-/// What every admin token begins with.
+/// The prefix of every admin token.
 const ADMIN_PREFIX: &str = "ck-admin-";
-/// The team that is meant where none is named.
+/// The team if the query names none.
 const DEFAULT_TEAM: &str = "default";
 
-/// The one part of the path that varies. One that cannot be read names nothing.
+/// The one variable segment of the path. A segment that cannot be decoded gives 404.
 pub(crate) struct PathId(pub(crate) String);
 
 impl FromRequestParts<AppState> for ApiKeyAuth {

@@ -1,5 +1,5 @@
-//! A JSON body, read with a limit on its size, its time, its depth and its number of values, once
-//! there is memory for it; what is wrong with it is said in our shape, with the field's name.
+//! JSON request bodies, read with limits on size, time, depth and number of values, after memory is
+//! reserved for them. Errors have our format and name the field.
 
 use axum::{
     body::{Body, Bytes},
@@ -13,22 +13,22 @@ use serde::de::DeserializeOwned;
 
 use crate::{GatewayConfig, error::ApiError, pace::BodyPace};
 
-/// The deepest nesting that is read; nothing in any contract needs more than three.
+/// The deepest nesting accepted; no contract needs more than three levels.
 const MAX_DEPTH: usize = 64;
-/// The most values in a body: a list of empty ones takes far more memory than its text.
+/// The limit on values in a body. A list of empty values takes far more memory than its text.
 const MAX_VALUES: usize = 250_000;
-/// A body is in memory as it came and as it was understood.
+/// A body is in memory twice: as received and as parsed.
 const COPIES: u64 = 2;
-/// Memory for a body that does not say how long it is is taken in steps of this.
+/// Memory for a body of unknown length is reserved in steps of this size.
 const STEP: usize = 1 << 20;
 
-/// A body of JSON.
+/// A JSON body.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
-/// The same with the memory it was given, for as long as the request goes on.
+/// A JSON body with its memory reservation, held for as long as the request takes.
 pub(crate) struct HeldJson<T>(pub(crate) T, pub(crate) MemoryReservation);
 
-/// Whose share of the memory a body takes. Set by the extractors that know the caller.
+/// The holder whose share of the memory a body uses. Set by the extractors that know the caller.
 #[derive(Clone)]
 pub(crate) struct BodyOwner(pub(crate) String);
 
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// The bytes of a body that is not too large and not too slow, and the memory for them.
+/// Reads a body within the limits on size and pace. Returns its bytes and their reservation.
 pub(crate) async fn read_within_limits(
     parts: &Parts,
     body: Body,
@@ -76,7 +76,7 @@ pub(crate) async fn read_within_limits(
 ) -> Result<(Bytes, MemoryReservation), ApiError> {
     let limit = usize::try_from(config.body.bytes()).unwrap_or(usize::MAX);
     let length = check_length(&parts.headers, limit)?;
-    // Before a byte is read: what cannot be held stays with the client.
+    // Reserved before the first byte is read, so that the client keeps what does not fit.
     let first = COPIES * length.unwrap_or(STEP) as u64;
     let memory = pool.reserve(body_owner(&parts.extensions), first, MEMORY_WAIT).await;
     let memory = memory.map_err(memory_shortage_error)?;
@@ -114,7 +114,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message))
 }
 
-/// The length that the headers give. Refuses before reading what says itself that it is too large.
+/// The length from the headers. A body that is declared too large is refused before it is read.
 fn check_length(headers: &HeaderMap, limit: usize) -> Result<Option<usize>, ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let Some(length) = length.and_then(|length| length.parse::<u64>().ok()) else {
@@ -155,11 +155,10 @@ fn too_slow_error() -> ApiError {
     ApiError::Http(StatusCode::REQUEST_TIMEOUT, "request_timeout", message)
 }
 
-/// The most characters of what is said about a body.
+/// The limit on characters of an error message about a body.
 const MAX_REASON: usize = 1000;
 
-/// What is wrong with JSON, without most of a value or a name that it quotes: those can be as long as a
-/// body.
+/// Truncates an error message about JSON. It can quote a value or a name as long as the body.
 pub(crate) fn shorten_reason(mut reason: String) -> String {
     if let Some((at, _)) = reason.char_indices().nth(MAX_REASON) {
         reason.truncate(at);
@@ -185,7 +184,7 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
             return Err(invalid_body_error(format!("the body has more than {MAX_VALUES} values")));
         }
     }
-    // Serde would also take a list for an object, field by field.
+    // Serde would also accept a list for an object, field by field.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(invalid_body_error("the body must be a JSON object".to_owned()));
     }
@@ -206,7 +205,7 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
 /// Whether a body may be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyShape {
-    /// It may.
+    /// It is within the limits.
     Fine,
     /// It is nested too deeply.
     Deep,
@@ -214,8 +213,8 @@ pub(crate) enum BodyShape {
     Crowded,
 }
 
-/// Counts brackets and commas outside of strings. Fields without a name in the contract are skipped
-/// without recursion, so the parser's own limit does not see them.
+/// Counts brackets and commas outside of strings. Serde skips unknown fields without recursion, so
+/// its own depth limit does not apply to them.
 pub(crate) fn measure_shape(bytes: &[u8]) -> BodyShape {
     let (mut depth, mut values, mut in_string, mut escaped) = (0_usize, 0_usize, false, false);
     for byte in bytes {
@@ -244,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_value_of_the_wrong_kind_is_not_said_in_full() {
+    fn the_error_for_a_long_value_of_the_wrong_type_is_truncated() {
         #[derive(Debug, serde::Deserialize)]
         struct Counted {
             #[expect(dead_code, reason = "it is never read")]
@@ -252,7 +251,7 @@ mod tests {
         }
         let body = format!("{{\"count\": \"{}\"}}", "ä".repeat(100_000));
         let Err(ApiError::Http(_, _, message)) = parse_json::<Counted>(body.as_bytes()) else {
-            panic!("a text is no number");
+            panic!("a string was accepted as a number");
         };
         assert!(message.starts_with("count: invalid type: string"), "{message}");
         assert!(message.len() <= 2 * MAX_REASON + 3 && message.ends_with('…'));
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_empty_values_are_too_crowded() {
+    fn lists_with_too_many_values_are_refused() {
         let list = |count| format!("[{}0]", "0,".repeat(count));
         assert_eq!(measure_shape(list(MAX_VALUES).as_bytes()), BodyShape::Crowded);
         assert_eq!(measure_shape(list(MAX_VALUES - 1).as_bytes()), BodyShape::Fine);

@@ -1,4 +1,4 @@
-//! What an operator can set of the doors, with the defaults.
+//! The settings of the gateway, with their defaults.
 
 use std::time::Duration;
 
@@ -7,51 +7,52 @@ use cloche_model::ByteSize;
 /// Settings of the gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// The largest body of JSON that is read. A megabyte of code, or of standard input, can need six
-    /// in escapes; eight megabytes of files need eleven in base64.
+    /// The largest JSON body. A megabyte of code, or of standard input, can take six in escapes;
+    /// eight megabytes of files take eleven in base64.
     pub body: ByteSize,
-    /// How long a client may take to send its headers, or the next request on an idle connection.
+    /// The timeout for the headers of a request, or for the next request on an idle connection.
     pub header_timeout: Duration,
-    /// How long a client may take to send a body of JSON, or the next piece of a file.
+    /// The timeout for a JSON body, or for the next piece of a file.
     pub body_timeout: Duration,
-    /// The slowest that a body may come, in bytes a second, beyond that time.
+    /// The minimum rate of a body beyond that time, in bytes per second.
     pub body_rate: ByteSize,
-    /// How long a connection may be without a request.
+    /// The timeout of a connection without a request.
     pub idle_timeout: Duration,
-    /// How long a client may read nothing of an answer that is ready for it.
+    /// The timeout for a client that reads nothing of a response that is ready.
     pub write_timeout: Duration,
-    /// Connections at once; more wait to be accepted.
+    /// The limit on connections; further ones wait to be accepted.
     pub connections: usize,
-    /// Connections of one address at once, or of one /64 network of IPv6; more are refused.
+    /// The limit on connections of one address, or of one IPv6 /64 network; further ones are
+    /// refused.
     pub per_address: usize,
-    /// The same for addresses of this machine, where a reverse proxy may stand for many clients.
+    /// The same for loopback addresses, where a reverse proxy may stand for many clients.
     pub per_loopback: usize,
-    /// How long connections may go on after the last execution when the server stops.
+    /// How long connections may continue after the last execution at shutdown.
     pub linger: Duration,
-    /// The door for agents.
+    /// Settings of the MCP server.
     pub mcp: McpConfig,
 }
 
 /// Settings of the MCP server.
 #[derive(Clone, Debug)]
 pub struct McpConfig {
-    /// The most of each output stream that a result shows; a model has to read it.
+    /// How much of each output stream a tool result shows. The model has to read it.
     pub output: ByteSize,
-    /// The most of a file that is read at once, and the largest image that comes with a result.
+    /// How much of a file one call reads, and the largest image in a tool result.
     pub file: ByteSize,
-    /// Origins of web pages that may ask besides those of this machine, e.g. `https://a.example`.
+    /// Origins of web pages that are allowed besides loopback ones, e.g. `https://a.example`.
     pub origins: Vec<String>,
-    /// How long a call waits for a person to approve it.
+    /// How long a call waits for a person's approval.
     pub approval_wait: Duration,
 }
 
 impl McpConfig {
-    /// The most of an output stream, as a count of bytes.
+    /// The limit on an output stream, as a number of bytes.
     pub(crate) fn output_bytes(&self) -> usize {
         usize::try_from(self.output.bytes()).unwrap_or(usize::MAX)
     }
 
-    /// The most of a file, likewise.
+    /// The limit on a file, as a number of bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file.bytes()
     }

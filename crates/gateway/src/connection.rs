@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! One connection, HTTP/1.1 or HTTP/2, with an end to every wait for its client: for its next request,
-//! and for it to read what it was answered. Knows no route.
+//! One connection, HTTP/1.1 or HTTP/2, with a timeout for every wait for its client: for its next
+//! request, and for reading a response. Knows no route.
 
 mod stall;
 mod watch;
@@ -22,35 +22,36 @@ use crate::GatewayConfig;
 use stall::StallGuard;
 use watch::{ConnectionTimeout, ConnectionWatch, WatchedBody};
 
-/// How often an HTTP/2 connection is asked whether it is still there, and how long it may take.
+/// The interval of HTTP/2 pings, and the timeout for their replies.
 const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(20);
-/// Requests at once on one HTTP/2 connection.
+/// The limit on concurrent requests of one HTTP/2 connection.
 const MAX_STREAMS: u32 = 100;
-/// The most bytes of all headers of a request.
+/// The limit on bytes of all headers of a request.
 const MAX_HEADER_BYTES: u32 = 64 << 10;
-/// Bytes that a client may send ahead of what is read, on a stream and on a connection.
+/// How many bytes a client may send ahead, on a stream and on a connection.
 const RECEIVE_WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
-/// Bytes of an answer that wait for a stream's client.
+/// How many bytes of a response are buffered for a stream's client.
 const SEND_BUFFER: usize = 64 << 10;
-/// Streams that a client may open and reset before any is looked at.
+/// How many streams a client may open and reset before they are accepted.
 const MAX_PENDING_RESETS: usize = 20;
 
-/// Serves a connection until it ends, its client keeps still for too long, or `shutdown` fires.
+/// Serves a connection until it ends, a timeout of its client is reached, or `shutdown` is
+/// cancelled.
 pub(crate) async fn serve_connection(
     stream: TcpStream,
     app: Router,
     config: &GatewayConfig,
     shutdown: CancellationToken,
 ) {
-    // Answers are small and awaited; without this they wait for the client's acknowledgement.
+    // Responses are small; with Nagle's algorithm they would wait for the client's acknowledgement.
     let _ = stream.set_nodelay(true);
     let watch = Arc::new(ConnectionWatch::new());
     let watching = Arc::clone(&watch);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (app, visit) = (app.clone(), watching.begin_request());
+        let (app, request_guard) = (app.clone(), watching.begin_request());
         async move {
             let Ok(response) = app.oneshot(request.map(Body::new)).await;
-            Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, visit)))
+            Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, request_guard)))
         }
     });
     let builder = connection_builder(config);
@@ -66,22 +67,22 @@ pub(crate) async fn serve_connection(
             }
         }
         silence = watch.wait_for_timeout(config) => {
-            // A client that does not read would not hear a farewell either.
+            // A client that does not read would not receive a GOAWAY either.
             if silence == ConnectionTimeout::Idle {
                 connection.as_mut().graceful_shutdown();
                 let _ = timeout(config.linger, connection.as_mut()).await;
             }
-            tracing::debug!(?silence, "a connection is closed");
+            tracing::debug!(?silence, "closing a connection after a timeout");
             None
         }
     };
     if let Some(Err(error)) = ended {
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "a connection ended with an error");
     }
 }
 
-/// Both protocols. Of floods of CONTINUATION frames and of resets the libraries take no more than these
-/// settings say: headers are counted while they come, and a connection that resets too much is closed.
+/// Configures both protocols. These settings bound floods of CONTINUATION frames and of resets:
+/// headers are counted while they arrive, and a connection with too many resets is closed.
 fn connection_builder(config: &GatewayConfig) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder

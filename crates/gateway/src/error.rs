@@ -1,4 +1,4 @@
-//! Every answer that is an error: one shape, one match for the status, one line in the log.
+//! Error responses: one format, one mapping to the status, one log line.
 
 use std::error::Error;
 
@@ -15,12 +15,12 @@ use crate::api_types::ErrorBody;
 /// The header that names an execution.
 pub(crate) const TRACE_ID: &str = "x-trace-id";
 
-/// An error on its way out.
+/// An error response.
 #[derive(Debug)]
 pub(crate) enum ApiError {
-    /// The engine said no.
+    /// The engine refused the request.
     Refused(Refusal),
-    /// The request never got as far as the engine.
+    /// The request failed before it reached the engine.
     Http(StatusCode, &'static str, String),
 }
 
@@ -39,7 +39,7 @@ impl ApiError {
     }
 }
 
-/// The status of each kind of refusal.
+/// The HTTP status of each kind of refusal.
 fn http_status(code: ErrorCode) -> StatusCode {
     match code {
         ErrorCode::Validation => StatusCode::BAD_REQUEST,
@@ -90,7 +90,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// The whole chain of causes, once, where the fault is ours.
+/// Logs the chain of causes once, if the fault is the server's.
 pub(crate) fn log_server_fault(refusal: &Refusal) {
     if !http_status(refusal.code).is_server_error() {
         return;

@@ -1,8 +1,9 @@
-//! Runs in: test. What the fuzz targets check of what callers send: bodies, tool arguments, ranges and
-//! paths.
+//! Runs in: test.
 //!
-//! Each function takes any bytes and panics where a property of a reader does not hold. The test at the
-//! end replays the seeds that are in the tree.
+//! The checks of the fuzz targets for input from callers: bodies, tool arguments, ranges and paths.
+//!
+//! Each function takes arbitrary bytes and panics if a property of a parser does not hold. The test
+//! at the end replays the seeds of the repository.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use cloche_agent::NewResponse;
@@ -18,11 +19,11 @@ use crate::{
     mcp,
 };
 
-/// The most that is said about what is wrong with a request.
+/// The limit on the message for an invalid request.
 const MAX_MESSAGE_BYTES: usize = 8 << 10;
 
-/// Reads bytes as the body that the first byte names. What is accepted keeps every limit of the
-/// contract, and what is refused is refused in a few words.
+/// Parses the bytes as the kind of body that the first byte selects. An accepted body is within all
+/// limits of the contract; the message for a refused one is short.
 pub fn check_body(bytes: &[u8]) {
     let Some((which, body)) = bytes.split_first() else { return };
     check_depth(body);
@@ -63,9 +64,9 @@ pub fn check_body(bytes: &[u8]) {
     }
 }
 
-/// Reads bytes as what the first byte names: the headers of a range, a path of a home, the path of a URL,
-/// or the sub-paths of a request. A range is never empty and lies within the file; a path never leads out,
-/// and reads back as itself.
+/// Parses the bytes as the kind of input that the first byte selects: range headers, a path of a
+/// home, the path of a URL, or the sub-paths of a request. A range is never empty and lies within
+/// the file. A path never leads out of the home, and round-trips.
 pub fn check_path(bytes: &[u8]) {
     let Some((which, rest)) = bytes.split_first() else { return };
     let text = String::from_utf8_lossy(rest);
@@ -76,7 +77,7 @@ pub fn check_path(bytes: &[u8]) {
             if let Ok(path) = HomePath::from_url(rest) {
                 check_home_path(path.as_str());
             }
-            // Every path of a home can be written, and is read as itself.
+            // Every path of a home round-trips through its text form.
             assert_eq!(HomePath::bytes_of(&HomePath::text_of(rest)), rest);
         }
         3 => {
@@ -120,11 +121,11 @@ fn check_home_path(text: &str) {
     if let Some(path) = ok_or_check_message(text.parse::<HomePath>()) {
         check_plain(&path);
         assert_eq!(HomePath::bytes_of(path.as_str()), path.as_bytes());
-        // Unless it looks like a path that begins with the home, it is read as itself.
+        // The text form of a path parses to the same path.
         if let Some(again) = ok_or_check_message(path.as_str().parse::<HomePath>()) {
             assert_eq!(again.as_bytes(), path.as_bytes(), "{text:?}");
         } else {
-            panic!("a path that cannot be read again: {text:?}");
+            panic!("a path whose text form does not parse: {text:?}");
         }
     }
 }
@@ -156,7 +157,7 @@ fn check_execute(request: ExecuteRequest) {
     }
 }
 
-/// A body that is let through is no deeper than is allowed, whatever it is read as.
+/// An accepted body is no deeper than the limit, whatever type it is parsed as.
 fn check_depth(body: &[u8]) {
     if body::measure_shape(body) != body::BodyShape::Fine {
         return;
@@ -205,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes, doubles or takes away a few bytes; the same number always does the same.
+    /// Changes, duplicates or removes a few bytes; deterministic for each number.
     fn mutate(mut bytes: Vec<u8>, mut number: u64) -> Vec<u8> {
         let mut next = |below: usize| {
             number ^= number << 13;
@@ -225,11 +226,11 @@ mod tests {
         bytes
     }
 
-    /// A target and what it does with its input.
+    /// The name of a target and its check.
     type FuzzCheck = (&'static str, fn(&[u8]));
 
     #[test]
-    fn seeds_of_the_fuzz_targets_and_random_changes_of_them_pass() {
+    fn fuzz_seeds_and_mutations_of_them_pass() {
         let all: [FuzzCheck; 2] = [("bodies", check_body), ("paths", check_path)];
         for (target, check) in all {
             let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);

@@ -1,5 +1,5 @@
-//! One file for each resource. A handler takes a request apart, asks the engine, and puts the
-//! answer together; it decides nothing.
+//! The HTTP handlers, one file for each resource. A handler converts a request, calls the engine,
+//! and converts the result. It makes no decisions.
 
 pub(crate) mod approvals;
 pub(crate) mod docs;

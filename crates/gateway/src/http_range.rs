@@ -1,21 +1,21 @@
-//! Which part of a file is wanted: one range of bytes, as RFC 9110 has it.
+//! Parses a byte range request, as RFC 9110 defines it.
 
 use std::ops::Range;
 
 use axum::http::{HeaderMap, header};
 
-/// What a request wants of a file.
+/// The range that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RequestedRange {
-    /// All of it: no range, one that cannot be read, several, or one for another version.
+    /// The whole file: no range, an invalid range, several ranges, or a range for another version.
     All,
-    /// A part of it; never empty.
+    /// A part of the file; never empty.
     Part(Range<u64>),
-    /// A part that it does not have.
+    /// A part beyond the end of the file.
     Unsatisfiable,
 }
 
-/// Reads `Range` and `If-Range`.
+/// Parses `Range` and `If-Range`.
 pub(crate) fn parse_range_headers(headers: &HeaderMap, size: u64, tag: &str) -> RequestedRange {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     if text(header::IF_RANGE).is_some_and(|known| known != tag) {
@@ -28,7 +28,7 @@ pub(crate) fn parse_range_headers(headers: &HeaderMap, size: u64, tag: &str) -> 
 fn parse_byte_range(range: &str, size: u64) -> Option<RequestedRange> {
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // More digits than fit are a position far behind the end.
+        // A number that overflows is a position far behind the end.
         digits.then(|| text.parse().unwrap_or(u64::MAX))
     };
     let (from, to) = range.split_once('-')?;
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range_is_a_part() {
+    fn a_single_range_gives_a_part() {
         for (range, part) in [
             ("bytes=0-0", 0..1),
             ("bytes=2-5", 2..6),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_ignored_and_what_is_not_there_is_said() {
+    fn an_invalid_range_is_ignored_and_one_beyond_the_end_is_unsatisfiable() {
         for range in ["bytes=", "bytes=a-b", "bytes=5-2", "lines=1-2", "bytes=0-1,4-5", "bytes=--1"]
         {
             assert_eq!(of(range), RequestedRange::All, "{range}");
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_another_version_is_not_given() {
+    fn a_range_for_another_version_gives_the_whole_file() {
         let mut headers = HeaderMap::from_iter([(header::RANGE, "bytes=0-1".parse().unwrap())]);
         headers.insert(header::IF_RANGE, "\"old\"".parse().unwrap());
         assert_eq!(parse_range_headers(&headers, 10, "\"t\""), RequestedRange::All);

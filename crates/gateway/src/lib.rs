@@ -1,7 +1,7 @@
-//! The doors: REST, MCP, the admin API, health, metrics, and the description of it all.
+//! The entry points: REST, MCP, the admin API, health, metrics, and their OpenAPI description.
 //!
-//! The gateway translates. It knows HTTP and the names on the wire; it decides nothing about
-//! executions, keeps nothing, and can name neither a table nor a mount.
+//! The gateway translates. It knows HTTP and the names on the wire. It decides nothing about
+//! executions, stores nothing, and has no access to tables or mounts.
 
 mod accept_loop;
 mod api_types;

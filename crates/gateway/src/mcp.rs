@@ -1,8 +1,8 @@
-//! The door for agents: the Model Context Protocol, over HTTP at `/mcp` and over standard input and
-//! output.
+//! The entry point for agents: the Model Context Protocol, over HTTP at `/mcp` and over standard
+//! input and output.
 //!
-//! A thin translation: arguments become an `ExecuteRequest`, what happened becomes a tool result.
-//! The protocol itself is the library's.
+//! A thin translation: arguments become an `ExecuteRequest`, an outcome becomes a tool result. The
+//! `rmcp` library implements the protocol.
 
 mod arguments;
 mod elicit;

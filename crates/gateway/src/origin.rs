@@ -1,28 +1,30 @@
-//! Runs in: server (no capabilities). Whose web page is asking. A page that made its own name point at
-//! this machine (DNS rebinding) could otherwise speak to it as if it were its own server.
+//! Runs in: server (no capabilities).
+//!
+//! Checks the web page that a request comes from. A page whose host name resolves to this machine
+//! (DNS rebinding) could otherwise use this server as if it were the page's own.
 
 use axum::http::{HeaderMap, StatusCode, header, request::Parts};
 use url::{Host, Url};
 
 use crate::error::ApiError;
 
-/// Refuses pages that are neither on this machine nor on the list. Programs that are not browsers
-/// send no origin.
+/// Refuses requests from web pages whose origin is neither loopback nor on the list. Programs that
+/// are not browsers send no origin.
 pub(crate) fn check_origin(headers: &HeaderMap, allowed: &[String]) -> Result<(), ApiError> {
     for origin in headers.get_all(header::ORIGIN) {
         let known = origin.to_str().is_ok_and(|origin| {
             is_loopback(origin) || allowed.iter().any(|allowed| allowed == origin)
         });
         if !known {
-            let message = "requests from this web page are not taken".to_owned();
+            let message = "requests from this web page are not accepted".to_owned();
             return Err(ApiError::Http(StatusCode::FORBIDDEN, "forbidden", message));
         }
     }
     Ok(())
 }
 
-/// Refuses requests that name this server otherwise than `localhost` or by an address: a page of another
-/// site reaches it only under a name of that site. For doors that no key protects.
+/// Refuses requests whose host is neither `localhost` nor an IP address. A page of another site can
+/// reach this server only under a host name of that site. For entry points without a key.
 pub(crate) fn check_host(parts: &Parts) -> Result<(), ApiError> {
     let mut hosts = parts.headers.get_all(header::HOST).iter().map(|host| host.to_str().ok());
     let of_uri = || parts.uri.authority().map(|authority| authority.as_str());
@@ -30,9 +32,10 @@ pub(crate) fn check_host(parts: &Parts) -> Result<(), ApiError> {
     if hosts.next().is_none() && host.is_some_and(is_address_or_localhost) {
         return Ok(());
     }
-    let message = "without a service key, requests are taken for localhost and IP addresses only; \
+    let message =
+        "without a service key, requests are accepted for localhost and IP addresses only; \
                    set a service key to be reached by another host name"
-        .to_owned();
+            .to_owned();
     Err(ApiError::Http(StatusCode::FORBIDDEN, "forbidden", message))
 }
 
@@ -66,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_and_the_list_may_ask() {
+    fn only_loopback_and_listed_origins_are_accepted() {
         let allowed = ["https://console.example".to_owned()];
         let refused = |origin: &'static str| {
             let headers =
@@ -80,7 +83,7 @@ mod tests {
             "http://[::1]:80",
             "https://console.example",
         ] {
-            // A browser never writes the default port, so nobody has to take it.
+            // Browsers never send the default port, so it need not be accepted.
             assert_eq!(refused(origin), origin.ends_with(":80"), "{origin}");
         }
         for origin in [
@@ -99,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn only_localhost_and_addresses_name_a_server_without_a_key() {
+    fn without_a_key_only_localhost_and_addresses_are_accepted() {
         for host in ["localhost", "localhost:9099", "127.0.0.1:9099", "[::1]:80", "10.0.0.7"] {
             assert!(is_address_or_localhost(host), "{host}");
         }

@@ -1,14 +1,14 @@
 //! Runs in: server (no capabilities).
 //!
-//! The pace at which a client has to send a body: every piece within a time, and all of it at no less
-//! than a rate. Only the time that we wait for the client counts.
+//! The minimum pace of a request body: a timeout for each piece, and a rate for all of it. Only
+//! time spent waiting for the client counts.
 
 use std::time::Duration;
 
 use cloche_model::ByteSize;
 use tokio::time::{Instant, error::Elapsed, timeout};
 
-/// How a body comes along.
+/// The progress of a body.
 #[derive(Debug)]
 pub(crate) struct BodyPace {
     patience: Duration,
@@ -18,7 +18,8 @@ pub(crate) struct BodyPace {
 }
 
 impl BodyPace {
-    /// Each piece within `patience`; all of it within the same and a second for each `rate` bytes.
+    /// Each piece must arrive within `patience`; all of them within `patience` plus one second for
+    /// each `rate` bytes.
     pub(crate) fn new(patience: Duration, rate: ByteSize) -> Self {
         Self { patience, rate: rate.bytes().max(1), waited: Duration::ZERO, received: 0 }
     }
@@ -31,7 +32,7 @@ impl BodyPace {
         next
     }
 
-    /// So many bytes came.
+    /// Counts received bytes.
     pub(crate) fn count_received(&mut self, bytes: usize) {
         self.received += bytes as u64;
     }
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fast_sender_earns_time_and_a_slow_one_loses_it() {
+    fn received_bytes_extend_the_time_limit() {
         let second = Duration::from_secs(1);
         let mut pace = BodyPace::new(10 * second, ByteSize(100));
         pace.waited = 8 * second;

@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! How many connections each address has, so that one client cannot take the places of all.
+//! Counts the connections of each address, so that one client cannot use up the limit of all.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Counts connections by address. Cheap to clone.
+/// Connection counts by address. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct PeerConnections {
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
@@ -18,7 +18,7 @@ pub(crate) struct PeerConnections {
     per_loopback: usize,
 }
 
-/// One connection of an address; dropping it makes room for another.
+/// One connection of an address; dropping it releases the slot.
 pub(crate) struct PeerSlot {
     peers: PeerConnections,
     network: IpAddr,
@@ -29,7 +29,7 @@ impl PeerConnections {
         Self { open: Arc::default(), per_address, per_loopback }
     }
 
-    /// A place for a connection from this address; none if it has all it may have.
+    /// Takes a slot for a connection from this address; `None` if the limit is reached.
     pub(crate) fn try_admit(&self, address: IpAddr) -> Option<PeerSlot> {
         let network = counted_network(address);
         let most = if network.is_loopback() { self.per_loopback } else { self.per_address };
@@ -55,7 +55,8 @@ impl Drop for PeerSlot {
     }
 }
 
-/// The address that is counted: of IPv6 the /64 network, as a client has all addresses of one.
+/// The address used for counting. For IPv6 it is the /64 network, because one client has a whole
+/// one.
 fn counted_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if !v6.is_loopback() => {
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_so_many_connections_and_no_more() {
+    fn connections_of_one_address_are_limited() {
         let peers = PeerConnections::new(1, 2);
         let enter = |address: &str| peers.try_admit(address.parse().unwrap());
         let first = enter("192.0.2.1");
@@ -80,12 +81,12 @@ mod tests {
         assert!(enter("::ffff:192.0.2.1").is_none());
         drop(first);
         assert!(enter("::ffff:192.0.2.1").is_some());
-        let places = [enter("127.0.0.1"), enter("127.0.0.1")];
-        assert!(places.iter().all(Option::is_some) && enter("127.0.0.1").is_none());
-        let place = enter("2001:db8::1");
-        assert!(place.is_some() && enter("2001:db8::2").is_none());
+        let slots = [enter("127.0.0.1"), enter("127.0.0.1")];
+        assert!(slots.iter().all(Option::is_some) && enter("127.0.0.1").is_none());
+        let slot = enter("2001:db8::1");
+        assert!(slot.is_some() && enter("2001:db8::2").is_none());
         assert!(enter("2001:db8:0:1::1").is_some());
-        drop((places, place));
+        drop((slots, slot));
         assert!(peers.open.lock().is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Answers that may be large: JSON and events that are encoded while the client reads, from buffers
-//! that all readers share. What is held for a client that does not read is one chunk.
+//! Responses that may be large: JSON and events, encoded while the client reads, from buffers that
+//! all readers share. A client that does not read holds at most one chunk.
 
 use std::{collections::VecDeque, convert::Infallible};
 
@@ -16,7 +16,7 @@ use futures::stream;
 
 use crate::api_types::push_event;
 
-/// An answer of JSON.
+/// A JSON response.
 pub(crate) fn json_response(status: StatusCode, pieces: JsonPieces) -> Response {
     let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     let body = match pieces.into_small() {
@@ -29,7 +29,7 @@ pub(crate) fn json_response(status: StatusCode, pieces: JsonPieces) -> Response 
     (status, kind, body).into_response()
 }
 
-/// Events as they come, one JSON object on each line.
+/// Events as they happen, one JSON object per line.
 pub(crate) fn ndjson_response(trace_id: TraceId, output: ExecutionEvents) -> Response {
     let (reader, events) = match output {
         ExecutionEvents::Over(events) => (None, events.into()),
@@ -43,18 +43,18 @@ pub(crate) fn ndjson_response(trace_id: TraceId, output: ExecutionEvents) -> Res
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CACHE_CONTROL, "no-cache"),
-        // Asks proxies not to gather lines before they pass them on.
+        // Tells proxies not to buffer lines.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, body).into_response()
 }
 
-/// Lines that are serialised together; long ones are escaped only when they are written.
+/// How many events are serialised at a time. Long ones are escaped only when they are written.
 const LINES_PER_CHUNK: usize = 64;
 
 struct EventLines {
     trace_id: TraceId,
-    /// Where further events come from, if any can.
+    /// The source of further events, if the execution is still running.
     reader: Option<EventLogReader>,
     events: VecDeque<ExecutionEvent>,
     pieces: JsonPieces,

@@ -1,5 +1,5 @@
-//! The table of routes. Each line names a handler; the handler's own attribute names its path, so
-//! that the description cannot differ from what is served.
+//! The routes. Each line names a handler. The handler's own attribute has its path, so the OpenAPI
+//! description cannot differ from what is served.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::{
     mcp::{self, McpSessions},
 };
 
-/// What every handler can reach.
+/// The state that every handler can use.
 #[derive(Clone)]
 pub(crate) struct AppState {
     pub(crate) engine: Engine,
@@ -57,20 +57,20 @@ impl FromRef<AppState> for MemoryPool {
 #[openapi(
     info(
         title = "Cloche",
-        description = "Runs code in a sandbox and says what it printed.",
+        description = "Runs code in a sandbox and returns its output.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     tags(
         (name = "execute", description = "Run code"),
-        (name = "executions", description = "What ran, and what runs"),
-        (name = "threads", description = "Homes that outlive a run, and every point in time of theirs"),
-        (name = "files", description = "Files of a thread, up and down"),
-        (name = "approvals", description = "Calls of agents that wait for a person"),
-        (name = "agent", description = "Ask a model that can run code"),
+        (name = "executions", description = "Past and running executions"),
+        (name = "threads", description = "Homes that outlive executions, and their history"),
+        (name = "files", description = "Upload and download of files of a thread"),
+        (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
+        (name = "agent", description = "Responses of a model that can run code"),
         (name = "admin", description = "Teams, sandboxes, keys and gates"),
-        (name = "health", description = "For whoever operates the server")
+        (name = "health", description = "Health and metrics for operators")
     ),
-    // Described here, as its path is a wildcard to the router.
+    // Listed here, because its path is a wildcard for the router.
     paths(execution_files::read_execution_file),
     modifiers(&BearerSchemes)
 )]
@@ -148,18 +148,18 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(docs::page))
 }
 
-/// The description of the API.
+/// The OpenAPI description of the API.
 #[must_use]
 pub fn describe_api() -> Description {
     api_routes().split_for_parts().1
 }
 
-/// Everything that is served.
+/// Builds the router with all routes.
 pub fn build_router(engine: Engine, agent: Agent, config: GatewayConfig) -> Router {
     build_router_until((engine, agent), config, CancellationToken::new())
 }
 
-/// The same; streams that would never end are ended by `closing`.
+/// Like [`build_router`]; cancelling `closing` ends streams that would never end by themselves.
 pub(crate) fn build_router_until(
     (engine, agent): (Engine, Agent),
     config: GatewayConfig,
@@ -167,7 +167,7 @@ pub(crate) fn build_router_until(
 ) -> Router {
     let (router, description) = api_routes().split_for_parts();
     let description = description.to_pretty_json().unwrap_or_default().into();
-    // Not in the description: this door describes itself, in its own protocol.
+    // Not in the OpenAPI description: MCP describes itself in its own protocol.
     let router = router.route("/mcp", any(mcp::handle_mcp_request));
     let mcp = McpSessions::new(closing);
     let doors = AppState { engine, agent, config, description, mcp };

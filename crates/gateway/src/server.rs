@@ -1,4 +1,4 @@
-//! A whole server from a directory, an address, settings and something that runs code.
+//! A complete server, from a data directory, an address, settings and a dispatcher.
 
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -9,28 +9,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{GatewayConfig, serve_api};
 
-/// What a server needs to know.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where everything is kept.
+    /// The directory of all persistent data.
     pub data_dir: PathBuf,
-    /// Where it listens, e.g. `127.0.0.1:8080`; port 0 takes any.
+    /// The address to listen on, e.g. `127.0.0.1:8080`; port 0 selects a free port.
     pub listen: String,
     /// Settings of the engine.
     pub engine: EngineConfig,
-    /// Settings of the doors.
+    /// Settings of the gateway.
     pub gateway: GatewayConfig,
 }
 
-/// Why a server did not start.
+/// The error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerOpenError {
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Which.
+        /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -40,15 +40,15 @@ pub enum ServerOpenError {
     /// The agent did not start.
     #[error(transparent)]
     Agent(#[from] cloche_agent::AgentStartError),
-    /// Responses that a restart cut short could not be ended.
-    #[error("cannot end the responses that a restart cut short")]
+    /// Responses that a restart interrupted could not be marked as failed.
+    #[error("cannot update the responses that a restart interrupted")]
     Recover(#[source] Refusal),
-    /// The first team, key and token could not be made or written down.
+    /// The first team, key and token could not be created or stored.
     #[error("cannot write the first key and the admin token")]
     Bootstrap(#[source] Refusal),
 }
 
-/// A server that listens and does not answer yet.
+/// A server that listens but does not serve yet.
 pub struct Server {
     listener: TcpListener,
     engine: Engine,
@@ -59,10 +59,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, opens the store, ends what a crash left running, and makes the first key.
+    /// Listens, opens the store, closes what a crash left running, and creates the first key.
     ///
     /// # Errors
-    /// When any of it cannot be done.
+    /// When any of these steps fails.
     pub async fn open(
         options: ServerOptions,
         dispatcher: Arc<dyn Dispatcher>,
@@ -81,43 +81,43 @@ impl Server {
         Ok(Self { listener, engine, agent, gateway: options.gateway, address, bootstrap })
     }
 
-    /// The same server with these model providers; without, the Agent API knows no model.
+    /// Sets the model providers; without them the Agent API has no models.
     ///
     /// # Errors
-    /// When a provider cannot be prepared.
+    /// When a provider's client cannot be created.
     pub fn with_agent(mut self, config: AgentConfig) -> Result<Self, ServerOpenError> {
         self.agent = Agent::new(self.engine.clone(), config)?;
         Ok(self)
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address, the key and the token, unless someone took the file away.
+    /// The address, the key and the token, unless the bootstrap file was removed.
     #[must_use]
     pub fn bootstrap(&self) -> Option<&BootstrapFile> {
         self.bootstrap.as_ref()
     }
 
-    /// The engine, for doors that are opened elsewhere.
+    /// The engine, for entry points that are opened elsewhere.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Answers until `shutdown` fires and everything has ended.
+    /// Serves until `shutdown` is cancelled and everything has ended.
     ///
     /// # Errors
-    /// When the listener is lost.
+    /// When the listener has no address.
     pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
         serve_api(self.listener, (self.engine, self.agent), self.gateway, shutdown).await
     }
 }
 
-/// The address as a client on this machine would use it.
+/// The address that a client on this machine can use.
 fn loopback_if_unspecified(address: SocketAddr) -> SocketAddr {
     let mut reachable = address;
     if address.ip().is_unspecified() {

@@ -1,6 +1,7 @@
-//! The executor sidecar's door: `POST /execute`, `GET /healthz`, `GET /metrics`, and nothing else.
+//! The HTTP API of the executor sidecar: `POST /execute`, `GET /healthz`, `GET /metrics`, and
+//! cancellation.
 //!
-//! One service key opens it. It keeps nothing; what a job may use, the engine decides.
+//! It is protected by one service key. It stores nothing. The engine decides what a job may use.
 
 mod body;
 mod execute;
@@ -32,29 +33,30 @@ use crate::{
     router::{no_method, no_route},
 };
 
-/// The largest body: a megabyte each of code and input can need six in JSON escapes, and eight of files
-/// eleven in base64.
+/// The largest body. A megabyte each of code and input can take six in JSON escapes, and eight of
+/// files eleven in base64.
 const BODY: ByteSize = ByteSize::mib(24);
-/// Connections at once. Few clients use a sidecar, and each connection may hold a body in memory.
+/// The limit on connections. A sidecar has few clients, and each connection may hold a body in
+/// memory.
 const CONNECTIONS: usize = 256;
 
-/// What a sidecar needs to know.
+/// The settings of a sidecar.
 #[derive(Clone, Debug)]
 pub struct SidecarOptions {
-    /// Where it listens, e.g. `127.0.0.1:9099`; port 0 takes any.
+    /// The address to listen on, e.g. `127.0.0.1:9099`; port 0 selects a free port.
     pub listen: String,
-    /// Key, limits and places.
+    /// Key, limits and number of concurrent jobs.
     pub sidecar: SidecarConfig,
 }
 
-/// A sidecar that listens and does not answer yet.
+/// A sidecar that listens but does not serve yet.
 pub struct SidecarServer {
     listener: TcpListener,
     address: SocketAddr,
     sidecar: Sidecar,
 }
 
-/// What every handler can reach.
+/// The state that every handler can use.
 #[derive(Clone)]
 struct SidecarAppState {
     sidecar: Sidecar,
@@ -75,10 +77,10 @@ impl FromRef<SidecarAppState> for GatewayConfig {
 }
 
 impl SidecarServer {
-    /// Listens.
+    /// Listens on the address.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// When it cannot listen on the address.
     pub async fn open(
         options: SidecarOptions,
         dispatcher: Arc<dyn Dispatcher>,
@@ -89,20 +91,20 @@ impl SidecarServer {
         Ok(Self { listener, address, sidecar: Sidecar::new(dispatcher, options.sidecar) })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until `shutdown` fires and every job has ended.
+    /// Serves until `shutdown` is cancelled and every job has ended.
     ///
     /// # Errors
-    /// When the listener is lost.
+    /// When the listener has no address.
     pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
         let config =
             GatewayConfig { body: BODY, connections: CONNECTIONS, ..GatewayConfig::default() };
-        // One key opens a sidecar, so one holder may have all of it.
+        // A sidecar has one key, so one holder may use the whole budget.
         let total = MemoryConfig::default().bodies;
         let bodies = MemoryPool::new(total, total);
         let doors =
@@ -125,7 +127,8 @@ fn sidecar_routes(doors: SidecarAppState) -> Router {
         .with_state(doors)
 }
 
-/// Without a key, whatever can reach the port could run code: web pages of others are kept out.
+/// Refuses requests from web pages if there is no key. Otherwise any page that reaches the port
+/// could run code.
 async fn refuse_web_pages(
     State(doors): State<SidecarAppState>,
     request: Request,

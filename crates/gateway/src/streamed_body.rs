@@ -1,5 +1,5 @@
-//! A body that is too large for memory: read piece by piece, and given up when the next one does not
-//! come, or all of it comes too slowly.
+//! A body that is too large for memory. It is read piece by piece, and abandoned when the next
+//! piece does not arrive in time or the rate is too low.
 
 use std::{
     io,
@@ -20,16 +20,16 @@ use tokio_util::io::StreamReader;
 
 use crate::{GatewayConfig, error::ApiError, pace::BodyPace};
 
-/// How much of a body that was refused is read and thrown away, and for how long: a connection that
-/// is closed while bytes arrive takes the answer along.
+/// How much of a refused body is read and discarded, and for how long. A connection closed while
+/// bytes arrive is reset, and the client would lose the response.
 const MOST_DRAINED: u64 = 64 << 20;
 const LONGEST_DRAIN: Duration = Duration::from_secs(5);
 
 type Pieces = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>;
 
-/// The bytes of a body as they come.
+/// The bytes of a body as they arrive.
 pub(crate) struct StreamedBody {
-    /// Taken when this is dropped.
+    /// Taken on drop.
     reader: Option<Pieces>,
     is_over: bool,
 }
@@ -43,30 +43,30 @@ impl Drop for StreamedBody {
     }
 }
 
-/// Throws away what still arrives of a body that was refused.
+/// Discards what still arrives of a refused body.
 async fn discard_rest(reader: Pieces) {
     let mut rest = reader.take(MOST_DRAINED);
     let mut nowhere = tokio::io::sink();
     let _ = tokio::time::timeout(LONGEST_DRAIN, tokio::io::copy(&mut rest, &mut nowhere)).await;
 }
 
-/// What became of a body: whoever reads it cannot tell a client that left from a disk that failed.
+/// The status of a body. The reader itself cannot tell a client that left from a disk that failed.
 #[derive(Clone, Default)]
 pub(crate) struct BodyStatus(Arc<OnceLock<io::ErrorKind>>);
 
 impl StreamedBody {
     pub(crate) fn new(body: Body, config: &GatewayConfig) -> (Self, BodyStatus) {
-        let fate = BodyStatus::default();
+        let status = BodyStatus::default();
         let pace = BodyPace::new(config.body_timeout, config.body_rate);
-        let pieces = stream::unfold((body.into_data_stream(), fate.clone(), pace), next_piece);
-        (Self { reader: Some(StreamReader::new(pieces.boxed())), is_over: false }, fate)
+        let pieces = stream::unfold((body.into_data_stream(), status.clone(), pace), next_piece);
+        (Self { reader: Some(StreamReader::new(pieces.boxed())), is_over: false }, status)
     }
 }
 
 type BodyStreamState = (axum::body::BodyDataStream, BodyStatus, BodyPace);
 
 async fn next_piece(
-    (mut body, fate, mut pace): BodyStreamState,
+    (mut body, status, mut pace): BodyStreamState,
 ) -> Option<(io::Result<Bytes>, BodyStreamState)> {
     let piece = match pace.wait_for(body.next()).await {
         Ok(None) => return None,
@@ -78,9 +78,9 @@ async fn next_piece(
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     };
     if let Err(error) = &piece {
-        let _ = fate.0.set(error.kind());
+        let _ = status.0.set(error.kind());
     }
-    Some((piece, (body, fate, pace)))
+    Some((piece, (body, status, pace)))
 }
 
 impl AsyncRead for StreamedBody {
@@ -100,7 +100,7 @@ impl AsyncRead for StreamedBody {
 }
 
 impl BodyStatus {
-    /// The result, or what the client did to it.
+    /// Returns the result, or the client's error if the body caused the refusal.
     pub(crate) fn or_client_error<T>(&self, result: Result<T, Refusal>) -> Result<T, ApiError> {
         let refusal = match result {
             Ok(value) => return Ok(value),

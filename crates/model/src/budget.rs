@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
-//! Memory as something that is shared out: a budget for all, a share of it for each holder (an API
-//! key), and reservations that give back what they took when they are dropped. Counts only: what a
-//! reservation stands for is kept elsewhere, and nothing here waits.
+//! A memory budget: a total for all holders, a share for each holder (an API key), and reservations
+//! that return their bytes on drop. This module only counts. The reserved data lives elsewhere, and
+//! nothing here waits.
 
 use std::{
     collections::HashMap,
@@ -17,10 +17,10 @@ use bytes::Bytes;
 
 use crate::ByteSize;
 
-/// A number of bytes that all holders share.
+/// A number of bytes shared by all holders.
 pub struct MemoryBudget {
     total: u64,
-    /// The most that one holder may have of it.
+    /// The most bytes that one holder may reserve.
     share: u64,
     used: AtomicU64,
     peak: AtomicU64,
@@ -29,30 +29,30 @@ pub struct MemoryBudget {
     released: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// What one holder has of a budget.
+/// The bytes that one holder has reserved from a budget.
 pub struct MemoryAccount {
     budget: Arc<MemoryBudget>,
     holder: String,
     used: AtomicU64,
 }
 
-/// Bytes that are taken from a budget until this is dropped.
+/// Bytes reserved from a budget until this value is dropped.
 pub struct MemoryReservation {
     account: Arc<MemoryAccount>,
     bytes: AtomicU64,
 }
 
-/// Whose limit a reservation would have exceeded.
+/// The limit that a reservation would have exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryShortage {
-    /// The holder has its share already.
+    /// The holder has used up its share.
     Holder,
-    /// The budget is spent by all holders together.
+    /// All holders together have used up the budget.
     Total,
 }
 
 impl MemoryBudget {
-    /// So many bytes for all, of which one holder may have `share`.
+    /// Creates a budget of `total` bytes. One holder may reserve at most `share` of them.
     #[must_use]
     pub fn new(total: ByteSize, share: ByteSize) -> Arc<Self> {
         Arc::new(Self {
@@ -66,12 +66,12 @@ impl MemoryBudget {
         })
     }
 
-    /// Calls this whenever bytes are given back; the first one to be set stays.
+    /// Sets the function to call whenever bytes are released. Only the first call has an effect.
     pub fn call_on_release(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.released.set(Box::new(call));
     }
 
-    /// The account of this holder.
+    /// Returns the account of this holder.
     pub fn account_for(self: &Arc<Self>, holder: &str) -> Arc<MemoryAccount> {
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = accounts.get(holder).and_then(Weak::upgrade) {
@@ -86,31 +86,31 @@ impl MemoryBudget {
         account
     }
 
-    /// The bytes there are for all.
+    /// The size of the budget in bytes.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         self.total
     }
 
-    /// The most that one holder may have.
+    /// The most bytes that one holder may reserve.
     #[must_use]
     pub fn holder_share(&self) -> u64 {
         self.share
     }
 
-    /// The bytes that are taken now.
+    /// The bytes reserved now.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The most that was taken at any time.
+    /// The most bytes that were reserved at any time.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// How often bytes were refused.
+    /// How many reservations were refused.
     #[must_use]
     pub fn refusal_count(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
@@ -118,16 +118,16 @@ impl MemoryBudget {
 }
 
 impl MemoryAccount {
-    /// Takes bytes.
+    /// Reserves bytes.
     ///
     /// # Errors
-    /// When the holder or all together would have too many.
+    /// When the holder's share or the total would be exceeded.
     pub fn reserve(self: &Arc<Self>, bytes: u64) -> Result<MemoryReservation, MemoryShortage> {
         self.take_bytes(bytes)?;
         Ok(MemoryReservation { account: Arc::clone(self), bytes: AtomicU64::new(bytes) })
     }
 
-    /// The budget that this is an account of.
+    /// The budget of this account.
     #[must_use]
     pub fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
@@ -169,7 +169,8 @@ impl MemoryAccount {
 impl Drop for MemoryAccount {
     fn drop(&mut self) {
         let mut accounts = self.budget.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another account of the same holder may have been made since the last handle was dropped.
+        // Another account of the same holder may have been created since the last handle was
+        // dropped.
         if accounts.get(&self.holder).is_some_and(|account| account.strong_count() == 0) {
             accounts.remove(&self.holder);
         }
@@ -177,29 +178,29 @@ impl Drop for MemoryAccount {
 }
 
 impl MemoryReservation {
-    /// Takes more.
+    /// Reserves more bytes.
     ///
     /// # Errors
-    /// When the holder or all together would have too many; the reservation stays as it is.
+    /// When the holder's share or the total would be exceeded; the reservation is unchanged.
     pub fn grow(&self, more: u64) -> Result<(), MemoryShortage> {
         self.account.take_bytes(more)?;
         self.bytes.fetch_add(more, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Gives back all but so many.
+    /// Releases all but `bytes` bytes.
     pub fn shrink_to(&self, bytes: u64) {
         let before = self.bytes.fetch_min(bytes, Ordering::Relaxed);
         self.account.give_back(before.saturating_sub(bytes));
     }
 
-    /// The bytes that are taken.
+    /// The bytes reserved.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The same bytes; as long as any part of them is held, so is the reservation.
+    /// Returns the same bytes. The reservation lives as long as any slice of them.
     #[must_use]
     pub fn hold_with(reservation: Arc<Self>, bytes: impl Into<Bytes>) -> Bytes {
         Bytes::from_owner(ReservedBytes { bytes: bytes.into(), _reservation: reservation })
@@ -235,7 +236,7 @@ impl AsRef<[u8]> for ReservedBytes {
     }
 }
 
-/// Adds, unless that would be more than `most`; gives back the sum.
+/// Adds `more` unless the sum would exceed `most`; returns the sum.
 fn add_within(counter: &AtomicU64, more: u64, most: u64) -> Option<u64> {
     let sum = |now: u64| now.checked_add(more).filter(|sum| *sum <= most);
     let before = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()?;
@@ -247,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_has_no_more_than_its_share_and_all_no_more_than_the_total() {
+    fn share_and_total_limit_reservations() {
         let budget = MemoryBudget::new(ByteSize(100), ByteSize(60));
         let (one, two) = (budget.account_for("one"), budget.account_for("two"));
         let first = one.reserve(60).unwrap();
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_hold_their_reservation_as_long_as_a_slice_of_them_lives() {
+    fn a_slice_keeps_the_reservation_alive() {
         let budget = MemoryBudget::new(ByteSize(100), ByteSize(100));
         let reservation = Arc::new(budget.account_for("one").reserve(10).unwrap());
         let bytes = MemoryReservation::hold_with(reservation, vec![7; 10]);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_without_reservations_are_forgotten() {
+    fn accounts_without_reservations_are_removed() {
         let budget = MemoryBudget::new(ByteSize(100), ByteSize(100));
         let account = budget.account_for("one");
         assert!(Arc::ptr_eq(&account, &budget.account_for("one")));

@@ -1,35 +1,38 @@
-//! Runs in: server (no capabilities), command line. Text from agents and guests, made safe to show: every
-//! character that a reader would not see, or that would move what they see, is written as an escape.
+//! Runs in: server (no capabilities), command line.
 //!
-//! The one implementation for terminals, forms of MCP clients, tables and reports. It knows nothing of
-//! where the text goes.
+//! Makes text from agents and guests safe to show. Every character that is invisible, or that would
+//! move other characters, is written as an escape.
+//!
+//! This is the one implementation for terminals, forms of MCP clients, tables and reports. It does
+//! not know where the text is shown.
 
 use std::fmt::Write;
 
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
-/// The most combining marks on one letter that are shown as they are.
+/// The most combining marks on one letter that are shown unescaped.
 const MARKS_ON_A_LETTER: usize = 4;
 
-/// Text of any number of lines, in which only `\n` and `\t` keep their meaning. Anything hidden is
-/// written `\u{200b}`.
+/// Escapes hidden characters in text of any number of lines. `\n` and `\t` stay. A hidden character
+/// is written like `\u{200b}`.
 #[must_use]
 pub fn reveal_hidden(text: &str) -> String {
     reveal_hidden_except(text, &['\n', '\t'])
 }
 
-/// The same on one line: line breaks and tabs are escapes, too.
+/// Like [`reveal_hidden`] for a single line: line breaks and tabs are escaped as well.
 #[must_use]
 pub fn reveal_hidden_in_line(text: &str) -> String {
     reveal_hidden_except(text, &[])
 }
 
-/// Whether a character shows nothing of itself, or changes what is around it.
+/// Whether a character is invisible, or changes how its neighbours are shown.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     match c {
         ' '..='~' => false,
-        // Letters and marks that take no room, or look like a space; no category tells them apart.
+        // Letters and marks that have no width or look like a space. No general category covers
+        // them.
         '\u{34f}'
         | '\u{115f}'..='\u{1160}'
         | '\u{17b4}'..='\u{17b5}'
@@ -60,7 +63,7 @@ fn is_mark(c: char) -> bool {
 
 fn reveal_hidden_except(text: &str, kept: &[char]) -> String {
     let mut shown = String::with_capacity(text.len());
-    // How many more marks may stand on what was shown last; none on nothing.
+    // How many more marks the last shown character may carry; zero at the start.
     let mut marks_left = 0;
     for c in text.chars() {
         if kept.contains(&c) {
@@ -95,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// Every kind of character that can hide something, first to last, and what it is.
+    /// Every kind of character that can hide something: first, last, description.
     const HIDDEN: &[(u32, u32, &str)] = &[
         (0x00, 0x08, "C0"),
         (0x0b, 0x1f, "C0, with carriage return and escape"),
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_people_stays_as_it_is() {
+    fn ordinary_text_is_unchanged() {
         for text in ["print('ä €') # 你好, עברית, العربية", "e\u{301}, \u{928}\u{93f}", "✓ → 🦀"]
         {
             assert_eq!(reveal_hidden(text), text);
@@ -168,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_hidden_is_left_and_nothing_visible_is_lost(text in any::<String>()) {
+        fn hidden_characters_are_escaped_and_visible_ones_kept(text in any::<String>()) {
             let shown = reveal_hidden(&text);
             prop_assert!(!shown.chars().any(|c| is_hidden(c) && c != '\n' && c != '\t'));
             let ascii = |text: &str| text.chars().filter(char::is_ascii_uppercase).count();

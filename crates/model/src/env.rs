@@ -9,33 +9,34 @@ use crate::{Invalid, Secret};
 pub type EnvVars = BTreeMap<String, String>;
 /// Variables whose values are never shown again, by name.
 pub type SecretVars = BTreeMap<String, Secret>;
-/// What is shown in place of the value of a secret variable.
+/// Shown in place of the value of a secret variable.
 pub const SHOWN_SECRET: &str = "********";
 
-/// All variables of one level, as a program gets them. A name is in one of the two.
+/// All variables of one level, with secret values, for the program. A name is in only one of the
+/// two maps.
 #[must_use]
 pub fn reveal_level(plain: &EnvVars, secret: &SecretVars) -> EnvVars {
     let revealed = secret.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()));
     plain.iter().map(|(name, value)| (name.clone(), value.clone())).chain(revealed).collect()
 }
 
-/// All variables of one level, as people see them.
+/// All variables of one level, with secret values masked, for people.
 #[must_use]
 pub fn show_level(plain: EnvVars, secret: &SecretVars) -> EnvVars {
     let hidden = secret.keys().map(|name| (name.clone(), SHOWN_SECRET.to_owned()));
     plain.into_iter().chain(hidden).collect()
 }
 
-/// The most variables, at each level and after the merge.
+/// The limit on variables, at each level and after the merge.
 pub const MAX_VARS: usize = 50;
-/// The most characters of a name.
+/// The limit on characters of a name.
 pub const MAX_NAME_CHARS: usize = 128;
-/// The most characters of a value.
+/// The limit on characters of a value.
 pub const MAX_VALUE_CHARS: usize = 4096;
-/// The most bytes of all names and values together.
+/// The limit on bytes of all names and values together.
 pub const MAX_TOTAL_BYTES: usize = 64 << 10;
 
-/// Names that steer the interpreter, the loader or the shell, or that the sandbox sets itself.
+/// Names that affect the interpreter, the loader or the shell, or that the sandbox sets itself.
 const RESERVED_NAMES: &[&str] = &[
     "PATH",
     "HOME",
@@ -88,7 +89,7 @@ const RESERVED_PREFIXES: &[&str] =
     &["LC_", "LD_", "PYTHON", "PIP_", "NPM_CONFIG_", "XDG_", "BAPONI_", "CLOCHE_", "NSJAIL_", "_"];
 const RESERVED_SUFFIXES: &[&str] = &["_PROXY"];
 
-/// Checks the variables of one level. `field` is what the message calls them.
+/// Checks the variables of one level. Messages call them `field`.
 ///
 /// # Errors
 /// On the first rule that is broken.
@@ -144,7 +145,7 @@ fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
             "{field}: a name must be 1 to {MAX_NAME_CHARS} characters, got {chars}"
         )));
     }
-    // Asked first, so that `_X` and `http_proxy` are told the same as any other reserved name.
+    // Checked first, so that `_X` and `http_proxy` get the same message as any other reserved name.
     if is_reserved(name) {
         return Err(Invalid::new("this environment variable name is reserved by the system"));
     }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_name_is_refused_without_saying_which_are() {
+    fn refusing_a_reserved_name_does_not_list_the_reserved_names() {
         for name in [
             "PATH",
             "HOME",
@@ -270,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_passes_can_be_given_to_a_process(
+        fn accepted_variables_can_be_passed_to_execve(
             level in btree_map(".{0,12}", ".{0,12}", 0..4)
         ) {
             if check_level("env_vars", &level).is_ok() {

@@ -1,14 +1,14 @@
-//! What can be wrong with what was asked, in words that are sent back.
+//! Errors in a request, with messages for the caller.
 
 use std::borrow::Cow;
 
-/// Something that was asked breaks a rule. The text names the field, the limit and the size.
+/// A request breaks a rule. The text names the field, the limit and the size.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct Invalid(Cow<'static, str>);
 
 impl Invalid {
-    /// With this sentence, which the caller will read.
+    /// Creates an error with this message, which is sent to the caller.
     pub fn new(message: impl Into<Cow<'static, str>>) -> Self {
         Self(message.into())
     }
@@ -19,23 +19,23 @@ impl Invalid {
 pub enum ErrorCode {
     /// A field breaks a rule.
     Validation,
-    /// No key, a wrong key, or one that was revoked.
+    /// The key is missing, wrong or revoked.
     Unauthorized,
-    /// The key is good, and this is not for it to do.
+    /// The key is valid but not allowed to do this.
     Forbidden,
-    /// Nothing by that id that this caller may see.
+    /// There is nothing with that id that this caller may see.
     NotFound,
     /// The resource is in use.
     Conflict,
-    /// The plan does not allow it, or not now.
+    /// The plan does not allow it, or a rate or concurrency limit is reached.
     RateLimited,
-    /// The home cannot hold it.
+    /// The home has no space left for it.
     QuotaExceeded,
-    /// The host has no room for new data.
+    /// The host has no space left for new data.
     InsufficientStorage,
-    /// Nothing can run it at present.
+    /// No executor can run it at present.
     Unavailable,
-    /// Our fault.
+    /// A fault of the server.
     Internal,
 }
 

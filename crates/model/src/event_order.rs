@@ -1,4 +1,5 @@
-//! A score as text: `FIRST:STDOUT:STDERR:o12,e5,k`. Compact, and readable in a database shell.
+//! [`EventOrder`] as text: `FIRST:STDOUT:STDERR:o12,e5,k`. Compact, and readable in a database
+//! shell.
 
 use std::{fmt, str::FromStr};
 
@@ -7,11 +8,11 @@ use crate::{EventMark, EventOrder, Invalid, StreamName};
 impl fmt::Display for EventOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}:", self.first_seq, self.stdout_skipped, self.stderr_skipped)?;
-        for (position, beat) in self.marks.iter().enumerate() {
+        for (position, mark) in self.marks.iter().enumerate() {
             if position > 0 {
                 f.write_str(",")?;
             }
-            match beat {
+            match mark {
                 EventMark::Output(StreamName::Stdout, length) => write!(f, "o{length}")?,
                 EventMark::Output(StreamName::Stderr, length) => write!(f, "e{length}")?,
                 EventMark::Keepalive => f.write_str("k")?,
@@ -34,10 +35,10 @@ fn parse_order(text: &str) -> Option<EventOrder> {
     let mut parts = text.splitn(4, ':');
     let mut number = || parts.next()?.parse::<u64>().ok();
     let (first_seq, stdout_skipped, stderr_skipped) = (number()?, number()?, number()?);
-    let beats = parts.next()?;
-    let beats =
-        beats.split(',').filter(|beat| !beat.is_empty()).map(parse_mark).collect::<Option<_>>()?;
-    Some(EventOrder { first_seq, stdout_skipped, stderr_skipped, marks: beats })
+    let marks = parts.next()?;
+    let marks =
+        marks.split(',').filter(|mark| !mark.is_empty()).map(parse_mark).collect::<Option<_>>()?;
+    Some(EventOrder { first_seq, stdout_skipped, stderr_skipped, marks })
 }
 
 fn parse_mark(text: &str) -> Option<EventMark> {
@@ -58,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    fn any_beat() -> impl Strategy<Value = EventMark> {
+    fn any_mark() -> impl Strategy<Value = EventMark> {
         prop_oneof![
             any::<u32>().prop_map(|length| EventMark::Output(StreamName::Stdout, length)),
             any::<u32>().prop_map(|length| EventMark::Output(StreamName::Stderr, length)),
@@ -68,17 +69,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_score_survives_being_written_and_read(
+        fn event_order_round_trips_through_text(
             first_seq in any::<u64>(),
             stdout_skipped in any::<u64>(),
-            beats in vec(any_beat(), 0..50),
+            marks in vec(any_mark(), 0..50),
         ) {
-            let score = EventOrder { first_seq, stdout_skipped, stderr_skipped: 3, marks: beats };
-            prop_assert_eq!(score.to_string().parse(), Ok(score));
+            let order = EventOrder { first_seq, stdout_skipped, stderr_skipped: 3, marks };
+            prop_assert_eq!(order.to_string().parse(), Ok(order));
         }
 
         #[test]
-        fn no_text_makes_reading_panic(text in ".*") {
+        fn parsing_never_panics(text in ".*") {
             let _ = text.parse::<EventOrder>();
         }
     }

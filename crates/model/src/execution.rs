@@ -1,4 +1,4 @@
-//! The record of one execution, as the ledger keeps it and as its owner may read it.
+//! The record of one execution, as the ledger stores it and its owner can read it.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
@@ -9,19 +9,19 @@ use crate::{
     HomeWrites, Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId,
 };
 
-/// Where an execution stands.
+/// The status of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExecutionStatus {
-    /// Under way.
+    /// It is still running.
     Running,
     /// The program exited with 0.
     Success,
-    /// The program failed (no error) or we did (an error).
+    /// The program failed (no error), or the platform failed (an error).
     Failed,
     /// The time limit was reached.
     Timeout,
-    /// Someone asked for it to be stopped.
+    /// A caller cancelled it.
     Cancelled,
     /// The memory limit was reached.
     Oom,
@@ -74,15 +74,15 @@ impl FromStr for ExecutionStatus {
     }
 }
 
-/// How the result reaches whoever asked.
+/// How the result is delivered to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryMode {
-    /// In the answer to the request.
+    /// In the response to the request.
     Inline,
-    /// As events while it runs.
+    /// As events while the program runs.
     Streaming,
-    /// Later, to a URL.
+    /// Later, with a POST to a URL.
     Webhook,
 }
 
@@ -109,13 +109,13 @@ impl FromStr for DeliveryMode {
     }
 }
 
-/// Where the delivery of a webhook stands.
+/// The status of a webhook delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryStatus {
-    /// Not delivered yet; it will be tried.
+    /// Not delivered yet; another attempt follows.
     Pending,
-    /// The receiver said yes.
+    /// The receiver accepted it.
     Delivered,
     /// Every attempt failed.
     Failed,
@@ -146,32 +146,32 @@ impl FromStr for DeliveryStatus {
     }
 }
 
-/// What is known of an execution before it starts.
+/// The facts about an execution that are known before it starts.
 #[derive(Clone, Debug)]
 pub struct ExecutionStart {
-    /// Its name.
+    /// Its trace id.
     pub trace_id: TraceId,
-    /// Whose it is.
+    /// The team that owns it.
     pub team: TeamId,
-    /// The key that asked.
+    /// The key of the request.
     pub key: KeyId,
-    /// The sandbox configuration it runs in.
+    /// The sandbox configuration that it runs in.
     pub sandbox: SandboxId,
-    /// The language; `None` when the request was refused before that was known.
+    /// The language; `None` if the request was refused before it was known.
     pub language: Option<Language>,
     /// The thread whose home it uses.
     pub thread: Option<ThreadId>,
     /// How the result is delivered.
     pub delivery: DeliveryMode,
-    /// Where to, in webhook mode.
+    /// The URL, in webhook mode.
     pub webhook_url: Option<String>,
-    /// What the caller wants to find it by. Never seen by the program.
+    /// Labels for finding the execution. The program never sees them.
     pub metadata: BTreeMap<String, String>,
     /// SHA-256 of the code, in hex.
     pub code_digest: String,
     /// The size of the code.
     pub code_bytes: u64,
-    /// The code, where the sandbox's retention keeps it.
+    /// The code, if the sandbox's retention keeps it.
     pub code: Option<Vec<u8>>,
     /// When it was accepted.
     pub created_at: Moment,
@@ -180,33 +180,33 @@ pub struct ExecutionStart {
 /// How an execution ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutionEnd {
-    /// The program's exit code, or -1 where there is none.
+    /// The exit code of the program, or -1 if there is none.
     pub exit_code: i32,
-    /// What it wrote to standard output: the head, as bytes.
+    /// The beginning of standard output, as bytes.
     pub stdout: Bytes,
-    /// The same for standard error.
+    /// The beginning of standard error, as bytes.
     pub stderr: Bytes,
-    /// Bytes of standard output that did not fit.
+    /// Bytes of standard output that exceeded the limit.
     pub stdout_dropped: u64,
-    /// Bytes of standard error that did not fit.
+    /// Bytes of standard error that exceeded the limit.
     pub stderr_dropped: u64,
-    /// The end of standard output where not all of it fitted. Not kept in the record.
+    /// The end of standard output if it exceeded the limit. Not stored in the record.
     pub stdout_tail: Vec<u8>,
-    /// The same for standard error.
+    /// The end of standard error if it exceeded the limit. Not stored in the record.
     pub stderr_tail: Vec<u8>,
-    /// What went wrong, where it was not the code.
+    /// The failure, if the platform and not the code failed.
     pub error: Option<String>,
-    /// What it used.
+    /// The resources it used.
     pub usage: UsageReport,
     /// The order of the output events, for replay.
     pub event_order: EventOrder,
-    /// What it left in its home.
+    /// The files it wrote to its home.
     pub written: HomeWrites,
-    /// When it was over.
+    /// When it ended.
     pub completed_at: Moment,
 }
 
-/// What an execution used, in the units it is accounted in.
+/// The resources that an execution used, in units of accounting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageReport {
     /// Wall-clock time of the program, in milliseconds.
@@ -219,11 +219,11 @@ pub struct UsageReport {
     pub micro_credits: u64,
 }
 
-/// The order in which lines were put out, without the lines: with the captured streams it gives
-/// back every event, byte for byte and number for number.
+/// The order of output events without their text. Together with the captured streams it reproduces
+/// every event, byte for byte and with the same sequence numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventOrder {
-    /// The number of the first event that is still known.
+    /// The sequence number of the first event that is still known.
     pub first_seq: u64,
     /// Bytes of standard output before that event.
     pub stdout_skipped: u64,
@@ -233,24 +233,24 @@ pub struct EventOrder {
     pub marks: Vec<EventMark>,
 }
 
-/// One event of a [`Score`].
+/// One event of an [`EventOrder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventMark {
-    /// So many bytes of a stream.
+    /// This many bytes of a stream.
     Output(StreamName, u32),
-    /// A sign of life.
+    /// A keepalive event.
     Keepalive,
 }
 
-/// An execution, as far as it has come.
+/// An execution and its current status.
 #[derive(Clone, Debug)]
 pub struct Execution {
-    /// What was known when it started.
+    /// The facts known when it started.
     pub start: ExecutionStart,
-    /// Where it stands.
+    /// Its status.
     pub status: ExecutionStatus,
-    /// How it ended, once it has.
+    /// How it ended; `None` while it runs.
     pub end: Option<ExecutionEnd>,
-    /// Where its webhook stands, if it has one.
+    /// The status of its webhook delivery, if it has one.
     pub webhook_status: Option<DeliveryStatus>,
 }

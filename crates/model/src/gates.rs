@@ -1,6 +1,6 @@
-//! The gates in front of agent tools: who may use one, who has to be asked, and what was decided.
+//! The gates in front of agent tools: policies, approvals and the decisions made.
 //!
-//! Plain rows. Which gate is open is for the engine to say.
+//! Plain rows. The engine decides which gate is open.
 
 use std::{fmt, str::FromStr};
 
@@ -10,11 +10,11 @@ use crate::{
     ApprovalId, DecisionId, HomeChanges, HomeState, Invalid, KeyId, Moment, TeamId, TraceId,
 };
 
-/// Gives an enum its names: on the wire, in the store, and back.
+/// Implements the names of an enum: `name`, `Display` and `FromStr`, for the wire and the store.
 macro_rules! named {
     ($type:ident, $field:literal: $($variant:ident = $name:literal),+ $(,)?) => {
         impl $type {
-            /// Every one.
+            /// Every variant.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The name on the wire.
@@ -43,19 +43,19 @@ macro_rules! named {
     };
 }
 
-/// A tool that agents are offered.
+/// A tool offered to agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AgentTool {
-    /// Runs code. Risk tier T4: without a policy, a person is asked.
+    /// Runs code. Risk tier T4: without a policy, a call needs approval by a person.
     ExecuteCode,
-    /// Writes a file into a home that code runs in: the same tier, and the same policy.
+    /// Writes a file into a home that code runs in. Same tier and same policy.
     WriteFile,
 }
 
 named!(AgentTool, "tool": ExecuteCode = "execute_code", WriteFile = "write_file");
 
 impl AgentTool {
-    /// The setting that holds its policy.
+    /// The name of the setting that holds its policy.
     #[must_use]
     pub const fn policy_name(self) -> &'static str {
         match self {
@@ -64,13 +64,13 @@ impl AgentTool {
     }
 }
 
-/// What a team says about a tool.
+/// A team's policy for a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolPolicy {
     /// Every call may run.
     Allow,
-    /// A person is asked about every call.
+    /// Every call needs approval by a person.
     Ask,
     /// No call may run.
     Deny,
@@ -78,21 +78,21 @@ pub enum ToolPolicy {
 
 named!(ToolPolicy, "execute_code": Allow = "allow", Ask = "ask", Deny = "deny");
 
-/// What a team, or the whole fleet, has set of the gates. What is absent is looked up further out:
-/// the team's, then the fleet's, then what is safe.
+/// The gate settings of a team or of the whole fleet. An absent setting falls back from the team to
+/// the fleet, and then to the safe default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GateSettings {
     /// Whether agents may run code at all.
     pub agent_sandbox: Option<bool>,
-    /// What happens to a call of `execute_code`.
+    /// The policy for calls of `execute_code`.
     pub execute_code: Option<ToolPolicy>,
-    /// Whether the person at the client that asks may answer.
+    /// Whether the person at the calling MCP client may answer.
     pub elicitation: Option<bool>,
 }
 
 impl GateSettings {
-    /// These, and where they say nothing, those of `outer`.
+    /// Fills absent settings from `outer`.
     #[must_use]
     pub fn with_fallback(self, outer: Self) -> Self {
         Self {
@@ -102,13 +102,13 @@ impl GateSettings {
         }
     }
 
-    /// Whether agents may run code; not unless someone said so.
+    /// Whether agents may run code; false by default.
     #[must_use]
     pub fn allows_agents(self) -> bool {
         self.agent_sandbox.unwrap_or(false)
     }
 
-    /// What happens to a call of this tool; without a policy, its risk tier decides.
+    /// The policy for this tool; without one, its risk tier decides.
     #[must_use]
     pub fn policy_for(self, tool: AgentTool) -> ToolPolicy {
         match tool {
@@ -118,23 +118,23 @@ impl GateSettings {
         }
     }
 
-    /// Whether the person at the client may answer.
+    /// Whether the person at the calling MCP client may answer; true by default.
     #[must_use]
     pub fn allows_elicitation(self) -> bool {
         self.elicitation.unwrap_or(true)
     }
 }
 
-/// Where an approval stands.
+/// The state of an approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ApprovalState {
-    /// Nobody has answered yet.
+    /// Not answered yet.
     Pending,
-    /// Someone said yes; the call may be made once.
+    /// A person approved it; the call may be made once.
     Approved,
-    /// Someone said no.
+    /// A person denied it.
     Denied,
-    /// Nobody answered in time, or the call was not made in time.
+    /// It was not answered in time, or the approved call was not made in time.
     Expired,
     /// The call was made.
     Used,
@@ -145,59 +145,59 @@ named!(
     Pending = "pending", Approved = "approved", Denied = "denied", Expired = "expired", Used = "used",
 );
 
-/// A call that waits, or waited, for a person.
+/// A tool call that waits, or waited, for a person's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approval {
     /// Its id.
     pub id: ApprovalId,
-    /// Whose agent asks.
+    /// The team of the agent.
     pub team: TeamId,
-    /// The key it asks with. Only this key can use the approval, and it cannot give it.
+    /// The key of the agent. Only this key can use the approval, and this key cannot give it.
     pub key: KeyId,
-    /// What it wants to use.
+    /// The tool to call.
     pub tool: AgentTool,
     /// SHA-256 of the arguments in their canonical form.
     pub digest: String,
-    /// The arguments for a person to read, cut if they are long; gone once nothing waits for them.
+    /// The arguments for a person to read, truncated if long. Removed once the approval is settled.
     pub arguments: Option<String>,
-    /// How long the arguments are, in bytes.
+    /// The length of the full arguments in bytes.
     pub arguments_bytes: u64,
-    /// The home that the call runs in. The approval is good for this state of it only.
+    /// The home that the call runs in. The approval is valid only for this state of the home.
     pub home: Option<HomeState>,
-    /// What differs in it since the last approval; gone once nothing waits for it.
+    /// The changes in the home since the last approval. Removed once the approval is settled.
     pub changes: Option<HomeChanges>,
-    /// Where it stands.
+    /// Its state.
     pub state: ApprovalState,
-    /// When it was asked for.
+    /// When it was requested.
     pub created_at: Moment,
-    /// Until when it can be answered, and then until when it can be used.
+    /// The deadline for an answer; after approval, the deadline for the call.
     pub expires_at: Moment,
     /// When it was answered.
     pub decided_at: Option<Moment>,
-    /// Who answered.
+    /// The person who answered.
     pub decided_by: Option<String>,
-    /// Why, if they said; of one that has expired, why it no longer counts.
+    /// The reason given with the answer, or why an expired approval is no longer valid.
     pub reason: Option<String>,
 }
 
-/// What kind of decision it was.
+/// The kind of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DecisionKind {
-    /// A call may run, as the policy says so.
+    /// The policy allowed a call.
     Allowed,
-    /// A call was turned away by a gate or by the policy.
+    /// A gate or the policy refused a call.
     Refused,
     /// A call waits for a person.
     Asked,
-    /// A person said yes.
+    /// A person approved the call.
     Approved,
-    /// A person said no.
+    /// A person denied the call.
     Denied,
-    /// Nobody said anything in time, or the approval was not used in time.
+    /// The approval was not answered in time, or not used in time.
     Expired,
-    /// A call may run, as its approval was used for it.
+    /// A call used its approval and may run.
     Used,
-    /// The settings of a team or of the fleet were changed.
+    /// The settings of a team or of the fleet changed.
     Changed,
 }
 
@@ -207,30 +207,30 @@ named!(
     Denied = "denied", Expired = "expired", Used = "used", Changed = "changed",
 );
 
-/// One decision, with who and when. They are only ever added.
+/// One decision, with its author and time. Decisions are append-only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Its id.
     pub id: DecisionId,
     /// What was decided.
     pub kind: DecisionKind,
-    /// Who decided: a person, a key, a policy, or the time.
+    /// The author: a person, a key, a policy, or the expiry timer.
     pub by: String,
-    /// When.
+    /// When it was made.
     pub at: Moment,
-    /// The team it is about; none for the fleet.
+    /// The team concerned; `None` for the fleet.
     pub team: Option<TeamId>,
-    /// The key that asked.
+    /// The key of the call.
     pub key: Option<KeyId>,
     /// The tool.
     pub tool: Option<AgentTool>,
     /// SHA-256 of the arguments.
     pub digest: Option<String>,
-    /// The approval it belongs to.
+    /// The approval concerned.
     pub approval: Option<ApprovalId>,
-    /// The execution that it let run.
+    /// The execution that it allowed.
     pub execution: Option<TraceId>,
-    /// In words: why, or what was set.
+    /// The reason, or the setting that was changed.
     pub note: Option<String>,
 }
 
@@ -239,14 +239,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_word_from_anyone_nothing_is_open() {
+    fn gates_are_closed_by_default() {
         let settings = GateSettings::default();
         assert!(!settings.allows_agents());
         assert_eq!(settings.policy_for(AgentTool::ExecuteCode), ToolPolicy::Ask);
     }
 
     #[test]
-    fn a_team_s_own_word_comes_before_the_fleet_s() {
+    fn team_settings_override_fleet_settings() {
         let fleet = GateSettings {
             agent_sandbox: Some(true),
             execute_code: Some(ToolPolicy::Allow),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
+    fn names_round_trip() {
         for kind in DecisionKind::ALL {
             assert_eq!(kind.name().parse::<DecisionKind>(), Ok(*kind));
         }

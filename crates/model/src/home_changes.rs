@@ -1,63 +1,65 @@
-//! Runs in: server (no capabilities), command line. A thread's home as an approval is bound to it, and what
-//! a person is shown of it.
+//! Runs in: server (no capabilities), command line.
+//!
+//! The state of a thread's home that an approval is bound to, and the changes that a person sees
+//! before they answer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{LayerDigest, ThreadId};
 
-/// The content of a thread's home at one moment. Two of them are equal if and only if nothing in the
-/// home was changed in between; layers that were squashed are no change.
+/// The content of a thread's home at one moment. Two states are equal if and only if nothing in the
+/// home changed in between. Squashing layers is not a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HomeState {
     /// The thread.
     pub thread: ThreadId,
-    /// The layers that make up its home, the oldest first; none for a thread that does not exist.
+    /// The layers of its home, oldest first; empty for a thread that does not exist.
     pub layers: Vec<LayerDigest>,
 }
 
-/// What differs between the home that was last approved and the one that a call would run in.
+/// The difference between the last approved home and the home that a call would run in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeChanges {
-    /// The approval that was given last for this thread; without one the whole home is listed.
+    /// The last approval given for this thread; without one, the whole home is listed.
     pub since: Option<String>,
-    /// Why the call is asked about again, if its earlier question or approval was invalidated.
+    /// Why the call needs a new approval, if its earlier request or approval was invalidated.
     pub note: Option<String>,
-    /// The paths, those that run by themselves first.
+    /// The changed paths; those that run without being named come first.
     pub paths: Vec<ChangedPath>,
-    /// How many more there are than are listed.
+    /// How many changed paths are not listed.
     pub omitted: u64,
 }
 
 /// One path that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedPath {
-    /// Below the home.
+    /// The path below the home.
     pub path: String,
-    /// What became of it.
+    /// The kind of change.
     pub change: ChangeKind,
-    /// Its size in bytes; 0 for what was removed.
+    /// Its size in bytes; 0 for a removed path.
     pub size: u64,
-    /// Why a program may run or obey it without naming it.
+    /// Why a program may run or load this file without naming it.
     pub warning: Option<String>,
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub target: Option<String>,
-    /// SHA-256 of the content, of files whose content is not here.
+    /// SHA-256 of the content, for files whose content is not included.
     pub sha256: Option<String>,
     /// The content of a small text file.
     pub content: Option<String>,
-    /// Whether it is a file that is no text.
+    /// Whether it is a file that is not text.
     pub binary: bool,
 }
 
-/// What became of a path.
+/// The kind of change to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
-    /// It is new.
+    /// The path is new.
     Added,
-    /// It has other content, attributes, or is of another kind.
+    /// Its content, attributes or file type changed.
     Changed,
-    /// It is gone.
+    /// The path was removed.
     Removed,
 }
 
@@ -74,7 +76,7 @@ impl ChangeKind {
 }
 
 impl HomeChanges {
-    /// Whether everything that could matter is listed: each path, and each text with its content.
+    /// Whether every change is listed: each path, and the content of each text file.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let shown = |path: &ChangedPath| {

@@ -1,14 +1,14 @@
-//! The path of a file below a home, as a caller may write it.
+//! The path of a file below a home, in the form that callers write.
 //!
-//! Paths are bytes, and what callers write is text: a byte that is not part of UTF-8 is written
-//! `\xFF`, with two capital digits. Where a name has these four characters itself, its backslash is
-//! written `\x5C`. All other names are written as they are.
+//! Paths are bytes, and callers write text. A byte that is not valid UTF-8 is written as `\xFF`,
+//! with two uppercase hex digits. Where a name contains such a sequence literally, its backslash is
+//! written `\x5C`. All other names are written unchanged.
 
 use std::{fmt, str::FromStr};
 
 use crate::Invalid;
 
-/// Where a home is mounted; a path that begins with it means the same without.
+/// The mount point of a home. A path with this prefix means the same as the path without it.
 const MOUNTED: &str = "/home/baponi";
 
 /// A path below a home: names separated by `/`, none of them empty, `.` or `..`, and no NUL.
@@ -19,22 +19,22 @@ pub struct HomePath {
 }
 
 impl HomePath {
-    /// The most bytes one may have.
+    /// The limit on bytes of a path.
     pub const MAX_BYTES: usize = 4095;
 
-    /// As it is written, without a slash at the beginning or the end.
+    /// The path in its text form, without leading or trailing slash.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// As it is in the home.
+    /// The path as bytes, as stored in the home.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// How the path of a file is written.
+    /// The text form of a path.
     #[must_use]
     pub fn text_of(path: &[u8]) -> String {
         let mut text = String::with_capacity(path.len());
@@ -50,7 +50,7 @@ impl HomePath {
         text
     }
 
-    /// The path of a file that is written so.
+    /// The bytes of a path in text form.
     #[must_use]
     pub fn bytes_of(text: &str) -> Vec<u8> {
         let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
@@ -65,10 +65,10 @@ impl HomePath {
         bytes
     }
 
-    /// A path from a URL, where each byte can also be written for itself.
+    /// Parses a percent-decoded path from a URL, which may contain bytes that are not UTF-8.
     ///
     /// # Errors
-    /// When it is not a path.
+    /// When it is not a valid path.
     pub fn from_url(decoded: &[u8]) -> Result<Self, Invalid> {
         let mut text = String::new();
         for chunk in decoded.utf8_chunks() {
@@ -78,7 +78,7 @@ impl HomePath {
         text.parse()
     }
 
-    /// The directory of everything: the home itself, or a path below it.
+    /// Parses a directory: `None` for the home itself, or a path below it.
     ///
     /// # Errors
     /// When it is neither.
@@ -92,10 +92,10 @@ impl HomePath {
     }
 }
 
-/// How long a byte is that is written by its number.
+/// The length of an escaped byte.
 const ESCAPE: usize = 4;
 
-/// The byte that is written by its number at the beginning of a text, if one is.
+/// The escaped byte at the beginning of a text, if there is one.
 fn decode_escape(text: &[u8]) -> Option<u8> {
     let digits = text.get(..ESCAPE)?.strip_prefix(b"\\x")?;
     let digit = |at: usize| match digits[at] {
@@ -107,7 +107,7 @@ fn decode_escape(text: &[u8]) -> Option<u8> {
     (byte >= 0x80 || byte == b'\\').then_some(byte)
 }
 
-/// `/home/baponi` and `/home/baponi/a`, but not `/home/baponito`.
+/// True for `/home/baponi` and `/home/baponi/a`, but not for `/home/baponito`.
 fn is_below_home(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('/')
 }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_have_a_form_of_their_own() {
+    fn bytes_that_are_not_utf8_are_escaped() {
         for (bytes, text) in [
             (&b"a\xff\xfeb"[..], r"a\xFF\xFEb"),
             (b"caf\xc3\xa9", "caf\u{e9}"),
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_name_can_be_written_and_read_back(
+        fn every_name_round_trips_through_text(
             name in proptest::collection::vec(1_u8.., 1..30),
             odd in r"(\\|x|5|C|F|\xff){1,20}",
         ) {
@@ -227,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_accepted_is_accepted_again_unchanged(text in ".{0,40}") {
+        fn parsing_is_idempotent(text in ".{0,40}") {
             if let Ok(path) = text.parse::<HomePath>() {
                 prop_assert!(!path.as_str().starts_with('/'));
                 prop_assert!(path.as_str().split('/').all(|name| !matches!(name, "" | "." | "..")));

@@ -1,5 +1,5 @@
-//! Names of things. An id that exists has the right form; whether it names anything is for the
-//! store to say.
+//! Identifiers. A value of an id type is well-formed. Whether the entity exists is known to the
+//! store only.
 
 use std::{fmt, str::FromStr};
 
@@ -9,7 +9,7 @@ use crate::Invalid;
 
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
-/// Spells random bytes with letters that nobody confuses; each byte gives one character.
+/// Spells random bytes with 32 letters and digits that are hard to confuse, one per byte.
 fn spell(random: &[u8]) -> String {
     random.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect()
 }
@@ -22,16 +22,16 @@ macro_rules! id {
         pub struct $name(String);
 
         impl $name {
-            /// What every such id begins with.
+            /// The prefix of every such id.
             pub const PREFIX: &str = $prefix;
 
-            /// An id spelled from random bytes, which must come from the system's generator.
+            /// Creates an id from random bytes, which must come from the system's generator.
             #[must_use]
             pub fn from_random(random: [u8; 20]) -> Self {
                 Self(format!("{}{}", $prefix, spell(&random)))
             }
 
-            /// The id as it is written.
+            /// The id as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -77,45 +77,45 @@ macro_rules! id {
 }
 
 id!(
-    /// One execution.
+    /// Names one execution.
     TraceId, "trc_", "trace_id"
 );
 id!(
-    /// A team: the tenant that keys, sandboxes and executions belong to.
+    /// Names a team: the tenant that owns keys, sandboxes and executions.
     TeamId, "team_", "team id"
 );
 id!(
-    /// An API key, not its secret.
+    /// Names an API key; not its secret.
     KeyId, "key_", "key id"
 );
 id!(
-    /// A sandbox configuration.
+    /// Names a sandbox configuration.
     SandboxId, "sbx_", "sandbox id"
 );
 id!(
-    /// A response of the Agent API.
+    /// Names a response of the Agent API.
     ResponseId, "resp_", "response id"
 );
 
 id!(
-    /// A call of a tool that waits for a person.
+    /// Names a tool call that waits for a person's answer.
     ApprovalId, "apr_", "approval id"
 );
 id!(
-    /// A decision about a tool or its gates.
+    /// Names a decision about a tool or its gates.
     DecisionId, "dec_", "decision id"
 );
 
-/// The name a caller gave to a home that outlives a run.
+/// The name that a caller gives to a home that outlives executions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ThreadId(String);
 
 impl ThreadId {
-    /// The most characters one may have.
+    /// The limit on characters of a thread id.
     pub const MAX_CHARS: usize = 128;
 
-    /// The name as it was given.
+    /// The name as given.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_id_that_could_name_another_place_is_refused() {
+    fn a_thread_id_with_separators_or_other_characters_is_refused() {
         for text in ["", "-a", "_a", "a/b", "..", "a b", "a\n", "ä", "a.b", &"x".repeat(129)] {
             assert!(text.parse::<ThreadId>().is_err(), "{text:?}");
         }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_thread_id_is_told_its_size_and_the_limit() {
+    fn the_error_for_a_long_thread_id_names_its_size_and_the_limit() {
         let error = "x".repeat(300).parse::<ThreadId>().unwrap_err();
         assert_eq!(error.to_string(), "thread_id must be 1 to 128 characters, got 300");
     }
@@ -211,7 +211,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_an_id_with_a_separator(text in ".*") {
+        fn a_parsed_id_has_no_separator(text in ".*") {
             if let Ok(id) = text.parse::<TraceId>() {
                 prop_assert!(!id.as_str().contains(['/', '.', '%', '\\', '\0', '\n']));
             }

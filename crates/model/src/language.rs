@@ -1,4 +1,4 @@
-//! The languages a program can be written in, and how one is guessed from a file.
+//! The languages of programs, and how the language of a file is guessed.
 
 use std::{fmt, path::Path, str::FromStr};
 
@@ -16,16 +16,16 @@ pub enum Language {
     Bash,
 }
 
-/// A name that is no language we run.
+/// A name that is not a supported language.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("unknown language {0:?}: use python, node or bash")]
 pub struct UnknownLanguage(pub String);
 
 impl Language {
-    /// Every language, in the order they are shown to people.
+    /// Every language, in display order.
     pub const ALL: [Self; 3] = [Self::Python, Self::Node, Self::Bash];
 
-    /// The name used on the wire and on the command line.
+    /// The name on the wire and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Language {
         }
     }
 
-    /// The file that guest code is written to, in the guest's home.
+    /// The file in the guest's home that the code is written to.
     #[must_use]
     pub const fn main_file(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Language {
         }
     }
 
-    /// The program that runs the language, as looked up on the guest's `PATH`.
+    /// The interpreter, as looked up on the guest's `PATH`.
     #[must_use]
     pub const fn interpreter(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl Language {
         }
     }
 
-    /// Guesses from the extension, then from the first line (`#!…`).
+    /// Guesses the language from the extension, then from the first line (`#!…`).
     #[must_use]
     pub fn guess_from_file(path: &Path, code: &[u8]) -> Option<Self> {
         let extension = path.extension().and_then(|extension| extension.to_str());
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_extension_decides_before_the_first_line() {
+    fn the_extension_takes_precedence_over_the_first_line() {
         assert_eq!(
             Language::guess_from_file(Path::new("a.py"), b"#!/bin/sh"),
             Some(Language::Python)
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_decides_where_the_name_does_not() {
+    fn the_first_line_decides_without_a_known_extension() {
         for (line, language) in [
             (&b"#!/bin/sh\n"[..], Some(Language::Bash)),
             (b"#!/usr/bin/env python3.11\nprint(1)", Some(Language::Python)),

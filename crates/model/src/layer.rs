@@ -1,4 +1,4 @@
-//! Homes as layers: the words for what a thread keeps and what a run wrote.
+//! The layers of a home, and the files that a run wrote.
 
 use std::{fmt, str::FromStr};
 
@@ -14,14 +14,14 @@ pub struct LayerDigest(String);
 impl LayerDigest {
     const PREFIX: &str = "sha256:";
 
-    /// A digest from the bytes of the hash.
+    /// Creates a digest from the bytes of a SHA-256 hash.
     #[must_use]
     pub fn from_sha256(hash: [u8; 32]) -> Self {
         let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         Self(format!("{}{hex}", Self::PREFIX))
     }
 
-    /// With its prefix.
+    /// The digest with its prefix.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -70,9 +70,9 @@ impl fmt::Display for LayerDigest {
 /// One stored layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// What it is found by.
+    /// Its content address.
     pub digest: LayerDigest,
-    /// Its size as stored, compressed.
+    /// Its compressed size, as stored.
     pub stored: ByteSize,
     /// The size of the files in it.
     pub bytes: ByteSize,
@@ -81,13 +81,13 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// What it takes on a disk: whole blocks for the layer, and one for its index.
+    /// Its size on disk: whole blocks for the layer, and one block for its index.
     #[must_use]
     pub const fn disk_bytes(&self) -> u64 {
         Self::disk_bytes_for(self.stored.bytes())
     }
 
-    /// The same for a layer of which only the size as stored is known.
+    /// Like [`Self::disk_bytes`], from the stored size alone.
     #[must_use]
     pub const fn disk_bytes_for(stored: u64) -> u64 {
         const BLOCK: u64 = 4096;
@@ -95,45 +95,45 @@ impl Layer {
     }
 }
 
-/// The home that a run of a thread starts with.
+/// The home that a run in a thread starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadHome {
-    /// Its layers, the oldest first.
+    /// Its layers, oldest first.
     pub layers: Vec<LayerDigest>,
-    /// What this run may add.
+    /// How much this run may write.
     pub room: HomeQuota,
 }
 
 /// How much may be written to a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeQuota {
-    /// Bytes in files.
+    /// The limit on bytes in files.
     pub bytes: ByteSize,
-    /// Files, directories and links.
+    /// The limit on files, directories and links.
     pub inodes: u64,
 }
 
-/// A file that a run wrote, as far as its caller is told.
+/// A file that a run wrote, as reported to the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputFile {
-    /// Its path below the home, as `HomePath` writes it.
+    /// Its path below the home, in the text form of `HomePath`.
     pub name: String,
     /// Its size when the run ended.
     pub size: u64,
-    /// Whether less than all of it was kept.
+    /// Whether only a part of it was kept.
     pub truncated: bool,
 }
 
-/// What a run left in its home, once it is durable.
+/// The changes that a run made to its home, once they are durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeWrites {
-    /// The layer that holds it; none if nothing was written.
+    /// The layer with the changes; `None` if nothing was written.
     pub layer: Option<Layer>,
-    /// The files among it, in the order of their names; inputs that were left alone are not.
+    /// The files written, sorted by name. Unmodified input files are not listed.
     pub files: Vec<OutputFile>,
-    /// How many more files there are than are listed.
+    /// How many files are not listed.
     pub files_omitted: u64,
-    /// Whether the room was used up.
+    /// Whether the quota was reached.
     pub quota_exceeded: bool,
 }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_has_one_spelling() {
+    fn a_digest_round_trips_and_has_one_spelling() {
         let digest = LayerDigest::from_sha256([0xab; 32]);
         assert_eq!(digest.as_str().parse(), Ok(digest.clone()));
         assert_eq!(digest.hex_digits().len(), 64);

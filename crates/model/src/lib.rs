@@ -1,7 +1,7 @@
-//! The words of Cloche: what is asked, what is agreed, what was done.
+//! The data types of Cloche: requests, limits, outcomes and records.
 //!
-//! Plain data without I/O and without async. Every other crate may use these words; this crate
-//! knows none of them, and it knows no kernel, no database and no protocol.
+//! Plain data without I/O and without async. Every other crate may depend on this one. It depends
+//! on none of them, and it knows no kernel, no database and no protocol.
 
 mod budget;
 pub mod display;

@@ -1,4 +1,4 @@
-//! A point in time as the rows keep it. Nothing here reads a clock or knows a calendar.
+//! A point in time, as rows store it. Nothing here reads a clock or knows a calendar.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 pub struct Moment(pub i64);
 
 impl Moment {
-    /// This much later.
+    /// The moment `duration` later.
     #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// This much earlier.
+    /// The moment `duration` earlier.
     #[must_use]
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// How long ago `earlier` was; nothing if it was not.
+    /// The time since `earlier`; zero if `earlier` is later than `self`.
     #[must_use]
     pub fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))

@@ -1,4 +1,5 @@
-//! What a run did. A guest's failure is a value here; an error means that we failed.
+//! The outcome of a run. A guest's failure is a value here; an error means that the platform
+//! failed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,25 +8,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteSize, HomeWrites, MemoryAccount, MemoryReservation};
 
-/// How a run ended, and all that it said.
+/// How a run ended, its output, its usage and the files it wrote.
 #[derive(Clone, Debug)]
 pub struct RunOutcome {
-    /// Why it is over.
+    /// How it ended.
     pub ending: RunEnding,
-    /// What it wrote to standard output.
+    /// Its standard output.
     pub stdout: CapturedStream,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: CapturedStream,
-    /// What it used.
+    /// The resources it used.
     pub usage: RunUsage,
-    /// What it left in its home.
+    /// The changes to its home.
     pub written: HomeWrites,
-    /// Where the time went.
+    /// The duration of each phase.
     pub timings: RunTimings,
 }
 
 impl RunOutcome {
-    /// The exit code as a shell would give it: 128 + signal for a signal, 124 for a timeout.
+    /// The exit code in the convention of shells: 128 + signal for a signal, 124 for a timeout.
     #[must_use]
     pub fn shell_code(&self) -> u8 {
         match self.ending {
@@ -38,42 +39,42 @@ impl RunOutcome {
     }
 }
 
-/// Why a run is over.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunEnding {
-    /// The program ended by itself with this code.
+    /// The program exited with this code.
     Exited(u8),
-    /// The program was ended by this signal.
+    /// The program was killed by this signal.
     Signalled(u8),
-    /// The time limit was reached; everything in the sandbox was killed.
+    /// The time limit was reached. Every process in the cell was killed.
     TimedOut,
-    /// The memory limit was reached, and the program did not survive it.
+    /// The memory limit was reached and the program was killed.
     OutOfMemory,
-    /// Someone asked for it to be stopped.
+    /// A caller cancelled it.
     Cancelled,
 }
 
-/// The most bytes of the end of a stream that are kept where all of it is too much.
+/// How many bytes of the end of a stream are kept if the stream exceeds its limit.
 const TAIL: usize = 64 << 10;
 
-/// One output stream: its head, how much did not fit, and the last of that.
+/// One output stream: its first bytes, how many bytes were dropped, and the last bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedStream {
     /// The first bytes, up to the limit.
     pub bytes: Vec<u8>,
-    /// How many more there were.
+    /// How many bytes followed.
     pub dropped: u64,
-    /// The last of those, and a little more than are promised.
+    /// The last of those, up to four times [`TAIL`].
     last: Vec<u8>,
     charge: OutputCharge,
 }
 
-/// What a stream has of the memory for outputs. Says nothing of what the stream is.
+/// The memory that a stream has reserved for its output. Ignored when streams are compared.
 #[derive(Clone, Debug, Default)]
 struct OutputCharge {
     reservation: Option<Arc<MemoryReservation>>,
-    /// Nothing more is kept: the memory is spent.
+    /// The budget is exhausted, so nothing more is kept.
     spent: bool,
 }
 
@@ -85,26 +86,26 @@ impl PartialEq for OutputCharge {
 
 impl Eq for OutputCharge {}
 
-/// While a program runs, what it printed is in memory twice: whole, and as the lines of its log.
+/// While a program runs, its output is in memory twice: as a whole, and as the lines of its log.
 const COPIES: u64 = 2;
 
 impl CapturedStream {
-    /// A stream of which this is all.
+    /// A complete stream with these bytes.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
 
-    /// A stream whose head is paid for from this account. When the memory is spent, the head is
-    /// cut there, as if its limit were reached.
+    /// A stream whose first bytes are charged to this account. When the budget is exhausted, the
+    /// stream is truncated there, as if its limit were reached.
     #[must_use]
     pub fn charged_to(account: Option<&Arc<MemoryAccount>>) -> Self {
-        // Nothing can be refused of nothing.
+        // A reservation of zero bytes always succeeds.
         let reservation = account.and_then(|account| account.reserve(0).ok()).map(Arc::new);
         Self { charge: OutputCharge { reservation, spent: false }, ..Self::default() }
     }
 
-    /// Adds what was read, within a limit for the head. Returns how many bytes the head took.
+    /// Appends bytes, up to `limit` bytes in total. Returns how many bytes were kept.
     pub fn append_within(&mut self, bytes: &[u8], limit: u64) -> usize {
         let room = limit.saturating_sub(self.bytes.len() as u64);
         let fits = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
@@ -113,15 +114,15 @@ impl CapturedStream {
         let more = &bytes[fits..];
         self.dropped += more.len() as u64;
         self.last.extend_from_slice(&more[more.len().saturating_sub(TAIL)..]);
-        // Now and then, so that a byte is moved once and not with every piece that comes.
+        // Trimmed rarely, so that a byte is not moved with every chunk that arrives.
         if self.last.len() > 4 * TAIL {
             self.last.drain(..self.last.len() - TAIL);
         }
         fits
     }
 
-    /// The head, to be shared, the lines of a log included. As long as any part of it is held, it is
-    /// paid for, once.
+    /// Takes the first bytes for sharing, also with the lines of a log. They are charged once, as
+    /// long as any slice of them lives.
     #[must_use]
     pub fn take_head(&mut self) -> Bytes {
         let bytes = std::mem::take(&mut self.bytes);
@@ -134,7 +135,7 @@ impl CapturedStream {
         }
     }
 
-    /// The end of what did not fit.
+    /// The last of the dropped bytes.
     #[must_use]
     pub fn tail(&self) -> &[u8] {
         &self.last[self.last.len().saturating_sub(TAIL)..]
@@ -148,7 +149,7 @@ impl CapturedStream {
 }
 
 impl OutputCharge {
-    /// Whether so many more bytes may be kept. After the first no, none may.
+    /// Whether this many more bytes may be kept. After the first refusal every call returns false.
     fn pay_for(&mut self, bytes: usize) -> bool {
         let Some(reservation) = self.reservation.as_ref().filter(|_| bytes > 0) else {
             return true;
@@ -158,38 +159,38 @@ impl OutputCharge {
     }
 }
 
-/// What a run used.
+/// The resources that a run used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunUsage {
-    /// From the start of the program to its end.
+    /// Time from the start of the program to its end.
     pub wall: Duration,
     /// Processor time of all its processes.
     pub cpu: Duration,
-    /// The most memory it held at once; zero where the host cannot tell.
+    /// The peak memory; zero if the host cannot measure it.
     pub peak_memory: ByteSize,
 }
 
-/// Where the time of a run went, for histograms.
+/// The duration of each phase of a run, for histograms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunTimings {
     /// Waiting for a cell.
     pub cell: Duration,
-    /// Bringing code, files and environment into it.
+    /// Bringing code, files and environment into the cell.
     pub attach: Duration,
-    /// The program itself.
+    /// Running the program.
     pub run: Duration,
-    /// Making what it wrote durable.
+    /// Making its changes durable.
     pub seal: Duration,
 }
 
-/// A piece of output as it arrived.
+/// A chunk of output as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputChunk {
-    /// Which stream it came from.
+    /// The stream it came from.
     pub stream: StreamName,
-    /// The bytes, cut anywhere.
+    /// The bytes, split at arbitrary positions.
     pub bytes: Vec<u8>,
-    /// How many of them, from the first on, the outcome keeps.
+    /// How many of them, counted from the first, the outcome keeps.
     pub kept: usize,
 }
 
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn much_output_has_a_head_a_count_and_a_tail() {
+    fn long_output_keeps_its_first_bytes_a_count_and_its_last_bytes() {
         let all: Vec<u8> = (0..1_000_003_u32).map(|n| (n % 251) as u8).collect();
         for (limit, piece) in [(10_u64, 1000), (100_000, 7777), (0, 300_000), (2_000_000, 65_536)] {
             let mut captured = CapturedStream::default();
@@ -225,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_cut_where_the_memory_for_outputs_is_spent() {
+    fn a_stream_is_truncated_when_the_output_budget_is_exhausted() {
         let budget = crate::MemoryBudget::new(ByteSize(20), ByteSize(20));
         let account = budget.account_for("key");
         let mut captured = CapturedStream::charged_to(Some(&account));
         assert_eq!(captured.append_within(b"12345678", 100), 8);
         assert_eq!(captured.append_within(b"abc", 100), 0);
-        // What would fit is not kept either: a head has no holes.
+        // A shorter chunk that would fit is dropped as well: the kept bytes have no holes.
         assert_eq!(captured.append_within(b"x", 100), 0);
         assert_eq!((captured.dropped, captured.tail()), (4, &b"abcx"[..]));
         assert_eq!(budget.used_bytes(), 16);

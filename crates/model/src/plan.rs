@@ -1,4 +1,4 @@
-//! What each plan allows, as data, with the sentences the contract fixes for saying no.
+//! The limits of each plan, as data, and the refusal messages that the contract prescribes.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteSize, CpuShare, DisplaySeconds, HomeQuota, Invalid};
 
-/// What a team has signed up for.
+/// The plan of a team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TeamPlan {
-    /// Small, inline only.
+    /// Small limits, inline delivery only.
     Free,
-    /// Larger, with streaming and webhooks.
+    /// Larger limits, with streaming and webhooks.
     Pro,
-    /// As large as the machine, unless the team's own settings say otherwise.
+    /// Limited by the machine only, unless the team has its own limits.
     Enterprise,
 }
 
-/// The limits of a plan; `None` is no limit.
+/// The limits of a plan; `None` means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanLimits {
     /// Processor share of a sandbox.
     pub cpus: Option<CpuShare>,
     /// Memory of a sandbox.
     pub memory: Option<ByteSize>,
-    /// Executions under way at once.
+    /// Concurrent executions.
     pub concurrency: Option<u32>,
-    /// The longest time limit that may be asked for.
+    /// The longest timeout that a request may set.
     pub timeout: Option<Duration>,
     /// Whether output may be streamed or sent to a webhook.
     pub streaming: bool,
-    /// What the home of a thread may hold.
+    /// The quota of a thread's home.
     pub home: Option<HomeQuota>,
 }
 
@@ -49,7 +49,7 @@ impl TeamPlan {
         }
     }
 
-    /// The name in a sentence.
+    /// The name for use in messages.
     #[must_use]
     pub const fn display_name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl TeamPlan {
         }
     }
 
-    /// What it allows.
+    /// The limits of this plan.
     #[must_use]
     pub const fn default_limits(self) -> PlanLimits {
         match self {
@@ -90,7 +90,7 @@ impl TeamPlan {
         }
     }
 
-    /// The sentence for a caller whose executions are all in use.
+    /// The message for a caller who has reached the concurrency limit.
     #[must_use]
     pub fn concurrency_refusal(self, limit: u32) -> String {
         let advice = match self {
@@ -101,7 +101,7 @@ impl TeamPlan {
         format!("concurrent execution limit reached ({limit}/{limit}). {advice}")
     }
 
-    /// The sentence for a caller who asked for more time than there is.
+    /// The message for a caller whose timeout exceeds the limit.
     #[must_use]
     pub fn timeout_refusal(self, asked: Duration, limit: Duration) -> String {
         let advice = match self {
@@ -117,13 +117,13 @@ impl TeamPlan {
         )
     }
 
-    /// The sentence for a caller whose plan has inline delivery only.
+    /// The message for a caller whose plan has inline delivery only.
     #[must_use]
     pub const fn streaming_refusal() -> &'static str {
         "Streaming execution requires a Pro or Enterprise plan. Upgrade at https://baponi.ai/pricing"
     }
 
-    /// The same for webhooks.
+    /// The same message for webhooks.
     #[must_use]
     pub const fn webhook_refusal() -> &'static str {
         "Async execution requires a Pro or Enterprise plan. Upgrade at https://baponi.ai/pricing"

@@ -1,4 +1,4 @@
-//! What a caller asks for, before anyone has agreed to it.
+//! A request to execute code, before admission.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,85 +7,86 @@ use std::{
 
 use crate::{EnvVars, FileName, InputFile, Invalid, Language, SubPath, ThreadId, env};
 
-/// The most bytes of code.
+/// The limit on bytes of code.
 pub const MAX_CODE_BYTES: usize = 1 << 20;
-/// The most bytes of standard input.
+/// The limit on bytes of standard input.
 pub const MAX_STDIN_BYTES: usize = 1 << 20;
-/// The most files that come with a request.
+/// The limit on files of a request.
 pub const MAX_FILES: usize = 32;
-/// The most bytes of all of them together.
+/// The limit on bytes of all files together.
 pub const MAX_FILES_BYTES: usize = 8 << 20;
-/// The time limit of a run whose caller named none.
+/// The timeout of an execution whose request has none.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// A time limit that nobody may ask for, whatever the plan: a year.
+/// The longest timeout that any plan allows: one year.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The most metadata keys.
+/// The limit on metadata keys.
 pub const MAX_METADATA_KEYS: usize = 10;
-/// The most characters of a metadata key.
+/// The limit on characters of a metadata key.
 pub const MAX_METADATA_KEY_CHARS: usize = 40;
-/// The most characters of a metadata value.
+/// The limit on characters of a metadata value.
 pub const MAX_METADATA_VALUE_CHARS: usize = 256;
-/// The most characters of a webhook URL.
+/// The limit on characters of a webhook URL.
 pub const MAX_WEBHOOK_URL_CHARS: usize = 2048;
 
-/// An execution as it was asked for: nothing in it is trusted.
+/// An execution as requested. Nothing in it has been checked.
 #[derive(Clone, Debug, Default)]
 pub struct ExecuteRequest {
     /// The program.
     pub code: String,
     /// Its language; Python if absent.
     pub language: Option<String>,
-    /// Seconds it may take; 60 if absent.
+    /// The timeout in seconds; 60 if absent.
     pub timeout: Option<i64>,
-    /// The same in milliseconds, from doors that count in them; a request has one of the two.
+    /// The timeout in milliseconds, for entry points that use them. A request has at most one of
+    /// the two.
     pub timeout_ms: Option<i64>,
     /// The thread whose home it uses.
     pub thread_id: Option<String>,
-    /// What the caller wants to find it by.
+    /// Labels for finding the execution.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// Where the result is to be posted, in webhook mode.
+    /// The URL that the result is posted to, in webhook mode.
     pub webhook_url: Option<String>,
-    /// Environment variables for this run only.
+    /// Environment variables for this execution only.
     pub env_vars: Option<EnvVars>,
-    /// Storage paths to narrow the mounts to.
+    /// Storage paths that narrow the mounts.
     pub sub_paths: Option<Vec<String>>,
-    /// What the program reads from its standard input.
+    /// The standard input of the program.
     pub stdin: Option<String>,
-    /// Files put into the home before it starts.
+    /// Files written to the home before the program starts.
     pub files: Option<Vec<RequestFile>>,
 }
 
-/// A file that comes with a request.
+/// A file in a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestFile {
     /// Its name in the home.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub content: Vec<u8>,
 }
 
-/// A request whose every field keeps its own rule. Whether it may run is another question.
+/// A request in which every field is valid. Admission decides separately whether it may run.
 #[derive(Clone, Debug)]
 pub struct CheckedRequest {
     /// The program.
     pub code: String,
     /// Its language.
     pub language: Language,
-    /// How long it may take.
+    /// The timeout.
     pub timeout: Duration,
     /// The thread whose home it uses.
     pub thread: Option<ThreadId>,
-    /// What the caller wants to find it by.
+    /// Labels for finding the execution.
     pub metadata: BTreeMap<String, String>,
-    /// Where the result is to be posted; its host is not checked yet.
+    /// The URL that the result is posted to; its host is not checked yet.
     pub webhook_url: Option<String>,
-    /// Environment variables of the request's level.
+    /// Environment variables of the request.
     pub env: EnvVars,
-    /// Storage paths, well formed; whether they are mounted is not checked yet.
+    /// Well-formed storage paths; whether they are mounted is not checked yet.
     pub sub_paths: Vec<SubPath>,
-    /// What the program reads from its standard input.
+    /// The standard input of the program.
     pub stdin: Vec<u8>,
-    /// Files put into the home before it starts, each name once.
+    /// Files written to the home before the program starts; names are unique.
     pub files: Vec<InputFile>,
 }
 
@@ -93,7 +94,7 @@ impl ExecuteRequest {
     /// Checks each field against its own rule.
     ///
     /// # Errors
-    /// On the first field that breaks its rule, with a sentence for the caller.
+    /// On the first field that breaks its rule, with a message for the caller.
     pub fn check(self) -> Result<CheckedRequest, Invalid> {
         check_code(&self.code)?;
         let language = check_language(self.language.as_deref())?;
@@ -160,7 +161,7 @@ fn check_files(files: Vec<RequestFile>, language: Language) -> Result<Vec<InputF
             return Err(Invalid::new(format!("files: {name} is the name of the program itself")));
         }
         if !seen.insert(name.clone()) {
-            return Err(Invalid::new(format!("files: {name} is there twice")));
+            return Err(Invalid::new(format!("files: {name} is listed twice")));
         }
         checked.push(InputFile { name, content });
     }
@@ -202,7 +203,7 @@ fn check_timeout(seconds: Option<i64>, millis: Option<i64>) -> Result<Duration, 
         })
 }
 
-/// Checks what a caller wants to find an execution by.
+/// Checks the metadata of a request.
 ///
 /// # Errors
 /// On the first rule that is broken.
@@ -229,7 +230,7 @@ pub fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Invalid
 /// Checks one metadata key.
 ///
 /// # Errors
-/// When it is empty, too long, or has characters that keys do not have.
+/// When it is empty, too long, or contains a character that is not allowed.
 pub fn check_metadata_key(key: &str) -> Result<(), Invalid> {
     let chars = key.chars().count();
     if chars == 0 || chars > MAX_METADATA_KEY_CHARS {
@@ -247,7 +248,7 @@ pub fn check_metadata_key(key: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Checks the form of a webhook URL; what it points at is checked where names can be resolved.
+/// Checks the form of a webhook URL. Its address is checked later, after name resolution.
 ///
 /// # Errors
 /// When it is too long or not HTTPS.
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_has_its_default() {
+    fn absent_fields_get_their_defaults() {
         let checked = request().check().unwrap();
         assert_eq!(checked.language, Language::Python);
         assert_eq!(checked.timeout, Duration::from_secs(60));
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_one_byte_to_one_mebibyte() {
+    fn code_must_be_one_byte_to_one_mebibyte() {
         let sized = |bytes| ExecuteRequest { code: "x".repeat(bytes), ..request() };
         assert!(sized(1).check().is_ok());
         assert!(sized(1 << 20).check().is_ok());
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_at_least_a_second() {
+    fn a_timeout_must_be_at_least_a_second() {
         for seconds in [0, -1, i64::MIN, i64::MAX] {
             let asked = ExecuteRequest { timeout: Some(seconds), ..request() };
             assert!(refusal(asked).starts_with("timeout must be between 1 and"), "{seconds}");
@@ -314,13 +315,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_language_is_named() {
+    fn an_unknown_language_is_named_in_the_error() {
         let asked = ExecuteRequest { language: Some("ruby".to_owned()), ..request() };
         assert_eq!(refusal(asked), "language must be one of: python, node, bash; got \"ruby\"");
     }
 
     #[test]
-    fn metadata_keeps_its_limits() {
+    fn metadata_beyond_its_limits_is_refused() {
         let with = |pairs: Vec<(String, String)>| ExecuteRequest {
             metadata: Some(pairs.into_iter().collect()),
             ..request()
@@ -338,12 +339,12 @@ mod tests {
     }
 
     #[test]
-    fn files_are_plain_bounded_and_not_the_program() {
+    fn files_must_have_plain_unique_names_and_bounded_size() {
         let file = |name: &str| RequestFile { name: name.to_owned(), content: vec![1] };
         let with = |files: Vec<RequestFile>| ExecuteRequest { files: Some(files), ..request() };
         assert_eq!(with(vec![file("a"), file("b")]).check().unwrap().files.len(), 2);
         assert_eq!(refusal(with(vec![file("../a")])), "files: \"../a\" is not a plain file name");
-        assert_eq!(refusal(with(vec![file("a"), file("a")])), "files: a is there twice");
+        assert_eq!(refusal(with(vec![file("a"), file("a")])), "files: a is listed twice");
         let main = refusal(with(vec![file("main.py")]));
         assert_eq!(main, "files: main.py is the name of the program itself");
         assert!(refusal(with(vec![file("a"); 33])).starts_with("files exceeds 32 entries"));
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_url_is_https() {
+    fn a_webhook_url_must_use_https() {
         let with = |url: &str| ExecuteRequest { webhook_url: Some(url.to_owned()), ..request() };
         assert_eq!(refusal(with("http://a.example")), "webhook_url must use HTTPS");
         assert!(with("https://a.example/hook").check().is_ok());

@@ -1,4 +1,4 @@
-//! Where a response of the Agent API stands.
+//! The status of a response of the Agent API.
 
 use std::{fmt, str::FromStr};
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::Invalid;
 
-/// The states of a response.
+/// The status of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseStatus {
-    /// Accepted; nothing has been done yet.
+    /// Accepted, not started yet.
     Queued,
-    /// Under way.
+    /// In progress.
     InProgress,
-    /// It waits for someone: the caller has to run a function, or a person has to approve.
+    /// Waiting: the caller must run a function, or a person must approve a call.
     RequiresAction,
-    /// Done.
+    /// Completed.
     Completed,
-    /// It could not be done; the error says why.
+    /// Failed; the error says why.
     Failed,
-    /// Someone asked for it to be stopped.
+    /// Cancelled by a caller.
     Cancelled,
 }
 
@@ -62,6 +62,6 @@ impl FromStr for ResponseStatus {
         Self::ALL
             .into_iter()
             .find(|status| status.name() == name)
-            .ok_or_else(|| Invalid::new("no such status of a response"))
+            .ok_or_else(|| Invalid::new("unknown status of a response"))
     }
 }

@@ -1,4 +1,4 @@
-//! What one run is given: the program, its surroundings, and what it may use.
+//! The input of one run: the program, its environment and its limits.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
 
@@ -6,26 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteSize, CpuShare, Invalid, Language, ThreadHome};
 
-/// One program to run once, in a fresh sandbox.
+/// One program to run once, in a fresh cell.
 ///
-/// Whoever holds one has decided that it may run; nothing below the engine asks again.
+/// The holder of a `RunSpec` has decided that it may run. Nothing below the engine checks again.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     /// The language `code` is written in.
     pub language: Language,
     /// The program.
     pub code: Vec<u8>,
-    /// What the program reads from its standard input.
+    /// The standard input of the program.
     pub stdin: Vec<u8>,
-    /// Environment beyond the sandbox's own; these names never replace `PATH` and its like.
+    /// Variables added to the sandbox's own environment. They never replace `PATH` and similar
+    /// ones.
     pub env: BTreeMap<String, String>,
-    /// Files written into the home before the program starts.
+    /// Files written to the home before the program starts.
     pub files: Vec<InputFile>,
-    /// What the run may use.
+    /// The limits of the run.
     pub limits: RunLimits,
     /// The sandbox it runs in.
     pub sandbox: SandboxShape,
-    /// The home it starts with; empty and of no thread if absent.
+    /// The home it starts with; an empty home without a thread if absent.
     pub home: Option<ThreadHome>,
 }
 
@@ -45,12 +46,12 @@ impl RunSpec {
     }
 }
 
-/// A file to be written into the guest's home.
+/// A file to write to the guest's home.
 #[derive(Clone, Debug)]
 pub struct InputFile {
-    /// Its name there.
+    /// Its name in the home.
     pub name: FileName,
-    /// What is in it.
+    /// Its content.
     pub content: Vec<u8>,
 }
 
@@ -59,7 +60,7 @@ pub struct InputFile {
 #[serde(try_from = "String", into = "String")]
 pub struct FileName(String);
 
-/// Why a name is not a plain file name.
+/// The error for a name that is not a plain file name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a plain file name")]
 pub struct InvalidFileName(String);
@@ -80,7 +81,7 @@ impl TryFrom<String> for FileName {
             && name.len() <= 255
             && !name.chars().any(|c| c == '/' || c == '\\' || c.is_control());
         if !plain {
-            // A hostile name can be very long; an error message should not be.
+            // A hostile name can be very long, so the message is truncated.
             return Err(InvalidFileName(name.chars().take(64).collect()));
         }
         Ok(Self(name))
@@ -99,20 +100,20 @@ impl fmt::Display for FileName {
     }
 }
 
-/// What a run may use before it is stopped.
+/// The limits of a run. A run that exceeds one is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunLimits {
     /// Wall-clock time from the start of the program.
     pub timeout: Duration,
-    /// Memory of all its processes, and of the files it writes.
+    /// Memory of all its processes and of the files it writes.
     pub memory: ByteSize,
     /// Processor time per second of wall clock.
     pub cpus: CpuShare,
     /// Processes and threads at once.
     pub pids: u32,
-    /// Bytes it may have in files at once.
+    /// Bytes in files at any one time.
     pub disk: ByteSize,
-    /// Bytes of each output stream that are kept; the head is kept, the rest is counted.
+    /// Bytes of each output stream that are kept. The first bytes are kept, the rest is counted.
     pub output: ByteSize,
 }
 
@@ -129,36 +130,36 @@ impl Default for RunLimits {
     }
 }
 
-/// The sandbox a run is put in, as far as the executor must know it.
+/// The sandbox of a run, as far as the executor needs it.
 ///
-/// Two runs with equal shapes and limits can use cells from the same pool.
+/// Two runs with equal shapes and limits can use cells of the same pool bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SandboxShape {
-    /// The root file system: `host` is a read-only view of this machine's `/usr`.
+    /// The root file system; `host` is a read-only view of this machine's `/usr`.
     pub image: String,
-    /// What the program can reach.
+    /// What the program can connect to.
     pub network: NetworkPolicy,
     /// Python modules imported once, in the template.
     pub preload: Vec<String>,
     /// Whether interpreters may be forked from a shared template.
     pub template: bool,
-    /// How closely the program is held.
+    /// The set of walls.
     #[serde(default)]
     pub profile: SandboxProfile,
-    /// Whose runs may share a template with this one: any with the same tag, which means nothing to
-    /// the executor. Not part of the configuration.
+    /// A tag: runs with the same tag may share a template. The executor does not interpret it. Not
+    /// part of the configuration.
     #[serde(skip)]
     pub pool_group: Option<String>,
 }
 
 impl SandboxShape {
-    /// Whether the interpreters of these runs are forked from a template.
+    /// Whether interpreters are forked from a template.
     #[must_use]
     pub fn uses_template(&self) -> bool {
         self.template && self.profile == SandboxProfile::Standard
     }
 
-    /// The same for the runs of one group.
+    /// The same shape for the runs of one group.
     #[must_use]
     pub fn in_group(mut self, group: impl Into<String>) -> Self {
         self.pool_group = Some(group.into());
@@ -166,11 +167,11 @@ impl SandboxShape {
     }
 }
 
-/// How closely a program is held.
+/// The set of walls around a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxProfile {
-    /// What programs commonly need.
+    /// The walls that common programs can run in.
     #[default]
     Standard,
     /// For hostile tenants: no template, no network sockets, fewer system calls, no speculation.
@@ -178,7 +179,7 @@ pub enum SandboxProfile {
 }
 
 impl SandboxProfile {
-    /// The name on the wire and on command lines.
+    /// The name on the wire and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -213,11 +214,11 @@ impl Default for SandboxShape {
     }
 }
 
-/// What a program can reach beyond its own loopback.
+/// What a program can connect to beyond its own loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetworkPolicy {
-    /// Nothing.
+    /// No network access.
     Blocked,
 }
 

@@ -1,21 +1,21 @@
-//! Text that must not be seen: it prints as stars, and it is compared only on purpose.
+//! Text that must not be printed or serialized. It prints as stars.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A secret. Whoever wants to read it has to say so with [`Secret::reveal`].
+/// A secret. Only [`Secret::reveal`] returns its text.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes text that is secret from now on.
+    /// Wraps a secret text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself.
+    /// The secret text.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_prints_as_stars_however_it_is_printed() {
+    fn a_secret_prints_and_serializes_as_stars() {
         let secret = Secret::new("hunter2");
         assert_eq!(format!("{secret} {secret:?}"), "*** ***");
         assert_eq!(serde_json::to_string(&secret).unwrap(), "\"***\"");

@@ -1,13 +1,13 @@
-//! Paths that narrow a storage mount: `/data/{slug}/{path}`, and nothing that could mean more.
+//! Paths that narrow a storage mount: `/data/{slug}/{path}`, with unambiguous segments only.
 
 use crate::Invalid;
 
-/// The most entries of a request.
+/// The limit on entries of a request.
 const MAX_SUB_PATHS: usize = 10;
-/// The most characters of an entry.
+/// The limit on characters of an entry.
 const MAX_SUB_PATH_CHARS: usize = 512;
 
-/// One well-formed entry. Whether something is mounted under its slug is for the engine to say.
+/// One well-formed entry. The engine checks whether its slug is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubPath {
     slug: String,
@@ -30,7 +30,7 @@ impl SubPath {
     /// Checks the entries of a request.
     ///
     /// # Errors
-    /// When there are too many, one is malformed, or two narrow the same connection.
+    /// When there are too many, one is malformed, or two name the same connection.
     pub fn parse_all(entries: &[String]) -> Result<Vec<Self>, Invalid> {
         if entries.len() > MAX_SUB_PATHS {
             return Err(Invalid::new(format!(
@@ -81,8 +81,8 @@ fn is_slug(slug: &str) -> bool {
     !slug.is_empty() && slug.len() <= 63 && slug.chars().all(plain)
 }
 
-/// A segment that means the same to every reader: no dots that climb, no second spelling of a
-/// separator, no escapes, no look-alikes of a dot.
+/// Whether a segment has only one possible meaning: no `..`, no other spelling of a separator, no
+/// escapes, no characters that look like a dot or a slash.
 fn is_plain_segment(segment: &str) -> bool {
     const LOOKALIKES: [char; 7] =
         ['\u{2024}', '\u{2025}', '\u{2026}', '\u{ff0e}', '\u{ff0f}', '\u{2215}', '\u{2044}'];
@@ -97,14 +97,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_below_a_mount_is_taken_apart() {
+    fn an_entry_is_split_into_slug_and_path() {
         let checked = SubPath::parse_entry("/data/company-data/reports/q1").unwrap();
         assert_eq!((checked.slug(), checked.path()), ("company-data", "reports/q1"));
         assert_eq!(SubPath::parse_entry("/data/a/b/").unwrap().path(), "b");
     }
 
     #[test]
-    fn a_path_that_could_mean_another_is_refused() {
+    fn an_ambiguous_path_is_refused() {
         for entry in [
             "",
             "/",
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_for_each_mount() {
+    fn only_one_entry_for_each_mount_is_accepted() {
         let entries = ["/data/a/x".to_owned(), "/data/a/y".to_owned()];
         let error = SubPath::parse_all(&entries).unwrap_err();
         assert_eq!(error.to_string(), "sub_paths: more than one entry for /data/a; one is allowed");
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_passes_never_climbs(entry in "/data/[a-z]{1,3}/.{0,30}") {
+        fn an_accepted_path_has_no_dot_segments(entry in "/data/[a-z]{1,3}/.{0,30}") {
             if let Ok(path) = SubPath::parse_entry(&entry) {
                 prop_assert!(path.path().split('/').all(|s| !s.is_empty() && s != "." && s != ".."));
             }

@@ -1,4 +1,4 @@
-//! Who may ask, and what they get: teams, keys and sandbox configurations as rows.
+//! Teams, keys and sandbox configurations, as rows.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use crate::{
 pub struct Team {
     /// Its id.
     pub id: TeamId,
-    /// The name people use; unique.
+    /// Its display name; unique.
     pub name: String,
-    /// What it has signed up for.
+    /// Its plan.
     pub plan: TeamPlan,
-    /// A concurrency limit of its own, instead of the plan's.
+    /// Its own concurrency limit, which replaces the plan's.
     pub max_concurrency: Option<u32>,
-    /// The longest time limit of its own, instead of the plan's.
+    /// Its own longest timeout, which replaces the plan's.
     pub max_timeout: Option<Duration>,
-    /// A storage budget of its own, instead of the plan's.
+    /// Its own storage budget, which replaces the plan's.
     pub storage: Option<ByteSize>,
-    /// What it has set of the gates in front of agent tools.
+    /// Its settings for the gates in front of agent tools.
     pub gates: GateSettings,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
 }
 
 impl Team {
-    /// What the plan allows, with the team's own limits in place of the plan's.
+    /// The plan's limits, with the team's own limits applied.
     #[must_use]
     pub fn effective_limits(&self) -> PlanLimits {
         let plan = self.plan.default_limits();
@@ -43,44 +43,44 @@ impl Team {
     }
 }
 
-/// A sandbox configuration: what a key's executions run in.
+/// A sandbox configuration: the environment that a key's executions run in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
     /// Its id.
     pub id: SandboxId,
-    /// Whose it is.
+    /// The team that owns it.
     pub team: TeamId,
-    /// The name people use; unique in the team.
+    /// Its display name; unique in the team.
     pub name: String,
     /// Image, network, preloaded modules.
     pub shape: SandboxShape,
-    /// What a run may use.
+    /// The resources of a run.
     pub resources: SandboxResources,
     /// Environment variables of every run.
     pub env: EnvVars,
-    /// Those whose values are secret.
+    /// Environment variables with secret values.
     pub secret_env: SecretVars,
-    /// What the ledger keeps.
+    /// What the ledger keeps of its executions.
     pub retention: LedgerRetention,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
 }
 
-/// What the runs of a sandbox may use.
+/// The resources of the runs of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxResources {
     /// Processor share.
     pub cpus: CpuShare,
     /// Memory.
     pub memory: ByteSize,
-    /// Bytes in files at once.
+    /// Bytes in files at any one time.
     pub disk: ByteSize,
-    /// Processes and threads at once.
+    /// Processes and threads at any one time.
     pub pids: u32,
 }
 
 impl SandboxResources {
-    /// As limits of a run with this time and this much output.
+    /// Adds a timeout and an output limit, which gives the limits of a run.
     #[must_use]
     pub fn to_run_limits(self, timeout: Duration, output: ByteSize) -> RunLimits {
         let Self { cpus, memory, disk, pids } = self;
@@ -98,9 +98,9 @@ impl Default for SandboxResources {
 /// What the ledger keeps of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerRetention {
-    /// Whether the code itself is kept, or only its digest and size.
+    /// Whether the code is kept, or only its digest and size.
     pub code: bool,
-    /// Days until the record is deleted; kept for ever if absent.
+    /// Days until the record is deleted; never deleted if absent.
     pub days: Option<u32>,
 }
 
@@ -110,30 +110,30 @@ impl Default for LedgerRetention {
     }
 }
 
-/// An API key, without the secret: that is shown once and kept only as a digest.
+/// An API key without its secret. The secret is shown once and stored only as a digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
     /// Its id.
     pub id: KeyId,
-    /// Whose it is.
+    /// The team that owns it.
     pub team: TeamId,
-    /// What its executions run in.
+    /// The sandbox that its executions run in.
     pub sandbox: SandboxId,
-    /// The name people use.
+    /// Its display name.
     pub name: String,
-    /// The first characters of the secret, so that people can tell keys apart.
+    /// The first characters of the secret, which help people to tell keys apart.
     pub prefix: String,
     /// Environment variables of every run.
     pub env: EnvVars,
-    /// Those whose values are secret.
+    /// Environment variables with secret values.
     pub secret_env: SecretVars,
-    /// Where results go in webhook mode when the request names nowhere.
+    /// The URL for results in webhook mode if the request has none.
     pub webhook_url: Option<String>,
-    /// What deliveries are signed with.
+    /// The secret that signs deliveries.
     pub webhook_secret: Option<Secret>,
-    /// Whether its holder may answer when other keys of the team ask for an approval.
+    /// Whether its holder may answer approvals that other keys of the team request.
     pub may_approve: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Moment,
     /// When it was revoked.
     pub revoked_at: Option<Moment>,

@@ -1,4 +1,4 @@
-//! Threads: homes that outlive a run, and the points in time that they can go back to.
+//! Threads: homes that outlive executions, and the snapshots that they can return to.
 
 use std::{fmt, str::FromStr};
 
@@ -6,38 +6,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteSize, Invalid, LayerDigest, Moment, TeamId, ThreadId, TraceId};
 
-/// A home that outlives a run, as it is now.
+/// A home that outlives executions, in its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Whose it is.
+    /// The team that owns it.
     pub team: TeamId,
-    /// What its owner calls it.
+    /// The name that its owner gave it.
     pub id: ThreadId,
     /// When it was first used.
     pub created_at: Moment,
-    /// When its head last moved, or a run last used it.
+    /// When its head last moved, or an execution last used it.
     pub updated_at: Moment,
-    /// The number of its newest point.
+    /// The number of its latest snapshot.
     pub head: u64,
-    /// Its layers, the oldest first.
+    /// Its layers, oldest first.
     pub layers: Vec<LayerDigest>,
-    /// What it holds.
+    /// The size of its home.
     pub usage: HomeUsage,
 }
 
-/// What a home holds.
+/// The size of a home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HomeUsage {
     /// Bytes in files.
     pub bytes: ByteSize,
     /// Files, directories and links.
     pub entries: u64,
-    /// Whether they were counted; if not, neither number is less than the true one.
+    /// Whether the numbers are exact; otherwise they are upper bounds.
     pub counted: bool,
 }
 
 impl HomeUsage {
-    /// With another layer on top. What it replaces or removes is not known without counting.
+    /// Adds a layer on top. The result is an upper bound, because the paths that the layer replaces
+    /// or removes are not subtracted.
     #[must_use]
     pub fn with_layer(self, bytes: ByteSize, entries: u64) -> Self {
         Self {
@@ -48,21 +49,21 @@ impl HomeUsage {
     }
 }
 
-/// How a point in time came to be.
+/// The operation that created a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SnapshotKind {
     /// An execution.
     Run,
-    /// A file that was put there.
+    /// A file was uploaded.
     Upload,
-    /// The thread was made from another.
+    /// The thread was forked from another thread.
     Fork,
-    /// The thread went back to an earlier point.
+    /// The thread was rolled back to an earlier snapshot.
     Rollback,
-    /// The thread came from outside.
+    /// The thread was imported from an archive.
     Import,
-    /// Its layers were made one; nothing in the home changed.
+    /// Its layers were merged into one; the content of the home is unchanged.
     Squash,
 }
 
@@ -91,34 +92,34 @@ impl FromStr for SnapshotKind {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == name)
-            .ok_or_else(|| Invalid::new("not a kind of point"))
+            .ok_or_else(|| Invalid::new("unknown kind of point"))
     }
 }
 
-/// A point in time of a thread. It never changes, and the thread can always go back to it.
+/// A snapshot of a thread. It never changes, and the thread can return to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadSnapshot {
     /// Its number; the first is 1.
     pub seq: u64,
-    /// How it came to be.
+    /// The operation that created it.
     pub kind: SnapshotKind,
-    /// The execution, if it was one.
+    /// The execution that created it, if there was one.
     pub trace_id: Option<TraceId>,
-    /// When.
+    /// When it was created.
     pub at: Moment,
-    /// The home's layers at that point, the oldest first.
+    /// The home's layers in this snapshot, oldest first.
     pub layers: Vec<LayerDigest>,
-    /// The layer that was added, if one was.
+    /// The layer that was added, if any.
     pub layer: Option<LayerDigest>,
     /// Bytes of the files in that layer.
     pub added: ByteSize,
-    /// Paths that it adds, changes or removes.
+    /// Paths that the layer adds, changes or removes.
     pub changed: u64,
-    /// What the home held.
+    /// The size of the home.
     pub usage: HomeUsage,
 }
 
-/// How a caller names a point: by its number, or by the execution that made it.
+/// A reference to a snapshot, by its number or by the execution that created it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotRef {
     /// Its number.
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_point_is_named_by_number_or_trace() {
+    fn a_snapshot_is_named_by_number_or_trace_id() {
         assert_eq!("7".parse(), Ok(SnapshotRef::Seq(7)));
         assert_eq!("trc_abc".parse(), Ok(SnapshotRef::Trace("trc_abc".parse().unwrap())));
         for wrong in ["", "-1", "1.5", "head", "trc_", "99999999999999999999"] {
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_not_a_count() {
+    fn adding_a_layer_makes_the_usage_an_upper_bound() {
         let counted = HomeUsage { bytes: ByteSize(5), entries: 2, counted: true };
         let sum = counted.with_layer(ByteSize(3), 1);
         assert_eq!(sum, HomeUsage { bytes: ByteSize(8), entries: 3, counted: false });

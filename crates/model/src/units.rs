@@ -1,10 +1,10 @@
-//! Sizes and shares as types, so that a bare integer never has to say its unit in its name.
+//! Sizes and shares as types, so that names of integers need no units.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes. Parses `64M`, `1GiB`, `512k`, `1000`; the letters mean powers of 1024.
+/// A number of bytes. Parses `64M`, `1GiB`, `512k`, `1000`; suffixes are powers of 1024.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -18,7 +18,7 @@ pub struct CpuShare {
     milli: u32,
 }
 
-/// A time as sentences have it: `30s`, and `0.005s` where it is not whole seconds.
+/// A duration for messages: `30s`, or `0.005s` if it is not whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisplaySeconds(pub Duration);
 
@@ -34,7 +34,7 @@ impl fmt::Display for DisplaySeconds {
     }
 }
 
-/// A size or share that could not be read.
+/// A size or share that could not be parsed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("cannot read {text:?} as {what}")]
 pub struct InvalidUnit {
@@ -43,25 +43,25 @@ pub struct InvalidUnit {
 }
 
 impl ByteSize {
-    /// So many times 1024 bytes.
+    /// `n` times 1024 bytes.
     #[must_use]
     pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
 
-    /// So many times 1024² bytes.
+    /// `n` times 1024² bytes.
     #[must_use]
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// So many times 1024³ bytes.
+    /// `n` times 1024³ bytes.
     #[must_use]
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
 
-    /// The number itself.
+    /// The number of bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.0
@@ -101,13 +101,13 @@ impl FromStr for ByteSize {
 }
 
 impl CpuShare {
-    /// So many thousandths of a core; at least ten, below which the kernel keeps no quota.
+    /// This many thousandths of a core; at least ten, the kernel's smallest quota.
     #[must_use]
     pub const fn from_millicores(milli: u32) -> Self {
         Self { milli: if milli < 10 { 10 } else { milli } }
     }
 
-    /// So many whole cores.
+    /// This many whole cores.
     #[must_use]
     pub const fn from_cores(cores: u32) -> Self {
         Self { milli: cores.saturating_mul(1000) }
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_read_as_people_write_them() {
+    fn sizes_parse_with_common_suffixes() {
         for (text, bytes) in [("64M", 64 << 20), ("1GiB", 1 << 30), ("512k", 512 << 10), ("7", 7)] {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_below_a_hundredth_or_absurd_are_refused() {
+    fn shares_out_of_range_are_refused() {
         assert_eq!("0.5".parse::<CpuShare>().unwrap().millicores(), 500);
         for text in ["0", "0.001", "-1", "NaN", "inf", "1e9", "two"] {
             assert!(text.parse::<CpuShare>().is_err(), "{text}");
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_size_survives_being_shown_and_read(bytes in 0_u64..=u64::MAX) {
+        fn a_size_round_trips_through_text(bytes in 0_u64..=u64::MAX) {
             let shown = ByteSize(bytes).to_string();
             prop_assert_eq!(shown.replace(" bytes", "").parse(), Ok(ByteSize(bytes)));
         }

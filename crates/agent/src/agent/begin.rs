@@ -1,5 +1,5 @@
-//! How a response begins: it is checked, its models are found, what was said before is read, and it
-//! is written down before anything is done.
+//! The start of a response: check the request, find its models, load the previous conversation, and
+//! store the response before any work starts.
 
 use std::{
     collections::BTreeSet,
@@ -23,10 +23,10 @@ use crate::{
 };
 
 impl Agent {
-    /// Checks a request, writes it down, and begins.
+    /// Checks a request, stores it, and starts the response.
     ///
     /// # Errors
-    /// When it is refused, or cannot be begun.
+    /// When the request is refused, or the response cannot be stored.
     pub async fn create_response(
         &self,
         caller: &Caller,
@@ -74,14 +74,14 @@ impl Agent {
         self.inner.tasks.spawn(async move {
             let made = AssertUnwindSafe(work.run(longest)).catch_unwind().await;
             let response = made.unwrap_or_else(|_| lost_response(&live));
-            // Its place is free before anyone hears of the end, so that whoever asks next finds it
-            // and is told of a response that is over.
+            // The slot is released before readers see the end. A reader that looks up the response
+            // afterwards then finds the stored one, which has ended.
             agent.remove_live(&live);
             live.finish(response);
         });
     }
 
-    /// The models of a chain, each at its provider.
+    /// Finds the provider of each model of a chain.
     fn build_chain(&self, models: &[String]) -> Result<ModelChain, Refusal> {
         let route = |name: &String| {
             let (provider, model) = name.split_once('/').unwrap_or_default();
@@ -115,7 +115,7 @@ impl Agent {
         Refusal::new(ErrorCode::NotFound, message)
     }
 
-    /// What was said before, and the container it was said in.
+    /// Loads the conversation and the container of the previous response.
     async fn load_previous(
         &self,
         caller: &Caller,
@@ -124,7 +124,7 @@ impl Agent {
         let Some(id) = id else { return Ok((Vec::new(), None)) };
         let row = self.inner.engine.find_response(caller, id).await?;
         if row.completed_at.is_none() {
-            let message = "previous_response_id: that response is still under way";
+            let message = "previous_response_id: that response is still in progress";
             return Err(Refusal::new(ErrorCode::Conflict, message));
         }
         if !matches!(row.status, ResponseStatus::Completed | ResponseStatus::RequiresAction) {
@@ -140,15 +140,15 @@ impl Agent {
     }
 }
 
-/// A response whose work panicked. Its row is still open, so the next start ends it there, too.
+/// The state of a response whose task panicked. Its row is still open, so the next start closes it.
 fn lost_response(live: &LiveResponse) -> Response {
-    tracing::error!(id = %live.id, "a response was lost to a panic");
+    tracing::error!(id = %live.id, "the task of a response panicked");
     let message = "something went wrong on our side; try again";
     let error = Some(ResponseFailure::new("internal_error", message));
     Response { status: ResponseStatus::Failed, error, action: None, ..live.response() }
 }
 
-/// A response as it begins.
+/// A response in its first state.
 fn new_response(order: &CheckedResponseRequest) -> Result<Response, Refusal> {
     let id: ResponseId = random_name("resp_").parse()?;
     Ok(Response {
@@ -166,7 +166,7 @@ fn new_response(order: &CheckedResponseRequest) -> Result<Response, Refusal> {
     })
 }
 
-/// Every call has one result, given before anything else is said: providers refuse anything else.
+/// Checks that every call has one result before the next message. Providers refuse anything else.
 fn check_conversation(conversation: &[ChatMessage]) -> Result<(), Invalid> {
     let size: usize = conversation.iter().map(ChatMessage::size).sum();
     if size > MAX_CONVERSATION {

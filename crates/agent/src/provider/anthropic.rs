@@ -1,4 +1,4 @@
-//! Anthropic's messages with tools, streamed.
+//! Anthropic's messages API with tools, streamed.
 
 use std::collections::HashMap;
 
@@ -14,19 +14,19 @@ use crate::{ChatMessage, ModelReply, ModelRequest, ProviderConfig, ToolChoice};
 
 /// The version of the protocol.
 const VERSION: &str = "2023-06-01";
-/// The protocol wants a limit on every answer; this one where the caller names none.
+/// The limit on output tokens if the request sets none; the protocol requires one.
 const DEFAULT_MAX_TOKENS: u32 = 8192;
 
-/// A provider that speaks Anthropic's messages.
+/// A provider with Anthropic's messages API.
 pub struct AnthropicProvider {
     line: ProviderClient,
 }
 
 impl AnthropicProvider {
-    /// With these settings.
+    /// Creates the client for these settings.
     ///
     /// # Errors
-    /// When no client can be made.
+    /// When the HTTP client cannot be created.
     pub fn new(config: &ProviderConfig) -> Result<Self, reqwest::Error> {
         Ok(Self { line: ProviderClient::new(config, "messages")? })
     }
@@ -58,7 +58,7 @@ impl ModelProvider for AnthropicProvider {
         let mut reading = AnthropicReader::default();
         while let Some(data) = events.next().await? {
             let event: AnthropicEvent = serde_json::from_str(&data)
-                .map_err(|_| ProviderError::malformed("an event that cannot be read"))?;
+                .map_err(|_| ProviderError::malformed("an event that cannot be parsed"))?;
             match event {
                 AnthropicEvent::Error { error } => return Err(self.stream_error(&error)),
                 AnthropicEvent::MessageStop => return reading.draft.finish(),
@@ -67,7 +67,7 @@ impl ModelProvider for AnthropicProvider {
         }
         Err(ProviderError::new(
             ProviderErrorKind::Unreachable,
-            "the model provider broke off its answer",
+            "the model provider closed the connection before the end of its reply",
         ))
     }
 }
@@ -109,11 +109,11 @@ fn request_body(turn: &ModelRequest<'_>) -> Value {
     body
 }
 
-/// The conversation in the protocol's two roles. Results of tools are things that the user says, all
-/// of one turn together.
-fn to_wire_messages(talk: &[ChatMessage]) -> Vec<Value> {
-    let mut said: Vec<(&str, Vec<Value>)> = Vec::new();
-    for message in talk {
+/// The conversation in the two roles of the protocol. Tool results belong to the user; consecutive
+/// messages of one role are merged.
+fn to_wire_messages(messages: &[ChatMessage]) -> Vec<Value> {
+    let mut merged: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in messages {
         let (role, blocks) = match message {
             ChatMessage::System(_) => continue,
             ChatMessage::User(text) => ("user", text_block(text)),
@@ -127,16 +127,16 @@ fn to_wire_messages(talk: &[ChatMessage]) -> Vec<Value> {
                 ("assistant", blocks)
             }
         };
-        match said.last_mut() {
+        match merged.last_mut() {
             Some((last, content)) if *last == role => content.extend(blocks),
-            _ => said.push((role, blocks)),
+            _ => merged.push((role, blocks)),
         }
     }
-    let full = said.into_iter().filter(|(_, content)| !content.is_empty());
+    let full = merged.into_iter().filter(|(_, content)| !content.is_empty());
     full.map(|(role, content)| json!({"role": role, "content": content})).collect()
 }
 
-/// The protocol has no empty text.
+/// The content blocks of a text. The protocol does not allow empty text blocks.
 fn text_block(text: &str) -> Vec<Value> {
     if text.is_empty() { Vec::new() } else { vec![json!({"type": "text", "text": text})] }
 }
@@ -221,7 +221,7 @@ struct AnthropicUsage {
 #[derive(Default)]
 struct AnthropicReader {
     draft: ReplyDraft,
-    /// Which call a content block is.
+    /// The call of each content block.
     calls: HashMap<u64, usize>,
 }
 
@@ -257,7 +257,7 @@ impl AnthropicReader {
                 delta: ContentDelta::Arguments { partial_json },
             } => {
                 let place = self.calls.get(&index).copied().ok_or_else(|| {
-                    ProviderError::malformed("arguments of a tool call that it never began")
+                    ProviderError::malformed("arguments of a tool call that was not started")
                 })?;
                 ReplyDraft::push_arguments(
                     &mut self.draft.call_at(place)?.arguments,
@@ -273,7 +273,7 @@ impl AnthropicReader {
         Ok(())
     }
 
-    /// Counts come twice; the later one is the whole.
+    /// Usage is reported twice; the later report is the total.
     fn take_usage(&mut self, usage: Option<AnthropicUsage>) {
         let Some(usage) = usage else { return };
         let tokens = &mut self.draft.reply.tokens;

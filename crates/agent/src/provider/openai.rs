@@ -1,4 +1,4 @@
-//! Chat completions with tools, streamed, as OpenAI and many others speak them.
+//! Chat completions with tools, streamed, as OpenAI and many others implement them.
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -10,16 +10,16 @@ use super::{
 };
 use crate::{ChatMessage, ModelReply, ModelRequest, ProviderConfig, TokenCounts, ToolChoice};
 
-/// A provider that speaks chat completions.
+/// A provider with the chat completions API.
 pub struct OpenAiProvider {
     line: ProviderClient,
 }
 
 impl OpenAiProvider {
-    /// With these settings.
+    /// Creates the client for these settings.
     ///
     /// # Errors
-    /// When no client can be made.
+    /// When the HTTP client cannot be created.
     pub fn new(config: &ProviderConfig) -> Result<Self, reqwest::Error> {
         Ok(Self { line: ProviderClient::new(config, "chat/completions")? })
     }
@@ -45,14 +45,14 @@ impl ModelProvider for OpenAiProvider {
                 break;
             }
             let chunk: CompletionChunk = serde_json::from_str(&data)
-                .map_err(|_| ProviderError::malformed("an event that cannot be read"))?;
+                .map_err(|_| ProviderError::malformed("an event that cannot be parsed"))?;
             if let Some(error) = chunk.error {
                 return Err(self.stream_error(&error));
             }
             finished |= apply_chunk(&mut draft, chunk, listener)?;
         }
         if !finished {
-            let message = "the model provider broke off its answer";
+            let message = "the model provider closed the connection before the end of its reply";
             return Err(ProviderError::new(ProviderErrorKind::Unreachable, message));
         }
         draft.finish()
@@ -60,7 +60,7 @@ impl ModelProvider for OpenAiProvider {
 }
 
 impl OpenAiProvider {
-    /// An error in the midst of a stream.
+    /// An error inside a stream.
     fn stream_error(&self, error: &Value) -> ProviderError {
         let words =
             self.line.sanitize_quote(error["message"].as_str().unwrap_or("no reason given"));
@@ -175,7 +175,7 @@ struct UsageDetails {
     cached_tokens: Option<u64>,
 }
 
-/// Adds a chunk to the draft; true if it is the last of the answer itself.
+/// Adds a chunk to the draft; returns true if it is the last one with content.
 fn apply_chunk(
     draft: &mut ReplyDraft,
     chunk: CompletionChunk,
@@ -195,7 +195,7 @@ fn apply_chunk(
     for piece in choice.delta.tool_calls.unwrap_or_default() {
         let place = piece.index.unwrap_or(draft.reply.calls.len());
         let call = draft.call_at(place)?;
-        // Some repeat the id and the name with every piece.
+        // Some providers repeat the id and the name with every chunk.
         if call.id.is_empty() {
             ReplyDraft::push_name(&mut call.id, piece.id.as_deref().unwrap_or_default())?;
         }

@@ -1,5 +1,5 @@
-//! One request to a provider and its answer as server-sent events, each read with a limit on its
-//! time and its size. Knows no protocol.
+//! One request to a provider and its reply as server-sent events, with limits on time and size.
+//! Knows no protocol.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use serde_json::Value;
 use super::{ProviderError, ProviderErrorKind};
 use crate::ProviderConfig;
 
-/// The most bytes of an answer.
+/// The limit on bytes of a reply.
 const MAX_ANSWER: usize = 32 << 20;
-/// The most bytes of one event.
+/// The limit on bytes of one event.
 const MAX_EVENT: usize = 8 << 20;
-/// The most bytes that are read of an answer that is an error.
+/// How many bytes of an error reply are read.
 const MAX_ERROR: usize = 64 << 10;
-/// The most of a provider's own words that is passed on.
+/// How many characters of a provider's error message are passed on.
 const MAX_QUOTE: usize = 300;
 
-/// A connection to one provider.
+/// An HTTP client for one provider.
 pub(super) struct ProviderClient {
     client: Client,
     url: Url,
@@ -31,7 +31,7 @@ pub(super) struct ProviderClient {
 }
 
 impl ProviderClient {
-    /// To the resource `path` below the provider's address.
+    /// A client for the resource `path` below the provider's base URL.
     pub(super) fn new(config: &ProviderConfig, path: &str) -> Result<Self, reqwest::Error> {
         let client = Client::builder()
             .redirect(Policy::none())
@@ -45,7 +45,7 @@ impl ProviderClient {
         Ok(Self { client, url, silence: config.timeout, secret })
     }
 
-    /// A request to it, not sent yet.
+    /// Builds a request without sending it.
     pub(super) fn post(&self, body: &Value) -> RequestBuilder {
         self.client.post(self.url.clone()).json(body)
     }
@@ -54,7 +54,7 @@ impl ProviderClient {
         self.secret.as_deref()
     }
 
-    /// Sends it; gives back the events of a good answer.
+    /// Sends a request; returns the events of a successful reply.
     pub(super) async fn send(
         &self,
         request: RequestBuilder,
@@ -84,12 +84,13 @@ impl ProviderClient {
         let seconds = self.silence.as_secs_f64();
         ProviderError::new(
             ProviderErrorKind::TimedOut,
-            format!("the model provider said nothing for {seconds}s"),
+            format!("the model provider sent nothing for {seconds}s"),
         )
     }
 
     fn connection_error(&self, error: &reqwest::Error) -> ProviderError {
-        tracing::warn!(host = self.url.host_str(), error = %error.to_string(), "a model provider cannot be reached");
+        let host = self.url.host_str();
+        tracing::warn!(host, error = %error.to_string(), "cannot reach a model provider");
         if error.is_timeout() {
             return self.silence_error();
         }
@@ -102,7 +103,7 @@ impl ProviderClient {
         tracing::warn!(
             host = self.url.host_str(),
             status = status.as_u16(),
-            "a model provider refused"
+            "a model provider refused a request"
         );
         let trouble = match status {
             StatusCode::TOO_MANY_REQUESTS => ProviderErrorKind::RateLimited,
@@ -117,10 +118,10 @@ impl ProviderClient {
             ProviderErrorKind::Overloaded => {
                 format!("the model provider failed with HTTP {}", status.as_u16())
             }
-            // What it says about a key can hold parts of the key.
+            // A message about a key can contain parts of the key, so it is not passed on.
             _ if matches!(status.as_u16(), 401 | 403) => format!(
-                "the model provider does not accept the server's credentials (HTTP {}); its \
-                 operator has to look at them",
+                "the model provider does not accept the server's credentials (HTTP {}); the \
+                 operator must check them",
                 status.as_u16()
             ),
             _ => {
@@ -130,7 +131,7 @@ impl ProviderClient {
         ProviderError { retry_after: retry_after(&headers), ..ProviderError::new(trouble, message) }
     }
 
-    /// The provider's own sentence, where it sent one in the usual shape.
+    /// The provider's error message, if it has the usual form.
     async fn quote_error(&self, mut answer: Response) -> String {
         let mut body = Vec::new();
         while let Ok(Ok(Some(chunk))) = tokio::time::timeout(self.silence, answer.chunk()).await {
@@ -147,7 +148,7 @@ impl ProviderClient {
         }
     }
 
-    /// A provider's words, short, on one line, and without our key.
+    /// Shortens a provider's message to one line and removes our key.
     pub(super) fn sanitize_quote(&self, words: &str) -> String {
         let words = match &self.secret {
             Some(secret) if !secret.is_empty() => words.replace(secret.as_str(), "***"),
@@ -157,7 +158,7 @@ impl ProviderClient {
     }
 }
 
-/// Seconds, as most say it, or milliseconds, as some do.
+/// The `retry-after` header in seconds, or `retry-after-ms` in milliseconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
     let milliseconds = number("retry-after-ms").map(|ms| ms / 1000.0);
@@ -165,18 +166,18 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The events of an answer.
+/// The events of a reply.
 pub(super) struct ProviderEventStream {
     answer: Response,
     silence: Duration,
     buffer: Vec<u8>,
-    /// How much of the buffer is known to hold no end of a line.
+    /// How much of the buffer contains no line end.
     scanned: usize,
     read: usize,
 }
 
 impl ProviderEventStream {
-    /// The data of the next event; nothing at the end.
+    /// The data of the next event; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<String>, ProviderError> {
         let mut data = String::new();
         loop {
@@ -199,7 +200,7 @@ impl ProviderEventStream {
         }
     }
 
-    /// The next line, without its end; nothing once all have been read.
+    /// The next line without its line end; `None` at the end.
     async fn next_line(&mut self) -> Result<Option<String>, ProviderError> {
         loop {
             let found = self.buffer[self.scanned..].iter().position(|&byte| byte == b'\n');
@@ -226,13 +227,13 @@ impl ProviderEventStream {
         let chunk =
             tokio::time::timeout(self.silence, self.answer.chunk()).await.map_err(|_| {
                 let seconds = self.silence.as_secs_f64();
-                let message = format!("the model provider fell silent for {seconds}s");
+                let message = format!("the model provider sent nothing for {seconds}s");
                 ProviderError::new(ProviderErrorKind::TimedOut, message)
             })?;
         let chunk = chunk.map_err(|_| {
             ProviderError::new(
                 ProviderErrorKind::Unreachable,
-                "the model provider broke off its answer",
+                "the model provider closed the connection before the end of its reply",
             )
         })?;
         let Some(chunk) = chunk else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What a model calls: code that is run here, and functions that are handed to the caller.
+//! The tool calls of a model: code runs here, functions are returned to the caller.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,11 +16,11 @@ use crate::{
     sandbox::{self, ProgramContext, SandboxCallOutcome, SandboxProgram},
 };
 
-/// The most files of a response.
+/// The limit on files of a response.
 const MAX_FILES: usize = 1000;
 
 impl ResponseTask {
-    /// Runs what can be run here; true if the caller has to run something.
+    /// Runs sandbox calls; returns true if the caller has to run a function.
     pub(super) async fn run_calls(
         &mut self,
         calls: Vec<ModelToolCall>,
@@ -41,7 +41,7 @@ impl ResponseTask {
         Ok(waiting)
     }
 
-    /// A function that only the caller can run.
+    /// Adds a function call for the caller to the output.
     fn hand_over_call(&self, call: ModelToolCall) {
         self.live.change(|response| {
             let item = ResponseItem::Function {
@@ -57,8 +57,7 @@ impl ResponseTask {
         });
     }
 
-    /// One call of the sandbox, from its announcement to its result; gives back what the model is
-    /// told.
+    /// Runs one sandbox call, from its first event to its result. Returns the result for the model.
     async fn run_code(&mut self, call: &ModelToolCall) -> Result<String, ResponseFailure> {
         let program = sandbox::parse_program(&call.arguments, &self.caller);
         let container =
@@ -77,7 +76,7 @@ impl ResponseTask {
             response.output.push(item.clone());
             (index, vec![ResponseEventKind::ItemAdded { index, item }])
         });
-        // What was said, run and used so far outlives us, whatever the program does.
+        // The state so far is stored before the program runs, so that a crash cannot lose it.
         self.save_progress(None).await?;
         let ran = match program {
             Ok(program) => self.run_program(call, &program).await,
@@ -125,7 +124,7 @@ impl ResponseTask {
         let ran = sandbox::run_in_sandbox(place, program).await?;
         if let Some(trace_id) = &ran.trace_id {
             if let Err(error) = self.engine.note_execution(&pass, trace_id).await {
-                tracing::error!(%error, %trace_id, "a decision was not told what it let run");
+                tracing::error!(%error, %trace_id, "cannot record the execution of a decision");
             }
             for file in &ran.files {
                 record_file(&mut self.files, trace_id, file);
@@ -145,8 +144,8 @@ impl ResponseTask {
         Ok(ran)
     }
 
-    /// The right to run a program, or why there is none. While a person is waited for, the response
-    /// says so.
+    /// Obtains the permit to run a program, or the reason of a refusal. While a person's answer is
+    /// awaited, the response requires action.
     async fn obtain_pass(
         &mut self,
         program: &SandboxProgram,
@@ -172,7 +171,7 @@ impl ResponseTask {
         }
     }
 
-    /// Puts the result of a call in its place.
+    /// Replaces the item of a call with its result.
     fn show_result(&self, index: usize, call: SandboxCall) {
         self.live.change(|response| {
             let item = ResponseItem::Sandbox(call);
@@ -184,7 +183,7 @@ impl ResponseTask {
     }
 }
 
-/// Notes a file that an execution wrote; the last one to write a path is the one that counts.
+/// Records a file that an execution wrote. The last execution that wrote a path is kept.
 fn record_file(files: &mut Vec<StoredResponseFile>, trace_id: &TraceId, file: &OutputFile) {
     let place = files.binary_search_by(|known| known.path.as_str().cmp(&file.name));
     let kept = |id: String| StoredResponseFile {

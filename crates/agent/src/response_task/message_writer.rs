@@ -1,4 +1,4 @@
-//! What a model says, put into the response as it comes.
+//! Writes a model's text into the response as it arrives.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::{
     ResponseEventKind, ResponseItem, TextListener, agent::random_name, live::LiveResponse,
 };
 
-/// Pieces after which small ones are gathered, so that no answer makes too many events.
+/// After this many pieces, small pieces are merged to limit the number of events.
 const MANY: usize = 5_000;
-/// How much is gathered then.
+/// The minimum size of a merged piece, in bytes.
 const GATHERED: usize = 512;
 
-/// One message in the making; there is none until the model says something.
+/// One message being written. It is created with the first text.
 pub(super) struct MessageWriter {
     live: Arc<LiveResponse>,
     state: Mutex<MessageWriterState>,
@@ -21,7 +21,7 @@ pub(super) struct MessageWriter {
 
 #[derive(Default)]
 struct MessageWriterState {
-    /// The message's place and id.
+    /// The index and id of the message.
     place: Option<(usize, String)>,
     pieces: usize,
     held: String,
@@ -32,7 +32,7 @@ impl MessageWriter {
         Self { live, state: Mutex::default() }
     }
 
-    /// The model has said all.
+    /// Completes the message.
     pub(super) fn finish_message(&self) {
         let mut state = self.state.lock();
         let held = std::mem::take(&mut state.held);

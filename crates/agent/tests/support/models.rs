@@ -1,19 +1,19 @@
-//! A model server for tests: real HTTP, both protocols, and it says what it is told to.
+//! A scripted model server for tests: real HTTP, both protocols.
 //!
-//! What it is told is in the conversation: the last thing the user said is a script, a JSON list
-//! with one entry for each turn of the model. An entry is an object:
+//! The script is in the conversation: the last message of the user is a JSON list with one entry
+//! for each reply of the model. An entry is an object:
 //!
-//! - `{"text": "…"}` says that, in pieces of three characters; `{"told": true}` says what the last
-//!   tool gave back;
-//! - `{"calls": [{"name": …, "arguments": …}]}` calls tools, the arguments in pieces;
-//! - `{"http": 429, "times": 2, "retry_after": "0"}` answers so, that many times, then goes on with
-//!   the rest of the entry;
-//! - `{"cut": true}` stops for want of tokens, `{"break": true}` ends the stream before its end,
-//!   `{"garbage": true}` sends what is no JSON, `{"page": true}` sends no stream at all,
-//!   `{"error": "…"}` fails inside the stream, `{"silent": true}` says nothing more, ever,
-//!   `{"slow": 20}` pauses so many milliseconds before each chunk.
+//! - `{"text": "…"}` replies with that text, in pieces of three characters; `{"told": true}`
+//!   replies with the result of the last tool call;
+//! - `{"calls": [{"name": …, "arguments": …}]}` calls tools, with the arguments in pieces;
+//! - `{"http": 429, "times": 2, "retry_after": "0"}` replies with this status that many times, then
+//!   with the rest of the entry;
+//! - `{"cut": true}` stops at the token limit, `{"break": true}` closes the stream before its end,
+//!   `{"garbage": true}` sends an event that is not JSON, `{"page": true}` sends no event stream,
+//!   `{"error": "…"}` sends an error inside the stream, `{"silent": true}` sends nothing more and
+//!   keeps the connection open, `{"slow": 20}` pauses this many milliseconds before each chunk.
 //!
-//! `models` in an entry limits it to models of these names; others answer 404.
+//! `models` in an entry limits it to models of these names; requests for other models get a 404.
 
 use std::{
     collections::HashMap,
@@ -33,10 +33,10 @@ use axum::{
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
-/// The key that it wants.
+/// The API key that it accepts.
 pub(crate) const SECRET: &str = "mk-test-5f2a9c";
 
-/// A running model server; it ends with the test's runtime.
+/// A running model server; it stops with the test's runtime.
 pub(crate) struct Models {
     pub(crate) address: SocketAddr,
     state: Shared,
@@ -46,9 +46,9 @@ type Shared = Arc<Mutex<Memory>>;
 
 #[derive(Default)]
 struct Memory {
-    /// How often each entry with `times` was met.
+    /// How often each entry with `times` was used.
     met: HashMap<String, u64>,
-    /// Every request's body.
+    /// The bodies of all requests.
     requests: Vec<Value>,
 }
 
@@ -102,9 +102,9 @@ fn answer(state: &Shared, protocol: Protocol, good: bool, body: Value) -> Respon
     if body["stream"] != true {
         return refusal(400, "this server only streams", None);
     }
-    let talk = body["messages"].as_array().cloned().unwrap_or_default();
-    let Some((script, turn, told)) = script(&talk) else {
-        return refusal(400, "the last thing that the user said is no script", None);
+    let conversation = body["messages"].as_array().cloned().unwrap_or_default();
+    let Some((script, turn, result)) = script(&conversation) else {
+        return refusal(400, "the last message of the user is not a script", None);
     };
     let Some(entry) = script.get(turn) else { return refusal(400, "the script is over", None) };
     if let Some(models) = entry["models"].as_array()
@@ -125,28 +125,29 @@ fn answer(state: &Shared, protocol: Protocol, good: bool, body: Value) -> Respon
         return "<html>hello</html>".into_response();
     }
     let pause = Duration::from_millis(entry["slow"].as_u64().unwrap_or_default());
-    streamed(events(protocol, entry, &told), pause, entry["silent"] == true)
+    streamed(events(protocol, entry, &result), pause, entry["silent"] == true)
 }
 
-/// The script, the number of the turn, and what the last tool gave back.
-fn script(talk: &[Value]) -> Option<(Vec<Value>, usize, String)> {
-    let said = |message: &Value| match &message["content"] {
+/// The script, the number of the current reply, and the result of the last tool call.
+fn script(conversation: &[Value]) -> Option<(Vec<Value>, usize, String)> {
+    let text_of = |message: &Value| match &message["content"] {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {
             parts.iter().filter_map(|part| part["text"].as_str()).collect::<String>()
         }
         _ => String::new(),
     };
-    let at =
-        talk.iter().rposition(|message| message["role"] == "user" && !said(message).is_empty())?;
-    let script = serde_json::from_str(&said(&talk[at])).ok()?;
-    let turn = talk[at..].iter().filter(|message| message["role"] == "assistant").count();
-    let last = talk.last()?;
-    let told = match last["content"].as_array().and_then(|parts| parts.last()) {
+    let at = conversation
+        .iter()
+        .rposition(|message| message["role"] == "user" && !text_of(message).is_empty())?;
+    let script = serde_json::from_str(&text_of(&conversation[at])).ok()?;
+    let turn = conversation[at..].iter().filter(|message| message["role"] == "assistant").count();
+    let last = conversation.last()?;
+    let result = match last["content"].as_array().and_then(|parts| parts.last()) {
         Some(part) => part["content"].as_str().unwrap_or_default().to_owned(),
-        None => said(last),
+        None => text_of(last),
     };
-    Some((script, turn, told))
+    Some((script, turn, result))
 }
 
 fn refusal(status: u16, message: &str, retry_after: Option<&str>) -> Response {
@@ -158,7 +159,7 @@ fn refusal(status: u16, message: &str, retry_after: Option<&str>) -> Response {
     response
 }
 
-/// The events in chunks that are cut anywhere.
+/// The events in chunks that are split at arbitrary positions.
 fn streamed(events: String, pause: Duration, silent: bool) -> Response {
     let chunks: Vec<_> = events.into_bytes().chunks(37).map(<[u8]>::to_vec).collect();
     let chunks = stream::iter(chunks).then(move |chunk| async move {
@@ -193,9 +194,9 @@ fn calls(entry: &Value) -> Vec<(String, String)> {
     calls.iter().map(call).collect()
 }
 
-fn events(protocol: Protocol, entry: &Value, told: &str) -> String {
+fn events(protocol: Protocol, entry: &Value, result: &str) -> String {
     let text =
-        if entry["told"] == true { told } else { entry["text"].as_str().unwrap_or_default() };
+        if entry["told"] == true { result } else { entry["text"].as_str().unwrap_or_default() };
     let mut events = String::new();
     let parts = match protocol {
         Protocol::OpenAi => openai(entry, text),

@@ -469,7 +469,7 @@ async fn what_is_not_stored_or_not_ones_own_is_not_found() {
     assert_eq!(text(&next), "go on");
 
     for (body, status, message) in [
-        (json!({"tools": [{"type": "web_search"}]}), 400, "there is no tool \"web_search\" here"),
+        (json!({"tools": [{"type": "web_search"}]}), 400, "sandbox, function; got \"web_search\""),
         (
             json!({"model": "nobody/small"}),
             404,
@@ -479,7 +479,7 @@ async fn what_is_not_stored_or_not_ones_own_is_not_found() {
         (json!({"max_steps": 101}), 400, "max_steps must be between 1 and 100, got 101"),
         (json!({"background": true, "store": false}), 400, "background needs store"),
         (json!({"previous_response_id": "resp_nobody"}), 404, "no such response"),
-        (json!({"preset": "pro"}), 400, "preset is not supported here"),
+        (json!({"preset": "pro"}), 400, "preset is not supported"),
     ] {
         let refused = agent.post(body.clone(), json!([])).await;
         assert_eq!(refused.status(), status, "{body}");

@@ -1,4 +1,4 @@
-//! Teams, sandboxes and keys as operators write and read them.
+//! The admin API's types of teams, sandboxes and keys.
 
 mod env;
 mod gates;
@@ -13,8 +13,8 @@ pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
 pub(crate) use teams::{CreateTeam, StorageList, TeamList, TeamRecord, UpdateTeam};
 
-/// A field that is there, even if it is null; one that is not there is `None`.
-#[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
+/// A field that is present, even if it is null; an absent field is `None`.
+#[expect(clippy::option_option, reason = "absent, null and a value have three different meanings")]
 fn present<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     T: Deserialize<'de>,

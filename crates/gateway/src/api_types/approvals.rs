@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::home_changes::HomeChangesRecord;
 
-/// Where an approval stands.
+/// The state of an approval.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ApprovalStateName {
@@ -30,33 +30,35 @@ impl From<ApprovalState> for ApprovalStateName {
     }
 }
 
-/// A call that waits, or waited, for a person.
+/// A tool call that waits, or waited, for a person's answer.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ApprovalRecord {
     id: String,
     team_id: String,
-    /// The key that asked.
+    /// The key of the agent.
     key_id: String,
     tool: String,
     state: ApprovalStateName,
     #[schema(format = DateTime)]
     created_at: String,
-    /// Until when it can be answered, and then until when it can be used.
+    /// The deadline for an answer; after approval, the deadline for the call.
     #[schema(format = DateTime)]
     expires_at: String,
     #[schema(format = DateTime)]
     decided_at: Option<String>,
     decided_by: Option<String>,
-    /// Why it was denied, or why it no longer counts.
+    /// Why it was denied, or why it is no longer valid.
     reason: Option<String>,
     /// SHA-256 of the arguments in their canonical form.
     arguments_digest: String,
     arguments_bytes: u64,
-    /// The arguments as JSON text, while they are needed; not in lists.
+    /// The arguments as JSON text, until the approval is settled; not in lists.
     arguments: Option<String>,
-    /// The thread whose home the call runs in; the approval is good for the home as it is now.
+    /// The thread whose home the call runs in. The approval is valid only for the current state of
+    /// the home.
     thread_id: Option<String>,
-    /// What changed in that home since the last approval, while it is needed; not in lists.
+    /// The changes in that home since the last approval, until the approval is settled; not in
+    /// lists.
     changes: Option<HomeChangesRecord>,
 }
 
@@ -94,7 +96,7 @@ impl From<Vec<Approval>> for ApprovalList {
     }
 }
 
-/// A yes from whoever holds the admin token.
+/// An approval by the holder of the admin token.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApproveBody {
@@ -103,23 +105,23 @@ pub(crate) struct ApproveBody {
     pub(crate) by: Option<String>,
 }
 
-/// A no from whoever holds the admin token.
+/// A denial by the holder of the admin token.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DenyBody {
     /// The name of the person, for the record.
     #[schema(min_length = 1, max_length = 63, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub(crate) by: Option<String>,
-    /// Why; whoever asked reads it.
+    /// The reason; the agent can read it.
     #[schema(min_length = 1, max_length = 500, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub(crate) reason: Option<String>,
 }
 
-/// A no from the holder of a key.
+/// A denial by the holder of a key.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReasonBody {
-    /// Why; whoever asked reads it.
+    /// The reason; the agent can read it.
     #[schema(min_length = 1, max_length = 500, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub(crate) reason: Option<String>,
 }
@@ -132,19 +134,19 @@ pub(crate) struct DecisionRecord {
     at: String,
     /// `allowed`, `refused`, `asked`, `approved`, `denied`, `expired`, `used` or `changed`.
     kind: String,
-    /// Who decided: a person, a key, a policy, or the time.
+    /// The author: a person, a key, a policy, or the expiry timer.
     by: String,
-    /// The team it is about; null for the fleet.
+    /// The team concerned; null for the fleet.
     team_id: Option<String>,
-    /// The key that asked.
+    /// The key of the agent.
     key_id: Option<String>,
     tool: Option<String>,
     /// SHA-256 of the arguments.
     arguments_digest: Option<String>,
     approval_id: Option<String>,
-    /// The execution that it let run.
+    /// The execution that it allowed.
     trace_id: Option<String>,
-    /// Why, or what was set.
+    /// The reason, or the setting that was changed.
     note: Option<String>,
 }
 

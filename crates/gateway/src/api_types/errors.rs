@@ -1,20 +1,20 @@
-//! The one shape of an error, and the statuses that any route can answer with.
+//! The format of errors, and the error statuses that all routes share.
 
 use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
 
-/// What went wrong.
+/// An error.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ErrorBody {
-    /// A name for machines.
+    /// The machine-readable code.
     #[schema(example = "validation_error")]
     pub(crate) error: String,
-    /// A sentence for people.
+    /// A message for people.
     #[schema(example = "code must be between 1 byte and 1 MB, got 0 bytes")]
     pub(crate) message: String,
 }
 
-/// Errors that are the same everywhere.
+/// Errors that are the same for all routes.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only its description is used")]
 pub(crate) enum ErrorResponses {
@@ -24,10 +24,10 @@ pub(crate) enum ErrorResponses {
     /// `unauthorized`: a missing, invalid or revoked key.
     #[response(status = 401)]
     Unauthorized(ErrorBody),
-    /// `forbidden`: the key is good, and this is not for it to do.
+    /// `forbidden`: the key is valid but not allowed to do this.
     #[response(status = 403)]
     Forbidden(ErrorBody),
-    /// `not_found`: nothing by that id that this caller may see.
+    /// `not_found`: there is nothing with that id that this caller may see.
     #[response(status = 404)]
     NotFound(ErrorBody),
     /// `request_timeout`: the body did not arrive in time.
@@ -36,23 +36,23 @@ pub(crate) enum ErrorResponses {
     /// `conflict`: the thread or the name is in use.
     #[response(status = 409)]
     Conflict(ErrorBody),
-    /// `payload_too_large`: the body is too large to be read. `quota_exceeded`: the home cannot hold it,
-    /// or the team has used up its storage budget.
+    /// `payload_too_large`: the body is too large. `quota_exceeded`: the home has no space left for
+    /// it, or the team has used up its storage budget.
     #[response(status = 413)]
     TooLarge(ErrorBody),
     /// `unsupported_media_type`: the body is not JSON.
     #[response(status = 415)]
     MediaType(ErrorBody),
-    /// `rate_limited`: the plan does not allow it, or not now.
+    /// `rate_limited`: the plan does not allow it, or a rate or concurrency limit is reached.
     #[response(status = 429, headers(("retry-after" = u64, description = "Seconds")))]
     RateLimited(ErrorBody),
-    /// `internal_error`: our fault.
+    /// `internal_error`: a fault of the server.
     #[response(status = 500)]
     Internal(ErrorBody),
-    /// `service_unavailable`: nothing can run it at present.
+    /// `service_unavailable`: no executor can run it at present.
     #[response(status = 503, headers(("retry-after" = u64, description = "Seconds")))]
     Unavailable(ErrorBody),
-    /// `insufficient_storage`: the host has no room for new data.
+    /// `insufficient_storage`: the host has no space left for new data.
     #[response(status = 507)]
     InsufficientStorage(ErrorBody),
 }

@@ -1,4 +1,4 @@
-//! The execute endpoint's body, its results, and the events of a stream.
+//! The body and the results of the execute endpoint, and the events of a stream.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::{
     number::whole,
 };
 
-/// Code to run, and how. Fields that are not named here are ignored.
+/// Code to execute, with its parameters. Unknown fields are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ExecuteBody {
     /// The program, 1 byte to 1 MB.
@@ -25,17 +25,17 @@ pub(crate) struct ExecuteBody {
     /// `python` if absent.
     #[schema(value_type = Option<LanguageName>)]
     language: Option<String>,
-    /// Seconds it may take; 60 if absent. The plan has a maximum.
+    /// The timeout in seconds; 60 if absent. The plan has a maximum.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 31_536_000, default = 60)]
     timeout: Option<i64>,
-    /// Keeps `/home/baponi` between executions of the same thread.
+    /// Keeps `/home/baponi` between executions with the same thread.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     thread_id: Option<String>,
-    /// What to find the execution by. The program never sees it.
+    /// Labels for finding the execution. The program never sees them.
     #[schema(schema_with = metadata_schema)]
     metadata: Option<BTreeMap<String, String>>,
-    /// Where the result goes in webhook mode, instead of the key's own URL. HTTPS only.
+    /// The URL for the result in webhook mode; overrides the key's own URL. HTTPS only.
     #[schema(schema_with = webhook_url_schema)]
     webhook_url: Option<String>,
     /// Environment variables for this execution.
@@ -44,10 +44,10 @@ pub(crate) struct ExecuteBody {
     /// Narrows storage mounts: up to 10 of `/data/{slug}/{path}`. This build mounts no storage yet.
     #[schema(schema_with = sub_paths_schema)]
     sub_paths: Option<Vec<String>>,
-    /// What the program reads from its standard input; at most 1 MB.
+    /// The standard input of the program; at most 1 MB.
     #[schema(max_length = 1_048_576)]
     stdin: Option<String>,
-    /// Files put into the home before the program starts: at most 32, and 8 MB in all.
+    /// Files written to the home before the program starts: at most 32, and 8 MB in total.
     #[schema(schema_with = input_files_schema)]
     files: Option<Vec<InputFileBody>>,
 }
@@ -62,7 +62,7 @@ pub(crate) enum LanguageName {
     Bash,
 }
 
-/// Where an execution stands.
+/// The status of an execution.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[expect(dead_code, reason = "only its description is used")]
@@ -95,7 +95,7 @@ fn metadata_schema() -> Schema {
     map_schema(value, "^[A-Za-z0-9][A-Za-z0-9_.-]*$", (1, 40), 10)
 }
 
-/// Environment variables. The names that are reserved are not listed, here or anywhere.
+/// The schema of environment variables. Reserved names are not listed here or elsewhere.
 pub(in crate::api_types) fn env_schema() -> Schema {
     let value = ObjectBuilder::new()
         .schema_type(Type::String)
@@ -118,7 +118,7 @@ pub(in crate::api_types) fn webhook_url_schema() -> Schema {
         .into()
 }
 
-/// No slug is mounted, so every entry would be refused.
+/// The schema of `sub_paths`. No slug is mounted, so every entry would be refused.
 fn sub_paths_schema() -> Schema {
     let entry = ObjectBuilder::new()
         .schema_type(Type::String)
@@ -150,36 +150,36 @@ impl TryFrom<ExecuteBody> for ExecuteRequest {
     }
 }
 
-/// What the code did.
+/// The result of an execution.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ExecuteResult {
     /// Whether the exit code is 0.
     success: bool,
-    /// Standard output; what is not UTF-8 is shown as U+FFFD.
+    /// Standard output; bytes that are not UTF-8 are shown as U+FFFD.
     #[serde(serialize_with = "serialize_text")]
     #[schema(value_type = String)]
     stdout: Bytes,
-    /// Standard error, likewise.
+    /// Standard error; bytes that are not UTF-8 are shown as U+FFFD.
     #[serde(serialize_with = "serialize_text")]
     #[schema(value_type = String)]
     stderr: Bytes,
-    /// The exit code; 128 + N for a program ended by signal N, -1 where there is none.
+    /// The exit code; 128 + N for a program killed by signal N, -1 if there is none.
     exit_code: i32,
-    /// What went wrong where it was not the code.
+    /// The error, if the platform and not the code failed.
     error: Option<String>,
-    /// How long the program ran.
+    /// The wall-clock time of the program.
     duration_ms: u64,
-    /// Whether output was left out because there was too much.
+    /// Whether output was dropped because it exceeded the limit.
     output_truncated: bool,
-    /// Bytes of standard output that were left out.
+    /// Bytes of standard output that were dropped.
     stdout_dropped_bytes: u64,
-    /// Bytes of standard error that were left out.
+    /// Bytes of standard error that were dropped.
     stderr_dropped_bytes: u64,
-    /// Whether the output had bytes that are not UTF-8.
+    /// Whether the output contained bytes that are not UTF-8.
     invalid_utf8: bool,
-    /// The files that it wrote to its home.
+    /// The files written to the home.
     output_files: Vec<OutputFileRecord>,
-    /// How many more it wrote than are listed.
+    /// How many written files are not listed.
     output_files_omitted: u64,
 }
 
@@ -203,23 +203,24 @@ impl ExecuteResult {
         }
     }
 
-    /// The long texts in it, which are shared and not copied.
+    /// The long texts of the result, which are shared and not copied.
     fn long_texts(&self) -> [Bytes; 2] {
         [self.stdout.clone(), self.stderr.clone()]
     }
 
-    /// As JSON.
+    /// The result as JSON.
     pub(crate) fn to_json_pieces(&self) -> JsonPieces {
         JsonPieces::from_value(self, &self.long_texts())
     }
 }
 
-/// A result that came too late, with the same sentence twice: where results and where errors have it.
+/// The result of an execution that timed out. The message is in `error`, as in results, and in
+/// `message`, as in errors.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TimedOut {
     #[serde(flatten)]
     result: ExecuteResult,
-    /// What happened.
+    /// The error message.
     #[schema(example = "execution timed out after 30s")]
     message: String,
 }
@@ -230,19 +231,19 @@ impl TimedOut {
         Self { result, message }
     }
 
-    /// As JSON.
+    /// The result as JSON.
     pub(crate) fn to_json_pieces(&self) -> JsonPieces {
         JsonPieces::from_value(self, &self.result.long_texts())
     }
 }
 
-/// An execution that goes on without the caller, or is being stopped.
+/// An execution that continues in the background, or is being cancelled.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Accepted {
     /// Its id.
     #[schema(example = "trc_a1b2c3d4")]
     trace_id: String,
-    /// `running` or `cancelling`, or what it is if it was over already.
+    /// `running` or `cancelling`, or the final status of an execution that has already ended.
     status: String,
 }
 
@@ -283,7 +284,7 @@ enum NdjsonEvent<'a> {
     },
 }
 
-/// Adds an event as a line of JSON. The same event always gives the same bytes.
+/// Appends an event as a line of JSON. The same event always gives the same bytes.
 pub(crate) fn push_event(pieces: &mut JsonPieces, trace_id: &TraceId, event: &ExecutionEvent) {
     let (trace_id, seq) = (trace_id.as_str(), event.seq);
     match &event.kind {
@@ -316,7 +317,7 @@ fn last_line<'a>(
     result: ExecuteResult,
     seq: u64,
 ) -> NdjsonEvent<'a> {
-    // The first line is number 2, unless earlier ones were pushed out.
+    // The first output event has number 2, unless earlier ones were evicted.
     let evicted = execution
         .end
         .as_ref()

@@ -1,4 +1,4 @@
-//! The record of an execution as its owner reads it.
+//! The record of an execution, for its owner.
 
 use std::collections::BTreeMap;
 
@@ -19,45 +19,45 @@ use super::{
 pub(crate) struct ExecutionRecord {
     /// Its id.
     trace_id: String,
-    /// Where it stands.
+    /// Its status.
     #[schema(value_type = StatusName)]
     status: &'static str,
-    /// The exit code, once it is over.
+    /// The exit code, once it has ended.
     exit_code: Option<i32>,
-    /// Standard output, once it is over; not in lists.
+    /// Standard output, once it has ended; not in lists.
     #[serde(serialize_with = "serialize_text_or_null")]
     #[schema(value_type = Option<String>)]
     stdout: Option<Bytes>,
-    /// Standard error, likewise.
+    /// Standard error, once it has ended; not in lists.
     #[serde(serialize_with = "serialize_text_or_null")]
     #[schema(value_type = Option<String>)]
     stderr: Option<Bytes>,
-    /// What went wrong where it was not the code, or why it was refused.
+    /// The error, if the platform and not the code failed, or the reason of a refusal.
     error: Option<String>,
-    /// How long it ran, or has run so far.
+    /// How long it ran, or has been running so far.
     duration_ms: u64,
     /// `inline`, `streaming` or `webhook`.
     delivery_mode: String,
     /// When it was accepted.
     #[schema(format = DateTime)]
     created_at: String,
-    /// When it was over.
+    /// When it ended.
     #[schema(format = DateTime)]
     completed_at: Option<String>,
-    /// Where the result goes.
+    /// The URL that the result is posted to.
     webhook_url: Option<String>,
     /// `pending`, `delivered` or `failed`.
     webhook_delivery_status: Option<String>,
-    /// What the caller gave to find it by.
+    /// The labels that the caller set.
     metadata: BTreeMap<String, String>,
-    /// What it used, once it is over.
+    /// The resources it used, once it has ended.
     usage: Option<UsageRecord>,
-    /// The language, where the request got as far.
+    /// The language, unless the request was refused before it was known.
     #[schema(value_type = Option<LanguageName>)]
     language: Option<&'static str>,
     /// The thread.
     thread_id: Option<String>,
-    /// The key that asked.
+    /// The key of the request.
     key_id: String,
     /// The sandbox it ran in.
     sandbox_id: String,
@@ -65,23 +65,24 @@ pub(crate) struct ExecutionRecord {
     code_digest: String,
     /// The size of the code.
     code_bytes: u64,
-    /// The code, where the sandbox keeps it; not in lists.
+    /// The code, if the sandbox's retention keeps it; not in lists.
     #[serde(serialize_with = "serialize_text_or_null")]
     #[schema(value_type = Option<String>)]
     code: Option<Bytes>,
-    /// Whether output was left out because there was too much.
+    /// Whether output was dropped because it exceeded the limit.
     output_truncated: bool,
-    /// Bytes of standard output that were left out.
+    /// Bytes of standard output that were dropped.
     stdout_dropped_bytes: u64,
-    /// Bytes of standard error that were left out.
+    /// Bytes of standard error that were dropped.
     stderr_dropped_bytes: u64,
-    /// The decision that let an agent run it; not in lists, and null where no agent asked.
+    /// The decision that allowed an agent to run it; not in lists, null if it was not run by an
+    /// agent.
     decision: Option<DecisionRecord>,
-    /// The files that it wrote to its home, once it is over; not in lists.
+    /// The files written to the home, once it has ended; not in lists.
     output_files: Option<Vec<OutputFileRecord>>,
 }
 
-/// What an execution used.
+/// The resources that an execution used.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct UsageRecord {
     wall_ms: u64,
@@ -91,16 +92,16 @@ pub(crate) struct UsageRecord {
     credits: f64,
 }
 
-/// Some executions.
+/// A page of executions.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ExecutionPage {
     /// Newest first.
     pub(crate) executions: Vec<ExecutionRecord>,
-    /// Give this as `cursor` for the next page; null on the last.
+    /// The `cursor` of the next page; null on the last page.
     pub(crate) next_cursor: Option<String>,
 }
 
-/// How the server is.
+/// The health of the server.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Health {
     /// `ok` or `ready`.
@@ -108,7 +109,7 @@ pub(crate) struct Health {
 }
 
 impl ExecutionRecord {
-    /// With code, output and the decision that let it run.
+    /// The record with code, output and the decision that allowed it.
     pub(crate) fn with_output(execution: &Execution, decision: Option<Decision>) -> Self {
         let output = execution.end.as_ref();
         let code = execution.start.code.as_deref();
@@ -123,14 +124,14 @@ impl ExecutionRecord {
         }
     }
 
-    /// As JSON.
+    /// The record as JSON.
     pub(crate) fn to_json_pieces(&self) -> JsonPieces {
         let texts = [&self.stdout, &self.stderr, &self.code];
         let texts: Vec<_> = texts.into_iter().flatten().cloned().collect();
         JsonPieces::from_value(self, &texts)
     }
 
-    /// Without.
+    /// The record without code and output.
     pub(crate) fn without_output(execution: &Execution) -> Self {
         let (start, end) = (&execution.start, execution.end.as_ref());
         let elapsed = || {

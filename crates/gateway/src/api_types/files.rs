@@ -1,4 +1,4 @@
-//! Files on the wire: those that come with a request, those that a run wrote, those of a thread.
+//! Files on the wire: files of a request, files that an execution wrote, files of a thread.
 
 use base64::{
     Engine as _, alphabet,
@@ -14,13 +14,13 @@ use utoipa::{
 
 use super::number::{whole, whole_number};
 
-/// Base64 as people write it: bits that mean nothing at the end are let through.
+/// A lenient base64 decoder that ignores unused trailing bits.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// A file that comes with a request; exactly one of the two contents.
+/// A file of a request; exactly one of the two contents is set.
 #[derive(Debug, Deserialize)]
 pub(crate) struct InputFileBody {
     name: String,
@@ -48,7 +48,7 @@ impl TryFrom<InputFileBody> for RequestFile {
     }
 }
 
-/// Two kinds of entry, of which each is one.
+/// The schema of input files. Each entry has one of two forms.
 pub(in crate::api_types) fn input_files_schema() -> Schema {
     const PLAIN: &str = r"^([^/\\\x00-\x1f\x7f-\x9f.]|\.[^/\\\x00-\x1f\x7f-\x9f.]|\.\.[^/\\\x00-\x1f\x7f-\x9f])[^/\\\x00-\x1f\x7f-\x9f]{0,60}$";
     const ENCODED: &str = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$";
@@ -73,12 +73,12 @@ pub(in crate::api_types) fn input_files_schema() -> Schema {
 /// A file that an execution wrote.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OutputFileRecord {
-    /// Its path below the home, as it can be given to the call that reads it. A byte that is not part of
-    /// UTF-8 is written `\xFF`.
+    /// Its path below the home, in the form that the download call accepts. A byte that is not
+    /// valid UTF-8 is written as `\xFF`.
     name: String,
     /// Its size.
     size: u64,
-    /// Whether less than all of it was kept.
+    /// Whether only a part of it was kept.
     truncated: bool,
 }
 
@@ -91,13 +91,13 @@ impl From<OutputFile> for OutputFileRecord {
 /// The files that an execution wrote.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OutputFiles {
-    /// By name.
+    /// The files, sorted by name.
     pub(crate) files: Vec<OutputFileRecord>,
-    /// How many more it wrote than are listed.
+    /// How many written files are not listed.
     pub(crate) omitted: u64,
 }
 
-/// Where files are.
+/// Where files are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SourceName {
@@ -108,10 +108,10 @@ pub(crate) enum SourceName {
     Volume,
 }
 
-/// A name that is neither empty nor `.` nor `..`.
+/// A pattern for a name that is neither empty nor `.` nor `..`.
 const NAME: &str = r"([^/\x00.]|\.[^/\x00.]|\.\.[^/\x00])[^/\x00]{0,60}";
 
-/// Names separated by `/`.
+/// The schema of a path: names separated by `/`.
 fn path_schema() -> Schema {
     ObjectBuilder::new()
         .schema_type(Type::String)
@@ -120,7 +120,7 @@ fn path_schema() -> Schema {
         .into()
 }
 
-/// The same, or the home itself.
+/// The schema of a directory: a path, or the home itself.
 fn directory_schema() -> Schema {
     ObjectBuilder::new()
         .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
@@ -137,7 +137,7 @@ fn content_type_schema() -> Schema {
         .into()
 }
 
-/// Which files to list.
+/// A request to list files.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ListFiles {
     #[serde(default)]
@@ -145,39 +145,39 @@ pub(crate) struct ListFiles {
     /// The thread.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) id: String,
-    /// Only this file, or those below this directory.
+    /// Only this file, or the files below this directory.
     #[schema(schema_with = directory_schema)]
     pub(crate) path: Option<String>,
-    /// At most so many; 10,000 if absent.
+    /// The maximum number of files; 10,000 if absent.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub(crate) limit: Option<u32>,
-    /// Only files after this path: the last of the page before.
+    /// Only files after this path, which is the last one of the previous page.
     #[schema(max_length = 4095)]
     pub(crate) after: Option<String>,
 }
 
-/// A file to be put.
+/// A request for an upload URL.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct UploadUrl {
     #[serde(default)]
     pub(crate) source: SourceName,
-    /// The thread; it is made if it is not there.
+    /// The thread; created if it does not exist.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) id: String,
-    /// Where it goes.
+    /// The path of the file.
     #[schema(schema_with = path_schema)]
     pub(crate) path: String,
     /// Its exact size.
     #[serde(deserialize_with = "whole_number")]
     #[schema(minimum = 0, maximum = 10_737_418_240_u64)]
     pub(crate) content_length: u64,
-    /// What it is to be sent as; `application/octet-stream` if absent.
+    /// The content type that the upload will have; `application/octet-stream` if absent.
     #[schema(schema_with = content_type_schema)]
     pub(crate) content_type: Option<String>,
 }
 
-/// A file to be read.
+/// A request for a download URL.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct DownloadUrl {
     #[serde(default)]
@@ -185,26 +185,26 @@ pub(crate) struct DownloadUrl {
     /// The thread.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) id: String,
-    /// The file.
+    /// The path of the file.
     #[schema(schema_with = path_schema)]
     pub(crate) path: String,
 }
 
-/// A URL that is good for one method on one file, for a while, without a key.
+/// A URL that permits one method on one file for a limited time, without a key.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SignedUrl {
     /// The URL.
     url: String,
     /// The method: `PUT` or `GET`.
     method: &'static str,
-    /// Headers to be sent with it.
+    /// Headers that the request must have.
     headers: Vec<SignedUrlHeader>,
-    /// Until when it is good.
+    /// When it expires.
     #[schema(format = DateTime)]
     expires_at: String,
 }
 
-/// A header to be sent.
+/// A header that the request must have.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SignedUrlHeader {
     name: String,
@@ -234,8 +234,8 @@ impl SignedUrl {
 /// A file of a thread.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FileRecord {
-    /// Its path below the home, as it can be given to `download_url`. A byte that is not part of UTF-8
-    /// is written `\xFF`.
+    /// Its path below the home, in the form that `download_url` accepts. A byte that is not valid
+    /// UTF-8 is written as `\xFF`.
     path: String,
     /// Its size.
     size: u64,
@@ -250,14 +250,14 @@ impl From<FileInfo> for FileRecord {
     }
 }
 
-/// Some files of a thread.
+/// A page of files of a thread.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FileList {
-    /// By path; files only.
+    /// Regular files, sorted by path.
     files: Vec<FileRecord>,
-    /// Give this as `after` for the next page; null on the last.
+    /// The `after` of the next page; null on the last page.
     next: Option<String>,
-    /// How many were left out because their paths are longer than one that can be asked for.
+    /// How many files were omitted because their paths are too long for a request.
     unnamed: u64,
 }
 
@@ -268,7 +268,7 @@ impl From<FilePage> for FileList {
     }
 }
 
-/// A file that was put.
+/// A file that was uploaded.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Uploaded {
     /// Its path below the home.

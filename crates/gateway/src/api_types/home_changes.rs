@@ -1,20 +1,21 @@
-//! Runs in: server (no capabilities). What changed in a home before a call that waits for a person, on the
-//! wire.
+//! Runs in: server (no capabilities).
+//!
+//! The wire format of the changes in a home that a person sees before they answer a call.
 
 use cloche_model::{ChangeKind, ChangedPath, HomeChanges};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What differs between the home that was last approved and the one that the call would run in.
+/// The difference between the last approved home and the home that the call would run in.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HomeChangesRecord {
-    /// The approval that was given last for this thread; null if all of the home is listed.
+    /// The last approval given for this thread; null if the whole home is listed.
     since: Option<String>,
-    /// Why the call is asked about again, if an earlier approval of it was invalidated.
+    /// Why the call needs a new approval, if an earlier approval of it was invalidated.
     note: Option<String>,
-    /// The paths, those with a warning first.
+    /// The changed paths; those with a warning come first.
     paths: Vec<ChangedPathRecord>,
-    /// How many more there are than are listed.
+    /// How many changed paths are not listed.
     omitted: u64,
 }
 
@@ -24,19 +25,19 @@ pub(crate) struct ChangedPathRecord {
     path: String,
     change: ChangeName,
     size: u64,
-    /// Why a program may run or obey it without naming it.
+    /// Why a program may run or load this file without naming it.
     warning: Option<String>,
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     target: Option<String>,
-    /// SHA-256 of the content, of files whose content is not here.
+    /// SHA-256 of the content, for files whose content is not included.
     sha256: Option<String>,
     /// The content of a small text file.
     content: Option<String>,
-    /// Whether it is a file that is no text.
+    /// Whether it is a file that is not text.
     binary: bool,
 }
 
-/// What became of a path.
+/// The kind of change to a path.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ChangeName {

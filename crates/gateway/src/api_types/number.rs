@@ -1,9 +1,9 @@
-//! Whole numbers as JSON means them: `60` and `60.0` are the same integer, `60.5` is none.
+//! Integers as JSON defines them: `60` and `60.0` are the same integer, `60.5` is not an integer.
 
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Number;
 
-/// A whole number, or nothing.
+/// Deserializes an integer or null.
 pub(crate) fn whole<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: TryFrom<i64>,
@@ -15,7 +15,7 @@ where
         .transpose()
 }
 
-/// The same where there must be one.
+/// Deserializes an integer that is required.
 pub(super) fn whole_number<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: TryFrom<i64>,
@@ -25,8 +25,8 @@ where
     to_integer(&number).ok_or_else(|| not_whole_error::<D>(&number))
 }
 
-/// The same where null and absence differ; absent ones need `default`.
-#[expect(clippy::option_option, reason = "absent, null and a value are three different wishes")]
+/// Deserializes an integer where null and absence differ. The field also needs `default`.
+#[expect(clippy::option_option, reason = "absent, null and a value have three different meanings")]
 pub(super) fn whole_or_null<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     T: TryFrom<i64>,
@@ -39,11 +39,11 @@ fn not_whole_error<'de, D: Deserializer<'de>>(number: &Number) -> D::Error {
     D::Error::custom(format!("{number} is not a whole number in its range"))
 }
 
-/// The number as an integer of this kind, if it is one.
+/// Converts the number to an integer of this type, if it is one.
 pub(super) fn to_integer<T: TryFrom<i64>>(number: &Number) -> Option<T> {
     let whole = number.as_i64().or_else(|| {
         let float = number.as_f64().filter(|float| float.fract() == 0.0)?;
-        // Beyond this, floats do not tell neighbouring integers apart.
+        // Beyond this, adjacent integers have the same floating-point value.
         let exact = float.abs() <= 9_007_199_254_740_992.0;
         #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small enough")]
         exact.then_some(float as i64)

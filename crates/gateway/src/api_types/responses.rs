@@ -1,4 +1,4 @@
-//! The Agent API on the wire: what is asked for, responses, the events of a stream, files.
+//! The wire format of the Agent API: requests, responses, stream events and files.
 
 mod create;
 
@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 pub(crate) use create::CreateResponse;
 
-/// A response, as far as it has come.
+/// A response in its current state.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ResponseRecord {
     /// Its id.
@@ -24,14 +24,14 @@ pub(crate) struct ResponseRecord {
     object: &'static str,
     /// When it was accepted, in seconds since 1970.
     created_at: i64,
-    /// Where it stands.
+    /// Its status.
     #[schema(value_type = ResponseStatusName)]
     status: &'static str,
     /// The model that answered.
     model: String,
-    /// Messages, calls of the sandbox and functions to run, in order.
+    /// Messages, sandbox calls and function calls, in order.
     output: Vec<OutputItem>,
-    /// Whether it was asked for in the background.
+    /// Whether it was created in the background.
     background: bool,
     /// Whether it can be retrieved later.
     store: bool,
@@ -39,14 +39,14 @@ pub(crate) struct ResponseRecord {
     previous_response_id: Option<String>,
     /// Why it failed.
     error: Option<ErrorInfo>,
-    /// What a person has to do before it goes on.
+    /// The action that a person must take before it continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     required_action: Option<RequiredAction>,
-    /// What it used and what that costs.
+    /// Its usage and cost.
     usage: UsageInfo,
 }
 
-/// Where a response stands.
+/// The status of a response.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only its description is used")]
@@ -59,13 +59,13 @@ pub(crate) enum ResponseStatusName {
     Cancelled,
 }
 
-/// One thing that came of a response.
+/// One output item of a response.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum OutputItem {
-    /// Something the model said.
+    /// A message from the model.
     Message { id: String, role: &'static str, status: &'static str, content: Vec<ContentPart> },
-    /// One call of the sandbox.
+    /// One sandbox call.
     SandboxResults {
         call_id: String,
         container_id: String,
@@ -74,7 +74,7 @@ enum OutputItem {
         status: &'static str,
         results: Vec<SandboxResult>,
     },
-    /// A function that the caller has to run.
+    /// A function call for the caller to run.
     FunctionCall {
         id: String,
         call_id: String,
@@ -110,7 +110,7 @@ struct ErrorInfo {
     r#type: &'static str,
 }
 
-/// What a person has to do.
+/// The action that a person must take.
 #[derive(Debug, Serialize, ToSchema)]
 struct RequiredAction {
     /// Always `approval`.
@@ -119,14 +119,14 @@ struct RequiredAction {
     message: String,
 }
 
-/// What a response used.
+/// The usage of a response.
 #[derive(Debug, Serialize, ToSchema)]
 struct UsageInfo {
     input_tokens: u64,
     output_tokens: u64,
     total_tokens: u64,
     input_tokens_details: InputTokens,
-    /// By tool; absent ones were not used.
+    /// Usage by tool; tools that were not used are absent.
     tool_calls_details: BTreeMap<&'static str, ToolUse>,
     cost: Cost,
 }
@@ -137,14 +137,14 @@ struct InputTokens {
     cache_creation_input_tokens: u64,
 }
 
-/// How often a tool was used.
+/// The usage of a tool.
 #[derive(Debug, Serialize, ToSchema)]
 struct ToolUse {
     invocation: u64,
     cost_usd: f64,
 }
 
-/// What it costs.
+/// The cost of a response.
 #[derive(Debug, Serialize, ToSchema)]
 struct Cost {
     /// Always `USD`.
@@ -155,11 +155,11 @@ struct Cost {
     total_cost: f64,
 }
 
-/// A response that is told to stop.
+/// A response that is being cancelled.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Cancelling {
     response_id: String,
-    /// `cancelling`, or what it is if it was over already.
+    /// `cancelling`, or the final status of a response that has already ended.
     status: &'static str,
 }
 
@@ -208,7 +208,7 @@ impl From<&Response> for ResponseRecord {
 }
 
 impl OutputItem {
-    /// An item; one that was never finished stands where its response stands.
+    /// Converts an item. An unfinished message has the status of its response.
     fn from_item(item: &ResponseItem, response: ResponseStatus) -> Self {
         match item {
             ResponseItem::Message { id, text, done } => Self::Message {
@@ -322,7 +322,7 @@ impl ResponseFiles {
     }
 }
 
-/// Events as server-sent events.
+/// Encodes events as server-sent events.
 pub(crate) fn encode_sse(events: &[ResponseEvent]) -> String {
     let mut text = String::new();
     for event in events {

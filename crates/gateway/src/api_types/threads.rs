@@ -16,7 +16,7 @@ use super::number;
 /// A thread.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ThreadRecord {
-    /// What its owner calls it.
+    /// The name that its owner gave it.
     thread_id: String,
     /// When it was first used.
     #[schema(format = DateTime)]
@@ -24,13 +24,13 @@ pub(crate) struct ThreadRecord {
     /// When it was last used.
     #[schema(format = DateTime)]
     updated_at: String,
-    /// The number of its newest point.
+    /// The number of its latest snapshot.
     head: u64,
-    /// How many layers its home is made of.
+    /// The number of layers of its home.
     layers: usize,
-    /// What its home holds; in lists it may be more than the truth.
+    /// The size of its home; in lists this may be an upper bound.
     bytes: u64,
-    /// Files, directories and links, likewise.
+    /// The number of files, directories and links; in lists this may be an upper bound.
     entries: u64,
 }
 
@@ -48,12 +48,12 @@ impl From<Thread> for ThreadRecord {
     }
 }
 
-/// Some threads.
+/// A page of threads.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ThreadPageRecord {
-    /// By name.
+    /// The threads, sorted by name.
     threads: Vec<ThreadRecord>,
-    /// Give this as `cursor` for the next page; null on the last.
+    /// The `cursor` of the next page; null on the last page.
     next_cursor: Option<String>,
 }
 
@@ -66,23 +66,23 @@ impl From<ThreadPage> for ThreadPageRecord {
     }
 }
 
-/// A point in time of a thread.
+/// A snapshot of a thread.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PointRecord {
     /// Its number.
     seq: u64,
     /// `run`, `upload`, `fork`, `rollback`, `import` or `squash`.
     kind: &'static str,
-    /// The execution, if it was one.
+    /// The execution that created it, if there was one.
     trace_id: Option<String>,
-    /// When.
+    /// When it was created.
     #[schema(format = DateTime)]
     created_at: String,
     /// Bytes of the files that were added or changed.
     bytes_added: u64,
     /// Paths that were added, changed or removed.
     files_changed: u64,
-    /// The layer that holds them, if there is one.
+    /// The layer with these changes, if there is one.
     layer: Option<String>,
 }
 
@@ -100,12 +100,12 @@ impl From<ThreadSnapshot> for PointRecord {
     }
 }
 
-/// Some points of a thread.
+/// A page of snapshots of a thread.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HistoryPage {
     /// Newest first.
     points: Vec<PointRecord>,
-    /// Give this as `cursor` for the next page; null on the last.
+    /// The `cursor` of the next page; null on the last page.
     next_cursor: Option<String>,
 }
 
@@ -118,20 +118,20 @@ impl From<ThreadHistory> for HistoryPage {
     }
 }
 
-/// What differs between two points. Paths that are not UTF-8 are shown with U+FFFD.
+/// The difference between two snapshots. Paths that are not UTF-8 are shown with U+FFFD.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct DiffRecord {
-    /// The older point.
+    /// The older snapshot.
     from: u64,
-    /// The newer point.
+    /// The newer snapshot.
     to: u64,
-    /// Paths that only the newer one has.
+    /// Paths that only the newer snapshot has.
     added: Vec<String>,
-    /// Paths that both have, with other content or attributes.
+    /// Paths that both have, with different content or attributes.
     changed: Vec<String>,
-    /// Paths that only the older one has.
+    /// Paths that only the older snapshot has.
     removed: Vec<String>,
-    /// How many more there are than are listed.
+    /// How many paths are not listed.
     omitted: u64,
 }
 
@@ -142,7 +142,7 @@ impl From<ThreadDiff> for DiffRecord {
     }
 }
 
-/// A point as a caller names it.
+/// A reference to a snapshot: its number, or the trace id of its execution.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a point is a number or a trace_id")]
 pub(crate) enum PointBody {
@@ -185,34 +185,35 @@ fn optional_point_schema() -> Schema {
     }
 }
 
-/// A thread to be made from another.
+/// A request to fork a thread.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct ForkBody {
     /// The new thread.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) thread_id: String,
-    /// The point, by its number or its execution; the newest if absent.
+    /// The snapshot, by its number or its execution; the latest if absent.
     #[schema(schema_with = optional_point_schema)]
     pub(crate) at: Option<PointBody>,
 }
 
-/// A point to go back to.
+/// A request to roll back a thread.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct RollbackBody {
-    /// The point, by its number or its execution.
+    /// The snapshot, by its number or its execution.
     #[schema(schema_with = point_schema)]
     pub(crate) to: PointBody,
 }
 
-/// Which points of a thread to drop: those that every rule given lets go; without any, the plan's.
+/// The snapshots to drop: those that every given rule selects. Without rules, the plan's policy
+/// applies.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PruneBody {
-    /// Keep so many of the newest.
+    /// Keep this many of the latest snapshots.
     #[serde(default, deserialize_with = "number::whole")]
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_u64)]
     keep: Option<u64>,
-    /// Drop only what is older.
+    /// Drop only snapshots older than this.
     #[serde(default, deserialize_with = "number::whole")]
     #[schema(minimum = 0, maximum = 36500)]
     older_than_days: Option<u32>,
@@ -224,12 +225,12 @@ impl From<PruneBody> for HistoryPolicy {
     }
 }
 
-/// What was dropped.
+/// The result of pruning.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PruneRecord {
-    /// Points.
+    /// The number of snapshots dropped.
     points: u64,
-    /// How much less the team stores.
+    /// By how much the team's stored bytes decreased.
     freed_bytes: u64,
 }
 

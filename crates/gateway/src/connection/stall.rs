@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! A socket whose writes fail when the other end has taken nothing for too long.
+//! A socket whose writes fail when the peer accepts no bytes for too long.
 
 use std::{
     io,
@@ -14,11 +14,11 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// The socket, and the time since when it takes nothing.
+/// A socket with a timer for stalled writes.
 pub(super) struct StallGuard<S> {
     stream: S,
     patience: Duration,
-    /// Runs while a write waits.
+    /// Runs while a write is pending.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_write_fails_when_the_other_end_takes_nothing() {
+    async fn a_write_fails_when_the_peer_does_not_read() {
         let (near, _far) = duplex(4);
         let mut guard = StallGuard::new(near, Duration::from_millis(20));
         let error = guard.write_all(&[7; 12]).await.unwrap_err();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_goes_on_stops_the_clock() {
+    async fn a_write_with_progress_resets_the_timer() {
         let (near, mut far) = duplex(4);
         let mut guard = StallGuard::new(near, Duration::from_hours(1));
         let mut taken = [0; 12];

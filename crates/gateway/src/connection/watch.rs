@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
-//! What a connection is doing: how many requests it has, since when it has none, and since when an
-//! answer waits for its client to take more. A client of HTTP/2 can read its socket and still take
-//! nothing of an answer, so the socket alone does not tell.
+//! The activity of a connection: how many requests it has, since when it has none, and since when a
+//! response waits for its client. An HTTP/2 client can read its socket without accepting data of a
+//! stream, so the socket alone does not show this.
 
 use std::{
     collections::HashMap,
@@ -25,16 +25,16 @@ pub(super) struct ConnectionWatch {
 
 struct WatchState {
     requests: usize,
-    /// When the connection began, or its last request ended.
+    /// When the connection started, or its last request ended.
     quiet_since: Instant,
-    /// It had a request.
+    /// Whether it has had a request.
     served: bool,
     next_request_id: u64,
-    /// Answers that gave a piece which their client has not come back from, and since when.
+    /// Responses with a chunk that the client has not accepted yet, and since when.
     unread_since: HashMap<u64, Instant>,
 }
 
-/// Why a connection is to be closed.
+/// Why a connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionTimeout {
     /// It has no request.
@@ -43,7 +43,7 @@ pub(super) enum ConnectionTimeout {
     Stalled,
 }
 
-/// A request under way, until its answer was sent or given up.
+/// A request in flight, until its response was sent or abandoned.
 pub(super) struct RequestInFlight {
     watch: Arc<ConnectionWatch>,
     id: u64,
@@ -62,7 +62,7 @@ impl ConnectionWatch {
         }
     }
 
-    /// A request came.
+    /// Counts a request until the returned value is dropped.
     pub(super) fn begin_request(self: &Arc<Self>) -> RequestInFlight {
         let mut state = self.state.lock();
         state.requests += 1;
@@ -71,7 +71,7 @@ impl ConnectionWatch {
         RequestInFlight { watch: Arc::clone(self), id: state.next_request_id }
     }
 
-    /// Waits until the client keeps still for too long.
+    /// Waits until a timeout of the client is reached.
     pub(super) async fn wait_for_timeout(&self, config: &GatewayConfig) -> ConnectionTimeout {
         loop {
             let (why, due) = self.state.lock().next_deadline(config);
@@ -84,13 +84,14 @@ impl ConnectionWatch {
 }
 
 impl WatchState {
-    /// What would be wrong by when, if nothing happens until then.
+    /// The next timeout and its deadline, if nothing changes until then.
     fn next_deadline(&self, config: &GatewayConfig) -> (ConnectionTimeout, Instant) {
         if let Some(since) = self.unread_since.values().min() {
             return (ConnectionTimeout::Stalled, *since + config.write_timeout);
         }
         if self.requests > 0 {
-            // Not due, whatever the time: looked at again when it could be.
+            // Never due while requests are in flight; the deadline only sets the time of the next
+            // check.
             let soon = config.idle_timeout.min(config.write_timeout);
             return (
                 ConnectionTimeout::Idle,
@@ -111,15 +112,15 @@ impl Drop for RequestInFlight {
     }
 }
 
-/// The body of an answer, which tells the watch how it is taken.
+/// The body of a response, which reports to the watch when the client accepts data.
 pub(super) struct WatchedBody {
     body: Body,
     request: RequestInFlight,
 }
 
 impl WatchedBody {
-    pub(super) fn new(body: Body, visit: RequestInFlight) -> Self {
-        Self { body, request: visit }
+    pub(super) fn new(body: Body, request: RequestInFlight) -> Self {
+        Self { body, request }
     }
 }
 
@@ -136,7 +137,7 @@ impl HttpBody for WatchedBody {
         let mut state = watch.state.lock();
         match &polled {
             Poll::Ready(Some(_)) => drop(state.unread_since.insert(*id, Instant::now())),
-            // The client has taken all there was.
+            // The client has accepted all available data.
             Poll::Ready(None) | Poll::Pending => drop(state.unread_since.remove(id)),
         }
         drop(state);
@@ -169,7 +170,7 @@ mod tests {
         }
     }
 
-    /// What would be wrong, and in how many seconds from the beginning.
+    /// The next timeout, and its deadline in seconds after `begun`.
     fn due(watch: &ConnectionWatch, begun: Instant) -> (ConnectionTimeout, u64) {
         let (silence, at) = watch.state.lock().next_deadline(&config());
         let after = at.duration_since(begun) + Duration::from_millis(500);
@@ -187,23 +188,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_may_take_its_time_but_its_client_has_to_read() {
+    async fn a_request_has_no_deadline_but_reading_its_response_has() {
         let watch = Arc::new(ConnectionWatch::new());
-        let visit = watch.begin_request();
+        let request = watch.begin_request();
         let (_, at) = watch.state.lock().next_deadline(&config());
-        assert!(at > Instant::now(), "a request that goes on is never due");
-        let mut body = WatchedBody::new(Body::from("answer"), visit);
+        assert!(at > Instant::now(), "a request in flight has no deadline");
+        let mut body = WatchedBody::new(Body::from("answer"), request);
         body.frame().await.unwrap().unwrap();
         let given = *watch.state.lock().unread_since.values().next().unwrap();
         assert_eq!(due(&watch, given), (ConnectionTimeout::Stalled, 30));
         assert!(body.frame().await.is_none());
-        assert!(watch.state.lock().unread_since.is_empty(), "all of it was taken");
+        assert!(watch.state.lock().unread_since.is_empty(), "the client has accepted everything");
         drop(body);
         assert_eq!(watch.state.lock().requests, 0);
     }
 
     #[tokio::test]
-    async fn an_answer_that_waits_for_its_program_does_not_wait_for_its_client() {
+    async fn a_response_that_waits_for_its_program_is_not_stalled() {
         let watch = Arc::new(ConnectionWatch::new());
         let endless = Body::from_stream(futures::stream::pending::<Result<Bytes, axum::Error>>());
         let mut body = WatchedBody::new(endless, watch.begin_request());

@@ -1,4 +1,4 @@
-//! `/v1/approvals`: calls of a team's agents that wait, for its own keys that may answer.
+//! `/v1/approvals`: pending tool calls of a team's agents, for keys that may answer.
 
 use axum::{
     Json,
@@ -17,7 +17,7 @@ use crate::{
     router::AppState,
 };
 
-/// Rows of a list where the request names no number.
+/// The default page size of lists.
 pub(super) const DEFAULT_LIMIT: u32 = 50;
 
 /// List the approvals of the key's team.
@@ -27,11 +27,17 @@ pub(super) const DEFAULT_LIMIT: u32 = 50;
     operation_id = "list_own_approvals",
     tag = "approvals",
     params(
-        ("state" = Option<crate::api_types::ApprovalStateName>, Query, description = "Only those that stand there"),
-        ("before" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
+        ("state" = Option<crate::api_types::ApprovalStateName>, Query,
+            description = "Only approvals with this state"),
+        ("before" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$",
+            description = "Only entries older than this one"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent")
     ),
-    responses((status = 200, description = "Newest first", body = ApprovalList), ErrorResponses),
+    responses(
+        (status = 200, description = "A page, newest first", body = ApprovalList),
+        ErrorResponses
+    ),
     security(("api_key" = []))
 )]
 pub(crate) async fn list_own_approvals(
@@ -44,7 +50,7 @@ pub(crate) async fn list_own_approvals(
     Ok(Json(doors.engine.list_approvals(&filter).await?.into()))
 }
 
-/// What a list of approvals is narrowed by, but for the team.
+/// Parses the filter of a list of approvals, except for the team.
 pub(super) fn parse_approval_filter(query: &str) -> Result<ApprovalFilter, Invalid> {
     let mut filter = ApprovalFilter { limit: DEFAULT_LIMIT, ..ApprovalFilter::default() };
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -58,13 +64,13 @@ pub(super) fn parse_approval_filter(query: &str) -> Result<ApprovalFilter, Inval
     Ok(filter)
 }
 
-/// One approval of the key's team.
+/// Get an approval of the key's team.
 #[utoipa::path(
     get,
     path = "/v1/approvals/{id}",
     operation_id = "get_own_approval",
     tag = "approvals",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the approval")),
     responses((status = 200, description = "The approval", body = ApprovalRecord), ErrorResponses),
     security(("api_key" = []))
 )]
@@ -76,14 +82,17 @@ pub(crate) async fn get_own_approval(
     Ok(Json(doors.engine.approval_for(&Approver::Key(caller), &id).await?.into()))
 }
 
-/// Say yes, with a key that may and that did not ask.
+/// Approve a call, with a key that may approve and that is not the key of the call.
 #[utoipa::path(
     post,
     path = "/v1/approvals/{id}/approve",
     operation_id = "approve_own",
     tag = "approvals",
-    params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
+    params(("id" = String, Path, description = "The id of the approval")),
+    responses(
+        (status = 200, description = "The updated approval", body = ApprovalRecord),
+        ErrorResponses
+    ),
     security(("api_key" = []))
 )]
 pub(crate) async fn approve_own_call(
@@ -94,15 +103,18 @@ pub(crate) async fn approve_own_call(
     Ok(Json(doors.engine.approve_call(&id, &Approver::Key(caller)).await?.into()))
 }
 
-/// Say no, with a key that may and that did not ask.
+/// Deny a call, with a key that may approve and that is not the key of the call.
 #[utoipa::path(
     post,
     path = "/v1/approvals/{id}/deny",
     operation_id = "deny_own",
     tag = "approvals",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the approval")),
     request_body = ReasonBody,
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The updated approval", body = ApprovalRecord),
+        ErrorResponses
+    ),
     security(("api_key" = []))
 )]
 pub(crate) async fn deny_own_call(

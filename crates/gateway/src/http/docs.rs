@@ -1,4 +1,4 @@
-//! The description of the API, for machines and for people.
+//! The OpenAPI description, for machines and for people.
 
 use axum::{
     extract::State,
@@ -8,11 +8,11 @@ use axum::{
 
 use crate::router::AppState;
 
-/// Nothing but what the page itself brings, and the description from this very server.
+/// Allows only what is in the page itself, and the description from this server.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                       connect-src 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// The description of the API.
+/// Get the OpenAPI description.
 #[utoipa::path(get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "OpenAPI 3.1",
         content((serde_json::Value = "application/json")))))]
@@ -20,9 +20,9 @@ pub(crate) async fn description(State(doors): State<AppState>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], doors.description.to_string()).into_response()
 }
 
-/// The description of the API as a page.
+/// Get the OpenAPI description as a web page.
 #[utoipa::path(get, path = "/docs", tag = "health",
-    responses((status = 200, description = "A page", content((String = "text/html")))))]
+    responses((status = 200, description = "A web page", content((String = "text/html")))))]
 pub(crate) async fn page() -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),

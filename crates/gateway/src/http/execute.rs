@@ -1,4 +1,4 @@
-//! `POST /v1/sandbox/execute`: one request body, three ways to get the result.
+//! `POST /v1/sandbox/execute`: one request body, three delivery modes.
 
 use axum::{
     Json,
@@ -18,10 +18,10 @@ use crate::{
     router::AppState,
 };
 
-/// Run code.
+/// Execute code.
 ///
-/// Inline by default; `Accept: application/x-ndjson` streams events, `Prefer: respond-async`
-/// answers at once and posts the result to a webhook.
+/// Inline by default. `Accept: application/x-ndjson` streams events. `Prefer: respond-async`
+/// returns immediately and posts the result to a webhook.
 #[utoipa::path(
     post,
     path = "/v1/sandbox/execute",
@@ -31,16 +31,18 @@ use crate::{
         ("Prefer" = Option<String>, Header, description = "`respond-async` for webhook delivery")
     ),
     responses(
-        (status = 200, description = "It ran",
+        (status = 200, description = "The program ran",
             content(
                 (ExecuteResult = "application/json"),
                 (String = "application/x-ndjson"),
             ),
-            headers(("x-trace-id" = String, description = "The execution"))),
-        (status = 202, description = "It runs; the result goes to the webhook", body = Accepted,
-            headers(("x-trace-id" = String, description = "The execution"))),
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
+        (status = 202,
+            description = "The execution has started; the result is posted to the webhook",
+            body = Accepted,
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         (status = 504, description = "The time limit was reached", body = TimedOut,
-            headers(("x-trace-id" = String, description = "The execution"))),
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
     security(("api_key" = []))
@@ -53,7 +55,7 @@ pub(crate) async fn execute(
 ) -> Result<Response, ApiError> {
     let delivery = requested_delivery(&headers);
     let started = doors.engine.start_execution(&caller, body.try_into()?, delivery).await?;
-    // By now the program and its files are on their way to a cell.
+    // The program and its files have been passed to the executor by now.
     drop(memory);
     let trace_id = started.trace_id.clone();
     let response = match delivery {
@@ -68,7 +70,7 @@ pub(crate) async fn execute(
     Ok(with_trace_id(response, &trace_id))
 }
 
-/// What the headers ask for. `Prefer` says more than `Accept`, so it wins.
+/// The delivery mode that the headers select. `Prefer` takes precedence over `Accept`.
 fn requested_delivery(headers: &HeaderMap) -> DeliveryMode {
     let has = |name, wanted: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -95,7 +97,7 @@ async fn answer_inline(started: StartedExecution) -> Result<Response, ApiError> 
     })
 }
 
-/// The answer with the header that names the execution.
+/// Adds the header with the trace id.
 pub(crate) fn with_trace_id(mut response: Response, trace_id: &TraceId) -> Response {
     if let Ok(value) = HeaderValue::from_str(trace_id.as_str()) {
         response.headers_mut().insert(TRACE_ID, value);

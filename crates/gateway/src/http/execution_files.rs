@@ -1,4 +1,4 @@
-//! `/v1/executions/{trace_id}/files`: what an execution wrote, for as long as its record is kept.
+//! `/v1/executions/{trace_id}/files`: the files that an execution wrote, while its record is kept.
 
 use axum::{
     Json,
@@ -24,8 +24,11 @@ use crate::{
     path = "/v1/executions/{trace_id}/files",
     operation_id = "list_execution_files",
     tag = "executions",
-    params(("trace_id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "By name", body = OutputFiles), ErrorResponses),
+    params(("trace_id" = String, Path, description = "The id of the execution")),
+    responses(
+        (status = 200, description = "The files, sorted by name", body = OutputFiles),
+        ErrorResponses
+    ),
     security(("api_key" = []))
 )]
 pub(crate) async fn list_execution_files(
@@ -39,21 +42,25 @@ pub(crate) async fn list_execution_files(
     Ok(Json(OutputFiles { files, omitted: written.files_omitted }))
 }
 
-/// Read a file that an execution wrote.
+/// Download a file that an execution wrote.
 #[utoipa::path(
     get,
     path = "/v1/executions/{trace_id}/files/{path}",
     operation_id = "read_execution_file",
     tag = "executions",
     params(
-        ("trace_id" = String, Path, description = "Its id"),
-        ("path" = String, Path, description = "The file's path below the home, as it is listed; slashes are part of it"),
-        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of it")
+        ("trace_id" = String, Path, description = "The id of the execution"),
+        ("path" = String, Path,
+            description = "The file's path below the home, as listed; it may contain slashes"),
+        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of the file")
     ),
     responses(
-        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "A part of it", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 416, description = "It has no such part", body = ErrorBody),
+        (status = 200,
+            description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206,
+            description = "The requested range",
+            body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 416, description = "The range is beyond the end of the file", body = ErrorBody),
         ErrorResponses
     ),
     security(("api_key" = []))
@@ -65,12 +72,12 @@ pub(crate) async fn read_execution_file(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let missing = || Refusal::not_found("file");
-    // Not as the router would give it: a name need not be text.
+    // Not taken from the router's parameter, because a name need not be UTF-8.
     let rest = uri.path().strip_prefix("/v1/executions/").ok_or_else(missing)?;
     let (id, path) = rest.split_once("/files/").ok_or_else(missing)?;
     let id = percent_decode_str(id).decode_utf8().map_err(|_| missing())?;
     let trace_id = parse_trace_id(&id)?;
-    // A path of the wrong form names nothing, like any other that does not exist.
+    // A malformed path gives 404, like one that does not exist.
     let path: Vec<u8> = percent_decode_str(path).collect();
     let path = HomePath::from_url(&path).map_err(|_| missing())?;
     let file = doors.engine.execution_file(&caller, &trace_id, &path).await?;

@@ -1,4 +1,4 @@
-//! `/v1/executions`: what ran and what runs.
+//! `/v1/executions`: past and running executions.
 
 use axum::{
     Json,
@@ -28,15 +28,21 @@ const MAX_LIMIT: u32 = 200;
     path = "/v1/executions",
     tag = "executions",
     params(
-        ("status" = Option<crate::api_types::StatusName>, Query, description = "Only those that stand there"),
-        ("language" = Option<crate::api_types::LanguageName>, Query, description = "Only those in this language"),
+        ("status" = Option<crate::api_types::StatusName>, Query,
+            description = "Only executions with this status"),
+        ("language" = Option<crate::api_types::LanguageName>, Query,
+            description = "Only executions in this language"),
         ("thread_id" = Option<String>, Query, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$",
-            description = "Only those of this thread"),
-        ("since" = Option<String>, Query, format = DateTime, description = "Accepted at or after, RFC 3339"),
-        ("until" = Option<String>, Query, format = DateTime, description = "Accepted before, RFC 3339"),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
-        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.trc_[A-Za-z0-9_-]{1,20}$", description = "Where the last page ended; \
-            `metadata.KEY=VALUE` narrows by metadata")
+            description = "Only executions in this thread"),
+        ("since" = Option<String>, Query, format = DateTime,
+            description = "Only executions accepted at or after this time, RFC 3339"),
+        ("until" = Option<String>, Query, format = DateTime,
+            description = "Only executions accepted before this time, RFC 3339"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent"),
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.trc_[A-Za-z0-9_-]{1,20}$",
+            description = "The `next_cursor` of the previous page; \
+            `metadata.KEY=VALUE` filters by metadata")
     ),
     responses((status = 200, description = "A page", body = ExecutionPage), ErrorResponses),
     security(("api_key" = []))
@@ -90,15 +96,15 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, Invalid> {
     limit.ok_or_else(|| Invalid::new(format!("limit must be between 1 and {MAX_LIMIT}")))
 }
 
-/// One execution.
+/// Get an execution.
 #[utoipa::path(
     get,
     path = "/v1/executions/{trace_id}",
     tag = "executions",
-    params(("trace_id" = String, Path, description = "Its id")),
+    params(("trace_id" = String, Path, description = "The id of the execution")),
     responses(
         (status = 200, description = "The record", body = ExecutionRecord,
-            headers(("x-trace-id" = String, description = "The execution"))),
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
     security(("api_key" = []))
@@ -115,15 +121,15 @@ pub(crate) async fn get(
     Ok(with_trace_id(reply::json_response(StatusCode::OK, record.to_json_pieces()), &trace_id))
 }
 
-/// Stop an execution.
+/// Cancel an execution.
 #[utoipa::path(
     post,
     path = "/v1/executions/{trace_id}/cancel",
     tag = "executions",
-    params(("trace_id" = String, Path, description = "Its id")),
+    params(("trace_id" = String, Path, description = "The id of the execution")),
     responses(
-        (status = 200, description = "It is being stopped, or it was over already", body = Accepted,
-            headers(("x-trace-id" = String, description = "The execution"))),
+        (status = 200, description = "It is being cancelled, or has already ended", body = Accepted,
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
     security(("api_key" = []))
@@ -139,19 +145,19 @@ pub(crate) async fn cancel(
     Ok(with_trace_id(Json(answer).into_response(), &trace_id))
 }
 
-/// Follow the events of an execution, or read them again.
+/// Follow the events of an execution, or replay them.
 #[utoipa::path(
     get,
     path = "/v1/executions/{trace_id}/output",
     tag = "executions",
     params(
-        ("trace_id" = String, Path, description = "Its id"),
-        ("after_seq" = Option<u64>, Query, description = "Only events after this number")
+        ("trace_id" = String, Path, description = "The id of the execution"),
+        ("after_seq" = Option<u64>, Query, description = "Only events after this sequence number")
     ),
     responses(
-        (status = 200, description = "One JSON object on each line",
+        (status = 200, description = "One JSON object per line",
             content((String = "application/x-ndjson")),
-            headers(("x-trace-id" = String, description = "The execution"))),
+            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
     security(("api_key" = []))
@@ -175,7 +181,7 @@ fn parse_after_seq(query: &str) -> Result<u64, Invalid> {
     number.ok_or_else(|| Invalid::new("after_seq must be a whole number, 0 or more"))
 }
 
-/// An id of the wrong form names nothing, like any other that does not exist.
+/// A malformed id gives 404, like one that does not exist.
 fn parse_trace_id(id: &str) -> Result<TraceId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("execution").into())
 }

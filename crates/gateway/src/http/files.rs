@@ -1,4 +1,4 @@
-//! `/v1/files`: what is in a thread's home, and URLs to move files in and out.
+//! `/v1/files`: the files of a thread's home, and signed URLs for transfers.
 
 use axum::{
     Json,
@@ -20,11 +20,11 @@ use crate::{
 
 const MAX_LIMIT: u32 = 10_000;
 
-/// The thread that is meant; a volume names nothing yet.
+/// The thread of a request. Volumes do not exist yet.
 fn parse_thread_source(source: SourceName, id: &str) -> Result<ThreadId, ApiError> {
     match source {
         SourceName::Thread => Ok(id.parse::<ThreadId>().map_err(|why| {
-            // The field has another name here.
+            // The field is called `id` here.
             Invalid::new(why.to_string().replacen("thread_id", "id", 1))
         })?),
         SourceName::Volume => Err(Refusal::not_found("volume").into()),
@@ -38,7 +38,7 @@ fn parse_thread_source(source: SourceName, id: &str) -> Result<ThreadId, ApiErro
     operation_id = "list_files",
     tag = "files",
     request_body = ListFiles,
-    responses((status = 200, description = "Its files", body = FileList), ErrorResponses),
+    responses((status = 200, description = "The files", body = FileList), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn list_files(
@@ -53,13 +53,13 @@ pub(crate) async fn list_files(
         return Err(Invalid::new(format!("limit must be from 1 to {MAX_LIMIT}")).into());
     }
     if body.after.as_ref().is_some_and(|after| after.chars().count() > HomePath::MAX_BYTES) {
-        return Err(Invalid::new("after is not a path that this API gave out").into());
+        return Err(Invalid::new("after must be a path from an earlier page").into());
     }
     let filter = FileFilter { below, after: body.after, limit: limit as usize };
     Ok(Json(doors.engine.list_files(&member.team, &thread, &filter).await?.into()))
 }
 
-/// Get a URL that a file can be put to.
+/// Get a URL for uploading a file.
 #[utoipa::path(
     post,
     path = "/v1/files/upload_url",
@@ -84,7 +84,7 @@ pub(crate) async fn sign_upload_url(
     Ok(Json(SignedUrl::for_upload(&request_base_url(&headers, &uri), &signed, content_type)))
 }
 
-/// Get a URL that a file can be had from.
+/// Get a URL for downloading a file.
 #[utoipa::path(
     post,
     path = "/v1/files/download_url",
@@ -108,7 +108,7 @@ pub(crate) async fn sign_download_url(
     Ok(Json(SignedUrl::for_download(&request_base_url(&headers, &uri), &signed)))
 }
 
-/// It is sent back as a header, so it must be able to be one.
+/// Checks a media type. It becomes a header value, so it must be a valid one.
 fn check_media_type(asked: Option<String>) -> Result<String, Invalid> {
     let asked = asked.unwrap_or_else(|| "application/octet-stream".to_owned());
     let plain = asked.chars().all(|c| c.is_ascii_graphic() || c == ' ');
@@ -120,7 +120,7 @@ fn check_media_type(asked: Option<String>) -> Result<String, Invalid> {
     Ok(asked)
 }
 
-/// The address that the caller knows this server by. Whoever lies about it gets a URL of no use.
+/// The base URL under which the caller knows this server. A forged one gives only a useless URL.
 fn request_base_url(headers: &HeaderMap, uri: &Uri) -> String {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).or_else(|| uri.authority().map(|host| host.as_str()));

@@ -1,5 +1,5 @@
-//! `/v1/admin/defaults`, `/v1/admin/approvals` and `/v1/admin/decisions`: the gates in front of agent
-//! tools, for operators.
+//! `/v1/admin/defaults`, `/v1/admin/approvals` and `/v1/admin/decisions`: the gates in front of
+//! agent tools, for operators.
 
 use axum::{
     Json,
@@ -25,7 +25,7 @@ use crate::{
     router::AppState,
 };
 
-/// The gates of teams that have no setting of their own.
+/// Get the gate settings for teams without their own.
 #[utoipa::path(
     get,
     path = "/v1/admin/defaults",
@@ -41,14 +41,17 @@ pub(crate) async fn get_defaults(
     Ok(Json(doors.engine.fleet_gates().await?.into()))
 }
 
-/// Change the gates of teams that have no setting of their own.
+/// Change the gate settings for teams without their own.
 #[utoipa::path(
     patch,
     path = "/v1/admin/defaults",
     operation_id = "update_defaults",
     tag = "admin",
     request_body = UpdateDefaults,
-    responses((status = 200, description = "As they are now", body = GateRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The updated settings", body = GateRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_defaults(
@@ -66,12 +69,18 @@ pub(crate) async fn update_defaults(
     operation_id = "list_approvals",
     tag = "admin",
     params(
-        ("team" = Option<String>, Query, description = "Only those of this team, by id or name"),
-        ("state" = Option<crate::api_types::ApprovalStateName>, Query, description = "Only those that stand there"),
-        ("before" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
+        ("team" = Option<String>, Query, description = "Only entries of this team, by id or name"),
+        ("state" = Option<crate::api_types::ApprovalStateName>, Query,
+            description = "Only approvals with this state"),
+        ("before" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$",
+            description = "Only entries older than this one"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent")
     ),
-    responses((status = 200, description = "Newest first", body = ApprovalList), ErrorResponses),
+    responses(
+        (status = 200, description = "A page, newest first", body = ApprovalList),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_approvals(
@@ -92,13 +101,13 @@ async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<T
     }
 }
 
-/// One approval, with the arguments of the call.
+/// Get an approval, with the arguments of the call.
 #[utoipa::path(
     get,
     path = "/v1/admin/approvals/{id}",
     operation_id = "get_approval",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the approval")),
     responses((status = 200, description = "The approval", body = ApprovalRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
@@ -110,15 +119,18 @@ pub(crate) async fn get_approval(
     Ok(Json(doors.engine.approval_for(&Approver::Admin(None), &id).await?.into()))
 }
 
-/// Say yes: the call may be made once.
+/// Approve a call. It may then be made once.
 #[utoipa::path(
     post,
     path = "/v1/admin/approvals/{id}/approve",
     operation_id = "approve",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the approval")),
     request_body = ApproveBody,
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The updated approval", body = ApprovalRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn approve_call(
@@ -130,15 +142,18 @@ pub(crate) async fn approve_call(
     Ok(Json(doors.engine.approve_call(&id, &Approver::Admin(body.by)).await?.into()))
 }
 
-/// Say no.
+/// Deny a call.
 #[utoipa::path(
     post,
     path = "/v1/admin/approvals/{id}/deny",
     operation_id = "deny",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the approval")),
     request_body = DenyBody,
-    responses((status = 200, description = "As it is now", body = ApprovalRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The updated approval", body = ApprovalRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn deny_call(
@@ -151,19 +166,26 @@ pub(crate) async fn deny_call(
     Ok(Json(denied.into()))
 }
 
-/// List what was decided about agent tools, by whom and when.
+/// List the decisions about agent tools, with their authors and times.
 #[utoipa::path(
     get,
     path = "/v1/admin/decisions",
     operation_id = "list_decisions",
     tag = "admin",
     params(
-        ("team" = Option<String>, Query, description = "Only those about this team, by id or name"),
-        ("approval" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$", description = "Only those about this approval"),
-        ("before" = Option<String>, Query, pattern = "^dec_[A-Za-z0-9_-]{1,20}$", description = "Only those older than this one"),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent")
+        ("team" = Option<String>, Query,
+            description = "Only decisions about this team, by id or name"),
+        ("approval" = Option<String>, Query, pattern = "^apr_[A-Za-z0-9_-]{1,20}$",
+            description = "Only decisions about this approval"),
+        ("before" = Option<String>, Query, pattern = "^dec_[A-Za-z0-9_-]{1,20}$",
+            description = "Only entries older than this one"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent")
     ),
-    responses((status = 200, description = "Newest first", body = DecisionList), ErrorResponses),
+    responses(
+        (status = 200, description = "A page, newest first", body = DecisionList),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_decisions(

@@ -1,4 +1,4 @@
-//! For whoever operates the server: is it alive, can it take work, what does it count.
+//! Endpoints for operators: liveness, readiness and metrics.
 
 use axum::{
     Json,
@@ -15,18 +15,18 @@ use crate::{
     router::AppState,
 };
 
-/// Whether the server is alive.
+/// Check whether the server is alive.
 #[utoipa::path(get, path = "/healthz", tag = "health",
-    responses((status = 200, description = "It is", body = Health)))]
+    responses((status = 200, description = "The server is alive", body = Health)))]
 pub(crate) async fn live() -> Json<Health> {
     Json(Health { status: "ok".to_owned() })
 }
 
-/// Whether the server can take executions.
+/// Check whether the server accepts executions.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses(
-        (status = 200, description = "It can", body = Health),
-        (status = 503, description = "It cannot", body = ErrorBody,
+        (status = 200, description = "The server accepts executions", body = Health),
+        (status = 503, description = "The server does not accept executions", body = ErrorBody,
             headers(("retry-after" = u64, description = "Seconds")))
     ))]
 pub(crate) async fn ready(State(doors): State<AppState>) -> Result<Json<Health>, ApiError> {
@@ -36,7 +36,7 @@ pub(crate) async fn ready(State(doors): State<AppState>) -> Result<Json<Health>,
     }
 }
 
-/// What is counted, for Prometheus.
+/// Get metrics in the OpenMetrics format.
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, description = "Counters and histograms",
         content((String = "application/openmetrics-text")))))]

@@ -21,8 +21,10 @@ use crate::{
     path = "/v1/admin/keys",
     operation_id = "list_keys",
     tag = "admin",
-    params(("team" = Option<String>, Query, description = "Only those of this team, by id or name")),
-    responses((status = 200, description = "All of them", body = KeyList), ErrorResponses),
+    params(
+        ("team" = Option<String>, Query, description = "Only entries of this team, by id or name")
+    ),
+    responses((status = 200, description = "The keys", body = KeyList), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_keys(
@@ -35,14 +37,14 @@ pub(crate) async fn list_keys(
     Ok(Json(KeyList { keys: keys.into_iter().map(KeyRecord::from).collect() }))
 }
 
-/// Make a key.
+/// Create a key.
 #[utoipa::path(
     post,
     path = "/v1/admin/keys",
     operation_id = "create_key",
     tag = "admin",
     request_body = CreateKey,
-    responses((status = 201, description = "It was made", body = CreatedKey), ErrorResponses),
+    responses((status = 201, description = "The new key", body = CreatedKey), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_key(
@@ -54,13 +56,13 @@ pub(crate) async fn create_key(
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-/// One key.
+/// Get a key.
 #[utoipa::path(
     get,
     path = "/v1/admin/keys/{id}",
     operation_id = "get_key",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the key")),
     responses((status = 200, description = "The key", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
@@ -78,9 +80,9 @@ pub(crate) async fn get_key(
     path = "/v1/admin/keys/{id}",
     operation_id = "update_key",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the key")),
     request_body = UpdateKey,
-    responses((status = 200, description = "As it is now", body = KeyRecord), ErrorResponses),
+    responses((status = 200, description = "The updated key", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_key(
@@ -92,13 +94,13 @@ pub(crate) async fn update_key(
     Ok(Json(doors.engine.update_key(&id, body.into()).await?.into()))
 }
 
-/// Revoke a key, at once and for good.
+/// Revoke a key, immediately and permanently.
 #[utoipa::path(
     delete,
     path = "/v1/admin/keys/{id}",
     operation_id = "revoke_key",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the key")),
     responses((status = 200, description = "The key, revoked", body = KeyRecord), ErrorResponses),
     security(("admin_token" = []))
 )]

@@ -1,4 +1,4 @@
-//! `/v1/agent` and `/v1/responses`: a model that can run code, asked, polled, followed, stopped.
+//! `/v1/agent` and `/v1/responses`: responses of a model that can run code.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -27,13 +27,13 @@ use crate::{
     router::AppState,
 };
 
-/// How long a stream may be silent before a sign of life.
+/// The longest silence of a stream before a keepalive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// Ask a model that can run code.
+/// Create a response of a model that can run code.
 ///
-/// The answer comes when it is done; `stream` gives events as they happen, `background` answers at
-/// once and is polled.
+/// Returns when the response has ended. With `stream`, returns events as they happen. With
+/// `background`, returns immediately, and the caller polls.
 #[utoipa::path(
     post,
     path = "/v1/responses",
@@ -57,7 +57,7 @@ pub(crate) async fn create_response(
     create_and_answer(&doors, &caller, body).await
 }
 
-/// Ask a model that can run code, by the other name of the same.
+/// Create a response of a model that can run code. The same as `POST /v1/responses`.
 #[utoipa::path(
     post,
     path = "/v1/agent",
@@ -95,7 +95,7 @@ async fn create_and_answer(
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
-/// Events as they come.
+/// Streams events as they happen.
 fn stream_events(follow: ResponseEvents) -> Response {
     let body = match follow {
         ResponseEvents::Over(events) => Body::from(encode_sse(&events)),
@@ -107,7 +107,7 @@ fn stream_events(follow: ResponseEvents) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
-        // Asks proxies not to gather events before they pass them on.
+        // Tells proxies not to buffer events.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, body).into_response()
@@ -120,21 +120,22 @@ async fn next_event_batch(mut reader: ResponseEventReader) -> Option<(Bytes, Res
     }
 }
 
-/// An id that cannot be one names nothing.
+/// A malformed id gives 404.
 fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("response").into())
 }
 
-/// A response, as far as it has come.
+/// Get a response in its current state.
 #[utoipa::path(
     get,
     path = "/v1/responses/{id}",
     operation_id = "get_response",
     tag = "agent",
     params(
-        ("id" = String, Path, description = "Its id"),
-        ("stream" = Option<bool>, Query, description = "Give its events instead, and those to come"),
-        ("starting_after" = Option<u64>, Query, description = "Only events after this number")
+        ("id" = String, Path, description = "The id of the response"),
+        ("stream" = Option<bool>, Query, description = "Return its past and future events instead"),
+        ("starting_after" = Option<u64>, Query,
+            description = "Only events after this sequence number")
     ),
     responses(
         (status = 200, description = "The response", content(
@@ -178,14 +179,17 @@ fn parse_stream_query(query: &str) -> Result<(bool, Option<u64>), Invalid> {
     Ok((stream, after))
 }
 
-/// Stop a response. One that is over stays as it is.
+/// Cancel a response. One that has ended is left unchanged.
 #[utoipa::path(
     post,
     path = "/v1/responses/{id}/cancel",
     operation_id = "cancel_response",
     tag = "agent",
-    params(("id" = String, Path, description = "Its id")),
-    responses((status = 200, description = "It is told to stop", body = Cancelling), ErrorResponses),
+    params(("id" = String, Path, description = "The id of the response")),
+    responses(
+        (status = 200, description = "It is being cancelled, or has already ended", body = Cancelling),
+        ErrorResponses
+    ),
     security(("api_key" = []))
 )]
 pub(crate) async fn cancel_response(
@@ -204,7 +208,7 @@ pub(crate) async fn cancel_response(
     operation_id = "list_response_files",
     tag = "agent",
     params(("id" = String, Path, description = "The response's id")),
-    responses((status = 200, description = "Its files", body = ResponseFiles), ErrorResponses),
+    responses((status = 200, description = "The files", body = ResponseFiles), ErrorResponses),
     security(("api_key" = []))
 )]
 pub(crate) async fn list_response_files(
@@ -217,7 +221,7 @@ pub(crate) async fn list_response_files(
     )))
 }
 
-/// What is in a file of a response.
+/// Download a file of a response.
 #[utoipa::path(
     get,
     path = "/v1/responses/{id}/files/{file_id}/content",
@@ -226,12 +230,13 @@ pub(crate) async fn list_response_files(
     params(
         ("id" = String, Path, description = "The response's id"),
         ("file_id" = String, Path, description = "The file's id"),
-        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of it")
+        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of the file")
     ),
     responses(
         (status = 200, description = "The file", content((Vec<u8> = "application/octet-stream"))),
-        (status = 206, description = "A part of it", content((Vec<u8> = "application/octet-stream"))),
-        (status = 416, description = "It has no such part", body = ErrorBody),
+        (status = 206,
+            description = "The requested range", content((Vec<u8> = "application/octet-stream"))),
+        (status = 416, description = "The range is beyond the end of the file", body = ErrorBody),
         ErrorResponses
     ),
     security(("api_key" = []))

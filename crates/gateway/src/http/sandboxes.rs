@@ -21,8 +21,10 @@ use crate::{
     path = "/v1/admin/sandboxes",
     operation_id = "list_sandboxes",
     tag = "admin",
-    params(("team" = Option<String>, Query, description = "Only those of this team, by id or name")),
-    responses((status = 200, description = "All of them", body = SandboxList), ErrorResponses),
+    params(
+        ("team" = Option<String>, Query, description = "Only entries of this team, by id or name")
+    ),
+    responses((status = 200, description = "The sandboxes", body = SandboxList), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_sandboxes(
@@ -35,14 +37,17 @@ pub(crate) async fn list_sandboxes(
     Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
 }
 
-/// Make a sandbox.
+/// Create a sandbox.
 #[utoipa::path(
     post,
     path = "/v1/admin/sandboxes",
     operation_id = "create_sandbox",
     tag = "admin",
     request_body = CreateSandbox,
-    responses((status = 201, description = "It was made", body = SandboxRecord), ErrorResponses),
+    responses(
+        (status = 201, description = "The new sandbox", body = SandboxRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_sandbox(
@@ -54,13 +59,13 @@ pub(crate) async fn create_sandbox(
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-/// One sandbox.
+/// Get a sandbox.
 #[utoipa::path(
     get,
     path = "/v1/admin/sandboxes/{id}",
     operation_id = "get_sandbox",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the sandbox")),
     responses((status = 200, description = "The sandbox", body = SandboxRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
@@ -78,9 +83,12 @@ pub(crate) async fn get_sandbox(
     path = "/v1/admin/sandboxes/{id}",
     operation_id = "update_sandbox",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
+    params(("id" = String, Path, description = "The id of the sandbox")),
     request_body = UpdateSandbox,
-    responses((status = 200, description = "As it is now", body = SandboxRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The updated sandbox", body = SandboxRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_sandbox(
@@ -92,14 +100,14 @@ pub(crate) async fn update_sandbox(
     Ok(Json(doors.engine.update_sandbox(&id, body.into_change()?).await?.into()))
 }
 
-/// Remove a sandbox.
+/// Delete a sandbox.
 #[utoipa::path(
     delete,
     path = "/v1/admin/sandboxes/{id}",
     operation_id = "delete_sandbox",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id")),
-    responses((status = 204, description = "It is gone"), ErrorResponses),
+    params(("id" = String, Path, description = "The id of the sandbox")),
+    responses((status = 204, description = "The sandbox was deleted"), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn delete_sandbox(

@@ -1,4 +1,4 @@
-//! What signed URLs lead to: one file, in or out, without a key.
+//! The targets of signed URLs: download or upload one file without a key.
 
 use axum::{
     Json,
@@ -21,23 +21,26 @@ use crate::{
     streamed_body::StreamedBody,
 };
 
-/// How much of a file is in memory at once.
+/// How much of a file is in memory at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Read a file by a signed URL.
+/// Download a file with a signed URL.
 #[utoipa::path(
     get,
     path = "/v1/files/transfer/{token}",
     operation_id = "download_file",
     tag = "files",
     params(
-        ("token" = String, Path, description = "What `download_url` gave"),
-        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of it")
+        ("token" = String, Path, description = "The token from `download_url`"),
+        ("Range" = Option<String>, Header, description = "`bytes=FROM-TO` for a part of the file")
     ),
     responses(
-        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, description = "A part of it", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 416, description = "It has no such part", body = ErrorBody),
+        (status = 200,
+            description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206,
+            description = "The requested range",
+            body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 416, description = "The range is beyond the end of the file", body = ErrorBody),
         ErrorResponses
     )
 )]
@@ -54,15 +57,18 @@ pub(crate) async fn download_file(
     send_file(file, &headers).await
 }
 
-/// Put a file by a signed URL.
+/// Upload a file with a signed URL.
 #[utoipa::path(
     put,
     path = "/v1/files/transfer/{token}",
     operation_id = "upload_file",
     tag = "files",
-    params(("token" = String, Path, description = "What `upload_url` gave")),
+    params(("token" = String, Path, description = "The token from `upload_url`")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream", description = "The file"),
-    responses((status = 200, description = "It is there, and durable", body = Uploaded), ErrorResponses)
+    responses(
+        (status = 200, description = "The file is stored durably", body = Uploaded),
+        ErrorResponses
+    )
 )]
 pub(crate) async fn upload_file(
     State(doors): State<AppState>,
@@ -72,8 +78,8 @@ pub(crate) async fn upload_file(
 ) -> Result<Json<Uploaded>, ApiError> {
     let (grant, team) = doors.engine.verify_grant(&token).await?;
     let UrlPurpose::Put { length } = grant.purpose else { return Err(wrong_method_error()) };
-    let said = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if said.is_some_and(|said| said.parse() != Ok(length)) {
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    if declared.is_some_and(|declared| declared.parse() != Ok(length)) {
         let message = format!("this URL was signed for exactly {length} bytes");
         return Err(Refusal::new(ErrorCode::Unauthorized, message).into());
     }
@@ -84,9 +90,9 @@ pub(crate) async fn upload_file(
         length,
         allowed_at: Some(grant.signed_at),
     };
-    let (incoming, fate) = StreamedBody::new(body, &doors.config);
+    let (incoming, status) = StreamedBody::new(body, &doors.config);
     let put = doors.engine.upload_file(&team, file, incoming).await;
-    fate.or_client_error(put)?;
+    status.or_client_error(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))
 }
 
@@ -95,8 +101,8 @@ fn wrong_method_error() -> ApiError {
     Refusal::new(ErrorCode::Unauthorized, message).into()
 }
 
-/// A file, or the part of it that the headers ask for. What is in it is the guest's: a browser must
-/// neither guess its type nor show it.
+/// Sends a file, or the range that the headers request. The content is untrusted, so a browser must
+/// neither guess its type nor display it.
 pub(crate) async fn send_file(file: HomeFile, headers: &HeaderMap) -> Result<Response, ApiError> {
     let (size, tag) = (file.size, format!("\"{}\"", file.tag));
     let range = match parse_range_headers(headers, size, &tag) {
@@ -138,7 +144,7 @@ fn range_not_satisfiable(size: u64) -> Response {
     (StatusCode::RANGE_NOT_SATISFIABLE, range, Json(body)).into_response()
 }
 
-/// The name for whoever saves it, in the form that takes any character.
+/// The `Content-Disposition` with the file's name, in the form that allows any character.
 fn content_disposition(name: &[u8]) -> HeaderValue {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
     let name: String = name

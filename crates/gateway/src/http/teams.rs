@@ -16,7 +16,7 @@ use crate::{
     path = "/v1/admin/teams",
     operation_id = "list_teams",
     tag = "admin",
-    responses((status = 200, description = "All of them", body = TeamList), ErrorResponses),
+    responses((status = 200, description = "The teams", body = TeamList), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_teams(
@@ -27,14 +27,14 @@ pub(crate) async fn list_teams(
     Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
 }
 
-/// Make a team.
+/// Create a team.
 #[utoipa::path(
     post,
     path = "/v1/admin/teams",
     operation_id = "create_team",
     tag = "admin",
     request_body = CreateTeam,
-    responses((status = 201, description = "It was made", body = TeamRecord), ErrorResponses),
+    responses((status = 201, description = "The new team", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_team(
@@ -46,13 +46,13 @@ pub(crate) async fn create_team(
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-/// One team.
+/// Get a team.
 #[utoipa::path(
     get,
     path = "/v1/admin/teams/{id}",
     operation_id = "get_team",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id or name")),
+    params(("id" = String, Path, description = "The id or name of the team")),
     responses((status = 200, description = "The team", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
@@ -66,13 +66,16 @@ pub(crate) async fn get_team(
     Ok(Json(TeamRecord::from(team).with_storage(storage)))
 }
 
-/// Count anew what every team stores.
+/// Recount the stored bytes of every team.
 #[utoipa::path(
     post,
     path = "/v1/admin/storage/recount",
     operation_id = "recount_storage",
     tag = "admin",
-    responses((status = 200, description = "What each stores", body = StorageList), ErrorResponses),
+    responses(
+        (status = 200, description = "The storage usage of each team", body = StorageList),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn recount_storage(
@@ -90,9 +93,9 @@ pub(crate) async fn recount_storage(
     path = "/v1/admin/teams/{id}",
     operation_id = "update_team",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id or name")),
+    params(("id" = String, Path, description = "The id or name of the team")),
     request_body = UpdateTeam,
-    responses((status = 200, description = "As it is now", body = TeamRecord), ErrorResponses),
+    responses((status = 200, description = "The updated team", body = TeamRecord), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_team(
@@ -104,14 +107,14 @@ pub(crate) async fn update_team(
     Ok(Json(doors.engine.update_team(&id, body.into()).await?.into()))
 }
 
-/// Remove a team.
+/// Delete a team.
 #[utoipa::path(
     delete,
     path = "/v1/admin/teams/{id}",
     operation_id = "delete_team",
     tag = "admin",
-    params(("id" = String, Path, description = "Its id or name")),
-    responses((status = 204, description = "It is gone"), ErrorResponses),
+    params(("id" = String, Path, description = "The id or name of the team")),
+    responses((status = 204, description = "The team was deleted"), ErrorResponses),
     security(("admin_token" = []))
 )]
 pub(crate) async fn delete_team(

@@ -1,4 +1,4 @@
-//! Threads that leave and come in: a tar of an OCI image layout, streamed both ways.
+//! Export and import of threads: a tar of an OCI image layout, streamed in both directions.
 
 use axum::{
     Json,
@@ -18,17 +18,17 @@ use crate::{
     streamed_body::StreamedBody,
 };
 
-/// Read a thread as an OCI image.
+/// Export a thread as an OCI image.
 #[utoipa::path(
     get,
     path = "/v1/threads/{thread_id}/export",
     operation_id = "export_thread",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
+        ("thread_id" = String, Path, description = "The id of the thread"),
         ("at" = Option<String>, Query, pattern = "^(trc_[A-Za-z0-9_-]{1,20}|[0-9]{1,18})$",
-            description = "The point, by number or trace_id; the newest if absent"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+            description = "The snapshot, by number or trace_id; the latest if absent"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     responses(
         (status = 200, description = "A tar of an OCI image layout", body = Vec<u8>,
@@ -49,7 +49,7 @@ pub(crate) async fn export_thread(
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
 }
 
-/// Make a thread from an OCI image.
+/// Create a thread from an OCI image.
 #[utoipa::path(
     post,
     path = "/v1/threads/{thread_id}/import",
@@ -57,7 +57,7 @@ pub(crate) async fn export_thread(
     tag = "threads",
     params(
         ("thread_id" = String, Path, description = "The new thread"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     request_body(content = Vec<u8>, content_type = "application/x-tar",
         description = "A tar of an OCI image layout"),
@@ -71,7 +71,7 @@ pub(crate) async fn import_thread(
     body: Body,
 ) -> Result<(StatusCode, Json<ThreadRecord>), ApiError> {
     let id = parse_thread_id(&id)?;
-    let (incoming, fate) = StreamedBody::new(body, &doors.config);
+    let (incoming, status) = StreamedBody::new(body, &doors.config);
     let made = doors.engine.import_thread(&member.team, &id, incoming).await;
-    Ok((StatusCode::CREATED, Json(fate.or_client_error(made)?.into())))
+    Ok((StatusCode::CREATED, Json(status.or_client_error(made)?.into())))
 }

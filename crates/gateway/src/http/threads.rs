@@ -1,4 +1,4 @@
-//! `/v1/threads`: homes that outlive a run, and what can be done with their past.
+//! `/v1/threads`: homes that outlive executions, and their history.
 
 use axum::{
     Json,
@@ -23,12 +23,12 @@ use crate::{
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 200;
 
-/// An id of the wrong form names nothing, like any other that does not exist.
+/// A malformed id gives 404, like one that does not exist.
 pub(crate) fn parse_thread_id(id: &str) -> Result<ThreadId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("thread").into())
 }
 
-/// The value of a parameter of the query, if it is there.
+/// The value of a query parameter, if present.
 pub(crate) fn query_parameter(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
@@ -47,17 +47,19 @@ pub(crate) fn parse_snapshot_parameter(
     query_parameter(query, name).map(|text| text.parse()).transpose()
 }
 
-/// List threads by name.
+/// List threads, sorted by name.
 #[utoipa::path(
     get,
     path = "/v1/threads",
     operation_id = "list_threads",
     tag = "threads",
     params(
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent"),
         ("cursor" = Option<String>, Query, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$",
-            description = "Where the last page ended"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose threads; `default` if absent")
+            description = "The `next_cursor` of the previous page"),
+        ("team" = Option<String>, Query,
+            description = "The team, for the admin token only; `default` if absent")
     ),
     responses((status = 200, description = "A page", body = ThreadPageRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
@@ -69,7 +71,8 @@ pub(crate) async fn list_threads(
 ) -> Result<Json<ThreadPageRecord>, ApiError> {
     let query = query.as_deref();
     let after = query_parameter(query, "cursor").map(|text| text.parse::<ThreadId>()).transpose();
-    let after = after.map_err(|_| Invalid::new("cursor is not one that this API gave out"))?;
+    let after =
+        after.map_err(|_| Invalid::new("cursor must be a next_cursor of an earlier page"))?;
     let page = doors
         .engine
         .list_threads(&member.team, after.as_ref(), parse_limit_parameter(query)?)
@@ -77,15 +80,15 @@ pub(crate) async fn list_threads(
     Ok(Json(page.into()))
 }
 
-/// One thread.
+/// Get a thread.
 #[utoipa::path(
     get,
     path = "/v1/threads/{thread_id}",
     operation_id = "get_thread",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+        ("thread_id" = String, Path, description = "The id of the thread"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     responses((status = 200, description = "The thread", body = ThreadRecord), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
@@ -98,17 +101,17 @@ pub(crate) async fn get_thread(
     Ok(Json(doors.engine.thread_with_usage(&member.team, &parse_thread_id(&id)?).await?.into()))
 }
 
-/// Delete a thread with all its points.
+/// Delete a thread with all its snapshots.
 #[utoipa::path(
     delete,
     path = "/v1/threads/{thread_id}",
     operation_id = "delete_thread",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+        ("thread_id" = String, Path, description = "The id of the thread"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
-    responses((status = 204, description = "It is gone"), ErrorResponses),
+    responses((status = 204, description = "The thread was deleted"), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn delete_thread(
@@ -120,17 +123,19 @@ pub(crate) async fn delete_thread(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Every point in time of a thread, newest first.
+/// List the snapshots of a thread, newest first.
 #[utoipa::path(
     get,
     path = "/v1/threads/{thread_id}/history",
     operation_id = "thread_history",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
-        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "At most so many; 50 if absent"),
-        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}$", description = "Where the last page ended"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+        ("thread_id" = String, Path, description = "The id of the thread"),
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent"),
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}$",
+            description = "The `next_cursor` of the previous page"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     responses((status = 200, description = "A page", body = HistoryPage), ErrorResponses),
     security(("api_key" = []), ("admin_token" = []))
@@ -145,7 +150,7 @@ pub(crate) async fn list_thread_history(
     let before = match parse_snapshot_parameter(query, "cursor") {
         Ok(Some(SnapshotRef::Seq(seq))) => Some(seq),
         Ok(None) => None,
-        _ => return Err(Invalid::new("cursor is not one that this API gave out").into()),
+        _ => return Err(Invalid::new("cursor must be a next_cursor of an earlier page").into()),
     };
     let limit = parse_limit_parameter(query)?;
     let history =
@@ -153,21 +158,24 @@ pub(crate) async fn list_thread_history(
     Ok(Json(history.into()))
 }
 
-/// What differs between two points.
+/// Get the difference between two snapshots.
 #[utoipa::path(
     get,
     path = "/v1/threads/{thread_id}/diff",
     operation_id = "thread_diff",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
+        ("thread_id" = String, Path, description = "The id of the thread"),
         ("from" = Option<String>, Query, pattern = "^(trc_[A-Za-z0-9_-]{1,20}|[0-9]{1,18})$",
-            description = "The older point, by number or trace_id; the one before `to` if absent, 0 is the empty home"),
+            description = "The older snapshot, by number or trace_id; the one before `to` if absent, 0 is the empty home"),
         ("to" = Option<String>, Query, pattern = "^(trc_[A-Za-z0-9_-]{1,20}|[0-9]{1,18})$",
-            description = "The newer point; the newest of all if absent"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+            description = "The newer snapshot; the latest if absent"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
-    responses((status = 200, description = "Paths", body = DiffRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The paths that differ", body = DiffRecord),
+        ErrorResponses
+    ),
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn diff_thread(
@@ -185,15 +193,15 @@ pub(crate) async fn diff_thread(
     Ok(Json(diff.into()))
 }
 
-/// Make a thread from a point of another.
+/// Create a thread from a snapshot of another thread.
 #[utoipa::path(
     post,
     path = "/v1/threads/{thread_id}/fork",
     operation_id = "fork_thread",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+        ("thread_id" = String, Path, description = "The id of the thread"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     request_body = ForkBody,
     responses((status = 201, description = "The new thread", body = ThreadRecord), ErrorResponses),
@@ -212,18 +220,21 @@ pub(crate) async fn fork_thread(
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-/// Go back to a point. That is a new point, so nothing is lost.
+/// Return to a snapshot. This creates a new snapshot, so nothing is lost.
 #[utoipa::path(
     post,
     path = "/v1/threads/{thread_id}/rollback",
     operation_id = "rollback_thread",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+        ("thread_id" = String, Path, description = "The id of the thread"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     request_body = RollbackBody,
-    responses((status = 200, description = "As it is now", body = ThreadRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The updated thread", body = ThreadRecord),
+        ErrorResponses
+    ),
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn rollback_thread(
@@ -244,11 +255,14 @@ pub(crate) async fn rollback_thread(
     operation_id = "prune_thread",
     tag = "threads",
     params(
-        ("thread_id" = String, Path, description = "Its id"),
-        ("team" = Option<String>, Query, description = "With the admin token: whose it is")
+        ("thread_id" = String, Path, description = "The id of the thread"),
+        ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     request_body = PruneBody,
-    responses((status = 200, description = "What was dropped", body = PruneRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The result of pruning", body = PruneRecord),
+        ErrorResponses
+    ),
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn prune_thread(

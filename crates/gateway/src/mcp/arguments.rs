@@ -1,4 +1,4 @@
-//! What a model sends as arguments of `execute_code`, read with the name of the field that is wrong.
+//! Parses the arguments of the tools. Errors name the field.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_model::{ExecuteRequest, RequestFile};
@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use crate::{api_types::whole, body::shorten_reason};
 
-/// How long code may take whose caller named no limit.
+/// The timeout in milliseconds if the call sets none.
 const DEFAULT_TIMEOUT_MS: i64 = 5000;
 
-/// Why arguments cannot be used.
+/// Why arguments are invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ToolArgumentsError {
-    /// No such language.
+    /// The language is not supported.
     Language(String),
-    /// Anything else.
+    /// Any other error.
     Other(String),
 }
 
-/// The arguments of `execute_code`. Those that are not named here are ignored.
+/// The arguments of `execute_code`. Unknown ones are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct ExecuteArguments {
     language: String,
@@ -34,7 +34,7 @@ pub(super) struct ExecuteArguments {
     sub_paths: Option<Value>,
 }
 
-/// A file as it is given: its text, or its bytes in base64.
+/// A file argument: text, or bytes in base64.
 #[derive(Debug, Deserialize)]
 struct FileArgument {
     name: String,
@@ -42,14 +42,14 @@ struct FileArgument {
     content_base64: Option<String>,
 }
 
-/// What is to be run, and how its output is to be shown.
+/// A parsed call of `execute_code`: the request, and how to show its output.
 #[derive(Debug)]
 pub(super) struct ExecuteCodeCall {
     pub(super) request: ExecuteRequest,
     pub(super) inert: bool,
 }
 
-/// Reads typed arguments; what is wrong is said with the path to it.
+/// Deserializes arguments. Errors contain the path of the field.
 pub(super) fn parse_arguments<T: for<'de> Deserialize<'de>>(
     arguments: JsonObject,
 ) -> Result<T, String> {
@@ -63,14 +63,14 @@ pub(super) fn parse_arguments<T: for<'de> Deserialize<'de>>(
     })
 }
 
-/// Makes a request of the arguments of `execute_code`.
+/// Converts the arguments of `execute_code` to a request.
 pub(super) fn parse_execute_arguments(
     arguments: JsonObject,
 ) -> Result<ExecuteCodeCall, ToolArgumentsError> {
     let arguments: ExecuteArguments =
         parse_arguments(arguments).map_err(ToolArgumentsError::Other)?;
     if arguments.sub_paths.is_some_and(|value| !value.is_null()) {
-        let message = "sub_paths is not available here: storage cannot be narrowed over MCP";
+        let message = "sub_paths is not available here: MCP calls cannot narrow storage mounts";
         return Err(ToolArgumentsError::Other(message.to_owned()));
     }
     let files = arguments.files.unwrap_or_default().into_iter().map(decode_file);
@@ -86,7 +86,7 @@ pub(super) fn parse_execute_arguments(
     Ok(ExecuteCodeCall { request, inert: arguments.inert_output.unwrap_or(false) })
 }
 
-/// The engine's name of a language; this door has two names for one of them.
+/// The engine's name of a language. MCP has two names for Node.js.
 fn engine_language(name: &str) -> Result<&'static str, ToolArgumentsError> {
     match name {
         "python" => Ok("python"),
@@ -109,7 +109,7 @@ fn decode_file(file: FileArgument) -> Result<RequestFile, ToolArgumentsError> {
     Ok(RequestFile { name, content })
 }
 
-/// The bytes of a file that was given as text or in base64.
+/// The content of a file that was given as text or in base64.
 pub(super) fn decode_content(
     text: Option<String>,
     base64: Option<String>,
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn asked(value: Value) -> Result<ExecuteCodeCall, ToolArgumentsError> {
-        let Value::Object(arguments) = value else { unreachable!("a test gives an object") };
+        let Value::Object(arguments) = value else { unreachable!("tests pass objects only") };
         parse_execute_arguments(arguments)
     }
 
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_has_its_default() {
+    fn absent_arguments_get_their_defaults() {
         let request = asked(json!({"language": "javascript", "code": "1"})).unwrap().request;
         assert_eq!(request.timeout_ms, Some(5000));
         assert_eq!(request.language.as_deref(), Some("node"));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_argument() {
         let with = |name: &str, value: Value| json!({"language": "bash", "code": ":", name: value});
         assert_eq!(refusal(json!({"language": "python"})), "missing field `code`");
         assert!(refusal(with("timeout_ms", json!("soon"))).starts_with("timeout_ms: "));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn files_come_as_text_or_as_bytes() {
+    fn files_are_given_as_text_or_as_base64() {
         let files = json!([
             {"name": "a.txt", "content": "ä"}, {"name": "b.bin", "content_base64": "AP8="}
         ]);

@@ -1,4 +1,5 @@
-//! Asking the person at the client, the way that the client's version of the protocol has for it.
+//! Elicitation: asks the person at the client, in the way that the client's protocol version
+//! supports.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +20,15 @@ const APPROVE_FIELD: &str = "approve";
 /// How the person at the client can be asked.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ElicitSupport {
-    /// Not at all.
+    /// The client does not support elicitation.
     None,
-    /// By a request of ours, while the call waits.
+    /// With a request from the server, while the call waits.
     ServerRequest,
-    /// By an answer that tells the client to ask and call again.
+    /// With a result that makes the client ask and then repeat the call.
     InputRequired,
 }
 
-/// What they said.
+/// The person's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ElicitedAnswer {
     Yes,
@@ -35,7 +36,7 @@ pub(super) enum ElicitedAnswer {
     Nothing,
 }
 
-/// What this client offers.
+/// The support that this client offers.
 pub(super) fn elicit_support(context: &RequestContext<RoleServer>) -> ElicitSupport {
     let newer = context
         .protocol_version()
@@ -49,7 +50,7 @@ pub(super) fn elicit_support(context: &RequestContext<RoleServer>) -> ElicitSupp
     if form { ElicitSupport::ServerRequest } else { ElicitSupport::None }
 }
 
-/// Asks, and waits for as long as it takes.
+/// Asks the person, and waits without a time limit.
 pub(super) async fn ask_client(
     context: &RequestContext<RoleServer>,
     approval: &Approval,
@@ -58,21 +59,21 @@ pub(super) async fn ask_client(
     match context.peer.create_elicitation(build_form(approval, text)).await {
         Ok(ElicitResult { action, content, .. }) => answer_from_action(action, content.as_ref()),
         Err(error) => {
-            tracing::debug!(%error, "a client did not answer for its person");
+            tracing::debug!(%error, "a client failed to answer an elicitation request");
             ElicitedAnswer::Nothing
         }
     }
 }
 
-/// The answer that tells a client to ask. The approval's id is the question's name, so that the
-/// answer cannot be given to another question.
+/// The result that makes a client ask. The id of the approval is the key of the question, so an
+/// answer cannot be used for another question.
 pub(super) fn build_input_required(approval: &Approval, text: &str) -> InputRequiredResult {
     let request = InputRequest::Elicitation(ElicitRequest::new(build_form(approval, text)));
     let requests = BTreeMap::from([(approval.id.to_string(), request)]);
     InputRequiredResult::from_input_requests(requests)
 }
 
-/// What a client brought back. Anything that is not a clear answer is none.
+/// Parses the client's answer. Anything that is not a clear answer counts as none.
 pub(super) fn parse_elicit_response(response: &Value) -> ElicitedAnswer {
     match serde_json::from_value::<ElicitResult>(response.clone()) {
         Ok(ElicitResult { action, content, .. }) => answer_from_action(action, content.as_ref()),
@@ -94,9 +95,9 @@ fn answer_from_action(action: ElicitationAction, content: Option<&Value>) -> Eli
     }
 }
 
-/// The form: the whole call for a person to read, as the engine describes it.
+/// The form: the whole call for a person to read, as the engine formats it.
 fn build_form(approval: &Approval, text: &str) -> ElicitRequestParams {
-    let (does, title) = match approval.tool {
+    let (action, title) = match approval.tool {
         AgentTool::ExecuteCode => ("run this code", "Run this code?"),
         AgentTool::WriteFile => ("write this file, where code will run", "Write this file?"),
     };
@@ -105,7 +106,7 @@ fn build_form(approval: &Approval, text: &str) -> ElicitRequestParams {
         .build_unchecked();
     ElicitRequestParams::FormElicitationParams {
         meta: None,
-        message: format!("An agent wants to {does} ({}):\n\n{text}", approval.id),
+        message: format!("An agent wants to {action} ({}):\n\n{text}", approval.id),
         requested_schema,
     }
 }
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_clear_yes_is_one() {
+    fn only_an_explicit_yes_approves() {
         for (response, answer) in [
             (json!({"action": "accept", "content": {"approve": true}}), ElicitedAnswer::Yes),
             (json!({"action": "accept", "content": {"approve": false}}), ElicitedAnswer::No),

@@ -1,5 +1,5 @@
-//! One call of `execute_code`: past the gate, through the engine, with progress on the way and a
-//! leash for whoever changes their mind.
+//! One call of `execute_code`: through the gate and the engine, with progress notifications. The
+//! execution is cancelled if the client cancels the call.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::{
     server::{McpHandler, NOTHING_KEPT},
 };
 
-/// Runs what the arguments say, if they say something that may run.
+/// Runs the code of a call, if its arguments are valid and the gate permits it.
 pub(super) async fn call_execute_code(
     door: &McpHandler,
     caller: &Caller,
@@ -28,7 +28,7 @@ pub(super) async fn call_execute_code(
     context: &RequestContext<RoleServer>,
 ) -> CallToolResponse {
     let given = call.arguments.unwrap_or_default();
-    // Nobody is asked about a call that could not run anyway.
+    // Checked before the gate, so that no person has to approve a call that could not run.
     let asked = match arguments::parse_execute_arguments(given.clone()) {
         Ok(asked) => asked,
         Err(unusable) => return result::from_arguments_error(unusable).into(),
@@ -38,9 +38,8 @@ pub(super) async fn call_execute_code(
         return result::from_arguments_error(ToolArgumentsError::Other(message)).into();
     }
     let tool = AgentTool::ExecuteCode;
-    let visit =
-        ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
-    match visit.pass_gate(&given).await {
+    let flow = ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
+    match flow.pass_gate(&given).await {
         McpGateOutcome::Through(pass) => {
             run_code(door, caller, (asked, pass), context).await.into()
         }
@@ -55,7 +54,7 @@ async fn run_code(
     (ExecuteCodeCall { request, inert }, pass): (ExecuteCodeCall, CallPermit),
     context: &RequestContext<RoleServer>,
 ) -> CallToolResult {
-    // Lines as they come are streaming, and the plan has a say in that.
+    // Progress notifications are streaming, which not every plan includes.
     let progress = ProgressReporter::from_context(context, inert)
         .filter(|_| caller.team.effective_limits().streaming);
     let delivery = if progress.is_some() { DeliveryMode::Streaming } else { DeliveryMode::Inline };
@@ -64,7 +63,7 @@ async fn run_code(
             Ok(started) => started,
             Err(refusal) => return refused_result(&refusal),
         };
-    let leash = started.cancel_on_drop();
+    let cancel_on_drop = started.cancel_on_drop();
     if let Err(refusal) = door.engine.note_execution(&pass, &started.trace_id).await {
         crate::error::log_server_fault(&refusal);
     }
@@ -72,9 +71,10 @@ async fn run_code(
     tokio::pin!(over);
     let over = tokio::select! {
         over = &mut over => over,
-        // The client no longer waits: the run is ended, and its end is recorded like any other.
+        // The client cancelled the call. The execution is cancelled, and its end is recorded as
+        // usual.
         () = context.ct.cancelled() => {
-            drop(leash);
+            drop(cancel_on_drop);
             over.await
         }
     };

@@ -1,5 +1,5 @@
-//! Files for agents: what a run wrote comes back with its result, a thread's can be listed, read and
-//! written, and every one can be read as a resource.
+//! File tools for agents. Files that an execution wrote are returned with its result. Files of a
+//! thread can be listed, read and written. Every file can be read as a resource.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_engine::{Caller, FileFilter, HomeFile, Refusal};
@@ -16,11 +16,11 @@ use super::{
     server::McpHandler,
 };
 
-/// The most images that come with a result.
+/// The limit on images in a result.
 const MAX_IMAGES: usize = 4;
-/// The most files that a result names.
+/// The limit on files that a result links to.
 const MAX_LINKS: usize = 32;
-/// The most files that a list has.
+/// The limit on files in a list.
 const MAX_LISTED: usize = 1000;
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ struct ReadArguments {
     path: String,
 }
 
-/// Adds to a result what the run wrote: images as images, the rest by name.
+/// Adds the files that an execution wrote to its result: images inline, and a link for each file.
 pub(super) async fn attach_written_files(
     door: &McpHandler,
     caller: &Caller,
@@ -66,13 +66,13 @@ pub(super) async fn attach_written_files(
     let omitted =
         end.written.files.len().saturating_sub(MAX_LINKS) as u64 + end.written.files_omitted;
     if omitted > 0 {
-        let note = format!("the code wrote {omitted} more files that are not listed here");
+        let note = format!("the code wrote {omitted} more files that are not listed");
         result.content.push(ContentBlock::text(note));
     }
 }
 
-/// The first bytes of a file that an execution wrote, where they are needed to say what it is;
-/// nothing where they cannot be had.
+/// The first bytes of a file that an execution wrote, if they are needed to detect its type; empty
+/// if they cannot be read.
 async fn read_beginning(
     door: &McpHandler,
     caller: &Caller,
@@ -89,7 +89,7 @@ async fn read_beginning(
     }
 }
 
-/// One of the tools that read a thread's files.
+/// Calls one of the tools that read a thread's files.
 pub(super) async fn call_file_tool(
     door: &McpHandler,
     caller: &Caller,
@@ -103,7 +103,7 @@ pub(super) async fn call_file_tool(
     done.unwrap_or_else(|refusal| refused_result(&refusal))
 }
 
-/// A tool for files that did nothing, and why.
+/// The result of a refused file tool call.
 pub(super) fn refused_result(refusal: &Refusal) -> CallToolResult {
     crate::error::log_server_fault(refusal);
     result::tool_error(format!("{}: {}", refusal.code.name(), refusal.message))
@@ -168,7 +168,7 @@ async fn read_file(
     Ok(CallToolResult::success(content))
 }
 
-/// The file at an address, as far as it may be read at once.
+/// Reads the file at a URI, within the size limit.
 pub(super) async fn read_resource(
     door: &McpHandler,
     caller: &Caller,
@@ -182,7 +182,8 @@ pub(super) async fn read_resource(
     };
     let limit = door.config.file_bytes();
     if found.size > limit {
-        let message = format!("the file has {} bytes; at most {limit} are read here", found.size);
+        let message =
+            format!("the file has {} bytes; the limit for resources is {limit}", found.size);
         return Err(Invalid::new(message).into());
     }
     let name = String::from_utf8_lossy(found.file_name()).into_owned();
@@ -190,7 +191,7 @@ pub(super) async fn read_resource(
     Ok(to_resource_contents(&bytes, text.to_owned(), media::detect_media_type(&name, &bytes)))
 }
 
-/// Files of the newest executions, for clients that show what there is.
+/// Files of the latest executions, for clients that list resources.
 pub(super) async fn list_recent_resources(
     door: &McpHandler,
     caller: &Caller,
@@ -221,7 +222,7 @@ fn to_resource_contents(bytes: &[u8], address: String, kind: &str) -> ResourceCo
     }
 }
 
-/// The first bytes of a file.
+/// Reads the first bytes of a file.
 async fn read_bytes(file: HomeFile, limit: u64) -> Result<Vec<u8>, Refusal> {
     let length = file.size.min(limit);
     let mut bytes = Vec::new();

@@ -1,11 +1,13 @@
-//! Runs in: test. What the fuzz targets need of the MCP server: its readers of arguments and addresses.
+//! Runs in: test.
+//!
+//! The parsers of arguments and resource URIs of the MCP server, for the fuzz targets.
 
 use cloche_model::ExecuteRequest;
 use rmcp::model::JsonObject;
 
 use super::{arguments, resource_uri};
 
-/// The arguments of `execute_code` as a request, or what is wrong with them.
+/// Parses the arguments of `execute_code`; returns the request or an error message.
 pub(crate) fn read_execute(given: JsonObject) -> Result<ExecuteRequest, String> {
     match arguments::parse_execute_arguments(given) {
         Ok(asked) => Ok(asked.request),
@@ -16,7 +18,7 @@ pub(crate) fn read_execute(given: JsonObject) -> Result<ExecuteRequest, String> 
     }
 }
 
-/// The thread and the path of a file that a tool is to write, or what is wrong with the arguments.
+/// Parses the arguments of a tool that writes a file; returns thread and path or an error message.
 pub(crate) fn read_write(given: JsonObject) -> Result<(String, String), String> {
     #[derive(serde::Deserialize)]
     struct FuzzedWriteArguments {
@@ -30,7 +32,7 @@ pub(crate) fn read_write(given: JsonObject) -> Result<(String, String), String> 
     Ok((given.thread_id, given.path))
 }
 
-/// An address that is read is written as one that is read as the same.
+/// Checks that a parsed URI round-trips.
 pub(crate) fn check_resource_uri(text: &str) {
     use resource_uri::ResourceUri;
     let Some(address) = ResourceUri::parse(text) else { return };

@@ -1,6 +1,6 @@
-//! The gate in front of the tool: whether a team has it at all, and a person's word where the team
-//! wants one. What is decided is the engine's; here the client is kept informed while it waits, and
-//! the person at it is asked where the client offers that.
+//! The gate in front of a tool: whether the team has the tool, and a person's approval if the team
+//! requires one. The engine decides. This module keeps the client informed while it waits, and asks
+//! the person at the client if the client supports it.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ use super::{
     server::McpHandler,
 };
 
-/// How often a client hears that its call still waits.
+/// The interval of progress notifications while a call waits.
 const REMINDER: Duration = Duration::from_secs(10);
 
-/// Where a call stands at the gate.
+/// The outcome of a call at the gate.
 pub(super) enum McpGateOutcome {
-    /// It may run.
+    /// The call may run.
     Through(CallPermit),
-    /// It may not, and this is why.
+    /// The call may not run; the result says why.
     Stopped(Box<CallToolResult>),
-    /// The client is to ask its person and call again.
+    /// The client must ask its person and repeat the call.
     AskFirst(Box<InputRequiredResult>),
 }
 
@@ -41,18 +41,18 @@ pub(super) struct ApprovalFlow<'a> {
     pub(super) handler: &'a McpHandler,
     pub(super) caller: &'a Caller,
     pub(super) context: &'a RequestContext<RoleServer>,
-    /// What the person at the client said, where they were asked before.
+    /// The answers from the client, if its person was asked before.
     pub(super) answers: Option<InputResponses>,
-    /// What is called.
+    /// The tool that is called.
     pub(super) tool: AgentTool,
 }
 
-/// Whether this caller's team has the tool that runs code.
+/// Whether the tool that runs code is offered to this caller's team.
 pub(super) async fn is_open(door: &McpHandler, caller: &Caller) -> bool {
     door.engine.tool_offered(caller, AgentTool::ExecuteCode).await
 }
 
-/// Why it has not, in a sentence.
+/// Why it is not offered, as a tool result.
 pub(super) async fn why_closed(door: &McpHandler, caller: &Caller) -> Option<CallToolResult> {
     let closed = door.engine.why_not_offered(caller, AgentTool::ExecuteCode).await?;
     Some(result::tool_error(format!("{}: {}", ErrorCode::Forbidden.name(), closed.message)))
@@ -69,15 +69,15 @@ impl ApprovalFlow<'_> {
         McpGateOutcome::Stopped(Box::new(result))
     }
 
-    /// Waits for whatever the call needs, up to a limit.
+    /// Waits for the decision and approval that the call needs, up to a limit.
     pub(super) async fn pass_gate(&self, arguments: &JsonObject) -> McpGateOutcome {
         let arguments = Value::Object(arguments.clone());
         let call = ToolCall::new(self.tool, &arguments);
         let deadline = Instant::now() + self.handler.config.approval_wait;
         loop {
-            let anybody = self.handler.has_operator()
+            let can_ask = self.handler.has_operator()
                 || elicit::elicit_support(self.context) != ElicitSupport::None;
-            let gate = match anybody {
+            let gate = match can_ask {
                 true => self.handler.engine.decide_call(self.caller, &call).await,
                 false => self.handler.engine.decide_without_people(self.caller, &call).await,
             };
@@ -88,7 +88,7 @@ impl ApprovalFlow<'_> {
                 }
                 GateDecision::Ask(approval) => approval,
             };
-            // What does not fit into the form is not decided there.
+            // A call that does not fit into the form is not decided there.
             let waited = match (self.elicit_support().await, form_text(&approval)) {
                 (ElicitSupport::InputRequired, Some(form)) => match self.elicited_answer(&approval)
                 {
@@ -115,13 +115,13 @@ impl ApprovalFlow<'_> {
         }
     }
 
-    /// How the person at the client can be asked, if they may.
+    /// How the person at the client can be asked, if the settings permit it.
     async fn elicit_support(&self) -> ElicitSupport {
         let may = self.handler.engine.may_elicit(self.caller).await;
         if may { elicit::elicit_support(self.context) } else { ElicitSupport::None }
     }
 
-    /// What the person said when the client was told to ask them.
+    /// The person's answer, if the client has asked them.
     fn elicited_answer(&self, approval: &Approval) -> Option<ElicitedAnswer> {
         self.answers.as_ref()?.get(approval.id.as_str()).map(elicit::parse_elicit_response)
     }
@@ -135,19 +135,19 @@ impl ApprovalFlow<'_> {
             ElicitedAnswer::Yes => true,
             ElicitedAnswer::No => false,
             ElicitedAnswer::Nothing => {
-                return Err("the person who was asked gave no answer".to_owned());
+                return Err("the person at the client gave no answer".to_owned());
             }
         };
         let answered =
             self.handler.engine.answer_by_elicitation(self.caller, &approval.id, approve).await;
         answered.map_err(|refusal| refusal.message.into_owned())?;
-        // What it has come to is read back: someone else may have been faster.
+        // The result is read back, because another person may have answered first.
         let engine = &self.handler.engine;
         let waited = engine.wait_for_approval(self.caller, &approval.id, Duration::ZERO).await;
         waited.map_err(|refusal| refusal.message.into_owned())
     }
 
-    /// Asks the person at the client while whoever else may answer can do so, too.
+    /// Asks the person at the client. Other people with permission can answer at the same time.
     async fn ask_and_wait(
         &self,
         approval: &Approval,
@@ -165,7 +165,7 @@ impl ApprovalFlow<'_> {
         }
     }
 
-    /// Waits for an answer, and says so from time to time.
+    /// Waits for an answer, with periodic progress notifications.
     async fn wait_for_answer(
         &self,
         approval: &Approval,
@@ -192,7 +192,7 @@ impl ApprovalFlow<'_> {
     }
 }
 
-/// The sentence for a call that may not run after all; none where the gate is to be asked again.
+/// The message for a call that may not run; `None` if the gate must be queried again.
 fn refusal_message(
     waited: Result<ApprovalWaitResult, String>,
     approval: &Approval,
@@ -207,10 +207,10 @@ fn refusal_message(
             Some(format!("{by} denied this call{why}"))
         }
         Ok(ApprovalWaitResult::Expired) => {
-            Some(format!("nobody answered in time whether this may run ({id})"))
+            Some(format!("the approval {id} was not answered in time, so the call was refused"))
         }
         Ok(ApprovalWaitResult::StillPending) => Some(format!(
-            "{}a person has to approve this call first, and nobody has yet: an operator can do so \
+            "{}a person must approve this call first: an operator can do so \
              with `cloche approval approve {id}`; then call again with the same arguments",
             why_asked(approval)
         )),
@@ -228,7 +228,7 @@ fn why_asked(approval: &Approval) -> String {
     }
 }
 
-/// What is said of a call that is too large for a form.
-const NOT_IN_FORM: &str = "the inputs of this call, with what changed in its home, do not fit into the \
-                           form of a client, so it cannot be approved there: `cloche approval show` and \
-                           the admin API show all of it";
+/// The message for a call that is too large for a form.
+const NOT_IN_FORM: &str = "the inputs of this call and the changes in its home do not fit into the \
+                           form of a client, so it cannot be approved there: `cloche approval \
+                           show` and the admin API show all of it";

@@ -1,8 +1,9 @@
-//! `/mcp`: the transport called Streamable HTTP. Lets in whoever has a key, bounds what is read, and
-//! hands the rest to the library.
+//! `/mcp`: the Streamable HTTP transport. Authenticates the caller, limits the body, and passes the
+//! request to the library.
 //!
-//! Three kinds of request arrive here: those of a session that was begun with `initialize`, those of
-//! newer versions that say all they need each time, and those of clients that just call.
+//! Three kinds of requests arrive: requests of a session that was started with `initialize`,
+//! requests of newer protocol versions, which are self-contained, and requests of clients that call
+//! tools without a session.
 
 use axum::{
     Json,
@@ -29,7 +30,7 @@ const SESSION: &str = "mcp-session-id";
 const JSON_AND_EVENT_STREAM: HeaderValue =
     HeaderValue::from_static("application/json, text/event-stream");
 
-/// Everything that is asked of `/mcp`.
+/// Handles every request to `/mcp`.
 pub(crate) async fn handle_mcp_request(
     State(doors): State<AppState>,
     request: Request,
@@ -41,7 +42,7 @@ async fn dispatch_mcp_request(doors: AppState, request: Request) -> Result<Respo
     let (mut parts, body) = request.into_parts();
     origin::check_origin(&parts.headers, &doors.config.mcp.origins)?;
     let ApiKeyAuth(caller) = ApiKeyAuth::from_request_parts(&mut parts, &doors).await?;
-    // The library writes to the log what it is asked; the key has no business there.
+    // The library logs requests, and the key must not be logged.
     parts.headers.remove(header::AUTHORIZATION);
     let in_session = parts.headers.contains_key(SESSION);
     if parts.method != Method::POST {
@@ -50,26 +51,27 @@ async fn dispatch_mcp_request(doors: AppState, request: Request) -> Result<Respo
         );
     }
     let pool = &doors.engine.memory_budgets().bodies;
-    // The memory is held until there is an answer, or a stream of answers.
+    // The memory is held until there is a response, or a stream of responses.
     let (bytes, _memory) = body::read_within_limits(&parts, body, &doors.config, pool).await?;
     let JsonRpcHead { method, id } = match message::parse_head(&bytes) {
         Ok(head) => head,
         Err(why) => return Ok((StatusCode::BAD_REQUEST, Json(why.to_json())).into_response()),
     };
     widen_accept_header(&mut parts.headers);
-    let begins = method.as_deref() == Some("initialize");
+    let starts_session = method.as_deref() == Some("initialize");
     let request = Request::from_parts(parts, Body::from(bytes.clone()));
-    if begins && !in_session {
+    if starts_session && !in_session {
         doors.mcp.manager_with_room(&caller.key.id).await?;
     }
-    let answer = match in_session || begins {
+    let answer = match in_session || starts_session {
         true => handle_in_session(&doors, caller, request).await,
         false => handle_stateless(&doors, caller, request).await,
     };
     Ok(wrap_plain_error(answer, (bytes, id)).await)
 }
 
-/// What the library says in plain text, as the protocol says it: a client reads nothing else.
+/// Converts plain-text errors of the library to JSON-RPC errors, because clients cannot parse
+/// anything else.
 async fn wrap_plain_error(answer: Response, (bytes, id): (Bytes, Value)) -> Response {
     let (mut parts, body) = answer.into_parts();
     let kind = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -77,7 +79,7 @@ async fn wrap_plain_error(answer: Response, (bytes, id): (Bytes, Value)) -> Resp
     if !(parts.status.is_client_error() && plain) {
         return Response::from_parts(parts, body);
     }
-    // A sentence of the library's own.
+    // The message comes from the library.
     let text = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let said =
         InvalidJsonRpc::from_library_error(&bytes, id, &String::from_utf8_lossy(&text)).to_json();
@@ -87,7 +89,7 @@ async fn wrap_plain_error(answer: Response, (bytes, id): (Bytes, Value)) -> Resp
     (parts.status, parts.headers, Json(said)).into_response()
 }
 
-/// Whoever takes anything takes both of the types that an answer can have.
+/// A client that accepts anything accepts both types of responses.
 fn widen_accept_header(headers: &mut HeaderMap) {
     if headers.get(header::ACCEPT).is_none_or(|accept| accept == "*/*") {
         headers.insert(header::ACCEPT, JSON_AND_EVENT_STREAM);
@@ -119,7 +121,8 @@ async fn run_mcp_service<M: SessionManager>(
         config: doors.config.mcp.clone(),
         caller_source: CallerSource::PerRequest,
     };
-    // Hosts are not checked: a server does not know all its names, and every request has a key.
+    // Hosts are not checked: a server does not know all its host names, and every request has a
+    // key.
     let config = config
         .disable_allowed_hosts()
         .with_max_request_body_bytes(usize::MAX)

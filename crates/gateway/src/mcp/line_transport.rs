@@ -1,5 +1,5 @@
-//! One client at the end of a pipe, a message on each line. What is no message is answered here; and
-//! when the client closes its end, what it has asked before is answered first.
+//! The stdio transport: one message per line. Invalid messages are answered here. When the client
+//! closes its end, its pending requests are answered before the transport ends.
 
 use std::{collections::HashSet, io, sync::Arc};
 
@@ -20,33 +20,33 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::message::{self, InvalidJsonRpc};
 
-/// The longest line that is read: more than the body of a request over HTTP may have.
+/// The limit on the length of a line; the same as the default limit on an HTTP body.
 const LONGEST: usize = 32 << 20;
-/// Messages that may wait on either side.
+/// How many messages may be queued in each direction.
 const CHANNEL_CAPACITY: usize = 16;
 
-/// The conversation as far as it has to be remembered.
+/// Requests without a response yet.
 #[derive(Default)]
 struct PendingRequests {
-    /// What the client has asked, and was not answered yet.
+    /// Requests of the client that are not answered yet.
     from_client: HashSet<RequestId>,
-    /// What we have asked.
+    /// Requests of the server that are not answered yet.
     from_server: HashSet<RequestId>,
-    /// Nobody reads what we write.
+    /// The client no longer reads.
     client_gone: bool,
 }
 
-/// A line on its way out, and who wants to know that it went.
+/// An outgoing line, and a channel that is notified once it is written.
 type Outgoing = (Vec<u8>, Option<oneshot::Sender<()>>);
 
-/// Both ends of the pipe, each with a task of its own: whoever waits for a message can be interrupted
-/// without losing half of one.
+/// Both ends of the pipe, each with its own task, so that cancelling a receive or a send cannot
+/// lose part of a message.
 pub(super) struct LineTransport {
     lines: mpsc::Receiver<Option<Vec<u8>>>,
     _reader: AbortOnDropHandle<()>,
     output: Option<mpsc::Sender<Outgoing>>,
     writer: Option<JoinHandle<()>>,
-    /// An error that is still to be said.
+    /// An error response that is still to be sent.
     pending_error: Option<Value>,
     shared: Arc<TransportState>,
 }
@@ -77,18 +77,18 @@ impl LineTransport {
         }
     }
 
-    /// Says what is owed. Interrupted, it is still owed.
+    /// Sends the pending error. If cancelled, the error stays pending.
     async fn send_pending_error(&mut self) {
-        if let (Some(owed), Some(output)) = (&self.pending_error, &self.output) {
-            let line = format!("{owed}\n").into_bytes();
-            if let Ok(room) = output.reserve().await {
-                room.send((line, None));
+        if let (Some(error), Some(output)) = (&self.pending_error, &self.output) {
+            let line = format!("{error}\n").into_bytes();
+            if let Ok(permit) = output.reserve().await {
+                permit.send((line, None));
             }
         }
         self.pending_error = None;
     }
 
-    /// A message of a line, unless it is none.
+    /// Parses a line. An invalid line sets the pending error.
     fn parse_line(&mut self, line: Option<Vec<u8>>) -> Option<RxJsonRpcMessage<RoleServer>> {
         let read = match &line {
             None => {
@@ -114,21 +114,22 @@ impl LineTransport {
         }
     }
 
-    /// After the last line: nothing, once everything is answered that can be.
+    /// After the last line: waits until every pending request that can be answered has been, then
+    /// returns `None`.
     async fn finish_after_eof(&self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             {
-                let mut talk = self.shared.pending.lock();
-                // Whoever has left answers nothing any more.
-                if let Some(id) = talk.from_server.iter().next().cloned() {
-                    talk.from_server.remove(&id);
+                let mut pending = self.shared.pending.lock();
+                // A client that has left does not answer requests of the server any more.
+                if let Some(id) = pending.from_server.iter().next().cloned() {
+                    pending.from_server.remove(&id);
                     let gone = ErrorData::internal_error("the client has left", None);
                     return Some(JsonRpcMessage::error(gone, Some(id)));
                 }
-                if talk.from_client.is_empty() || talk.client_gone {
+                if pending.from_client.is_empty() || pending.client_gone {
                     return None;
                 }
             }
@@ -139,29 +140,29 @@ impl LineTransport {
 
 impl TransportState {
     fn note_received(&self, message: &RxJsonRpcMessage<RoleServer>) {
-        let mut talk = self.pending.lock();
+        let mut pending = self.pending.lock();
         match message {
-            JsonRpcMessage::Request(request) => talk.from_client.extend([request.id.clone()]),
+            JsonRpcMessage::Request(request) => pending.from_client.extend([request.id.clone()]),
             JsonRpcMessage::Response(answer) => {
-                talk.from_server.remove(&answer.id);
+                pending.from_server.remove(&answer.id);
             }
             JsonRpcMessage::Error(answer) => {
                 if let Some(id) = &answer.id {
-                    talk.from_server.remove(id);
+                    pending.from_server.remove(id);
                 }
             }
-            JsonRpcMessage::Notification(said) => {
-                // Nobody waits for the answer any more, and none is sent.
-                if let ClientNotification::CancelledNotification(said) = &said.notification
-                    && let Some(id) = &said.params.request_id
+            JsonRpcMessage::Notification(received) => {
+                // The client cancelled this request, so it gets no response.
+                if let ClientNotification::CancelledNotification(received) = &received.notification
+                    && let Some(id) = &received.params.request_id
                 {
-                    talk.from_client.remove(id);
+                    pending.from_client.remove(id);
                 }
             }
         }
     }
 
-    /// The id of the request that this answers.
+    /// The id of the request that this message answers.
     fn answered_request(message: &TxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
         match message {
             JsonRpcMessage::Response(answer) => Some(answer.id.clone()),
@@ -185,7 +186,7 @@ impl Transport<RoleServer> for LineTransport {
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let (output, shared) = (self.output.clone(), Arc::clone(&self.shared));
         if let JsonRpcMessage::Request(request) = &message {
-            shared.update_pending(|talk| talk.from_server.extend([request.id.clone()]));
+            shared.update_pending(|pending| pending.from_server.extend([request.id.clone()]));
         }
         async move {
             let closed = || io::Error::from(io::ErrorKind::BrokenPipe);
@@ -193,14 +194,14 @@ impl Transport<RoleServer> for LineTransport {
             line.push(b'\n');
             let (sent, went) = oneshot::channel();
             let output = output.ok_or_else(closed)?;
-            let said = match output.send((line, Some(sent))).await {
+            let written = match output.send((line, Some(sent))).await {
                 Ok(()) => went.await.map_err(|_| closed()),
                 Err(_) => Err(closed()),
             };
             if let Some(id) = TransportState::answered_request(&message) {
-                shared.update_pending(|talk| talk.from_client.retain(|asked| *asked != id));
+                shared.update_pending(|pending| pending.from_client.retain(|asked| *asked != id));
             }
-            said
+            written
         }
     }
 
@@ -223,7 +224,7 @@ impl Transport<RoleServer> for LineTransport {
     }
 }
 
-/// Reads lines, `None` for one that is too long, until the end.
+/// Reads lines until the end; sends `None` for a line that is too long.
 async fn read_lines(input: impl AsyncRead + Unpin, lines: mpsc::Sender<Option<Vec<u8>>>) {
     let mut input = BufReader::new(input);
     let (mut line, mut long) = (Vec::new(), false);
@@ -240,7 +241,7 @@ async fn read_lines(input: impl AsyncRead + Unpin, lines: mpsc::Sender<Option<Ve
                 (piece.len() + usize::from(end.is_some()), end.is_some())
             }
             Err(error) => {
-                tracing::warn!(%error, "the input cannot be read");
+                tracing::warn!(%error, "cannot read the input");
                 break;
             }
         };
@@ -252,7 +253,7 @@ async fn read_lines(input: impl AsyncRead + Unpin, lines: mpsc::Sender<Option<Ve
             }
         }
     }
-    // A last line may have no end.
+    // The last line may have no line end.
     if long || !line.is_empty() {
         let _ = lines.send((!long).then_some(line)).await;
     }
@@ -266,12 +267,12 @@ async fn write_lines(
     while let Some((line, sent)) = lines.recv().await {
         let written = output.write_all(&line).await;
         if let Err(error) = written.and(output.flush().await) {
-            tracing::info!(%error, "the client does not read any more");
-            shared.update_pending(|talk| talk.client_gone = true);
+            tracing::info!(%error, "the client no longer reads");
+            shared.update_pending(|pending| pending.client_gone = true);
             return;
         }
         if let Some(sent) = sent {
-            // Whoever sent it may not care.
+            // The sender may have been cancelled.
             let _ = sent.send(());
         }
     }

@@ -1,6 +1,6 @@
-//! What kind of file it is: by its name, and for what a client will draw, by its first bytes.
+//! Detects the media type of a file: by its name, and for images also by its first bytes.
 
-/// The type that goes with a name.
+/// The media type of a file name.
 fn media_type_of_name(name: &str) -> &'static str {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     match extension.as_deref() {
@@ -19,21 +19,21 @@ fn media_type_of_name(name: &str) -> &'static str {
     }
 }
 
-/// Whether only the first bytes can tell.
+/// Whether the first bytes are needed to detect the type.
 pub(super) fn needs_content(name: &str) -> bool {
     is_image(media_type_of_name(name))
 }
 
-/// Whether a client would draw it.
+/// Whether a client would display it as an image.
 pub(super) fn is_image(kind: &str) -> bool {
     kind.starts_with("image/")
 }
 
-/// How much of the beginning of a file shows what it is.
+/// How many bytes of the beginning of a file are needed to detect its type.
 pub(super) const SNIFF_BYTES: u64 = 4096;
 
-/// The type of a file by its name and its beginning. What is called an image and is none is called by
-/// what it is: a model's provider refuses a whole conversation for an image that is none.
+/// The type of a file by its name and its beginning. A file that is named like an image but is none
+/// gets its actual type, because model providers refuse a whole conversation with an invalid image.
 pub(super) fn detect_media_type(name: &str, beginning: &[u8]) -> &'static str {
     match media_type_of_name(name) {
         kind if is_image(kind) => detect_image(beginning).unwrap_or_else(|| detect_text(beginning)),
@@ -41,7 +41,7 @@ pub(super) fn detect_media_type(name: &str, beginning: &[u8]) -> &'static str {
     }
 }
 
-/// The kind of image that these are the first bytes of.
+/// The image type with these first bytes.
 fn detect_image(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some("image/png"),
@@ -53,7 +53,7 @@ fn detect_image(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// A drawing begins with its element, or with what may stand before one.
+/// Whether a text begins with an `svg` element, or with what may precede one.
 fn is_svg(bytes: &[u8]) -> bool {
     let beginning = &bytes[..bytes.len().min(usize::try_from(SNIFF_BYTES).unwrap_or(usize::MAX))];
     let text = String::from_utf8_lossy(beginning);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_one_by_name_and_by_content() {
+    fn an_image_is_detected_by_name_and_content() {
         let png = b"\x89PNG\r\n\x1a\nrest";
         assert_eq!(detect_media_type("a/plot.PNG", png), "image/png");
         assert_eq!(detect_media_type("plot.jpg", png), "image/png");
@@ -90,7 +90,7 @@ mod tests {
             "image/svg+xml"
         );
         assert_eq!(detect_media_type("a.svg", b"<svg>"), "image/svg+xml");
-        assert_eq!(detect_media_type("a.svg", b"an <svg> is no drawing"), "text/plain");
+        assert_eq!(detect_media_type("a.svg", b"an <svg> in text is no image"), "text/plain");
         assert_eq!(detect_media_type("a.csv", b"<svg>"), "text/csv");
     }
 }

@@ -1,5 +1,6 @@
-//! What is a message of the protocol, and the error that says why something is none. The library
-//! drops what it cannot read, or answers it in plain text; a client then waits, or cannot tell why.
+//! Checks whether a body is a JSON-RPC message, and builds the error response otherwise. The
+//! library drops invalid messages or answers in plain text; the client would then wait, or not
+//! learn the reason.
 
 use std::borrow::Cow;
 
@@ -10,17 +11,17 @@ use crate::body;
 
 /// The body is not JSON.
 const PARSE_ERROR: i32 = -32700;
-/// It is JSON, and no message.
+/// The body is JSON but not a message.
 const INVALID_REQUEST: i32 = -32600;
-/// It is a message, and what goes with it is not as it must be.
+/// The message has invalid parameters.
 const INVALID_PARAMS: i32 = -32602;
 
-/// What has to be known of a message to send it the right way.
+/// The fields of a message that decide how it is handled.
 #[derive(Deserialize)]
 struct JsonRpcEnvelope<'a> {
     #[serde(borrow)]
     jsonrpc: Option<Cow<'a, str>>,
-    /// Null is there, too.
+    /// Distinguishes null from absence.
     #[serde(default, deserialize_with = "present")]
     id: Option<Value>,
     #[serde(borrow)]
@@ -29,11 +30,11 @@ struct JsonRpcEnvelope<'a> {
     error: Option<IgnoredAny>,
 }
 
-/// What is no message, as its sender is told.
+/// An invalid message, with the error for its sender.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InvalidJsonRpc {
     pub(super) code: i32,
-    /// The sender's, where there is one that can be used.
+    /// The id of the message, if it has a valid one.
     id: Value,
     message: String,
 }
@@ -43,7 +44,7 @@ impl InvalidJsonRpc {
         Self { code: INVALID_REQUEST, id, message: message.into() }
     }
 
-    /// A message with this id that the library could not read, for the reason it gives.
+    /// A message with this id that the library could not parse, with the library's reason.
     pub(super) fn from_library_error(bytes: &[u8], id: Value, why: &str) -> Self {
         let message: Value = serde_json::from_slice(bytes).unwrap_or_default();
         match message["params"] {
@@ -52,7 +53,7 @@ impl InvalidJsonRpc {
         }
     }
 
-    /// The answer.
+    /// The error response.
     pub(super) fn to_json(&self) -> Value {
         let error = json!({"code": self.code, "message": self.message});
         json!({"jsonrpc": "2.0", "id": self.id, "error": error})
@@ -63,15 +64,15 @@ fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Value>, D::Erro
     Value::deserialize(value).map(Some)
 }
 
-/// The parts of a message that decide where it goes.
+/// The parts of a message that decide how it is routed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JsonRpcHead {
     pub(super) method: Option<String>,
-    /// Null where it has none.
+    /// Null if there is none.
     pub(super) id: Value,
 }
 
-/// Reads the head of a message.
+/// Parses the head of a message.
 pub(super) fn parse_head(bytes: &[u8]) -> Result<JsonRpcHead, InvalidJsonRpc> {
     let parse = |message: String| InvalidJsonRpc { code: PARSE_ERROR, id: Value::Null, message };
     match body::measure_shape(bytes) {
@@ -88,7 +89,7 @@ pub(super) fn parse_head(bytes: &[u8]) -> Result<JsonRpcHead, InvalidJsonRpc> {
     let envelope: JsonRpcEnvelope<'_> = match serde_json::from_slice(bytes) {
         Ok(envelope) => envelope,
         Err(error) if error.is_data() => {
-            return invalid(&format!("this is no JSON-RPC message: {error}"), Value::Null);
+            return invalid(&format!("this is not a JSON-RPC message: {error}"), Value::Null);
         }
         Err(error) => return Err(parse(format!("this is not JSON: {error}"))),
     };
@@ -96,22 +97,22 @@ pub(super) fn parse_head(bytes: &[u8]) -> Result<JsonRpcHead, InvalidJsonRpc> {
     let usable = given.as_ref().is_some_and(|id| id.is_string() || id.is_i64());
     let id = given.clone().filter(|_| usable).unwrap_or_default();
     if jsonrpc.is_none_or(|version| version != "2.0") {
-        return invalid("this is no JSON-RPC 2.0 message: jsonrpc must be \"2.0\"", id);
+        return invalid("this is not a JSON-RPC 2.0 message: jsonrpc must be \"2.0\"", id);
     }
     match method {
         Some(_) if given.is_some() && !usable => {
             invalid("id must be a string or a whole number", Value::Null)
         }
         Some(method) => Ok(JsonRpcHead { method: Some(method.into_owned()), id }),
-        // Who could not read an id answers with none.
+        // An error response to a message with an invalid id has a null id.
         None if error.is_some() || (result.is_some() && usable) => {
             Ok(JsonRpcHead { method: None, id })
         }
-        None => invalid("this is neither a request nor an answer: there is no method", id),
+        None => invalid("this is neither a request nor a response: there is no method", id),
     }
 }
 
-/// Whether a request of this name is one of the protocol's that this server answers.
+/// Whether this is a method of the protocol that this server supports.
 pub(super) fn is_known_method(method: &str) -> bool {
     matches!(
         method,
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_message_is_told_why() {
+    fn an_invalid_message_gets_an_error_with_its_reason() {
         for (text, code, id) in [
             ("{bad", PARSE_ERROR, json!(null)),
             ("", PARSE_ERROR, json!(null)),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_notifications_and_answers_are_messages() {
+    fn requests_notifications_and_responses_are_messages() {
         for (text, method, id) in [
             ("{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}", Some("ping"), json!(1)),
             ("{\"jsonrpc\": \"2.0\", \"method\": \"n\"}", Some("n"), json!(null)),

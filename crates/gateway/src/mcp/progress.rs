@@ -1,5 +1,5 @@
-//! Lines of output as progress, for clients that asked for it. Bounded: whoever prints without end
-//! is told of it in the result.
+//! Lines of output as progress notifications, for clients that request them. Their number is
+//! limited; the result has the rest.
 
 use cloche_engine::{EventLogReader, ExecutionEvent, ExecutionEventKind};
 use rmcp::{
@@ -10,12 +10,12 @@ use rmcp::{
 
 use super::shown_output::{StreamExcerpt, show_output};
 
-/// The most lines that are sent while the code runs.
+/// The limit on lines sent while the code runs.
 const MAX_LINES: u32 = 1000;
-/// The most bytes of a line.
+/// The limit on bytes of a line.
 const MAX_LINE_BYTES: usize = 2048;
 
-/// Tells one client how one call gets on.
+/// Sends progress notifications for one call.
 pub(super) struct ProgressReporter {
     peer: Peer<RoleServer>,
     token: ProgressToken,
@@ -24,13 +24,13 @@ pub(super) struct ProgressReporter {
 }
 
 impl ProgressReporter {
-    /// `None` if the client did not ask.
+    /// `None` if the client did not request progress.
     pub(super) fn from_context(context: &RequestContext<RoleServer>, inert: bool) -> Option<Self> {
         let token = context.meta.get_progress_token()?;
         Some(Self { peer: context.peer.clone(), token, sent: 0, inert })
     }
 
-    /// Passes on lines until the execution is over or the client has had enough.
+    /// Forwards lines until the execution has ended or the limit is reached.
     pub(super) async fn forward_events(&mut self, mut events: EventLogReader) {
         while let Some(batch) = events.next().await {
             for event in batch {
@@ -46,7 +46,7 @@ impl ProgressReporter {
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
         match self.sent {
             MAX_LINES => {
-                self.send_message("more output is in the result".to_owned()).await;
+                self.send_message("further output is in the result".to_owned()).await;
                 false
             }
             _ => {
@@ -59,10 +59,10 @@ impl ProgressReporter {
         }
     }
 
-    /// Says something; false if nobody listens any more.
+    /// Sends a notification; returns false if the client no longer listens.
     pub(super) async fn send_message(&mut self, message: String) -> bool {
         self.sent += 1;
-        let said = ProgressNotificationParam::new(self.token.clone(), f64::from(self.sent));
-        self.peer.notify_progress(said.with_message(message)).await.is_ok()
+        let notification = ProgressNotificationParam::new(self.token.clone(), f64::from(self.sent));
+        self.peer.notify_progress(notification.with_message(message)).await.is_ok()
     }
 }

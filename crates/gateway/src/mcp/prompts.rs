@@ -1,4 +1,5 @@
-//! What a person can pick in their client: a prompt that has the model run code instead of guessing.
+//! Prompts that a person can select in a client: one that makes the model run code instead of
+//! guessing.
 
 use rmcp::{
     ErrorData,
@@ -6,16 +7,15 @@ use rmcp::{
 };
 use serde_json::Value;
 
-/// Its name.
+/// The name of the prompt.
 const NAME: &str = "solve_with_code";
-/// Its argument.
+/// The name of its argument.
 const TASK: &str = "task";
-const DESCRIPTION: &str = "Work something out by writing and running code";
+const DESCRIPTION: &str = "Solve a task by writing and running code";
 
-/// The prompts there are.
+/// The list of prompts.
 pub(super) fn list_prompts() -> Vec<Prompt> {
-    let task =
-        PromptArgument::new(TASK).with_description("What is to be worked out.").with_required(true);
+    let task = PromptArgument::new(TASK).with_description("The task to solve.").with_required(true);
     vec![Prompt::new(NAME, Some(DESCRIPTION), Some(vec![task]))]
 }
 
@@ -27,12 +27,12 @@ pub(super) fn fill_prompt(request: &GetPromptRequestParams) -> Result<GetPromptR
     }
     let task = request.arguments.as_ref().and_then(|given| given.get(TASK)).and_then(Value::as_str);
     let Some(task) = task else {
-        return Err(ErrorData::invalid_params(format!("{TASK} must be a text"), None));
+        return Err(ErrorData::invalid_params(format!("{TASK} must be a string"), None));
     };
     let text = format!(
-        "Work this out with the tool execute_code. Write a program, run it, look at what it \
-         printed, and correct it if need be. Base the answer on its output, not on a guess, and show \
-         the code that gave it.\n\n{task}"
+        "Solve this task with the tool execute_code. Write a program, run it, check its \
+         output, and correct it if needed. Base the answer on the output, not on a guess, and show \
+         the code that produced it.\n\n{task}"
     );
     let message = PromptMessage::new_text(Role::User, text);
     Ok(GetPromptResult::new(vec![message]).with_description(DESCRIPTION))

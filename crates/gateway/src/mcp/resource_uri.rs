@@ -1,25 +1,25 @@
-//! Files as the protocol names them: `cloche://executions/ID/files/PATH` and
+//! Resource URIs of files: `cloche://executions/ID/files/PATH` and
 //! `cloche://threads/ID/files/PATH`.
 
 use cloche_model::{HomePath, ThreadId, TraceId};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// The templates, for clients that make addresses themselves.
+/// The URI template of files of executions.
 pub(super) const EXECUTION_FILE_TEMPLATE: &str = "cloche://executions/{trace_id}/files/{+path}";
-/// The same for threads.
+/// The URI template of files of threads.
 pub(super) const THREAD_FILE_TEMPLATE: &str = "cloche://threads/{thread_id}/files/{+path}";
 
-/// A file, wherever it is.
+/// A parsed resource URI.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ResourceUri {
-    /// One that an execution wrote.
+    /// A file that an execution wrote.
     Execution(TraceId, HomePath),
-    /// One of a thread, as it is now.
+    /// A file of a thread, in its current state.
     Thread(ThreadId, HomePath),
 }
 
 impl ResourceUri {
-    /// Reads one; `None` if it is none of ours.
+    /// Parses a URI; `None` if it is not one of a file.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (kind, rest) = text.strip_prefix("cloche://")?.split_once('/')?;
         let (id, path) = rest.split_once("/files/")?;
@@ -32,12 +32,12 @@ impl ResourceUri {
     }
 }
 
-/// The address of a file that an execution wrote.
+/// The URI of a file that an execution wrote.
 pub(super) fn execution_file_uri(trace_id: &TraceId, path: &str) -> String {
     format!("cloche://executions/{trace_id}/files/{}", escape_path(path))
 }
 
-/// The address of a file of a thread.
+/// The URI of a file of a thread.
 pub(super) fn thread_file_uri(id: &ThreadId, path: &HomePath) -> String {
     format!("cloche://threads/{id}/files/{}", escape_path(path.as_str()))
 }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_read_back_whatever_the_name() {
+    fn a_uri_round_trips_for_every_name() {
         let thread: ThreadId = "a-thread".parse().unwrap();
         for name in ["plot.png", "dir/späte Daten #1?.csv", "100%/files/x", "a%2Fb", r"\xFF"] {
             let path: HomePath = name.parse().unwrap();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_names_nothing() {
+    fn an_invalid_uri_is_refused() {
         for text in [
             "",
             "file:///etc/passwd",

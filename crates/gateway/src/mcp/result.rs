@@ -1,5 +1,5 @@
-//! What happened, as a tool result: the contract's five fields, an error by name where there is one,
-//! and what was left out.
+//! Tool results: the five fields of the contract, an error if there is one, and how many bytes are
+//! not shown.
 
 use cloche_engine::Refusal;
 use cloche_model::{ErrorCode, Execution, ExecutionStatus, TraceId};
@@ -11,11 +11,10 @@ use super::{
     shown_output::{ShownOutput, StreamExcerpt, show_output},
 };
 
-/// The key under which a result names the execution it is of.
+/// The metadata key for the trace id.
 const TRACE_ID: &str = "cloche/trace_id";
 
-/// The fields of the contract's output schema; those after them are there only when they say
-/// something.
+/// The fields of the contract's output schema. The last three are present only if they are set.
 #[derive(Debug, Default, Serialize)]
 struct ExecuteCodeOutput {
     stdout: String,
@@ -31,12 +30,12 @@ struct ExecuteCodeOutput {
     stderr_left_out_bytes: u64,
 }
 
-/// One of the contract's error names, and a sentence.
+/// An error name of the contract, and a message.
 #[derive(Debug, Serialize)]
 struct ExecuteCodeError {
     code: &'static str,
     message: String,
-    /// The name that the REST API has for it, where it was refused.
+    /// The error code of the REST API, for a refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
 }
@@ -47,12 +46,12 @@ impl ExecuteCodeError {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// An execution that is over.
+/// The result of an execution that has ended.
 pub(super) fn from_execution(execution: &Execution, limit: usize, inert: bool) -> CallToolResult {
     let end = execution.end.clone().unwrap_or_default();
     let stdout =
@@ -91,7 +90,7 @@ pub(super) fn from_execution(execution: &Execution, limit: usize, inert: bool) -
     to_tool_result(&output, Some(&execution.start.trace_id))
 }
 
-/// Arguments that say nothing that could be run.
+/// The result for invalid arguments.
 pub(super) fn from_arguments_error(unusable: ToolArgumentsError) -> CallToolResult {
     let error = match unusable {
         ToolArgumentsError::Language(message) => {
@@ -106,7 +105,7 @@ pub(super) fn from_arguments_error(unusable: ToolArgumentsError) -> CallToolResu
     setup_failed(error, None)
 }
 
-/// A refusal of the engine.
+/// The result for a refusal of the engine.
 pub(super) fn from_refusal(refusal: &Refusal) -> CallToolResult {
     let error = ExecuteCodeError {
         code: "SANDBOX_SETUP_FAILED",
@@ -116,7 +115,7 @@ pub(super) fn from_refusal(refusal: &Refusal) -> CallToolResult {
     setup_failed(Some(error), refusal.trace_id.as_ref())
 }
 
-/// A call that the gate stopped.
+/// The result for a call that the gate refused.
 pub(super) fn not_allowed(code: ErrorCode, message: String) -> CallToolResult {
     let reason = Some(code.name());
     setup_failed(Some(ExecuteCodeError { code: "SANDBOX_SETUP_FAILED", message, reason }), None)
@@ -132,9 +131,9 @@ fn setup_failed(error: Option<ExecuteCodeError>, trace_id: Option<&TraceId>) -> 
     to_tool_result(&output, trace_id)
 }
 
-/// The same twice: as structure, and as text for clients that know nothing else.
+/// The output both as structured content and as text, for clients that support only text.
 fn to_tool_result(output: &ExecuteCodeOutput, trace_id: Option<&TraceId>) -> CallToolResult {
-    // Strings and numbers can always be written.
+    // Strings and numbers always serialize.
     let value = serde_json::to_value(output).unwrap_or_default();
     let mut content = vec![ContentBlock::text(value.to_string())];
     if let Some(error) = &output.error {
@@ -158,16 +157,16 @@ fn to_tool_result(output: &ExecuteCodeOutput, trace_id: Option<&TraceId>) -> Cal
     result
 }
 
-/// The result of a tool that is not for running code: a sentence about what went wrong.
+/// The result of a tool that does not run code: an error message.
 pub(super) fn tool_error(message: impl Into<String>) -> CallToolResult {
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
 
-/// How a call ended, for counting.
+/// The status of a call, for metrics.
 pub(super) fn status_label(answer: &CallToolResponse) -> &'static str {
     let CallToolResponse::Complete(result) = answer else { return "asked" };
-    let said = result.structured_content.as_ref().and_then(|output| output["status"].as_str());
-    match said {
+    let status = result.structured_content.as_ref().and_then(|output| output["status"].as_str());
+    match status {
         Some("completed") => "completed",
         Some("timeout") => "timeout",
         Some("error_runtime") => "error_runtime",

@@ -1,4 +1,4 @@
-//! The protocol's requests, each handed to the file that answers it.
+//! The protocol's requests, each dispatched to the module that handles it.
 
 use axum::http::request::Parts;
 use cloche_engine::{Caller, Engine, Refusal};
@@ -19,16 +19,16 @@ use serde_json::json;
 use super::{execute_code, files, gate, message, prompts, resource_uri, result, tools, write_file};
 use crate::McpConfig;
 
-/// Who is asking.
+/// Where the caller of a request comes from.
 #[derive(Clone)]
 pub(super) enum CallerSource {
-    /// Each request was let in by its own key.
+    /// Each request was authenticated with its own key.
     PerRequest,
-    /// Everyone at this end of a pipe. There is no operator behind it.
+    /// One caller for all requests of a pipe. There is no operator.
     Fixed(Caller),
 }
 
-/// The server of one connection or request.
+/// The handler of one connection or request.
 #[derive(Clone)]
 pub(super) struct McpHandler {
     pub(super) engine: Engine,
@@ -40,17 +40,17 @@ const INSTRUCTIONS: &str = "Runs code in a sandbox without network access. Use e
     the same thread_id to keep files between calls.";
 const INSTRUCTIONS_WITHOUT_HOMES: &str = "Runs code in a sandbox without network access. Use \
     execute_code; nothing is kept between calls.";
-/// What is said of files where none are kept.
+/// The message about files if the executors keep none.
 pub(super) const NOTHING_KEPT: &str =
     "the executors of this server keep nothing between calls, so there are no threads and no files";
 
 impl McpHandler {
-    /// Whether anybody but the person at the client could approve a call.
+    /// Whether someone other than the person at the client could approve a call.
     pub(super) fn has_operator(&self) -> bool {
         matches!(self.caller_source, CallerSource::PerRequest)
     }
 
-    /// A call of one of the tools for files.
+    /// Calls one of the file tools.
     async fn call_file_tool(
         &self,
         caller: &Caller,
@@ -72,7 +72,7 @@ impl McpHandler {
             .into()
     }
 
-    /// Refuses what is not for this caller's agents: with the gate closed, nothing behind it is shown.
+    /// Refuses the request if the gate is closed, so that nothing behind it is visible.
     async fn check_open(&self, caller: &Caller) -> Result<(), ErrorData> {
         match self.engine.why_not_offered(caller, GatedTool::ExecuteCode).await {
             None => Ok(()),
@@ -80,7 +80,7 @@ impl McpHandler {
         }
     }
 
-    /// Who asks this; a request that nobody let in is not answered.
+    /// The caller of a request; an unauthenticated request is refused.
     fn identify_caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
         let known = match &self.caller_source {
             CallerSource::Fixed(caller) => Some(caller.clone()),
@@ -93,7 +93,7 @@ impl McpHandler {
     }
 }
 
-/// A file that cannot be had, as the protocol says it.
+/// Converts a refusal to a resource error of the protocol.
 fn to_resource_error(refusal: &Refusal) -> ErrorData {
     crate::error::log_server_fault(refusal);
     let message = refusal.message.to_string();
@@ -129,7 +129,7 @@ impl ServerHandler for McpHandler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
         let caller = self.identify_caller(&context)?;
-        // They are about the tool.
+        // The prompts are about the tool.
         let list =
             if gate::is_open(self, &caller).await { prompts::list_prompts() } else { Vec::new() };
         Ok(ListPromptsResult::with_all_items(list))
@@ -145,7 +145,7 @@ impl ServerHandler for McpHandler {
         prompts::fill_prompt(&request).map(Into::into)
     }
 
-    // The library would answer this with an empty list, as if there could be some.
+    // The library would return an empty list, as if completion were supported.
     async fn complete(
         &self,
         _request: CompleteRequestParams,
@@ -154,7 +154,7 @@ impl ServerHandler for McpHandler {
         Err(ErrorData::method_not_found::<CompleteRequestMethod>())
     }
 
-    // What the library could not read as the request that its method says.
+    // Called for requests that the library could not parse.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -162,7 +162,7 @@ impl ServerHandler for McpHandler {
     ) -> Result<CustomResult, ErrorData> {
         let CustomRequest { method, .. } = request;
         if message::is_known_method(&method) {
-            let message = format!("the params are not what {method} takes");
+            let message = format!("the params do not match those of {method}");
             return Err(ErrorData::invalid_params(message, None));
         }
         let shown: String = method.chars().take(64).collect();
@@ -176,7 +176,7 @@ impl ServerHandler for McpHandler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let caller = self.identify_caller(&context)?;
-        // What is not to be used is not to be seen.
+        // A tool that may not be used is not listed.
         let open = gate::is_open(self, &caller).await;
         let list = if open { tools::list_tools(self.engine.keeps_homes()) } else { Vec::new() };
         Ok(ListToolsResult::with_all_items(list))

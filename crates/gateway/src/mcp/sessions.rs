@@ -1,5 +1,5 @@
-//! Sessions of older protocol versions, kept apart by key: the id of another's session is the id of
-//! none.
+//! Sessions of older protocol versions, separate for each key. A session id of another key is
+//! unknown.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::ApiError;
 
-/// The most sessions of a key. Those that nobody uses end after five minutes.
+/// The limit on sessions of a key. Idle sessions end after five minutes.
 const MOST: usize = 256;
 
 /// The sessions of every key.
 #[derive(Clone, Default)]
 pub(crate) struct McpSessions {
     by_key: Arc<Mutex<HashMap<KeyId, Arc<LocalSessionManager>>>>,
-    /// Ends every stream that is still open.
+    /// Cancelling this ends every open stream.
     pub(crate) closing: CancellationToken,
 }
 
@@ -31,7 +31,7 @@ impl McpSessions {
         Arc::clone(self.by_key.lock().entry(key.clone()).or_default())
     }
 
-    /// The same, with room for one more.
+    /// Like [`Self::manager_for_key`], and refuses if the key's limit on sessions is reached.
     pub(super) async fn manager_with_room(
         &self,
         key: &KeyId,
@@ -45,7 +45,7 @@ impl McpSessions {
         Ok(own)
     }
 
-    /// Drops what is kept for keys that have no session and no request under way.
+    /// Removes managers of keys without sessions and without requests in flight.
     fn forget_idle(&self, key: &KeyId) {
         self.by_key.lock().retain(|other, manager| {
             let idle = || manager.sessions.try_read().is_ok_and(|sessions| sessions.is_empty());

@@ -1,33 +1,33 @@
-//! Text that does nothing to the terminal that shows it, and is no longer than a model can read.
+//! Output made safe for terminals and short enough for a model.
 
 use cloche_model::display::reveal_hidden;
 
-/// Output as it is shown: at most so many bytes, and how many are not there.
+/// Output as shown: at most `limit` bytes of it, and how many bytes are left out.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ShownOutput {
     pub(super) text: String,
     pub(super) left_out: u64,
 }
 
-/// A stream as it was captured: its head, and where that is not all, its tail.
+/// A captured stream: its first bytes and, if it was truncated, its last bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamExcerpt<'a> {
     pub(super) head: &'a [u8],
-    /// How many more bytes there were.
+    /// How many bytes followed.
     pub(super) dropped: u64,
     /// The last of those.
     pub(super) tail: &'a [u8],
 }
 
 impl<'a> StreamExcerpt<'a> {
-    /// One of which this is all.
+    /// A complete stream.
     pub(super) fn from_all_bytes(head: &'a [u8]) -> Self {
         Self { head, dropped: 0, tail: &[] }
     }
 }
 
-/// Shows output in at most `limit` bytes: the head and the tail of it, with a line between them that
-/// says how much is not there.
+/// Shows at most `limit` bytes of output: the first and the last bytes, with a line in between that
+/// says how many bytes are left out.
 pub(super) fn show_output(stream: StreamExcerpt<'_>, limit: usize, inert: bool) -> ShownOutput {
     let text = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -37,7 +37,7 @@ pub(super) fn show_output(stream: StreamExcerpt<'_>, limit: usize, inert: bool) 
     if head.len() <= limit && dropped == 0 {
         return ShownOutput { text: text(head), left_out: 0 };
     }
-    // The end of a stream is in what did not fit, if anything did not.
+    // If bytes were dropped, the end of the stream is among them.
     let end = if dropped == 0 { head } else { tail };
     let room = (limit / 2).min(end.len());
     let end = &end[char_start_after(end, end.len() - room)..];
@@ -51,7 +51,7 @@ fn is_continuation_byte(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// The start of the character that this position is in; not far, where it is no text at all.
+/// The start of the character at this position, at most three bytes back.
 fn char_start_before(bytes: &[u8], at: usize) -> usize {
     let start = (at.saturating_sub(3)..=at).rev();
     start
@@ -60,7 +60,7 @@ fn char_start_before(bytes: &[u8], at: usize) -> usize {
         .unwrap_or(at)
 }
 
-/// The start of the character after it, likewise.
+/// The start of the next character, at most three bytes ahead.
 fn char_start_after(bytes: &[u8], at: usize) -> usize {
     (at..at + 4)
         .find(|&at| bytes.get(at).is_none_or(|byte| !is_continuation_byte(*byte)))
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_much_output_keeps_its_head_and_its_tail() {
+    fn long_output_shows_its_first_and_last_bytes() {
         let output = [b"begin".repeat(20), b"end".repeat(20)].concat();
         let shown = show_output(StreamExcerpt::from_all_bytes(&output), 20, false);
         assert_eq!(shown.text, "beginbegin\n[... 140 bytes left out ...]\ndendendend");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_kept_is_counted_and_its_end_is_shown() {
+    fn dropped_bytes_are_counted_and_their_end_is_shown() {
         let stream = StreamExcerpt { head: b"abcdef", dropped: 10, tail: b"wxyz" };
         let shown = show_output(stream, 4, false);
         assert_eq!((&shown.text[..], shown.left_out), ("ab\n[... 12 bytes left out ...]\nyz", 12));
@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_character_is_cut_and_every_byte_is_accounted_for(
+        fn no_character_is_split_and_every_byte_is_counted(
             text in any::<String>(), limit in 8_usize..64, inert in any::<bool>(),
         ) {
             let shown = show_output(StreamExcerpt::from_all_bytes(text.as_bytes()), limit, inert);

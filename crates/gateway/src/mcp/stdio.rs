@@ -1,4 +1,4 @@
-//! The same server at the end of a pipe: one client, one caller.
+//! The MCP server over a pipe: one client, one caller.
 
 use cloche_engine::{Caller, Engine};
 use rmcp::ServiceExt;
@@ -10,21 +10,22 @@ use super::{
 };
 use crate::McpConfig;
 
-/// Why a conversation over a pipe broke off.
+/// The error of serving a client over a pipe.
 #[derive(Debug, thiserror::Error)]
 pub enum McpError {
-    /// The client did not speak the protocol.
-    #[error("the client did not begin as the protocol says")]
+    /// The client did not follow the protocol.
+    #[error("the client did not start with the protocol's handshake")]
     Begin(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Serving it failed.
-    #[error("the conversation broke off")]
+    /// The serving task failed.
+    #[error("the MCP session ended unexpectedly")]
     Broken(#[source] tokio::task::JoinError),
 }
 
-/// Serves one client until it closes its end and has its answers. Everything is run as `caller`.
+/// Serves one client until it closes its end and has received its responses. Everything runs as
+/// `caller`.
 ///
 /// # Errors
-/// When the client does not speak the protocol.
+/// When the client does not follow the protocol.
 pub async fn serve_mcp(
     engine: Engine,
     caller: Caller,
@@ -34,7 +35,7 @@ pub async fn serve_mcp(
     let door = McpHandler { engine, config, caller_source: CallerSource::Fixed(caller) };
     let service = match door.serve(LineTransport::new(pipe.0, pipe.1)).await {
         Ok(service) => service,
-        // A client that leaves before it begins has done nothing wrong.
+        // A client that disconnects before the handshake is no error.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(McpError::Begin(Box::new(error))),
     };

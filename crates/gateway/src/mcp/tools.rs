@@ -1,23 +1,23 @@
-//! The tools as clients see them: names, descriptions and schemas.
+//! The definitions of the tools: names, descriptions and schemas.
 
 use std::sync::Arc;
 
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-/// The name the server gives itself.
+/// The name of the server.
 pub(super) const SERVER: &str = "code_execution_sandbox";
 /// The name of the tool that runs code.
 pub(super) const EXECUTE: &str = "execute_code";
 
-/// The names of those for a thread's files.
+/// The tool that lists a thread's files.
 pub(super) const LIST: &str = "list_files";
-/// Reads one.
+/// The tool that reads a file.
 pub(super) const READ: &str = "read_file";
-/// Writes one.
+/// The tool that writes a file.
 pub(super) const WRITE: &str = "write_file";
 
-/// The tool that a name means. The contract writes the first one with either of two prefixes.
+/// The canonical name of a tool. The contract uses `execute_code` with either of two prefixes.
 pub(super) fn canonical_name(name: &str) -> Option<&'static str> {
     let short =
         name.strip_prefix("sandbox.").or_else(|| name.strip_prefix("code_execution_sandbox."));
@@ -30,7 +30,7 @@ pub(super) fn canonical_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The tool that runs code; without homes that are kept, there is no thread to name.
+/// The tool that runs code. Without homes it has no `thread_id`.
 fn execute_tool(keeps_homes: bool) -> Tool {
     let annotations = ToolAnnotations::with_title("Execute code")
         .read_only(false)
@@ -49,13 +49,13 @@ fn execute_tool(keeps_homes: bool) -> Tool {
         .with_annotations(annotations)
 }
 
-const EXECUTE_DESCRIPTION: &str = "Runs a program in an isolated sandbox and returns what it printed, its exit code \
-    and how it ended. There is no network. ";
+const EXECUTE_DESCRIPTION: &str = "Runs a program in an isolated sandbox and returns its output, \
+    its exit code and how it ended. There is no network. ";
 const HOMES: &str = "Each call starts with an empty home, unless thread_id names one that is kept. \
-    Images that the program writes to its home come back with the result.";
+    Images that the program writes to its home are returned with the result.";
 const NO_HOMES: &str = "Each call starts with an empty home, and nothing is kept.";
 
-/// The contract's four parameters, as it has them, and ours after them.
+/// The contract's four parameters, unchanged, followed by our own.
 fn execute_input_schema() -> Value {
     json!({
         "type": "object",
@@ -83,7 +83,7 @@ fn execute_input_schema() -> Value {
             },
             "files": {
                 "type": "array",
-                "description": "Files put into the home directory before the code starts.",
+                "description": "Files written to the home directory before the code starts.",
                 "items": {
                     "type": "object",
                     "properties": {
@@ -107,7 +107,7 @@ fn execute_input_schema() -> Value {
     })
 }
 
-/// Exactly the contract's.
+/// The contract's output schema, unchanged.
 fn execute_output_schema() -> Value {
     json!({
         "type": "object",
@@ -125,7 +125,7 @@ fn execute_output_schema() -> Value {
     })
 }
 
-/// Every tool that there can be: without homes that are kept, only the one.
+/// All tools. Without homes, only the tool that runs code.
 pub(super) fn list_tools(keeps_homes: bool) -> Vec<Tool> {
     if !keeps_homes {
         return vec![execute_tool(false)];
@@ -148,7 +148,7 @@ pub(super) fn list_tools(keeps_homes: bool) -> Vec<Tool> {
         .with_annotations(reads("Read a file")),
         Tool::new(
             WRITE,
-            "Writes a file into a thread's home. The thread begins with it, if there is none yet.",
+            "Writes a file into a thread's home. Creates the thread if it does not exist.",
             to_json_object(thread_file_schema(
                 json!({
                     "content": {"type": "string", "description": "Its text."},
@@ -164,7 +164,7 @@ pub(super) fn list_tools(keeps_homes: bool) -> Vec<Tool> {
     ]
 }
 
-/// A schema with a thread, a path and more.
+/// A schema with a thread, a path and further properties.
 fn thread_file_schema(more: Value, required: &[&str]) -> Value {
     let mut properties = json!({
         "thread_id": {"type": "string", "description": "The thread."},
@@ -177,7 +177,7 @@ fn thread_file_schema(more: Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-/// A schema as the library takes it.
+/// Converts a schema to the library's type.
 fn to_json_object(schema: Value) -> Arc<JsonObject> {
     match schema {
         Value::Object(object) => Arc::new(object),

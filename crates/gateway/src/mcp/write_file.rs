@@ -1,5 +1,7 @@
-//! Runs in: server (no capabilities). One call of `write_file`: past the same gate as code, since what it
-//! writes may run in the next call.
+//! Runs in: server (no capabilities).
+//!
+//! One call of `write_file`. It passes the same gate as code, because the file may run in the next
+//! call.
 
 use cloche_engine::{CallPermit, Caller, FileUpload, Refusal};
 use cloche_model::{AgentTool, HomePath, Invalid, ThreadId};
@@ -31,7 +33,7 @@ struct FileToWrite {
     bytes: Vec<u8>,
 }
 
-/// Writes what the arguments say, if it may be written.
+/// Writes the file of a call, if its arguments are valid and the gate permits it.
 pub(super) async fn write_file(
     door: &McpHandler,
     caller: &Caller,
@@ -39,15 +41,14 @@ pub(super) async fn write_file(
     context: &RequestContext<RoleServer>,
 ) -> CallToolResponse {
     let given = call.arguments.unwrap_or_default();
-    // A call that could not be made anyway is not asked about.
+    // Checked before the gate, so that no person has to approve a call that could not run.
     let file = match read_arguments(given.clone()) {
         Ok(file) => file,
         Err(refusal) => return files::refused_result(&refusal).into(),
     };
     let tool = AgentTool::WriteFile;
-    let visit =
-        ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
-    match visit.pass_gate(&given).await {
+    let flow = ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
+    match flow.pass_gate(&given).await {
         McpGateOutcome::Through(pass) => match store_file(door, caller, file, &pass).await {
             Ok(result) => result.into(),
             Err(refusal) => files::refused_result(&refusal).into(),
@@ -76,6 +77,6 @@ async fn store_file(
     let approved = pass.home.as_ref();
     let file = FileUpload { thread: &thread, path: &path, length, allowed_at: None, approved };
     door.engine.upload_file(&caller.team, file, content).await?;
-    let said = format!("wrote {length} bytes to {path} of the thread {thread}");
-    Ok(CallToolResult::success(vec![ContentBlock::text(said)]))
+    let message = format!("wrote {length} bytes to {path} of the thread {thread}");
+    Ok(CallToolResult::success(vec![ContentBlock::text(message)]))
 }

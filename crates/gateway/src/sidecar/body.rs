@@ -1,5 +1,5 @@
-//! The body of `POST /execute`. The first five fields are the contract's; fields that are not named here
-//! are ignored.
+//! The body of `POST /execute`. The first five fields are the contract's. Unknown fields are
+//! ignored.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_engine::{JobRequest, sidecar::JobLimits};
@@ -22,11 +22,11 @@ pub(super) struct JobBody {
     limits: Option<JobLimits>,
     /// Extension: whether the interpreter may be forked from a shared template.
     template: Option<bool>,
-    /// Extension: whose jobs may share a template with this one; a tag without a meaning.
+    /// Extension: a tag; jobs with the same tag may share a template.
     pool_group: Option<String>,
 }
 
-/// A file: its content as text, or in base64.
+/// A file: its content as text or in base64.
 #[derive(Debug, Deserialize)]
 struct FileBody {
     name: String,
@@ -54,7 +54,7 @@ impl TryFrom<JobBody> for JobRequest {
     }
 }
 
-/// The engine's name of a language. The tool's contract calls one of them `javascript`.
+/// The engine's name of a language. The tool's contract calls Node.js `javascript`.
 fn engine_language(name: String) -> String {
     if name == "javascript" { Language::Node.name().to_owned() } else { name }
 }

@@ -1,7 +1,7 @@
-//! `POST /execute`: one job, answered at its end, or followed line by line.
+//! `POST /execute`: one job, answered at its end or streamed line by line.
 //!
-//! The client's connection holds the job: where it goes away, the handler or the body is dropped, the
-//! job with it, and that stops the program.
+//! The job belongs to the client's connection. If the client disconnects, the handler or the body
+//! is dropped, which drops the job and stops the program.
 
 use axum::{
     Json,
@@ -22,7 +22,7 @@ use serde_json::json;
 use super::{SidecarAppState, body::JobBody, key::ServiceKey};
 use crate::{body::HeldJson, error::ApiError};
 
-/// Run code once.
+/// Runs code once.
 pub(super) async fn execute_job(
     State(doors): State<SidecarAppState>,
     _: ServiceKey,
@@ -43,10 +43,10 @@ pub(super) async fn execute_job(
     Ok(Json(JobResult::with_output(&outcome)).into_response())
 }
 
-/// What is said of a job that someone else stopped.
+/// The message for a job that was stopped by another request.
 const STOPPED: &str = "the job was stopped before it ended";
 
-/// Stop a job that is streamed: its stream then ends with how it ended.
+/// Stops a streamed job. Its stream then ends with the result.
 pub(super) async fn cancel_job(
     State(doors): State<SidecarAppState>,
     _: ServiceKey,
@@ -83,7 +83,7 @@ fn unprocessable_error(message: String) -> ApiError {
     ApiError::Http(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", message)
 }
 
-/// The engine has logged the cause; the caller is told what to do.
+/// Converts a dispatch error. The engine has logged the cause; the message says what to do.
 fn dispatch_to_api_error(error: DispatchError) -> ApiError {
     match error {
         DispatchError::Impossible(why) => unprocessable_error(why),
@@ -95,20 +95,20 @@ fn dispatch_to_api_error(error: DispatchError) -> ApiError {
 const NO_SANDBOX: &str = "no sandbox can be started at present; try again in a moment";
 const SANDBOX_FAILED: &str = "the sandbox failed to run the code";
 
-/// Events as they come, one JSON object on each line.
+/// Streams events, one JSON object per line.
 fn stream_job(job: SidecarJob) -> Response {
     let first = JobEvent::Started { id: job.id.to_string() };
     let lines = stream::unfold(Some((Some(first), job)), next_event_line);
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CACHE_CONTROL, "no-cache"),
-        // Asks proxies not to gather lines before they pass them on.
+        // Tells proxies not to buffer lines.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, Body::from_stream(lines)).into_response()
 }
 
-/// What is left of a stream: an event to say at once, and the job; nothing after the last.
+/// The rest of a stream: an event to send first, and the job; `None` after the last event.
 type Rest = Option<(Option<JobEvent>, SidecarJob)>;
 
 async fn next_event_line(rest: Rest) -> Option<(Result<Bytes, std::convert::Infallible>, Rest)> {

@@ -1,4 +1,4 @@
-//! For whoever operates the sidecar or sends it work: is it well, what does it count.
+//! Endpoints for operators and clients of the sidecar: health and metrics.
 
 use axum::{
     Json,
@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{SidecarAppState, key::OptionalServiceKey};
 use crate::error::ApiError;
 
-/// How the sidecar is.
+/// The health of the sidecar.
 #[derive(Debug, Serialize)]
 pub(super) struct SidecarHealthBody {
     status: &'static str,
@@ -21,8 +21,8 @@ pub(super) struct SidecarHealthBody {
     capacity: usize,
 }
 
-/// Whether it takes work. Needs no key; one that is shown has to be right, so that a client learns that
-/// its key is wrong before it has work.
+/// Whether the sidecar accepts jobs. Needs no key. A key that is sent must be valid, so that a
+/// client learns about a wrong key before it sends a job.
 pub(super) async fn report_health(
     State(doors): State<SidecarAppState>,
     _: OptionalServiceKey,
@@ -35,7 +35,7 @@ pub(super) async fn report_health(
     Ok(Json(SidecarHealthBody { status: "ok", running, capacity }))
 }
 
-/// What is counted, for Prometheus.
+/// The metrics in the OpenMetrics format.
 pub(super) async fn report_metrics(State(doors): State<SidecarAppState>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], doors.sidecar.metrics_text()).into_response()

@@ -1,4 +1,4 @@
-//! Authority at the sidecar's door: one service key, in one of three spellings.
+//! Authentication of the sidecar: one service key, in one of three forms.
 
 use axum::{
     extract::FromRequestParts,
@@ -12,10 +12,10 @@ use crate::error::ApiError;
 
 const SERVICE_KEY: &str = "x-service-api-key";
 
-/// Whoever holds the service key.
+/// A caller with the service key.
 pub(super) struct ServiceKey;
 
-/// Whoever holds it, or shows none at all.
+/// A caller with the service key, or without any key.
 pub(super) struct OptionalServiceKey;
 
 impl FromRequestParts<SidecarAppState> for ServiceKey {
@@ -53,15 +53,15 @@ fn refuse_key(doors: &SidecarAppState) -> ApiError {
     Refusal::new(ErrorCode::Unauthorized, message).into()
 }
 
-/// The key of `X-Service-API-Key: KEY`, `X-Service-API-Key: Bearer KEY` or `Authorization: Bearer KEY`;
-/// the first header wins where both are there.
+/// The key of `X-Service-API-Key: KEY`, `X-Service-API-Key: Bearer KEY` or `Authorization: Bearer
+/// KEY`. The first header takes precedence.
 fn presented_key(headers: &HeaderMap) -> Option<&str> {
     if let Some(value) = headers.get(SERVICE_KEY) {
         let value = value.to_str().unwrap_or_default().trim();
         return Some(strip_bearer(value).unwrap_or(value));
     }
     let value = headers.get(header::AUTHORIZATION)?;
-    // Another scheme is no key of ours, and is as good as a wrong one.
+    // Another scheme counts as a wrong key.
     Some(strip_bearer(value.to_str().unwrap_or_default()).unwrap_or_default())
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_spellings_of_one_key() {
+    fn the_key_is_accepted_in_three_forms() {
         let with = |name: &'static str, value: &'static str| {
             let headers = HeaderMap::from_iter([(
                 header::HeaderName::from_static(name),

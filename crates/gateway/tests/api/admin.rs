@@ -12,7 +12,7 @@ async fn ask(host: &Host, method: Method, path: &str, body: Value) -> (u16, Valu
 }
 
 #[tokio::test]
-async fn a_key_is_shown_once_and_revoked_at_once() {
+async fn a_key_is_shown_once_and_revoked_immediately() {
     let mut host = Host::start().await;
     let made = host
         .admin_post("keys", json!({"team": "default", "sandbox": "default", "name": "k"}))
@@ -35,7 +35,7 @@ async fn a_key_is_shown_once_and_revoked_at_once() {
 }
 
 #[tokio::test]
-async fn a_change_is_seen_by_the_next_request() {
+async fn a_change_applies_to_the_next_request() {
     let mut host = Host::start().await;
     host.with_key("pro").await;
     assert_eq!(host.run(json!({"code": "1", "timeout": 100})).await.0, 200);
@@ -56,7 +56,7 @@ async fn a_change_is_seen_by_the_next_request() {
 }
 
 #[tokio::test]
-async fn what_this_build_cannot_give_is_refused_when_it_is_saved() {
+async fn unsupported_sandbox_settings_are_refused_when_saved() {
     let host = Host::start().await;
     for setting in [
         json!({"image": "python:3.14"}),
@@ -88,7 +88,7 @@ async fn a_sandbox_profile_is_standard_until_it_is_set_to_strict() {
     assert_eq!(status, 200);
     let (_, seen) = ask(&host, Method::GET, &path, json!({})).await;
     assert_eq!(seen["profile"], "strict");
-    // What is not named stays.
+    // Absent fields are left unchanged.
     ask(&host, Method::PATCH, &path, json!({"pids": 64})).await;
     let (_, list) = ask(&host, Method::GET, "sandboxes?team=default", json!({})).await;
     let all = list["sandboxes"].as_array().unwrap();
@@ -97,7 +97,7 @@ async fn a_sandbox_profile_is_standard_until_it_is_set_to_strict() {
 }
 
 #[tokio::test]
-async fn teams_sandboxes_and_keys_have_a_life() {
+async fn teams_sandboxes_and_keys_are_created_changed_and_deleted() {
     let host = Host::start().await;
     let (status, answer) =
         ask(&host, Method::POST, "teams", json!({"name": "default", "plan": "free"})).await;

@@ -1,4 +1,4 @@
-//! Requests that nobody means well with.
+//! Malformed and hostile requests.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn raw(host: &Host, body: impl Into<reqwest::Body>, kind: &str) -> (u16, V
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_what_it_should_be_is_refused_in_our_shape() {
+async fn an_invalid_body_is_refused_in_the_error_format() {
     let host = Host::start().await;
     for (body, kind, status) in [
         ("{".to_owned(), "application/json", 400),
@@ -50,7 +50,7 @@ async fn a_body_that_is_not_what_it_should_be_is_refused_in_our_shape() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_refused_before_it_is_sent() {
+async fn a_body_declared_over_the_limit_is_refused_before_it_is_sent() {
     let host = Host::start().await;
     let mut stream = TcpStream::connect(host.address).await.unwrap();
     let head = format!(
@@ -67,20 +67,20 @@ async fn a_body_over_the_limit_is_refused_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_chunked_body_is_cut_at_the_limit() {
+async fn a_chunked_body_over_the_limit_is_refused() {
     let host = Host::start().await;
     let chunks = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b' '; 1 << 20]));
     let endless = reqwest::Body::wrap_stream(futures::StreamExt::take(chunks, 64));
     let request = host.request(Method::POST, "/v1/sandbox/execute");
     let answer = request.header("content-type", "application/json").body(endless).send().await;
-    // The server answers and closes while the client still sends; either may be seen first.
+    // The server responds and closes while the client still sends; either may be seen first.
     if let Ok(answer) = answer {
         assert_eq!(answer.status(), 413);
     }
 }
 
 #[tokio::test]
-async fn slow_senders_are_cut() {
+async fn slow_senders_are_disconnected() {
     let gateway = GatewayConfig {
         header_timeout: Duration::from_millis(200),
         body_timeout: Duration::from_millis(200),
@@ -97,7 +97,7 @@ async fn slow_senders_are_cut() {
         stream.write_all(start.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut answer));
-        assert!(read.await.is_ok(), "the connection was not ended after {start:?}");
+        assert!(read.await.is_ok(), "the connection was not closed after {start:?}");
         if start == head {
             assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
         }

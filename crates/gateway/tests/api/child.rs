@@ -1,5 +1,5 @@
-//! A dispatcher for these tests: each program is a plain child process in a temporary directory.
-//! No walls at all; what the walls do is tested where they are built.
+//! A dispatcher for these tests: each program is a plain child process in a temporary directory. It
+//! has no walls; the walls are tested in the crates that build them.
 
 use std::{process::Stdio, time::Instant};
 
@@ -32,7 +32,7 @@ impl Dispatcher for Children {
         let layers = self.layers.clone();
         Box::pin(async move {
             let failed = |error: std::io::Error| DispatchError::Failed(error.to_string());
-            drive(run, &layers, output, cancel).await.map_err(failed)
+            run_child(run, &layers, output, cancel).await.map_err(failed)
         })
     }
 
@@ -45,7 +45,7 @@ impl Dispatcher for Children {
     }
 }
 
-async fn drive(
+async fn run_child(
     run: AdmittedRun,
     layers: &Layers,
     output: mpsc::Sender<OutputChunk>,
@@ -77,7 +77,7 @@ async fn drive(
         .stderr(Stdio::piped())
         .spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read it may be gone already.
+        // A program that does not read its input may have exited already.
         let _ = stdin.write_all(&spec.stdin).await;
     }
     let cap = spec.limits.output.bytes();
@@ -86,8 +86,8 @@ async fn drive(
     let deadline = tokio::time::sleep(spec.limits.timeout);
     let ending = tokio::select! {
         status = child.wait() => ending(status?),
-        () = deadline => end(&mut child, RunEnding::TimedOut).await,
-        () = cancel.cancelled() => end(&mut child, RunEnding::Cancelled).await,
+        () = deadline => kill_group(&mut child, RunEnding::TimedOut).await,
+        () = cancel.cancelled() => kill_group(&mut child, RunEnding::Cancelled).await,
     };
     let usage =
         RunUsage { wall: started.elapsed(), peak_memory: ByteSize::mib(1), ..RunUsage::default() };
@@ -104,7 +104,7 @@ fn ending(status: std::process::ExitStatus) -> RunEnding {
     }
 }
 
-async fn end(child: &mut Child, ending: RunEnding) -> RunEnding {
+async fn kill_group(child: &mut Child, ending: RunEnding) -> RunEnding {
     if let Some(pid) = child.id() {
         let group = format!("-{pid}");
         let _ = Command::new("kill").args(["-9", "--", &group]).status().await;

@@ -32,7 +32,7 @@ async fn delivery_modes() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_changes_nothing_for_the_run() {
+async fn an_execution_continues_after_its_client_disconnects() {
     let host = Host::start().await;
     let body = json!({"code": "import time\nfor i in range(5):\n  print(i, flush=True)\n  time.sleep(.1)"});
     let mut stream = host.stream(body.clone()).await;
@@ -40,7 +40,7 @@ async fn a_client_that_goes_away_changes_nothing_for_the_run() {
     assert!(stream.chunk().await.unwrap().is_some());
     drop(stream);
     assert_eq!(host.finished(&id).await["stdout"], "0\n1\n2\n3\n4\n");
-    // The same for a client that waits inline and gives up.
+    // The same for a client that waits inline and times out.
     let request = host.request(Method::POST, "/v1/sandbox/execute").json(&body);
     let gone = request.timeout(std::time::Duration::from_millis(200)).send().await;
     assert!(gone.unwrap_err().is_timeout());
@@ -50,7 +50,7 @@ async fn a_client_that_goes_away_changes_nothing_for_the_run() {
 }
 
 #[tokio::test]
-async fn http_2_without_tls_is_served_too() {
+async fn http_2_is_served_without_tls() {
     let host = Host::start().await;
     let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
     let url = format!("http://{}/v1/sandbox/execute", host.address);

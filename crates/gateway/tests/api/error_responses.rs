@@ -1,4 +1,4 @@
-//! The contract's table "HTTP status codes": each status, its code, and its shape.
+//! The contract's table "HTTP status codes": each status, its code, and its format.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ async fn http_status_codes() {
 }
 
 #[tokio::test]
-async fn a_timeout_inline_is_504_with_the_result() {
+async fn an_inline_timeout_returns_504_with_the_result() {
     let host = Host::start().await;
     let code = "import time\nprint('begun', flush=True)\ntime.sleep(30)";
     let response = host.post(json!({"code": code, "timeout": 1})).await;
@@ -63,7 +63,7 @@ async fn a_failure_of_the_code_is_not_an_error_of_the_platform() {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_platform_says_so_in_the_result() {
+async fn a_failure_of_the_platform_is_reported_in_the_result() {
     let host = Host::start().await;
     let (status, answer) = host.run(json!({"code": "raise SystemError('no executor')"})).await;
     assert_eq!(status, 200);
@@ -72,7 +72,7 @@ async fn a_failure_of_the_platform_says_so_in_the_result() {
 }
 
 #[tokio::test]
-async fn every_route_wants_a_key() {
+async fn every_route_requires_a_key() {
     let host = Host::start().await;
     let client = reqwest::Client::new();
     for (method, path) in [
@@ -96,13 +96,13 @@ async fn every_route_wants_a_key() {
             assert_eq!(response.json::<Value>().await.unwrap()["error"], "unauthorized");
         }
     }
-    // An API key is no admin token, nor the other way round.
+    // An API key is not accepted as admin token.
     let response = host.request(Method::GET, "/v1/admin/teams").send().await.unwrap();
     assert_eq!(response.status(), 401);
 }
 
 #[tokio::test]
-async fn a_refusal_is_in_the_ledger_without_the_code() {
+async fn a_refusal_is_recorded_in_the_ledger_without_the_code() {
     let host = Host::start().await;
     let response = host.post(json!({"code": "1", "env_vars": {"PATH": "s3cret"}})).await;
     assert_eq!(response.status(), 400);

@@ -1,4 +1,4 @@
-//! Threads that leave as an OCI image and come back.
+//! Export and import of threads as OCI images.
 
 use reqwest::Method;
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn export(host: &Host, path: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_thread_leaves_and_comes_back_elsewhere() {
+async fn an_exported_thread_can_be_imported_on_another_server() {
     let host = Host::start().await;
     host.bash("t", "mkdir d; echo one >d/f; echo gone >g").await;
     host.bash("t", "echo two >d/f; rm g").await;
@@ -43,12 +43,12 @@ async fn a_thread_leaves_and_comes_back_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_is_not_an_image_is_refused_and_leaves_nothing() {
+async fn an_invalid_image_is_refused_and_leaves_no_files() {
     let host = Host::start().await;
     host.bash("t", "echo one >f").await;
     let image = export(&host, "/v1/threads/t/export").await;
     let mut damaged = image.clone();
-    // Somewhere in the middle of a blob.
+    // Inside a blob.
     let at = damaged.len() / 2;
     damaged[at..at + 64].iter_mut().for_each(|byte| *byte ^= 0x55);
     let half = image[..image.len() / 2].to_vec();

@@ -1,4 +1,4 @@
-//! `/v1/executions`: what the ledger says of each run, and to whom.
+//! `/v1/executions`: the records of the ledger, and who can read them.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::host::{Host, trace_id};
 
 #[tokio::test]
-async fn a_record_has_what_clients_read() {
+async fn a_record_has_the_fields_that_clients_read() {
     let host = Host::start().await;
     let body = json!({"code": "print(1)", "metadata": {"user": "u1"}, "thread_id": "t"});
     let response = host.post(body).await;
@@ -38,7 +38,7 @@ async fn a_record_has_what_clients_read() {
 }
 
 #[tokio::test]
-async fn a_list_is_narrowed_and_goes_on() {
+async fn a_list_is_filtered_and_paginated() {
     let host = Host::start().await;
     for n in 0..5 {
         let body = json!({"code": "echo", "language": "bash", "metadata": {"n": n.to_string(), "all": "x"}});
@@ -61,7 +61,7 @@ async fn a_list_is_narrowed_and_goes_on() {
 }
 
 #[tokio::test]
-async fn another_tenants_execution_is_as_if_it_did_not_exist() {
+async fn another_tenants_execution_looks_like_a_missing_one() {
     let mut host = Host::start().await;
     let running = host.background(json!({"code": "import time; time.sleep(30)"})).await;
     let over = trace_id(&host.post(json!({"code": "1"})).await);

@@ -1,4 +1,4 @@
-//! The Files API: list, signed URLs, up and down.
+//! The Files API: lists, signed URLs, uploads and downloads.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn list(host: &Host, body: Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_put_is_seen_by_the_next_run_and_what_it_writes_is_listed() {
+async fn an_execution_sees_uploads_and_its_files_are_listed() {
     let host = Host::start().await;
     upload(&host, "new-thread", "in/data.csv", "1,2\n").await;
     let code = "cat in/data.csv; mkdir -p out/deep; echo 3 >'out/deep/a b.txt'; echo 4 >outer";
@@ -80,7 +80,7 @@ async fn what_is_put_is_seen_by_the_next_run_and_what_it_writes_is_listed() {
 }
 
 #[tokio::test]
-async fn names_that_are_not_text_are_listed_and_work_as_they_are_listed() {
+async fn names_that_are_not_utf8_are_listed_in_a_form_that_can_be_used() {
     let host = Host::start().await;
     let code =
         r"mkdir $'d\xff'; printf one >$'d\xff/\xfe\xc3\xa9'; printf two >'\xFF'; printf 3 >$'\xff'";
@@ -100,7 +100,7 @@ async fn names_that_are_not_text_are_listed_and_work_as_they_are_listed() {
         let url = reqwest::Url::parse("http://x").unwrap();
         let mut url = url.join(&format!("/v1/executions/{trace}/files")).unwrap();
         url.path_segments_mut().unwrap().extend(name.split('/'));
-        // A backslash in a URL would be taken for a slash.
+        // An unescaped backslash in a URL would be converted to a slash.
         let path = url.path().replace('\\', "%5C");
         let file = host.request(Method::GET, &path).send().await.unwrap();
         assert_eq!(file.text().await.unwrap(), content, "{path}");
@@ -108,7 +108,7 @@ async fn names_that_are_not_text_are_listed_and_work_as_they_are_listed() {
     let page = json!({"id": "t", "limit": 1, "after": names[0]});
     assert_eq!(list(&host, page).await, [names[1]]);
     assert_eq!(list(&host, json!({"id": "t", "path": r"d\xFF"})).await, [names[1]]);
-    // Or byte by byte.
+    // The raw bytes work as well.
     let path = format!("/v1/executions/{trace}/files/d%FF/%FE%C3%A9");
     assert_eq!(host.request(Method::GET, &path).send().await.unwrap().text().await.unwrap(), "one");
     upload(&host, "t", r"d\xFF/new", "up").await;
@@ -118,7 +118,7 @@ async fn names_that_are_not_text_are_listed_and_work_as_they_are_listed() {
 }
 
 #[tokio::test]
-async fn a_download_comes_in_parts() {
+async fn a_download_supports_ranges() {
     let host = Host::start().await;
     upload(&host, "t", "digits", "0123456789").await;
     let (_, signed) = download_url(&host, "t", "/home/baponi/digits").await;
@@ -152,7 +152,7 @@ async fn a_download_comes_in_parts() {
 }
 
 #[tokio::test]
-async fn a_url_is_good_for_one_method_one_path_and_one_length() {
+async fn a_signed_url_permits_one_method_one_path_and_one_length() {
     let host = Host::start().await;
     upload(&host, "t", "f", "first").await;
     let (_, up) = upload_url(&host, "t", "f", 5).await;
@@ -163,7 +163,7 @@ async fn a_url_is_good_for_one_method_one_path_and_one_length() {
         assert_eq!(put(&up, content).await.status(), 401, "{content:?}");
     }
     assert!(put(&up, "").await.status().is_client_error());
-    // Without a length it is counted.
+    // Without a `Content-Length` the bytes are counted.
     for content in ["four", "sixsix"] {
         let pieces = futures::stream::iter([Ok::<_, std::io::Error>(content)]);
         let answer = put(&up, reqwest::Body::wrap_stream(pieces)).await;
@@ -181,12 +181,12 @@ async fn a_url_is_good_for_one_method_one_path_and_one_length() {
 }
 
 #[tokio::test]
-async fn a_url_does_not_bring_back_a_thread_that_was_deleted() {
+async fn a_signed_url_cannot_recreate_a_deleted_thread() {
     let host = Host::start().await;
-    // For a thread that is not there yet, and for one that is.
+    // For a thread that does not exist yet, and for one that does.
     let (_, before) = upload_url(&host, "t", "f", 5).await;
     assert_eq!(put(&before, "first").await.status(), 200);
-    // Whoever had no answer asks again.
+    // A client that received no response retries.
     assert_eq!(put(&before, "first").await.status(), 200);
     let (_, later) = upload_url(&host, "t", "g", 5).await;
     assert_eq!(host.send(Method::DELETE, "/v1/threads/t", Value::Null).await.0, 204);
@@ -199,14 +199,14 @@ async fn a_url_does_not_bring_back_a_thread_that_was_deleted() {
     let old = before["url"].as_str().unwrap().rsplit('/').next().unwrap();
     let old = json!({"url": format!("http://{}/v1/files/transfer/{old}", host.address)});
     assert_eq!(put(&old, "again").await.status(), 404);
-    // A new URL may make it anew, and the old ones still may not touch it.
+    // A new URL may recreate the thread; the old URLs still cannot write to it.
     upload(&host, "t", "f", "fresh").await;
     assert_eq!(put(&old, "again").await.status(), 404);
     assert_eq!(host.bash("t", "cat f").await["stdout"], "fresh");
 }
 
 #[tokio::test]
-async fn a_url_expires_and_goes_with_its_key() {
+async fn a_signed_url_expires_and_is_revoked_with_its_key() {
     let homes = HomesConfig { url_expiry: Duration::ZERO, ..HomesConfig::default() };
     let config = EngineConfig { homes, ..EngineConfig::default() };
     let host = Host::start_with(config, GatewayConfig::default()).await;
@@ -227,7 +227,7 @@ async fn a_url_expires_and_goes_with_its_key() {
 }
 
 #[tokio::test]
-async fn a_url_outlives_a_restart() {
+async fn a_signed_url_survives_a_restart() {
     let host = Host::start().await;
     upload(&host, "t", "f", "x").await;
     let (_, down) = download_url(&host, "t", "f").await;
@@ -238,7 +238,7 @@ async fn a_url_outlives_a_restart() {
 }
 
 #[tokio::test]
-async fn bad_paths_and_sources_are_told_apart() {
+async fn invalid_and_missing_paths_have_different_statuses() {
     let host = Host::start().await;
     host.bash("t", "mkdir d; echo 1 >f; echo 1 >d/e").await;
     for path in ["", "/", "../x", "/etc/passwd", "a//b", "a/./b", "d/..", "a\u{0}b"] {
@@ -262,7 +262,7 @@ async fn bad_paths_and_sources_are_told_apart() {
 }
 
 #[tokio::test]
-async fn uploads_at_the_same_time_all_arrive() {
+async fn concurrent_uploads_are_all_stored() {
     let host = Host::start().await;
     let host = &host;
     let puts = (0..8).map(|n| async move {
@@ -272,7 +272,7 @@ async fn uploads_at_the_same_time_all_arrive() {
     });
     let mut arrived = Vec::new();
     for (status, path) in futures::future::join_all(puts).await {
-        // Two that make the same directory cannot both be the first: one is asked to try again.
+        // Two uploads cannot both create the same directory; one of them gets a conflict.
         assert!(matches!(status, 200 | 409), "{status}");
         if status == 200 {
             arrived.push(path);

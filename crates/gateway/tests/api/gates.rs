@@ -34,11 +34,11 @@ async fn agent(host: &Host) -> Caller {
     host.engine.find_caller(&host.key).await.unwrap()
 }
 
-/// An agent of the host's key asks, and a person has to answer.
-async fn asked(host: &Host, code: &str) -> String {
+/// An agent with the host's key makes a call that needs an approval; returns its id.
+async fn request_approval(host: &Host, code: &str) -> String {
     match host.engine.decide_call(&agent(host).await, &call(code)).await {
         GateDecision::Ask(approval) => approval.id.to_string(),
-        other => panic!("nobody was asked: {other:?}"),
+        other => panic!("no approval was requested: {other:?}"),
     }
 }
 
@@ -85,10 +85,10 @@ async fn the_rest_api_is_not_behind_the_gates() {
 }
 
 #[tokio::test]
-async fn an_operator_sees_what_waits_and_answers() {
+async fn an_operator_lists_and_answers_approvals() {
     let host = Host::start().await;
     open(&host).await;
-    let id = asked(&host, "print(1)").await;
+    let id = request_approval(&host, "print(1)").await;
     let path = |rest: &str| format!("approvals/{id}{rest}");
     let (_, list) =
         admin(&host, Method::GET, "approvals?state=pending&team=default", json!({})).await;
@@ -121,10 +121,10 @@ async fn an_operator_sees_what_waits_and_answers() {
 }
 
 #[tokio::test]
-async fn a_key_answers_for_another_key_of_its_team_only() {
+async fn a_key_answers_only_for_other_keys_of_its_team() {
     let mut host = Host::start().await;
     open(&host).await;
-    let id = asked(&host, "1").await;
+    let id = request_approval(&host, "1").await;
     let (approve, deny) =
         (format!("/v1/approvals/{id}/approve"), format!("/v1/approvals/{id}/deny"));
     let (status, answer) = post(&host, &approve, json!({})).await;
@@ -148,14 +148,14 @@ async fn a_key_answers_for_another_key_of_its_team_only() {
 }
 
 #[tokio::test]
-async fn an_execution_shows_the_decision_that_let_it_run() {
+async fn an_execution_shows_the_decision_that_allowed_it() {
     let mut host = Host::start().await;
     open(&host).await;
-    let id = asked(&host, "print(1)").await;
+    let id = request_approval(&host, "print(1)").await;
     admin(&host, Method::POST, &format!("approvals/{id}/approve"), json!({"by": "ada"})).await;
     let caller = agent(&host).await;
     let GateDecision::Open(pass) = host.engine.decide_call(&caller, &call("print(1)")).await else {
-        panic!("it was approved");
+        panic!("the approved call was refused");
     };
     let request = ExecuteRequest { code: "print(1)".to_owned(), ..ExecuteRequest::default() };
     let started =

@@ -1,5 +1,5 @@
-//! A home for these tests: a plain directory, filled from layers and sealed into one. What an overlay
-//! does for the real ones is done here by comparing.
+//! A home for these tests: a plain directory, filled from layers and committed as a new layer. An
+//! overlay finds changes in real homes; here the files are compared.
 
 use std::{
     collections::BTreeMap,
@@ -29,14 +29,14 @@ impl Home {
         let room = home.map_or(u64::MAX, |home| home.room.bytes.bytes());
         let tree = layers.load_tree(&stack).await.unwrap();
         for (path, node) in tree.walk().filter(|(path, _)| !path.is_empty()) {
-            let place = directory.path().join(OsStr::from_bytes(path));
+            let target = directory.path().join(OsStr::from_bytes(path));
             match node.kind {
-                NodeKind::Directory => fs::create_dir(place).unwrap(),
+                NodeKind::Directory => fs::create_dir(target).unwrap(),
                 NodeKind::File => {
                     let mut content = Vec::new();
                     let mut file = layers.open_node(node, None).await.unwrap();
                     file.content.read_to_end(&mut content).await.unwrap();
-                    fs::write(place, content).unwrap();
+                    fs::write(target, content).unwrap();
                 }
                 _ => {}
             }
@@ -52,7 +52,7 @@ impl Home {
         fs::write(self.path().join(name), content).unwrap();
     }
 
-    /// Every file, by its path below the home. Links and empty directories are left to the real thing.
+    /// Every regular file, by its path below the home. Links and empty directories are ignored.
     pub(crate) fn contents(&self) -> Contents {
         let mut contents = Contents::new();
         let mut left = vec![self.path().to_owned()];
@@ -70,7 +70,8 @@ impl Home {
         contents
     }
 
-    /// Stores what changed since `before`. What does not fit into the room is left out, and said.
+    /// Stores the changes since `before`. Files that exceed the quota are omitted, and
+    /// `quota_exceeded` is set.
     pub(crate) async fn seal(&self, layers: &Layers, main: &str, before: &Contents) -> HomeWrites {
         let after = self.contents();
         let mut writer = layers.begin_layer(&self.stack).await.unwrap();

@@ -1,4 +1,4 @@
-//! A server for one test: its own port, its own directory. Tests speak to it as clients do.
+//! A server for one test, with its own port and directory. Tests use it as clients do.
 
 use std::{
     net::SocketAddr,
@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::child::Children;
 
-/// A running server and the client of one key.
+/// A running server and a client with one key.
 pub(crate) struct Host {
     pub(crate) address: SocketAddr,
     pub(crate) key: String,
     pub(crate) admin: String,
-    /// What the doors for agents ask.
+    /// The engine that the entry points for agents use.
     pub(crate) engine: Engine,
     client: Client,
     shutdown: CancellationToken,
@@ -78,7 +78,7 @@ impl Host {
         }
     }
 
-    /// Stops the server as a signal would, and starts another on the same directory.
+    /// Shuts the server down, and starts another one on the same directory.
     pub(crate) async fn restart(mut self) -> Self {
         let key = self.key.clone();
         self.stop().await;
@@ -102,7 +102,7 @@ impl Host {
         self.directory().join("cloche.db")
     }
 
-    /// A new team on this plan, and the host as seen by its key.
+    /// Creates a team on this plan, and switches to its key.
     pub(crate) async fn with_key(&mut self, plan: &str) -> &mut Self {
         let name = format!("team-{plan}-{}", self.teams);
         self.teams += 1;
@@ -130,14 +130,14 @@ impl Host {
         self.client.request(method, format!("http://{}{path}", self.address)).bearer_auth(&self.key)
     }
 
-    /// Sends a body and gives back the status and the answer; null if there is none.
+    /// Sends a body; returns the status and the response, null if it is empty.
     pub(crate) async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
         let response = self.request(method, path).json(&body).send().await.unwrap();
         let status = response.status().as_u16();
         (status, serde_json::from_str(&response.text().await.unwrap()).unwrap_or_default())
     }
 
-    /// Runs Bash on a thread; it must succeed. Gives back the whole answer.
+    /// Runs Bash in a thread; panics unless it succeeds. Returns the whole response.
     pub(crate) async fn bash(&self, thread: &str, code: &str) -> Value {
         let body = json!({"code": code, "language": "bash", "thread_id": thread});
         let (status, answer) = self.run(body).await;
@@ -149,7 +149,7 @@ impl Host {
         self.request(Method::POST, "/v1/sandbox/execute").json(&body).send().await.unwrap()
     }
 
-    /// Runs it inline and gives back the status and the body.
+    /// Runs a request inline; returns the status and the body.
     pub(crate) async fn run(&self, body: Value) -> (u16, Value) {
         let response = self.post(body).await;
         (response.status().as_u16(), response.json().await.unwrap())
@@ -165,7 +165,7 @@ impl Host {
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
-    /// Starts it in webhook mode and gives back its id.
+    /// Starts a request in webhook mode; returns the trace id.
     pub(crate) async fn background(&self, body: Value) -> String {
         let request = self.request(Method::POST, "/v1/sandbox/execute").json(&body);
         let response = request.header("prefer", "respond-async").send().await.unwrap();
@@ -175,7 +175,7 @@ impl Host {
         body["trace_id"].as_str().unwrap().to_owned()
     }
 
-    /// Asks until the record says `done`.
+    /// Polls the record until `done` returns true.
     pub(crate) async fn until(&self, trace_id: &str, done: impl Fn(&Value) -> bool) -> Value {
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
         loop {
@@ -184,7 +184,10 @@ impl Host {
             if done(&record) {
                 return record;
             }
-            assert!(tokio::time::Instant::now() < deadline, "still not so: {record}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "timed out waiting for the record: {record}"
+            );
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
@@ -205,7 +208,7 @@ pub(crate) async fn layers(data_dir: &Path) -> Layers {
     Layers::open(config).await.unwrap()
 }
 
-/// The events of a whole stream.
+/// The events of a complete stream.
 pub(crate) fn events(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! What comes with a run and what it leaves: standard input, input files, output files.
+//! Input and output of executions: standard input, input files, output files.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -18,11 +18,11 @@ async fn a_program_reads_its_standard_input_and_its_files() {
     let (status, answer) = host.run(body).await;
     assert_eq!(status, 200, "{answer}");
     assert_eq!(answer["stdout"], "in\ntext ü\n 00 ff 0a\n0\n");
-    assert_eq!(answer["output_files"], json!([]), "inputs that were left alone are not outputs");
+    assert_eq!(answer["output_files"], json!([]), "unmodified input files are not output files");
 }
 
 #[tokio::test]
-async fn a_file_has_exactly_one_content_and_a_plain_name() {
+async fn a_file_must_have_exactly_one_content_and_a_plain_name() {
     let host = Host::start().await;
     for (file, part) in [
         (json!({"name": "a"}), "exactly one"),
@@ -41,7 +41,7 @@ async fn a_file_has_exactly_one_content_and_a_plain_name() {
     let large = "A".repeat((8 << 20) / 3 * 4 + 8);
     let files = json!([{"name": "a", "content_base64": large}]);
     let (status, answer) = host.run(json!({"code": "1", "files": files})).await;
-    assert_eq!(status, 400, "it is read, and refused for its own size: {answer}");
+    assert_eq!(status, 400, "the body is accepted, and the file is refused for its size: {answer}");
     let fits = "A".repeat((8 << 20) / 3 * 4);
     let files = json!([{"name": "a", "content_base64": fits}]);
     let (status, answer) =
@@ -50,7 +50,7 @@ async fn a_file_has_exactly_one_content_and_a_plain_name() {
 }
 
 #[tokio::test]
-async fn what_a_run_wrote_is_in_the_reply_the_record_and_the_stream() {
+async fn output_files_are_in_the_response_the_record_and_the_stream() {
     let host = Host::start().await;
     let code = "mkdir d; printf 12345 >d/out.txt; printf 1 >a; cat in";
     let files = json!([{"name": "in", "content": "i"}]);
@@ -76,7 +76,7 @@ async fn what_a_run_wrote_is_in_the_reply_the_record_and_the_stream() {
 }
 
 #[tokio::test]
-async fn a_file_that_a_run_wrote_can_be_had_as_long_as_its_record() {
+async fn an_output_file_can_be_read_while_its_record_exists() {
     let host = Host::start().await;
     let code = "mkdir 'd e'; printf 0123456789 >'d e/ü.txt'";
     let body = json!({"code": code, "language": "bash", "thread_id": "t"});

@@ -1,6 +1,6 @@
-//! The API as a client meets it: over a real port, with real programs behind it.
+//! The API from a client's view: over a real port, with real programs behind it.
 //!
-//! `host.rs` starts a server; only it and `child.rs` know how programs are run.
+//! `host.rs` starts a server. Only it and `child.rs` know how programs are run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

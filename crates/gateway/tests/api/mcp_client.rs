@@ -1,4 +1,4 @@
-//! A client of `/mcp` as bare as can be: what is sent and what comes back is what a test says.
+//! A minimal client of `/mcp`: tests control every message.
 
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ pub(crate) fn call(id: u64, tool: &str, arguments: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
 }
 
-/// The messages of an answer, whichever of the two forms it has.
+/// The messages of a response, in either of its two formats.
 pub(crate) fn messages(text: &str) -> Vec<Value> {
     if text.starts_with('{') {
         return vec![serde_json::from_str(text).unwrap()];
@@ -25,21 +25,21 @@ pub(crate) fn messages(text: &str) -> Vec<Value> {
     data.filter_map(|data| serde_json::from_str(data).ok()).collect()
 }
 
-/// A session of an older version of the protocol.
+/// A session of an older protocol version.
 pub(crate) struct Session<'a> {
     host: &'a Host,
     pub(crate) id: String,
 }
 
 impl Host {
-    /// A server whose first team lets agents do this with `execute_code`.
+    /// A server whose first team has this policy for `execute_code`.
     pub(crate) async fn for_agents(policy: &str) -> Self {
         let host = Self::start().await;
-        host.let_agents("default", json!({"agent_sandbox": true, "execute_code": policy})).await;
+        host.set_gates("default", json!({"agent_sandbox": true, "execute_code": policy})).await;
         host
     }
 
-    pub(crate) async fn let_agents(&self, team: &str, settings: Value) {
+    pub(crate) async fn set_gates(&self, team: &str, settings: Value) {
         let request = self.admin_request(Method::PATCH, &format!("teams/{team}"));
         let response = request.json(&settings).send().await.unwrap();
         assert_eq!(response.status(), 200, "{}", response.text().await.unwrap());
@@ -50,7 +50,7 @@ impl Host {
         request.header("accept", "application/json, text/event-stream")
     }
 
-    /// One message without any session, and the answer to it.
+    /// Sends one message without a session; returns its response.
     pub(crate) async fn ask_mcp(&self, message: &Value) -> Value {
         let response = self.mcp(message).send().await.unwrap();
         let text = response.text().await.unwrap();
@@ -69,7 +69,7 @@ impl Host {
         answer["result"].clone()
     }
 
-    /// Begins a session with a client that can do this.
+    /// Starts a session of a client with these capabilities.
     pub(crate) async fn session(&self, capabilities: Value) -> Session<'_> {
         let params = json!({
             "protocolVersion": "2025-11-25",
@@ -100,12 +100,12 @@ impl Session<'_> {
     }
 }
 
-/// Reads a stream until a message is as wanted.
+/// Reads a stream until a message matches.
 pub(crate) async fn until(response: &mut Response, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut text = String::new();
     while let Some(chunk) = response.chunk().await.unwrap() {
         text.push_str(&String::from_utf8_lossy(&chunk));
-        // Only whole lines are messages.
+        // Only complete lines are messages.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         if let Some(found) = messages(whole).into_iter().find(&wanted) {
             return found;

@@ -1,4 +1,4 @@
-//! Files over MCP: what a run wrote, what a thread keeps, and whose they are.
+//! Files over MCP: files that an execution wrote, files of a thread, and isolation between teams.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     mcp_client::{call, python},
 };
 
-/// The smallest file that begins as a PNG does.
+/// The smallest file with a PNG signature.
 const PNG: &str = "b'\\x89PNG\\r\\n\\x1a\\n' + bytes(8)";
 
 async fn tool(host: &Host, name: &str, arguments: Value) -> Value {
@@ -26,7 +26,7 @@ fn blocks<'a>(result: &'a Value, kind: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test]
-async fn images_that_the_code_wrote_can_be_seen_and_the_rest_can_be_read() {
+async fn written_images_are_returned_and_all_files_can_be_read() {
     let mut host = Host::for_agents("allow").await;
     let code = format!(
         "open('plot.png', 'wb').write({PNG})\nopen('plot.svg', 'w').write('<svg/>')\n\
@@ -48,18 +48,18 @@ async fn images_that_the_code_wrote_can_be_seen_and_the_rest_can_be_read() {
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/list"});
     let list = host.ask_mcp(&list).await;
     assert_eq!(list["result"]["resources"].as_array().unwrap().len(), 4, "{list}");
-    // To another team it is as if there were none.
+    // For another team the file does not exist.
     let uri = links[1]["uri"].clone();
     host.with_key("pro").await;
-    host.let_agents("team-pro-0", json!({"agent_sandbox": true})).await;
+    host.set_gates("team-pro-0", json!({"agent_sandbox": true})).await;
     let theirs = read(&host, &uri).await;
-    let nobodys = read(&host, &json!("cloche://executions/trc_00000000000000000000/files/a")).await;
-    assert_eq!(theirs["error"]["code"], nobodys["error"]["code"]);
+    let missing = read(&host, &json!("cloche://executions/trc_00000000000000000000/files/a")).await;
+    assert_eq!(theirs["error"]["code"], missing["error"]["code"]);
     assert!(theirs["result"].is_null(), "{theirs}");
 }
 
 #[tokio::test]
-async fn a_thread_s_files_are_written_used_listed_and_read() {
+async fn files_of_a_thread_are_written_used_listed_and_read() {
     let mut host = Host::for_agents("allow").await;
     let file = json!({"thread_id": "t1", "path": "in/data.txt", "content": "6 7"});
     let result = tool(&host, "write_file", file).await;
@@ -96,16 +96,16 @@ async fn a_thread_s_files_are_written_used_listed_and_read() {
         let text = result["content"][0]["text"].as_str().unwrap();
         assert!(text.starts_with(said), "{arguments}: {text}");
     }
-    // Another team has no such thread.
+    // For another team the thread does not exist.
     host.with_key("pro").await;
-    host.let_agents("team-pro-0", json!({"agent_sandbox": true})).await;
+    host.set_gates("team-pro-0", json!({"agent_sandbox": true})).await;
     let theirs = tool(&host, "read_file", json!({"thread_id": "t1", "path": "out.txt"})).await;
-    let nobodys = tool(&host, "read_file", json!({"thread_id": "none", "path": "out.txt"})).await;
-    assert_eq!(theirs, nobodys);
+    let missing = tool(&host, "read_file", json!({"thread_id": "none", "path": "out.txt"})).await;
+    assert_eq!(theirs, missing);
 }
 
 #[tokio::test]
-async fn without_the_gate_there_are_no_file_tools_either() {
+async fn with_the_gate_closed_there_are_no_file_tools() {
     let host = Host::start().await;
     assert_eq!(host.mcp_tools().await, Vec::<Value>::new());
     let result = tool(&host, "list_files", json!({"thread_id": "t1"})).await;

@@ -1,4 +1,4 @@
-//! The gates in front of the tool, as a client of `/mcp` meets them.
+//! The gates in front of the tool, from the view of a client of `/mcp`.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{
     mcp_client::{call, messages, python, until},
 };
 
-/// A call that asks for progress.
-fn watched() -> Value {
+/// A call that requests progress notifications.
+fn call_with_progress() -> Value {
     let mut message = call(5, "execute_code", python("print('ran')"));
     message["params"]["_meta"] = json!({"progressToken": "p"});
     message
@@ -32,7 +32,7 @@ async fn decide(host: &Host, verb: &str) {
 }
 
 #[tokio::test]
-async fn a_team_that_has_not_turned_it_on_does_not_see_the_tool() {
+async fn the_tool_is_hidden_until_the_team_enables_it() {
     let host = Host::start().await;
     let names = |tools: Vec<Value>| tools.iter().any(|tool| tool["name"] == "execute_code");
     assert!(!names(host.mcp_tools().await));
@@ -45,25 +45,25 @@ async fn a_team_that_has_not_turned_it_on_does_not_see_the_tool() {
     assert_eq!(result["structuredContent"]["stdout"], "");
     for (policy, seen) in [("deny", false), ("ask", true), ("allow", true)] {
         let settings = json!({"agent_sandbox": true, "execute_code": policy});
-        host.let_agents("default", settings).await;
+        host.set_gates("default", settings).await;
         assert_eq!(names(host.mcp_tools().await), seen, "{policy}");
     }
     let (_, page) = host.get("/v1/executions").await;
-    assert_eq!(page["executions"], json!([]), "nothing ran");
+    assert_eq!(page["executions"], json!([]), "no code was executed");
 }
 
 #[tokio::test]
-async fn a_call_waits_for_a_person_and_says_so() {
+async fn a_call_waits_for_approval_and_sends_progress() {
     let host = Host::for_agents("ask").await;
-    let mut response = host.mcp(&watched()).send().await.unwrap();
+    let mut response = host.mcp(&call_with_progress()).send().await.unwrap();
     let waiting = until(&mut response, |message| message["params"]["message"].is_string()).await;
     let id = pending(&host).await;
     assert!(waiting["params"]["message"].as_str().unwrap().contains(&id));
     decide(&host, "approve").await;
     let answer = until(&mut response, |message| message["id"] == 5).await;
     assert_eq!(answer["result"]["structuredContent"]["stdout"], "ran\n");
-    // The next call needs the next yes.
-    let mut response = host.mcp(&watched()).send().await.unwrap();
+    // The next call needs a new approval.
+    let mut response = host.mcp(&call_with_progress()).send().await.unwrap();
     until(&mut response, |message| message["params"]["message"].is_string()).await;
     decide(&host, "deny").await;
     let answer = until(&mut response, |message| message["id"] == 5).await;
@@ -72,15 +72,15 @@ async fn a_call_waits_for_a_person_and_says_so() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_ever() {
+async fn the_wait_for_approval_is_limited() {
     let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
     let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
     let host = Host::start_with(EngineConfig::default(), gateway).await;
-    host.let_agents("default", json!({"agent_sandbox": true})).await;
+    host.set_gates("default", json!({"agent_sandbox": true})).await;
     let result = host.execute_code(python("print('ran')")).await;
     let message = result["structuredContent"]["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("cloche approval approve"), "{message}");
-    // Once it is approved, the same call goes through.
+    // After approval the same call succeeds.
     decide(&host, "approve").await;
     let result = host.execute_code(python("print('ran')")).await;
     assert_eq!(result["structuredContent"]["stdout"], "ran\n");
@@ -98,8 +98,8 @@ async fn the_person_at_an_older_client_is_asked_while_the_call_waits() {
         let mut response = session.send(&call(5, "execute_code", python(&code))).await;
         let question =
             until(&mut response, |message| message["method"] == "elicitation/create").await;
-        let said = question["params"]["message"].as_str().unwrap();
-        assert!(said.contains(&code), "{said}");
+        let text = question["params"]["message"].as_str().unwrap();
+        assert!(text.contains(&code), "{text}");
         let reply = json!({"jsonrpc": "2.0", "id": question["id"], "result": answer});
         assert_eq!(session.send(&reply).await.status(), 202);
         let answer = until(&mut response, |message| message["id"] == 5).await;
@@ -110,7 +110,7 @@ async fn the_person_at_an_older_client_is_asked_while_the_call_waits() {
 }
 
 #[tokio::test]
-async fn a_newer_client_asks_its_person_and_calls_again() {
+async fn a_newer_client_asks_its_person_and_repeats_the_call() {
     let host = Host::for_agents("ask").await;
     let mut message = call(5, "execute_code", python("print('ran')"));
     message["params"]["_meta"] = json!({
@@ -129,23 +129,23 @@ async fn a_newer_client_asks_its_person_and_calls_again() {
     let requests = question["inputRequests"].as_object().unwrap();
     let (name, request) = requests.iter().next().unwrap();
     assert_eq!((requests.len(), &request["method"]), (1, &json!("elicitation/create")));
-    // The answer to another question is none to this one.
+    // An answer to another question does not count.
     let yes = json!({"action": "accept", "content": {"approve": true}});
     message["params"]["inputResponses"] = json!({"apr_other": yes});
     assert_eq!(send(&message).await["resultType"], "input_required");
     message["params"]["inputResponses"] = json!({name: yes});
     let result = send(&message).await;
     assert_eq!(result["structuredContent"]["stdout"], "ran\n", "{result}");
-    // An answer is good for one call.
+    // An answer is valid for one call only.
     assert_eq!(send(&message).await["resultType"], "input_required");
 }
 
 #[tokio::test]
-async fn a_team_can_refuse_the_answers_of_its_clients() {
+async fn a_team_can_disable_elicitation() {
     let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
     let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
     let host = Host::start_with(EngineConfig::default(), gateway).await;
-    host.let_agents("default", json!({"agent_sandbox": true, "elicitation": false})).await;
+    host.set_gates("default", json!({"agent_sandbox": true, "elicitation": false})).await;
     let session = host.session(json!({"elicitation": {}})).await;
     let response = session.send(&call(5, "execute_code", python("1"))).await;
     let seen = messages(&response.text().await.unwrap());
@@ -166,14 +166,14 @@ async fn the_form_shows_files_and_stdin_of_a_call_in_full() {
     });
     let mut response = session.send(&call(5, "execute_code", arguments)).await;
     let question = until(&mut response, |message| message["method"] == "elicitation/create").await;
-    let said = question["params"]["message"].as_str().unwrap();
+    let text = question["params"]["message"].as_str().unwrap();
     for part in [
         "code:\n    import helper\\u{200b}\n",
         "stdin_data:\n    in\\u{e0041}put\n",
         "file helper.py, 18 bytes:\n    print('unseen')\\u{202e}\n",
         "file b.bin, 2 bytes: !! BINARY, NOT SHOWN, sha256 06eb7d6a69ee19e5",
     ] {
-        assert!(said.contains(part), "{part:?} is not in {said}");
+        assert!(text.contains(part), "{part:?} is not in {text}");
     }
 }
 
@@ -182,19 +182,19 @@ async fn a_call_that_does_not_fit_into_the_form_is_not_decided_there() {
     let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
     let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
     let host = Host::start_with(EngineConfig::default(), gateway).await;
-    host.let_agents("default", json!({"agent_sandbox": true})).await;
+    host.set_gates("default", json!({"agent_sandbox": true})).await;
     let session = host.session(json!({"elicitation": {}})).await;
     let code = format!("#{}\nprint('ran')", "x".repeat(20 << 10));
     let message = call(5, "execute_code", python(&code));
     let text = session.send(&message).await.text().await.unwrap();
     assert!(!text.contains("elicitation/create"), "{}", &text[..1000]);
     let answer = messages(&text).pop().unwrap();
-    let said = answer["result"]["structuredContent"]["error"]["message"].as_str().unwrap();
+    let text = answer["result"]["structuredContent"]["error"]["message"].as_str().unwrap();
     assert!(
-        said.contains("do not fit into the form") && said.contains("cloche approval"),
-        "{said}"
+        text.contains("do not fit into the form") && text.contains("cloche approval"),
+        "{text}"
     );
-    // All of it is shown where it can be decided, and an answer from the client is none.
+    // The admin API shows the whole call, and an answer from the client does not count.
     let id = pending(&host).await;
     let record = host.admin_request(Method::GET, &format!("approvals/{id}")).send().await.unwrap();
     let record: Value = record.json().await.unwrap();
@@ -210,14 +210,14 @@ async fn a_call_that_does_not_fit_into_the_form_is_not_decided_there() {
     let request = host.mcp(&newer).header("mcp-protocol-version", "2026-07-28");
     let request = request.header("mcp-method", "tools/call").header("mcp-name", "execute_code");
     let text = request.send().await.unwrap().text().await.unwrap();
-    let said = messages(&text).pop().unwrap();
-    assert!(said["result"]["structuredContent"]["error"]["message"].is_string(), "{said}");
+    let answer = messages(&text).pop().unwrap();
+    assert!(answer["result"]["structuredContent"]["error"]["message"].is_string(), "{answer}");
     decide(&host, "approve").await;
     assert_eq!(host.execute_code(python(&code)).await["structuredContent"]["stdout"], "ran\n");
 }
 
 #[tokio::test]
-async fn resources_and_prompts_are_behind_the_gate_of_the_team() {
+async fn resources_and_prompts_are_hidden_when_the_gate_is_closed() {
     let host = Host::for_agents("allow").await;
     let wrote = host.execute_code(python("open('a.txt', 'w').write('secret')")).await;
     let content = wrote["content"].as_array().unwrap();
@@ -229,7 +229,7 @@ async fn resources_and_prompts_are_behind_the_gate_of_the_team() {
     let prompt = json!({"name": "solve_with_code", "arguments": {"task": "6 * 7"}});
     let length = |answer: &Value, name: &str| answer["result"][name].as_array().unwrap().len();
     for (on, count) in [(true, [1, 2, 1]), (false, [0, 0, 0])] {
-        host.let_agents("default", json!({"agent_sandbox": on})).await;
+        host.set_gates("default", json!({"agent_sandbox": on})).await;
         let resources = ask("resources/list", json!({})).await;
         let templates = ask("resources/templates/list", json!({})).await;
         let prompts = ask("prompts/list", json!({})).await;
@@ -244,8 +244,8 @@ async fn resources_and_prompts_are_behind_the_gate_of_the_team() {
         assert_eq!(read.to_string().contains("secret"), on, "{read}");
         assert_eq!((read["error"].is_null(), got["error"].is_null()), (on, on), "{got}");
         if !on {
-            let said = read["error"]["message"].as_str().unwrap();
-            assert!(said.contains("cloche team set default agent_sandbox=on"), "{said}");
+            let message = read["error"]["message"].as_str().unwrap();
+            assert!(message.contains("cloche team set default agent_sandbox=on"), "{message}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     mcp_client::{call, messages, python},
 };
 
-/// The first example of a JSON schema after this heading of the contract.
+/// The first JSON schema after this heading of the contract.
 fn contract(heading: &str) -> Value {
     let text = include_str!("spec/mcp-tool.md");
     let (_, after) = text.split_once(heading).unwrap();
@@ -20,7 +20,7 @@ fn contract(heading: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_schemas_are_the_contract_s() {
+async fn the_schemas_match_the_contract() {
     let host = Host::for_agents("allow").await;
     let tools = host.mcp_tools().await;
     let tool = tools.iter().find(|tool| tool["name"] == "execute_code").unwrap();
@@ -35,7 +35,7 @@ async fn the_schemas_are_the_contract_s() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_session_gives_the_five_fields() {
+async fn a_call_without_a_session_returns_the_five_fields() {
     let host = Host::for_agents("allow").await;
     for name in ["execute_code", "sandbox.execute_code", "code_execution_sandbox.execute_code"] {
         let code =
@@ -44,7 +44,11 @@ async fn a_call_without_a_session_gives_the_five_fields() {
         arguments["stdin_data"] = json!("some input data\n");
         let result = host.ask_mcp(&call(7, name, arguments)).await["result"].clone();
         let mut output = result["structuredContent"].clone();
-        assert_eq!(result["content"][0]["text"], output.to_string(), "the same as text");
+        assert_eq!(
+            result["content"][0]["text"],
+            output.to_string(),
+            "the text equals the structured content"
+        );
         assert!(output["duration_ms"].take().is_u64());
         assert_eq!(
             output,
@@ -58,7 +62,7 @@ async fn a_call_without_a_session_gives_the_five_fields() {
 }
 
 #[tokio::test]
-async fn every_way_to_fail_has_its_status_and_its_name() {
+async fn every_kind_of_failure_has_its_status_and_error_name() {
     let host = Host::for_agents("allow").await;
     let timeout = json!({"language": "bash", "code": "echo a; sleep 9", "timeout_ms": 150});
     for (arguments, status, name, exit_code) in [
@@ -74,13 +78,13 @@ async fn every_way_to_fail_has_its_status_and_its_name() {
         assert_eq!(result["isError"], true, "{arguments}");
         assert_eq!((&output["status"], &output["exit_code"]), (&json!(status), &json!(exit_code)));
         assert_eq!(output["error"]["code"], name, "{arguments}");
-        let said = result["content"][1]["text"].as_str().unwrap();
-        assert!(said.starts_with(&format!("{name}: ")), "{said}");
+        let text = result["content"][1]["text"].as_str().unwrap();
+        assert!(text.starts_with(&format!("{name}: ")), "{text}");
     }
     let slow = json!({"language": "bash", "code": "echo a; sleep 9", "timeout_ms": 150});
     let output = host.execute_code(slow).await["structuredContent"].clone();
     assert_eq!(output["error"]["message"], "execution timed out after 0.15s");
-    assert_eq!(output["stdout"], "a\n", "what it had printed");
+    assert_eq!(output["stdout"], "a\n", "the output before the timeout is kept");
 }
 
 #[tokio::test]
@@ -105,7 +109,7 @@ async fn each_language_and_files_work() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_wrong_are_named() {
+async fn errors_name_the_invalid_argument() {
     let host = Host::for_agents("allow").await;
     let with = |name: &str, value: Value| json!({"language": "python", "code": "1", name: value});
     for (arguments, sentence) in [
@@ -131,35 +135,38 @@ async fn arguments_that_are_wrong_are_named() {
     }
     let unknown = host.ask_mcp(&call(1, "rm", json!({}))).await;
     assert_eq!(unknown["error"]["code"], -32602);
-    // What a newer client might add is not our business.
+    // Arguments that a newer client might add are ignored.
     let result = host.execute_code(with("colour", json!("blue"))).await;
     assert_eq!(result["isError"], false);
 }
 
 #[tokio::test]
-async fn output_is_bounded_and_what_is_left_out_is_said() {
+async fn output_is_limited_and_the_left_out_bytes_are_counted() {
     let mcp = McpConfig { output: ByteSize::kib(1), ..McpConfig::default() };
     let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
     let host = Host::start_with(EngineConfig::default(), gateway).await;
-    host.let_agents("default", json!({"agent_sandbox": true, "execute_code": "allow"})).await;
+    host.set_gates("default", json!({"agent_sandbox": true, "execute_code": "allow"})).await;
     let result = host.execute_code(python("print('a' * 5_000_000 + 'end')")).await;
     let output = &result["structuredContent"];
     let left_out = output["stdout_left_out_bytes"].as_u64().unwrap();
     assert_eq!(left_out, 5_000_004 - 1024);
     let stdout = output["stdout"].as_str().unwrap();
-    assert!(stdout.ends_with("aaaend\n") && stdout.len() < 1100, "the tail is there, too");
+    assert!(
+        stdout.ends_with("aaaend\n") && stdout.len() < 1100,
+        "the end of the output is shown as well"
+    );
     assert!(stdout.contains(&format!("[... {left_out} bytes left out ...]")));
     assert!(result["content"][1]["text"].as_str().unwrap().contains(&left_out.to_string()));
 }
 
 #[tokio::test]
-async fn terminals_are_safe_on_request() {
+async fn inert_output_escapes_terminal_sequences() {
     let host = Host::for_agents("allow").await;
     let mut arguments = python("print('\\x1b]0;owned\\x07\\x1b[2J\\x9b1mx')");
     let plain = host.execute_code(arguments.clone()).await;
     assert_eq!(
         plain["structuredContent"]["stdout"], "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}1mx\n",
-        "as it was printed, where nobody asked"
+        "unchanged unless inert_output is set"
     );
     arguments["inert_output"] = json!(true);
     let inert = host.execute_code(arguments).await;
@@ -167,7 +174,7 @@ async fn terminals_are_safe_on_request() {
 }
 
 #[tokio::test]
-async fn lines_come_as_progress_where_the_plan_has_streaming() {
+async fn output_lines_are_sent_as_progress_if_the_plan_has_streaming() {
     let mut host = Host::for_agents("allow").await;
     let mut message = call(1, "execute_code", python("for i in range(3): print(i, flush=True)"));
     message["params"]["_meta"] = json!({"progressToken": "p"});
@@ -181,7 +188,7 @@ async fn lines_come_as_progress_where_the_plan_has_streaming() {
     }
     assert_eq!(seen[3]["result"]["structuredContent"]["stdout"], "0\n1\n2\n");
     host.with_key("free").await;
-    host.let_agents("team-free-0", json!({"agent_sandbox": true, "execute_code": "allow"})).await;
+    host.set_gates("team-free-0", json!({"agent_sandbox": true, "execute_code": "allow"})).await;
     let text = host.mcp(&message).send().await.unwrap().text().await.unwrap();
     let seen = messages(&text);
     assert_eq!(seen.len(), 1, "{seen:?}");

@@ -1,4 +1,4 @@
-//! Streamable HTTP: who is let in, whose session is whose, and what ends a run.
+//! Streamable HTTP: authentication, isolation of sessions, and cancellation.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ fn list() -> Value {
 }
 
 #[tokio::test]
-async fn nobody_is_let_in_without_a_key() {
+async fn every_request_requires_a_key() {
     let mut host = Host::for_agents("allow").await;
     let session = host.session(json!({})).await.id;
     host.key = "sk-us-wrong".to_owned();
@@ -26,7 +26,7 @@ async fn nobody_is_let_in_without_a_key() {
 }
 
 #[tokio::test]
-async fn pages_of_strangers_are_turned_away() {
+async fn requests_from_foreign_web_pages_are_refused() {
     let mut host = Host::for_agents("allow").await;
     for (origin, status) in
         [("http://evil.example", 403), ("null", 403), ("http://localhost:6274", 200)]
@@ -34,14 +34,14 @@ async fn pages_of_strangers_are_turned_away() {
         let response = host.mcp(&list()).header("origin", origin).send().await.unwrap();
         assert_eq!(response.status(), status, "{origin}");
     }
-    // Also before anything is known of the key.
+    // The origin is checked before the key.
     host.key = String::new();
     let response = host.mcp(&list()).header("origin", "http://evil.example").send().await.unwrap();
     assert_eq!(response.status(), 403);
 }
 
 #[tokio::test]
-async fn a_session_is_its_key_s_alone() {
+async fn a_session_can_be_used_only_with_its_key() {
     let mut host = Host::for_agents("allow").await;
     let session = host.session(json!({})).await.id;
     let ask = |host: &Host, method: Method, id: &str| {
@@ -52,17 +52,17 @@ async fn a_session_is_its_key_s_alone() {
     host.with_key("pro").await;
     for method in [Method::POST, Method::GET] {
         let theirs = ask(&host, method.clone(), &session).await.unwrap();
-        let nobodys = ask(&host, method, "no-such-session").await.unwrap();
+        let missing = ask(&host, method, "no-such-session").await.unwrap();
         assert_eq!(
-            (theirs.status(), nobodys.status()),
+            (theirs.status(), missing.status()),
             (404.try_into().unwrap(), 404.try_into().unwrap())
         );
-        assert_eq!(theirs.text().await.unwrap(), nobodys.text().await.unwrap());
+        assert_eq!(theirs.text().await.unwrap(), missing.text().await.unwrap());
     }
 }
 
 #[tokio::test]
-async fn a_session_that_was_ended_is_gone() {
+async fn a_deleted_session_is_not_found() {
     let host = Host::for_agents("allow").await;
     let session = host.session(json!({})).await;
     let end = host.request(Method::DELETE, "/mcp").header("mcp-session-id", &session.id);
@@ -71,7 +71,7 @@ async fn a_session_that_was_ended_is_gone() {
 }
 
 #[tokio::test]
-async fn every_version_is_spoken() {
+async fn every_protocol_version_is_supported() {
     let host = Host::for_agents("allow").await;
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let response = host.mcp(&list()).header("mcp-protocol-version", version).send().await;
@@ -94,7 +94,7 @@ async fn every_version_is_spoken() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused() {
+async fn an_invalid_message_is_refused() {
     let host = Host::for_agents("allow").await;
     let deep = format!("{{\"jsonrpc\":\"2.0\",\"x\":{}", "[".repeat(100_000));
     for (body, code) in [
@@ -114,13 +114,13 @@ async fn what_is_no_message_is_refused() {
     let large = "x".repeat(33 << 20);
     let request = host.request(Method::POST, "/mcp").header("content-type", "application/json");
     let answer = request.body(large).send().await;
-    // The server answers and closes while the client still sends; either may be seen first.
+    // The server responds and closes while the client still sends; either may be seen first.
     if let Ok(answer) = answer {
         assert_eq!(answer.status(), 413);
     }
 }
 
-/// Calls code that goes on for a while, and waits until it runs.
+/// A call whose code runs for a while after its first output.
 fn long_call() -> Value {
     let code = "import time\nprint('begun', flush=True)\ntime.sleep(30)";
     let mut message = call(5, "execute_code", python(code));
@@ -135,7 +135,7 @@ async fn running(host: &Host) -> String {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_killed() {
+async fn cancelling_a_call_kills_its_program() {
     let host = Host::for_agents("allow").await;
     let session = host.session(json!({})).await;
     let mut response = session.send(&long_call()).await;
@@ -146,7 +146,7 @@ async fn a_cancelled_call_is_killed() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_no_longer_runs_anything() {
+async fn a_disconnect_cancels_the_execution() {
     let host = Host::for_agents("allow").await;
     let mut response = host.mcp(&long_call()).send().await.unwrap();
     until(&mut response, |message| message["params"]["message"] == "begun").await;
@@ -156,7 +156,7 @@ async fn who_hangs_up_no_longer_runs_anything() {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_takes_its_runs_with_it() {
+async fn deleting_a_session_cancels_its_executions() {
     let host = Host::for_agents("allow").await;
     let session = host.session(json!({})).await;
     let mut response = session.send(&long_call()).await;
@@ -168,7 +168,7 @@ async fn a_session_that_ends_takes_its_runs_with_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_does_not_wait_for_those_who_listen() {
+async fn shutdown_does_not_wait_for_open_event_streams() {
     let mut host = Host::for_agents("allow").await;
     let session = host.session(json!({})).await.id;
     let listen = host.request(Method::GET, "/mcp").header("mcp-session-id", session);

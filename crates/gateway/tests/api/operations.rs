@@ -1,4 +1,4 @@
-//! What operators look at: health, metrics, and the description of the API.
+//! Endpoints for operators: health, metrics, and the OpenAPI description.
 
 use reqwest::Method;
 use serde_json::json;
@@ -39,7 +39,7 @@ async fn metrics_count_executions_by_status_and_language() {
 }
 
 #[tokio::test]
-async fn the_description_is_served_and_browsable_without_the_network() {
+async fn the_description_is_served_with_a_self_contained_page() {
     let host = Host::start().await;
     let answer = host.request(Method::GET, "/openapi.json").send().await.unwrap();
     let served: serde_json::Value = answer.json().await.unwrap();
@@ -54,6 +54,6 @@ async fn the_description_is_served_and_browsable_without_the_network() {
 }
 
 #[test]
-fn the_description_is_as_it_was() {
+fn the_description_matches_its_snapshot() {
     insta::assert_json_snapshot!("openapi", cloche_gateway::describe_api());
 }

@@ -29,7 +29,7 @@ async fn request_body_parameters() {
         let (_, answer) = host.run(json!({"code": code, "language": language})).await;
         assert_eq!(answer["stdout"], "1\n", "{language}");
     }
-    // Fields that are null are fields that are absent; fields nobody knows are ignored.
+    // A null field counts as absent; unknown fields are ignored.
     let (status, _) = host
         .run(json!({"code": "1", "language": null, "timeout": null, "thread_id": null,
             "metadata": null, "webhook_url": null, "env_vars": null, "sub_paths": null, "x": [1]}))
@@ -38,7 +38,7 @@ async fn request_body_parameters() {
 }
 
 #[tokio::test]
-async fn code_is_one_byte_to_one_megabyte() {
+async fn code_must_be_one_byte_to_one_megabyte() {
     let host = Host::start().await;
     let message = refused(&host, json!({"code": ""})).await;
     assert_eq!(message, "code must be between 1 byte and 1 MB, got 0 bytes");
@@ -46,7 +46,7 @@ async fn code_is_one_byte_to_one_megabyte() {
     assert_eq!(message, "code must be between 1 byte and 1 MB, got 1048577 bytes");
     let (status, _) = host.run(json!({"code": "#".repeat(1 << 20)})).await;
     assert_eq!(status, 200);
-    // The largest code in its largest spelling still fits: every character escaped.
+    // The largest code still fits with every character escaped.
     let escaped = "\\u0023".repeat(1 << 20);
     let response = host
         .request(reqwest::Method::POST, "/v1/sandbox/execute")
@@ -59,7 +59,7 @@ async fn code_is_one_byte_to_one_megabyte() {
 }
 
 #[tokio::test]
-async fn a_wrong_type_names_its_field() {
+async fn the_error_for_a_wrong_type_names_the_field() {
     let host = Host::start().await;
     for (body, field) in [
         (json!({"code": 1}), "code"),
@@ -91,7 +91,7 @@ async fn metadata_constraints() {
 }
 
 #[tokio::test]
-async fn environment_variables_of_three_levels_are_merged() {
+async fn environment_variables_of_all_three_levels_are_merged() {
     let mut host = Host::start().await;
     let team = host.admin_post("teams", json!({"name": "env", "plan": "pro"})).await["id"].clone();
     let env = json!({"A": "sandbox", "B": "sandbox", "C": "sandbox"});
@@ -134,7 +134,7 @@ async fn storage_path_scoping() {
 }
 
 #[tokio::test]
-async fn a_thread_id_is_busy_until_its_execution_is_over() {
+async fn a_thread_is_busy_until_its_execution_has_ended() {
     let host = Host::start().await;
     let refused = refused(&host, json!({"code": "1", "thread_id": "-a"})).await;
     assert!(refused.starts_with("thread_id must start"), "{refused}");

@@ -1,4 +1,4 @@
-//! What is left after the server stopped, one way or the other.
+//! The state after a shutdown, a crash or a restart.
 
 use std::{os::unix::fs::PermissionsExt, time::Duration};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::host::{Host, events};
 
 #[tokio::test]
-async fn the_first_start_leaves_a_file_that_only_its_owner_reads() {
+async fn the_bootstrap_file_is_readable_by_its_owner_only() {
     let host = Host::start().await;
     let path = host.directory().join("bootstrap.json");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -27,7 +27,7 @@ async fn the_first_start_leaves_a_file_that_only_its_owner_reads() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_executions_end() {
+async fn shutdown_waits_for_running_executions() {
     let mut host = Host::start().await;
     let body = json!({"code": "import time; time.sleep(.5); print('done')"});
     let running =
@@ -39,7 +39,7 @@ async fn a_stop_lets_executions_end() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_executions_when_the_grace_period_is_over() {
+async fn shutdown_stops_executions_after_the_grace_period() {
     let config = EngineConfig { grace: Duration::from_millis(200), ..EngineConfig::default() };
     let host = Host::start_with(config, GatewayConfig::default()).await;
     let stream = host.stream(json!({"code": "import time; time.sleep(60)"})).await;
@@ -53,11 +53,11 @@ async fn a_stop_ends_executions_when_the_grace_period_is_over() {
 }
 
 #[tokio::test]
-async fn a_crash_leaves_nothing_running_and_no_thread_held() {
+async fn after_a_crash_nothing_is_running_and_no_thread_is_locked() {
     let mut host = Host::start().await;
     let body = json!({"code": "import time; time.sleep(60)", "thread_id": "t"});
     let id = host.background(body).await;
-    // What a kill -9 leaves is what is in the files at that moment.
+    // The files at this moment are what a `kill -9` would leave.
     let copy = tempfile::tempdir().unwrap();
     for name in ["cloche.db", "cloche.db-wal"] {
         std::fs::copy(host.directory().join(name), copy.path().join(name)).unwrap();

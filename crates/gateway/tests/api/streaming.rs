@@ -28,13 +28,13 @@ async fn ndjson_event_types() {
     let text = response.text().await.unwrap();
     let seen = events(&text);
     assert_eq!(seen[0], json!({"type": "status", "trace_id": id, "status": "running", "seq": 1}));
-    // On a busy machine a sign of life may come before the first line, too.
+    // On a busy machine a keepalive may also come before the first line.
     let one = seen.iter().find(|event| event["type"] == "output").unwrap();
     assert_eq!((&one["stream"], &one["data"]), (&json!("stdout"), &json!("one\n")));
     let after_one = &seen[one["seq"].as_u64().unwrap() as usize];
     assert_eq!(after_one, &json!({"type": "keepalive", "seq": after_one["seq"]}));
     assert!(seen.iter().any(|event| event["stream"] == "stderr" && event["data"] == "two\n"));
-    assert!(seen.iter().any(|event| event["data"] == "three"), "a partial line comes at the end");
+    assert!(seen.iter().any(|event| event["data"] == "three"), "a partial line is sent at the end");
     let last = seen.last().unwrap();
     assert_eq!(
         (&last["type"], &last["status"], &last["trace_id"]),
@@ -45,7 +45,7 @@ async fn ndjson_event_types() {
     for (position, event) in seen.iter().enumerate() {
         assert_eq!(event["seq"], json!(position + 1));
     }
-    // After the end: the same bytes and numbers, signs of life included.
+    // A replay after the end has the same bytes and sequence numbers, including keepalives.
     assert_eq!(replay(&host, &id, 0).await, text);
     let after: String = text.lines().skip(3).flat_map(|line| [line, "\n"]).collect();
     assert_eq!(replay(&host, &id, 3).await, after);
@@ -64,7 +64,7 @@ async fn line_buffered_output() {
 }
 
 #[tokio::test]
-async fn a_late_reader_sees_the_same_events_while_it_runs() {
+async fn a_late_reader_gets_the_same_events_during_the_execution() {
     let host = Host::start().await;
     let code = "import time\nfor i in range(6):\n  print(i, flush=True)\n  time.sleep(.1)";
     let mut response = host.stream(json!({"code": code})).await;
@@ -88,7 +88,7 @@ async fn output_truncated_flag() {
     let response = host.stream(json!({"code": code})).await;
     let id = trace_id(&response);
     let seen = events(&response.text().await.unwrap());
-    // Whoever is there from the start and reads along misses nothing.
+    // A reader that follows from the start misses nothing.
     assert_eq!(seen.iter().filter(|event| event["type"] == "output").count(), 12_000);
     let last = seen.last().unwrap();
     assert_eq!(last["output_truncated"], true);
@@ -97,7 +97,7 @@ async fn output_truncated_flag() {
         (stdout.lines().count(), last["result"]["output_truncated"].clone()),
         (12_000, json!(false))
     );
-    // Whoever comes late misses the first 2,000, and the numbers say so.
+    // A late reader misses the first 2,000 events, as the sequence numbers show.
     let again = events(&replay(&host, &id, 0).await);
     assert_eq!((again[0]["seq"].clone(), again[1]["seq"].clone()), (json!(1), json!(2002)));
     assert_eq!(again[1]["data"], "2000\n");
@@ -106,7 +106,7 @@ async fn output_truncated_flag() {
 }
 
 #[tokio::test]
-async fn output_beyond_the_cap_is_dropped_and_said_so() {
+async fn output_beyond_the_limit_is_dropped_and_flagged() {
     let config =
         EngineConfig { output: cloche_model::ByteSize::kib(64), ..EngineConfig::default() };
     let host = Host::start_with(config, GatewayConfig::default()).await;
@@ -147,13 +147,13 @@ async fn cancellation() {
         (&json!("cancelled"), &json!("Cancelled by user"))
     );
     assert_eq!(last["result"]["stdout"], "begun\n");
-    // Cancelling what is over says what it is.
+    // Cancelling an execution that has ended returns its status.
     let answer = host.request(Method::POST, &path).send().await.unwrap();
     assert_eq!(answer.json::<Value>().await.unwrap()["status"], "cancelled");
 }
 
 #[tokio::test]
-async fn output_that_is_not_utf_8_is_replaced_and_said_so() {
+async fn output_that_is_not_utf8_is_replaced_and_flagged() {
     let host = Host::start().await;
     let code = "import sys\nsys.stdout.buffer.write(b'a\\xffb\\n\\x00\\x1b[31m\\n')";
     let (_, answer) = host.run(json!({"code": code})).await;

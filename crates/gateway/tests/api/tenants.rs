@@ -1,4 +1,4 @@
-//! Between tenants: threads and files of another team are as if they were not there.
+//! Isolation between tenants: threads and files of another team look like missing ones.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::{
     host::{Host, trace_id},
 };
 
-/// The answer with everything that is bound to differ taken out.
+/// The status and the text of a response.
 async fn answer(host: &Host, method: Method, path: &str, body: &Value) -> (u16, String) {
     let request = host.request(method.clone(), path);
     let request = if method == Method::GET { request } else { request.json(body) };
@@ -17,7 +17,7 @@ async fn answer(host: &Host, method: Method, path: &str, body: &Value) -> (u16, 
 }
 
 #[tokio::test]
-async fn anothers_thread_and_its_files_answer_as_what_does_not_exist() {
+async fn another_teams_thread_and_files_look_like_missing_ones() {
     let mut host = Host::start().await;
     let body = json!({"code": "echo secret >f", "language": "bash", "thread_id": "theirs"});
     let trace = trace_id(&host.post(body).await);
@@ -52,7 +52,7 @@ async fn anothers_thread_and_its_files_answer_as_what_does_not_exist() {
 }
 
 #[tokio::test]
-async fn a_thread_of_the_same_name_is_another_home() {
+async fn threads_with_the_same_name_in_two_teams_are_separate() {
     let mut host = Host::start().await;
     host.bash("shared", "echo theirs >f").await;
     let theirs = host.key.clone();
@@ -67,7 +67,7 @@ async fn a_thread_of_the_same_name_is_another_home() {
 }
 
 #[tokio::test]
-async fn anothers_run_does_not_make_a_thread_busy() {
+async fn another_teams_execution_does_not_make_a_thread_busy() {
     let mut host = Host::start().await;
     let body = json!({"code": "sleep 60", "language": "bash", "thread_id": "t"});
     let running = host.background(body).await;
@@ -81,7 +81,7 @@ async fn anothers_run_does_not_make_a_thread_busy() {
 }
 
 #[tokio::test]
-async fn a_path_of_one_thread_does_not_reach_into_another() {
+async fn a_path_cannot_lead_into_another_thread() {
     let host = Host::start().await;
     host.bash("users-1", "mkdir d; echo one >d/f").await;
     host.bash("users-10", "echo ten >f").await;
@@ -98,7 +98,7 @@ async fn a_path_of_one_thread_does_not_reach_into_another() {
 }
 
 #[tokio::test]
-async fn without_a_good_key_there_are_no_threads_and_no_files() {
+async fn threads_and_files_require_a_valid_key() {
     let mut host = Host::start().await;
     host.bash("t", "echo 1 >f").await;
     for key in ["sk-us-wrong", "ck-admin-wrong", "x"] {

@@ -1,4 +1,4 @@
-//! Homes that outlive a run: what they keep, how they go back, who may use them when.
+//! Threads: persistence, history, rollback, forks, leases and quotas.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::host::{Host, trace_id};
 
 #[tokio::test]
-async fn a_thread_keeps_its_home_and_another_does_not_see_it() {
+async fn a_thread_keeps_its_home_and_other_threads_do_not_see_it() {
     let host = Host::start().await;
     host.bash("t", "mkdir -p d/e; echo one >d/e/f; echo two >g; echo e >d/e/h").await;
     host.bash("t", "echo three >>g; rm d/e/f").await;
@@ -24,7 +24,7 @@ async fn a_thread_keeps_its_home_and_another_does_not_see_it() {
 }
 
 #[tokio::test]
-async fn a_failed_run_keeps_what_it_wrote() {
+async fn files_of_a_failed_execution_are_kept() {
     let host = Host::start().await;
     let body = json!({"code": "echo kept >f; exit 3", "language": "bash", "thread_id": "t"});
     let (status, answer) = host.run(body).await;
@@ -35,7 +35,7 @@ async fn a_failed_run_keeps_what_it_wrote() {
 }
 
 #[tokio::test]
-async fn every_call_is_a_point_that_can_be_compared() {
+async fn every_execution_creates_a_snapshot_that_can_be_compared() {
     let host = Host::start().await;
     host.bash("t", "echo 1 >a; echo 1 >b").await;
     let body = json!({"code": "echo 22 >a; rm b; echo 1 >c", "language": "bash", "thread_id": "t"});
@@ -70,7 +70,7 @@ async fn every_call_is_a_point_that_can_be_compared() {
 }
 
 #[tokio::test]
-async fn a_thread_goes_back_and_a_fork_goes_its_own_way() {
+async fn a_thread_is_rolled_back_and_a_fork_is_independent() {
     let host = Host::start().await;
     host.bash("t", "echo old >f").await;
     host.bash("t", "echo new >f; echo more >g").await;
@@ -97,7 +97,7 @@ async fn a_thread_goes_back_and_a_fork_goes_its_own_way() {
 }
 
 #[tokio::test]
-async fn a_thread_that_is_in_use_is_left_alone() {
+async fn a_thread_in_use_cannot_be_changed() {
     let host = Host::start().await;
     host.bash("t", "echo 1 >f").await;
     let body = json!({"code": "sleep 60", "language": "bash", "thread_id": "t"});
@@ -111,7 +111,7 @@ async fn a_thread_that_is_in_use_is_left_alone() {
     let back = host.send(Method::POST, "/v1/threads/t/rollback", json!({"to": 1})).await;
     let deleted = host.send(Method::DELETE, "/v1/threads/t", Value::Null).await;
     assert_eq!((back.0, deleted.0), (409, 409), "{back:?} {deleted:?}");
-    // What is there can be read and forked all the same.
+    // The thread can still be read and forked.
     assert_eq!(host.get("/v1/threads/t/history").await.0, 200);
     let fork = json!({"thread_id": "u"});
     assert_eq!(host.send(Method::POST, "/v1/threads/t/fork", fork).await.0, 201);
@@ -122,7 +122,7 @@ async fn a_thread_that_is_in_use_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_run_longer_than_its_lease_keeps_its_thread() {
+async fn an_execution_longer_than_its_lease_keeps_its_thread() {
     let config = EngineConfig { lease: Duration::from_millis(300), ..EngineConfig::default() };
     let host = Host::start_with(config, GatewayConfig::default()).await;
     let body = json!({"code": "sleep 1.5; echo mine >f", "language": "bash", "thread_id": "t"});
@@ -134,12 +134,12 @@ async fn a_run_longer_than_its_lease_keeps_its_thread() {
 }
 
 #[tokio::test]
-async fn a_home_that_is_full_says_so_and_keeps_the_outcome() {
+async fn exceeding_the_quota_is_reported_and_the_outcome_is_kept() {
     let room = HomeQuota { bytes: ByteSize(1000), inodes: 100 };
     let homes = HomesConfig { cap: room, ..HomesConfig::default() };
     let config = EngineConfig { homes, ..EngineConfig::default() };
     let host = Host::start_with(config, GatewayConfig::default()).await;
-    // Written over and over, the same file counts once.
+    // A file that is overwritten repeatedly counts once.
     for _ in 0..4 {
         host.bash("t", "head -c 400 /dev/urandom >f").await;
     }
@@ -156,7 +156,7 @@ async fn a_home_that_is_full_says_so_and_keeps_the_outcome() {
 }
 
 #[tokio::test]
-async fn a_deep_stack_becomes_flat_and_its_past_stays() {
+async fn a_deep_stack_is_squashed_and_its_history_is_kept() {
     let homes = HomesConfig { squash_depth: 3, ..HomesConfig::default() };
     let config = EngineConfig { homes, ..EngineConfig::default() };
     let host = Host::start_with(config, GatewayConfig::default()).await;
@@ -183,7 +183,7 @@ async fn a_deep_stack_becomes_flat_and_its_past_stays() {
 }
 
 #[tokio::test]
-async fn threads_are_listed_deleted_and_begin_anew() {
+async fn threads_are_listed_deleted_and_recreated_empty() {
     let host = Host::start().await;
     for thread in ["b", "a", "c"] {
         host.bash(thread, "echo 12345 >f").await;
@@ -205,7 +205,7 @@ async fn threads_are_listed_deleted_and_begin_anew() {
 }
 
 #[tokio::test]
-async fn what_nothing_needs_is_swept_and_what_a_record_needs_is_not() {
+async fn unreferenced_layers_are_swept_and_layers_of_records_are_kept() {
     let short = Duration::from_millis(50);
     let homes = HomesConfig { grace: short, sweep_every: short, ..HomesConfig::default() };
     let config = EngineConfig { homes, ..EngineConfig::default() };
@@ -236,7 +236,7 @@ async fn what_nothing_needs_is_swept_and_what_a_record_needs_is_not() {
 }
 
 #[tokio::test]
-async fn the_admin_token_acts_for_a_team_that_it_names() {
+async fn the_admin_token_acts_for_the_named_team() {
     let mut host = Host::start().await;
     host.bash("t", "echo 1 >f").await;
     let url = format!("http://{}/v1/threads", host.address);
@@ -246,10 +246,10 @@ async fn the_admin_token_acts_for_a_team_that_it_names() {
     };
     assert_eq!(ask("/t").await.status(), 200);
     assert_eq!(ask("/t?team=default").await.status(), 200);
-    assert_eq!(ask("/t?team=nobody").await.status(), 404);
+    assert_eq!(ask("/t?team=missing").await.status(), 404);
     let key = host.key.clone();
     host.with_key("pro").await;
     let ask = reqwest::Client::new().get(format!("{url}/t?team=default")).bearer_auth(&host.key);
-    assert_eq!(ask.send().await.unwrap().status(), 404, "a key's team is its own");
+    assert_eq!(ask.send().await.unwrap().status(), 404, "a key acts for its own team only");
     assert_ne!(key, host.key);
 }

@@ -1,4 +1,4 @@
-//! The contract's section "Webhook delivery": a real TLS listener receives what is sent.
+//! The contract's section "Webhook delivery", with a real TLS listener as receiver.
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,12 +22,12 @@ use tokio_rustls::{
 
 use crate::host::Host;
 
-/// A receiver of webhooks with a certificate of its own authority.
+/// A webhook receiver with a self-signed certificate.
 struct Receiver {
     url: String,
     authority: NamedTempFile,
     requests: Arc<Mutex<Vec<Received>>>,
-    /// What is answered, first to last; the last again and again.
+    /// The responses in order; the last one is repeated.
     answers: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -73,7 +73,7 @@ impl Receiver {
         receiver
     }
 
-    /// Settings with which deliveries to this receiver are allowed, and soon.
+    /// Settings that allow deliveries to this receiver, with short delays.
     fn config(&self, schedule: [u64; 3]) -> EngineConfig {
         let webhook = WebhookConfig {
             schedule: schedule.map(Duration::from_millis).to_vec(),
@@ -152,7 +152,7 @@ async fn a_result_is_posted_and_signed() {
 }
 
 #[tokio::test]
-async fn a_cancelled_execution_is_told_as_such() {
+async fn a_cancelled_execution_is_delivered_as_cancelled() {
     let receiver = Receiver::start(&[OK]).await;
     let host = Host::start_with(receiver.config([10, 20, 30]), GatewayConfig::default()).await;
     let id = host
@@ -169,7 +169,10 @@ async fn a_cancelled_execution_is_told_as_such() {
         (&body["event"], &body["result"]["error"]),
         (&json!("execution.cancelled"), &json!("Cancelled by user"))
     );
-    assert!(!received[0].head.contains("x-baponi-signature"), "there is no secret to sign with");
+    assert!(
+        !received[0].head.contains("x-baponi-signature"),
+        "without a secret there is no signature"
+    );
 }
 
 #[tokio::test]
@@ -192,7 +195,7 @@ async fn three_attempts_survive_a_restart_and_send_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn after_the_last_attempt_it_has_failed() {
+async fn a_delivery_fails_after_the_last_attempt() {
     let receiver = Receiver::start(&[BROKEN]).await;
     let host = Host::start_with(receiver.config([10, 20, 30]), GatewayConfig::default()).await;
     let id = host.background(json!({"code": "print(1)", "webhook_url": receiver.url})).await;
@@ -221,7 +224,7 @@ async fn an_address_that_is_not_public_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_trusted_ends_the_attempt() {
+async fn an_untrusted_certificate_fails_the_delivery() {
     let receiver = Receiver::start(&[OK]).await;
     let mut config = receiver.config([10, 20, 30]);
     config.webhook.extra_ca = None;

@@ -1,5 +1,7 @@
-//! Runs in: server (no capabilities). Environment variables of sandboxes and keys on the wire: text, or an
-//! object that says that they are secret.
+//! Runs in: server (no capabilities).
+//!
+//! The wire format of environment variables of sandboxes and keys: a string, or an object that
+//! marks the value as secret.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +13,26 @@ use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, SchemaType, T
 /// The variables of a sandbox or a key.
 pub(super) type EnvBody = BTreeMap<String, EnvEntry>;
 
-/// One variable. Its value is a `Secret` until it is known not to be one: bodies can be printed.
+/// One variable. Every value is parsed as a `Secret`, because bodies can appear in debug output.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a variable is a string or {\"value\": string, \"secret\": true}")]
 pub(crate) enum EnvEntry {
-    /// Its value.
+    /// A plain value.
     Plain(Secret),
-    /// Its value, and whether it is secret.
+    /// A value with a secret flag.
     Marked(MarkedValue),
 }
 
-/// A value with a mark.
+/// A value with a secret flag.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MarkedValue {
-    /// Absent: the secret value that is there stays.
+    /// If absent, the stored secret value is kept.
     value: Option<Secret>,
     secret: bool,
 }
 
-/// The variables as the engine takes them.
+/// Converts the variables for the engine.
 pub(super) fn draft(body: EnvBody) -> EnvDraft {
     let mut draft = EnvDraft::default();
     for (name, entry) in body {
@@ -42,14 +44,14 @@ pub(super) fn draft(body: EnvBody) -> EnvDraft {
             Some(value) if !is_secret => {
                 draft.plain.insert(name, value.reveal().to_owned()).map(drop)
             }
-            // Without a value it stays what it is, and that is secret or an error.
+            // A variable without a value keeps its stored one, which must be secret.
             value => draft.secret.insert(name, value).map(drop),
         };
     }
     draft
 }
 
-/// What can be sent.
+/// The schema of the variables.
 pub(super) fn env_body_schema() -> Schema {
     let text = || {
         ObjectBuilder::new()
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_is_text_or_a_marked_value() {
+    fn a_variable_is_a_string_or_an_object_with_a_secret_flag() {
         let body: EnvBody = serde_json::from_str(
             r#"{"A": "1", "B": {"value": "hunter2", "secret": true}, "C": {"secret": true},
                 "D": {"value": "2", "secret": false}}"#,

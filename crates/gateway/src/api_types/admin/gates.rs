@@ -1,4 +1,4 @@
-//! The gates in front of agent tools on the wire.
+//! The wire format of the gates in front of agent tools.
 
 use cloche_engine::GateChange;
 use cloche_model::{GateSettings, ToolPolicy};
@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::present;
 
-/// What happens when an agent asks to use a tool.
+/// The policy for calls of an agent tool.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum PolicyName {
@@ -36,7 +36,7 @@ impl From<ToolPolicy> for PolicyName {
     }
 }
 
-/// What to change of the fleet's gates; null clears a setting.
+/// Changes to the fleet's gates; null clears a setting.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateDefaults {
@@ -44,11 +44,11 @@ pub(crate) struct UpdateDefaults {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<bool>)]
     agent_sandbox: Option<Option<bool>>,
-    /// What happens when they ask to; `ask` if null.
+    /// The policy for their calls; `ask` if null.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<PolicyName>)]
     execute_code: Option<Option<PolicyName>>,
-    /// Whether the person at the client that asks may answer; on if null.
+    /// Whether the person at the calling MCP client may answer; true if null.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<bool>)]
     elicitation: Option<Option<bool>>,
@@ -64,7 +64,7 @@ impl From<UpdateDefaults> for GateChange {
     }
 }
 
-/// The gates in front of agent tools; null is not set.
+/// The gates in front of agent tools; null means not set.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct GateRecord {
     agent_sandbox: Option<bool>,

@@ -1,4 +1,4 @@
-//! Keys on the wire.
+//! The wire format of keys.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{
     present,
 };
 
-/// A key to be made.
+/// A request to create a key.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateKey {
@@ -23,16 +23,16 @@ pub(crate) struct CreateKey {
     sandbox: String,
     #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
     name: String,
-    /// For every execution.
+    /// Environment variables for every execution.
     #[schema(schema_with = env_body_schema)]
     env_vars: Option<EnvBody>,
-    /// Where results go by default. HTTPS only.
+    /// The default URL for results. HTTPS only.
     #[schema(schema_with = webhook_url_schema)]
     webhook_url: Option<String>,
-    /// What deliveries are signed with.
+    /// The secret that signs deliveries.
     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     webhook_secret: Option<Secret>,
-    /// Whether its holder may answer when agents with other keys of the team ask.
+    /// Whether its holder may answer approvals that other keys of the team request.
     may_approve: Option<bool>,
 }
 
@@ -48,7 +48,7 @@ impl From<CreateKey> for KeyDraft {
     }
 }
 
-/// What to change of a key; null clears the webhook.
+/// Changes to a key; null clears the webhook.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateKey {
@@ -64,7 +64,7 @@ pub(crate) struct UpdateKey {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>, min_length = 1, max_length = 256)]
     webhook_secret: Option<Option<Secret>>,
-    /// Whether its holder may answer when agents with other keys of the team ask.
+    /// Whether its holder may answer approvals that other keys of the team request.
     may_approve: Option<bool>,
 }
 
@@ -88,16 +88,16 @@ pub(crate) struct KeyRecord {
     team_id: String,
     sandbox_id: String,
     name: String,
-    /// How the secret begins.
+    /// The first characters of the secret.
     prefix: String,
-    /// The values of secret ones are shown as stars.
+    /// Environment variables; secret values are shown as stars.
     env_vars: BTreeMap<String, String>,
-    /// The names of the secret ones.
+    /// The names of the secret variables.
     secret_env_vars: Vec<String>,
     webhook_url: Option<String>,
     /// Whether deliveries are signed.
     webhook_signed: bool,
-    /// Whether its holder may answer when agents with other keys of the team ask.
+    /// Whether its holder may answer approvals that other keys of the team request.
     may_approve: bool,
     created_at: String,
     revoked_at: Option<String>,
@@ -122,10 +122,10 @@ impl From<ApiKey> for KeyRecord {
     }
 }
 
-/// A key that was just made.
+/// A key that was just created.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedKey {
-    /// The secret. It is shown this once.
+    /// The secret. It is shown only this once.
     #[schema(example = "sk-us-…")]
     key: String,
     #[serde(flatten)]
@@ -138,7 +138,7 @@ impl From<NewKey> for CreatedKey {
     }
 }
 
-/// Keys.
+/// A list of keys.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct KeyList {
     pub(crate) keys: Vec<KeyRecord>,

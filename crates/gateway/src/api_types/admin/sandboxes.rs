@@ -1,4 +1,4 @@
-//! Sandboxes on the wire.
+//! The wire format of sandboxes.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use super::{
     env::{EnvBody, draft, env_body_schema},
 };
 
-/// A body with the settings of a sandbox. Both have the same ones, and neither may flatten the
-/// other: serde would then let unknown fields pass.
+/// Defines a body with the settings of a sandbox. Both bodies have the same settings. Flattening
+/// one into the other would make serde accept unknown fields.
 macro_rules! sandbox_body {
     ($(#[$doc:meta])* $name:ident { $($head:tt)* }) => {
         $(#[$doc])*
@@ -32,7 +32,7 @@ macro_rules! sandbox_body {
             /// Only `blocked` in this build.
             #[schema(example = "blocked", pattern = "^blocked$")]
             network: Option<String>,
-            /// Cores.
+            /// The number of cores.
             #[schema(minimum = 0.01, maximum = 4096)]
             cpu: Option<f64>,
             #[serde(default, deserialize_with = "whole")]
@@ -44,18 +44,19 @@ macro_rules! sandbox_body {
             #[serde(default, deserialize_with = "whole")]
             #[schema(minimum = 8, maximum = 4_194_304)]
             pids: Option<u32>,
-            /// For every execution.
+            /// Environment variables for every execution.
             #[schema(schema_with = env_body_schema)]
             env_vars: Option<EnvBody>,
-            /// Python modules that are imported before the code comes.
+            /// Python modules that are imported before the code arrives.
             #[schema(schema_with = preload_schema)]
             preload: Option<Vec<String>>,
             /// Whether interpreters may be forked from a shared template.
             template: Option<bool>,
-            /// `strict` is for hostile tenants: no template, no network sockets, fewer system calls.
+            /// `strict` is for hostile tenants: no template, no network sockets, fewer system
+            /// calls.
             #[schema(example = "standard", pattern = "^(standard|strict)$")]
             profile: Option<String>,
-            /// Storage connections; none can be given in this build.
+            /// Storage connections; must be empty in this build.
             #[schema(max_items = 0)]
             storage: Option<Vec<String>>,
             /// Whether the ledger keeps the code, or only its digest.
@@ -67,7 +68,7 @@ macro_rules! sandbox_body {
         }
 
         impl $name {
-            /// The settings; what is absent stays as it is when they are written.
+            /// The settings; absent ones are left unchanged.
             fn settings(self) -> Result<SandboxChange, Invalid> {
                 let mib = |mib: u32| ByteSize::mib(mib.into());
                 Ok(SandboxChange {
@@ -96,14 +97,14 @@ macro_rules! sandbox_body {
 }
 
 sandbox_body!(
-    /// What to change of a sandbox; what is absent stays.
+    /// Changes to a sandbox; absent fields are left unchanged.
     UpdateSandbox {
         #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
         name: Option<String>,
     }
 );
 sandbox_body!(
-    /// A sandbox to be made; what is absent has its default.
+    /// A request to create a sandbox; absent fields get their defaults.
     CreateSandbox {
         /// The id or name of its team.
         team: String,
@@ -155,9 +156,9 @@ pub(crate) struct SandboxRecord {
     memory_mb: u64,
     disk_mb: u64,
     pids: u32,
-    /// The values of secret ones are shown as stars.
+    /// Environment variables; secret values are shown as stars.
     env_vars: BTreeMap<String, String>,
-    /// The names of the secret ones.
+    /// The names of the secret variables.
     secret_env_vars: Vec<String>,
     preload: Vec<String>,
     template: bool,
@@ -196,7 +197,7 @@ impl From<Sandbox> for SandboxRecord {
     }
 }
 
-/// Sandboxes.
+/// A list of sandboxes.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SandboxList {
     pub(crate) sandboxes: Vec<SandboxRecord>,

@@ -1,4 +1,4 @@
-//! Teams on the wire.
+//! The wire format of teams.
 
 use std::time::Duration;
 
@@ -32,23 +32,23 @@ impl From<PlanName> for TeamPlan {
     }
 }
 
-/// A team to be made.
+/// A request to create a team.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateTeam {
-    /// Unique.
+    /// The name; unique.
     #[schema(min_length = 1, max_length = 63, pattern = "^[a-z0-9][a-z0-9-]*$")]
     name: String,
     plan: PlanName,
-    /// Instead of the plan's.
+    /// The concurrency limit; overrides the plan's.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 1_000_000)]
     max_concurrency: Option<u32>,
-    /// Instead of the plan's.
+    /// The longest timeout; overrides the plan's.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 31_536_000)]
     max_timeout_seconds: Option<u32>,
-    /// The most that the team may store, instead of the plan's.
+    /// The storage budget; overrides the plan's.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
     storage_bytes: Option<u64>,
@@ -69,7 +69,7 @@ fn duration_from_seconds(seconds: u32) -> Duration {
     Duration::from_secs(u64::from(seconds))
 }
 
-/// What to change of a team; null clears a limit.
+/// Changes to a team; null clears a limit.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UpdateTeam {
@@ -82,19 +82,20 @@ pub(crate) struct UpdateTeam {
     #[serde(default, deserialize_with = "whole_or_null")]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 31_536_000)]
     max_timeout_seconds: Option<Option<u32>>,
-    /// The most that the team may store.
+    /// The storage budget.
     #[serde(default, deserialize_with = "whole_or_null")]
     #[schema(value_type = Option<u64>, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
     storage_bytes: Option<Option<u64>>,
-    /// Whether the team's agents may run code; null leaves it to the fleet's default.
+    /// Whether the team's agents may run code; null falls back to the fleet's default.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<bool>)]
     agent_sandbox: Option<Option<bool>>,
-    /// What happens when they ask to; null leaves it to the fleet's default.
+    /// The policy for their calls; null falls back to the fleet's default.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<PolicyName>)]
     execute_code: Option<Option<PolicyName>>,
-    /// Whether the person at the client that asks may answer; null leaves it to the fleet's default.
+    /// Whether the person at the calling MCP client may answer; null falls back to the fleet's
+    /// default.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<bool>)]
     elicitation: Option<Option<bool>>,
@@ -125,20 +126,21 @@ pub(crate) struct TeamRecord {
     plan: String,
     max_concurrency: Option<u32>,
     max_timeout_seconds: Option<u64>,
-    /// A storage budget of its own.
+    /// The team's own storage budget.
     storage_bytes: Option<u64>,
-    /// The budget that holds: its own, or the plan's; null is no limit. Only of one team.
+    /// The effective budget: the team's own or the plan's; null means no limit. Only for a single
+    /// team.
     storage_budget_bytes: Option<u64>,
-    /// What its data takes. Only of one team.
+    /// The bytes stored. Only for a single team.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage_used_bytes: Option<u64>,
-    /// The part of that in layers: homes, their history, output files.
+    /// The bytes stored in layers: homes, their history, output files.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage_layer_bytes: Option<u64>,
-    /// The part of that in rows: execution records, points, responses.
+    /// The bytes stored in rows: execution records, snapshots, responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage_row_bytes: Option<u64>,
-    /// Its own gates.
+    /// The team's own gate settings.
     #[serde(flatten)]
     gates: GateRecord,
     created_at: String,
@@ -164,7 +166,7 @@ impl From<Team> for TeamRecord {
 }
 
 impl TeamRecord {
-    /// With what it stores.
+    /// Adds the storage usage.
     pub(crate) fn with_storage(self, storage: TeamStorage) -> Self {
         Self {
             storage_budget_bytes: storage.budget.map(ByteSize::bytes),
@@ -176,7 +178,7 @@ impl TeamRecord {
     }
 }
 
-/// What one team stores.
+/// The storage usage of one team.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StorageRecord {
     team_id: String,
@@ -196,13 +198,13 @@ impl From<(TeamId, StorageUsage)> for StorageRecord {
     }
 }
 
-/// What every team stores.
+/// The storage usage of every team.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StorageList {
     pub(crate) teams: Vec<StorageRecord>,
 }
 
-/// Every team.
+/// All teams.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TeamList {
     pub(crate) teams: Vec<TeamRecord>,

@@ -1,5 +1,5 @@
-//! The body of a request for a response. `input` and `tools` are lists of many kinds of things, so
-//! they are taken apart by hand, with errors that name the place.
+//! The body of a request for a response. `input` and `tools` are lists of different kinds of items,
+//! so they are parsed by hand, with errors that name the position.
 
 use cloche_agent::{InputItem, NewResponse, ToolRequest};
 use cloche_model::Invalid;
@@ -15,51 +15,51 @@ use utoipa::{
 
 use crate::api_types::number::whole;
 
-/// What to ask a model, and what it may use. Fields that are not named here are ignored, except for
-/// those that would change the answer: they are refused.
+/// Input for a model and the tools it may use. Unknown fields are ignored, except for those that
+/// would change the answer, which are refused.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct CreateResponse {
     /// Text, or a list of messages, function calls and their outputs.
     #[schema(schema_with = input_schema)]
     input: Value,
-    /// What goes before everything else.
+    /// Instructions before the conversation.
     instructions: Option<String>,
-    /// `provider/model`. Needed unless `models` is there.
+    /// `provider/model`. Required unless `models` is present.
     #[schema(schema_with = model_schema, required)]
     model: Option<String>,
-    /// Models to try one after the other, at most 5; wins over `model`.
+    /// Models to try in order, at most 5; takes precedence over `model`.
     #[schema(schema_with = models_schema)]
     models: Option<Vec<String>>,
-    /// What the model may use: `{"type": "sandbox"}` and functions of the caller's own.
+    /// The tools: `{"type": "sandbox"}` and functions of the caller.
     #[schema(schema_with = tools_schema)]
     tools: Option<Vec<Value>>,
     /// `auto`, `none` or `required`.
     #[schema(schema_with = choice_schema)]
     tool_choice: Option<Value>,
-    /// The most rounds of tool calls; 20 if absent.
+    /// The limit on rounds of tool calls; 20 if absent.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 100)]
     max_steps: Option<i64>,
-    /// The most tokens that models may write for it.
+    /// The limit on output tokens.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     max_output_tokens: Option<i64>,
-    /// Answer at once; the result is polled for.
+    /// Return immediately; the caller polls for the result.
     background: Option<bool>,
-    /// Whether it can be retrieved later; it can if absent.
+    /// Whether it can be retrieved later; true if absent.
     store: Option<bool>,
-    /// Go on from this response, in its container.
+    /// The response that this one continues, in the same container.
     #[schema(pattern = "^resp_[A-Za-z0-9_-]{1,20}$")]
     previous_response_id: Option<String>,
-    /// Answer with server-sent events.
+    /// Return server-sent events.
     stream: Option<bool>,
-    /// How adventurous.
+    /// The sampling temperature.
     #[schema(minimum = 0, maximum = 2)]
     temperature: Option<f64>,
-    /// How wide the choice of words.
+    /// The nucleus sampling threshold.
     #[schema(minimum = 0, maximum = 1)]
     top_p: Option<f64>,
-    /// The language to answer in, ISO 639-1.
+    /// The language of the answer, as ISO 639-1 code.
     #[schema(pattern = "^[a-z]{2}$")]
     language_preference: Option<String>,
     #[schema(ignore)]
@@ -73,12 +73,12 @@ pub(crate) struct CreateResponse {
 }
 
 impl CreateResponse {
-    /// Whether events are asked for.
+    /// Whether the caller requests an event stream.
     pub(crate) fn wants_stream(&self) -> bool {
         self.stream.unwrap_or(false)
     }
 
-    /// Whether the answer does not wait for the end.
+    /// Whether to return before the response has ended.
     pub(crate) fn is_background(&self) -> bool {
         self.background.unwrap_or(false)
     }
@@ -95,7 +95,7 @@ impl TryFrom<CreateResponse> for NewResponse {
             ("response_format", body.response_format.is_some()),
         ];
         if let Some((name, _)) = refused.iter().find(|(_, there)| *there) {
-            return Err(Invalid::new(format!("{name} is not supported here; leave it out")));
+            return Err(Invalid::new(format!("{name} is not supported; leave it out")));
         }
         let tools = body.tools.unwrap_or_default();
         Ok(Self {
@@ -126,13 +126,13 @@ fn parse_input(input: Value) -> Result<Vec<InputItem>, Invalid> {
 }
 
 fn parse_input_item((at, item): (usize, Value)) -> Result<InputItem, Invalid> {
-    let place = format!("input[{at}]");
+    let position = format!("input[{at}]");
     let Value::Object(mut fields) = item else {
-        return Err(Invalid::new(format!("{place} must be an object")));
+        return Err(Invalid::new(format!("{position} must be an object")));
     };
     let mut text = |name: &str| match fields.remove(name) {
         Some(Value::String(text)) => Ok(text),
-        _ => Err(Invalid::new(format!("{place}.{name} must be a string"))),
+        _ => Err(Invalid::new(format!("{position}.{name} must be a string"))),
     };
     let kind = text("type").unwrap_or_else(|_| "message".to_owned());
     match kind.as_str() {
@@ -141,7 +141,7 @@ fn parse_input_item((at, item): (usize, Value)) -> Result<InputItem, Invalid> {
             let content = fields.remove("content").unwrap_or_default();
             Ok(InputItem::Message {
                 role,
-                text: flatten_text(content, &format!("{place}.content"))?,
+                text: flatten_text(content, &format!("{position}.content"))?,
             })
         }
         "function_call" => Ok(InputItem::FunctionCall {
@@ -152,35 +152,36 @@ fn parse_input_item((at, item): (usize, Value)) -> Result<InputItem, Invalid> {
         "function_call_output" => {
             let call_id = text("call_id")?;
             let output = fields.remove("output").unwrap_or_default();
-            let output = flatten_text(output, &format!("{place}.output"))?;
+            let output = flatten_text(output, &format!("{position}.output"))?;
             Ok(InputItem::FunctionOutput { call_id, output })
         }
         other => Err(Invalid::new(format!(
-            "{place}.type must be one of: message, function_call, function_call_output; got {:?}",
+            "{position}.type must be one of: message, function_call, function_call_output; \
+             got {:?}",
             shorten_word(other)
         ))),
     }
 }
 
-/// Text, or the text of a list of parts.
-fn flatten_text(content: Value, place: &str) -> Result<String, Invalid> {
+/// A string, or the concatenated text of a list of parts.
+fn flatten_text(content: Value, position: &str) -> Result<String, Invalid> {
     let parts = match content {
         Value::String(text) => return Ok(text),
         Value::Array(parts) => parts,
-        _ => return Err(Invalid::new(format!("{place} must be a string or a list of parts"))),
+        _ => return Err(Invalid::new(format!("{position} must be a string or a list of parts"))),
     };
     let mut whole = String::new();
     for (at, part) in parts.iter().enumerate() {
         match part["type"].as_str() {
             Some("input_text" | "output_text" | "text") => {}
             Some("input_image" | "input_file") => {
-                let message = format!("{place}[{at}]: only text is supported here");
+                let message = format!("{position}[{at}]: only text is supported");
                 return Err(Invalid::new(message));
             }
-            _ => return Err(Invalid::new(format!("{place}[{at}].type must be input_text"))),
+            _ => return Err(Invalid::new(format!("{position}[{at}].type must be input_text"))),
         }
         let Some(text) = part["text"].as_str() else {
-            return Err(Invalid::new(format!("{place}[{at}].text must be a string")));
+            return Err(Invalid::new(format!("{position}[{at}].text must be a string")));
         };
         whole.push_str(text);
     }
@@ -188,29 +189,29 @@ fn flatten_text(content: Value, place: &str) -> Result<String, Invalid> {
 }
 
 fn parse_tool((at, tool): (usize, Value)) -> Result<ToolRequest, Invalid> {
-    let place = format!("tools[{at}]");
+    let position = format!("tools[{at}]");
     let Value::Object(mut fields) = tool else {
-        return Err(Invalid::new(format!("{place} must be an object")));
+        return Err(Invalid::new(format!("{position} must be an object")));
     };
     let kind = fields.get("type").and_then(Value::as_str).unwrap_or_default();
     match kind {
         "sandbox" => Ok(ToolRequest::Sandbox),
         "function" => {
             let Some(Value::String(name)) = fields.remove("name") else {
-                return Err(Invalid::new(format!("{place}.name must be a string")));
+                return Err(Invalid::new(format!("{position}.name must be a string")));
             };
             let description = match fields.remove("description") {
                 None | Some(Value::Null) => None,
                 Some(Value::String(text)) => Some(text),
                 Some(_) => {
-                    return Err(Invalid::new(format!("{place}.description must be a string")));
+                    return Err(Invalid::new(format!("{position}.description must be a string")));
                 }
             };
             let parameters = fields.remove("parameters").filter(|schema| !schema.is_null());
             Ok(ToolRequest::Function { name, description, parameters })
         }
         other => Err(Invalid::new(format!(
-            "{place}.type: there is no tool {:?} here; there are: sandbox, function",
+            "{position}.type must be one of: sandbox, function; got {:?}",
             shorten_word(other)
         ))),
     }
@@ -223,7 +224,7 @@ fn parse_tool_choice(choice: Value) -> Result<String, Invalid> {
     }
 }
 
-/// As much of a word from outside as belongs in an error.
+/// Truncates a word from a request for an error message.
 fn shorten_word(text: &str) -> String {
     text.chars().take(32).collect()
 }
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_input_is_read() {
+    fn every_kind_of_input_is_parsed() {
         let items = json!([
             {"role": "user", "content": "a"},
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "b"}]},
@@ -303,21 +304,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_place() {
+    fn errors_name_the_position() {
         let tools = |tools: Value| read(json!({"input": "a", "tools": tools})).unwrap_err();
         assert_eq!(
             tools(json!([{"type": "sandbox"}, {"type": "web_search"}])),
-            "tools[1].type: there is no tool \"web_search\" here; there are: sandbox, function"
+            "tools[1].type must be one of: sandbox, function; got \"web_search\""
         );
         assert_eq!(tools(json!([{"type": "function"}])), "tools[0].name must be a string");
         assert_eq!(
             read(json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}))
                 .unwrap_err(),
-            "input[0].content[0]: only text is supported here"
+            "input[0].content[0]: only text is supported"
         );
         assert_eq!(
             read(json!({"input": "a", "skills": []})).unwrap_err(),
-            "skills is not supported here; leave it out"
+            "skills is not supported; leave it out"
         );
         assert!(read(json!({"input": 1})).unwrap_err().contains("a string or a list"));
     }
