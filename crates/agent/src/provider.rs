@@ -145,15 +145,15 @@ impl ReplyDraft {
     }
 
     /// The call at this index, which is a new call or the last one.
-    fn call_at(&mut self, place: usize) -> Result<&mut crate::ModelToolCall, ProviderError> {
+    fn call_at(&mut self, position: usize) -> Result<&mut crate::ModelToolCall, ProviderError> {
         let calls = &mut self.reply.calls;
-        if place >= MAX_CALLS || place > calls.len() {
+        if position >= MAX_CALLS || position > calls.len() {
             return Err(ProviderError::malformed("more tool calls than are accepted"));
         }
-        if place == calls.len() {
+        if position == calls.len() {
             calls.push(crate::ModelToolCall::default());
         }
-        Ok(&mut calls[place])
+        Ok(&mut calls[position])
     }
 
     fn push_name(target: &mut String, piece: &str) -> Result<(), ProviderError> {

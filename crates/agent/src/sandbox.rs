@@ -19,11 +19,11 @@ pub(crate) const NAME: &str = "sandbox";
 /// The limit on bytes of a stream in a response; the execution's record has all of it.
 const SHOWN: usize = 256 << 10;
 /// How many bytes of the beginning of a stream the model gets.
-const TOLD_HEAD: usize = 24 << 10;
+const MODEL_HEAD: usize = 24 << 10;
 /// How many bytes of the end of a stream the model gets.
-const TOLD_TAIL: usize = 8 << 10;
+const MODEL_TAIL: usize = 8 << 10;
 /// How many file names the model gets.
-const TOLD_FILES: usize = 50;
+const MODEL_FILES: usize = 50;
 /// The timeout in seconds if the model sets none.
 const DEFAULT_TIMEOUT: u64 = 60;
 /// The longest timeout in seconds that the model can set. The team's own limit may be shorter.
@@ -103,7 +103,7 @@ pub(crate) struct SandboxCallOutcome {
     /// The result for the response.
     pub(crate) result: RunResult,
     /// The result for the model.
-    pub(crate) told: String,
+    pub(crate) for_model: String,
     /// The execution, if one was started.
     pub(crate) trace_id: Option<TraceId>,
     /// The files that the program wrote.
@@ -123,8 +123,8 @@ impl SandboxCallOutcome {
             duration_ms: 0,
             status: RunStatus::Failed,
         };
-        let told = json!({"status": "failed", "error": why}).to_string();
-        Self { result, told, trace_id: None, files: Vec::new(), began: false }
+        let for_model = json!({"status": "failed", "error": why}).to_string();
+        Self { result, for_model, trace_id: None, files: Vec::new(), began: false }
     }
 
     fn from_execution(execution: &Execution) -> Self {
@@ -137,8 +137,8 @@ impl SandboxCallOutcome {
             return Self { trace_id: Some(trace_id.clone()), ..Self::not_run(&why) };
         }
         let files = end.written.files.clone();
-        let names: Vec<_> = files.iter().take(TOLD_FILES).map(|file| &file.name).collect();
-        let told = json!({
+        let names: Vec<_> = files.iter().take(MODEL_FILES).map(|file| &file.name).collect();
+        let for_model = json!({
             "status": status.name(),
             "exit_code": end.exit_code,
             "stdout": output_for_model(&end.stdout, (end.stdout_dropped, &end.stdout_tail)),
@@ -153,8 +153,8 @@ impl SandboxCallOutcome {
             duration_ms: end.usage.wall_ms,
             status,
         };
-        let (told, trace_id) = (told.to_string(), Some(trace_id.clone()));
-        Self { result, told, trace_id, files, began: true }
+        let (for_model, trace_id) = (for_model.to_string(), Some(trace_id.clone()));
+        Self { result, for_model, trace_id, files, began: true }
     }
 }
 
@@ -198,12 +198,12 @@ fn shown_output(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
 
 /// The beginning and the end of a stream. `dropped` bytes were not captured; `last` is their end.
 fn output_for_model(bytes: &[u8], (dropped, last): (u64, &[u8])) -> String {
-    if bytes.len() <= TOLD_HEAD + TOLD_TAIL && dropped == 0 {
+    if bytes.len() <= MODEL_HEAD + MODEL_TAIL && dropped == 0 {
         return String::from_utf8_lossy(bytes).into_owned();
     }
-    let head = &bytes[..bytes.len().min(TOLD_HEAD)];
+    let head = &bytes[..bytes.len().min(MODEL_HEAD)];
     let end = if dropped == 0 { bytes } else { last };
-    let tail = &end[end.len().saturating_sub(TOLD_TAIL)..];
+    let tail = &end[end.len().saturating_sub(MODEL_TAIL)..];
     let left_out = bytes.len() as u64 + dropped - (head.len() + tail.len()) as u64;
     let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(tail));
     format!("{head}\n[{left_out} bytes left out]\n{tail}")
@@ -216,7 +216,7 @@ pub(crate) struct ProgramContext<'a> {
     /// The thread whose home is the container.
     pub(crate) container: &'a str,
     /// The permit for this call.
-    pub(crate) pass: &'a CallPermit,
+    pub(crate) permit: &'a CallPermit,
     /// Labels for finding the execution.
     pub(crate) metadata: BTreeMap<String, String>,
     /// Cancelled when the response is to stop.
@@ -226,7 +226,7 @@ pub(crate) struct ProgramContext<'a> {
 /// Runs a program to its end. A team limit or a missing executor fails the response; anything else
 /// is a result for the model.
 pub(crate) async fn run_in_sandbox(
-    place: ProgramContext<'_>,
+    context: ProgramContext<'_>,
     program: &SandboxProgram,
 ) -> Result<SandboxCallOutcome, ResponseFailure> {
     let request = ExecuteRequest {
@@ -234,13 +234,13 @@ pub(crate) async fn run_in_sandbox(
         language: Some(program.language.name().to_owned()),
         timeout: i64::try_from(program.timeout.as_secs()).ok(),
         // Executors without homes run each program in a home of its own.
-        thread_id: place.engine.keeps_homes().then(|| place.container.to_owned()),
-        metadata: Some(place.metadata),
+        thread_id: context.engine.keeps_homes().then(|| context.container.to_owned()),
+        metadata: Some(context.metadata),
         ..ExecuteRequest::default()
     };
-    let started = place
+    let started = context
         .engine
-        .start_permitted_execution(place.caller, request, DeliveryMode::Inline, place.pass)
+        .start_permitted_execution(context.caller, request, DeliveryMode::Inline, context.permit)
         .await;
     let started = match started {
         Ok(started) => started,
@@ -250,9 +250,9 @@ pub(crate) async fn run_in_sandbox(
     let mut over = std::pin::pin!(started.wait_until_over());
     let ended = tokio::select! {
         ended = &mut over => ended,
-        () = place.stopped.cancelled() => {
+        () = context.stopped.cancelled() => {
             // The end is awaited anyway: the container must be free for the next call.
-            let _ = place.engine.cancel_execution(place.caller, &trace_id).await;
+            let _ = context.engine.cancel_execution(context.caller, &trace_id).await;
             over.await
         }
     };

@@ -33,8 +33,8 @@ pub(crate) struct PathId(pub(crate) String);
 impl FromRequestParts<AppState> for ApiKeyAuth {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
-        let engine: &Engine = &doors.engine;
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let engine: &Engine = &state.engine;
         let caller = engine.find_caller(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
         Ok(Self(caller))
@@ -44,8 +44,8 @@ impl FromRequestParts<AppState> for ApiKeyAuth {
 impl FromRequestParts<AppState> for AdminAuth {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
-        doors.engine.check_admin_token(bearer_token(parts)?).await?;
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        state.engine.check_admin_token(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         Ok(Self)
     }
@@ -54,27 +54,27 @@ impl FromRequestParts<AppState> for AdminAuth {
 impl FromRequestParts<AppState> for TeamAuth {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let token = bearer_token(parts)?;
         if !token.starts_with(ADMIN_PREFIX) {
-            let caller = doors.engine.find_caller(token).await?;
+            let caller = state.engine.find_caller(token).await?;
             parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
             return Ok(Self { team: caller.team.clone(), key: Some(caller.key.id.clone()) });
         }
-        doors.engine.check_admin_token(token).await?;
+        state.engine.check_admin_token(token).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "team");
         let team = named.map_or(DEFAULT_TEAM.into(), |(_, value)| value);
-        Ok(Self { team: doors.engine.find_team(&team).await?, key: None })
+        Ok(Self { team: state.engine.find_team(&team).await?, key: None })
     }
 }
 
 impl FromRequestParts<AppState> for PathId {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, doors: &AppState) -> Result<Self, ApiError> {
-        let path = Path::<String>::from_request_parts(parts, doors).await;
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
         path.map(|Path(id)| Self(id)).map_err(|_| ApiError::not_found())
     }
 }

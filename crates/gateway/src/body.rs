@@ -195,8 +195,8 @@ pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiErro
         if !reason.is_data() {
             return invalid_body_error(format!("the body is not JSON: {reason}"));
         }
-        let place = if path == "." { "the body".to_owned() } else { path };
-        invalid_body_error(format!("{place}: {reason}"))
+        let field = if path == "." { "the body".to_owned() } else { path };
+        invalid_body_error(format!("{field}: {reason}"))
     })?;
     json.end().map_err(|error| invalid_body_error(format!("the body: {error}")))?;
     Ok(value)

@@ -42,14 +42,14 @@ pub(crate) struct AppState {
 }
 
 impl FromRef<AppState> for GatewayConfig {
-    fn from_ref(doors: &AppState) -> Self {
-        doors.config.clone()
+    fn from_ref(state: &AppState) -> Self {
+        state.config.clone()
     }
 }
 
 impl FromRef<AppState> for MemoryPool {
-    fn from_ref(doors: &AppState) -> Self {
-        doors.engine.memory_budgets().bodies.clone()
+    fn from_ref(state: &AppState) -> Self {
+        state.engine.memory_budgets().bodies.clone()
     }
 }
 
@@ -170,8 +170,8 @@ pub(crate) fn build_router_until(
     // Not in the OpenAPI description: MCP describes itself in its own protocol.
     let router = router.route("/mcp", any(mcp::handle_mcp_request));
     let mcp = McpSessions::new(closing);
-    let doors = AppState { engine, agent, config, description, mcp };
-    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(doors)
+    let state = AppState { engine, agent, config, description, mcp };
+    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(state)
 }
 
 pub(crate) async fn no_route() -> ApiError {

@@ -65,14 +65,14 @@ struct SidecarAppState {
 }
 
 impl FromRef<SidecarAppState> for MemoryPool {
-    fn from_ref(doors: &SidecarAppState) -> Self {
-        doors.bodies.clone()
+    fn from_ref(state: &SidecarAppState) -> Self {
+        state.bodies.clone()
     }
 }
 
 impl FromRef<SidecarAppState> for GatewayConfig {
-    fn from_ref(doors: &SidecarAppState) -> Self {
-        doors.config.clone()
+    fn from_ref(state: &SidecarAppState) -> Self {
+        state.config.clone()
     }
 }
 
@@ -107,15 +107,15 @@ impl SidecarServer {
         // A sidecar has one key, so one holder may use the whole budget.
         let total = MemoryConfig::default().bodies;
         let bodies = MemoryPool::new(total, total);
-        let doors =
+        let state =
             SidecarAppState { sidecar: self.sidecar.clone(), config: config.clone(), bodies };
-        let app = sidecar_routes(doors);
+        let app = sidecar_routes(state);
         let ending = async { self.sidecar.shutdown().await };
         accept_connections(self.listener, app, config, shutdown, ending).await
     }
 }
 
-fn sidecar_routes(doors: SidecarAppState) -> Router {
+fn sidecar_routes(state: SidecarAppState) -> Router {
     Router::new()
         .route("/execute", post(execute::execute_job))
         .route("/execute/{id}/cancel", post(execute::cancel_job))
@@ -123,18 +123,18 @@ fn sidecar_routes(doors: SidecarAppState) -> Router {
         .route("/metrics", get(health::report_metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(doors.clone(), refuse_web_pages))
-        .with_state(doors)
+        .layer(middleware::from_fn_with_state(state.clone(), refuse_web_pages))
+        .with_state(state)
 }
 
 /// Refuses requests from web pages if there is no key. Otherwise any page that reaches the port
 /// could run code.
 async fn refuse_web_pages(
-    State(doors): State<SidecarAppState>,
+    State(state): State<SidecarAppState>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if !doors.sidecar.is_opened_by(None) {
+    if !state.sidecar.is_opened_by(None) {
         return Ok(next.run(request).await);
     }
     let (parts, body) = request.into_parts();

@@ -37,9 +37,9 @@ impl AnthropicProvider {
             Some("invalid_request_error") => ProviderErrorKind::Refused,
             _ => ProviderErrorKind::Overloaded,
         };
-        let words =
+        let quote =
             self.line.sanitize_quote(error["message"].as_str().unwrap_or("no reason given"));
-        ProviderError::new(trouble, format!("the model provider failed: {words}"))
+        ProviderError::new(trouble, format!("the model provider failed: {quote}"))
     }
 }
 
@@ -243,11 +243,11 @@ impl AnthropicReader {
                 index,
                 content_block: AnthropicBlock::ToolUse { id, name },
             } => {
-                let place = self.draft.reply.calls.len();
-                let call = self.draft.call_at(place)?;
+                let position = self.draft.reply.calls.len();
+                let call = self.draft.call_at(position)?;
                 ReplyDraft::push_name(&mut call.id, &id)?;
                 ReplyDraft::push_name(&mut call.name, &name)?;
-                self.calls.insert(index, place);
+                self.calls.insert(index, position);
             }
             AnthropicEvent::ContentBlockDelta { delta: ContentDelta::Text { text }, .. } => {
                 self.draft.push_text(&text, listener)?;
@@ -256,11 +256,11 @@ impl AnthropicReader {
                 index,
                 delta: ContentDelta::Arguments { partial_json },
             } => {
-                let place = self.calls.get(&index).copied().ok_or_else(|| {
+                let position = self.calls.get(&index).copied().ok_or_else(|| {
                     ProviderError::malformed("arguments of a tool call that was not started")
                 })?;
                 ReplyDraft::push_arguments(
-                    &mut self.draft.call_at(place)?.arguments,
+                    &mut self.draft.call_at(position)?.arguments,
                     &partial_json,
                 )?;
             }

@@ -62,9 +62,9 @@ impl ModelProvider for OpenAiProvider {
 impl OpenAiProvider {
     /// An error inside a stream.
     fn stream_error(&self, error: &Value) -> ProviderError {
-        let words =
+        let quote =
             self.line.sanitize_quote(error["message"].as_str().unwrap_or("no reason given"));
-        let message = format!("the model provider failed: {words}");
+        let message = format!("the model provider failed: {quote}");
         ProviderError::new(ProviderErrorKind::Overloaded, message)
     }
 }
@@ -193,8 +193,8 @@ fn apply_chunk(
     let Some(choice) = chunk.choices.into_iter().next() else { return Ok(false) };
     draft.push_text(choice.delta.content.as_deref().unwrap_or_default(), listener)?;
     for piece in choice.delta.tool_calls.unwrap_or_default() {
-        let place = piece.index.unwrap_or(draft.reply.calls.len());
-        let call = draft.call_at(place)?;
+        let position = piece.index.unwrap_or(draft.reply.calls.len());
+        let call = draft.call_at(position)?;
         // Some providers repeat the id and the name with every chunk.
         if call.id.is_empty() {
             ReplyDraft::push_name(&mut call.id, piece.id.as_deref().unwrap_or_default())?;

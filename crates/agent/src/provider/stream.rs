@@ -99,7 +99,7 @@ impl ProviderClient {
 
     async fn status_error(&self, answer: Response) -> ProviderError {
         let (status, headers) = (answer.status(), answer.headers().clone());
-        let words = self.quote_error(answer).await;
+        let quote = self.quote_error(answer).await;
         tracing::warn!(
             host = self.url.host_str(),
             status = status.as_u16(),
@@ -125,7 +125,7 @@ impl ProviderClient {
                 status.as_u16()
             ),
             _ => {
-                format!("the model provider refused the request (HTTP {}){words}", status.as_u16())
+                format!("the model provider refused the request (HTTP {}){quote}", status.as_u16())
             }
         };
         ProviderError { retry_after: retry_after(&headers), ..ProviderError::new(trouble, message) }
@@ -143,18 +143,18 @@ impl ProviderClient {
         }
         let parsed: Value = serde_json::from_slice(&body).unwrap_or_default();
         match parsed["error"]["message"].as_str() {
-            Some(words) => format!(": {}", self.sanitize_quote(words)),
+            Some(quote) => format!(": {}", self.sanitize_quote(quote)),
             None => String::new(),
         }
     }
 
     /// Shortens a provider's message to one line and removes our key.
-    pub(super) fn sanitize_quote(&self, words: &str) -> String {
-        let words = match &self.secret {
-            Some(secret) if !secret.is_empty() => words.replace(secret.as_str(), "***"),
-            _ => words.to_owned(),
+    pub(super) fn sanitize_quote(&self, quote: &str) -> String {
+        let quote = match &self.secret {
+            Some(secret) if !secret.is_empty() => quote.replace(secret.as_str(), "***"),
+            _ => quote.to_owned(),
         };
-        words.chars().filter(|c| !c.is_control()).take(MAX_QUOTE).collect()
+        quote.chars().filter(|c| !c.is_control()).take(MAX_QUOTE).collect()
     }
 }
 

@@ -28,8 +28,8 @@ impl ResponseTask {
         let mut waiting = false;
         for call in calls {
             if self.order.sandbox && call.name == sandbox::NAME {
-                let told = self.run_code(&call).await?;
-                self.conversation.push(ChatMessage::Tool { call_id: call.id, text: told });
+                let for_model = self.run_code(&call).await?;
+                self.conversation.push(ChatMessage::Tool { call_id: call.id, text: for_model });
             } else if self.order.tools.iter().any(|tool| tool.name == call.name) {
                 self.hand_over_call(call);
                 waiting = true;
@@ -93,7 +93,7 @@ impl ResponseTask {
         match failure {
             Some(failure) => Err(failure),
             None if self.live.stopped.is_cancelled() => Err(interrupted_failure()),
-            None => Ok(ran.told),
+            None => Ok(ran.for_model),
         }
     }
 
@@ -102,8 +102,8 @@ impl ResponseTask {
         call: &ModelToolCall,
         program: &SandboxProgram,
     ) -> Result<SandboxCallOutcome, ResponseFailure> {
-        let pass = match self.obtain_pass(program).await? {
-            Ok(pass) => pass,
+        let permit = match self.obtain_permit(program).await? {
+            Ok(permit) => permit,
             Err(why) => return Ok(SandboxCallOutcome::not_run(&why)),
         };
         let Some(container) = &mut self.container else {
@@ -113,17 +113,17 @@ impl ResponseTask {
             ("response_id".to_owned(), self.live.id.to_string()),
             ("call_id".to_owned(), call.id.clone()),
         ]);
-        let place = ProgramContext {
+        let context = ProgramContext {
             engine: &self.engine,
             caller: &self.caller,
             container: &container.id,
-            pass: &pass,
+            permit: &permit,
             metadata,
             stopped: &self.live.stopped,
         };
-        let ran = sandbox::run_in_sandbox(place, program).await?;
+        let ran = sandbox::run_in_sandbox(context, program).await?;
         if let Some(trace_id) = &ran.trace_id {
-            if let Err(error) = self.engine.note_execution(&pass, trace_id).await {
+            if let Err(error) = self.engine.note_execution(&permit, trace_id).await {
                 tracing::error!(%error, %trace_id, "cannot record the execution of a decision");
             }
             for file in &ran.files {
@@ -146,7 +146,7 @@ impl ResponseTask {
 
     /// Obtains the permit to run a program, or the reason of a refusal. While a person's answer is
     /// awaited, the response requires action.
-    async fn obtain_pass(
+    async fn obtain_permit(
         &mut self,
         program: &SandboxProgram,
     ) -> Result<Result<CallPermit, String>, ResponseFailure> {
@@ -154,7 +154,7 @@ impl ResponseTask {
         let call = gate::sandbox_tool_call(program, container);
         loop {
             let approval = match gate::ask_gate(&self.engine, &self.caller, &call).await {
-                GateVerdict::Go(pass) => return Ok(Ok(pass)),
+                GateVerdict::Go(permit) => return Ok(Ok(permit)),
                 GateVerdict::No(why) => return Ok(Err(why)),
                 GateVerdict::Wait(approval) => approval,
             };
@@ -175,8 +175,8 @@ impl ResponseTask {
     fn show_result(&self, index: usize, call: SandboxCall) {
         self.live.change(|response| {
             let item = ResponseItem::Sandbox(call);
-            if let Some(place) = response.output.get_mut(index) {
-                place.clone_from(&item);
+            if let Some(shown) = response.output.get_mut(index) {
+                shown.clone_from(&item);
             }
             ((), vec![ResponseEventKind::ItemDone { index, item }])
         });
@@ -185,7 +185,7 @@ impl ResponseTask {
 
 /// Records a file that an execution wrote. The last execution that wrote a path is kept.
 fn record_file(files: &mut Vec<StoredResponseFile>, trace_id: &TraceId, file: &OutputFile) {
-    let place = files.binary_search_by(|known| known.path.as_str().cmp(&file.name));
+    let position = files.binary_search_by(|known| known.path.as_str().cmp(&file.name));
     let kept = |id: String| StoredResponseFile {
         id,
         trace_id: trace_id.clone(),
@@ -193,7 +193,7 @@ fn record_file(files: &mut Vec<StoredResponseFile>, trace_id: &TraceId, file: &O
         size: file.size,
         written_at: now(),
     };
-    match place {
+    match position {
         Ok(at) => files[at] = kept(std::mem::take(&mut files[at].id)),
         Err(at) if files.len() < MAX_FILES => files.insert(at, kept(random_name("file_"))),
         Err(_) => {}

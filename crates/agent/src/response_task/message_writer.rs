@@ -22,7 +22,7 @@ pub(super) struct MessageWriter {
 #[derive(Default)]
 struct MessageWriterState {
     /// The index and id of the message.
-    place: Option<(usize, String)>,
+    position: Option<(usize, String)>,
     pieces: usize,
     held: String,
 }
@@ -36,7 +36,7 @@ impl MessageWriter {
     pub(super) fn finish_message(&self) {
         let mut state = self.state.lock();
         let held = std::mem::take(&mut state.held);
-        let Some((index, item_id)) = state.place.clone() else { return };
+        let Some((index, item_id)) = state.position.clone() else { return };
         if !held.is_empty() {
             self.append_text(index, &item_id, &held);
         }
@@ -47,9 +47,9 @@ impl MessageWriter {
             };
             *done = true;
             let text = text.clone();
-            let said = ResponseEventKind::TextDone { index, item_id, text };
+            let text_done = ResponseEventKind::TextDone { index, item_id, text };
             let item = response.output[index].clone();
-            ((), vec![said, ResponseEventKind::ItemDone { index, item }])
+            ((), vec![text_done, ResponseEventKind::ItemDone { index, item }])
         });
     }
 
@@ -82,7 +82,7 @@ impl TextListener for MessageWriter {
             return;
         }
         let held = std::mem::take(&mut state.held);
-        let (index, id) = state.place.get_or_insert_with(|| self.begin_message()).clone();
+        let (index, id) = state.position.get_or_insert_with(|| self.begin_message()).clone();
         self.append_text(index, &id, &held);
     }
 

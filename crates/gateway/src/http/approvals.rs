@@ -41,13 +41,13 @@ pub(super) const DEFAULT_LIMIT: u32 = 50;
     security(("api_key" = []))
 )]
 pub(crate) async fn list_own_approvals(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ApprovalList>, ApiError> {
     let filter = parse_approval_filter(query.as_deref().unwrap_or_default())?;
     let filter = ApprovalFilter { team: Some(caller.team.id.clone()), ..filter };
-    Ok(Json(doors.engine.list_approvals(&filter).await?.into()))
+    Ok(Json(state.engine.list_approvals(&filter).await?.into()))
 }
 
 /// Parses the filter of a list of approvals, except for the team.
@@ -75,11 +75,11 @@ pub(super) fn parse_approval_filter(query: &str) -> Result<ApprovalFilter, Inval
     security(("api_key" = []))
 )]
 pub(crate) async fn get_own_approval(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approval_for(&Approver::Key(caller), &id).await?.into()))
+    Ok(Json(state.engine.approval_for(&Approver::Key(caller), &id).await?.into()))
 }
 
 /// Approve a call, with a key that may approve and that is not the key of the call.
@@ -96,11 +96,11 @@ pub(crate) async fn get_own_approval(
     security(("api_key" = []))
 )]
 pub(crate) async fn approve_own_call(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approve_call(&id, &Approver::Key(caller)).await?.into()))
+    Ok(Json(state.engine.approve_call(&id, &Approver::Key(caller)).await?.into()))
 }
 
 /// Deny a call, with a key that may approve and that is not the key of the call.
@@ -118,11 +118,11 @@ pub(crate) async fn approve_own_call(
     security(("api_key" = []))
 )]
 pub(crate) async fn deny_own_call(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<ReasonBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = doors.engine.deny_call(&id, &Approver::Key(caller), body.reason).await?;
+    let denied = state.engine.deny_call(&id, &Approver::Key(caller), body.reason).await?;
     Ok(Json(denied.into()))
 }

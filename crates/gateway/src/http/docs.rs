@@ -16,8 +16,8 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 #[utoipa::path(get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "OpenAPI 3.1",
         content((serde_json::Value = "application/json")))))]
-pub(crate) async fn description(State(doors): State<AppState>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], doors.description.to_string()).into_response()
+pub(crate) async fn description(State(state): State<AppState>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], state.description.to_string()).into_response()
 }
 
 /// Get the OpenAPI description as a web page.

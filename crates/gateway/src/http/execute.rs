@@ -48,13 +48,13 @@ use crate::{
     security(("api_key" = []))
 )]
 pub(crate) async fn execute(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     headers: HeaderMap,
     HeldJson(body, memory): HeldJson<ExecuteBody>,
 ) -> Result<Response, ApiError> {
     let delivery = requested_delivery(&headers);
-    let started = doors.engine.start_execution(&caller, body.try_into()?, delivery).await?;
+    let started = state.engine.start_execution(&caller, body.try_into()?, delivery).await?;
     // The program and its files have been passed to the executor by now.
     drop(memory);
     let trace_id = started.trace_id.clone();

@@ -48,12 +48,12 @@ const MAX_LIMIT: u32 = 200;
     security(("api_key" = []))
 )]
 pub(crate) async fn list(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ExecutionPage>, ApiError> {
     let filter = parse_execution_filter(query.as_deref().unwrap_or_default())?;
-    let page = doors.engine.list_executions(&caller, filter).await?;
+    let page = state.engine.list_executions(&caller, filter).await?;
     Ok(Json(ExecutionPage {
         executions: page.executions.iter().map(ExecutionRecord::without_output).collect(),
         next_cursor: page.next.map(|cursor| cursor.to_string()),
@@ -110,13 +110,13 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, Invalid> {
     security(("api_key" = []))
 )]
 pub(crate) async fn get(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let execution = doors.engine.find_execution(&caller, &trace_id).await?;
-    let decision = doors.engine.decision_of(&caller, &trace_id).await?;
+    let execution = state.engine.find_execution(&caller, &trace_id).await?;
+    let decision = state.engine.decision_of(&caller, &trace_id).await?;
     let record = ExecutionRecord::with_output(&execution, decision);
     Ok(with_trace_id(reply::json_response(StatusCode::OK, record.to_json_pieces()), &trace_id))
 }
@@ -135,12 +135,12 @@ pub(crate) async fn get(
     security(("api_key" = []))
 )]
 pub(crate) async fn cancel(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let over = doors.engine.cancel_execution(&caller, &trace_id).await?;
+    let over = state.engine.cancel_execution(&caller, &trace_id).await?;
     let answer = Accepted::cancelling(&trace_id, over);
     Ok(with_trace_id(Json(answer).into_response(), &trace_id))
 }
@@ -163,14 +163,14 @@ pub(crate) async fn cancel(
     security(("api_key" = []))
 )]
 pub(crate) async fn output(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
     let after = parse_after_seq(query.as_deref().unwrap_or_default())?;
-    let output = doors.engine.execution_events(&caller, &trace_id, after).await?;
+    let output = state.engine.execution_events(&caller, &trace_id, after).await?;
     Ok(with_trace_id(reply::ndjson_response(trace_id.clone(), output), &trace_id))
 }
 

@@ -35,10 +35,10 @@ use crate::{
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_defaults(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<GateRecord>, ApiError> {
-    Ok(Json(doors.engine.fleet_gates().await?.into()))
+    Ok(Json(state.engine.fleet_gates().await?.into()))
 }
 
 /// Change the gate settings for teams without their own.
@@ -55,11 +55,11 @@ pub(crate) async fn get_defaults(
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_defaults(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     JsonBody(body): JsonBody<UpdateDefaults>,
 ) -> Result<Json<GateRecord>, ApiError> {
-    Ok(Json(doors.engine.change_fleet_gates(body.into()).await?.into()))
+    Ok(Json(state.engine.change_fleet_gates(body.into()).await?.into()))
 }
 
 /// List approvals.
@@ -84,14 +84,14 @@ pub(crate) async fn update_defaults(
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_approvals(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ApprovalList>, ApiError> {
     let query = query.as_deref().unwrap_or_default();
-    let team = resolve_team_parameter(&doors.engine, query).await?;
+    let team = resolve_team_parameter(&state.engine, query).await?;
     let filter = ApprovalFilter { team, ..approvals::parse_approval_filter(query)? };
-    Ok(Json(doors.engine.list_approvals(&filter).await?.into()))
+    Ok(Json(state.engine.list_approvals(&filter).await?.into()))
 }
 
 async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal> {
@@ -112,11 +112,11 @@ async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<T
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_approval(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approval_for(&Approver::Admin(None), &id).await?.into()))
+    Ok(Json(state.engine.approval_for(&Approver::Admin(None), &id).await?.into()))
 }
 
 /// Approve a call. It may then be made once.
@@ -134,12 +134,12 @@ pub(crate) async fn get_approval(
     security(("admin_token" = []))
 )]
 pub(crate) async fn approve_call(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<ApproveBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(doors.engine.approve_call(&id, &Approver::Admin(body.by)).await?.into()))
+    Ok(Json(state.engine.approve_call(&id, &Approver::Admin(body.by)).await?.into()))
 }
 
 /// Deny a call.
@@ -157,12 +157,12 @@ pub(crate) async fn approve_call(
     security(("admin_token" = []))
 )]
 pub(crate) async fn deny_call(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<DenyBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = doors.engine.deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
+    let denied = state.engine.deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
     Ok(Json(denied.into()))
 }
 
@@ -189,14 +189,14 @@ pub(crate) async fn deny_call(
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_decisions(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<DecisionList>, ApiError> {
     let query = query.as_deref().unwrap_or_default();
-    let team = resolve_team_parameter(&doors.engine, query).await?;
+    let team = resolve_team_parameter(&state.engine, query).await?;
     let filter = DecisionFilter { team, ..parse_decision_filter(query)? };
-    let decisions = doors.engine.list_decisions(&filter).await?;
+    let decisions = state.engine.list_decisions(&filter).await?;
     Ok(Json(DecisionList { decisions: decisions.into_iter().map(Into::into).collect() }))
 }
 

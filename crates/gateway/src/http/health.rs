@@ -29,8 +29,8 @@ pub(crate) async fn live() -> Json<Health> {
         (status = 503, description = "The server does not accept executions", body = ErrorBody,
             headers(("retry-after" = u64, description = "Seconds")))
     ))]
-pub(crate) async fn ready(State(doors): State<AppState>) -> Result<Json<Health>, ApiError> {
-    match doors.engine.check_ready().await {
+pub(crate) async fn ready(State(state): State<AppState>) -> Result<Json<Health>, ApiError> {
+    match state.engine.check_ready().await {
         Ok(()) => Ok(Json(Health { status: "ready".to_owned() })),
         Err(reason) => Err(Refusal::new(ErrorCode::Unavailable, reason).into()),
     }
@@ -40,7 +40,7 @@ pub(crate) async fn ready(State(doors): State<AppState>) -> Result<Json<Health>,
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, description = "Counters and histograms",
         content((String = "application/openmetrics-text")))))]
-pub(crate) async fn metrics(State(doors): State<AppState>) -> Response {
+pub(crate) async fn metrics(State(state): State<AppState>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], doors.engine.metrics_text().await).into_response()
+    ([(header::CONTENT_TYPE, kind)], state.engine.metrics_text().await).into_response()
 }

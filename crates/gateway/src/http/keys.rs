@@ -28,12 +28,12 @@ use crate::{
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_keys(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<KeyList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let keys = doors.engine.list_keys(team.as_deref()).await?;
+    let keys = state.engine.list_keys(team.as_deref()).await?;
     Ok(Json(KeyList { keys: keys.into_iter().map(KeyRecord::from).collect() }))
 }
 
@@ -48,11 +48,11 @@ pub(crate) async fn list_keys(
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
-    let made = doors.engine.create_key(body.into()).await?;
+    let made = state.engine.create_key(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -67,11 +67,11 @@ pub(crate) async fn create_key(
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.find_key(&id).await?.into()))
+    Ok(Json(state.engine.find_key(&id).await?.into()))
 }
 
 /// Change a key.
@@ -86,12 +86,12 @@ pub(crate) async fn get_key(
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateKey>,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.update_key(&id, body.into()).await?.into()))
+    Ok(Json(state.engine.update_key(&id, body.into()).await?.into()))
 }
 
 /// Revoke a key, immediately and permanently.
@@ -105,9 +105,9 @@ pub(crate) async fn update_key(
     security(("admin_token" = []))
 )]
 pub(crate) async fn revoke_key(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(doors.engine.revoke_key(&id).await?.into()))
+    Ok(Json(state.engine.revoke_key(&id).await?.into()))
 }

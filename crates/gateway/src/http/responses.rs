@@ -50,11 +50,11 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
     security(("api_key" = []))
 )]
 pub(crate) async fn create_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
-    create_and_answer(&doors, &caller, body).await
+    create_and_answer(&state, &caller, body).await
 }
 
 /// Create a response of a model that can run code. The same as `POST /v1/responses`.
@@ -74,20 +74,20 @@ pub(crate) async fn create_response(
     security(("api_key" = []))
 )]
 pub(crate) async fn create_agent_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     HeldJson(body, _memory): HeldJson<CreateResponse>,
 ) -> Result<Response, ApiError> {
-    create_and_answer(&doors, &caller, body).await
+    create_and_answer(&state, &caller, body).await
 }
 
 async fn create_and_answer(
-    doors: &AppState,
+    state: &AppState,
     caller: &Caller,
     body: CreateResponse,
 ) -> Result<Response, ApiError> {
     let (stream, background) = (body.wants_stream(), body.is_background());
-    let begun = doors.agent.create_response(caller, NewResponse::try_from(body)?).await?;
+    let begun = state.agent.create_response(caller, NewResponse::try_from(body)?).await?;
     if stream {
         return Ok(stream_events(ResponseEvents::Live(begun.events())));
     }
@@ -147,7 +147,7 @@ fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
     security(("api_key" = []))
 )]
 pub(crate) async fn get_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
     RawQuery(query): RawQuery,
@@ -155,9 +155,9 @@ pub(crate) async fn get_response(
     let (stream, after) = parse_stream_query(query.as_deref().unwrap_or_default())?;
     let id = parse_response_id(&name)?;
     if stream {
-        return Ok(stream_events(doors.agent.follow_response(&caller, &id, after).await?));
+        return Ok(stream_events(state.agent.follow_response(&caller, &id, after).await?));
     }
-    let response = doors.agent.retrieve_response(&caller, &id).await?;
+    let response = state.agent.retrieve_response(&caller, &id).await?;
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
@@ -193,11 +193,11 @@ fn parse_stream_query(query: &str) -> Result<(bool, Option<u64>), Invalid> {
     security(("api_key" = []))
 )]
 pub(crate) async fn cancel_response(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
 ) -> Result<Json<Cancelling>, ApiError> {
-    let over = doors.agent.cancel_response(&caller, &parse_response_id(&name)?).await?;
+    let over = state.agent.cancel_response(&caller, &parse_response_id(&name)?).await?;
     Ok(Json(Cancelling::new(name, over)))
 }
 
@@ -212,12 +212,12 @@ pub(crate) async fn cancel_response(
     security(("api_key" = []))
 )]
 pub(crate) async fn list_response_files(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(name): PathId,
 ) -> Result<Json<ResponseFiles>, ApiError> {
     Ok(Json(ResponseFiles::from_files(
-        doors.agent.list_files(&caller, &parse_response_id(&name)?).await?,
+        state.agent.list_files(&caller, &parse_response_id(&name)?).await?,
     )))
 }
 
@@ -242,12 +242,12 @@ pub(crate) async fn list_response_files(
     security(("api_key" = []))
 )]
 pub(crate) async fn get_response_file(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     path: Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Ok(Path((name, file))) = path else { return Err(ApiError::not_found()) };
-    let file = doors.agent.open_file(&caller, &parse_response_id(&name)?, &file).await?;
+    let file = state.agent.open_file(&caller, &parse_response_id(&name)?, &file).await?;
     send_file(file, &headers).await
 }

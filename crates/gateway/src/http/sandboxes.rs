@@ -28,12 +28,12 @@ use crate::{
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_sandboxes(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<SandboxList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let sandboxes = doors.engine.list_sandboxes(team.as_deref()).await?;
+    let sandboxes = state.engine.list_sandboxes(team.as_deref()).await?;
     Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
 }
 
@@ -51,11 +51,11 @@ pub(crate) async fn list_sandboxes(
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
-    let made = doors.engine.create_sandbox(body.into_draft()?).await?;
+    let made = state.engine.create_sandbox(body.into_draft()?).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -70,11 +70,11 @@ pub(crate) async fn create_sandbox(
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.find_sandbox(&id).await?.into()))
+    Ok(Json(state.engine.find_sandbox(&id).await?.into()))
 }
 
 /// Change a sandbox.
@@ -92,12 +92,12 @@ pub(crate) async fn get_sandbox(
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(doors.engine.update_sandbox(&id, body.into_change()?).await?.into()))
+    Ok(Json(state.engine.update_sandbox(&id, body.into_change()?).await?.into()))
 }
 
 /// Delete a sandbox.
@@ -111,11 +111,11 @@ pub(crate) async fn update_sandbox(
     security(("admin_token" = []))
 )]
 pub(crate) async fn delete_sandbox(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.delete_sandbox(&id).await?;
+    state.engine.delete_sandbox(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -20,10 +20,10 @@ use crate::{
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_teams(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<TeamList>, ApiError> {
-    let teams = doors.engine.list_teams().await?;
+    let teams = state.engine.list_teams().await?;
     Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
 }
 
@@ -38,11 +38,11 @@ pub(crate) async fn list_teams(
     security(("admin_token" = []))
 )]
 pub(crate) async fn create_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateTeam>,
 ) -> Result<(StatusCode, Json<TeamRecord>), ApiError> {
-    let made = doors.engine.create_team(body.into()).await?;
+    let made = state.engine.create_team(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -57,12 +57,12 @@ pub(crate) async fn create_team(
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    let team = doors.engine.find_team(&id).await?;
-    let storage = doors.engine.team_storage(&team).await?;
+    let team = state.engine.find_team(&id).await?;
+    let storage = state.engine.team_storage(&team).await?;
     Ok(Json(TeamRecord::from(team).with_storage(storage)))
 }
 
@@ -79,11 +79,11 @@ pub(crate) async fn get_team(
     security(("admin_token" = []))
 )]
 pub(crate) async fn recount_storage(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<StorageList>, ApiError> {
-    doors.engine.recount_storage().await?;
-    let usages = doors.engine.storage_usages().await?;
+    state.engine.recount_storage().await?;
+    let usages = state.engine.storage_usages().await?;
     Ok(Json(StorageList { teams: usages.into_iter().map(Into::into).collect() }))
 }
 
@@ -99,12 +99,12 @@ pub(crate) async fn recount_storage(
     security(("admin_token" = []))
 )]
 pub(crate) async fn update_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateTeam>,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    Ok(Json(doors.engine.update_team(&id, body.into()).await?.into()))
+    Ok(Json(state.engine.update_team(&id, body.into()).await?.into()))
 }
 
 /// Delete a team.
@@ -118,10 +118,10 @@ pub(crate) async fn update_team(
     security(("admin_token" = []))
 )]
 pub(crate) async fn delete_team(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.delete_team(&id).await?;
+    state.engine.delete_team(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

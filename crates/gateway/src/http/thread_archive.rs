@@ -38,13 +38,13 @@ use crate::{
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn export_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let at = parse_snapshot_parameter(query.as_deref(), "at")?;
-    let tar = doors.engine.export_thread(&member.team, &parse_thread_id(&id)?, at.as_ref()).await?;
+    let tar = state.engine.export_thread(&member.team, &parse_thread_id(&id)?, at.as_ref()).await?;
     let body = Body::from_stream(ReaderStream::new(tar));
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
 }
@@ -65,13 +65,13 @@ pub(crate) async fn export_thread(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn import_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
     body: Body,
 ) -> Result<(StatusCode, Json<ThreadRecord>), ApiError> {
     let id = parse_thread_id(&id)?;
-    let (incoming, status) = StreamedBody::new(body, &doors.config);
-    let made = doors.engine.import_thread(&member.team, &id, incoming).await;
+    let (incoming, status) = StreamedBody::new(body, &state.config);
+    let made = state.engine.import_thread(&member.team, &id, incoming).await;
     Ok((StatusCode::CREATED, Json(status.or_client_error(made)?.into())))
 }

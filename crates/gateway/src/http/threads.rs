@@ -65,7 +65,7 @@ pub(crate) fn parse_snapshot_parameter(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn list_threads(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ThreadPageRecord>, ApiError> {
@@ -73,7 +73,7 @@ pub(crate) async fn list_threads(
     let after = query_parameter(query, "cursor").map(|text| text.parse::<ThreadId>()).transpose();
     let after =
         after.map_err(|_| Invalid::new("cursor must be a next_cursor of an earlier page"))?;
-    let page = doors
+    let page = state
         .engine
         .list_threads(&member.team, after.as_ref(), parse_limit_parameter(query)?)
         .await?;
@@ -94,11 +94,11 @@ pub(crate) async fn list_threads(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn get_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<Json<ThreadRecord>, ApiError> {
-    Ok(Json(doors.engine.thread_with_usage(&member.team, &parse_thread_id(&id)?).await?.into()))
+    Ok(Json(state.engine.thread_with_usage(&member.team, &parse_thread_id(&id)?).await?.into()))
 }
 
 /// Delete a thread with all its snapshots.
@@ -115,11 +115,11 @@ pub(crate) async fn get_thread(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn delete_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    doors.engine.delete_thread(&member.team, &parse_thread_id(&id)?).await?;
+    state.engine.delete_thread(&member.team, &parse_thread_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -141,7 +141,7 @@ pub(crate) async fn delete_thread(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn list_thread_history(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
@@ -154,7 +154,7 @@ pub(crate) async fn list_thread_history(
     };
     let limit = parse_limit_parameter(query)?;
     let history =
-        doors.engine.thread_history(&member.team, &parse_thread_id(&id)?, before, limit).await?;
+        state.engine.thread_history(&member.team, &parse_thread_id(&id)?, before, limit).await?;
     Ok(Json(history.into()))
 }
 
@@ -179,7 +179,7 @@ pub(crate) async fn list_thread_history(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn diff_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
@@ -189,7 +189,7 @@ pub(crate) async fn diff_thread(
         parse_snapshot_parameter(query.as_deref(), "to")?,
     );
     let (id, team) = (parse_thread_id(&id)?, &member.team);
-    let diff = doors.engine.thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
+    let diff = state.engine.thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
     Ok(Json(diff.into()))
 }
 
@@ -208,7 +208,7 @@ pub(crate) async fn diff_thread(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn fork_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<ForkBody>,
@@ -216,7 +216,7 @@ pub(crate) async fn fork_thread(
     let new: ThreadId = body.thread_id.parse::<ThreadId>()?;
     let at = body.at.map(SnapshotRef::try_from).transpose()?;
     let (id, team) = (parse_thread_id(&id)?, &member.team);
-    let made = doors.engine.fork_thread(team, &id, at.as_ref(), &new).await?;
+    let made = state.engine.fork_thread(team, &id, at.as_ref(), &new).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -238,13 +238,13 @@ pub(crate) async fn fork_thread(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn rollback_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<RollbackBody>,
 ) -> Result<Json<ThreadRecord>, ApiError> {
     let to = SnapshotRef::try_from(body.to)?;
-    let thread = doors.engine.rollback_thread(&member.team, &parse_thread_id(&id)?, &to).await?;
+    let thread = state.engine.rollback_thread(&member.team, &parse_thread_id(&id)?, &to).await?;
     Ok(Json(thread.into()))
 }
 
@@ -266,12 +266,12 @@ pub(crate) async fn rollback_thread(
     security(("api_key" = []), ("admin_token" = []))
 )]
 pub(crate) async fn prune_thread(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     member: TeamAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<PruneBody>,
 ) -> Result<Json<PruneRecord>, ApiError> {
     let pruned =
-        doors.engine.prune_history(&member.team, &parse_thread_id(&id)?, body.into()).await?;
+        state.engine.prune_history(&member.team, &parse_thread_id(&id)?, body.into()).await?;
     Ok(Json(pruned.into()))
 }

@@ -22,7 +22,7 @@ use super::{
 
 /// Runs the code of a call, if its arguments are valid and the gate permits it.
 pub(super) async fn call_execute_code(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     call: CallToolRequestParams,
     context: &RequestContext<RoleServer>,
@@ -33,15 +33,15 @@ pub(super) async fn call_execute_code(
         Ok(asked) => asked,
         Err(unusable) => return result::from_arguments_error(unusable).into(),
     };
-    if asked.request.thread_id.is_some() && !door.engine.keeps_homes() {
+    if asked.request.thread_id.is_some() && !handler.engine.keeps_homes() {
         let message = format!("thread_id is not available here: {NOTHING_KEPT}");
         return result::from_arguments_error(ToolArgumentsError::Other(message)).into();
     }
     let tool = AgentTool::ExecuteCode;
-    let flow = ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
+    let flow = ApprovalFlow { handler, caller, context, answers: call.input_responses, tool };
     match flow.pass_gate(&given).await {
-        McpGateOutcome::Through(pass) => {
-            run_code(door, caller, (asked, pass), context).await.into()
+        McpGateOutcome::Through(permit) => {
+            run_code(handler, caller, (asked, permit), context).await.into()
         }
         McpGateOutcome::Stopped(result) => (*result).into(),
         McpGateOutcome::AskFirst(question) => (*question).into(),
@@ -49,9 +49,9 @@ pub(super) async fn call_execute_code(
 }
 
 async fn run_code(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
-    (ExecuteCodeCall { request, inert }, pass): (ExecuteCodeCall, CallPermit),
+    (ExecuteCodeCall { request, inert }, permit): (ExecuteCodeCall, CallPermit),
     context: &RequestContext<RoleServer>,
 ) -> CallToolResult {
     // Progress notifications are streaming, which not every plan includes.
@@ -59,12 +59,12 @@ async fn run_code(
         .filter(|_| caller.team.effective_limits().streaming);
     let delivery = if progress.is_some() { DeliveryMode::Streaming } else { DeliveryMode::Inline };
     let started =
-        match door.engine.start_permitted_execution(caller, request, delivery, &pass).await {
+        match handler.engine.start_permitted_execution(caller, request, delivery, &permit).await {
             Ok(started) => started,
             Err(refusal) => return refused_result(&refusal),
         };
     let cancel_on_drop = started.cancel_on_drop();
-    if let Err(refusal) = door.engine.note_execution(&pass, &started.trace_id).await {
+    if let Err(refusal) = handler.engine.note_execution(&permit, &started.trace_id).await {
         crate::error::log_server_fault(&refusal);
     }
     let over = follow_to_end(started, progress);
@@ -80,8 +80,9 @@ async fn run_code(
     };
     match over {
         Ok(execution) => {
-            let mut result = result::from_execution(&execution, door.config.output_bytes(), inert);
-            files::attach_written_files(door, caller, &execution, &mut result).await;
+            let mut result =
+                result::from_execution(&execution, handler.config.output_bytes(), inert);
+            files::attach_written_files(handler, caller, &execution, &mut result).await;
             result
         }
         Err(refusal) => refused_result(&refusal),

@@ -37,7 +37,7 @@ struct ReadArguments {
 
 /// Adds the files that an execution wrote to its result: images inline, and a link for each file.
 pub(super) async fn attach_written_files(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     execution: &Execution,
     result: &mut CallToolResult,
@@ -48,12 +48,12 @@ pub(super) async fn attach_written_files(
         return;
     }
     let trace_id = &execution.start.trace_id;
-    let limit = door.config.file_bytes();
+    let limit = handler.config.file_bytes();
     let mut images = 0;
     for file in end.written.files.iter().take(MAX_LINKS) {
         let whole = !file.truncated && file.size <= limit && images < MAX_IMAGES;
         let most = if whole { limit } else { media::SNIFF_BYTES };
-        let bytes = read_beginning(door, caller, (trace_id, &file.name), most).await;
+        let bytes = read_beginning(handler, caller, (trace_id, &file.name), most).await;
         let kind = media::detect_media_type(&file.name, &bytes);
         if media::is_image(kind) && whole {
             images += 1;
@@ -74,7 +74,7 @@ pub(super) async fn attach_written_files(
 /// The first bytes of a file that an execution wrote, if they are needed to detect its type; empty
 /// if they cannot be read.
 async fn read_beginning(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     (trace_id, name): (&TraceId, &str),
     most: u64,
@@ -83,7 +83,7 @@ async fn read_beginning(
         return Vec::new();
     }
     let Ok(path) = name.parse::<HomePath>() else { return Vec::new() };
-    match door.engine.execution_file(caller, trace_id, &path).await {
+    match handler.engine.execution_file(caller, trace_id, &path).await {
         Ok(found) => read_bytes(found, most).await.unwrap_or_default(),
         Err(_) => Vec::new(),
     }
@@ -91,14 +91,14 @@ async fn read_beginning(
 
 /// Calls one of the tools that read a thread's files.
 pub(super) async fn call_file_tool(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     tool: &str,
     arguments: JsonObject,
 ) -> CallToolResult {
     let done = match tool {
-        super::tools::LIST => list_files(door, caller, arguments).await,
-        _ => read_file(door, caller, arguments).await,
+        super::tools::LIST => list_files(handler, caller, arguments).await,
+        _ => read_file(handler, caller, arguments).await,
     };
     done.unwrap_or_else(|refusal| refused_result(&refusal))
 }
@@ -120,14 +120,15 @@ pub(super) fn parse_thread_id(id: &str) -> Result<ThreadId, Refusal> {
 }
 
 async fn list_files(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     given: JsonObject,
 ) -> Result<CallToolResult, Refusal> {
     let ListArguments { thread_id, path } = parse_or_refuse(given)?;
     let below = path.as_deref().map(HomePath::parse_directory).transpose()?.flatten();
     let filter = FileFilter { below, after: None, limit: MAX_LISTED };
-    let page = door.engine.list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter).await?;
+    let page =
+        handler.engine.list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter).await?;
     let files: Vec<_> = page
         .files
         .iter()
@@ -143,14 +144,14 @@ async fn list_files(
 }
 
 async fn read_file(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     given: JsonObject,
 ) -> Result<CallToolResult, Refusal> {
     let ReadArguments { thread_id, path } = parse_or_refuse(given)?;
     let (id, path) = (parse_thread_id(&thread_id)?, path.parse::<HomePath>()?);
-    let found = door.engine.find_file(&caller.team, &id, &path).await?;
-    let limit = door.config.file_bytes();
+    let found = handler.engine.find_file(&caller.team, &id, &path).await?;
+    let limit = handler.config.file_bytes();
     let too_large = found.size.saturating_sub(limit);
     let bytes = read_bytes(found, limit).await?;
     let kind = media::detect_media_type(path.as_str(), &bytes);
@@ -170,17 +171,17 @@ async fn read_file(
 
 /// Reads the file at a URI, within the size limit.
 pub(super) async fn read_resource(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     text: &str,
 ) -> Result<ResourceContents, Refusal> {
     let missing = || Refusal::not_found("resource");
     let address = ResourceUri::parse(text).ok_or_else(missing)?;
     let found = match &address {
-        ResourceUri::Execution(id, path) => door.engine.execution_file(caller, id, path).await?,
-        ResourceUri::Thread(id, path) => door.engine.find_file(&caller.team, id, path).await?,
+        ResourceUri::Execution(id, path) => handler.engine.execution_file(caller, id, path).await?,
+        ResourceUri::Thread(id, path) => handler.engine.find_file(&caller.team, id, path).await?,
     };
-    let limit = door.config.file_bytes();
+    let limit = handler.config.file_bytes();
     if found.size > limit {
         let message =
             format!("the file has {} bytes; the limit for resources is {limit}", found.size);
@@ -193,20 +194,20 @@ pub(super) async fn read_resource(
 
 /// Files of the latest executions, for clients that list resources.
 pub(super) async fn list_recent_resources(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
 ) -> Result<Vec<Resource>, Refusal> {
     const NEWEST: u32 = 10;
     let filter = cloche_engine::ExecutionFilter { limit: NEWEST, ..Default::default() };
-    let page = door.engine.list_executions(caller, filter).await?;
+    let page = handler.engine.list_executions(caller, filter).await?;
     let mut resources = Vec::new();
     for execution in page.executions {
         let trace_id = execution.start.trace_id;
-        let execution = door.engine.find_execution(caller, &trace_id).await?;
+        let execution = handler.engine.find_execution(caller, &trace_id).await?;
         for file in execution.end.unwrap_or_default().written.files.into_iter().take(MAX_LINKS) {
             let address = resource_uri::execution_file_uri(&trace_id, &file.name);
             let file_of = (&trace_id, file.name.as_str());
-            let bytes = read_beginning(door, caller, file_of, media::SNIFF_BYTES).await;
+            let bytes = read_beginning(handler, caller, file_of, media::SNIFF_BYTES).await;
             let kind = media::detect_media_type(&file.name, &bytes);
             resources
                 .push(Resource::new(address, file.name).with_mime_type(kind).with_size(file.size));

@@ -48,13 +48,13 @@ pub(super) struct ApprovalFlow<'a> {
 }
 
 /// Whether the tool that runs code is offered to this caller's team.
-pub(super) async fn is_open(door: &McpHandler, caller: &Caller) -> bool {
-    door.engine.tool_offered(caller, AgentTool::ExecuteCode).await
+pub(super) async fn is_open(handler: &McpHandler, caller: &Caller) -> bool {
+    handler.engine.tool_offered(caller, AgentTool::ExecuteCode).await
 }
 
 /// Why it is not offered, as a tool result.
-pub(super) async fn why_closed(door: &McpHandler, caller: &Caller) -> Option<CallToolResult> {
-    let closed = door.engine.why_not_offered(caller, AgentTool::ExecuteCode).await?;
+pub(super) async fn why_closed(handler: &McpHandler, caller: &Caller) -> Option<CallToolResult> {
+    let closed = handler.engine.why_not_offered(caller, AgentTool::ExecuteCode).await?;
     Some(result::tool_error(format!("{}: {}", ErrorCode::Forbidden.name(), closed.message)))
 }
 
@@ -82,7 +82,7 @@ impl ApprovalFlow<'_> {
                 false => self.handler.engine.decide_without_people(self.caller, &call).await,
             };
             let approval = match gate {
-                GateDecision::Open(pass) => return McpGateOutcome::Through(pass),
+                GateDecision::Open(permit) => return McpGateOutcome::Through(permit),
                 GateDecision::Closed(GateRefusal { message, .. }) => {
                     return self.refuse_call(message);
                 }

@@ -32,27 +32,27 @@ const JSON_AND_EVENT_STREAM: HeaderValue =
 
 /// Handles every request to `/mcp`.
 pub(crate) async fn handle_mcp_request(
-    State(doors): State<AppState>,
+    State(state): State<AppState>,
     request: Request,
 ) -> Response {
-    dispatch_mcp_request(doors, request).await.unwrap_or_else(IntoResponse::into_response)
+    dispatch_mcp_request(state, request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn dispatch_mcp_request(doors: AppState, request: Request) -> Result<Response, ApiError> {
+async fn dispatch_mcp_request(state: AppState, request: Request) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
-    origin::check_origin(&parts.headers, &doors.config.mcp.origins)?;
-    let ApiKeyAuth(caller) = ApiKeyAuth::from_request_parts(&mut parts, &doors).await?;
+    origin::check_origin(&parts.headers, &state.config.mcp.origins)?;
+    let ApiKeyAuth(caller) = ApiKeyAuth::from_request_parts(&mut parts, &state).await?;
     // The library logs requests, and the key must not be logged.
     parts.headers.remove(header::AUTHORIZATION);
     let in_session = parts.headers.contains_key(SESSION);
     if parts.method != Method::POST {
         return Ok(
-            handle_in_session(&doors, caller, Request::from_parts(parts, Body::empty())).await
+            handle_in_session(&state, caller, Request::from_parts(parts, Body::empty())).await
         );
     }
-    let pool = &doors.engine.memory_budgets().bodies;
+    let pool = &state.engine.memory_budgets().bodies;
     // The memory is held until there is a response, or a stream of responses.
-    let (bytes, _memory) = body::read_within_limits(&parts, body, &doors.config, pool).await?;
+    let (bytes, _memory) = body::read_within_limits(&parts, body, &state.config, pool).await?;
     let JsonRpcHead { method, id } = match message::parse_head(&bytes) {
         Ok(head) => head,
         Err(why) => return Ok((StatusCode::BAD_REQUEST, Json(why.to_json())).into_response()),
@@ -61,11 +61,11 @@ async fn dispatch_mcp_request(doors: AppState, request: Request) -> Result<Respo
     let starts_session = method.as_deref() == Some("initialize");
     let request = Request::from_parts(parts, Body::from(bytes.clone()));
     if starts_session && !in_session {
-        doors.mcp.manager_with_room(&caller.key.id).await?;
+        state.mcp.manager_with_room(&caller.key.id).await?;
     }
     let answer = match in_session || starts_session {
-        true => handle_in_session(&doors, caller, request).await,
-        false => handle_stateless(&doors, caller, request).await,
+        true => handle_in_session(&state, caller, request).await,
+        false => handle_stateless(&state, caller, request).await,
     };
     Ok(wrap_plain_error(answer, (bytes, id)).await)
 }
@@ -81,12 +81,12 @@ async fn wrap_plain_error(answer: Response, (bytes, id): (Bytes, Value)) -> Resp
     }
     // The message comes from the library.
     let text = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let said =
+    let error =
         InvalidJsonRpc::from_library_error(&bytes, id, &String::from_utf8_lossy(&text)).to_json();
     for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH] {
         parts.headers.remove(name);
     }
-    (parts.status, parts.headers, Json(said)).into_response()
+    (parts.status, parts.headers, Json(error)).into_response()
 }
 
 /// A client that accepts anything accepts both types of responses.
@@ -96,29 +96,29 @@ fn widen_accept_header(headers: &mut HeaderMap) {
     }
 }
 
-async fn handle_in_session(doors: &AppState, caller: Caller, request: Request) -> Response {
-    let manager = doors.mcp.manager_for_key(&caller.key.id);
+async fn handle_in_session(state: &AppState, caller: Caller, request: Request) -> Response {
+    let manager = state.mcp.manager_for_key(&caller.key.id);
     let config = StreamableHttpServerConfig::default().with_legacy_session_mode(true);
-    run_mcp_service(doors, caller, (manager, config), request).await
+    run_mcp_service(state, caller, (manager, config), request).await
 }
 
-async fn handle_stateless(doors: &AppState, caller: Caller, request: Request) -> Response {
+async fn handle_stateless(state: &AppState, caller: Caller, request: Request) -> Response {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true);
-    run_mcp_service(doors, caller, (NeverSessionManager::default().into(), config), request).await
+    run_mcp_service(state, caller, (NeverSessionManager::default().into(), config), request).await
 }
 
 async fn run_mcp_service<M: SessionManager>(
-    doors: &AppState,
+    state: &AppState,
     caller: Caller,
     (manager, config): (std::sync::Arc<M>, StreamableHttpServerConfig),
     mut request: Request,
 ) -> Response {
     request.extensions_mut().insert(caller);
-    let door = McpHandler {
-        engine: doors.engine.clone(),
-        config: doors.config.mcp.clone(),
+    let handler = McpHandler {
+        engine: state.engine.clone(),
+        config: state.config.mcp.clone(),
         caller_source: CallerSource::PerRequest,
     };
     // Hosts are not checked: a server does not know all its host names, and every request has a
@@ -126,7 +126,7 @@ async fn run_mcp_service<M: SessionManager>(
     let config = config
         .disable_allowed_hosts()
         .with_max_request_body_bytes(usize::MAX)
-        .with_cancellation_token(doors.mcp.closing.clone());
-    let service = StreamableHttpService::new(move || Ok(door.clone()), manager, config);
+        .with_cancellation_token(state.mcp.closing.clone());
+    let service = StreamableHttpService::new(move || Ok(handler.clone()), manager, config);
     service.handle(request).await.map(Body::new)
 }

@@ -32,8 +32,8 @@ pub async fn serve_mcp(
     config: McpConfig,
     pipe: (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static),
 ) -> Result<(), McpError> {
-    let door = McpHandler { engine, config, caller_source: CallerSource::Fixed(caller) };
-    let service = match door.serve(LineTransport::new(pipe.0, pipe.1)).await {
+    let handler = McpHandler { engine, config, caller_source: CallerSource::Fixed(caller) };
+    let service = match handler.serve(LineTransport::new(pipe.0, pipe.1)).await {
         Ok(service) => service,
         // A client that disconnects before the handshake is no error.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

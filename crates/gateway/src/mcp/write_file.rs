@@ -35,7 +35,7 @@ struct FileToWrite {
 
 /// Writes the file of a call, if its arguments are valid and the gate permits it.
 pub(super) async fn write_file(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     call: CallToolRequestParams,
     context: &RequestContext<RoleServer>,
@@ -47,9 +47,9 @@ pub(super) async fn write_file(
         Err(refusal) => return files::refused_result(&refusal).into(),
     };
     let tool = AgentTool::WriteFile;
-    let flow = ApprovalFlow { handler: door, caller, context, answers: call.input_responses, tool };
+    let flow = ApprovalFlow { handler, caller, context, answers: call.input_responses, tool };
     match flow.pass_gate(&given).await {
-        McpGateOutcome::Through(pass) => match store_file(door, caller, file, &pass).await {
+        McpGateOutcome::Through(permit) => match store_file(handler, caller, file, &permit).await {
             Ok(result) => result.into(),
             Err(refusal) => files::refused_result(&refusal).into(),
         },
@@ -67,16 +67,16 @@ fn read_arguments(given: JsonObject) -> Result<FileToWrite, Refusal> {
 }
 
 async fn store_file(
-    door: &McpHandler,
+    handler: &McpHandler,
     caller: &Caller,
     FileToWrite { thread, path, bytes }: FileToWrite,
-    pass: &CallPermit,
+    permit: &CallPermit,
 ) -> Result<CallToolResult, Refusal> {
     let length = bytes.len() as u64;
     let content = std::io::Cursor::new(bytes);
-    let approved = pass.home.as_ref();
+    let approved = permit.home.as_ref();
     let file = FileUpload { thread: &thread, path: &path, length, allowed_at: None, approved };
-    door.engine.upload_file(&caller.team, file, content).await?;
+    handler.engine.upload_file(&caller.team, file, content).await?;
     let message = format!("wrote {length} bytes to {path} of the thread {thread}");
     Ok(CallToolResult::success(vec![ContentBlock::text(message)]))
 }

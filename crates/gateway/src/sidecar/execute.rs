@@ -24,14 +24,14 @@ use crate::{body::HeldJson, error::ApiError};
 
 /// Runs code once.
 pub(super) async fn execute_job(
-    State(doors): State<SidecarAppState>,
+    State(state): State<SidecarAppState>,
     _: ServiceKey,
     headers: HeaderMap,
     body: Result<HeldJson<JobBody>, ApiError>,
 ) -> Result<Response, ApiError> {
-    let HeldJson(body, memory) = body.inspect_err(|_| doors.sidecar.note_refused("body"))?;
-    let request = body.try_into().inspect_err(|_| doors.sidecar.note_refused("invalid"))?;
-    let job = doors.sidecar.start_job(request).map_err(job_refusal_to_api_error)?;
+    let HeldJson(body, memory) = body.inspect_err(|_| state.sidecar.note_refused("body"))?;
+    let request = body.try_into().inspect_err(|_| state.sidecar.note_refused("invalid"))?;
+    let job = state.sidecar.start_job(request).map_err(job_refusal_to_api_error)?;
     drop(memory);
     if wants_stream(&headers) {
         return Ok(stream_job(job));
@@ -48,12 +48,12 @@ const STOPPED: &str = "the job was stopped before it ended";
 
 /// Stops a streamed job. Its stream then ends with the result.
 pub(super) async fn cancel_job(
-    State(doors): State<SidecarAppState>,
+    State(state): State<SidecarAppState>,
     _: ServiceKey,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
     let id: TraceId = id.parse().map_err(|_| ApiError::not_found())?;
-    if !doors.sidecar.cancel_job(&id) {
+    if !state.sidecar.cancel_job(&id) {
         return Err(ApiError::not_found());
     }
     Ok((StatusCode::ACCEPTED, Json(json!({"id": id, "status": "cancelling"}))).into_response())

@@ -24,19 +24,19 @@ pub(super) struct SidecarHealthBody {
 /// Whether the sidecar accepts jobs. Needs no key. A key that is sent must be valid, so that a
 /// client learns about a wrong key before it sends a job.
 pub(super) async fn report_health(
-    State(doors): State<SidecarAppState>,
+    State(state): State<SidecarAppState>,
     _: OptionalServiceKey,
 ) -> Result<Json<SidecarHealthBody>, ApiError> {
-    if doors.sidecar.is_draining() {
+    if state.sidecar.is_draining() {
         let message = JobRefusal::Draining.to_string();
         return Err(Refusal::new(ErrorCode::Unavailable, message).into());
     }
-    let (running, capacity) = doors.sidecar.load();
+    let (running, capacity) = state.sidecar.load();
     Ok(Json(SidecarHealthBody { status: "ok", running, capacity }))
 }
 
 /// The metrics in the OpenMetrics format.
-pub(super) async fn report_metrics(State(doors): State<SidecarAppState>) -> Response {
+pub(super) async fn report_metrics(State(state): State<SidecarAppState>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], doors.sidecar.metrics_text()).into_response()
+    ([(header::CONTENT_TYPE, kind)], state.sidecar.metrics_text()).into_response()
 }

@@ -23,12 +23,12 @@ impl FromRequestParts<SidecarAppState> for ServiceKey {
 
     async fn from_request_parts(
         parts: &mut Parts,
-        doors: &SidecarAppState,
+        state: &SidecarAppState,
     ) -> Result<Self, ApiError> {
-        if doors.sidecar.is_opened_by(presented_key(&parts.headers)) {
+        if state.sidecar.is_opened_by(presented_key(&parts.headers)) {
             return Ok(Self);
         }
-        Err(refuse_key(doors))
+        Err(refuse_key(state))
     }
 }
 
@@ -37,18 +37,18 @@ impl FromRequestParts<SidecarAppState> for OptionalServiceKey {
 
     async fn from_request_parts(
         parts: &mut Parts,
-        doors: &SidecarAppState,
+        state: &SidecarAppState,
     ) -> Result<Self, ApiError> {
         let key = presented_key(&parts.headers);
-        if key.is_none() || doors.sidecar.is_opened_by(key) {
+        if key.is_none() || state.sidecar.is_opened_by(key) {
             return Ok(Self);
         }
-        Err(refuse_key(doors))
+        Err(refuse_key(state))
     }
 }
 
-fn refuse_key(doors: &SidecarAppState) -> ApiError {
-    doors.sidecar.note_refused("unauthorized");
+fn refuse_key(state: &SidecarAppState) -> ApiError {
+    state.sidecar.note_refused("unauthorized");
     let message = "missing or invalid service key; send it as: X-Service-API-Key: KEY";
     Refusal::new(ErrorCode::Unauthorized, message).into()
 }

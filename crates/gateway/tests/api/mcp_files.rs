@@ -82,7 +82,7 @@ async fn files_of_a_thread_are_written_used_listed_and_read() {
     tool(&host, "write_file", binary).await;
     let read = tool(&host, "read_file", json!({"thread_id": "t1", "path": "x.bin"})).await;
     assert_eq!(read["content"][0]["resource"]["blob"], "AP8=");
-    for (name, arguments, said) in [
+    for (name, arguments, expected) in [
         ("read_file", json!({"thread_id": "t1", "path": "../etc/passwd"}), "validation_error"),
         ("read_file", json!({"thread_id": "t1", "path": "none"}), "not_found"),
         ("read_file", json!({"thread_id": "none", "path": "a"}), "not_found"),
@@ -94,7 +94,7 @@ async fn files_of_a_thread_are_written_used_listed_and_read() {
         let result = tool(&host, name, arguments.clone()).await;
         assert_eq!(result["isError"], true, "{arguments}");
         let text = result["content"][0]["text"].as_str().unwrap();
-        assert!(text.starts_with(said), "{arguments}: {text}");
+        assert!(text.starts_with(expected), "{arguments}: {text}");
     }
     // For another team the thread does not exist.
     host.with_key("pro").await;
