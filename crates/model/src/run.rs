@@ -8,7 +8,7 @@ use crate::{ByteSize, CpuShare, Invalid, Language, ThreadHome};
 
 /// One program to run once, in a fresh cell.
 ///
-/// A `RunSpec` exists only after admission. Nothing below the engine checks permission again.
+/// The holder of a `RunSpec` has decided that it may run. Nothing below the engine checks again.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     /// The language `code` is written in.

@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::message::{self, InvalidJsonRpc};
 
-/// The limit on the length of a line; more than an HTTP body may have.
+/// The limit on the length of a line; the same as the default limit on an HTTP body.
 const LONGEST: usize = 32 << 20;
 /// How many messages may be queued in each direction.
 const CHANNEL_CAPACITY: usize = 16;
