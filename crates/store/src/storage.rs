@@ -13,7 +13,7 @@ use crate::{Result, ThreadKey};
 /// The storage use of one team.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageUsage {
-    /// Its distinct layers, each counted by [`cloche_model::Layer::charge`].
+    /// Its distinct layers, each counted by [`cloche_model::Layer::disk_bytes`].
     pub layer_bytes: u64,
     /// Its rows: code, output and metadata of executions, snapshots, responses.
     pub row_bytes: u64,
