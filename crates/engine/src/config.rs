@@ -15,12 +15,12 @@ use crate::{AdmissionConfig, MemoryConfig, StorageConfig};
 pub struct EngineConfig {
     /// Bytes of each output stream that are kept; the head is kept, the rest is counted.
     pub output: ByteSize,
-    /// How long a stream may be silent before it shows a sign of life.
+    /// How long a stream may be silent before it gets a keepalive.
     pub keepalive: Duration,
     /// How long executions may go on after the server was asked to stop.
     pub grace: Duration,
-    /// How long an execution holds its thread without a sign of life; it gives one three times as
-    /// often. After a crash, nothing is held for longer.
+    /// The lease of a thread. An execution renews it three times as often; after a crash, no thread is
+    /// held for longer.
     pub lease: Duration,
     /// The memory that callers share.
     pub memory: MemoryConfig,
@@ -56,7 +56,7 @@ impl Default for EngineConfig {
 /// Settings of the gates that are the same for every team.
 #[derive(Clone, Copy, Debug)]
 pub struct GateConfig {
-    /// How long a question can be answered, and then how long the answer counts.
+    /// How long a question can be answered, and then how long the answer is valid.
     pub lifetime: Duration,
     /// Questions of one team that may be unanswered at once.
     pub pending: u32,
@@ -82,16 +82,16 @@ impl Default for GateConfig {
 pub struct HomesConfig {
     /// Where layers are kept; without it, nothing that needs a thread can be done.
     pub layers: Option<Layers>,
-    /// What a home may hold whatever the plan says: the machine's own limit.
+    /// The most that a home may hold on this machine, whatever its plan.
     pub cap: HomeQuota,
-    /// So many layers are made one in the background. A run of a thread with four times as many waits
-    /// until they are.
+    /// A stack of so many layers is squashed in the background. A run of a thread with four times as
+    /// many waits for it.
     pub squash_depth: usize,
     /// How old a layer must be before it is deleted because nothing needs it.
     pub grace: Duration,
-    /// How often such layers are looked for.
+    /// The interval of the sweep that deletes such layers.
     pub sweep_every: Duration,
-    /// How long a signed URL is good.
+    /// How long a signed URL is valid.
     pub url_expiry: Duration,
     /// The largest file that can be uploaded.
     pub upload: ByteSize,
@@ -135,9 +135,9 @@ pub struct WebhookConfig {
     pub extra_ca: Option<PathBuf>,
     /// Deliveries under way at once.
     pub at_once: usize,
-    /// Of one team.
+    /// Deliveries of one team at once.
     pub at_once_per_team: usize,
-    /// Of one team to one host.
+    /// Deliveries of one team to one host at once.
     pub at_once_per_host: usize,
 }
 

@@ -214,12 +214,14 @@ impl EngineParts {
         let scratch = data_dir.reset_scratch()?;
         let storage = Arc::new(StorageBudgets::new(&shared, data_dir.path(), config));
         let threads = Arc::new(Threads::new(&shared, Arc::clone(&storage), config, scratch));
-        let executions = Executions::new(&shared, Arc::clone(&threads), config);
-        let executions = Arc::new(executions);
+        let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
+        let executions = Arc::new(Executions::new(&shared, budgets, homes, config));
+        let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
+        let files = Files::new(&shared, budgets, homes, Arc::clone(&executions), config);
         Ok(Self {
             tenancy: Tenancy::new(&shared),
             approvals: Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates)),
-            files: Files::new(&shared, Arc::clone(&threads), Arc::clone(&executions), config),
+            files,
             responses: Responses::new(&shared, Arc::clone(&storage)),
             executions,
             threads,

@@ -72,11 +72,16 @@ pub struct LedgerPage {
 }
 
 impl Executions {
-    pub(crate) fn new(shared: &SharedParts, threads: Arc<Threads>, config: &EngineConfig) -> Self {
+    pub(crate) fn new(
+        shared: &SharedParts,
+        storage: Arc<StorageBudgets>,
+        threads: Arc<Threads>,
+        config: &EngineConfig,
+    ) -> Self {
         Self {
             store: Arc::clone(&shared.store),
             dispatcher: Arc::clone(&shared.dispatcher),
-            storage: Arc::clone(threads.storage()),
+            storage,
             threads,
             webhooks: Arc::clone(&shared.webhooks),
             admission: Arc::clone(&shared.admission),

@@ -90,13 +90,14 @@ pub struct Files {
 impl Files {
     pub(crate) fn new(
         shared: &SharedParts,
+        storage: Arc<StorageBudgets>,
         threads: Arc<Threads>,
         executions: Arc<Executions>,
         config: &EngineConfig,
     ) -> Self {
         Self {
             store: Arc::clone(&shared.store),
-            storage: Arc::clone(threads.storage()),
+            storage,
             threads,
             executions,
             admission: Arc::clone(&shared.admission),

@@ -19,7 +19,7 @@ use serde_json::ser::Formatter;
 
 /// Raw bytes that are escaped at once.
 const STEP: usize = 8 << 10;
-/// Encoded bytes that are gathered before they are given out.
+/// Encoded bytes that are gathered into one chunk.
 const CHUNK: usize = 32 << 10;
 /// Shorter texts are serialised with the rest of their value.
 const SHORT: usize = 4 << 10;
@@ -121,7 +121,7 @@ impl JsonPieces {
         (!chunk.is_empty()).then(|| chunk.into())
     }
 
-    /// Whether all of it was given out.
+    /// Whether every chunk was taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pieces.iter().all(JsonPiece::is_empty)
@@ -130,7 +130,7 @@ impl JsonPieces {
     /// All of it at once, where it is known to be small.
     ///
     /// # Errors
-    /// Gives itself back where it is not.
+    /// Itself, where it is not small.
     pub fn into_small(mut self) -> Result<Bytes, Self> {
         match (self.pieces.len(), self.pieces.front()) {
             (1, Some(JsonPiece::Json(_))) => Ok(self.next_chunk().unwrap_or_default()),
@@ -146,7 +146,7 @@ impl JsonPiece {
     }
 }
 
-/// The same as a body whose length is known beforehand.
+/// The same as an HTTP body of known length.
 pub(crate) struct MeasuredJson {
     pub(crate) pieces: JsonPieces,
     pub(crate) left: u64,
@@ -202,7 +202,7 @@ impl Formatter for SplittingFormatter<'_> {
     }
 }
 
-/// Whether the second is a part of the memory of the first.
+/// Whether the second is a slice of the memory of the first.
 fn contains_slice(source: &Bytes, part: &[u8]) -> bool {
     let (whole, part) = (source.as_ptr_range(), part.as_ptr_range());
     whole.start <= part.start && part.end <= whole.end

@@ -58,7 +58,7 @@ pub struct SidecarConfig {
     pub capacity: HostShare,
     /// How long jobs may go on after the sidecar was asked to stop.
     pub grace: Duration,
-    /// How long a stream may be silent before it shows a sign of life.
+    /// How long a stream may be silent before it gets a keepalive.
     pub keepalive: Duration,
 }
 
@@ -86,7 +86,7 @@ struct SidecarInner {
     config: SidecarConfig,
     dispatcher: Arc<dyn Dispatcher>,
     places: Arc<Semaphore>,
-    /// What is promised to cells. Jobs do not wait: there are other executors.
+    /// What is promised to cells. Jobs do not wait, because a client can try another executor.
     promised: FairQueue,
     /// How to stop each job that runs.
     running: Mutex<HashMap<TraceId, CancellationToken>>,
@@ -115,7 +115,7 @@ impl Sidecar {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Whether this is the key. How long it takes says nothing about the right one.
+    /// Whether this is the key, compared in constant time.
     #[must_use]
     pub fn is_opened_by(&self, key: Option<&str>) -> bool {
         let Some(known) = &self.inner.config.key else { return true };
@@ -210,7 +210,7 @@ impl Sidecar {
         self.inner.metrics.encode_text(self.load(), self.inner.dispatcher.current_load())
     }
 
-    /// Counts a request that was refused before it was a job: the key was wrong, the body was.
+    /// Counts a request that was refused before it was a job: by its key or its body.
     pub fn note_refused(&self, reason: &'static str) {
         self.inner.metrics.refused_for(reason);
     }
@@ -242,7 +242,7 @@ fn without_queue(capacity: HostShare) -> ClassLimits {
     }
 }
 
-/// A job under way. Letting go of it stops it.
+/// A job under way. Dropping it stops it.
 pub struct SidecarJob {
     /// Its id, by which it can be stopped.
     pub id: TraceId,
@@ -266,7 +266,7 @@ pub enum JobUpdate {
 }
 
 impl SidecarJob {
-    /// What happens next. Not to be asked again after the end.
+    /// The next event. Do not call it again after the end.
     pub async fn next(&mut self) -> JobUpdate {
         tokio::select! {
             chunk = self.chunks.recv() => match chunk {

@@ -130,11 +130,6 @@ impl Threads {
         self.homes.layers.is_some() && self.homes_outlive_runs
     }
 
-    /// The budgets that homes are paid from.
-    pub(crate) fn storage(&self) -> &Arc<StorageBudgets> {
-        &self.storage
-    }
-
     /// How long an execution holds its thread without a renewal.
     pub(crate) fn lease(&self) -> Duration {
         self.lease

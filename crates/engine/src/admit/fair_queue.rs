@@ -1,5 +1,6 @@
-//! Runs in: server (no capabilities). One class of requests that share the host: which run, which
-//! wait, which is next.
+//! Runs in: server (no capabilities), sidecar (no capabilities).
+//!
+//! One class of requests that share the host: which run, which wait, which is next.
 //!
 //! Teams take turns, as many in a row as their weight, and the requests of one team stay in order. A
 //! turn goes to the first team whose next request fits, so that a large request does not hold up
@@ -27,7 +28,7 @@ pub(crate) struct FairQueue {
 
 struct QueueInner {
     limits: ClassLimits,
-    /// Places of one team that come before its others where processors are short.
+    /// How many places of a team have full CPU priority; its other places yield.
     in_front: u64,
     state: Mutex<QueueState>,
 }
@@ -45,10 +46,10 @@ struct QueueState {
 struct TeamQueue {
     used: HostShare,
     weight: u32,
-    /// Turns left before the next team's.
+    /// Turns left before the next team has its turn.
     credit: u32,
     waiting: VecDeque<QueuedRequest>,
-    /// Places that run, the oldest first, and whether they are in front.
+    /// Places that are taken, the oldest first, and whether they have full CPU priority.
     running: VecDeque<RunningPlace>,
 }
 
@@ -74,21 +75,21 @@ pub(crate) struct PlaceRequest<'a> {
     pub(crate) demand: HostShare,
 }
 
-/// Why a request may not even wait.
+/// Why a request is refused without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueFull {
-    /// So many of its team wait already.
+    /// The queue of its team is full with so many requests.
     Team(usize),
-    /// So many of all teams do.
+    /// The queue of all teams is full with so many requests.
     Host(usize),
 }
 
-/// A request that was let in.
+/// A request that was accepted.
 #[derive(Debug)]
 pub(crate) enum QueueTicket {
-    /// It has its place.
+    /// It has its place now.
     Granted(HostPlace),
-    /// It has to wait for it.
+    /// It waits for its place.
     Waiting(WaitingTicket),
 }
 
@@ -100,13 +101,13 @@ pub(crate) struct WaitingTicket {
     queue: FairQueue,
 }
 
-/// A part of the host. Dropping it gives it back and lets the next ones in.
+/// A share of the host. Dropping it gives it back and grants the next places.
 pub(crate) struct HostPlace {
     id: u64,
     team: TeamId,
     demand: HostShare,
     priority: Arc<CpuPriority>,
-    /// How long it was waited for.
+    /// How long the request waited for it.
     pub(crate) waited: Duration,
     queue: FairQueue,
 }
@@ -126,7 +127,7 @@ impl FairQueue {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A place at once, or a turn to wait for. What is more than the whole host is the whole host.
+    /// A place at once, or a ticket to wait with. A demand beyond the capacity of the host is cut to it.
     pub(crate) fn enter(&self, request: PlaceRequest<'_>) -> Result<QueueTicket, QueueFull> {
         let PlaceRequest { team, weight, demand } = request;
         let limits = &self.inner.limits;
@@ -167,7 +168,7 @@ impl FairQueue {
         QueueLevel { running, queued: state.waiting }
     }
 
-    /// Writes a place into the books.
+    /// Records a place as taken.
     fn grant_place(
         &self,
         state: &mut QueueState,
@@ -195,7 +196,7 @@ impl FairQueue {
         HostPlace { id, team, demand, priority, waited: Duration::ZERO, queue }
     }
 
-    /// Gives places to those whose turn it is, as long as there are any.
+    /// Grants places in turn, as long as there are any.
     fn grant_waiting(&self, state: &mut QueueState) -> Grants {
         let mut grants = Vec::new();
         while let Some((team, waiter)) = state.pop_next_turn(&self.inner.limits) {
@@ -206,7 +207,7 @@ impl FairQueue {
         grants
     }
 
-    /// Tells those who wait. A place that is not wanted any more is dropped, which gives it to the next.
+    /// Sends the granted places. A place whose request has gone is dropped, which grants it to the next.
     fn notify_granted(grants: Grants) {
         for (granted, place) in grants {
             drop(granted.send(place));
@@ -276,7 +277,7 @@ impl QueueState {
         Some((team, waiter))
     }
 
-    /// Takes a request out of the queue that does not want its turn any more.
+    /// Removes a request that gave up from the queue.
     fn remove_waiting(&mut self, team: &TeamId, id: u64) {
         let Some(own) = self.teams.get_mut(team) else { return };
         let before = own.waiting.len();
@@ -305,7 +306,7 @@ impl TeamQueue {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    /// Takes a place out; if it was in front, the oldest that was not is so from now on.
+    /// Removes a place; if it had full CPU priority, the oldest place that yields gets it.
     fn remove_running(&mut self, id: u64) -> Option<Weak<CpuPriority>> {
         let at = self.running.iter().position(|place| place.id == id)?;
         let ended = self.running.remove(at)?;
@@ -317,7 +318,7 @@ impl TeamQueue {
 }
 
 impl WaitingTicket {
-    /// Waits for the turn; never without an end if places are given back.
+    /// Waits for the place. It ends as long as places are given back.
     pub(crate) async fn wait_granted(&mut self) -> Option<HostPlace> {
         (&mut self.granted).await.ok()
     }
@@ -327,7 +328,7 @@ impl Drop for WaitingTicket {
     fn drop(&mut self) {
         let mut state = self.queue.inner.state.lock();
         state.remove_waiting(&self.team, self.id);
-        // Whom this one was in front of may fit.
+        // Requests behind this one may fit now.
         let grants = self.queue.grant_waiting(&mut state);
         drop(state);
         FairQueue::notify_granted(grants);
@@ -356,7 +357,7 @@ impl HostPlace {
 
 impl Drop for HostPlace {
     fn drop(&mut self) {
-        // A clone of the handle, as the books are changed through it.
+        // A clone of the handle, because the state is changed through it.
         self.queue.clone().release_place(self);
     }
 }

@@ -67,11 +67,10 @@ impl Executions {
     ) -> EndedExecution {
         let limits = run.limits();
         let account = self.memory.outputs.account_for(start.key.as_str());
+        let run = run.with_output_account(account);
         let mut lines = LineSplitter::default();
         let thread = self.threads.open(&start, team);
-        let run = run.with_output_account(account);
-        let result = self.run_in_home(run, &thread, live, &mut lines).await;
-        let ended = match result {
+        let ended = match self.run_in_home(run, &thread, live, &mut lines).await {
             Ok(outcome) => with_outcome(outcome, lines, &limits, live).await,
             Err(error) => without_outcome(&error, lines, live).await,
         };

@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! What an operator can set of storage budgets, with the defaults.
+//! The settings of storage budgets, with their defaults.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct StorageConfig {
     pub pro: PlanStorage,
     /// Teams of the enterprise plan.
     pub enterprise: PlanStorage,
-    /// What of the disk is not for new data.
+    /// The part of the disk that is kept free of new data.
     pub reserve: StorageReserve,
     /// Exports of one team at once.
     pub exports: u32,
@@ -23,20 +23,20 @@ pub struct StorageConfig {
     pub export_stall: Duration,
 }
 
-/// What a team of a plan may store, and what of its past is kept when that is not enough.
+/// What a team of a plan may store, and what pruning keeps when that is not enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanStorage {
     /// The most that a team may store; none is no limit.
     pub bytes: Option<ByteSize>,
-    /// The newest points of a thread that are never pruned on their own.
+    /// So many of the newest snapshots of a thread are kept.
     pub keep: Option<u64>,
-    /// Points that are younger are not pruned either.
+    /// Snapshots younger than so many days are kept, too.
     pub days: Option<u32>,
     /// The newest execution records that are not pruned.
     pub records: u64,
 }
 
-/// What of the file system of the data directory is not for new data.
+/// The part of the file system of the data directory that is kept free of new data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageReserve {
     /// Free bytes; if absent the larger of 2 % and 1 GiB, but no more than 10 % of it.

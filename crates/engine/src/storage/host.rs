@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
 //! The reserve of the host: how much of the file system of the data directory is free, and what is
-//! refused once that is too little. A ballast file keeps a few megabytes that the ledger gets when
-//! the disk is really full.
+//! refused once that is too little. A ballast file reserves a few megabytes for the ledger on a full
+//! disk.
 
 use std::{
     fs::{self, File},
@@ -63,7 +63,7 @@ pub(crate) struct HostStorage {
     reserve: StorageReserve,
     is_short: AtomicBool,
     has_ballast: AtomicBool,
-    /// Refusals for want of room, for metrics.
+    /// Refusals because the disk is short, for metrics.
     refused: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ impl HostStorage {
         host
     }
 
-    /// What is free now. Where the kernel does not say, nothing is refused.
+    /// What is free now. If `statvfs` fails, nothing is refused.
     pub(crate) fn measure(&self) -> DiskSpace {
         let room = match rustix::fs::statvfs(&self.dir) {
             Ok(stat) => DiskSpace::from_statvfs(&stat, self.reserve),
@@ -101,12 +101,12 @@ impl HostStorage {
         room
     }
 
-    /// What was found the last time.
+    /// Whether the last measurement found the disk short.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Whether the disk is short and what was kept for that is used up.
+    /// Whether the disk is short and the ballast is used up.
     pub(crate) fn is_full(&self) -> bool {
         self.is_short() && !self.has_ballast.load(Ordering::Relaxed)
     }
@@ -115,12 +115,12 @@ impl HostStorage {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Looks, and refuses new data if there is no room for it.
+    /// Measures the disk, and refuses new data if it is short.
     pub(crate) fn check_now(&self) -> Result<(), Refusal> {
         if self.measure().is_short() { Err(self.no_room_refusal()) } else { Ok(()) }
     }
 
-    /// Refuses new data if there was no room for it the last time: no system call.
+    /// Refuses new data if the last measurement found the disk short. Makes no system call.
     pub(crate) fn check_lately(&self) -> Result<(), Refusal> {
         if self.is_short() { Err(self.no_room_refusal()) } else { Ok(()) }
     }

@@ -60,7 +60,7 @@ pub(crate) struct StorageReservation {
 }
 
 impl StorageReservation {
-    /// Holds so much more. Prunes what the policy does not keep before it refuses.
+    /// Reserves so many more bytes. Prunes what the policy does not keep before it refuses.
     pub(crate) async fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         let storage = &self.storage;
         storage.host.check_now()?;
@@ -84,13 +84,13 @@ impl StorageReservation {
         Err(over_budget_refusal(&self.team, budget))
     }
 
-    /// What the write may bring the team's total to. Its own part is promised to it, and what is
-    /// promised to others is in the same sum.
+    /// The most that the team may store after the write. What this and other writes reserved counts
+    /// towards the same budget.
     pub(crate) fn append_budget(&self) -> Option<u64> {
         self.storage.budget_of(&self.team)
     }
 
-    /// Reads on its account: a piece is held before it is read.
+    /// A reader that reserves each piece before it is read.
     pub(crate) fn metered_reader<R: Read>(self, from: R) -> MeteredReader<R> {
         MeteredReader { from, reservation: self, read: 0, refusal: None }
     }
@@ -114,7 +114,7 @@ pub(crate) struct MeteredReader<R> {
 }
 
 impl<R> MeteredReader<R> {
-    /// What is held, or why no more could be.
+    /// The reservation, or why it could not grow.
     pub(crate) fn finish(self) -> Result<StorageReservation, Refusal> {
         match self.refusal {
             Some(refusal) => Err(refusal),
@@ -165,7 +165,7 @@ impl StorageBudgets {
         Ok(reservation)
     }
 
-    /// Lets a team export once more, unless it does so often enough at once.
+    /// Takes one of the exports that a team may run at once.
     pub(crate) fn begin_export(&self, team: &Team) -> Result<ExportSlot, Refusal> {
         let most = self.config.exports;
         let reservations = self.reservations.clone();

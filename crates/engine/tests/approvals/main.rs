@@ -3,6 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
 mod approvals;
-mod house;
 mod policies;
+mod test_engine;
 mod waiting;

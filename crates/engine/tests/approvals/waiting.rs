@@ -5,14 +5,14 @@ use std::time::Duration;
 use cloche_engine::{ApprovalWaitResult, DecisionFilter, GateConfig};
 use cloche_model::{ApprovalState, DecisionKind, ErrorCode};
 
-use crate::house::{House, PATIENCE, operator};
+use crate::test_engine::{PATIENCE, TestEngine, operator};
 
 #[tokio::test]
 async fn an_answer_wakes_the_calls_that_wait_for_it() {
-    let house = House::open().await;
-    let acme = house.open_team("acme").await;
-    let (one, two) = (house.asked(&acme, "1").await, house.asked(&acme, "2").await);
-    let (engine, by) = (&house.engine, operator());
+    let server = TestEngine::open().await;
+    let acme = server.open_team("acme").await;
+    let (one, two) = (server.asked(&acme, "1").await, server.asked(&acme, "2").await);
+    let (engine, by) = (&server.engine, operator());
     let (first, second, again, yes, no) = tokio::join!(
         engine.approvals().wait_for_approval(&acme, &one.id, PATIENCE),
         engine.approvals().wait_for_approval(&acme, &two.id, PATIENCE),
@@ -35,57 +35,57 @@ async fn an_answer_wakes_the_calls_that_wait_for_it() {
 
 #[tokio::test]
 async fn waiting_has_an_end_and_the_question_stays() {
-    let house = House::open().await;
-    let acme = house.open_team("acme").await;
-    let asked = house.asked(&acme, "1").await;
-    let waited = house
+    let server = TestEngine::open().await;
+    let acme = server.open_team("acme").await;
+    let asked = server.asked(&acme, "1").await;
+    let waited = server
         .engine
         .approvals()
         .wait_for_approval(&acme, &asked.id, Duration::from_millis(1))
         .await;
     assert_eq!(waited.unwrap(), ApprovalWaitResult::StillPending);
-    assert_eq!(house.asked(&acme, "1").await.id, asked.id);
+    assert_eq!(server.asked(&acme, "1").await.id, asked.id);
 }
 
 #[tokio::test]
 async fn so_many_calls_of_a_team_may_wait() {
-    let house = House::with(GateConfig { waiting: 1, ..GateConfig::default() }).await;
-    let (acme, other) = (house.open_team("acme").await, house.open_team("other").await);
-    let (one, two) = (house.asked(&acme, "1").await, house.asked(&other, "1").await);
-    let waiting = house.engine.approvals().wait_for_approval(&acme, &one.id, PATIENCE);
+    let server = TestEngine::with(GateConfig { waiting: 1, ..GateConfig::default() }).await;
+    let (acme, other) = (server.open_team("acme").await, server.open_team("other").await);
+    let (one, two) = (server.asked(&acme, "1").await, server.asked(&other, "1").await);
+    let waiting = server.engine.approvals().wait_for_approval(&acme, &one.id, PATIENCE);
     tokio::pin!(waiting);
     assert!(futures::poll!(waiting.as_mut()).is_pending());
     let refused =
-        house.engine.approvals().wait_for_approval(&acme, &one.id, PATIENCE).await.unwrap_err();
+        server.engine.approvals().wait_for_approval(&acme, &one.id, PATIENCE).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::RateLimited);
     let elsewhere =
-        house.engine.approvals().wait_for_approval(&other, &two.id, Duration::ZERO).await;
+        server.engine.approvals().wait_for_approval(&other, &two.id, Duration::ZERO).await;
     assert_eq!(elsewhere.unwrap(), ApprovalWaitResult::StillPending);
-    house.engine.approvals().approve_call(one.id.as_str(), &operator()).await.unwrap();
+    server.engine.approvals().approve_call(one.id.as_str(), &operator()).await.unwrap();
     assert_eq!(waiting.await.unwrap(), ApprovalWaitResult::Approved);
-    let next = house.engine.approvals().wait_for_approval(&acme, &one.id, PATIENCE).await;
+    let next = server.engine.approvals().wait_for_approval(&acme, &one.id, PATIENCE).await;
     assert_eq!(next.unwrap(), ApprovalWaitResult::Approved);
 }
 
 #[tokio::test]
 async fn a_server_that_stops_lets_go_of_those_who_wait() {
-    let house = House::open().await;
-    let acme = house.open_team("acme").await;
-    let asked = house.asked(&acme, "1").await;
-    let waiting = house.engine.approvals().wait_for_approval(&acme, &asked.id, PATIENCE);
+    let server = TestEngine::open().await;
+    let acme = server.open_team("acme").await;
+    let asked = server.asked(&acme, "1").await;
+    let waiting = server.engine.approvals().wait_for_approval(&acme, &asked.id, PATIENCE);
     tokio::pin!(waiting);
     assert!(futures::poll!(waiting.as_mut()).is_pending());
-    house.engine.drain();
+    server.engine.drain();
     let waited = tokio::time::timeout(PATIENCE / 2, waiting).await.unwrap();
     assert_eq!(waited.unwrap(), ApprovalWaitResult::StillPending);
 }
 
 /// The one decision that is written when time ends an approval.
-async fn expired(house: &House, note: &str) {
+async fn expired(server: &TestEngine, note: &str) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
-        let decisions = house.engine.approvals().list_decisions(&filter).await.unwrap();
+        let decisions = server.engine.approvals().list_decisions(&filter).await.unwrap();
         let mut found = decisions.iter().filter(|it| it.kind == DecisionKind::Expired);
         if let Some(decision) = found.next() {
             assert_eq!((decision.by.as_str(), decision.note.as_deref()), ("time", Some(note)));
@@ -100,37 +100,37 @@ async fn expired(house: &House, note: &str) {
 #[tokio::test]
 async fn a_question_without_an_answer_expires_and_cannot_be_answered_later() {
     let short = GateConfig { lifetime: Duration::from_millis(50), ..GateConfig::default() };
-    let house = House::with(short).await;
-    let acme = house.open_team("acme").await;
-    let asked = house.asked(&acme, "1").await;
+    let server = TestEngine::with(short).await;
+    let acme = server.open_team("acme").await;
+    let asked = server.asked(&acme, "1").await;
     let waited =
-        house.engine.approvals().wait_for_approval(&acme, &asked.id, PATIENCE).await.unwrap();
+        server.engine.approvals().wait_for_approval(&acme, &asked.id, PATIENCE).await.unwrap();
     assert_eq!(waited, ApprovalWaitResult::Expired);
     let late =
-        house.engine.approvals().approve_call(asked.id.as_str(), &operator()).await.unwrap_err();
+        server.engine.approvals().approve_call(asked.id.as_str(), &operator()).await.unwrap_err();
     assert_eq!(
         (late.code, late.to_string().as_str()),
         (ErrorCode::Conflict, "it has expired: nobody answered in time")
     );
-    expired(&house, "nobody answered in time").await;
-    assert_ne!(house.asked(&acme, "1").await.id, asked.id);
+    expired(&server, "nobody answered in time").await;
+    assert_ne!(server.asked(&acme, "1").await.id, asked.id);
 }
 
 #[tokio::test]
 async fn a_yes_that_is_not_used_in_time_is_good_for_nothing() {
     let short = GateConfig { lifetime: Duration::from_millis(200), ..GateConfig::default() };
-    let house = House::with(short).await;
-    let acme = house.open_team("acme").await;
-    let asked = house.asked(&acme, "1").await;
+    let server = TestEngine::with(short).await;
+    let acme = server.open_team("acme").await;
+    let asked = server.asked(&acme, "1").await;
     // On a machine with much else to do, the question itself may have expired.
     let approved =
-        house.engine.approvals().approve_call(asked.id.as_str(), &operator()).await.is_ok();
+        server.engine.approvals().approve_call(asked.id.as_str(), &operator()).await.is_ok();
     let note = match approved {
         true => "it was approved, and not used in time",
         false => "nobody answered in time",
     };
-    expired(&house, note).await;
-    let now = house.engine.approvals().find_approval(&acme, &asked.id).await.unwrap();
+    expired(&server, note).await;
+    let now = server.engine.approvals().find_approval(&acme, &asked.id).await.unwrap();
     assert_eq!((now.state, now.arguments), (ApprovalState::Expired, None));
-    assert_ne!(house.asked(&acme, "1").await.id, asked.id);
+    assert_ne!(server.asked(&acme, "1").await.id, asked.id);
 }

@@ -52,14 +52,14 @@ impl Dispatcher for Wiring {
     }
 }
 
-pub(crate) struct House {
+pub(crate) struct TestEngine {
     pub(crate) engine: Engine,
     pub(crate) wired: Arc<AtomicBool>,
     config: EngineConfig,
     directory: TempDir,
 }
 
-impl House {
+impl TestEngine {
     pub(crate) async fn open() -> Self {
         Self::with(GateConfig::default()).await
     }
