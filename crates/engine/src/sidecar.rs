@@ -26,6 +26,7 @@ use tokio_util::{
 
 use crate::{
     AdmittedRun, ClassLimits, DispatchError, Dispatcher, HostShare, JobRefusal, JobRequest,
+    MemoryConfig, MemoryPool,
     admit::{FairQueue, HostPlace, PlaceRequest, QueueTicket},
     admit_job,
 };
@@ -53,6 +54,8 @@ pub struct SidecarConfig {
     pub jobs: usize,
     /// What the cells of all jobs may be promised together.
     pub capacity: HostShare,
+    /// Memory for what jobs print, until their answers are read.
+    pub outputs: ByteSize,
     /// How long jobs may go on after the sidecar was asked to stop.
     pub grace: Duration,
     /// How long a stream may be silent before it shows a sign of life.
@@ -67,6 +70,7 @@ impl Default for SidecarConfig {
             most: RunLimits { timeout: Duration::from_secs(60), ..RunLimits::default() },
             jobs: 4,
             capacity: HostShare::UNLIMITED,
+            outputs: MemoryConfig::default().outputs,
             grace: Duration::from_secs(30),
             keepalive: Duration::from_secs(5),
         }
@@ -83,6 +87,8 @@ struct SidecarInner {
     config: SidecarConfig,
     dispatcher: Arc<dyn Dispatcher>,
     places: Arc<Semaphore>,
+    /// Pays for what jobs print.
+    outputs: MemoryPool,
     /// What is promised to cells. Jobs do not wait: there are other executors.
     promised: FairQueue,
     /// How to stop each job that runs.
@@ -100,6 +106,8 @@ impl Sidecar {
     pub fn new(dispatcher: Arc<dyn Dispatcher>, config: SidecarConfig) -> Self {
         let inner = SidecarInner {
             places: Arc::new(Semaphore::new(config.jobs)),
+            // One key opens a sidecar, so one holder may have all of it.
+            outputs: MemoryPool::new(config.outputs, config.outputs),
             promised: FairQueue::new(without_queue(config.capacity), u64::MAX),
             config,
             dispatcher,
@@ -151,6 +159,7 @@ impl Sidecar {
 
     fn launch_job(&self, run: AdmittedRun, place: (OwnedSemaphorePermit, HostPlace)) -> SidecarJob {
         let (id, spec_limits, language) = (run.trace_id().clone(), run.limits(), run.language());
+        let run = run.with_output_account(self.inner.outputs.account_for("jobs"));
         let cancel = self.inner.stopping.child_token();
         self.inner.running.lock().insert(id.clone(), cancel.clone());
         let (output, chunks) = mpsc::channel(CHUNKS);

@@ -103,7 +103,9 @@ pub(crate) async fn watch_run(
     }
     stdout.read_rest().await;
     stderr.read_rest().await;
-    let used = match meter.read() {
+    // Of a cell that the spawner has killed for kernel memory only the spawner knows why.
+    let reading = meter.read().filter(|_| !matches!(end, RunEnd::Lost));
+    let used = match reading {
         Some(reading) => reading.into(),
         // The spawner was faster than we, and has read them before it removed the cgroup.
         None => timeout(DEATH_TIMEOUT, gone.wait()).await.unwrap_or_default(),

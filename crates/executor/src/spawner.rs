@@ -4,7 +4,7 @@
 //! loop, `bells` is what wakes it, `ground` is the bare mount namespace it works in, `host_ids` reserves the ids of its cells,
 //! `homes` mounts the homes of threads,
 //! `packer` reads what a run has written, `linked` finds the other names of what it changed,
-//! `protocol` is what is said.
+//! `lock_watch` finds cells with too many file locks, `protocol` is what is said.
 
 pub(crate) mod cell_exit;
 pub(crate) mod cell_meter;
@@ -15,6 +15,7 @@ mod hard_links;
 pub(crate) mod home_mounter;
 mod host_ids;
 mod host_setup;
+mod lock_watch;
 mod packer;
 mod plan_cache;
 mod poller;

@@ -14,6 +14,7 @@ use std::{
 use cloche_jail::{
     init::CellReport,
     job_writer::{self, ExecProgram},
+    protocol,
 };
 use cloche_model::Language;
 use tokio::{
@@ -36,7 +37,10 @@ use crate::{
 
 /// The library that a template loads.
 const TEMPLATE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
-const PYTHON_START: &[u8] = include_bytes!("../guest/usercustomize.py");
+/// The runtime that has Python wait for its job: `guest/python`, as an archive.
+const PYTHON_RUNTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cloche.zip"));
+/// The name of that archive in the home; it is removed before there is a job.
+const PYTHON_ARCHIVE: &str = "cloche.zip";
 /// How long an interpreter may take to be ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -103,13 +107,19 @@ fn start_job(language: Language) -> Result<Option<Vec<u8>>, RunError> {
     let variables = match language {
         Language::Bash => return Ok(None),
         Language::Python => {
-            job_writer::append_file(&mut out, "usercustomize.py", 0o600, PYTHON_START)?;
-            vec![("PYTHONPATH", HOME.to_owned()), ("CLOCHE_START", "single".to_owned())]
+            job_writer::append_file(&mut out, PYTHON_ARCHIVE, 0o600, PYTHON_RUNTIME)?;
+            python_start(protocol::START_SINGLE)
         }
         Language::Node => vec![("NODE_OPTIONS", format!("--require={NODE_START}"))],
     };
     job_writer::append_exec(&mut out, &interpreter_exec(language, variables)?)?;
     Ok(Some(out))
+}
+
+/// The variables with which Python finds its runtime.
+fn python_start(way: &str) -> Vec<(&'static str, String)> {
+    let archive = format!("{HOME}/{PYTHON_ARCHIVE}");
+    vec![("PYTHONPATH", archive), (protocol::START_VARIABLE, way.to_owned())]
 }
 
 fn interpreter_exec(
@@ -186,14 +196,11 @@ impl Template {
     ) -> Result<Self, RunError> {
         let mut modules: Vec<&str> = DEFAULT_PRELOAD.to_vec();
         modules.extend(preload.iter().map(String::as_str));
-        let variables = vec![
-            ("PYTHONPATH", HOME.to_owned()),
-            ("CLOCHE_START", "template".to_owned()),
-            ("CLOCHE_PRELOAD", modules.join(" ")),
-        ];
+        let mut variables = python_start(protocol::START_TEMPLATE);
+        variables.push((protocol::PRELOAD_VARIABLE, modules.join(" ")));
         let mut out = Vec::new();
-        job_writer::append_file(&mut out, "usercustomize.py", 0o644, PYTHON_START)?;
-        job_writer::append_file(&mut out, "template.so", 0o755, TEMPLATE_LIBRARY)?;
+        job_writer::append_file(&mut out, PYTHON_ARCHIVE, 0o644, PYTHON_RUNTIME)?;
+        job_writer::append_file(&mut out, protocol::TEMPLATE_LIBRARY, 0o755, TEMPLATE_LIBRARY)?;
         job_writer::append_exec(&mut out, &interpreter_exec(Language::Python, variables)?)?;
         let mut cell =
             cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Template)).await?;

@@ -16,6 +16,7 @@ mod faults;
 #[path = "../serve/host.rs"]
 mod host;
 mod hostile;
+mod memory;
 #[allow(dead_code, reason = "every test target uses its own part of this")]
 #[path = "../serve/processes.rs"]
 mod processes;

@@ -19,6 +19,8 @@ pub(super) struct CellRecord {
     pub(super) cgroup: Option<Cgroup>,
     /// What the cgroup holds its members to.
     pub(super) limits: CgroupLimits,
+    /// Killed for kernel memory that its cgroup does not count.
+    pub(super) exceeded_kernel_memory: bool,
     /// Nobody reads its gauges any more.
     pub(super) gauges_released: bool,
     /// Read when pid 1 has ended, and with it everything in the cell.

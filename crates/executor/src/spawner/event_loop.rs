@@ -27,6 +27,7 @@ use super::{
     home_mounter::{HomeMountOutcome, HomeMounter},
     host_ids::GUEST_IDS,
     host_setup,
+    lock_watch::LockWatch,
     packer::PackerProcess,
     plan_cache::{CellPlanKind, PlanCache},
     poller::{EpollSet, WakeEvents, WakeSource},
@@ -69,6 +70,9 @@ pub(super) fn run_event_loop(
     let bells =
         EpollSet::new().and_then(|bells| bells.add(WakeSource::Executor, socket).map(|()| bells));
     let Ok(bells) = bells else { return 1 };
+    let lock_watch = LockWatch::start(ground.privileged)
+        .and_then(|watch| bells.add(WakeSource::LockWatch, &watch).map(|()| watch));
+    let Ok(lock_watch) = lock_watch else { return 1 };
     let packer =
         PackerProcess { privileged: ground.privileged, first_guest: ground.ids.guest_id(0) };
     let mut worker = EventLoop {
@@ -79,6 +83,7 @@ pub(super) fn run_event_loop(
         plans: PlanCache::new(ground, change),
         prepared: PreparedResources::new(packer),
         poller: bells,
+        lock_watch,
     };
     let code = match worker.serve() {
         // Closed is also how a send notices that the executor has ended: no reason to start again.
@@ -98,6 +103,7 @@ struct EventLoop<'a> {
     plans: PlanCache<'a>,
     prepared: PreparedResources,
     poller: EpollSet,
+    lock_watch: LockWatch,
 }
 
 impl EventLoop<'_> {
@@ -131,7 +137,11 @@ impl EventLoop<'_> {
                     Err(error) => return Err(error),
                 }
             }
+            if woken.lock_report {
+                self.lock_watch.kill_reported(&mut self.cells)?;
+            }
             self.reap_cells(&woken.ended)?;
+            self.lock_watch.set_active(!self.cells.is_empty())?;
         }
     }
 
@@ -230,6 +240,7 @@ impl EventLoop<'_> {
             kill_requested: false,
             cgroup,
             limits,
+            exceeded_kernel_memory: false,
             gauges_released: false,
             used,
         };
@@ -361,6 +372,7 @@ impl EventLoop<'_> {
                 held.state = CellState::Ended;
                 let used = held.cgroup.as_ref().and_then(Cgroup::read_usage);
                 held.used = used.map(CellUsage::from).unwrap_or_default();
+                held.used.oom_kills += u64::from(held.exceeded_kernel_memory);
             }
         }
         while let Ok(true) = sys::reap_child() {}

@@ -28,6 +28,8 @@ pub(super) enum WakeSource {
     Template(CellId),
     /// A cell's: it has ended.
     Cell(CellId),
+    /// The lock watcher's: a cell holds too many locks.
+    LockWatch,
 }
 
 impl WakeSource {
@@ -38,6 +40,7 @@ impl WakeSource {
             Self::Executor => 0,
             Self::Template(CellId(id)) => id * Self::KINDS + 1,
             Self::Cell(CellId(id)) => id * Self::KINDS + 2,
+            Self::LockWatch => Self::KINDS,
         }
     }
 
@@ -46,7 +49,8 @@ impl WakeSource {
         match number % Self::KINDS {
             1 => Self::Template(id),
             2 => Self::Cell(id),
-            _ => Self::Executor,
+            _ if id.0 == 0 => Self::Executor,
+            _ => Self::LockWatch,
         }
     }
 }
@@ -89,6 +93,7 @@ impl EpollSet {
                 WakeSource::Executor => woken.request = true,
                 WakeSource::Template(id) => woken.answered.push(id),
                 WakeSource::Cell(id) => woken.ended.push(id),
+                WakeSource::LockWatch => woken.lock_report = true,
             }
         }
         Ok(woken)
@@ -101,11 +106,13 @@ pub(super) struct WakeEvents {
     pub(super) request: bool,
     pub(super) ended: Vec<CellId>,
     pub(super) answered: Vec<CellId>,
+    pub(super) lock_report: bool,
 }
 
 impl WakeEvents {
     pub(super) fn is_empty(&self) -> bool {
-        !self.request && self.ended.is_empty() && self.answered.is_empty()
+        let is_silent = !self.request && !self.lock_report;
+        is_silent && self.ended.is_empty() && self.answered.is_empty()
     }
 }
 
@@ -120,7 +127,9 @@ mod tests {
                 assert_eq!(WakeSource::decode(bell.encode()), bell);
             }
         }
-        assert_eq!(WakeSource::decode(WakeSource::Executor.encode()), WakeSource::Executor);
+        for bell in [WakeSource::Executor, WakeSource::LockWatch] {
+            assert_eq!(WakeSource::decode(bell.encode()), bell);
+        }
     }
 
     #[test]
