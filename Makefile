@@ -27,6 +27,8 @@ check: ## formatting, lints, the habits of the project, and its dependencies
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets --features $(FUZZING) -- -D warnings
 	$(CARGO) run -q -p cloche-tidy
+	@# In a clean clone ruff comes with `make test`, which runs it as a test.
+	@if [ -x .venv/bin/ruff ]; then .venv/bin/ruff check --no-cache crates/executor/guest; fi
 	scripts/check-dependencies
 
 deny: ## licences, sources, bans and duplicate versions of all dependencies; builds cargo-deny once

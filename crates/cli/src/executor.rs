@@ -76,6 +76,10 @@ pub(crate) struct ExecutorArguments {
     /// counted.
     #[arg(long, env = "SANDBOX_EXECUTOR_MAX_OUTPUT", value_name = "SIZE", default_value = "16MiB")]
     max_output: ByteSize,
+    /// Memory for the output of all jobs, until their answers are read; output beyond it is
+    /// truncated [default: an eighth of the host's memory, 256 MiB to 2 GiB].
+    #[arg(long, env = "SANDBOX_EXECUTOR_OUTPUT_MEMORY", value_name = "SIZE")]
+    output_memory: Option<ByteSize>,
     /// Memory that the cells of all jobs may reserve together [default: the memory of the host].
     #[arg(long, env = "SANDBOX_EXECUTOR_CAPACITY_MEMORY", value_name = "SIZE")]
     capacity_memory: Option<ByteSize>,
@@ -186,6 +190,7 @@ fn sidecar_options(arguments: ExecutorArguments) -> Result<SidecarOptions, Sidec
         Err(env::VarError::NotPresent) => None,
         Err(env::VarError::NotUnicode(_)) => return Err(SidecarSettingsError::KeyIsNoText),
     };
+    let usual = SidecarConfig::default();
     Ok(SidecarOptions {
         sidecar: SidecarConfig {
             key: check_key(key, &arguments.environment)?,
@@ -199,8 +204,9 @@ fn sidecar_options(arguments: ExecutorArguments) -> Result<SidecarOptions, Sidec
                 output: arguments.max_output,
             },
             jobs: arguments.max_concurrent_jobs as usize,
+            outputs: arguments.output_memory.unwrap_or(usual.outputs),
             grace: Duration::from_secs(arguments.grace),
-            ..SidecarConfig::default()
+            ..usual
         },
         listen: arguments.listen,
     })

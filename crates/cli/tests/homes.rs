@@ -524,3 +524,49 @@ async fn a_thread_s_run_has_one_disk_limit_for_its_home_and_its_other_places() {
     }
     host.executor.stop().await;
 }
+
+/// A program that says that it has ended, has itself continued while its home is packed, and writes.
+const FAKED_END: &str = r#"
+import ctypes, os, signal
+libc = ctypes.CDLL(None)
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 48)]
+open("aaa", "wb").write(os.urandom(40 << 20))
+late = [os.open(name, os.O_RDWR | os.O_CREAT) for name in ("yyy", "zzz")]
+for file in late: os.pwrite(file, b"before", 0)
+timer = ctypes.c_int()
+libc.timer_create(1, ctypes.byref(Event(None, signal.SIGCONT, 0, b"")), ctypes.byref(timer))
+libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, int(os.environ["AFTER"]) * 1_000_000), None)
+libc.prctl(15, b"cloche end 7")
+os.kill(os.getpid(), signal.SIGSTOP)
+for file in late: os.pwrite(file, b"after!", 0)
+for n in range(1000): open("much-later", "w").close()
+os._exit(9)
+"#;
+
+#[tokio::test]
+async fn a_program_that_fakes_its_end_writes_nothing_while_its_home_is_packed() {
+    let pools = [None, Some(PoolSettings { floor: 1, ceiling: 1, ..PoolSettings::default() })];
+    for pool in pools {
+        let Some(host) = Host::start(ByteSize::gib(1), pool).await else { return };
+        let mut believed = 0;
+        // The packer is at work: long after the end was reported, and before all is compressed.
+        for after in [300, 600, 900] {
+            let mut thread = Thread::default();
+            let mut spec = RunSpec::new(Language::Python, FAKED_END);
+            spec.env.insert("AFTER".to_owned(), after.to_string());
+            let outcome = thread.run(&host, spec).await;
+            let found = thread.bash(&host, "cat yyy zzz; ls | grep later || true").await;
+            // One that goes on before pid 1 has looked has not ended, and ends by itself.
+            let expected = match outcome.ending {
+                RunEnding::Exited(7) => "beforebefore",
+                RunEnding::Exited(9) => "after!after!much-later\n",
+                ending => panic!("{ending:?}: {}", outcome.stderr.to_text_lossy()),
+            };
+            assert_eq!(found, expected, "continued after {after} ms");
+            believed += u32::from(outcome.ending == RunEnding::Exited(7));
+        }
+        assert!(believed > 0, "no end was believed, so nothing was tried");
+        host.executor.stop().await;
+    }
+}

@@ -29,6 +29,7 @@ use tokio_util::{
 
 use crate::{
     AdmittedRun, ClassLimits, DispatchError, Dispatcher, HostShare, JobRefusal, JobRequest,
+    MemoryConfig, MemoryPool,
     admit::{FairQueue, HostPlace, PlaceRequest, QueueTicket},
     admit_job,
 };
@@ -56,6 +57,8 @@ pub struct SidecarConfig {
     pub jobs: usize,
     /// What the cells of all jobs may be promised together.
     pub capacity: HostShare,
+    /// Memory for what jobs print, until their answers are read.
+    pub outputs: ByteSize,
     /// How long jobs may go on after the sidecar was asked to stop.
     pub grace: Duration,
     /// How long a stream may be silent before it gets a keepalive.
@@ -70,6 +73,7 @@ impl Default for SidecarConfig {
             most: RunLimits { timeout: Duration::from_secs(60), ..RunLimits::default() },
             jobs: 4,
             capacity: HostShare::UNLIMITED,
+            outputs: MemoryConfig::default().outputs,
             grace: Duration::from_secs(30),
             keepalive: Duration::from_secs(5),
         }
@@ -86,6 +90,8 @@ struct SidecarInner {
     config: SidecarConfig,
     dispatcher: Arc<dyn Dispatcher>,
     places: Arc<Semaphore>,
+    /// Pays for the output of jobs.
+    outputs: MemoryPool,
     /// What is promised to cells. Jobs do not wait, because a client can try another executor.
     promised: FairQueue,
     /// How to stop each job that runs.
@@ -103,6 +109,8 @@ impl Sidecar {
     pub fn new(dispatcher: Arc<dyn Dispatcher>, config: SidecarConfig) -> Self {
         let inner = SidecarInner {
             places: Arc::new(Semaphore::new(config.jobs)),
+            // One key opens a sidecar, so one holder may have all of it.
+            outputs: MemoryPool::new(config.outputs, config.outputs),
             promised: FairQueue::new(without_queue(config.capacity), u64::MAX),
             config,
             dispatcher,
@@ -154,6 +162,7 @@ impl Sidecar {
 
     fn launch_job(&self, run: AdmittedRun, place: (OwnedSemaphorePermit, HostPlace)) -> SidecarJob {
         let (id, spec_limits, language) = (run.trace_id().clone(), run.limits(), run.language());
+        let run = run.with_output_account(self.inner.outputs.account_for("jobs"));
         let cancel = self.inner.stopping.child_token();
         self.inner.running.lock().insert(id.clone(), cancel.clone());
         let (output, chunks) = mpsc::channel(CHUNKS);

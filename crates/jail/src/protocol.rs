@@ -13,6 +13,7 @@
 
 #[cfg(not(cloche_template))]
 pub(crate) mod encode;
+pub mod constants;
 pub mod fd_numbers;
 pub mod fork_request;
 pub mod job;

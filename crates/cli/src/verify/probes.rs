@@ -96,6 +96,10 @@ impl Probe {
         Self { profile: SandboxProfile::Strict, ..self }
     }
 
+    const fn judged_by(self, judge: Judge) -> Self {
+        Self { judge, ..self }
+    }
+
     const fn alone_with_judge(self, judge: Judge) -> Self {
         Self { judge, alone: true, ..self }
     }
@@ -225,6 +229,8 @@ pub(crate) const PROBES: &[Probe] = &[
     probe!(Resources, "open-files", "EMFILE at the limit, which stays"),
     probe!(Resources, "socket-queues", "ENOBUFS before their queues hold much")
         .with_limits(hardly_any_memory),
+    probe!(Resources, "record-locks", "its end, reported as out of memory, after a few thousand")
+        .judged_by(verdict::said_and_ran_out),
     probe!(Resources, "woken-pid-one", "stops and starts cost pid 1 little, or are charged"),
     probe!(Resources, "watches", "inotify instances are capped, neighbours get theirs")
         .with_scenario(ProbeScenario::Pair)

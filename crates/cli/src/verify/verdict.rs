@@ -109,6 +109,12 @@ pub(crate) fn ran_out_of_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     to_verdict(ended == RunEnding::OutOfMemory, format!("{ended:?}, {}", probe_says(seen).got))
 }
 
+/// Its own word, and then it was ended as if by the memory limit.
+pub(crate) fn said_and_ran_out(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+    let (said, ended) = (probe_says(seen), seen.outcome.ending);
+    to_verdict(said.held && ended == RunEnding::OutOfMemory, format!("{ended:?}, {}", said.got))
+}
+
 /// Its own word, or the memory limit ended it; it never held more than the limit.
 pub(crate) fn within_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let (peak, most) = (seen.outcome.usage.peak_memory, seen.limits.memory);

@@ -23,6 +23,7 @@ mod crashes;
 mod execute;
 mod first_start;
 mod host;
+mod http2_floods;
 mod identity;
 mod mcp;
 mod memory;

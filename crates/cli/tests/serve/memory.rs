@@ -27,7 +27,7 @@ pub(crate) async fn start_with_file(text: &str) -> Option<(Host, tempfile::TempD
 }
 
 /// A line of `/proc/PID/status`, in bytes.
-fn status(host: &Host, name: &str) -> u64 {
+pub(crate) fn status(host: &Host, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/status", host.pid())).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     let kib: u64 = line.trim_matches([':', ' ', '\t']).trim_end_matches(" kB").parse().unwrap();
@@ -35,7 +35,7 @@ fn status(host: &Host, name: &str) -> u64 {
 }
 
 /// Resets the peak memory of the server. Returns its current memory.
-fn reset_peak(host: &Host) -> u64 {
+pub(crate) fn reset_peak(host: &Host) -> u64 {
     fs::write(Path::new("/proc").join(host.pid().to_string()).join("clear_refs"), "5").unwrap();
     status(host, "VmRSS")
 }

@@ -91,6 +91,10 @@ impl Sidecar {
         self.url.trim_start_matches("http://").to_owned()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
     }

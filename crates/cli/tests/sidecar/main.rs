@@ -18,6 +18,7 @@ mod host;
 mod hostile;
 #[path = "../../src/local_dispatcher.rs"]
 mod local_dispatcher;
+mod memory;
 #[allow(dead_code, reason = "every test target uses its own part of this")]
 #[path = "../serve/processes.rs"]
 mod processes;

@@ -5,11 +5,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use cloche_model::{
     ByteSize, HomeWrites, OutputFile, RunEnding, RunOutcome, RunTimings, RunUsage, SandboxProfile,
     StreamName,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::{JsonPieces, serialize_text};
 
 /// What a job may use, exactly. An unknown limit is an error: one that is ignored would not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +103,17 @@ pub struct JobResult {
     pub timings: JobTimings,
 }
 
+/// A result with the two texts, which are shared with the outcome.
+#[derive(Serialize)]
+struct WholeResult {
+    #[serde(serialize_with = "serialize_text")]
+    stdout: Bytes,
+    #[serde(serialize_with = "serialize_text")]
+    stderr: Bytes,
+    #[serde(flatten)]
+    rest: JobResult,
+}
+
 /// What a job used.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct JobUsage {
@@ -157,14 +171,13 @@ impl JobResult {
         }
     }
 
-    /// With the output.
+    /// With the output, as JSON that is encoded while it is read: one byte of output can become six.
     #[must_use]
-    pub fn with_output(outcome: &RunOutcome) -> Self {
-        Self {
-            stdout: Some(outcome.stdout.to_text_lossy()),
-            stderr: Some(outcome.stderr.to_text_lossy()),
-            ..Self::without_output(outcome)
-        }
+    pub fn with_output(mut outcome: RunOutcome) -> JsonPieces {
+        let rest = Self::without_output(&outcome);
+        let (stdout, stderr) = (outcome.stdout.take_head(), outcome.stderr.take_head());
+        let sources = [stdout.clone(), stderr.clone()];
+        JsonPieces::from_value(&WholeResult { stdout, stderr, rest }, &sources)
     }
 
     pub(crate) fn run_usage(&self) -> RunUsage {

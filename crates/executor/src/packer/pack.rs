@@ -158,3 +158,54 @@ fn is_unchanged(directory: BorrowedFd<'_>, placed: &PlacedDigest) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn placed(name: &str) -> PlacedDigest {
+        PlacedDigest {
+            name: name.to_owned(),
+            digest: Sha256::digest(b"secret").into(),
+            leave_out: true,
+        }
+    }
+
+    fn open(path: &Path) -> OwnedFd {
+        File::open(path).unwrap().into()
+    }
+
+    #[test]
+    fn files_outside_the_home_are_not_compared_with_what_the_server_says() {
+        let outside = tempfile::tempdir().unwrap();
+        let home = outside.path().join("home");
+        fs::create_dir_all(home.join("below")).unwrap();
+        let secrets = [outside.path().join("secret"), home.join("below/own"), home.join("own")];
+        for secret in &secrets {
+            fs::write(secret, "secret").unwrap();
+            fs::set_permissions(secret, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+                .unwrap();
+        }
+        let home = open(&home);
+        let absolute = secrets[0].to_str().unwrap();
+        for name in ["../secret", "./../secret", absolute, "below/own", "./own", "", ".", ".."] {
+            assert!(!is_unchanged(home.as_fd(), &placed(name)), "{name:?} was read");
+        }
+        assert!(is_unchanged(home.as_fd(), &placed("own")));
+    }
+
+    #[test]
+    fn links_and_files_with_other_names_are_not_compared() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        fs::write(at("own"), "secret").unwrap();
+        std::os::unix::fs::symlink(at("own"), at("soft")).unwrap();
+        fs::hard_link(at("own"), at("hard")).unwrap();
+        let home = open(home.path());
+        for name in ["soft", "hard", "own"] {
+            assert!(!is_unchanged(home.as_fd(), &placed(name)), "{name:?} was read");
+        }
+    }
+}

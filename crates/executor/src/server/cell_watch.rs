@@ -97,7 +97,9 @@ pub(crate) async fn watch_cell(
     }
     stdout.read_rest().await;
     stderr.read_rest().await;
-    let used = match meter.read() {
+    // Of a cell that the spawner has killed for kernel memory only the spawner knows why.
+    let reading = meter.read().filter(|_| !matches!(end, RunEnd::Lost));
+    let used = match reading {
         Some(reading) => reading.into(),
         // The spawner has removed the cgroup. It read the gauges before.
         None => timeout(DEATH_TIMEOUT, exit.wait()).await.unwrap_or_default(),

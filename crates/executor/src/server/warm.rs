@@ -16,6 +16,7 @@ use std::{
 use cloche_jail::{
     init::CellReport,
     job_writer::{self, ExecProgram},
+    protocol::constants,
 };
 use cloche_model::Language;
 use tokio::{
@@ -35,7 +36,10 @@ use crate::protocol::{CellConfig, CellId, HOME, NODE_START, SpawnKind};
 
 /// The library that a template loads.
 const TEMPLATE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
-const PYTHON_START: &[u8] = include_bytes!("../../guest/usercustomize.py");
+/// The Python runtime, which waits for a job: `guest/python`, as an archive.
+const PYTHON_RUNTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cloche.zip"));
+/// The name of that archive in the home. The runtime removes it before it takes a job.
+const PYTHON_ARCHIVE: &str = "cloche.zip";
 /// How long an interpreter may take to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -102,13 +106,19 @@ fn start_job(language: Language) -> Result<Option<Vec<u8>>, RunError> {
     let variables = match language {
         Language::Bash => return Ok(None),
         Language::Python => {
-            job_writer::append_file(&mut out, "usercustomize.py", 0o600, PYTHON_START)?;
-            vec![("PYTHONPATH", HOME.to_owned()), ("CLOCHE_START", "single".to_owned())]
+            job_writer::append_file(&mut out, PYTHON_ARCHIVE, 0o600, PYTHON_RUNTIME)?;
+            python_start(constants::START_SINGLE)
         }
         Language::Node => vec![("NODE_OPTIONS", format!("--require={NODE_START}"))],
     };
     job_writer::append_exec(&mut out, &interpreter_exec(language, variables)?)?;
     Ok(Some(out))
+}
+
+/// The variables with which Python finds its runtime.
+fn python_start(way: &str) -> Vec<(&'static str, String)> {
+    let archive = format!("{HOME}/{PYTHON_ARCHIVE}");
+    vec![("PYTHONPATH", archive), (constants::START_VARIABLE, way.to_owned())]
 }
 
 fn interpreter_exec(
@@ -188,14 +198,11 @@ impl Template {
     ) -> Result<Self, RunError> {
         let mut modules: Vec<&str> = DEFAULT_PRELOAD.to_vec();
         modules.extend(preload.iter().map(String::as_str));
-        let variables = vec![
-            ("PYTHONPATH", HOME.to_owned()),
-            ("CLOCHE_START", "template".to_owned()),
-            ("CLOCHE_PRELOAD", modules.join(" ")),
-        ];
+        let mut variables = python_start(constants::START_TEMPLATE);
+        variables.push((constants::PRELOAD_VARIABLE, modules.join(" ")));
         let mut out = Vec::new();
-        job_writer::append_file(&mut out, "usercustomize.py", 0o644, PYTHON_START)?;
-        job_writer::append_file(&mut out, "template.so", 0o755, TEMPLATE_LIBRARY)?;
+        job_writer::append_file(&mut out, PYTHON_ARCHIVE, 0o644, PYTHON_RUNTIME)?;
+        job_writer::append_file(&mut out, constants::TEMPLATE_LIBRARY, 0o755, TEMPLATE_LIBRARY)?;
         job_writer::append_exec(&mut out, &interpreter_exec(Language::Python, variables)?)?;
         let mut cell =
             cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Template)).await?;

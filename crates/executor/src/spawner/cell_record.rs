@@ -19,6 +19,8 @@ pub(super) struct CellRecord {
     pub(super) cgroup: Option<Cgroup>,
     /// The limits of the cgroup.
     pub(super) limits: CgroupLimits,
+    /// The spawner killed it for kernel memory that its cgroup does not count.
+    pub(super) exceeded_kernel_memory: bool,
     /// The server does not read its gauges any more.
     pub(super) gauges_released: bool,
     /// Read after the end of pid 1, and so of every process of the cell.

@@ -23,12 +23,13 @@ use super::{
     cell_record::{CellRecord, CellState},
     host_ids::GUEST_IDS,
     host_setup,
+    lock_watch::LockWatch,
     plan_cache::{CellPlanKind, PlanCache},
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
     template_connection::{ForkAnswer, TemplateConnection},
 };
-use crate::protocol::{CellConfig, CellId, CellUsage, SpawnKind};
+use crate::protocol::{CellConfig, CellId, CellUsage, ProtocolError, SpawnKind};
 
 /// How soon the registry looks again whether the cgroup of an ended cell can be removed.
 const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
@@ -158,6 +159,7 @@ impl<'a> CellRegistry<'a> {
             kill_requested: false,
             cgroup,
             limits,
+            exceeded_kernel_memory: false,
             gauges_released: false,
             used: CellUsage::default(),
         });
@@ -229,6 +231,7 @@ impl<'a> CellRegistry<'a> {
                 record.state = CellState::Ended;
                 let used = record.cgroup.as_ref().and_then(Cgroup::read_usage);
                 record.used = used.map(CellUsage::from).unwrap_or_default();
+                record.used.oom_kills += u64::from(record.exceeded_kernel_memory);
             }
         }
         while let Ok(true) = sys::reap_child() {}
@@ -256,6 +259,16 @@ impl<'a> CellRegistry<'a> {
                 record.state = CellState::Ended;
             }
         }
+    }
+
+    /// Kills the cells that the lock watcher has reported.
+    pub(super) fn kill_lock_holders(&mut self, watch: &LockWatch) -> Result<(), ProtocolError> {
+        watch.kill_reported(&mut self.cells)
+    }
+
+    /// Whether a cell exists.
+    pub(super) fn has_cells(&self) -> bool {
+        !self.cells.is_empty()
     }
 
     /// Whether no cell and no used cgroup is left.

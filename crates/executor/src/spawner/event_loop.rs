@@ -18,6 +18,7 @@ use super::{
     cell_registry::{CellRegistry, StartedCell},
     home_mounter::{HomeMountOutcome, HomeMounter},
     host_setup::{self, HostSetup},
+    lock_watch::LockWatch,
     packer_process::PackerProcess,
     plan_cache::PlanCache,
     poller::{EpollSet, WakeEvents, WakeSource},
@@ -68,6 +69,7 @@ struct EventLoop<'a> {
     socket: BorrowedFd<'a>,
     cells: CellRegistry<'a>,
     homes: HomeMounter,
+    lock_watch: LockWatch,
 }
 
 impl<'a> EventLoop<'a> {
@@ -78,12 +80,14 @@ impl<'a> EventLoop<'a> {
     ) -> io::Result<Self> {
         let poller = EpollSet::new()?;
         poller.add(WakeSource::Server, socket)?;
+        let lock_watch = LockWatch::start(host.privileged)?;
+        poller.add(WakeSource::LockWatch, &lock_watch)?;
         let packer =
             PackerProcess { privileged: host.privileged, first_guest: host.ids.guest_id(0) };
         let homes = HomeMounter::new(host.privileged.then_some(host.ids));
         let plans = PlanCache::new(host, change);
         let cells = CellRegistry::new(plans, PreparedResources::new(packer), poller);
-        Ok(Self { socket: socket.as_fd(), cells, homes })
+        Ok(Self { socket: socket.as_fd(), cells, homes, lock_watch })
     }
 
     fn serve(&mut self) -> Result<(), ProtocolError> {
@@ -111,8 +115,12 @@ impl<'a> EventLoop<'a> {
                     Err(error) => return Err(error),
                 }
             }
+            if woken.lock_report {
+                self.cells.kill_lock_holders(&self.lock_watch)?;
+            }
             let gone = self.cells.reap_cells(&woken.ended);
             self.report_gone(gone)?;
+            self.lock_watch.set_active(self.cells.has_cells())?;
         }
     }
 

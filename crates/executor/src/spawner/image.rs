@@ -56,7 +56,7 @@ fn generated_etc() -> [(&'static str, String); 8] {
             "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into(),
         ),
         ("shells", "/bin/sh\n/bin/bash\n".into()),
-        ("cloche.cjs", include_str!("../../guest/preload.cjs").into()),
+        ("cloche.cjs", include_str!(concat!(env!("OUT_DIR"), "/cloche.cjs")).into()),
     ]
 }
 

@@ -28,6 +28,8 @@ pub(super) enum WakeSource {
     Template(CellId),
     /// A cell: readable when its pid 1 has ended.
     Cell(CellId),
+    /// The lock watcher's: a cell holds too many locks.
+    LockWatch,
 }
 
 impl WakeSource {
@@ -38,6 +40,7 @@ impl WakeSource {
             Self::Server => 0,
             Self::Template(CellId(id)) => id * Self::KINDS + 1,
             Self::Cell(CellId(id)) => id * Self::KINDS + 2,
+            Self::LockWatch => Self::KINDS,
         }
     }
 
@@ -46,7 +49,8 @@ impl WakeSource {
         match number % Self::KINDS {
             1 => Self::Template(id),
             2 => Self::Cell(id),
-            _ => Self::Server,
+            _ if id.0 == 0 => Self::Server,
+            _ => Self::LockWatch,
         }
     }
 }
@@ -89,6 +93,7 @@ impl EpollSet {
                 WakeSource::Server => woken.request = true,
                 WakeSource::Template(id) => woken.answered.push(id),
                 WakeSource::Cell(id) => woken.ended.push(id),
+                WakeSource::LockWatch => woken.lock_report = true,
             }
         }
         Ok(woken)
@@ -104,11 +109,13 @@ pub(super) struct WakeEvents {
     pub(super) ended: Vec<CellId>,
     /// Templates that have answered.
     pub(super) answered: Vec<CellId>,
+    pub(super) lock_report: bool,
 }
 
 impl WakeEvents {
     pub(super) fn is_empty(&self) -> bool {
-        !self.request && self.ended.is_empty() && self.answered.is_empty()
+        let is_silent = !self.request && !self.lock_report;
+        is_silent && self.ended.is_empty() && self.answered.is_empty()
     }
 }
 
@@ -123,7 +130,9 @@ mod tests {
                 assert_eq!(WakeSource::decode(source.encode()), source);
             }
         }
-        assert_eq!(WakeSource::decode(WakeSource::Server.encode()), WakeSource::Server);
+        for source in [WakeSource::Server, WakeSource::LockWatch] {
+            assert_eq!(WakeSource::decode(source.encode()), source);
+        }
     }
 
     #[test]

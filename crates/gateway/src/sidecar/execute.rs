@@ -20,7 +20,7 @@ use futures::stream;
 use serde_json::json;
 
 use super::{SidecarAppState, body::JobBody, key::ServiceKey};
-use crate::{body::HeldJson, error::ApiError};
+use crate::{body::HeldJson, error::ApiError, reply};
 
 /// Runs code once.
 pub(super) async fn execute_job(
@@ -40,7 +40,7 @@ pub(super) async fn execute_job(
     if outcome.ending == RunEnding::Cancelled {
         return Err(Refusal::new(ErrorCode::Unavailable, STOPPED).into());
     }
-    Ok(Json(JobResult::with_output(&outcome)).into_response())
+    Ok(reply::json_response(StatusCode::OK, JobResult::with_output(outcome)))
 }
 
 /// The message for a job that was stopped by another request.

@@ -10,9 +10,10 @@ use core::ffi::CStr;
 
 use crate::{
     protocol::{
+        constants::READY,
         fd_numbers::JOB_FD,
         job::{
-            EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_LEN,
+            EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_BYTES,
         },
         step::ProgramReader,
     },
@@ -136,7 +137,7 @@ impl ZipMarkScanner {
 /// Returns the variables, at the start of the buffer, each after its length and with its NUL; and
 /// whether a file may be a zip archive.
 pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
-    let _ = sys::write(JOB_FD, b"R");
+    let _ = sys::write(JOB_FD, READY.as_bytes());
     let taken = take_variables(&mut JobSocket, buffer)?;
     sys::close(JOB_FD);
     Ok(taken)
@@ -183,7 +184,7 @@ fn read_words(port: &mut impl JobPort) -> Result<[u32; 4]> {
 }
 
 /// Reads a path: its length, then its bytes with their NUL.
-fn read_path<'a>(port: &mut impl JobPort, buffer: &'a mut [u8; PATH_LEN]) -> Result<&'a CStr> {
+fn read_path<'a>(port: &mut impl JobPort, buffer: &'a mut [u8; PATH_BYTES]) -> Result<&'a CStr> {
     let len = read_word(port)? as usize;
     let path = buffer.get_mut(..len).ok_or(Errno::INVAL)?;
     read_exact(port, path)?;
@@ -191,7 +192,7 @@ fn read_path<'a>(port: &mut impl JobPort, buffer: &'a mut [u8; PATH_LEN]) -> Res
 }
 
 fn take_directory(port: &mut impl JobPort) -> Result<()> {
-    let mut path = [0; PATH_LEN];
+    let mut path = [0; PATH_BYTES];
     let path = read_path(port, &mut path)?;
     port.enter_directory(path)
 }
@@ -199,7 +200,7 @@ fn take_directory(port: &mut impl JobPort) -> Result<()> {
 /// Takes a file record: mode, name, length of the content, content.
 fn take_file(port: &mut impl JobPort, mark: &mut ZipMarkScanner) -> Result<()> {
     let mode = read_word(port)?;
-    let mut name = [0; PATH_LEN];
+    let mut name = [0; PATH_BYTES];
     let name = read_path(port, &mut name)?;
     let file = port.create_file(name, mode)?;
     let mut left = read_word(port)? as usize;

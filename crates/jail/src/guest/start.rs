@@ -5,7 +5,10 @@
 
 use super::job_reader;
 use crate::{
-    protocol::fd_numbers::CONTROL_FD,
+    protocol::{
+        constants::{EXIT_BAD_JOB, EXIT_NOT_FOUND},
+        fd_numbers::CONTROL_FD,
+    },
     setup::{
         apply::StepScope,
         enter::{CellFds, enter_cell, report_ready},
@@ -21,7 +24,7 @@ pub(crate) fn run_guest() -> ! {
     let _ = sys::setsid();
     let errno = job_reader::take_job().err().unwrap_or(Errno::INVAL);
     // The exit codes of a shell: 127 if the program does not exist, 126 if it cannot be executed.
-    sys::exit(if errno == Errno::NOENT { 127 } else { 126 })
+    sys::exit(if errno == Errno::NOENT { EXIT_NOT_FOUND } else { EXIT_BAD_JOB })
 }
 
 /// The guest's process of a forked cell, a copy of the template: applies its own steps once pid 1

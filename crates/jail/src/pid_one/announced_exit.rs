@@ -3,7 +3,7 @@
 //! Reading the exit code that a stopped main process has announced. Core only.
 
 use crate::{
-    protocol::last_word::read_last_word,
+    protocol::{constants::SIGCONT, last_word::read_last_word},
     shared::{
         fmt_buf::FmtBuf,
         proc_file::{parse_decimal, read_file},
@@ -16,7 +16,6 @@ use crate::{
 /// If the name is no last word, something else stopped the process, and it stays stopped. If it is
 /// one but another process or thread exists or existed, the process is continued and ends as usual.
 pub(super) fn announced_exit_code(main: i32, looks: &mut u32) -> Option<i32> {
-    const CONTINUE: i32 = 18;
     let mut buffer = [0; 512];
     let rest = read_last_word(main, &mut buffer)?;
     *looks = 0;
@@ -32,7 +31,7 @@ pub(super) fn announced_exit_code(main: i32, looks: &mut u32) -> Option<i32> {
         // read. Killed here, its memory would be freed before the report.
         return Some(code);
     }
-    let _ = sys::kill(main, CONTINUE);
+    let _ = sys::kill(main, SIGCONT);
     None
 }
 

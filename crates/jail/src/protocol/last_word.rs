@@ -6,10 +6,11 @@
 //! interpreter that knows its exit code puts it into its name and stops. Its memory is freed after
 //! the outcome was reported.
 
+use super::constants;
 use crate::shared::{fmt_buf::FmtBuf, proc_file::read_file};
 
 /// The process name before the exit code.
-pub(crate) const LAST_WORD: &[u8] = b"cloche end ";
+pub(crate) const LAST_WORD: &[u8] = constants::LAST_WORD.as_bytes();
 
 /// `/proc/<pid>/stat` of a process from its exit code on; `None` if its name is not a last word.
 pub(crate) fn read_last_word(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {

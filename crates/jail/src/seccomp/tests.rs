@@ -109,6 +109,21 @@ fn threads_and_forks_are_ordinary_clones() {
 }
 
 #[test]
+fn no_lock_is_made_that_cannot_be_counted_for_its_process() {
+    let (files, thread, fork_with_files) = (0x400, 0x003d_0f00, 0x411);
+    for flags in [files, fork_with_files, fork_with_files | ABOVE, thread & !0x10000] {
+        expect(SyscallVerdict::Invalid, "clone", &[flags]);
+    }
+    for command in [37, 38] {
+        expect(SyscallVerdict::Invalid, "fcntl", &[3, command]);
+        expect(SyscallVerdict::Invalid, "fcntl", &[3, command | ABOVE]);
+    }
+    for command in [0, 1, 5, 6, 7, 36, 1024, 1033] {
+        expect(SyscallVerdict::Allow, "fcntl", &[3, command]);
+    }
+}
+
+#[test]
 fn the_mount_family_is_refused() {
     for call in [
         "mount",

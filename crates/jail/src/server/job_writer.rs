@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 
 use crate::protocol::{
     encode,
-    job::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_LEN},
+    job::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_BYTES},
 };
 
 /// A program to exec at the end of a job.
@@ -60,7 +60,7 @@ pub fn append_file(
     let path = CString::new(name).map_err(|_| invalid())?;
     let path = path.as_bytes_with_nul();
     let len = u32::try_from(content.len()).map_err(|_| invalid())?;
-    if path.len() > PATH_LEN {
+    if path.len() > PATH_BYTES {
         return Err(invalid());
     }
     append_word(out, JOB_FILE);

@@ -1,21 +1,23 @@
 //! Runs in: template, guest of a forked cell.
 //!
 //! The functions that the template library exports. The guest runtime in the Python interpreter
-//! (`crates/executor/guest/usercustomize.py`) loads the library with `ctypes` and calls them by
+//! (`crates/executor/guest/python`) loads the library with `ctypes` and calls them by
 //! these names:
 //!
 //! | function | called | by |
 //! |---|---|---|
-//! | `cloche_serve` | once, in the template; returns in each forked guest | `_template` |
-//! | `cloche_wait` | once in each guest, to read its job | `_template` |
-//! | `cloche_leave` | at the end of a guest's main process | `_leave_fast` |
+//! | `cloche_serve` | once, in the template; returns in each forked guest | `template.py` |
+//! | `cloche_wait` | once in each guest, to read its job | `template.py` |
+//! | `cloche_leave` | at the end of a guest's main process | `exit.py` |
 //!
-//! A change of a name, a signature or [`TemplateSetup`] needs the same change there. This is the
+//! A change of a name, a signature or [`TemplateSetup`] needs the same change there and in
+//! `protocol::constants`. This is the
 //! only file of `sys` that knows what the processes do.
 
 use core::{
     arch::asm,
     ffi::{CStr, c_char},
+    mem::offset_of,
     slice,
     sync::atomic::{AtomicI32, Ordering},
 };
@@ -29,6 +31,7 @@ use super::{
 };
 use crate::{
     guest::{exit_notice, job_reader},
+    protocol::constants,
     template::fork_server,
 };
 
@@ -53,6 +56,22 @@ struct TemplateSetup {
     rseq_offset: usize,
     rseq_len: usize,
 }
+
+/// Requires that each field is where the interpreter puts it.
+macro_rules! assert_field_indices {
+    ($($field:ident: $index:ident),*) => {
+        $(assert!(offset_of!(TemplateSetup, $field) == constants::$index * size_of::<usize>());)*
+    };
+}
+
+const _: () = {
+    assert_field_indices!(ranges: SETUP_RANGES, written: SETUP_WRITTEN, count: SETUP_COUNT);
+    assert_field_indices!(variables: SETUP_VARIABLES, variables_len: SETUP_VARIABLES_LEN);
+    assert_field_indices!(buffer: SETUP_BUFFER, buffer_len: SETUP_BUFFER_LEN);
+    assert_field_indices!(packages: SETUP_PACKAGES);
+    assert_field_indices!(rseq_offset: SETUP_RSEQ_OFFSET, rseq_len: SETUP_RSEQ_LEN);
+    assert!(size_of::<TemplateSetup>() == constants::SETUP_WORDS * size_of::<usize>());
+};
 
 /// Serves forks; returns in each forked guest, under all walls.
 // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
@@ -101,8 +120,8 @@ extern "C" fn cloche_wait(setup: *const TemplateSetup) -> usize {
     };
     let (taken, archive) = match job_reader::wait_for_variables(buffer) {
         Ok(taken) => taken,
-        Err(Errno::PIPE) => exit(0),
-        Err(_) => exit(126),
+        Err(Errno::PIPE) => exit(constants::EXIT_NO_JOB),
+        Err(_) => exit(constants::EXIT_BAD_JOB),
     };
     let archive = usize::from(archive) << (usize::BITS - 1);
     if *taken == *known && open(packages, 0, 0).map(close) == Err(Errno::NOENT) {

@@ -1,0 +1,290 @@
+"""Runs in: the guest of a cell that was forked from a template, when its program has ended.
+
+A full finalisation writes to every object, and so copies every page that is shared with the
+template. The fast exit leaves out what the program cannot notice. It has two chances:
+
+1. After the last exit function, if nothing is left whose end a program can notice, and the exit
+   code is certain.
+2. Otherwise the interpreter finalises itself: streams, the program's modules. The fast exit comes
+   where it would take apart the modules that it had before the program, on the same conditions.
+
+Where both are refused the interpreter goes on to its plain exit. Nothing here may use what the
+program can replace, and no Python frame may run where a trace function would see it.
+"""
+
+import os
+import sys
+
+from cloche import own_builtins as __builtins__  # noqa: F401
+from cloche import protocol
+
+# Modules in C whose objects end unnoticed. A module that is not here costs the first chance.
+_QUIET = frozenset("""
+    _abc _ast _bisect _blake2 _codecs _collections _collections_abc _csv _datetime _decimal
+    _functools _hashlib _heapq _hmac _io _json _locale _md5 _opcode _operator _posixsubprocess
+    _random _sha1 _sha2 _sha256 _sha3 _sha512 _signal _sre _stat _statistics _string _struct
+    _suggestions _symtable _thread _tokenize _tracemalloc _typing _uuid _warnings _weakref array
+    atexit binascii builtins cmath errno fcntl itertools marshal math posix pwd resource select
+    sys time unicodedata zlib
+""".split())
+
+
+def _noting_code(member, noted):
+    """A descriptor like the `code` of SystemExit, which notes the value when the interpreter
+    itself asks for it: then there is no Python frame below.
+    """
+    frame = sys._getframe
+
+    class Code:
+        __slots__ = ()
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return member
+            value = member.__get__(instance, owner)
+            try:
+                frame(1)
+            except ValueError:
+                noted.append(value)
+            return value
+
+        def __set__(self, instance, value):
+            member.__set__(instance, value)
+
+        def __delete__(self, instance):
+            member.__delete__(instance)
+
+    return Code()
+
+
+def _clear(names):
+    """Clears a module's dictionary as CPython does it: names with one underscore first."""
+    for only_private in (True, False):
+        for name in list(names):
+            is_private = name[:1] == "_" and name[1:2] != "_"
+            if name != "__builtins__" and (is_private or not only_private):
+                names[name] = None
+
+
+class FastExit:
+    """Ends a forked interpreter without taking apart what it shares with its template."""
+
+    def __init__(self, python, preloaded, leave_now):
+        self.python, self.leave_now = python, leave_now
+        self.modules, self.used = preloaded.modules, preloaded.used
+        self.py_object = preloaded.module("ctypes").py_object
+        self.gc, weakref, self.itertools, self.operator, self.atexit = map(
+            preloaded.module, ("gc", "weakref", "itertools", "_operator", "atexit"))
+        self.reference, self.proxies = weakref.ref, weakref.ProxyTypes
+        self.main = self.reference(sys.modules["__main__"])
+        self.is_finalizing, self.objects = sys.is_finalizing, self.gc.get_objects
+        self.stdout, self.stderr = sys.stdout, sys.stderr
+        self.kinds_of_exit = len(SystemExit.__subclasses__())
+        self.asked = []  # the exit codes that the interpreter itself has asked for
+        self.seen = []  # what the iterators below have seen
+        self.probe = []  # the descriptor of a probe of the warm-up pages
+        self.quiet = []  # not empty: no library in C has anything to do at the very end
+        self.filters = sys.modules["_warnings"].filters
+        self.filter_count = len(self.filters)
+        self.bare = bare = frozenset(sys.modules)
+        self.is_new = lambda name: name not in bare
+        self.plain = set()  # the ids of types whose objects end unnoticed
+        bases, names = (vars(type)[name].__get__ for name in ("__mro__", "__dict__"))
+        self.bases_of, self.names_of = bases, names
+        self.ModuleSpec = sys.modules["_frozen_importlib"].ModuleSpec
+        # `site` is the last module from before the program, so the first of those to go; and
+        # of its names those with one underscore go first.
+        self.site = vars(sys.modules["site"])
+        self.site_name = next(name for name in self.site
+                              if name[0] == "_" != name[1] and callable(self.site[name]))
+
+    def install(self):
+        """Registers both chances behind all exit functions, and notes exit codes."""
+        attributes = self.gc.get_referents(SystemExit.__dict__)[0]
+        attributes["code"] = _noting_code(attributes["code"], self.asked)
+        self.python.PyType_Modified(self.py_object(SystemExit))
+        register, flat = self.atexit.register, self.itertools.chain.from_iterable
+        # The last that is registered runs first.
+        register(self.seen.extend, flat([*self._look_closer(), *self._prepare_second_chance()]))
+        register(any, map(self._first_chance, self._if_untraced((None,))))
+        register(self.seen.extend, flat(list(self._look())))
+
+    def stop_at_end(self, descriptor):
+        """For the probe of the warm-up pages: says so and stops instead of leaving."""
+        self.probe.append(descriptor)
+
+    def rehearse(self):
+        """Goes through the end without ending."""
+        parts = [*self._look(), *self._look_closer(), *self._prepare_second_chance()]
+        self.seen.extend(self.itertools.chain.from_iterable(parts))
+        self._exit_code()
+        self._is_noticeable()
+        list(map(self._is_plain, self.objects()))
+        self.seen.clear()
+
+    # Iterators over what the interpreter has to tell. All of them are made before the program runs,
+    # and gone through at its end by code in C: no frame of ours is there for a trace function.
+
+    def _call(self, function):
+        return self.itertools.starmap(function, ((),))
+
+    def _if_untraced(self, things):
+        """The things, unless there is a trace or profile function by then."""
+        for tracer in (sys.gettrace, sys.getprofile):
+            is_none = map(self.operator.is_, self._call(tracer), (None,))
+            things = self.itertools.compress(things, is_none)
+        return things
+
+    def _look(self):
+        """What is to be seen after all exit functions: the first seven of `seen`."""
+        contains, system, names = self.operator.contains, (sys,), vars(self.main())
+        thread = sys.modules["_thread"].get_ident()
+        yield map(contains, self._call(sys._current_frames), (thread,))
+        yield map(id, self.itertools.chain(_get(system, "stdout"), _get(system, "stderr")))
+        yield map(hasattr, system, ("last_type",))
+        yield map(contains, self.itertools.repeat(names), ("__name__", "__file__", "__cached__"))
+
+    def _look_closer(self):
+        """What is only needed where the program has failed or gets its second chance."""
+        system, trace = (sys,), "last_traceback"
+        yield map(len, map(type.__subclasses__, (SystemExit,)))
+        yield map(isinstance, _get(system, "last_value"), (KeyboardInterrupt,))
+        yield _get(_get(system, trace), "tb_lasti")
+        yield _get(_get(_get(system, trace), "tb_frame"), "f_lasti")
+        yield map(id, _get(_get(_get(system, trace), "tb_frame"), "f_back"))
+        yield _get(_get(_get(_get(system, trace), "tb_frame"), "f_code"), "co_name")
+
+    def _prepare_second_chance(self):
+        """A weak reference calls us when the first name of `site` goes."""
+        last = self._if_untraced((self.site[self.site_name],))
+        yield map(self.reference, last, (self._second_chance,))
+        # Not to be taken apart, unless something of the program depends on it.
+        yield map(sys.modules.pop, self.used, self.itertools.repeat(None))
+
+    # The exit code. None wherever it is not certain.
+
+    def _exit_code(self):
+        in_program, out, err, failed, named, *left = self.seen[:7]
+        if in_program or (out, err) != (id(self.stdout), id(self.stderr)):
+            return None
+        # The defaults hold before there was a closer look.
+        subclasses, interrupted, *where = self.seen[7:13] or (self.kinds_of_exit, True)
+        if subclasses != self.kinds_of_exit or not named:
+            return None
+        if any(left):
+            return self._code_of_system_exit()
+        if not failed:
+            return 0
+        # The interpreter forgets the name of the main file when that is through, however it ended.
+        # An exception ended it if the program's frame is where its traceback begins.
+        begins, ended, below, name = where or (None,) * 4
+        fell = begins is not None and begins == ended and below == id(None) and name == "<module>"
+        return 1 if fell and not interrupted else None
+
+    def _code_of_system_exit(self):
+        """`sys.exit` or its like has left the main file. Only one code may have been asked for."""
+        if len(self.asked) != 1:
+            return None
+        code = self.asked[0]
+        if code is None:
+            return 0
+        if type(code) is not int:
+            return 1 if type(code) is str else None
+        return code & 0xFF if -2**63 <= code < 2**63 else 0xFF
+
+    # The first chance: after the last exit function, while everything of the program still exists.
+
+    def _first_chance(self, _):
+        try:
+            self._leave_if_quiet()
+        except BaseException:
+            return  # the program has changed what is looked at
+
+    def _leave_if_quiet(self):
+        if self.seen[3]:
+            self.seen.extend(self.itertools.chain.from_iterable(self._look_closer()))
+        code = self._exit_code()
+        gc = self.gc
+        if code is None or len(sys._current_frames()) > 1 or gc.callbacks or gc.get_debug():
+            return
+        # What the program has imported comes last. The rest is not looked at, and so not copied.
+        new = list(self.itertools.takewhile(self.is_new, reversed(sys.modules)))
+        if len(self.filters) != self.filter_count or len(sys.modules) != len(new) + len(self.bare):
+            return
+        if all(map(self._is_quiet, map(sys.modules.get, new))):
+            self.quiet.append(True)
+            things = self.objects()
+            kinds = map(id, map(type, things))
+            if self.plain.issuperset(kinds) or all(map(self._is_plain, things)):
+                self._leave(code)
+
+    def _is_quiet(self, module):
+        """Whether what a module has made ends unnoticed, but for what is written in Python."""
+        spec = vars(module).get("__spec__") if type(module) is type(sys) else None
+        if type(spec) is not self.ModuleSpec:
+            return False
+        return (spec.origin or "")[-3:] == ".py" or spec.name in _QUIET
+
+    def _is_plain(self, thing):
+        """Whether the end of an object goes unnoticed; of a class, that of its instances."""
+        kind, reference = type(thing), self.reference
+        if id(kind) in self.plain:
+            return True
+        if issubclass(kind, type):
+            is_exit = any(base is SystemExit for base in self.bases_of(thing))
+            return not self._has_end(thing) and not is_exit
+        if kind is reference:
+            return self._is_harmless(thing.__callback__)
+        if self._has_end(kind) or issubclass(kind, (*self.proxies, reference)):
+            return False
+        self.plain.add(id(kind))
+        return True
+
+    def _is_harmless(self, callback):
+        """Whether it is None, or how abstract classes forget others."""
+        if type(callback) is not type(len):
+            return callback is None
+        return callback.__name__ == "_destroy" and type(callback.__self__) is self.reference
+
+    def _has_end(self, kind):
+        return any("__del__" in self.names_of(base) for base in self.bases_of(kind))
+
+    # The second chance: called by a weak reference while modules are taken apart.
+
+    def _second_chance(self, _):
+        code = self._exit_code() if self.is_finalizing() else None
+        if code is None:
+            return
+        module = self.main()
+        if module is not None:
+            _clear(vars(module))
+            module = None
+        if self._is_noticeable():
+            for name in reversed(self.used):
+                _clear(vars(self.modules[name]))
+            if self._is_noticeable():
+                return
+        self._leave(code)
+
+    def _is_noticeable(self):
+        """Whether an object is left whose end a program could see."""
+        return any(map(self._has_end, {type(thing) for thing in self.objects()}))
+
+    def _leave(self, code):
+        try:
+            streams = self.stdout, self.stderr
+            if all(stream.closed or stream.write_through for stream in streams):
+                if self.probe:
+                    os.write(self.probe[0], b".")
+                    os.kill(os.getpid(), protocol.SIGSTOP)
+                if not self.quiet:
+                    # A library in C may have something to do or to print at the very end.
+                    self.python.exit(code)
+                self.leave_now(code)
+        except BaseException:
+            return
+
+
+def _get(objects, name):
+    """The attribute of each object, or None."""
+    return map(getattr, objects, (name,), (None,))

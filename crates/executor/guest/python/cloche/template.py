@@ -1,0 +1,191 @@
+"""Runs in: a template, and in each cell that is forked from it until its program starts.
+
+A template waits when CPython asks `sys.path_hooks` what kind of file its main file is. `site` is
+through by then, so little is left between a job and its program. The library `template.so` (built
+from the jail's core) forks the cells and reads their jobs.
+"""
+
+import os
+import sys
+
+from cloche import job, protocol, warm_pages
+from cloche import own_builtins as __builtins__  # noqa: F401
+from cloche.exit import FastExit
+from cloche.preload import Preloaded
+
+# What the runtime itself imports in a template.
+_OWN_IMPORTS = ["ctypes", "gc", "weakref", "itertools", "select", "_operator"]
+# The bit of the library's answer that says that a file of the job may be an archive.
+_MAY_BE_ARCHIVE = 1 << 63
+
+
+def install(home, preload, runtime):
+    """Replaces the last entry of `sys.path_hooks`: when CPython probes the main file, the hook
+    becomes the template's loop. It returns in the cells.
+    """
+    *others, last = sys.path_hooks
+
+    def probe(path):
+        if [path] == sys.argv[:1]:
+            sys.path_hooks[-1] = last
+            template = Template(home, preload, runtime)
+            template.serve()
+            if template.enter_cell():
+                # The other hooks answered before the main file existed.
+                for hook in others:
+                    try:
+                        return hook(path)
+                    except ImportError:
+                        pass
+        return last(path)
+
+    sys.path_hooks[-1] = probe
+
+
+class Template:
+    """An interpreter with modules imported ahead, from which cells are forked."""
+
+    def __init__(self, home, preload, runtime):
+        known = set(sys.path_importer_cache)
+        self.preloaded = preloaded = Preloaded()
+        preloaded.load([*_OWN_IMPORTS, *preload])
+        self.gc, self.select, self.ctypes = map(preloaded.module, ("gc", "select", "ctypes"))
+        ctypes = self.ctypes
+        self.library = ctypes.PyDLL(os.path.join(home, protocol.TEMPLATE_LIBRARY))
+        self.python = ctypes.PyDLL(None)
+        # Bound once, so that a cell makes no new object for them.
+        self.track = self.python.PyObject_GC_Track
+        self.after_fork = self.python.PyOS_AfterFork_Child
+        self.wait = self.library.cloche_wait
+        self.wait.restype = ctypes.c_size_t
+        self.fast_exit = FastExit(self.python, preloaded, self.library.cloche_leave)
+        self.fast_exit.install()
+        preloaded.put_finders_away(known)
+        warm_pages.rehearse(self.gc, self.fast_exit)
+        self.fork_hooks = _trim_fork_hooks(self.gc, preloaded)
+        self.given, self.buffers = _prepare_given(ctypes)
+        # The module of the program must not be frozen: it is collected like any other at the end.
+        main = sys.modules["__main__"]
+        self.main = [ctypes.py_object(main), ctypes.py_object(vars(main))]
+        for thing in self.main:
+            self.python.PyObject_GC_UnTrack(thing)
+        self.gc.freeze()
+        # Taking shared objects apart would copy their pages. And `site` must exist at the end.
+        for kept in (self, sys.modules["site"], preload, *runtime):
+            self.python.Py_IncRef(ctypes.py_object(kept))
+        # Once without a fork, so that everything is looked up and made that is needed for one.
+        self.python.PyOS_BeforeFork()
+        self.after_fork()
+
+    def serve(self):
+        """Forks a cell for each request. Returns in the cells, and in the probe of the warm-up
+        pages, which goes the same way as a cell.
+        """
+        pages = warm_pages.measure(self.select, self.fast_exit)
+        self.has_pages = pages != ([], [])
+        if pages is None:
+            return
+        written, read = pages
+        self.hot = hot = (self.ctypes.c_size_t * len(written + read))(*written, *read)
+        self.given[protocol.SETUP_RANGES] = self.ctypes.addressof(hot)
+        self.given[protocol.SETUP_WRITTEN] = len(written) // 2
+        self.given[protocol.SETUP_COUNT] = len(hot) // 2
+        self.gc.freeze()
+        os.write(protocol.JOB_FD, protocol.READY.encode())
+        self.python.PyOS_BeforeFork()
+        self.library.cloche_serve(protocol.FORK_FD, self.given)
+        # From here on this is the guest of a new cell, with every wall up.
+        self.after_fork()
+
+    def enter_cell(self):
+        """Takes the job of a cell. Returns whether a file of it may be an archive."""
+        for functions, all_of_them in self.fork_hooks:
+            functions[:] = all_of_them
+        for thing in self.main:
+            if not self.gc.is_tracked(thing.value):
+                self.track(thing)
+        # The program's module must end when the interpreter lets go of it.
+        self.main = None
+        _reseed(self.preloaded.modules)
+        if not self.has_pages and not self.select.select([protocol.JOB_FD], [], [], 0)[0]:
+            # No job yet: there is time to have the pages copied.
+            warm_pages.rehearse(self.gc, self.fast_exit)
+        answer = self.wait(self.given)
+        others = answer & _MAY_BE_ARCHIVE - 1
+        if others:
+            self.apply_variables(others - 1)
+        return answer != others
+
+    def apply_variables(self, length):
+        """Sets the variables that the library has put into the buffer, and looks for packages."""
+        strings = self.ctypes.string_at(self.given[protocol.SETUP_BUFFER], length)
+        job.set_variables(job.split_strings(strings))
+        if job.redo_start():
+            sys.modules["site"].execusercustomize()
+
+
+def _prepare_given(ctypes):
+    """What the library is given, and the buffers to which that points."""
+    variables = job.encode_strings(map(b"=".join, os.environb.items()))
+    packages = os.fsencode(sys.modules["site"].getusersitepackages())
+    sizes = variables, protocol.EXEC_BYTES, packages
+    buffers = [ctypes.create_string_buffer(size) for size in sizes]
+    given = (ctypes.c_size_t * protocol.SETUP_WORDS)()
+    indices = protocol.SETUP_VARIABLES, protocol.SETUP_BUFFER, protocol.SETUP_PACKAGES
+    for index, buffer in zip(indices, buffers):
+        given[index] = ctypes.addressof(buffer)
+    given[protocol.SETUP_VARIABLES_LEN] = len(variables)
+    given[protocol.SETUP_BUFFER_LEN] = protocol.EXEC_BYTES
+    try:
+        libc = ctypes.PyDLL(None)
+        offset = ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
+        if ctypes.c_uint.in_dll(libc, "__rseq_size").value:
+            given[protocol.SETUP_RSEQ_OFFSET] = offset % 2**64
+            given[protocol.SETUP_RSEQ_LEN] = 32
+    except ValueError:
+        pass  # a libc without rseq
+    return given, buffers
+
+
+def _trim_fork_hooks(gc, preloaded):
+    """Takes functions out of the lists of `os.register_at_fork` that a template's fork can do
+    without. Returns the lists, each with what belongs into it again in a cell.
+
+    `threading` and `logging` make all their locks anew, in case another thread held one: a template
+    has one thread. `random` seeds itself: here that is done when a program imports it.
+    """
+    def marker():
+        pass
+
+    left_out = ["logging", "threading"]
+    if "random" in preloaded.waiting:
+        left_out.append("random")
+        seed = preloaded.waiting["random"].seed
+        preloaded.effects.setdefault("random", []).append((seed, (), {}))
+
+    os.register_at_fork(before=marker, after_in_child=marker, after_in_parent=marker)
+    lists = [found for found in gc.get_referrers(marker)
+             if type(found) is list and found[-1:] == [marker]]
+    hooks = []
+    for functions in lists:
+        functions.remove(marker)
+        hooks.append((functions, functions[:]))
+        functions[:] = [function for function in functions
+                        if getattr(function, "__module__", None) not in left_out]
+    return hooks
+
+
+def _reseed(modules):
+    """Changes what a fork leaves the same in all cells, which also have the same pid."""
+    numpy_random = modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    ssl = modules.get("_ssl")
+    if ssl is not None:
+        ssl.RAND_add(os.urandom(64), 64.0)
+    tempfile = modules.get("tempfile")
+    if tempfile is not None:
+        tempfile._name_sequence = None
+    process = modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)

@@ -1,0 +1,98 @@
+"""Runs in: test. Parts of the runtime that can be called without an interpreter of their own."""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from cloche import job, protocol, warm_pages
+from harness import ARCHIVE, PATIENCE
+
+_SOURCES = pathlib.Path(__file__).parent.parent
+_PRELOAD = "import sys; sys.path.insert(0, %r)\nfrom cloche.preload import Preloaded\n" \
+    "sys.path.pop(0)\npreloaded = Preloaded()\npreloaded.load(['json', 'colorsys'])\n" % ARCHIVE
+
+
+def take(job_bytes):
+    """What the reader makes of a job, in a process of its own: exit code, variables, files."""
+    with tempfile.TemporaryDirectory() as directory:
+        code = "import sys; sys.path.insert(0, %r)\nfrom cloche import job\n" \
+            "print(job.take_job(0))" % ARCHIVE
+        done = subprocess.run([sys.executable, "-c", code], input=job_bytes, cwd=directory,
+                              capture_output=True, timeout=PATIENCE, check=False)
+        files = {path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()}
+        return done.returncode, done.stdout.decode().strip(), files
+
+
+class Jobs(unittest.TestCase):
+    def test_a_job_is_read_as_it_was_written(self):
+        content, variables = b"x" * 200_000, [b"A=1", b"B="]
+        written = job.encode_file(b"a.txt", 0o600, content) + job.encode_exec(variables)
+        self.assertEqual(take(written), (0, str(variables), {"a.txt": content}))
+
+    def test_a_job_that_is_cut_ends_the_guest_quietly(self):
+        written = job.encode_exec([b"A=1"])
+        for length in range(len(written)):
+            self.assertEqual(take(written[:length]), (protocol.EXIT_NO_JOB, "", {}), length)
+
+    def test_a_job_that_cannot_be_taken_ends_the_guest(self):
+        words = job._words
+        for bad in (words(9), words(protocol.JOB_DIRECTORY, 3) + b"abc",
+                    words(protocol.JOB_DIRECTORY, protocol.PATH_BYTES + 1),
+                    job.encode_file(b"absent/a", 0o600, b""),
+                    words(protocol.JOB_EXEC, 0, 0, 0, protocol.EXEC_BYTES + 1),
+                    words(protocol.JOB_EXEC, 0, 0, 2, 10, 2, 0) + b"a\0"):
+            self.assertEqual(take(bad)[:2], (protocol.EXIT_BAD_JOB, ""), bad)
+
+    def test_variables_are_replaced_in_their_order(self):
+        before = dict(os.environb)
+        self.addCleanup(job.set_variables, [b"=".join(pair) for pair in before.items()])
+        job.set_variables([b"Z=1", b"A=b=c"])
+        self.assertEqual(list(os.environb.items()), [(b"Z", b"1"), (b"A", b"b=c")])
+
+
+class PreloadedModules(unittest.TestCase):
+    def run_preloaded(self, code, **files):
+        with tempfile.TemporaryDirectory() as directory:
+            for name, content in files.items():
+                pathlib.Path(directory, name + ".py").write_text(content)
+            done = subprocess.run([sys.executable, "-c", _PRELOAD + code], cwd=directory,
+                                  capture_output=True, timeout=PATIENCE, check=True)
+            return done.stdout.decode().split()
+
+    def test_they_are_out_of_sight_until_they_are_imported(self):
+        code = "print('json' in sys.modules)\nimport json\nprint('json.decoder' in sys.modules)\n" \
+            "print(json is preloaded.modules['json'], json.__spec__.name)"
+        self.assertEqual(self.run_preloaded(code), ["False", "True", "True", "json"])
+
+    def test_a_module_beside_the_program_comes_first(self):
+        code = "sys.path.insert(0, '.')\nimport colorsys\nprint(colorsys.mine)"
+        self.assertEqual(self.run_preloaded(code, colorsys="mine = 'own'"), ["own"])
+
+
+class WarmPages(unittest.TestCase):
+    def test_pages_become_ranges(self):
+        own, shared, file = 0x81 << 56, 0x80 << 56, 0xA1 << 56
+        flags = [own, own, shared, own, file, 0, own]
+        self.assertEqual(warm_pages._ranges(0x10, flags), [
+            0x10000, 0x2000, 0x13000, 0x1000, 0x16000, 0x1000])
+
+
+class Shape(unittest.TestCase):
+    def test_functions_have_at_most_60_lines_and_files_at_most_400(self):
+        sources = [*_SOURCES.glob("*.py"), *_SOURCES.glob("cloche/*.py")]
+        self.assertGreater(len(sources), 6)
+        for source in sources:
+            text = source.read_text()
+            self.assertLessEqual(len(text.splitlines()), 400, source)
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef):
+                    length = node.end_lineno - node.lineno + 1
+                    self.assertLessEqual(length, 60, "%s: %s" % (source, node.name))
+
+
+if __name__ == "__main__":
+    unittest.main()
