@@ -1,7 +1,7 @@
 //! `cloche serve`, the real binary, as clients and operators meet it: over its port, by its files, by
 //! signals, and through `cloche key|team|sandbox`.
 //!
-//! `host.rs` starts a server for one test, `processes.rs` looks at what it has on the host.
+//! `host.rs` starts a server for one test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,12 +26,7 @@ mod host;
 mod identity;
 mod mcp;
 mod memory;
-#[path = "../../../agent/tests/support/models.rs"]
-mod models;
-#[path = "../../../layers/tests/layers/moto.rs"]
-mod moto;
 mod operations;
-mod processes;
 mod python_client;
 mod schemathesis;
 mod secrets;
@@ -43,3 +38,5 @@ mod support;
 mod threads;
 mod tls;
 mod webhooks;
+
+use cloche_test_support::{models, moto, processes};

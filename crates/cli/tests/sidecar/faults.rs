@@ -11,9 +11,9 @@ use tokio::{
 
 use crate::{
     bench::{Bench, job, limited, settings},
-    executor::{Sidecar, pause},
+    executor::Sidecar,
     processes::{mark, sleepers, wait_for},
-    support::can_sandbox,
+    support::{can_sandbox, eventually},
 };
 
 /// An address where nobody listens.
@@ -24,14 +24,15 @@ async fn nobody() -> String {
 
 /// Which of them runs something.
 async fn busy(bench: &Bench) -> usize {
-    loop {
+    eventually("a sidecar runs something", async || {
         for (index, sidecar) in bench.sidecars().iter().enumerate() {
             if sidecar.health().await["running"] == 1 {
-                return index;
+                return Some(index);
             }
         }
-        pause().await;
-    }
+        None
+    })
+    .await
 }
 
 fn failed(error: &DispatchError) -> bool {
@@ -58,16 +59,13 @@ async fn a_sidecar_that_is_killed_ends_its_run_another_takes_the_next_and_it_may
     bench.add(Sidecar::start_at(&address, &[]).await);
     bench.remove(0).crash();
     // Until the next health checks, the dead one may be asked and the new one may be left out.
-    loop {
-        match bench.start(job("bash", "exit 4")).until_over().await.0 {
-            Ok(outcome) => {
-                assert_eq!(outcome.ending, RunEnding::Exited(4));
-                break;
-            }
-            Err(error) => assert!(matches!(error, DispatchError::Unavailable(_)), "{error}"),
-        }
-        pause().await;
-    }
+    let outcome = eventually("the new one is used", async || {
+        let ended = bench.start(job("bash", "exit 4")).until_over().await.0;
+        assert!(matches!(ended, Ok(_) | Err(DispatchError::Unavailable(_))), "{ended:?}");
+        ended
+    })
+    .await;
+    assert_eq!(outcome.ending, RunEnding::Exited(4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,7 +81,7 @@ async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
     let late = Sidecar::start_at(down.trim_start_matches("http://"), &[]).await;
     let mark = mark();
     // Two at once are one each, once both are known to be well.
-    loop {
+    eventually("both sidecars are used", async || {
         let mut runs: Vec<_> = (0..2).map(|_| bench.start(job("bash", &sleepers(&mark)))).collect();
         for run in &mut runs {
             run.chunk().await;
@@ -93,11 +91,9 @@ async fn one_that_is_down_from_the_start_is_left_out_and_used_once_it_is_up() {
             run.cancel.cancel();
             assert_eq!(run.until_over().await.0.unwrap().ending, RunEnding::Cancelled);
         }
-        if shared {
-            break;
-        }
-        pause().await;
-    }
+        shared
+    })
+    .await;
     wait_for(&mark, 0);
 }
 
@@ -124,9 +120,11 @@ async fn a_wrong_key_is_said_and_the_sidecar_left_out() {
     }
     let key = Some(Secret::new("wrong"));
     let bench = Bench::at(RemoteConfig { urls, key, ..settings() });
-    while !bench.ready().unwrap_err().contains("refuses the key") {
-        pause().await;
-    }
+    eventually("the dispatcher says that the key is refused", async || {
+        let why = bench.ready().unwrap_err();
+        if why.contains("refuses the key") { Ok(()) } else { Err(why) }
+    })
+    .await;
     assert!(!sidecar.log().contains("wrong"), "a key is in the log");
 }
 

@@ -16,10 +16,9 @@ mod faults;
 #[path = "../serve/host.rs"]
 mod host;
 mod hostile;
-#[allow(dead_code, reason = "every test target uses its own part of this")]
-#[path = "../serve/processes.rs"]
-mod processes;
 mod server;
 mod suite;
 #[path = "../support/cloche.rs"]
 mod support;
+
+use cloche_test_support::processes;

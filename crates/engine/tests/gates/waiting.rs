@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cloche_engine::{ApprovalWaitResult, DecisionFilter, GateConfig};
 use cloche_model::{ApprovalState, DecisionKind, ErrorCode};
+use cloche_test_support::eventually;
 
 use crate::house::{House, PATIENCE, operator};
 
@@ -76,19 +77,15 @@ async fn a_server_that_stops_lets_go_of_those_who_wait() {
 
 /// The one decision that is written when time ends an approval.
 async fn expired(house: &House, note: &str) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
+    let found = eventually("the approval expires", async || {
         let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
-        let decisions = house.engine.list_decisions(&filter).await.unwrap();
-        let mut found = decisions.iter().filter(|it| it.kind == DecisionKind::Expired);
-        if let Some(decision) = found.next() {
-            assert_eq!((decision.by.as_str(), decision.note.as_deref()), ("time", Some(note)));
-            assert!(found.next().is_none());
-            return;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{decisions:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+        let mut decisions = house.engine.list_decisions(&filter).await.unwrap();
+        decisions.retain(|it| it.kind == DecisionKind::Expired);
+        Some(decisions).filter(|found| !found.is_empty())
+    })
+    .await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].by.as_str(), found[0].note.as_deref()), ("time", Some(note)));
 }
 
 #[tokio::test]

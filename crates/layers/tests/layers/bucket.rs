@@ -5,10 +5,10 @@ use std::{collections::HashSet, fs, path::Path, time::Duration};
 
 use cloche_layers::{LayerBounds, LayerError, Layers, LayersConfig, S3Config, StoreConfig};
 use cloche_model::ByteSize;
+use cloche_test_support::moto::Moto;
 
 use crate::{
     keeping::{noise, read},
-    moto::Moto,
     snapshot::{assert_same, snapshot},
     support::{pack_tree, store},
 };

@@ -8,7 +8,6 @@ mod hostile;
 mod images;
 mod keeping;
 mod model;
-mod moto;
 mod packing;
 mod room;
 mod snapshot;

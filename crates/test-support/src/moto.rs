@@ -1,4 +1,4 @@
-//! A real S3 server for one test, with a bucket called `layers`.
+//! Runs in: test. A real S3 server for one test, with a bucket called `layers`.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -7,17 +7,18 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::support::skip;
+use crate::skip;
 
 /// A server with a bucket. Killed when it is dropped.
-pub(crate) struct Moto {
+pub struct Moto {
     child: Child,
-    pub(crate) address: String,
+    /// Where it listens: host and port.
+    pub address: String,
 }
 
 impl Moto {
-    /// Starts one; none, loudly, where there is none to start.
-    pub(crate) fn start() -> Option<Self> {
+    /// Starts one; nothing, and a skipped test, where it is not installed.
+    pub fn start() -> Option<Self> {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/moto_server");
         if !Path::new(program).exists() {
             skip("there is no moto_server in .venv: run scripts/setup-tests");

@@ -1,6 +1,6 @@
-//! A model server for tests: real HTTP, both protocols, and it says what it is told to.
+//! Runs in: test. A model server: real HTTP, both protocols, and it answers as a script says.
 //!
-//! What it is told is in the conversation: the last thing the user said is a script, a JSON list
+//! The script is in the conversation: the last thing that the user said is a JSON list
 //! with one entry for each turn of the model. An entry is an object:
 //!
 //! - `{"text": "…"}` says that, in pieces of three characters; `{"told": true}` says what the last
@@ -34,11 +34,12 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
 /// The key that it wants.
-pub(crate) const SECRET: &str = "mk-test-5f2a9c";
+pub const SECRET: &str = "mk-test-5f2a9c";
 
 /// A running model server; it ends with the test's runtime.
-pub(crate) struct Models {
-    pub(crate) address: SocketAddr,
+pub struct Models {
+    /// Where it listens.
+    pub address: SocketAddr,
     state: Shared,
 }
 
@@ -59,7 +60,8 @@ enum Protocol {
 }
 
 impl Models {
-    pub(crate) async fn start() -> Self {
+    /// Starts one on a free port.
+    pub async fn start() -> Self {
         let state = Shared::default();
         let app = Router::new()
             .route("/v1/chat/completions", post(chat))
@@ -71,12 +73,13 @@ impl Models {
         Self { address, state }
     }
 
-    pub(crate) fn base_url(&self) -> String {
+    /// What a provider is configured with.
+    pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
     /// The bodies of all requests so far.
-    pub(crate) fn requests(&self) -> Vec<Value> {
+    pub fn requests(&self) -> Vec<Value> {
         self.state.lock().unwrap().requests.clone()
     }
 }
