@@ -4,23 +4,40 @@ CARGO ?= cargo
 # The entry points of the fuzz targets, so that lints see them.
 FUZZING = cloche-jail/fuzzing,cloche-layers/fuzzing,cloche-executor/fuzzing,cloche-gateway/fuzzing
 
+HAS_NEXTEST = $(CARGO) nextest --version >/dev/null 2>&1
+# The same as in .config/nextest.toml, for a host without nextest.
+FAST_TESTS = conformance gates providers sealing
+HOST_TESTS = escape_core
+HOST_TEST_NAMES = a_crash_in_a_sandbox_starts_no_handler_on_the_host
+
 .DEFAULT_GOAL := help
-.PHONY: help run test check deny bench fuzz release vm clean
+.PHONY: help run test test-fast test-host check deny bench fuzz release vm clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## build, and start a server on 127.0.0.1:8080; its data is in cloche-data
 	$(CARGO) build --release --bin cloche
 	target/release/cloche serve
 
-test: ## install what the tests need, then run every test
+test-fast: ## unit tests and tests without cells: needs no root and no packages, takes less than a minute
+	@if $(HAS_NEXTEST); then \
+		$(CARGO) nextest run --workspace --profile fast; \
+	else \
+		$(CARGO) test --workspace --lib --bins && \
+		$(CARGO) test --workspace $(foreach test,$(FAST_TESTS),--test $(test)); \
+	fi
+
+test: ## install what the tests need, then run every test but those of test-host
 	scripts/setup-tests
-	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+	@if $(HAS_NEXTEST); then \
 		$(CARGO) nextest run --workspace; \
 	else \
-		$(CARGO) test --workspace; \
+		$(CARGO) test --workspace -- $(foreach name,$(HOST_TEST_NAMES),--skip $(name)); \
 	fi
+
+test-host: ## tests that change settings of this host for a moment, one at a time; needs root
+	$(CARGO) test -p cloche $(foreach test,$(HOST_TESTS),--test $(test)) -- --test-threads 1
 
 check: ## formatting, lints, the habits of the project, and its dependencies
 	$(CARGO) fmt --check

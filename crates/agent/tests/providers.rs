@@ -1,9 +1,6 @@
 //! One conformance suite for every model provider, against a server that implements its protocol.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
-#[path = "support/models.rs"]
-mod models;
-
 use std::{sync::Mutex, time::Duration};
 
 use cloche_agent::{
@@ -12,7 +9,7 @@ use cloche_agent::{
     TextListener, TokenCounts, ToolChoice, ToolDefinition,
 };
 use cloche_model::Secret;
-use models::{Models, SECRET};
+use cloche_test_support::models::{Models, SECRET};
 use serde_json::{Value, json};
 
 /// Records the pieces of text.

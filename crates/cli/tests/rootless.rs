@@ -5,7 +5,6 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 #[path = "support/cloche.rs"]
 mod support;
 
-use support::{Ended, binary, ended, skip};
+use support::{Ended, binary, ended, eventually, skip};
 
 /// `cloche` as an ordinary user: directly where we are one, through `setpriv` where we are root.
 fn cloche(arguments: &[&str]) -> Ended {
@@ -60,24 +59,18 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().unwrap();
         let mut server = Self { child, url: String::new(), key: String::new() };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
+        eventually("the server is ready", async || {
             let said = fs::read_to_string(directory.join("log")).unwrap();
-            assert!(
-                server.child.try_wait().unwrap().is_none() && Instant::now() < deadline,
-                "{said}"
-            );
+            assert!(server.child.try_wait().unwrap().is_none(), "{said}");
             let bootstrap = fs::read(data.join("bootstrap.json")).unwrap_or_default();
-            if let Ok(bootstrap) = serde_json::from_slice::<Value>(&bootstrap) {
-                let text = |name: &str| bootstrap[name].as_str().unwrap().to_owned();
-                (server.url, server.key) = (text("url"), text("api_key"));
-                let ready = reqwest::get(format!("{}/readyz", server.url)).await;
-                if ready.is_ok_and(|answer| answer.status() == 200) {
-                    return server;
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            let bootstrap: Value = serde_json::from_slice(&bootstrap).map_err(|_| said.clone())?;
+            let text = |name: &str| bootstrap[name].as_str().unwrap().to_owned();
+            (server.url, server.key) = (text("url"), text("api_key"));
+            let ready = reqwest::get(format!("{}/readyz", server.url)).await;
+            ready.ok().filter(|answer| answer.status() == 200).map(drop).ok_or(said)
+        })
+        .await;
+        server
     }
 
     /// Runs Bash on a thread.

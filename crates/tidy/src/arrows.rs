@@ -28,9 +28,13 @@ fn check_manifest(rules: &TidyRules, file: &TreeFile) -> Vec<Violation> {
         _ => return vec![file.violation_at(1, "not a readable manifest")],
     };
     let rank = |name: &str| rules.order.iter().position(|other| other == name);
+    let is_upward_dev = |target: &String| {
+        rules.upward_dev_arrows.get(name).is_some_and(|targets| targets.contains(target))
+    };
     let mut found = Vec::new();
     for (kind, target) in list_dependencies(&manifest) {
         let fine = match kind {
+            "dev-dependencies" if is_upward_dev(&target) => true,
             "dev-dependencies" => rank(&target) < rank(name) && rank(&target).is_some(),
             _ => allowed.contains(&target),
         };
@@ -143,6 +147,16 @@ mod tests {
         assert!(manifest("gateway", "[dev-dependencies]\ncloche-store = \"1\"\n").is_empty());
         assert_eq!(manifest("store", "[dev-dependencies]\ncloche-engine = \"1\"\n").len(), 1);
         assert_eq!(manifest("store", "[dev-dependencies]\ncloche-nowhere = \"1\"\n").len(), 1);
+        // An exception of the table.
+        assert!(manifest("executor", "[dev-dependencies]\ncloche-verify = \"1\"\n").is_empty());
+        assert_eq!(manifest("executor", "[dependencies]\ncloche-verify = \"1\"\n").len(), 1);
+    }
+
+    #[test]
+    fn what_tests_share_is_only_a_development_dependency() {
+        let name = "cloche-test-support = \"1\"\n";
+        assert!(manifest("model", &format!("[dev-dependencies]\n{name}")).is_empty());
+        assert_eq!(manifest("cli", &format!("[dependencies]\n{name}")).len(), 1);
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(crate) struct TidyRules {
     pub(crate) order: Vec<String>,
     /// Which crates each crate may depend on.
     pub(crate) arrows: BTreeMap<String, Vec<String>>,
+    /// Development dependencies that may point up.
+    pub(crate) upward_dev_arrows: BTreeMap<String, Vec<String>>,
     pub(crate) code: CodeRules,
     pub(crate) text: TextRules,
 }

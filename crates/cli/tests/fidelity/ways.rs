@@ -1,12 +1,11 @@
 //! The ways an interpreter is started, and what can be seen of a run.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::future::Future;
 
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
 use cloche_model::{RunEnding, RunOutcome, RunSpec};
+use cloche_test_support::eventually_blocking;
+use tokio::task::block_in_place;
 
 use crate::case::Case;
 
@@ -68,7 +67,7 @@ impl Ways {
         spec.sandbox.template = self.way == Way::Template;
         spec.sandbox.preload.clone_from(&self.preload);
         self.executor.prewarm_pool(spec.language, &spec.limits, &spec.sandbox);
-        self.warm().await;
+        self.wait_until_warm();
         let before = self.executor.read_metrics();
         let outcome = self.executor.run(spec, RunIo::default()).await.unwrap();
         let after = self.executor.read_metrics();
@@ -82,12 +81,10 @@ impl Ways {
         outcome
     }
 
-    async fn warm(&self) {
-        let since = Instant::now();
-        while !self.executor.is_warm() {
-            assert!(since.elapsed() < Duration::from_secs(60), "not warm: {:?}", self.way);
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+    fn wait_until_warm(&self) {
+        let what = format!("an interpreter is parked ({:?})", self.way);
+        // Not `eventually`: its future is not `Send`, and these tests are spawned.
+        block_in_place(|| eventually_blocking(what, || self.executor.is_warm()));
     }
 
     pub(crate) async fn stop(self) {

@@ -1,15 +1,14 @@
 //! The Agent API of the real binary, with scripted models.
 
-use std::time::Instant;
-
 use reqwest::{Method, Response};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    host::{Host, MODEL_KEY, PATIENCE},
+    host::{Host, MODEL_KEY},
     models::{Models, SECRET},
+    support::eventually,
 };
 
 /// A server with two providers, `open` and `anthro`, which are the same model server.
@@ -84,15 +83,11 @@ impl Agent {
     }
 
     pub(crate) async fn until(&self, id: &Value, done: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        eventually("the response is as it should be", async || {
             let response = self.get(id).await;
-            if done(&response) {
-                return response;
-            }
-            assert!(Instant::now() < deadline, "still not so: {response}");
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+            if done(&response) { Ok(response) } else { Err(response) }
+        })
+        .await
     }
 
     async fn cancel(&self, id: &Value) -> Value {
@@ -344,11 +339,10 @@ async fn a_killed_server_loses_no_finished_step() {
     let id = &queued["id"];
     agent.until(id, |response| response["output"][2]["status"] == "in_progress").await;
     // The second program runs, so everything before it was stored.
-    let deadline = Instant::now() + PATIENCE;
-    while agent.host.get("/v1/executions?status=running").await.1["executions"] == json!([]) {
-        assert!(Instant::now() < deadline);
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    eventually("the second program runs", async || {
+        agent.host.get("/v1/executions?status=running").await.1["executions"] != json!([])
+    })
+    .await;
     agent.host.signal(Signal::KILL);
     agent.host.ended().await;
     let Agent { host, models, _config } = agent;

@@ -1,17 +1,14 @@
 //! `cloche approval` and the gates in `cloche team set`, against a running server.
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::process::Command;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::{
-    host::{Host, PATIENCE},
-    support::{Ended, binary, ended},
+    host::Host,
+    support::{Ended, binary, ended, eventually},
 };
 
 pub(crate) fn admin(host: &Host, words: &[&str]) -> Ended {
@@ -37,14 +34,11 @@ async fn asked(host: &Host, code: &str) -> (String, JoinHandle<Value>) {
         let answer: Value = request.send().await.unwrap().json().await.unwrap();
         answer["result"]["structuredContent"].clone()
     });
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(new) = pending(host).into_iter().find(|id| !known.contains(id)) {
-            return (new, call);
-        }
-        assert!(Instant::now() < deadline && !call.is_finished(), "{:?}", call.await);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let new = eventually("the call waits for an approval", async || {
+        assert!(!call.is_finished(), "it was answered without one");
+        pending(host).into_iter().find(|id| !known.contains(id))
+    });
+    (new.await, call)
 }
 
 pub(crate) fn pending(host: &Host) -> Vec<String> {
@@ -113,12 +107,10 @@ async fn an_expired_approval_is_reported_as_expired() {
     call.abort();
     let _ = call.await;
     admin(&host, &["approval", "approve", &unused]).printed();
-    let deadline = Instant::now() + PATIENCE;
-    let state = |id: &str| admin_json(&host, &["approval", "show", id])["state"].clone();
-    while state(&unused) != "expired" {
-        assert!(Instant::now() < deadline);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("the approval expires", async || {
+        admin_json(&host, &["approval", "show", &unused])["state"] == "expired"
+    })
+    .await;
     let late = admin(&host, &["approval", "approve", &unused]);
     let said = "cloche: it has expired: admin approved it, and it was not used in time\n";
     assert_eq!(late.stderr, said, "{late:?}");

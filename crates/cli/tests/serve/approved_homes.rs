@@ -1,8 +1,6 @@
 //! Runs in: test. An approval is valid for the home that the approver was shown. Changes of a
 //! thread in the meantime are shown, and invalidate the approval.
 
-use std::time::{Duration, Instant};
-
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -10,7 +8,8 @@ use tokio::task::JoinHandle;
 use crate::{
     agent::{Agent, runs, sandbox},
     approvals::{admin, admin_json, pending},
-    host::{Host, PATIENCE},
+    host::Host,
+    support::eventually,
     threads::put,
 };
 
@@ -39,14 +38,11 @@ fn python(code: &str) -> Value {
 
 /// The open question other than this one.
 async fn question(host: &Host, call: &JoinHandle<Value>, other: &str) -> String {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(id) = pending(host).into_iter().find(|id| id != other) {
-            return id;
-        }
-        assert!(Instant::now() < deadline && !call.is_finished(), "{}", host.said("log"));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("the call waits for an approval", async || {
+        assert!(!call.is_finished(), "{}", host.said("log"));
+        pending(host).into_iter().find(|id| id != other)
+    })
+    .await
 }
 
 /// The directory where this host's Python looks for the user's modules.

@@ -3,10 +3,7 @@
 //! Idle clients are disconnected, and the number of connections per address is limited, while other
 //! clients are served.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -19,6 +16,7 @@ use tokio::{
 use crate::{
     host::{Host, PATIENCE, events, trace_id},
     memory::{budget, start_with_file},
+    support::eventually,
 };
 
 const IMPATIENT: &str = "[connections]\nheader_seconds = 0.5\nidle_seconds = 0.5\n\
@@ -121,11 +119,10 @@ async fn an_unread_stream_is_closed_and_its_run_and_replay_are_complete() {
     // From here on the client does not read.
     assert_eq!(host.finished(&trace).await["status"], "success");
     // A response holds its output until it ends. Once it is closed, no output is held.
-    let deadline = Instant::now() + PATIENCE;
-    while budget(&host, "used_bytes", "outputs").await > 0 {
-        assert!(Instant::now() < deadline, "the answer is still held");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the answer is no longer held", async || {
+        budget(&host, "used_bytes", "outputs").await == 0
+    })
+    .await;
     drop(stalled);
     let path = format!("/v1/executions/{trace}/output");
     let replay = host.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
@@ -147,13 +144,11 @@ async fn an_unread_response_is_closed() {
     let body = much().to_string();
     let length = format!("content-length: {}\r\n", body.len());
     let stalled = say(&host, (head(&host, &length) + &body).as_bytes()).await;
-    let deadline = Instant::now() + PATIENCE;
-    while budget(&host, "peak_bytes", "outputs").await == 0
-        || budget(&host, "used_bytes", "outputs").await > 0
-    {
-        assert!(Instant::now() < deadline, "the answer is still held");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the answer was held and is no longer", async || {
+        budget(&host, "peak_bytes", "outputs").await > 0
+            && budget(&host, "used_bytes", "outputs").await == 0
+    })
+    .await;
     drop(stalled);
 }
 

@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
+pub(crate) use cloche_test_support::PATIENCE;
+use cloche_test_support::eventually;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -19,11 +20,8 @@ use crate::{
     support::{binary, can_sandbox},
 };
 
-/// Longer than anything takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// The environment variable with the key of these tests' model server, and the key.
+/// The environment variable with the key of the model server of these tests, and the key.
 pub(crate) const MODEL_KEY: (&str, &str) = ("CLOCHE_TEST_MODEL_KEY", "mk-test-5f2a9c");
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// A running server and the client of one key.
 pub(crate) struct Host {
@@ -76,12 +74,12 @@ impl Host {
             .spawn()
             .unwrap();
         let said = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        while !said("stdout").contains("Try it") {
+        eventually("the server prints its greeting", async || {
             let ended = server.try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?} {}", said("log"));
-            tokio::time::sleep(PAUSE).await;
-        }
+            assert!(ended.is_none(), "{ended:?} {}", said("log"));
+            said("stdout").contains("Try it").then_some(()).ok_or_else(|| said("log"))
+        })
+        .await;
         let text = fs::read(directory.path().join("data/bootstrap.json")).unwrap();
         let bootstrap: Value = serde_json::from_slice(&text).unwrap();
         let text = |name: &str| bootstrap[name].as_str().unwrap().to_owned();
@@ -99,15 +97,12 @@ impl Host {
     }
 
     async fn wait_until_ready(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        eventually("the server is ready", async || {
             let answer = self.client.get(format!("{}/readyz", self.url)).send().await;
-            if answer.is_ok_and(|answer| answer.status() == 200) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "not ready: {}", self.said("log"));
-            tokio::time::sleep(PAUSE).await;
-        }
+            let is_ready = answer.is_ok_and(|answer| answer.status() == 200);
+            is_ready.then_some(()).ok_or_else(|| self.said("log"))
+        })
+        .await;
     }
 
     /// Starts another server on the directory of one that has ended.
@@ -151,14 +146,10 @@ impl Host {
 
     /// Waits until the process has ended.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.server.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end: {}", self.said("log"));
-            tokio::time::sleep(PAUSE).await;
-        }
+        eventually("the server has ended", async || {
+            self.server.try_wait().unwrap().ok_or_else(|| self.said("log"))
+        })
+        .await
     }
 
     pub(crate) fn data(&self) -> PathBuf {
@@ -235,15 +226,11 @@ impl Host {
 
     /// Polls until the record satisfies the condition.
     pub(crate) async fn until(&self, trace_id: &str, done: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
+        eventually("the record is as it should be", async || {
             let record = self.record(trace_id).await;
-            if done(&record) {
-                return record;
-            }
-            assert!(Instant::now() < deadline, "still not so: {record}");
-            tokio::time::sleep(PAUSE).await;
-        }
+            if done(&record) { Ok(record) } else { Err(record) }
+        })
+        .await
     }
 
     pub(crate) async fn finished(&self, trace_id: &str) -> Value {

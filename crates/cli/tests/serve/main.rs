@@ -1,7 +1,7 @@
 //! `cloche serve`, the real binary, as clients and operators use it: over its port, through its
 //! files, by signals, and with `cloche key|team|sandbox`.
 //!
-//! `host.rs` starts a server for one test, `processes.rs` inspects its processes on the host.
+//! `host.rs` starts a server for one test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,12 +27,7 @@ mod http2_floods;
 mod identity;
 mod mcp;
 mod memory;
-#[path = "../../../agent/tests/support/models.rs"]
-mod models;
-#[path = "../../../layers/tests/layers/moto.rs"]
-mod moto;
 mod operations;
-mod processes;
 mod python_client;
 mod schemathesis;
 mod secrets;
@@ -44,3 +39,5 @@ mod support;
 mod threads;
 mod tls;
 mod webhooks;
+
+use cloche_test_support::{models, moto, processes};

@@ -3,15 +3,15 @@
 //! Storage budgets of the real binary: history, uploads, imports, exports, output files, records,
 //! and a full disk.
 
-use std::{fs, path::Path, process::Command, sync::Arc, time::Instant};
+use std::{fs, path::Path, process::Command, sync::Arc};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    host::{Host, PATIENCE, trace_id},
-    support::{binary, can_sandbox, ended, skip},
+    host::{Host, trace_id},
+    support::{binary, can_sandbox, ended, eventually, skip},
     threads::bash,
 };
 
@@ -248,21 +248,15 @@ async fn unread_exports_take_no_disk_and_their_number_is_limited() {
     bash(&host, "t", "mkdir d; mv f d/f").await;
     bash(&host, "t", "mv d e").await;
     let before = bytes_below(&host.data().join("layers/blobs"));
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let response = export(&host, "t").await;
-        if response.status() == 200 {
-            assert!(response.bytes().await.unwrap().ends_with(&[0; 1024]));
-            break;
-        }
-        assert!(Instant::now() < deadline, "dropped exports are still counted");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    let deadline = Instant::now() + PATIENCE;
-    while bytes_below(&host.data().join("layers/blobs")) != before {
-        assert!(Instant::now() < deadline, "the layer of the export is still there");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    let response = eventually("dropped exports are no longer counted", async || {
+        Some(export(&host, "t").await).filter(|response| response.status() == 200)
+    })
+    .await;
+    assert!(response.bytes().await.unwrap().ends_with(&[0; 1024]));
+    eventually("the layer of the export is removed", async || {
+        bytes_below(&host.data().join("layers/blobs")) == before
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -421,10 +415,8 @@ async fn outcomes_are_recorded_on_a_full_disk() {
     fill(&filler);
     let length = fs::metadata(&filler).unwrap().len();
     fs::File::options().write(true).open(&filler).unwrap().set_len(length - 4 * MIB).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while run_on(&host, "t", "echo 2 >f").await.0 != 507 {
-        assert!(Instant::now() < deadline, "the full disk is not noticed");
-    }
+    eventually("the full disk is noticed", async || run_on(&host, "t", "echo 2 >f").await.0 == 507)
+        .await;
     // Only the ballast is left, which the ledger gets.
     fill(&host.data().join("filler-2"));
     let mut traces = Vec::new();
@@ -452,10 +444,11 @@ async fn outcomes_are_recorded_on_a_full_disk() {
     for name in ["filler", "filler-2"] {
         fs::remove_file(host.data().join(name)).unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
-    while run_on(&host, "t", "echo 3 >f").await.0 != 200 || !ballast.exists() {
-        assert!(Instant::now() < deadline, "the room is not noticed: {}", host.said("log"));
-    }
+    eventually("the free space is noticed", async || {
+        let is_so = run_on(&host, "t", "echo 3 >f").await.0 == 200 && ballast.exists();
+        is_so.then_some(()).ok_or_else(|| host.said("log"))
+    })
+    .await;
     let host = host.stop_and_start(&[]).await;
     assert_eq!(host.record(&traces[19]).await["status"], "success");
     drop(host);

@@ -1,9 +1,6 @@
 //! Webhooks of the real binary, to a listener with a certificate of its own authority.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::sync::{Arc, Mutex};
 
 use hmac::{Hmac, Mac};
 use reqwest::Method;
@@ -14,7 +11,8 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 
 use crate::{
-    host::{Host, PATIENCE},
+    host::Host,
+    support::eventually,
     tls::{TlsListener, read_request},
 };
 
@@ -87,11 +85,10 @@ async fn a_delivery_fails_twice_survives_a_restart_and_is_signed() {
     let made = host.admin_json(Method::POST, "keys", body).await;
     let mut host = host.with_key(made["key"].as_str().unwrap());
     let id = host.background(json!({"code": "print('done')", "metadata": {"a": "b"}})).await;
-    let deadline = Instant::now() + PATIENCE;
-    while receiver.received().len() < 2 {
-        assert!(Instant::now() < deadline, "{}", host.said("log"));
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("two attempts have failed", async || {
+        (receiver.received().len() >= 2).then_some(()).ok_or_else(|| host.said("log"))
+    })
+    .await;
     host.signal(Signal::TERM);
     host.ended().await;
     assert_eq!(receiver.received().len(), 2, "the third is not due yet");

@@ -15,7 +15,7 @@ use crate::{
     executor::{KEY, Sidecar},
     host::PATIENCE,
     local_dispatcher::LocalDispatcher,
-    support::{binary, can_sandbox},
+    support::{binary, can_sandbox, eventually},
 };
 
 /// A dispatcher, and everything that must stay alive for it.
@@ -76,12 +76,7 @@ impl Bench {
 
     /// Waits until the dispatcher is ready.
     pub(crate) async fn until_ready(&self) {
-        let wait = async {
-            while self.ready().is_err() {
-                crate::executor::pause().await;
-            }
-        };
-        timeout(PATIENCE, wait).await.unwrap();
+        eventually("the dispatcher is ready", async || self.ready()).await;
     }
 
     pub(crate) fn start(&self, job: JobRequest) -> Run {

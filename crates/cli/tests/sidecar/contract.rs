@@ -1,16 +1,14 @@
 //! The contract of `POST /execute`, `GET /healthz` and `GET /metrics`, over plain HTTP.
 
-use std::time::Instant;
-
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    executor::{KEY, Sidecar, command, pause},
-    host::{PATIENCE, events},
+    executor::{KEY, Sidecar, command},
+    host::events,
     processes::{mark, sleepers, wait_for},
-    support::ended,
+    support::{ended, eventually},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,14 +287,11 @@ async fn the_metrics_are_the_documented_ones() {
     sidecar.run(json!({"code": "print(1)"})).await;
     sidecar.run(json!({"code": ""})).await;
     sidecar.run(json!({"code": 1})).await;
-    let deadline = Instant::now() + PATIENCE;
-    let text = loop {
+    let text = eventually("the metrics have parked cells", async || {
         let text = sidecar.metrics().await;
-        if text.contains("pool_parked{") || Instant::now() > deadline {
-            break text;
-        }
-        pause().await;
-    };
+        if text.contains("pool_parked{") { Ok(text) } else { Err(text) }
+    })
+    .await;
     for line in [
         "sandbox_executor_jobs_total{language=\"python\",result=\"success\"} 1",
         "sandbox_executor_jobs_refused_total{reason=\"invalid\"} 1",

@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     process::{Child, Command, ExitStatus, Stdio},
-    time::Instant,
 };
 
 use reqwest::{Client, RequestBuilder};
@@ -12,9 +11,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    host::PATIENCE,
     processes::{below, wait_until_gone},
-    support::{binary, can_sandbox},
+    support::{binary, can_sandbox, eventually},
 };
 
 pub(crate) const KEY: &str = "correct horse";
@@ -71,18 +69,14 @@ impl Sidecar {
             .spawn()
             .unwrap();
         let said = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let url = loop {
-            let greeting = said("stdout");
-            if let Some((_, url)) = greeting.trim_end_matches('\n').split_once("listening on ")
-                && greeting.ends_with('\n')
-            {
-                break url.to_owned();
-            }
+        let url = eventually("the sidecar prints its address", async || {
             let ended = process.try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?} {}", said("log"));
-            pause().await;
-        };
+            assert!(ended.is_none(), "{ended:?} {}", said("log"));
+            let greeting = said("stdout");
+            let url = greeting.strip_suffix('\n').and_then(|line| line.split_once("listening on "));
+            url.map(|(_, url)| url.to_owned()).ok_or_else(|| said("log"))
+        })
+        .await;
         Self { url, client: Client::new(), process, directory }
     }
 
@@ -127,11 +121,11 @@ impl Sidecar {
 
     /// Waits until this many jobs run.
     pub(crate) async fn until_running(&self, wanted: u64) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.health().await["running"] != wanted {
-            assert!(Instant::now() < deadline, "{}", self.log());
-            pause().await;
-        }
+        eventually(format!("{wanted} jobs run"), async || {
+            let is_so = self.health().await["running"] == wanted;
+            is_so.then_some(()).ok_or_else(|| self.log())
+        })
+        .await;
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -155,14 +149,10 @@ impl Sidecar {
 
     /// Waits until the process has ended by itself.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end: {}", self.log());
-            pause().await;
-        }
+        eventually("the sidecar has ended", async || {
+            self.process.try_wait().unwrap().ok_or_else(|| self.log())
+        })
+        .await
     }
 }
 
@@ -184,8 +174,4 @@ pub(crate) fn command() -> Command {
     }
     command.arg("executor");
     command
-}
-
-pub(crate) async fn pause() {
-    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
 }

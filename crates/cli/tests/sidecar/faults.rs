@@ -12,9 +12,9 @@ use tokio::{
 
 use crate::{
     bench::{Bench, job, limited, settings},
-    executor::{Sidecar, pause},
+    executor::Sidecar,
     processes::{mark, sleepers, wait_for},
-    support::can_sandbox,
+    support::{can_sandbox, eventually},
 };
 
 /// An address without a listener.
@@ -25,14 +25,15 @@ async fn unused_address() -> String {
 
 /// The index of the sidecar that runs something.
 async fn busy(bench: &Bench) -> usize {
-    loop {
+    eventually("a sidecar runs something", async || {
         for (index, sidecar) in bench.sidecars().iter().enumerate() {
             if sidecar.health().await["running"] == 1 {
-                return index;
+                return Some(index);
             }
         }
-        pause().await;
-    }
+        None
+    })
+    .await
 }
 
 fn failed(error: &DispatchError) -> bool {
@@ -59,16 +60,13 @@ async fn a_killed_sidecar_ends_its_run_and_is_used_again_after_a_restart() {
     bench.add(Sidecar::start_at(&address, &[]).await);
     bench.remove(0).crash();
     // Until the next health checks, the dead sidecar may be used and the new one may be skipped.
-    loop {
-        match bench.start(job("bash", "exit 4")).until_over().await.0 {
-            Ok(outcome) => {
-                assert_eq!(outcome.ending, RunEnding::Exited(4));
-                break;
-            }
-            Err(error) => assert!(matches!(error, DispatchError::Unavailable(_)), "{error}"),
-        }
-        pause().await;
-    }
+    let outcome = eventually("the new one is used", async || {
+        let ended = bench.start(job("bash", "exit 4")).until_over().await.0;
+        assert!(matches!(ended, Ok(_) | Err(DispatchError::Unavailable(_))), "{ended:?}");
+        ended
+    })
+    .await;
+    assert_eq!(outcome.ending, RunEnding::Exited(4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,7 +82,7 @@ async fn a_sidecar_that_is_down_is_skipped_and_used_once_it_is_up() {
     let late = Sidecar::start_at(down.trim_start_matches("http://"), &[]).await;
     let mark = mark();
     // Two concurrent runs use one sidecar each, once both are known to be healthy.
-    loop {
+    eventually("both sidecars are used", async || {
         let mut runs: Vec<_> = (0..2).map(|_| bench.start(job("bash", &sleepers(&mark)))).collect();
         for run in &mut runs {
             run.chunk().await;
@@ -94,11 +92,9 @@ async fn a_sidecar_that_is_down_is_skipped_and_used_once_it_is_up() {
             run.cancel.cancel();
             assert_eq!(run.until_over().await.0.unwrap().ending, RunEnding::Cancelled);
         }
-        if shared {
-            break;
-        }
-        pause().await;
-    }
+        shared
+    })
+    .await;
     wait_for(&mark, 0);
 }
 
@@ -125,9 +121,11 @@ async fn a_wrong_key_is_reported_and_the_sidecar_is_skipped() {
     }
     let key = Some(Secret::new("wrong"));
     let bench = Bench::at(RemoteConfig { urls, key, ..settings() });
-    while !bench.ready().unwrap_err().contains("refuses the key") {
-        pause().await;
-    }
+    eventually("the dispatcher says that the key is refused", async || {
+        let why = bench.ready().unwrap_err();
+        if why.contains("refuses the key") { Ok(()) } else { Err(why) }
+    })
+    .await;
     assert!(!sidecar.log().contains("wrong"), "a key is in the log");
 }
 

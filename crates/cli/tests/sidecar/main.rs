@@ -19,10 +19,9 @@ mod hostile;
 #[path = "../../src/local_dispatcher.rs"]
 mod local_dispatcher;
 mod memory;
-#[allow(dead_code, reason = "every test target uses its own part of this")]
-#[path = "../serve/processes.rs"]
-mod processes;
 mod server;
 mod suite;
 #[path = "../support/cloche.rs"]
 mod support;
+
+use cloche_test_support::processes;

@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     process::{Command, Stdio},
-    time::Instant,
 };
 
 use reqwest::Client;
@@ -11,11 +10,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    executor::{KEY, Sidecar, pause},
+    executor::{KEY, Sidecar},
     faults::answering,
-    host::{Host, PATIENCE, events},
+    host::{Host, events},
     processes::{mark, sleepers, wait_for},
-    support::{binary, can_sandbox, ended},
+    support::{binary, can_sandbox, ended, eventually},
 };
 
 /// A server whose code runs on this sidecar, which needs no key.
@@ -109,11 +108,7 @@ async fn a_dead_sidecar_fails_the_execution_and_the_server_returns_503() {
     assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
     assert_eq!(host.get("/readyz").await.0, 503);
     let _back = Sidecar::start_without_key_at(&address).await;
-    let deadline = Instant::now() + PATIENCE;
-    while host.get("/readyz").await.0 != 200 {
-        assert!(Instant::now() < deadline);
-        pause().await;
-    }
+    eventually("the server is ready", async || host.get("/readyz").await.0 == 200).await;
     assert_eq!(host.run(json!({"code": "1"})).await.0, 200);
 }
 
@@ -203,12 +198,12 @@ impl Bare {
             .unwrap();
         let mut server =
             Self { process, url: String::new(), key: String::new(), _directory: directory };
-        let deadline = Instant::now() + PATIENCE;
-        while !fs::read_to_string(&out).unwrap().contains("Try it") {
+        eventually("the server prints its greeting", async || {
             let ended = server.process.try_wait().unwrap();
-            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}");
-            pause().await;
-        }
+            assert!(ended.is_none(), "{ended:?}");
+            fs::read_to_string(&out).unwrap().contains("Try it")
+        })
+        .await;
         let text = fs::read(data.join("bootstrap.json")).unwrap();
         let bootstrap: Value = serde_json::from_slice(&text).unwrap();
         server.url = bootstrap["url"].as_str().unwrap().to_owned();

@@ -11,6 +11,7 @@ use cloche_gateway::{GatewayConfig, Server, ServerOptions};
 use cloche_layers::{LayerBounds, Layers, LayersConfig, StoreConfig};
 use cloche_model::ByteSize;
 use cloche_store::SqliteStore;
+use cloche_test_support::eventually;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -181,19 +182,12 @@ impl Host {
 
     /// Polls the record until `done` returns true.
     pub(crate) async fn until(&self, trace_id: &str, done: impl Fn(&Value) -> bool) -> Value {
-        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
-        loop {
+        eventually("the record is as it should be", async || {
             let (status, record) = self.get(&format!("/v1/executions/{trace_id}")).await;
             assert_eq!(status, 200, "{record}");
-            if done(&record) {
-                return record;
-            }
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "timed out waiting for the record: {record}"
-            );
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+            if done(&record) { Ok(record) } else { Err(record) }
+        })
+        .await
     }
 
     pub(crate) async fn finished(&self, trace_id: &str) -> Value {

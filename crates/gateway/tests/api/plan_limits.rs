@@ -1,5 +1,6 @@
 //! The contract's tables "Timeout limits by plan tier" and "Plan limits that affect this endpoint".
 
+use cloche_test_support::eventually;
 use reqwest::Method;
 use serde_json::json;
 
@@ -57,19 +58,13 @@ async fn concurrent_executions_by_plan() {
             tokio::spawn(host.request(Method::POST, "/v1/sandbox/execute").json(&sleeping).send())
         })
         .collect();
-    let ids = loop {
+    let ids = eventually("five executions run", async || {
         let (_, page) = host.get("/v1/executions?status=running").await;
-        let ids: Vec<_> = page["executions"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|e| e["trace_id"].as_str().unwrap().to_owned())
-            .collect();
-        if ids.len() == 5 {
-            break ids;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    };
+        let running = page["executions"].as_array().unwrap().iter();
+        let ids = running.map(|e| e["trace_id"].as_str().unwrap().to_owned());
+        Some(ids.collect::<Vec<_>>()).filter(|ids| ids.len() == 5)
+    })
+    .await;
     let response = host.post(json!({"code": "1"})).await;
     assert_eq!(response.status(), 429);
     assert!(response.headers().contains_key("retry-after"));

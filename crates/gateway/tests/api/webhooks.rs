@@ -7,6 +7,7 @@ use std::{
 
 use cloche_engine::{EngineConfig, WebhookConfig};
 use cloche_gateway::GatewayConfig;
+use cloche_test_support::eventually;
 use hmac::{Hmac, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
@@ -180,9 +181,7 @@ async fn three_attempts_survive_a_restart_and_send_the_same_bytes() {
     let receiver = Receiver::start(&[BROKEN, ELSEWHERE, OK]).await;
     let host = Host::start_with(receiver.config([10, 50, 1500]), GatewayConfig::default()).await;
     let id = host.background(json!({"code": "print(1)", "webhook_url": receiver.url})).await;
-    while receiver.received().len() < 2 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("two attempts have failed", async || receiver.received().len() >= 2).await;
     let host = host.restart().await;
     assert_eq!(
         host.get(&format!("/v1/executions/{id}")).await.1["webhook_delivery_status"],

@@ -5,9 +5,9 @@ use std::{collections::HashSet, fs, path::Path, time::Duration};
 
 use cloche_layers::{LayerBounds, LayerError, Layers, LayersConfig, S3Config, StoreConfig};
 use cloche_model::ByteSize;
+use cloche_test_support::moto::Moto;
 
 use crate::{
-    moto::Moto,
     snapshot::{assert_same, snapshot},
     store_and_cache::{noise, read},
     support::{pack_tree, store},

@@ -8,7 +8,6 @@ mod disk_space;
 mod hostile;
 mod images;
 mod model;
-mod moto;
 mod packing;
 mod snapshot;
 mod stack;

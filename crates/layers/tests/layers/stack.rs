@@ -13,8 +13,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::{pack_upper, skip};
+use crate::support::pack_upper;
 use cloche_layers::{Layers, UnpackedStack, UpperDir, copy_up_hard_links};
+use cloche_test_support::skip;
 use rustix::{
     fs::{Timespec, Timestamps, UTIME_OMIT, XattrFlags},
     mount::{MountFlags, UnmountFlags, mount, unmount},

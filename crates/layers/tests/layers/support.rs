@@ -12,23 +12,14 @@ use cloche_layers::{
     StoredLayer, UpperDir, pack_upper_dir,
 };
 use cloche_model::{ByteSize, LayerDigest};
+use cloche_test_support::skip;
 use proptest::prelude::ProptestConfig;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-/// Reports a skipped test and the reason. Fails instead if `REQUIRE_KERNEL=1`.
-pub(crate) fn skip(why: &str) {
-    assert!(std::env::var_os("REQUIRE_KERNEL").is_none_or(|it| it != "1"), "{why}");
-    eprintln!("SKIPPED: {why}");
-}
-
-/// Whether this process has the privileges of a spawner. Otherwise the test is skipped.
+/// Whether this process may do what a spawner may; the test is skipped otherwise.
 pub(crate) fn privileged() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        skip("this test makes files that only root can make");
-    }
-    root
+    rustix::process::geteuid().is_root() || skip("only root can make what is packed here")
 }
 
 /// The number of cases: `usual`, or the value of `PROPTEST_CASES`.

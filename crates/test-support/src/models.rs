@@ -1,4 +1,4 @@
-//! A scripted model server for tests: real HTTP, both protocols.
+//! Runs in: test. A scripted model server for tests: real HTTP, both protocols.
 //!
 //! The script is in the conversation: the last message of the user is a JSON list with one entry
 //! for each reply of the model. An entry is an object:
@@ -34,11 +34,12 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
 /// The API key that it accepts.
-pub(crate) const SECRET: &str = "mk-test-5f2a9c";
+pub const SECRET: &str = "mk-test-5f2a9c";
 
 /// A running model server; it stops with the test's runtime.
-pub(crate) struct Models {
-    pub(crate) address: SocketAddr,
+pub struct Models {
+    /// Where it listens.
+    pub address: SocketAddr,
     state: Shared,
 }
 
@@ -59,7 +60,8 @@ enum Protocol {
 }
 
 impl Models {
-    pub(crate) async fn start() -> Self {
+    /// Starts one on a free port.
+    pub async fn start() -> Self {
         let state = Shared::default();
         let app = Router::new()
             .route("/v1/chat/completions", post(chat))
@@ -71,12 +73,13 @@ impl Models {
         Self { address, state }
     }
 
-    pub(crate) fn base_url(&self) -> String {
+    /// What a provider is configured with.
+    pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
     /// The bodies of all requests so far.
-    pub(crate) fn requests(&self) -> Vec<Value> {
+    pub fn requests(&self) -> Vec<Value> {
         self.state.lock().unwrap().requests.clone()
     }
 }

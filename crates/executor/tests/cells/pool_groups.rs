@@ -1,43 +1,26 @@
 //! Runs in: test. Groups share no template, and a group without one shares nothing.
-#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
 
 use std::collections::BTreeSet;
 
-use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
+use cloche_executor::{Executor, PoolSettings, RunIo};
 use cloche_model::{ByteSize, Language, RunLimits, RunSpec, SandboxShape};
+use cloche_test_support::{eventually, own_main::OwnTest, own_tests};
 
-#[path = "support/cloche.rs"]
-mod support;
+use crate::host::start_executor;
 
-use support::{binary, skip};
-
-/// How long a pool may take to be filled, in hundredths of a second.
-const PATIENCE: usize = 6000;
+pub(crate) const TESTS: &[OwnTest] =
+    own_tests![two_groups_have_a_template_each, a_group_beyond_the_budget_shares_no_template];
 
 /// An executor whose pool is warm for these groups.
-async fn warm(memory: ByteSize, groups: &[&str]) -> Option<Executor> {
-    let pool = Some(PoolSettings { floor: 1, memory, ..PoolSettings::default() });
-    let executor =
-        match Executor::start(ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) })
-            .await
-        {
-            Ok(executor) => executor,
-            Err(error) => {
-                skip(&error.to_string());
-                return None;
-            }
-        };
+async fn start_warm(memory: ByteSize, groups: &[&str]) -> Option<Executor> {
+    let pool = PoolSettings { floor: 1, memory, ..PoolSettings::default() };
+    let executor = start_executor(Some(pool)).await?;
     for group in groups {
         let shape = SandboxShape::default().in_group(*group);
         executor.prewarm_pool(Language::Python, &RunLimits::default(), &shape);
     }
-    for _ in 0..PATIENCE {
-        if executor.is_warm() {
-            return Some(executor);
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the pool was not filled");
+    eventually("the pool is filled", async || executor.is_warm()).await;
+    Some(executor)
 }
 
 /// The seed of string hashes, which a template gives to all that it forks.
@@ -47,9 +30,8 @@ async fn seed(executor: &Executor, group: &str) -> String {
     executor.run(spec, RunIo::default()).await.unwrap().stdout.to_text_lossy()
 }
 
-#[tokio::test]
 async fn two_groups_have_a_template_each() {
-    let Some(executor) = warm(ByteSize::gib(2), &["one", "other"]).await else { return };
+    let Some(executor) = start_warm(ByteSize::gib(2), &["one", "other"]).await else { return };
     let one = [seed(&executor, "one").await, seed(&executor, "one").await];
     let other = [seed(&executor, "other").await, seed(&executor, "other").await];
     assert_eq!(one[0], one[1], "cells of one group come from one template");
@@ -58,15 +40,14 @@ async fn two_groups_have_a_template_each() {
     executor.stop().await;
 }
 
-#[tokio::test]
 async fn a_group_beyond_the_budget_shares_no_template() {
     // Less than any template takes.
-    let Some(executor) = warm(ByteSize::mib(8), &[]).await else { return };
+    let Some(executor) = start_warm(ByteSize::mib(8), &[]).await else { return };
     let mut seeds = BTreeSet::new();
     for _ in 0..3 {
         seeds.insert(seed(&executor, "one").await);
     }
     assert_eq!(seeds.len(), 3, "{seeds:?}");
-    assert!(executor.read_metrics().buckets.iter().all(|shelf| shelf.templates == 0));
+    assert!(executor.read_metrics().buckets.iter().all(|bucket| bucket.templates == 0));
     executor.stop().await;
 }

@@ -1,15 +1,13 @@
 //! Runs in: test. What programs commonly do works under the strict profile, parked and not.
-#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
-
 use std::time::Duration;
 
-use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunError, RunIo};
+use cloche_executor::{Executor, PoolSettings, RunError, RunIo};
 use cloche_model::{Language, RunEnding, RunSpec, SandboxProfile};
+use cloche_test_support::{own_main::OwnTest, own_tests};
 
-#[path = "support/cloche.rs"]
-mod support;
+use crate::host::start_executor;
 
-use support::{binary, skip};
+pub(crate) const TESTS: &[OwnTest] = own_tests![python_node_and_bash_run_under_the_strict_profile];
 
 const PROGRAMS: &[(Language, &str, &str)] = &[
     (Language::Python, "print('hello')", "hello\n"),
@@ -75,17 +73,9 @@ async fn run(executor: &Executor, language: Language, code: &str) -> Option<Stri
     }
 }
 
-#[tokio::test]
 async fn python_node_and_bash_run_under_the_strict_profile() {
     for pool in [None, Some(PoolSettings { floor: 1, ..PoolSettings::default() })] {
-        let config = ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) };
-        let executor = match Executor::start(config).await {
-            Ok(executor) => executor,
-            Err(error) => {
-                skip(&error.to_string());
-                return;
-            }
-        };
+        let Some(executor) = start_executor(pool).await else { return };
         for (language, code, expected) in PROGRAMS {
             if let Some(printed) = run(&executor, *language, code).await {
                 assert_eq!(printed, *expected, "{language}: {code}");

@@ -1,205 +1,32 @@
-//! Homes of threads on the real executor: what one run leaves is what the next one finds.
-#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
+//! Runs in: test. Homes of threads: a run finds the home as the run before it left it.
 
-use std::{
-    collections::BTreeSet,
-    io::Write,
-    os::unix::fs::chown,
-    path::Path,
-    process::{Command, Stdio},
-};
-
-use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunError, RunIo};
-use cloche_layers::{LayerBounds, Layers, LayersConfig, StoreConfig};
+use cloche_executor::{PoolSettings, RunError, RunIo};
 use cloche_model::{
-    ByteSize, FileName, HomeQuota, InputFile, Language, LayerDigest, RunEnding, RunLimits,
-    RunOutcome, RunSpec, SandboxShape, ThreadHome,
+    ByteSize, FileName, HomeQuota, InputFile, Language, LayerDigest, RunEnding, RunLimits, RunSpec,
+    ThreadHome,
 };
-use proptest::{collection::vec, prelude::*};
-use serde::Serialize;
-use tempfile::TempDir;
+use cloche_test_support::{own_main::OwnTest, own_tests};
 
-#[path = "support/cloche.rs"]
-mod support;
+use crate::homes_host::{HomesHost, Thread};
 
-use support::{binary, skip};
-
-/// An executor that keeps homes in a directory of its own.
-struct Host {
-    executor: Executor,
-    layers: Layers,
-    _dir: TempDir,
-}
-
-impl Host {
-    async fn start(cache: ByteSize, pool: Option<PoolSettings>) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let config = LayersConfig {
-            dir: dir.path().join("layers"),
-            store: StoreConfig::Local,
-            cache_bytes: cache,
-            bounds: LayerBounds::default(),
-        };
-        let layers = Layers::open(config).await.unwrap();
-        let mut config = ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) };
-        config.unpacked_layers = Some(layers.cache_dir().to_owned());
-        config.layers = Some(layers.clone());
-        match Executor::start(config).await {
-            Ok(executor) => Some(Self { executor, layers, _dir: dir }),
-            Err(error) => {
-                skip(&error.to_string());
-                None
-            }
-        }
-    }
-
-    async fn run(&self, spec: RunSpec) -> RunOutcome {
-        self.executor.run(spec, RunIo::default()).await.unwrap()
-    }
-}
-
-/// A thread: its layers so far.
-#[derive(Default)]
-struct Thread {
-    layers: Vec<LayerDigest>,
-}
-
-impl Thread {
-    async fn run(&mut self, host: &Host, spec: RunSpec) -> RunOutcome {
-        let room = HomeQuota { bytes: ByteSize::mib(64), inodes: 10_000 };
-        let home = Some(ThreadHome { layers: self.layers.clone(), room });
-        let outcome = host.run(RunSpec { home, ..spec }).await;
-        self.layers.extend(outcome.written.layer.clone().map(|layer| layer.digest));
-        outcome
-    }
-
-    async fn bash(&mut self, host: &Host, code: &str) -> String {
-        let outcome = self.run(host, RunSpec::new(Language::Bash, code)).await;
-        assert_eq!(
-            outcome.ending,
-            RunEnding::Exited(0),
-            "{code}: {}",
-            outcome.stderr.to_text_lossy()
-        );
-        outcome.stdout.to_text_lossy()
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Step {
-    act: &'static str,
-    on: u16,
-    into: u16,
-    name: &'static str,
-    seed: u16,
-    at: u64,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Call {
-    steps: Vec<Step>,
-    dies: bool,
-    #[serde(skip)]
-    squash: bool,
-}
-
-const NAMES: [&str; 7] = ["a", "b", "c d", "\u{e9}", ".wh.a", ".wh..wh..opq", "new\nline"];
-const ACTS: [&str; 15] = [
-    "write",
-    "write",
-    "directory",
-    "directory",
-    "append",
-    "append",
-    "link",
-    "link",
-    "link",
-    "sparse",
-    "remove",
-    "rename",
-    "rename",
-    "symlink",
-    "mode",
+pub(crate) const TESTS: &[OwnTest] = own_tests![
+    files_in_the_home_survive_and_no_others_do,
+    hard_links_stay_links_to_one_file,
+    removing_a_hard_link_or_changing_a_mode_copies_no_content,
+    the_home_directory_keeps_its_mode_time_and_attributes,
+    a_directory_can_be_renamed_at_any_depth,
+    attributes_beyond_the_quota_are_reported_as_lost,
+    packages_of_pip_and_npm_are_there_in_the_next_run,
+    a_run_without_a_thread_names_the_files_that_it_wrote,
+    output_files_of_a_threadless_run_are_truncated_and_flagged,
+    a_full_home_is_reported_and_can_be_cleared,
+    a_file_with_the_name_of_the_program_is_replaced_but_not_a_directory,
+    a_missing_layer_is_an_error_and_nothing_runs,
+    the_disk_limit_covers_the_home_and_all_other_writable_places,
 ];
 
-fn call() -> impl Strategy<Value = Call> {
-    let step = (0..=ACTS.len(), any::<u16>(), any::<u16>(), 0..NAMES.len(), any::<u16>());
-    let steps = vec(step, 1..10).prop_map(|steps| {
-        let number = |(at, (act, on, into, name, seed)): (usize, _)| {
-            let act = ACTS.get::<usize>(act).copied().unwrap_or("attribute");
-            let name: usize = name;
-            Step { act, on, into, name: NAMES[name], seed, at: 1_000_000_000_000 + at as u64 * 7 }
-        };
-        steps.into_iter().enumerate().map(number).collect()
-    });
-    (steps, prop::bool::weighted(0.15), prop::bool::weighted(0.2))
-        .prop_map(|(steps, dies, squash)| Call { steps, dies, squash })
-}
-
-const WORK: &str = include_str!("homes/work.py");
-const DUMP: &str = include_str!("homes/dump.py");
-
-/// Runs a program in a plain directory, as an ordinary user.
-fn bare(directory: &Path, code: &str, input: &[u8]) -> String {
-    let mut child = Command::new("setpriv")
-        .args(["--reuid=12345", "--regid=12345", "--clear-groups", "/usr/bin/python3", "-c", code])
-        .current_dir(directory)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
-}
-
-fn lines(text: &str) -> BTreeSet<String> {
-    text.lines().map(str::to_owned).collect()
-}
-
-/// A thread and a plain directory in which the same is done.
-async fn live(host: &Host, calls: &[Call]) {
-    let plain = tempfile::tempdir().unwrap();
-    chown(plain.path(), Some(12345), Some(12345)).unwrap();
-    let mut thread = Thread::default();
-    for call in calls {
-        let input = serde_json::to_vec(call).unwrap();
-        let spec = RunSpec { stdin: input.clone(), ..RunSpec::new(Language::Python, WORK) };
-        let outcome = thread.run(host, spec).await;
-        let wanted = if call.dies { RunEnding::Signalled(9) } else { RunEnding::Exited(0) };
-        assert_eq!(outcome.ending, wanted, "{}", outcome.stderr.to_text_lossy());
-        bare(plain.path(), WORK, &input);
-        let found = thread.run(host, RunSpec::new(Language::Python, DUMP)).await;
-        assert_eq!(found.ending, RunEnding::Exited(0), "{}", found.stderr.to_text_lossy());
-        assert_eq!(found.written.layer, None, "looking writes nothing");
-        let (found, wanted) =
-            (lines(&found.stdout.to_text_lossy()), lines(&bare(plain.path(), DUMP, b"")));
-        let more: Vec<_> = found.difference(&wanted).collect();
-        let less: Vec<_> = wanted.difference(&found).collect();
-        assert!(more.is_empty() && less.is_empty(), "more {more:#?}, less {less:#?}");
-        if call.squash {
-            let squashed = host.layers.squash_stack(&thread.layers).await.unwrap();
-            thread.layers = squashed.map(|stored| stored.layer.digest).into_iter().collect();
-        }
-    }
-}
-
-#[test]
-fn a_home_is_like_a_plain_directory_over_many_runs() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    // Hardly any layer stays unpacked that is not in use.
-    let pool = Some(PoolSettings::default());
-    let Some(host) = runtime.block_on(Host::start(ByteSize::kib(16), pool)) else { return };
-    host.executor.prewarm_pool(Language::Python, &RunLimits::default(), &SandboxShape::default());
-    let config = ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() };
-    proptest!(config, |(calls in vec(call(), 1..7))| {
-        runtime.block_on(live(&host, &calls));
-    });
-    runtime.block_on(host.executor.stop());
-}
-
-#[tokio::test]
-async fn what_is_in_the_home_survives_and_nothing_else_does() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn files_in_the_home_survive_and_no_others_do() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let mut thread = Thread::default();
     thread
         .bash(
@@ -217,9 +44,8 @@ async fn what_is_in_the_home_survives_and_nothing_else_does() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn a_file_with_several_names_stays_one_file() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn hard_links_stay_links_to_one_file() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let mut thread = Thread::default();
     let make = "mkdir d e; echo one > a; for n in b d/c e/x; do ln a $n; done; ln -s a s; ln s d/s";
     thread.bash(&host, make).await;
@@ -229,7 +55,7 @@ async fn a_file_with_several_names_stays_one_file() {
         [ a -ef d/c ] && [ a -ef f/x ] && echo one file";
     let seen = format!("{}640 3\n77\n77\none file\n", "one\ntwo\n".repeat(3));
     assert_eq!(thread.bash(&host, look).await, seen);
-    // Under the one name that is removed in the same call.
+    // Written under a name that the same run removes.
     thread.bash(&host, "echo three >> a; rm a").await;
     assert_eq!(thread.bash(&host, "cat d/c").await, "one\ntwo\nthree\n");
     thread.bash(&host, "chmod 600 f/x; rm f/x").await;
@@ -237,9 +63,8 @@ async fn a_file_with_several_names_stays_one_file() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn losing_one_of_several_names_or_a_mode_copies_no_content() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn removing_a_hard_link_or_changing_a_mode_copies_no_content() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let mut thread = Thread::default();
     let make = "head -c 3M /dev/urandom > big; ln big other; cp big single; sha256sum big";
     let sum = thread.bash(&host, make).await;
@@ -261,9 +86,8 @@ async fn losing_one_of_several_names_or_a_mode_copies_no_content() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn the_home_itself_keeps_its_mode_time_and_attributes() {
-    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+async fn the_home_directory_keeps_its_mode_time_and_attributes() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
         return;
     };
     let mut thread = Thread::default();
@@ -294,9 +118,8 @@ async fn the_home_itself_keeps_its_mode_time_and_attributes() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn a_directory_can_be_renamed_however_deep_it_lies() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn a_directory_can_be_renamed_at_any_depth() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let mut thread = Thread::default();
     let down = "n=$(printf 'x%.0s' $(seq 200)); for i in $(seq 25); do mkdir -p $n; cd $n; done";
     thread
@@ -311,9 +134,8 @@ async fn a_directory_can_be_renamed_however_deep_it_lies() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn attributes_that_a_home_cannot_keep_are_not_lost_in_silence() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn attributes_beyond_the_quota_are_reported_as_lost() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let mut thread = Thread::default();
     let most = "import os; open('f', 'w'); os.setxattr('f', 'user.a', b'a' * 3500); os.mkdir('d')
 for i in range(60): os.setxattr('d', f'user.{i}', b'b' * 30)";
@@ -347,9 +169,8 @@ END
 pip install --user --no-index --quiet ./greet-1.0-py3-none-any.whl && rm greet-1.0-py3-none-any.whl
 "#;
 
-#[tokio::test]
-async fn what_pip_and_npm_install_is_there_in_the_next_call() {
-    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+async fn packages_of_pip_and_npm_are_there_in_the_next_run() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
         return;
     };
     let mut thread = Thread::default();
@@ -372,9 +193,8 @@ async fn what_pip_and_npm_install_is_there_in_the_next_call() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn what_a_run_wrote_is_named_also_without_a_thread() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn a_run_without_a_thread_names_the_files_that_it_wrote() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let input = |name: &str| InputFile {
         name: FileName::try_from(name.to_owned()).unwrap(),
         content: b"input".to_vec(),
@@ -390,16 +210,15 @@ async fn what_a_run_wrote_is_named_also_without_a_thread() {
     assert_eq!(files, [("changed", 10), ("d/out.bin", 3000)]);
     let mut thread = Thread::default();
     let named = thread.run(&host, spec).await.written.files;
-    assert_eq!(named.len(), 2, "inputs that were left alone are not named: {named:?}");
-    assert_eq!(thread.bash(&host, "cat left").await, "input", "but they are the thread's now");
+    assert_eq!(named.len(), 2, "unchanged inputs are not named: {named:?}");
+    assert_eq!(thread.bash(&host, "cat left").await, "input", "but the thread keeps them");
     let quiet = host.run(RunSpec::new(Language::Python, "print(1)")).await;
     assert_eq!(quiet.written, Default::default());
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn of_what_a_run_without_a_thread_wrote_a_part_is_kept_and_said_to_be_one() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn output_files_of_a_threadless_run_are_truncated_and_flagged() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let code = "head -c 33M /dev/zero > big; ln big z-link; echo small > small; echo x > $'odd\\xff'; \
         for i in 1 2 3 4; do head -c 30M /dev/zero > d$i; done; \
         truncate -s 1G hole; echo end >> hole";
@@ -427,9 +246,8 @@ async fn of_what_a_run_without_a_thread_wrote_a_part_is_kept_and_said_to_be_one(
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn a_home_that_is_full_says_so_and_can_be_cleared() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn a_full_home_is_reported_and_can_be_cleared() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 50 };
     let run = async |layers: &[LayerDigest], code: &str| {
         let home = Some(ThreadHome { layers: layers.to_vec(), room });
@@ -460,9 +278,8 @@ async fn a_home_that_is_full_says_so_and_can_be_cleared() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn what_has_the_program_s_name_gives_way_unless_it_is_a_directory() {
-    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+async fn a_file_with_the_name_of_the_program_is_replaced_but_not_a_directory() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
         return;
     };
     for before in
@@ -484,9 +301,8 @@ async fn what_has_the_program_s_name_gives_way_unless_it_is_a_directory() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn a_layer_that_is_not_there_is_an_error_and_no_run() {
-    let Some(host) = Host::start(ByteSize::gib(1), None).await else { return };
+async fn a_missing_layer_is_an_error_and_nothing_runs() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), None).await else { return };
     let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 50 };
     let layers = vec![LayerDigest::from_sha256([7; 32])];
     let spec = RunSpec {
@@ -499,14 +315,13 @@ async fn a_layer_that_is_not_there_is_an_error_and_no_run() {
     host.executor.stop().await;
 }
 
-#[tokio::test]
-async fn a_thread_s_run_has_one_disk_limit_for_its_home_and_its_other_places() {
-    let Some(host) = Host::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
+async fn the_disk_limit_covers_the_home_and_all_other_writable_places() {
+    let Some(host) = HomesHost::start(ByteSize::gib(1), Some(PoolSettings::default())).await else {
         return;
     };
     let limits = RunLimits { disk: ByteSize::mib(32), ..RunLimits::default() };
     let room = HomeQuota { bytes: ByteSize::gib(1), inodes: 100_000 };
-    // A byte per file beyond what fits is no matter of rounding: each is a page.
+    // Sizes are rounded up to pages, so a byte more or less does not matter.
     let fill = "for place in ~ /tmp /dev/shm; do head -c 40M /dev/zero > $place/big 2> /dev/null; done; \
         cat ~/big /tmp/big /dev/shm/big | wc -c";
     for language in [Language::Bash, Language::Python] {

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Things of the host that a guest must not reach.
-pub(crate) struct HostDecoys {
+pub struct HostDecoys {
     dir: PathBuf,
     nonce: String,
     port: TcpListener,
@@ -38,7 +38,7 @@ fn fingerprint_file(path: &Path) -> io::Result<FileFingerprint> {
 
 impl HostDecoys {
     /// Puts it out.
-    pub(crate) fn create() -> io::Result<Self> {
+    pub fn create() -> io::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = format!("cloche-verify-{}-{:x}", process::id(), now.as_nanos());
         let dir = std::env::temp_dir().join(&nonce);
@@ -57,7 +57,7 @@ impl HostDecoys {
     }
 
     /// Tells a probe where to look.
-    pub(crate) fn probe_env(&self) -> io::Result<BTreeMap<String, String>> {
+    pub fn probe_env(&self) -> io::Result<BTreeMap<String, String>> {
         let vars = [
             ("PROBE_SECRET", self.dir.join("secret").display().to_string()),
             ("PROBE_NONCE", self.nonce.clone()),
@@ -69,14 +69,14 @@ impl HostDecoys {
     }
 
     /// Whether the secret is as it was put out.
-    pub(crate) fn is_untouched(&self) -> bool {
+    pub fn is_untouched(&self) -> bool {
         let secret = self.dir.join("secret");
         let same = fingerprint_file(&secret).is_ok_and(|now| now == self.secret);
         same && fs::read_to_string(secret).is_ok_and(|text| text == self.nonce)
     }
 
     /// Whether this program's file is as it was at the start.
-    pub(crate) fn binary_is_untouched(&self) -> bool {
+    pub fn binary_is_untouched(&self) -> bool {
         fingerprint_own_binary() == self.binary
     }
 }

@@ -6,16 +6,20 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 /// Counts that must be the same before and after a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HostCounts {
-    pub(crate) processes: usize,
-    pub(crate) mounts: usize,
-    pub(crate) cgroups: usize,
-    pub(crate) descriptors: usize,
+pub struct HostCounts {
+    /// Processes below this one.
+    pub processes: usize,
+    /// Mounts that this process sees.
+    pub mounts: usize,
+    /// Cgroups of cells that have a process in them.
+    pub cgroups: usize,
+    /// Open file descriptors of this process.
+    pub descriptors: usize,
 }
 
 impl HostCounts {
     /// As of now.
-    pub(crate) fn take() -> Self {
+    pub fn take() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         Self {
             processes: list_descendants(std::process::id()).len(),
@@ -26,7 +30,7 @@ impl HostCounts {
     }
 
     /// What there is more of than before, in words; nothing if there is none.
-    pub(crate) fn growth(&self, before: &Self) -> Option<String> {
+    pub fn growth(&self, before: &Self) -> Option<String> {
         let pairs = [
             ("processes", self.processes, before.processes),
             ("mounts", self.mounts, before.mounts),
@@ -41,7 +45,7 @@ impl HostCounts {
 }
 
 /// The processes below one, by pid.
-pub(crate) fn list_descendants(of: u32) -> Vec<u32> {
+pub fn list_descendants(of: u32) -> Vec<u32> {
     let mut parents = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -67,13 +71,13 @@ pub(crate) fn list_descendants(of: u32) -> Vec<u32> {
 }
 
 /// The parent of a process.
-pub(crate) fn parent_pid(pid: u32) -> Option<u32> {
+pub fn parent_pid(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, so count from its end.
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// The cgroups of cells that the spawners below us hold and somebody is in: some are made ahead.
+/// The cgroups of cells of the spawners below us that have a process in them: some are made ahead.
 fn count_cell_cgroups() -> usize {
     let spawners = list_descendants(std::process::id());
     let names: Vec<String> = spawners.iter().map(|pid| format!("cloche.{pid}")).collect();
@@ -106,7 +110,7 @@ fn is_inhabited(cgroup: &Path) -> bool {
 }
 
 /// The processor time that this process has used.
-pub(crate) fn own_processor_time() -> Duration {
+pub fn own_processor_time() -> Duration {
     const TICKS_PER_SECOND: u64 = 100;
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
@@ -116,7 +120,7 @@ pub(crate) fn own_processor_time() -> Duration {
 }
 
 /// How much memory this process has resident, in KiB.
-pub(crate) fn resident_kib() -> u64 {
+pub fn resident_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)

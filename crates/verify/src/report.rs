@@ -8,20 +8,25 @@ use serde::Serialize;
 
 /// One line of the report.
 #[derive(Debug, Serialize)]
-pub(crate) struct ProbeRow {
-    pub(crate) probe: &'static str,
-    pub(crate) group: &'static str,
+pub struct ProbeRow {
+    /// The name of the probe.
+    pub probe: &'static str,
+    /// What the probe is aimed at.
+    pub group: &'static str,
     /// How the sandbox came about: from nothing, or forked from a template.
-    pub(crate) cell: CellOrigin,
-    pub(crate) expected: &'static str,
-    pub(crate) got: String,
-    pub(crate) held: bool,
+    pub cell: CellOrigin,
+    /// What is seen where the wall holds.
+    pub expected: &'static str,
+    /// What was seen.
+    pub got: String,
+    /// Whether the wall held.
+    pub held: bool,
 }
 
 /// How a sandbox came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum CellOrigin {
+pub enum CellOrigin {
     /// From nothing.
     Cold,
     /// Parked before it was asked for; Python's are forked from a template.
@@ -30,13 +35,17 @@ pub(crate) enum CellOrigin {
 
 /// The whole of it.
 #[derive(Debug, Serialize)]
-pub(crate) struct VerifyReport {
-    pub(crate) probes: Vec<ProbeRow>,
-    pub(crate) held: usize,
-    pub(crate) broke: usize,
+pub struct VerifyReport {
+    /// One line for each probe and kind of cell.
+    pub probes: Vec<ProbeRow>,
+    /// How many held.
+    pub held: usize,
+    /// How many broke.
+    pub broke: usize,
     /// Walls that this host cannot build, and why.
-    pub(crate) missing: Vec<(String, String)>,
-    pub(crate) seconds: f64,
+    pub missing: Vec<(String, String)>,
+    /// How long it all took.
+    pub seconds: f64,
 }
 
 /// The longest thing seen that is shown in the table, and in JSON.
@@ -44,7 +53,7 @@ const SHOWN: usize = 100;
 const KEPT: usize = 2000;
 
 /// Plain text of bounded length, in which everything hidden is visible.
-pub(crate) fn to_inert_text(text: &str) -> String {
+pub fn to_inert_text(text: &str) -> String {
     let kept: String = text.chars().take(KEPT).collect();
     reveal_hidden_in_line(&kept)
 }
@@ -58,7 +67,7 @@ fn truncate_text(text: &str) -> String {
 
 impl VerifyReport {
     /// The table and a summary.
-    pub(crate) fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write_table(&self, out: &mut dyn Write) -> io::Result<()> {
         let width = |of: fn(&ProbeRow) -> usize| self.probes.iter().map(of).max().unwrap_or(0);
         let (probe, expected) = (width(|row| row.probe.len()), width(|row| row.expected.len()));
         let mut group = String::new();
@@ -85,7 +94,7 @@ impl VerifyReport {
     }
 
     /// One JSON object.
-    pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         writeln!(out)
     }

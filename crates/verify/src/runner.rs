@@ -11,25 +11,27 @@ use cloche_model::{
 };
 use tokio::sync::mpsc;
 
-use super::{
+use crate::{
     decoys::HostDecoys,
     host::{self, HostCounts},
     probes::{PRELUDE, Probe, ProbeScenario},
     verdict::{ProbeEvidence, ProbeVerdict},
 };
 
-/// How many runs look for what was planted when whoever planted it is gone.
+/// How many runs look for what was planted after the run that planted it has ended.
 const AFTERWARDS: usize = 4;
 
 /// Where probes are played.
-pub(crate) struct ProbeRunner {
-    pub(crate) executor: Executor,
-    pub(crate) decoys: HostDecoys,
+pub struct ProbeRunner {
+    /// Runs the programs.
+    pub executor: Executor,
+    /// What the programs look for.
+    pub decoys: HostDecoys,
 }
 
 /// What became of a probe.
 #[derive(Debug)]
-pub(crate) enum ProbeFinding {
+pub enum ProbeFinding {
     /// It was decided.
     Decided(ProbeVerdict),
     /// Its language is not on this host.
@@ -48,9 +50,10 @@ struct ProbeRuns {
 
 impl ProbeRunner {
     /// Waits until a cell for this probe is parked; a while at most, as a run needs none.
-    pub(crate) async fn warm_up(&self, probe: &Probe) {
+    pub async fn warm_up(&self, probe: &Probe) {
         let shape = SandboxShape { profile: probe.profile, ..SandboxShape::default() };
         self.executor.prewarm_pool(probe.language, &(probe.limits)(), &shape);
+        // Not a wait without an end: where no cell can be parked, the probe runs in a cold one.
         for _ in 0..200 {
             if self.executor.is_warm() {
                 return;
@@ -60,7 +63,7 @@ impl ProbeRunner {
     }
 
     /// Plays one probe and decides.
-    pub(crate) async fn run_and_judge(&self, probe: &Probe) -> ProbeFinding {
+    pub async fn run_and_judge(&self, probe: &Probe) -> ProbeFinding {
         if probe.alone {
             self.executor.wait_for_teardown().await;
         }

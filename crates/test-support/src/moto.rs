@@ -1,4 +1,4 @@
-//! A real S3 server for one test, with a bucket named `layers`.
+//! Runs in: test. A real S3 server for one test, with a bucket named `layers`.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -7,17 +7,18 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use crate::support::skip;
+use crate::skip;
 
 /// A server with one bucket. Dropping it kills the server.
-pub(crate) struct Moto {
+pub struct Moto {
     child: Child,
-    pub(crate) address: String,
+    /// Where it listens: host and port.
+    pub address: String,
 }
 
 impl Moto {
     /// Starts a server. Skips the test with a message if moto is not installed.
-    pub(crate) fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/moto_server");
         if !Path::new(program).exists() {
             skip("moto_server is not in .venv: run scripts/setup-tests");

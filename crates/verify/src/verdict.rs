@@ -4,36 +4,43 @@ use std::time::Duration;
 
 use cloche_model::{RunEnding, RunOutcome};
 
-use super::{decoys::HostDecoys, host::HostCounts};
+use crate::{decoys::HostDecoys, host::HostCounts};
 
 /// What there is to decide by.
-pub(crate) struct ProbeEvidence<'a> {
-    pub(crate) outcome: &'a RunOutcome,
+pub struct ProbeEvidence<'a> {
+    /// How the deciding run ended.
+    pub outcome: &'a RunOutcome,
     /// What all of its runs printed.
-    pub(crate) said: &'a str,
+    pub said: &'a str,
     /// From the request to the reply.
-    pub(crate) took: Duration,
-    pub(crate) limits: cloche_model::RunLimits,
+    pub took: Duration,
+    /// The limits of its runs.
+    pub limits: cloche_model::RunLimits,
     /// How long the neighbour waited; nothing if it was not served.
-    pub(crate) neighbour: Option<Duration>,
-    pub(crate) before: HostCounts,
-    pub(crate) after: HostCounts,
+    pub neighbour: Option<Duration>,
+    /// The host before the first run.
+    pub before: HostCounts,
+    /// The host after the last run.
+    pub after: HostCounts,
     /// How much our own memory grew, in KiB.
-    pub(crate) grown_kib: u64,
+    pub grown_kib: u64,
     /// The processor time that we used meanwhile ourselves.
-    pub(crate) own_cpu: Duration,
-    pub(crate) decoys: &'a HostDecoys,
+    pub own_cpu: Duration,
+    /// What the programs looked for.
+    pub decoys: &'a HostDecoys,
 }
 
 /// Whether it held, and what was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProbeVerdict {
-    pub(crate) held: bool,
-    pub(crate) got: String,
+pub struct ProbeVerdict {
+    /// Whether the wall held.
+    pub held: bool,
+    /// What was seen.
+    pub got: String,
 }
 
 /// Decides.
-pub(crate) type Judge = fn(&ProbeEvidence<'_>) -> ProbeVerdict;
+pub type Judge = fn(&ProbeEvidence<'_>) -> ProbeVerdict;
 
 /// The processors that we may use to read what one guest prints: well above what a paced reader takes
 /// in a build without optimisation, and below what one without a pace does.
@@ -47,7 +54,7 @@ fn to_verdict(held: bool, got: impl Into<String>) -> ProbeVerdict {
 }
 
 /// The probe's own word. One that says neither `HELD` nor `BROKE` was broken by something else.
-pub(crate) fn probe_says(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn probe_says(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let line = |word: &str| {
         let mut lines = seen.said.lines();
         lines.find_map(|line| Some(line.strip_prefix(word)?.trim().to_owned()))
@@ -72,12 +79,12 @@ fn probe_says_and(seen: &ProbeEvidence<'_>, good: bool, what: &str) -> ProbeVerd
 }
 
 /// Its own word, and our program's file is as it was.
-pub(crate) fn binary_unchanged(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn binary_unchanged(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     probe_says_and(seen, seen.decoys.binary_is_untouched(), "our own program was changed")
 }
 
 /// Its own word, and what was put out on the host is as it was, and nothing is left.
-pub(crate) fn decoys_unchanged(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn decoys_unchanged(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     match seen.decoys.is_untouched() {
         true => nothing_left(seen),
         false => to_verdict(false, "a file of the host's was changed"),
@@ -85,7 +92,7 @@ pub(crate) fn decoys_unchanged(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 }
 
 /// Its own word, and the host's processes are all there.
-pub(crate) fn host_unharmed(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn host_unharmed(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     probe_says_and(
         seen,
         seen.after.processes >= seen.before.processes,
@@ -94,7 +101,7 @@ pub(crate) fn host_unharmed(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 }
 
 /// Its own word, and nothing of the run is left.
-pub(crate) fn nothing_left(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn nothing_left(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let left = seen.after.growth(&seen.before);
     probe_says_and(
         seen,
@@ -104,7 +111,7 @@ pub(crate) fn nothing_left(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 }
 
 /// The memory limit ended it.
-pub(crate) fn ran_out_of_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn ran_out_of_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let ended = seen.outcome.ending;
     to_verdict(ended == RunEnding::OutOfMemory, format!("{ended:?}, {}", probe_says(seen).got))
 }
@@ -116,7 +123,7 @@ pub(crate) fn said_and_ran_out(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 }
 
 /// Its own word, or the memory limit ended it; it never held more than the limit.
-pub(crate) fn within_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn within_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let (peak, most) = (seen.outcome.usage.peak_memory, seen.limits.memory);
     let got = format!("{}, {} KiB at most", probe_says(seen).got, peak.bytes() >> 10);
     let ended = seen.outcome.ending == RunEnding::OutOfMemory || probe_says(seen).held;
@@ -124,7 +131,7 @@ pub(crate) fn within_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 }
 
 /// It was stopped in time, all of it, and a neighbour was served meanwhile.
-pub(crate) fn stopped_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn stopped_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let over = seen.took.saturating_sub(seen.limits.timeout);
     let waited = seen.neighbour;
     let served = waited.is_none_or(|waited| waited < Duration::from_secs(5));
@@ -142,7 +149,7 @@ pub(crate) fn stopped_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 }
 
 /// The head was kept, the rest counted, and we did not grow with it.
-pub(crate) fn flood_dropped(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn flood_dropped(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let kept = seen.outcome.stdout.bytes.len() as u64;
     let dropped = seen.outcome.stdout.dropped;
     let all = kept + dropped == 1 << 28;
@@ -157,7 +164,7 @@ pub(crate) fn flood_dropped(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 }
 
 /// The reply did not wait for a daemon, and the daemon is gone.
-pub(crate) fn replied_promptly(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+pub fn replied_promptly(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let in_time = seen.took < Duration::from_secs(2);
     let left = nothing_left(seen);
     match in_time {

@@ -8,21 +8,26 @@ use std::time::Duration;
 
 use cloche_model::{ByteSize, CpuShare, Language, RunLimits, SandboxProfile};
 
-use super::verdict::{self, Judge};
+use crate::verdict::{self, Judge};
 
 /// What an attack is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProbeGroup {
+pub enum ProbeGroup {
+    /// Files, processes and users of the host.
     HostBoundary,
+    /// System calls and kernel interfaces.
     KernelSurface,
+    /// Memory, processor time, disk, processes and other things that are limited.
     Resources,
+    /// What one run leaves for another.
     BetweenRuns,
+    /// Networks other than its own.
     Network,
 }
 
 impl ProbeGroup {
     /// As people read it.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::HostBoundary => "host boundary",
             Self::KernelSurface => "kernel surface",
@@ -35,7 +40,7 @@ impl ProbeGroup {
 
 /// How many runs it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProbeScenario {
+pub enum ProbeScenario {
     /// One.
     Once,
     /// One plants something and stays, another looks for it.
@@ -48,19 +53,27 @@ pub(crate) enum ProbeScenario {
 
 /// One attack.
 #[derive(Clone, Copy)]
-pub(crate) struct Probe {
-    pub(crate) name: &'static str,
-    pub(crate) group: ProbeGroup,
-    pub(crate) expect: &'static str,
-    pub(crate) language: Language,
-    pub(crate) code: &'static str,
-    pub(crate) limits: fn() -> RunLimits,
-    pub(crate) scenario: ProbeScenario,
-    pub(crate) judge: Judge,
+pub struct Probe {
+    /// Its name, and that of its program in `probes/`.
+    pub name: &'static str,
+    /// What it is aimed at.
+    pub group: ProbeGroup,
+    /// What is seen where the wall holds.
+    pub expect: &'static str,
+    /// The language of its program.
+    pub language: Language,
+    /// Its program.
+    pub code: &'static str,
+    /// The limits of its runs.
+    pub limits: fn() -> RunLimits,
+    /// How many runs it takes.
+    pub scenario: ProbeScenario,
+    /// Decides whether the wall held.
+    pub judge: Judge,
     /// Whether it needs the host to itself: it uses much, or what is left behind is counted.
-    pub(crate) alone: bool,
+    pub alone: bool,
     /// The sandbox it is played in.
-    pub(crate) profile: SandboxProfile,
+    pub profile: SandboxProfile,
 }
 
 macro_rules! probe {
@@ -73,7 +86,7 @@ macro_rules! probe {
             group: ProbeGroup::$group,
             expect: $expect,
             language: Language::$language,
-            code: include_str!(concat!("../../probes/", $name, $extension)),
+            code: include_str!(concat!("../probes/", $name, $extension)),
             limits: ordinary_limits,
             scenario: ProbeScenario::Once,
             judge: verdict::probe_says,
@@ -106,7 +119,7 @@ impl Probe {
 }
 
 /// The module that the Python probes import.
-pub(crate) const PRELUDE: &str = include_str!("../../probes/probe.py");
+pub const PRELUDE: &str = include_str!("../probes/probe.py");
 
 fn ordinary_limits() -> RunLimits {
     RunLimits {
@@ -143,7 +156,7 @@ fn one_second() -> RunLimits {
 }
 
 /// Every attack.
-pub(crate) const PROBES: &[Probe] = &[
+pub const PROBES: &[Probe] = &[
     probe!(HostBoundary, "host-files", "files and sockets of the host are not there"),
     probe!(HostBoundary, "path-tricks", "no name leads out of the root"),
     probe!(HostBoundary, "pid-one", "memory, descriptors and binary of pid 1 are out of reach")

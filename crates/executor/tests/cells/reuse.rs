@@ -1,37 +1,34 @@
-//! What one cell has after another: networks and control groups, and only those in which nothing of
-//! an earlier cell is left.
-#![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
+//! Runs in: test. Networks and cgroups are reused by later cells only if nothing of an earlier cell
+//! is left in them.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
+use cloche_executor::{Executor, PoolSettings, RunIo};
 use cloche_model::{ByteSize, CpuShare, Language, RunEnding, RunLimits, RunOutcome, RunSpec};
+use cloche_test_support::{eventually, own_main::OwnTest, own_tests};
 
-#[path = "support/cloche.rs"]
-mod support;
+use crate::host::start_executor;
 
-use support::{binary, skip};
+pub(crate) const TESTS: &[OwnTest] = own_tests![
+    a_netns_is_reused_only_if_no_socket_was_made_in_it,
+    cells_that_run_at_once_have_different_networks,
+    a_program_may_make_many_sockets,
+    usage_of_one_cell_is_not_counted_for_the_next,
+    a_signal_does_not_interrupt_the_making_of_a_socket,
+    a_program_that_has_reported_its_end_does_not_continue,
+];
 
 /// An executor whose cells are all forked by one template, when they are needed.
-async fn start() -> Option<Executor> {
-    let pool = Some(PoolSettings { floor: 0, ceiling: 0, ..PoolSettings::default() });
-    match Executor::start(ExecutorConfig { pool, ..ExecutorConfig::with_program(binary()) }).await {
-        Ok(executor) => {
-            for _ in 0..100 {
-                run(&executor, "").await;
-                let shelves = executor.read_metrics().buckets;
-                if shelves.iter().any(|shelf| shelf.templates > 0) {
-                    return Some(executor);
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            panic!("no template was started");
-        }
-        Err(error) => {
-            skip(&error.to_string());
-            None
-        }
-    }
+async fn start_with_template() -> Option<Executor> {
+    let pool = PoolSettings { floor: 0, ceiling: 0, ..PoolSettings::default() };
+    let executor = start_executor(Some(pool)).await?;
+    eventually("a template was started", async || {
+        // A run of this kind asks for a template.
+        run(&executor, "").await;
+        executor.read_metrics().buckets.iter().any(|bucket| bucket.templates > 0)
+    })
+    .await;
+    Some(executor)
 }
 
 async fn run_with(executor: &Executor, code: &str, limits: RunLimits) -> RunOutcome {
@@ -46,7 +43,7 @@ async fn run(executor: &Executor, code: &str) -> String {
     String::from_utf8(outcome.stdout.bytes).unwrap()
 }
 
-/// Says which network it is in, after all that anyone has ever done in it.
+/// Prints its netns; fails if there is a trace of an earlier cell in it.
 const LOOK: &str = r#"
 import os
 found = []
@@ -66,7 +63,7 @@ assert not found, found
 print(os.readlink("/proc/self/ns/net"))
 "#;
 
-/// Programs that leave traces in their network, by every way to a socket.
+/// Programs that leave traces in their netns, by every way to a socket.
 const TRACES: [&str; 8] = [
     "import socket
 s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0)); s.sendto(b'me', s.getsockname())",
@@ -102,9 +99,8 @@ async def main():
 asyncio.run(main())",
 ];
 
-#[tokio::test]
-async fn a_network_is_used_again_only_if_nobody_made_a_socket_in_it() {
-    let Some(executor) = start().await else { return };
+async fn a_netns_is_reused_only_if_no_socket_was_made_in_it() {
+    let Some(executor) = start_with_template().await else { return };
     let mut seen = BTreeSet::new();
     let mut again = 0;
     for code in TRACES {
@@ -116,13 +112,12 @@ async fn a_network_is_used_again_only_if_nobody_made_a_socket_in_it() {
     for _ in 0..8 {
         again += usize::from(!seen.insert(run(&executor, LOOK).await));
     }
-    assert!(again > 0, "no network was ever used again, so this has shown nothing");
+    assert!(again > 0, "no netns was ever reused, so nothing was tested");
     executor.stop().await;
 }
 
-#[tokio::test]
-async fn cells_that_run_at_once_have_networks_of_their_own() {
-    let Some(executor) = start().await else { return };
+async fn cells_that_run_at_once_have_different_networks() {
+    let Some(executor) = start_with_template().await else { return };
     for _ in 0..3 {
         let code = "import os, time; print(os.readlink('/proc/self/ns/net')); time.sleep(0.2)";
         let runs = (0..8).map(|_| run(&executor, code));
@@ -132,9 +127,8 @@ async fn cells_that_run_at_once_have_networks_of_their_own() {
     executor.stop().await;
 }
 
-#[tokio::test]
 async fn a_program_may_make_many_sockets() {
-    let Some(executor) = start().await else { return };
+    let Some(executor) = start_with_template().await else { return };
     let many = "import socket
 for _ in range(3000): socket.socket().close()
 pairs = [socket.socketpair() for _ in range(100)]
@@ -143,9 +137,8 @@ print(len(pairs))";
     executor.stop().await;
 }
 
-#[tokio::test]
-async fn what_a_cell_has_used_is_not_the_next_one_s() {
-    let Some(executor) = start().await else { return };
+async fn usage_of_one_cell_is_not_counted_for_the_next() {
+    let Some(executor) = start_with_template().await else { return };
     let limits = RunLimits {
         memory: ByteSize::mib(96),
         cpus: CpuShare::from_millicores(500),
@@ -172,9 +165,8 @@ async fn what_a_cell_has_used_is_not_the_next_one_s() {
     executor.stop().await;
 }
 
-#[tokio::test]
-async fn a_signal_does_not_keep_a_program_from_its_sockets() {
-    let Some(executor) = start().await else { return };
+async fn a_signal_does_not_interrupt_the_making_of_a_socket() {
+    let Some(executor) = start_with_template().await else { return };
     let signalled = "import os, signal, socket
 signal.signal(signal.SIGCHLD, lambda *_: None)
 for _ in range(300):
@@ -188,7 +180,7 @@ print('done')";
     executor.stop().await;
 }
 
-/// A program that says that it has ended, and has itself continued a little later.
+/// A program that reports its end, stops, and has a timer continue it a little later.
 const UNDEAD: &str = r#"
 import ctypes, os, signal, time
 libc = ctypes.CDLL(None)
@@ -203,9 +195,8 @@ os.kill(os.getpid(), signal.SIGSTOP)
 while True: print("still here", flush=True)
 "#;
 
-#[tokio::test]
-async fn a_program_that_has_said_its_last_word_does_not_go_on() {
-    let Some(executor) = start().await else { return };
+async fn a_program_that_has_reported_its_end_does_not_continue() {
+    let Some(executor) = start_with_template().await else { return };
     for _ in 0..3 {
         let outcome = run_with(&executor, UNDEAD, RunLimits::default()).await;
         assert_eq!(outcome.ending, RunEnding::Exited(7));

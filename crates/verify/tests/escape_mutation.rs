@@ -1,9 +1,9 @@
-//! Each wall of the box is left out in turn, and some probe must miss it: a wall that nobody can
-//! miss is a wall that is not tested.
+//! Runs in: test. Each wall of a cell is left out in turn, and some probe must notice: a wall that no
+//! probe notices is a wall that is not tested.
 //!
-//! This test is its own spawner: started with `__spawner MODE WALL` it builds boxes without that
+//! This test is its own spawner: started with `__spawner MODE WALL` it builds cells without that
 //! wall. Which probes guard a wall is data, as some attacks are safe only while a wall stands:
-//! nobody sends `kill(-1)` where the pid namespace is left out.
+//! no probe sends `kill(-1)` where the pid namespace is left out.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
 #![allow(clippy::print_stdout, reason = "a test with its own main prints its own results")]
@@ -20,30 +20,22 @@ use std::{
 
 use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings, RunIo};
 use cloche_model::{Language, RunSpec};
+use cloche_test_support::{
+    eventually_blocking,
+    own_main::{self, OwnTest, block_on},
+    processes, skip,
+};
+use cloche_verify::{
+    HostDecoys, PROBES, Probe, ProbeFinding, ProbeRunner,
+    host::{list_descendants, parent_pid},
+};
 
-#[path = "../src/verify/decoys.rs"]
-#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod decoys;
-#[path = "../src/verify/host.rs"]
-#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod host;
-#[path = "support/own_main.rs"]
-mod own_main;
-#[path = "../src/verify/probes.rs"]
-#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod probes;
-#[path = "../src/verify/runner.rs"]
-#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod runner;
-#[path = "../src/verify/verdict.rs"]
-#[allow(dead_code, unused_imports, reason = "their own tests run with the binary's")]
-mod verdict;
-
-use decoys::HostDecoys;
-use probes::PROBES;
-use runner::{ProbeFinding, ProbeRunner};
-
-const NAME: &str = "every_wall_is_missed_when_it_is_left_out";
+const TEST: OwnTest = OwnTest {
+    path: "escape_mutation::every_wall_is_noticed_when_it_is_left_out",
+    run: || block_on(every_wall_is_noticed_when_it_is_left_out()),
+};
+/// The environment variable with the only wall to leave out; all of them where it is not set.
+const ONLY_WALL: &str = "CLOCHE_WALL";
 /// How many walls are tried at once.
 const AT_ONCE: usize = 3;
 
@@ -122,14 +114,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["__spawner", mode, wall] => spawner(mode, wall),
-        asked if !own_main::is_to_run(NAME, asked) => ExitCode::SUCCESS,
-        words => suite(words.iter().find_map(|word| word.strip_prefix("--wall="))),
+        asked => own_main::run_tests(&[TEST], asked),
     }
 }
 
 /// The spawner with one wall left out; or with none, and a list of them written down.
 fn spawner(mode: &str, wall: &str) -> ExitCode {
-    // A descriptor that nobody closes on exec, for `close-fds` to be missed.
+    // A descriptor that is not closed on exec, for `close-fds` to be missed.
     let leak = File::open("/etc/hosts").unwrap();
     let leak = rustix::io::fcntl_dupfd_cloexec(&leak, 20).unwrap();
     rustix::io::fcntl_setfd(&leak, rustix::io::FdFlags::empty()).unwrap();
@@ -204,7 +195,7 @@ enum Missed {
     NotBuilt(String),
     /// This host forbids the same with or without it.
     Moot(String),
-    /// Nobody noticed.
+    /// No probe noticed.
     Not,
 }
 
@@ -214,39 +205,28 @@ impl fmt::Display for Missed {
             Self::Broke(got) => write!(f, "a probe broke: {got:.150}"),
             Self::NotBuilt(why) => write!(f, "no box: {why}"),
             Self::Moot(why) => write!(f, "cannot be told: {why}"),
-            Self::Not => f.write_str("NOBODY NOTICED"),
+            Self::Not => f.write_str("NO PROBE NOTICED"),
         }
     }
 }
 
-/// All walls, or the one that `--wall=` names.
-fn suite(only: Option<&str>) -> ExitCode {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.unwrap().block_on(async {
-        let started = Instant::now();
-        let mut unnoticed = Vec::new();
-        for mode in [Mode::Cold, Mode::Warm, Mode::Rootless] {
-            match walls(mode).await {
-                Ok(mut walls) => {
-                    walls.retain(|wall| only.is_none_or(|only| wall == only));
-                    unnoticed.extend(try_all(mode, walls).await);
-                }
-                Err(why) if mode == Mode::Cold && env::var_os("REQUIRE_KERNEL").is_none() => {
-                    println!("SKIPPED {NAME}: {why}");
-                    return ExitCode::SUCCESS;
-                }
-                Err(why) if mode == Mode::Cold => unnoticed.push(why),
-                Err(why) => println!("SKIPPED {} boxes: {why}", mode.name()),
+async fn every_wall_is_noticed_when_it_is_left_out() {
+    let only = env::var(ONLY_WALL).ok();
+    let started = Instant::now();
+    let mut unnoticed = Vec::new();
+    for mode in [Mode::Cold, Mode::Warm, Mode::Rootless] {
+        match walls(mode).await {
+            Ok(mut walls) => {
+                walls.retain(|wall| only.as_ref().is_none_or(|only| wall == only));
+                unnoticed.extend(try_all(mode, walls).await);
+            }
+            Err(why) => {
+                skip(&format!("no {} cells: {why}", mode.name()));
             }
         }
-        println!("{:.1} s", started.elapsed().as_secs_f64());
-        match unnoticed.is_empty() {
-            true => println!("test {NAME} ... ok"),
-            false => println!("test {NAME} ... FAILED: nobody misses {unnoticed:#?}"),
-        }
-        ExitCode::from(u8::from(!unnoticed.is_empty()))
-    })
+    }
+    println!("{:.1} s", started.elapsed().as_secs_f64());
+    assert!(unnoticed.is_empty(), "no probe notices that these are left out: {unnoticed:#?}");
 }
 
 /// Every wall of such a box, from a box that has them all.
@@ -354,7 +334,7 @@ async fn miss(mode: Mode, wall: &str) -> Missed {
     missed
 }
 
-async fn attack(mode: Mode, stage: &ProbeRunner, probe: &probes::Probe) -> Missed {
+async fn attack(mode: Mode, stage: &ProbeRunner, probe: &Probe) -> Missed {
     if mode == Mode::Warm {
         let mut spec = RunSpec::new(probe.language, "");
         spec.limits = (probe.limits)();
@@ -404,14 +384,14 @@ fn keeper(wall: &str) -> u32 {
     let words = format!("__spawner\0cold\0{wall}\0");
     let is_keeper = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.ends_with(words.as_bytes()) && host::parent_pid(*pid) == Some(std::process::id())
+        line.ends_with(words.as_bytes()) && parent_pid(*pid) == Some(std::process::id())
     };
-    host::list_descendants(std::process::id()).into_iter().find(is_keeper).unwrap()
+    list_descendants(std::process::id()).into_iter().find(is_keeper).unwrap()
 }
 
 /// Whether pid 1 of a cell has a file open that is the spawner's.
 async fn kept_open(wall: &str) -> Missed {
-    for pid in host::list_descendants(keeper(wall)) {
+    for pid in list_descendants(keeper(wall)) {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let first = |line: &str| line.starts_with("NSpid:") && line.ends_with("\t1");
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -426,29 +406,17 @@ async fn kept_open(wall: &str) -> Missed {
 /// Kills the keeper, and sees who of those below is still there. Ends what is.
 async fn outlived(wall: &str) -> Missed {
     let keeper = keeper(wall);
-    let below = host::list_descendants(keeper);
-    let worker = below.iter().copied().find(|pid| host::parent_pid(*pid) == Some(keeper)).unwrap();
-    kill(keeper);
-    while is_alive(worker) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    // With the wall up, its cells have got their signal before the spawner was seen to be dead.
+    let below = list_descendants(keeper);
+    let worker = below.iter().copied().find(|pid| parent_pid(*pid) == Some(keeper)).unwrap();
+    processes::kill(keeper);
+    eventually_blocking("the spawner ends with its supervisor", || !processes::is_alive(worker));
+    // With the wall up, its cells have got their signal before the spawner was seen to be dead. No
+    // event comes after their end, as without the wall they do not end: a moment must do.
     tokio::time::sleep(Duration::from_millis(20)).await;
-    let alive: Vec<u32> = below.iter().copied().filter(|pid| is_alive(*pid)).collect();
+    let alive: Vec<u32> = below.iter().copied().filter(|pid| processes::is_alive(*pid)).collect();
     if alive.is_empty() {
         return Missed::Not;
     }
-    alive.iter().for_each(|pid| kill(*pid));
+    alive.iter().for_each(|pid| processes::kill(*pid));
     Missed::Broke(format!("{} of {} processes outlived the spawner", alive.len(), below.len()))
-}
-
-/// Whether a process runs; one that has ended and waits for its parent does not.
-fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-fn kill(pid: u32) {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).unwrap();
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }

@@ -1,0 +1,22 @@
+//! Runs in: test. What the tests of several crates share.
+//!
+//! It knows none of our crates, so that every crate may use it as a development dependency.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test stops at what it did not expect, and prints what it found"
+)]
+
+pub mod command;
+mod eventually;
+#[cfg(feature = "models")]
+pub mod models;
+pub mod moto;
+pub mod own_main;
+pub mod processes;
+mod skip;
+
+pub use eventually::{Observation, PATIENCE, eventually, eventually_blocking};
+pub use skip::{SKIP_LOG, skip};
