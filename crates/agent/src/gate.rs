@@ -51,7 +51,7 @@ pub(crate) enum GateVerdict {
 }
 
 pub(crate) async fn ask_gate(engine: &Engine, caller: &Caller, call: &ToolCall) -> GateVerdict {
-    match engine.decide_call(caller, call).await {
+    match engine.approvals().decide_call(caller, call).await {
         GateDecision::Open(permit) => GateVerdict::Go(permit),
         GateDecision::Closed(closed) => GateVerdict::No(closed.message),
         GateDecision::Ask(approval) => GateVerdict::Wait(approval),

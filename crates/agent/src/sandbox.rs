@@ -240,6 +240,7 @@ pub(crate) async fn run_in_sandbox(
     };
     let started = context
         .engine
+        .executions()
         .start_permitted_execution(context.caller, request, DeliveryMode::Inline, context.permit)
         .await;
     let started = match started {
@@ -252,7 +253,7 @@ pub(crate) async fn run_in_sandbox(
         ended = &mut over => ended,
         () = context.stopped.cancelled() => {
             // The end is awaited anyway: the container must be free for the next call.
-            let _ = context.engine.cancel_execution(context.caller, &trace_id).await;
+            let _ = context.engine.executions().cancel_execution(context.caller, &trace_id).await;
             over.await
         }
     };

@@ -35,7 +35,7 @@ impl FromRequestParts<AppState> for ApiKeyAuth {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let engine: &Engine = &state.engine;
-        let caller = engine.find_caller(bearer_token(parts)?).await?;
+        let caller = engine.tenancy().find_caller(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
         Ok(Self(caller))
     }
@@ -45,7 +45,7 @@ impl FromRequestParts<AppState> for AdminAuth {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        state.engine.check_admin_token(bearer_token(parts)?).await?;
+        state.engine.tenancy().check_admin_token(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         Ok(Self)
     }
@@ -57,16 +57,16 @@ impl FromRequestParts<AppState> for TeamAuth {
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let token = bearer_token(parts)?;
         if !token.starts_with(ADMIN_PREFIX) {
-            let caller = state.engine.find_caller(token).await?;
+            let caller = state.engine.tenancy().find_caller(token).await?;
             parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
             return Ok(Self { team: caller.team.clone(), key: Some(caller.key.id.clone()) });
         }
-        state.engine.check_admin_token(token).await?;
+        state.engine.tenancy().check_admin_token(token).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "team");
         let team = named.map_or(DEFAULT_TEAM.into(), |(_, value)| value);
-        Ok(Self { team: state.engine.find_team(&team).await?, key: None })
+        Ok(Self { team: state.engine.tenancy().find_team(&team).await?, key: None })
     }
 }
 

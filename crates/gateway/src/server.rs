@@ -1,4 +1,4 @@
-//! A complete server, from a data directory, an address, settings and a dispatcher.
+//! A whole server from an engine, an address and settings.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -12,13 +12,11 @@ use crate::{GatewayConfig, serve_api};
 /// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The directory of all persistent data.
+    /// The data directory of the engine, where the first key is written.
     pub data_dir: PathBuf,
     /// The address to listen on, e.g. `127.0.0.1:8080`; port 0 selects a free port.
     pub listen: String,
-    /// Settings of the engine.
-    pub engine: EngineConfig,
-    /// Settings of the gateway.
+    /// Settings of the doors.
     pub gateway: GatewayConfig,
 }
 
@@ -56,14 +54,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, opens the store, closes what a crash left running, and creates the first key.
+    /// Listens, makes the first key, and ends the responses that a restart cut short.
     ///
     /// # Errors
-    /// When any of these steps fails.
-    pub async fn open(
-        options: ServerOptions,
-        dispatcher: Arc<dyn Dispatcher>,
-    ) -> Result<Self, ServerOpenError> {
+    /// When any of it cannot be done.
+    pub async fn open(options: ServerOptions, engine: Engine) -> Result<Self, ServerOpenError> {
         let cannot = |source| ServerOpenError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;

@@ -11,9 +11,9 @@
 //! | `fork_request`: fork a cell | spawner | template |
 //! | `last_word`: the exit code of a stopped main process | guest | pid 1 |
 
+pub mod constants;
 #[cfg(not(cloche_template))]
 pub(crate) mod encode;
-pub mod constants;
 pub mod fd_numbers;
 pub mod fork_request;
 pub mod job;

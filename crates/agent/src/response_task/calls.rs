@@ -123,7 +123,7 @@ impl ResponseTask {
         };
         let ran = sandbox::run_in_sandbox(context, program).await?;
         if let Some(trace_id) = &ran.trace_id {
-            if let Err(error) = self.engine.note_execution(&permit, trace_id).await {
+            if let Err(error) = self.engine.approvals().note_execution(&permit, trace_id).await {
                 tracing::error!(%error, %trace_id, "cannot record the execution of a decision");
             }
             for file in &ran.files {

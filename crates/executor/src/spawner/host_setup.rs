@@ -252,7 +252,9 @@ pub(super) fn create_idmap_namespace(mapping: IdMapping) -> io::Result<OwnedFd> 
         .map(|(r, w)| (sys::into_owned_fd(r), sys::into_owned_fd(w)))
         .map_err(io_error)?;
     let (read_fd, write_fd) = (read.as_raw_fd(), write.as_raw_fd());
-    match sys::clone(CloneRequest { namespaces: sys::CLONE_NEWUSER, cgroup: None }).map_err(io_error)? {
+    match sys::clone(CloneRequest { namespaces: sys::CLONE_NEWUSER, cgroup: None })
+        .map_err(io_error)?
+    {
         CloneSide::Child => {
             sys::close(write_fd);
             let _ = sys::read(read_fd, &mut [0]);

@@ -76,7 +76,7 @@ impl Reader {
         assert!(heard.is_ok(), "{self:?}: {:?}", child.wait_with_output());
         assert_eq!(ready, protocol::READY.as_bytes(), "{self:?}");
         // A reader that refuses a job does not read all of it.
-        let _ = ours.write_all(job_writer);
+        let _ = ours.write_all(job);
         drop(ours);
         understand(&home, &child.wait_with_output().unwrap())
     }
@@ -96,7 +96,7 @@ impl Reader {
         // A shell moves the job from standard input to its place.
         let mut command = Command::new("/bin/sh");
         command.args(["-c", r#"umask 022; exec "$@" 3<&0 0</dev/null"#, "sh", interpreter]);
-        command.arg(&main).env_clear().current_dir(home).stdin(Stdio::from(job_writer));
+        command.arg(&main).env_clear().current_dir(home).stdin(Stdio::from(job));
         match self {
             Self::Rust => command.arg(format!("{OUT}/{}", protocol::TEMPLATE_LIBRARY)),
             Self::Python => command

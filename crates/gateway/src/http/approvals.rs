@@ -47,7 +47,7 @@ pub(crate) async fn list_own_approvals(
 ) -> Result<Json<ApprovalList>, ApiError> {
     let filter = parse_approval_filter(query.as_deref().unwrap_or_default())?;
     let filter = ApprovalFilter { team: Some(caller.team.id.clone()), ..filter };
-    Ok(Json(state.engine.list_approvals(&filter).await?.into()))
+    Ok(Json(state.engine.approvals().list_approvals(&filter).await?.into()))
 }
 
 /// Parses the filter of a list of approvals, except for the team.
@@ -79,7 +79,7 @@ pub(crate) async fn get_own_approval(
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(state.engine.approval_for(&Approver::Key(caller), &id).await?.into()))
+    Ok(Json(state.engine.approvals().approval_for(&Approver::Key(caller), &id).await?.into()))
 }
 
 /// Approve a call, with a key that may approve and that is not the key of the call.
@@ -100,7 +100,7 @@ pub(crate) async fn approve_own_call(
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(state.engine.approve_call(&id, &Approver::Key(caller)).await?.into()))
+    Ok(Json(state.engine.approvals().approve_call(&id, &Approver::Key(caller)).await?.into()))
 }
 
 /// Deny a call, with a key that may approve and that is not the key of the call.
@@ -123,6 +123,7 @@ pub(crate) async fn deny_own_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<ReasonBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = state.engine.deny_call(&id, &Approver::Key(caller), body.reason).await?;
+    let denied =
+        state.engine.approvals().deny_call(&id, &Approver::Key(caller), body.reason).await?;
     Ok(Json(denied.into()))
 }

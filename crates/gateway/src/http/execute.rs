@@ -54,7 +54,8 @@ pub(crate) async fn execute(
     HeldJson(body, memory): HeldJson<ExecuteBody>,
 ) -> Result<Response, ApiError> {
     let delivery = requested_delivery(&headers);
-    let started = state.engine.start_execution(&caller, body.try_into()?, delivery).await?;
+    let started =
+        state.engine.executions().start_execution(&caller, body.try_into()?, delivery).await?;
     // The program and its files have been passed to the executor by now.
     drop(memory);
     let trace_id = started.trace_id.clone();

@@ -36,7 +36,8 @@ pub(crate) async fn list_execution_files(
     ApiKeyAuth(caller): ApiKeyAuth,
     PathId(id): PathId,
 ) -> Result<Json<OutputFiles>, ApiError> {
-    let execution = state.engine.find_execution(&caller, &parse_trace_id(&id)?).await?;
+    let execution =
+        state.engine.executions().find_execution(&caller, &parse_trace_id(&id)?).await?;
     let written = execution.end.unwrap_or_default().written;
     let files = written.files.into_iter().map(Into::into).collect();
     Ok(Json(OutputFiles { files, omitted: written.files_omitted }))
@@ -80,7 +81,7 @@ pub(crate) async fn read_execution_file(
     // A malformed path gives 404, like one that does not exist.
     let path: Vec<u8> = percent_decode_str(path).collect();
     let path = HomePath::from_url(&path).map_err(|_| missing())?;
-    let file = state.engine.execution_file(&caller, &trace_id, &path).await?;
+    let file = state.engine.files().execution_file(&caller, &trace_id, &path).await?;
     Ok(with_trace_id(send_file(file, &headers).await?, &trace_id))
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Json<ExecutionPage>, ApiError> {
     let filter = parse_execution_filter(query.as_deref().unwrap_or_default())?;
-    let page = state.engine.list_executions(&caller, filter).await?;
+    let page = state.engine.executions().list_executions(&caller, filter).await?;
     Ok(Json(ExecutionPage {
         executions: page.executions.iter().map(ExecutionRecord::without_output).collect(),
         next_cursor: page.next.map(|cursor| cursor.to_string()),
@@ -115,8 +115,8 @@ pub(crate) async fn get(
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let execution = state.engine.find_execution(&caller, &trace_id).await?;
-    let decision = state.engine.decision_of(&caller, &trace_id).await?;
+    let execution = state.engine.executions().find_execution(&caller, &trace_id).await?;
+    let decision = state.engine.approvals().decision_of(&caller, &trace_id).await?;
     let record = ExecutionRecord::with_output(&execution, decision);
     Ok(with_trace_id(reply::json_response(StatusCode::OK, record.to_json_pieces()), &trace_id))
 }
@@ -140,7 +140,7 @@ pub(crate) async fn cancel(
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let over = state.engine.cancel_execution(&caller, &trace_id).await?;
+    let over = state.engine.executions().cancel_execution(&caller, &trace_id).await?;
     let answer = Accepted::cancelling(&trace_id, over);
     Ok(with_trace_id(Json(answer).into_response(), &trace_id))
 }
@@ -170,7 +170,7 @@ pub(crate) async fn output(
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
     let after = parse_after_seq(query.as_deref().unwrap_or_default())?;
-    let output = state.engine.execution_events(&caller, &trace_id, after).await?;
+    let output = state.engine.executions().execution_events(&caller, &trace_id, after).await?;
     Ok(with_trace_id(reply::ndjson_response(trace_id.clone(), output), &trace_id))
 }
 

@@ -38,7 +38,7 @@ pub(crate) async fn get_defaults(
     State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<GateRecord>, ApiError> {
-    Ok(Json(state.engine.fleet_gates().await?.into()))
+    Ok(Json(state.engine.tenancy().fleet_gates().await?.into()))
 }
 
 /// Change the gate settings for teams without their own.
@@ -59,7 +59,7 @@ pub(crate) async fn update_defaults(
     _: AdminAuth,
     JsonBody(body): JsonBody<UpdateDefaults>,
 ) -> Result<Json<GateRecord>, ApiError> {
-    Ok(Json(state.engine.change_fleet_gates(body.into()).await?.into()))
+    Ok(Json(state.engine.tenancy().change_fleet_gates(body.into()).await?.into()))
 }
 
 /// List approvals.
@@ -91,7 +91,7 @@ pub(crate) async fn list_approvals(
     let query = query.as_deref().unwrap_or_default();
     let team = resolve_team_parameter(&state.engine, query).await?;
     let filter = ApprovalFilter { team, ..approvals::parse_approval_filter(query)? };
-    Ok(Json(state.engine.list_approvals(&filter).await?.into()))
+    Ok(Json(state.engine.approvals().list_approvals(&filter).await?.into()))
 }
 
 async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal> {
@@ -116,7 +116,7 @@ pub(crate) async fn get_approval(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(state.engine.approval_for(&Approver::Admin(None), &id).await?.into()))
+    Ok(Json(state.engine.approvals().approval_for(&Approver::Admin(None), &id).await?.into()))
 }
 
 /// Approve a call. It may then be made once.
@@ -139,7 +139,7 @@ pub(crate) async fn approve_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<ApproveBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(state.engine.approve_call(&id, &Approver::Admin(body.by)).await?.into()))
+    Ok(Json(state.engine.approvals().approve_call(&id, &Approver::Admin(body.by)).await?.into()))
 }
 
 /// Deny a call.
@@ -162,7 +162,8 @@ pub(crate) async fn deny_call(
     PathId(id): PathId,
     JsonBody(body): JsonBody<DenyBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied = state.engine.deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
+    let denied =
+        state.engine.approvals().deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
     Ok(Json(denied.into()))
 }
 
@@ -196,7 +197,7 @@ pub(crate) async fn list_decisions(
     let query = query.as_deref().unwrap_or_default();
     let team = resolve_team_parameter(&state.engine, query).await?;
     let filter = DecisionFilter { team, ..parse_decision_filter(query)? };
-    let decisions = state.engine.list_decisions(&filter).await?;
+    let decisions = state.engine.approvals().list_decisions(&filter).await?;
     Ok(Json(DecisionList { decisions: decisions.into_iter().map(Into::into).collect() }))
 }
 

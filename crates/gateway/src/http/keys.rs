@@ -33,7 +33,7 @@ pub(crate) async fn list_keys(
     RawQuery(query): RawQuery,
 ) -> Result<Json<KeyList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let keys = state.engine.list_keys(team.as_deref()).await?;
+    let keys = state.engine.tenancy().list_keys(team.as_deref()).await?;
     Ok(Json(KeyList { keys: keys.into_iter().map(KeyRecord::from).collect() }))
 }
 
@@ -52,7 +52,7 @@ pub(crate) async fn create_key(
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>), ApiError> {
-    let made = state.engine.create_key(body.into()).await?;
+    let made = state.engine.tenancy().create_key(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn get_key(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(state.engine.find_key(&id).await?.into()))
+    Ok(Json(state.engine.tenancy().find_key(&id).await?.into()))
 }
 
 /// Change a key.
@@ -91,7 +91,7 @@ pub(crate) async fn update_key(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateKey>,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(state.engine.update_key(&id, body.into()).await?.into()))
+    Ok(Json(state.engine.tenancy().update_key(&id, body.into()).await?.into()))
 }
 
 /// Revoke a key, immediately and permanently.
@@ -109,5 +109,5 @@ pub(crate) async fn revoke_key(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<KeyRecord>, ApiError> {
-    Ok(Json(state.engine.revoke_key(&id).await?.into()))
+    Ok(Json(state.engine.tenancy().revoke_key(&id).await?.into()))
 }

@@ -33,7 +33,7 @@ pub(crate) async fn list_sandboxes(
     RawQuery(query): RawQuery,
 ) -> Result<Json<SandboxList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
-    let sandboxes = state.engine.list_sandboxes(team.as_deref()).await?;
+    let sandboxes = state.engine.tenancy().list_sandboxes(team.as_deref()).await?;
     Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
 }
 
@@ -55,7 +55,7 @@ pub(crate) async fn create_sandbox(
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
-    let made = state.engine.create_sandbox(body.into_draft()?).await?;
+    let made = state.engine.tenancy().create_sandbox(body.into_draft()?).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -74,7 +74,7 @@ pub(crate) async fn get_sandbox(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(state.engine.find_sandbox(&id).await?.into()))
+    Ok(Json(state.engine.tenancy().find_sandbox(&id).await?.into()))
 }
 
 /// Change a sandbox.
@@ -97,7 +97,7 @@ pub(crate) async fn update_sandbox(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(state.engine.update_sandbox(&id, body.into_change()?).await?.into()))
+    Ok(Json(state.engine.tenancy().update_sandbox(&id, body.into_change()?).await?.into()))
 }
 
 /// Delete a sandbox.
@@ -115,7 +115,7 @@ pub(crate) async fn delete_sandbox(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    state.engine.delete_sandbox(&id).await?;
+    state.engine.tenancy().delete_sandbox(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

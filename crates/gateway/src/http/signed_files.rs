@@ -49,11 +49,11 @@ pub(crate) async fn download_file(
     PathId(token): PathId,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let (grant, team) = state.engine.verify_grant(&token).await?;
+    let (grant, team) = state.engine.files().verify_grant(&token).await?;
     if grant.purpose != UrlPurpose::Get {
         return Err(wrong_method_error());
     }
-    let file = state.engine.find_file(&team, &grant.thread, &grant.path).await?;
+    let file = state.engine.files().find_file(&team, &grant.thread, &grant.path).await?;
     send_file(file, &headers).await
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn upload_file(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Uploaded>, ApiError> {
-    let (grant, team) = state.engine.verify_grant(&token).await?;
+    let (grant, team) = state.engine.files().verify_grant(&token).await?;
     let UrlPurpose::Put { length } = grant.purpose else { return Err(wrong_method_error()) };
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if declared.is_some_and(|declared| declared.parse() != Ok(length)) {
@@ -91,7 +91,7 @@ pub(crate) async fn upload_file(
         allowed_at: Some(grant.signed_at),
     };
     let (incoming, status) = StreamedBody::new(body, &state.config);
-    let put = state.engine.upload_file(&team, file, incoming).await;
+    let put = state.engine.files().upload_file(&team, file, incoming).await;
     status.or_client_error(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))
 }

@@ -23,7 +23,7 @@ pub(crate) async fn list_teams(
     State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<TeamList>, ApiError> {
-    let teams = state.engine.list_teams().await?;
+    let teams = state.engine.tenancy().list_teams().await?;
     Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn create_team(
     _: AdminAuth,
     JsonBody(body): JsonBody<CreateTeam>,
 ) -> Result<(StatusCode, Json<TeamRecord>), ApiError> {
-    let made = state.engine.create_team(body.into()).await?;
+    let made = state.engine.tenancy().create_team(body.into()).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -61,8 +61,8 @@ pub(crate) async fn get_team(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    let team = state.engine.find_team(&id).await?;
-    let storage = state.engine.team_storage(&team).await?;
+    let team = state.engine.tenancy().find_team(&id).await?;
+    let storage = state.engine.storage().team_storage(&team).await?;
     Ok(Json(TeamRecord::from(team).with_storage(storage)))
 }
 
@@ -82,8 +82,8 @@ pub(crate) async fn recount_storage(
     State(state): State<AppState>,
     _: AdminAuth,
 ) -> Result<Json<StorageList>, ApiError> {
-    state.engine.recount_storage().await?;
-    let usages = state.engine.storage_usages().await?;
+    state.engine.storage().recount_storage().await?;
+    let usages = state.engine.storage().storage_usages().await?;
     Ok(Json(StorageList { teams: usages.into_iter().map(Into::into).collect() }))
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn update_team(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateTeam>,
 ) -> Result<Json<TeamRecord>, ApiError> {
-    Ok(Json(state.engine.update_team(&id, body.into()).await?.into()))
+    Ok(Json(state.engine.tenancy().update_team(&id, body.into()).await?.into()))
 }
 
 /// Delete a team.
@@ -122,6 +122,6 @@ pub(crate) async fn delete_team(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    state.engine.delete_team(&id).await?;
+    state.engine.tenancy().delete_team(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

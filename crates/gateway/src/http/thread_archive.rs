@@ -44,7 +44,11 @@ pub(crate) async fn export_thread(
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let at = parse_snapshot_parameter(query.as_deref(), "at")?;
-    let tar = state.engine.export_thread(&member.team, &parse_thread_id(&id)?, at.as_ref()).await?;
+    let tar = state
+        .engine
+        .threads()
+        .export_thread(&member.team, &parse_thread_id(&id)?, at.as_ref())
+        .await?;
     let body = Body::from_stream(ReaderStream::new(tar));
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
 }
@@ -72,6 +76,6 @@ pub(crate) async fn import_thread(
 ) -> Result<(StatusCode, Json<ThreadRecord>), ApiError> {
     let id = parse_thread_id(&id)?;
     let (incoming, status) = StreamedBody::new(body, &state.config);
-    let made = state.engine.import_thread(&member.team, &id, incoming).await;
+    let made = state.engine.threads().import_thread(&member.team, &id, incoming).await;
     Ok((StatusCode::CREATED, Json(status.or_client_error(made)?.into())))
 }

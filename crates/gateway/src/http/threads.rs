@@ -99,7 +99,14 @@ pub(crate) async fn get_thread(
     member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<Json<ThreadRecord>, ApiError> {
-    Ok(Json(state.engine.thread_with_usage(&member.team, &parse_thread_id(&id)?).await?.into()))
+    Ok(Json(
+        state
+            .engine
+            .threads()
+            .thread_with_usage(&member.team, &parse_thread_id(&id)?)
+            .await?
+            .into(),
+    ))
 }
 
 /// Delete a thread with all its snapshots.
@@ -120,7 +127,7 @@ pub(crate) async fn delete_thread(
     member: TeamAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
-    state.engine.delete_thread(&member.team, &parse_thread_id(&id)?).await?;
+    state.engine.threads().delete_thread(&member.team, &parse_thread_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -154,8 +161,11 @@ pub(crate) async fn list_thread_history(
         _ => return Err(Invalid::new("cursor must be a next_cursor of an earlier page").into()),
     };
     let limit = parse_limit_parameter(query)?;
-    let history =
-        state.engine.thread_history(&member.team, &parse_thread_id(&id)?, before, limit).await?;
+    let history = state
+        .engine
+        .threads()
+        .thread_history(&member.team, &parse_thread_id(&id)?, before, limit)
+        .await?;
     Ok(Json(history.into()))
 }
 
@@ -190,7 +200,7 @@ pub(crate) async fn diff_thread(
         parse_snapshot_parameter(query.as_deref(), "to")?,
     );
     let (id, team) = (parse_thread_id(&id)?, &member.team);
-    let diff = state.engine.thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
+    let diff = state.engine.threads().thread_diff(team, &id, from.as_ref(), to.as_ref()).await?;
     Ok(Json(diff.into()))
 }
 
@@ -217,7 +227,7 @@ pub(crate) async fn fork_thread(
     let new: ThreadId = body.thread_id.parse::<ThreadId>()?;
     let at = body.at.map(SnapshotRef::try_from).transpose()?;
     let (id, team) = (parse_thread_id(&id)?, &member.team);
-    let made = state.engine.fork_thread(team, &id, at.as_ref(), &new).await?;
+    let made = state.engine.threads().fork_thread(team, &id, at.as_ref(), &new).await?;
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -245,7 +255,8 @@ pub(crate) async fn rollback_thread(
     JsonBody(body): JsonBody<RollbackBody>,
 ) -> Result<Json<ThreadRecord>, ApiError> {
     let to = SnapshotRef::try_from(body.to)?;
-    let thread = state.engine.rollback_thread(&member.team, &parse_thread_id(&id)?, &to).await?;
+    let thread =
+        state.engine.threads().rollback_thread(&member.team, &parse_thread_id(&id)?, &to).await?;
     Ok(Json(thread.into()))
 }
 
@@ -272,7 +283,10 @@ pub(crate) async fn prune_thread(
     PathId(id): PathId,
     JsonBody(body): JsonBody<PruneBody>,
 ) -> Result<Json<PruneRecord>, ApiError> {
-    let pruned =
-        state.engine.prune_history(&member.team, &parse_thread_id(&id)?, body.into()).await?;
+    let pruned = state
+        .engine
+        .storage()
+        .prune_history(&member.team, &parse_thread_id(&id)?, body.into())
+        .await?;
     Ok(Json(pruned.into()))
 }

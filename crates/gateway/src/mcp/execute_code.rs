@@ -58,13 +58,19 @@ async fn run_code(
     let progress = ProgressReporter::from_context(context, inert)
         .filter(|_| caller.team.effective_limits().streaming);
     let delivery = if progress.is_some() { DeliveryMode::Streaming } else { DeliveryMode::Inline };
-    let started =
-        match handler.engine.start_permitted_execution(caller, request, delivery, &permit).await {
-            Ok(started) => started,
-            Err(refusal) => return refused_result(&refusal),
-        };
+    let started = match handler
+        .engine
+        .executions()
+        .start_permitted_execution(caller, request, delivery, &permit)
+        .await
+    {
+        Ok(started) => started,
+        Err(refusal) => return refused_result(&refusal),
+    };
     let cancel_on_drop = started.cancel_on_drop();
-    if let Err(refusal) = handler.engine.note_execution(&permit, &started.trace_id).await {
+    if let Err(refusal) =
+        handler.engine.approvals().note_execution(&permit, &started.trace_id).await
+    {
         crate::error::log_server_fault(&refusal);
     }
     let over = follow_to_end(started, progress);

@@ -83,7 +83,7 @@ async fn read_beginning(
         return Vec::new();
     }
     let Ok(path) = name.parse::<HomePath>() else { return Vec::new() };
-    match handler.engine.execution_file(caller, trace_id, &path).await {
+    match handler.engine.files().execution_file(caller, trace_id, &path).await {
         Ok(found) => read_bytes(found, most).await.unwrap_or_default(),
         Err(_) => Vec::new(),
     }
@@ -127,8 +127,11 @@ async fn list_files(
     let ListArguments { thread_id, path } = parse_or_refuse(given)?;
     let below = path.as_deref().map(HomePath::parse_directory).transpose()?.flatten();
     let filter = FileFilter { below, after: None, limit: MAX_LISTED };
-    let page =
-        handler.engine.list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter).await?;
+    let page = handler
+        .engine
+        .files()
+        .list_files(&caller.team, &parse_thread_id(&thread_id)?, &filter)
+        .await?;
     let files: Vec<_> = page
         .files
         .iter()
@@ -150,7 +153,7 @@ async fn read_file(
 ) -> Result<CallToolResult, Refusal> {
     let ReadArguments { thread_id, path } = parse_or_refuse(given)?;
     let (id, path) = (parse_thread_id(&thread_id)?, path.parse::<HomePath>()?);
-    let found = handler.engine.find_file(&caller.team, &id, &path).await?;
+    let found = handler.engine.files().find_file(&caller.team, &id, &path).await?;
     let limit = handler.config.file_bytes();
     let too_large = found.size.saturating_sub(limit);
     let bytes = read_bytes(found, limit).await?;
@@ -178,8 +181,12 @@ pub(super) async fn read_resource(
     let missing = || Refusal::not_found("resource");
     let address = ResourceUri::parse(text).ok_or_else(missing)?;
     let found = match &address {
-        ResourceUri::Execution(id, path) => handler.engine.execution_file(caller, id, path).await?,
-        ResourceUri::Thread(id, path) => handler.engine.find_file(&caller.team, id, path).await?,
+        ResourceUri::Execution(id, path) => {
+            handler.engine.files().execution_file(caller, id, path).await?
+        }
+        ResourceUri::Thread(id, path) => {
+            handler.engine.files().find_file(&caller.team, id, path).await?
+        }
     };
     let limit = handler.config.file_bytes();
     if found.size > limit {
@@ -199,11 +206,11 @@ pub(super) async fn list_recent_resources(
 ) -> Result<Vec<Resource>, Refusal> {
     const NEWEST: u32 = 10;
     let filter = cloche_engine::ExecutionFilter { limit: NEWEST, ..Default::default() };
-    let page = handler.engine.list_executions(caller, filter).await?;
+    let page = handler.engine.executions().list_executions(caller, filter).await?;
     let mut resources = Vec::new();
     for execution in page.executions {
         let trace_id = execution.start.trace_id;
-        let execution = handler.engine.find_execution(caller, &trace_id).await?;
+        let execution = handler.engine.executions().find_execution(caller, &trace_id).await?;
         for file in execution.end.unwrap_or_default().written.files.into_iter().take(MAX_LINKS) {
             let address = resource_uri::execution_file_uri(&trace_id, &file.name);
             let file_of = (&trace_id, file.name.as_str());

@@ -49,12 +49,12 @@ pub(super) struct ApprovalFlow<'a> {
 
 /// Whether the tool that runs code is offered to this caller's team.
 pub(super) async fn is_open(handler: &McpHandler, caller: &Caller) -> bool {
-    handler.engine.tool_offered(caller, AgentTool::ExecuteCode).await
+    handler.engine.approvals().tool_offered(caller, AgentTool::ExecuteCode).await
 }
 
 /// Why it is not offered, as a tool result.
 pub(super) async fn why_closed(handler: &McpHandler, caller: &Caller) -> Option<CallToolResult> {
-    let closed = handler.engine.why_not_offered(caller, AgentTool::ExecuteCode).await?;
+    let closed = handler.engine.approvals().why_not_offered(caller, AgentTool::ExecuteCode).await?;
     Some(result::tool_error(format!("{}: {}", ErrorCode::Forbidden.name(), closed.message)))
 }
 
@@ -78,8 +78,10 @@ impl ApprovalFlow<'_> {
             let can_ask = self.handler.has_operator()
                 || elicit::elicit_support(self.context) != ElicitSupport::None;
             let gate = match can_ask {
-                true => self.handler.engine.decide_call(self.caller, &call).await,
-                false => self.handler.engine.decide_without_people(self.caller, &call).await,
+                true => self.handler.engine.approvals().decide_call(self.caller, &call).await,
+                false => {
+                    self.handler.engine.approvals().decide_without_people(self.caller, &call).await
+                }
             };
             let approval = match gate {
                 GateDecision::Open(permit) => return McpGateOutcome::Through(permit),

@@ -76,7 +76,7 @@ async fn store_file(
     let content = std::io::Cursor::new(bytes);
     let approved = permit.home.as_ref();
     let file = FileUpload { thread: &thread, path: &path, length, allowed_at: None, approved };
-    handler.engine.upload_file(&caller.team, file, content).await?;
+    handler.engine.files().upload_file(&caller.team, file, content).await?;
     let message = format!("wrote {length} bytes to {path} of the thread {thread}");
     Ok(CallToolResult::success(vec![ContentBlock::text(message)]))
 }

@@ -36,7 +36,7 @@ async fn agent(host: &Host) -> Caller {
 
 /// An agent with the host's key makes a call that needs an approval; returns its id.
 async fn request_approval(host: &Host, code: &str) -> String {
-    match host.engine.decide_call(&agent(host).await, &call(code)).await {
+    match host.engine.approvals().decide_call(&agent(host).await, &call(code)).await {
         GateDecision::Ask(approval) => approval.id.to_string(),
         other => panic!("no approval was requested: {other:?}"),
     }
@@ -154,14 +154,19 @@ async fn an_execution_shows_the_decision_that_allowed_it() {
     let id = request_approval(&host, "print(1)").await;
     admin(&host, Method::POST, &format!("approvals/{id}/approve"), json!({"by": "ada"})).await;
     let caller = agent(&host).await;
-    let GateDecision::Open(permit) = host.engine.decide_call(&caller, &call("print(1)")).await
+    let GateDecision::Open(permit) =
+        host.engine.approvals().decide_call(&caller, &call("print(1)")).await
     else {
         panic!("the approved call was refused");
     };
     let request = ExecuteRequest { code: "print(1)".to_owned(), ..ExecuteRequest::default() };
-    let started =
-        host.engine.start_execution(&caller, request, DeliveryMode::Inline).await.unwrap();
-    host.engine.note_execution(&permit, &started.trace_id).await.unwrap();
+    let started = host
+        .engine
+        .executions()
+        .start_execution(&caller, request, DeliveryMode::Inline)
+        .await
+        .unwrap();
+    host.engine.approvals().note_execution(&permit, &started.trace_id).await.unwrap();
     let trace = started.trace_id.to_string();
     started.wait_until_over().await.unwrap();
     let (_, record) = host.get(&format!("/v1/executions/{trace}")).await;

@@ -6,7 +6,9 @@ use std::ffi::{CStr, CString};
 
 use crate::protocol::{
     encode,
-    job::{EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_BYTES},
+    job::{
+        EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_BYTES,
+    },
 };
 
 /// A program to exec at the end of a job.
