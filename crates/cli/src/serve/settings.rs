@@ -389,10 +389,9 @@ fn homes_config(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
     Ok(homes)
 }
 
-/// The longest delay of a webhook attempt.
-const DAY: f64 = 86_400.0;
-
 fn parse_delay(seconds: &f64) -> Result<Duration, SettingsError> {
+    // A webhook attempt waits a day at most.
+    const DAY: f64 = 86_400.0;
     if !(0.0..=DAY).contains(seconds) {
         return Err(SettingsError::Schedule(*seconds));
     }

@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     a_file_with_the_name_of_the_program_is_replaced_but_not_a_directory,
     a_missing_layer_is_an_error_and_nothing_runs,
     the_disk_limit_covers_the_home_and_all_other_writable_places,
+    a_program_that_fakes_its_end_writes_nothing_while_its_home_is_packed,
 ];
 
 async fn files_in_the_home_survive_and_no_others_do() {
@@ -340,7 +341,7 @@ async fn the_disk_limit_covers_the_home_and_all_other_writable_places() {
     host.executor.stop().await;
 }
 
-/// A program that says that it has ended, has itself continued while its home is packed, and writes.
+/// Announces its end, sets a timer that continues it while its home is packed, and writes.
 const FAKED_END: &str = r#"
 import ctypes, os, signal
 libc = ctypes.CDLL(None)
@@ -359,20 +360,19 @@ for n in range(1000): open("much-later", "w").close()
 os._exit(9)
 "#;
 
-#[tokio::test]
 async fn a_program_that_fakes_its_end_writes_nothing_while_its_home_is_packed() {
     let pools = [None, Some(PoolSettings { floor: 1, ceiling: 1, ..PoolSettings::default() })];
     for pool in pools {
-        let Some(host) = Host::start(ByteSize::gib(1), pool).await else { return };
+        let Some(host) = HomesHost::start(ByteSize::gib(1), pool).await else { return };
         let mut believed = 0;
-        // The packer is at work: long after the end was reported, and before all is compressed.
+        // The packer works then: after the end was reported, before everything is compressed.
         for after in [300, 600, 900] {
             let mut thread = Thread::default();
             let mut spec = RunSpec::new(Language::Python, FAKED_END);
             spec.env.insert("AFTER".to_owned(), after.to_string());
             let outcome = thread.run(&host, spec).await;
             let found = thread.bash(&host, "cat yyy zzz; ls | grep later || true").await;
-            // One that goes on before pid 1 has looked has not ended, and ends by itself.
+            // A program that is continued before pid 1 looks has not ended, and exits by itself.
             let expected = match outcome.ending {
                 RunEnding::Exited(7) => "beforebefore",
                 RunEnding::Exited(9) => "after!after!much-later\n",
