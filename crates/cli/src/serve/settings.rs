@@ -41,6 +41,7 @@ use layers::LayersFile;
 use mcp::McpFile;
 use memory::MemoryFile;
 pub(super) use secret_key::SecretKeyArguments;
+use secret_key::choose_key_source;
 pub(crate) use secret_key::from_environment as secret_key_from_environment;
 
 /// A setting that cannot be used.
@@ -197,14 +198,12 @@ impl ServeSettings {
         let mut engine = engine_config(&file)?;
         let parked = matches!(runs_on, RunsOn::ThisHost).then_some(pool.memory);
         engine.admission = file.capacity.to_admission_config(parked)?;
-        let secret_key =
-            secret_key::choose_key_source(arguments.secret_key, file.secret_key_file.clone());
         Ok(Self {
             listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
             allow_missing,
             pool,
             engine,
-            secret_key,
+            secret_key: choose_key_source(arguments.secret_key, file.secret_key_file.clone()),
             gateway: gateway_config(&file)?,
             agent: read_agent_config(file.agent, file.grace_seconds)?,
             layers: layers::layers_config(file.layers, arguments.layers, &data_dir)?,
