@@ -6,7 +6,7 @@ FUZZING = cloche-jail/fuzzing,cloche-layers/fuzzing,cloche-executor/fuzzing,cloc
 
 HAS_NEXTEST = $(CARGO) nextest --version >/dev/null 2>&1
 # The same as in .config/nextest.toml, for a host without nextest.
-FAST_TESTS = conformance gates providers sealing
+FAST_TESTS = conformance approvals executions tenancy providers sealing
 HOST_TESTS = escape_core
 HOST_TEST_NAMES = a_crash_in_a_sandbox_starts_no_handler_on_the_host
 
