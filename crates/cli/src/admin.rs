@@ -40,7 +40,7 @@ pub(crate) struct AdminArguments {
     #[arg(long, global = true, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     #[arg(default_value = "cloche-data")]
     data_dir: PathBuf,
-    /// The server's address, e.g. https://cloche.example; the token is read from
+    /// The server's address, e.g. `https://cloche.example`; the token is read from
     /// CLOCHE_ADMIN_TOKEN.
     #[arg(long, global = true, env = "CLOCHE_URL", value_name = "URL")]
     url: Option<String>,

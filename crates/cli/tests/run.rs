@@ -269,8 +269,8 @@ fn files_that_cannot_be_copied_are_named() {
         (vec![path(&main)], "two files would have the name main.py"),
         (vec![path(&small), path(&small)], "two files would have the name small"),
         (vec![path(&big)], "exceed the disk limit of 1 MiB; raise it with --disk"),
-        (vec!["/dev/zero".to_owned()], "more than the 1 MiB of disk it has"),
-        (vec!["..".to_owned()], "has no name"),
+        (vec!["/dev/zero".to_owned()], "exceed the disk limit of 1 MiB"),
+        (vec!["..".to_owned()], "has no file name"),
     ];
     for (files, sentence) in cases {
         let mut arguments = vec!["run".to_owned(), "--disk".into(), "1M".into(), "-c1".into()];

@@ -117,7 +117,7 @@ async fn an_error_is_one_line() {
     };
     wrong(&["team", "show", "nobody"], "no such team");
     wrong(&["key", "revoke", "../teams/default"], "no such key");
-    wrong(&["sandbox", "show", "default/none"], "no sandbox \"none\" in the team \"default\"");
+    wrong(&["sandbox", "show", "default/none"], "team \"default\" has no sandbox \"none\"");
     wrong(&["team", "create", "default", "--plan", "free"], "default");
     wrong(&["team", "create", "x", "--plan", "gold"], "plan");
     wrong(&["sandbox", "set", "default/default", "--network", "unrestricted"], "network");
