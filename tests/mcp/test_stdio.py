@@ -88,7 +88,7 @@ def begun(process):
 
 
 def test_what_runs_ends_with_its_client(tmp_path):
-    """One that is gone reads nothing any more; one that is told to end, ends."""
+    """A client that is gone reads nothing; a server that gets SIGTERM ends."""
     gone, told = start(tmp_path / "a"), start(tmp_path / "b")
     for process in (gone, told):
         begun(process)
@@ -101,7 +101,7 @@ def test_what_runs_ends_with_its_client(tmp_path):
 
 
 @pytest.mark.parametrize("passed_on", [False, True])
-def test_whoever_closes_their_end_still_gets_every_answer(tmp_path, passed_on):
+def test_a_client_that_closes_its_end_still_gets_every_answer(tmp_path, passed_on):
     way = (["--url", URL], {"CLOCHE_API_KEY": os.environ["CLOCHE_API_KEY"]})
     process = start(tmp_path, *way[0], **way[1]) if passed_on else start(tmp_path)
     slow = {"language": "python", "code": "import time\ntime.sleep(7)\nprint('done')"}

@@ -33,7 +33,7 @@ pub mod spawner;
 pub mod sys;
 pub mod template;
 
-// Short paths for the other crates. `fork_server` and `init` are the former names.
-pub use protocol::{fork_request as fork_server, report, report as init};
+// Short paths for the other crates.
+pub use protocol::report;
 pub use server::{job_writer, privileges};
 pub use spawner::{cgroup, launch, plan, proc_masks, rlimits, speculation, walls};

@@ -5,7 +5,7 @@ use crate::{
     tree::{TreeFile, Violation},
 };
 
-/// Finds white space that nobody sees until it is in a diff.
+/// Finds white space that shows only in a diff.
 pub(crate) fn check_white_space(rules: &TidyRules, files: &[TreeFile]) -> Vec<Violation> {
     let ours = files.iter().filter(|file| !rules.text.is_verbatim(&file.path));
     ours.flat_map(check_file).collect()

@@ -1,4 +1,4 @@
-# Who the guest is on the host: not root, and nobody else's ids are within reach. Two cells at once
+# Who the guest is on the host: not root, and no other ids are within reach. Two cells at once
 # are two users.
 import os
 from probe import check, planted, planting, verdict

@@ -1,4 +1,4 @@
-# Each mount is what it should be: read-only where nobody writes, never with set-id or devices.
+# Each mount is what it should be: read-only where nothing writes, never with set-id or devices.
 import os
 from probe import check, verdict
 

@@ -8,7 +8,7 @@ from probe import refused, syscall, verdict
 
 OFD_SETLK, OFD_SETLKW = 37, 38
 CLONE_FILES = 0x400
-# Far more than a cell may hold, and little enough for a host on which nobody counts.
+# Far more than a cell may hold, and few enough for a host without a limit.
 MOST = 60_000
 FILES = 128
 

@@ -1,4 +1,4 @@
-# A set-user-ID program of the image's starts, and is still nobody but the guest.
+# A set-user-ID program of the image's starts, and still runs as the guest.
 import glob
 import os
 import shutil

@@ -1,4 +1,4 @@
-# Names and kinds that trip whoever cleans up: odd names, pipes, sockets, loops, deep trees.
+# Names and kinds that trip a cleanup: odd names, pipes, sockets, loops, deep trees.
 import os
 import socket
 from probe import check, verdict

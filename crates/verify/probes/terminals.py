@@ -1,4 +1,4 @@
-# Terminals: its own work and are few; nobody else's can be reached or typed into.
+# Terminals: its own work and are few; no other terminal can be reached or typed into.
 import errno
 import fcntl
 import os

@@ -1,4 +1,4 @@
-# Instances of inotify count against whoever made the namespace, so one cell could use up the
+# Instances of inotify count against the creator of the namespace, so one cell could use up the
 # host's. A second cell must get some while the first holds all it could get.
 import errno
 import os

@@ -193,7 +193,7 @@ pub const PROBES: &[Probe] = &[
     probe!(KernelSurface, "foreign-calls", "i386 and x32 calls are killed or ENOSYS"),
     probe!(KernelSurface, "sockets", "only TCP, UDP, local sockets and route netlink"),
     probe!(KernelSurface, "processes", "it sees and reaches its own processes only"),
-    probe!(KernelSurface, "kill-everyone", "kill(-1) harms nobody else")
+    probe!(KernelSurface, "kill-everyone", "kill(-1) reaches only its own processes")
         .alone_with_judge(verdict::host_unharmed),
     probe!(KernelSurface, "memory-program", "a program made in memory has the same walls"),
     probe!(KernelSurface, "landlock", "EACCES for its own files under /proc"),
@@ -270,7 +270,7 @@ pub const PROBES: &[Probe] = &[
         .with_scenario(ProbeScenario::Pair),
     probe!(BetweenRuns, "locks", "a lock on a file of the image is not seen")
         .with_scenario(ProbeScenario::Pair),
-    probe!(BetweenRuns, "watching", "nobody's use of the image can be watched")
+    probe!(BetweenRuns, "watching", "no other cell's use of the image can be watched")
         .with_scenario(ProbeScenario::Pair),
     probe!(BetweenRuns, "randomness", "nothing random repeats").with_scenario(ProbeScenario::Pair),
     probe!(BetweenRuns, "daemon", "no process, mount or cgroup is left")

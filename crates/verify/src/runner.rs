@@ -148,7 +148,7 @@ impl ProbeRunner {
             let spec = self.build_spec(probe, "look", &found)?;
             let outcome = self.executor.run(spec, RunIo::default()).await;
             drop(stay);
-            // The first must not block on output that nobody reads.
+            // The first must not block on output that is not read.
             while printed.recv().await.is_some() {}
             outcome.map(|outcome| (outcome, found))
         };

@@ -100,7 +100,7 @@ async fn an_expired_approval_is_reported_as_expired() {
     let message = call.await.unwrap()["error"]["message"].clone();
     assert!(message.as_str().unwrap().contains("was not answered in time"), "{message}");
     let late = admin(&host, &["approval", "approve", &unanswered]);
-    assert_eq!(late.stderr, "cloche: it has expired: nobody answered in time\n", "{late:?}");
+    assert_eq!(late.stderr, "cloche: it has expired: no answer came in time\n", "{late:?}");
 
     // The agent has disconnected, so the approval is not used.
     let (unused, call) = asked(&host, "print(2)").await;

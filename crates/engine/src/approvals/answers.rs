@@ -211,7 +211,7 @@ fn already_closed_refusal(approval: &Approval) -> Refusal {
             format!("it has expired: {by} approved it, and it was not used in time")
         }
         ApprovalState::Pending | ApprovalState::Expired => {
-            "it has expired: nobody answered in time".to_owned()
+            "it has expired: no answer came in time".to_owned()
         }
     };
     Refusal::new(ErrorCode::Conflict, message)

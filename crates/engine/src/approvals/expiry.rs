@@ -65,6 +65,6 @@ impl Approvals {
 fn expiry_note(approval: &Approval) -> &'static str {
     match approval.state {
         ApprovalState::Approved => "it was approved, and not used in time",
-        _ => "nobody answered in time",
+        _ => "no answer came in time",
     }
 }

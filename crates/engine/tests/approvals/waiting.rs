@@ -110,9 +110,9 @@ async fn a_question_without_an_answer_expires_and_cannot_be_answered_later() {
         server.engine.approvals().approve_call(asked.id.as_str(), &operator()).await.unwrap_err();
     assert_eq!(
         (late.code, late.to_string().as_str()),
-        (ErrorCode::Conflict, "it has expired: nobody answered in time")
+        (ErrorCode::Conflict, "it has expired: no answer came in time")
     );
-    expired(&server, "nobody answered in time").await;
+    expired(&server, "no answer came in time").await;
     assert_ne!(server.asked(&acme, "1").await.id, asked.id);
 }
 
@@ -127,7 +127,7 @@ async fn a_yes_that_is_not_used_in_time_is_good_for_nothing() {
         server.engine.approvals().approve_call(asked.id.as_str(), &operator()).await.is_ok();
     let note = match approved {
         true => "it was approved, and not used in time",
-        false => "nobody answered in time",
+        false => "no answer came in time",
     };
     expired(&server, note).await;
     let now = server.engine.approvals().find_approval(&acme, &asked.id).await.unwrap();

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_jail::init::CellReport;
+use cloche_jail::report::CellReport;
 use cloche_model::{
     ByteSize, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName,
 };

@@ -11,7 +11,7 @@ use std::{
 };
 
 use cloche_jail::{
-    init::{CellReport, REPORT_LEN},
+    report::{CellReport, REPORT_LEN},
     sys::{self, Errno},
 };
 use tokio::{io::Interest, net::UnixStream, time::timeout};

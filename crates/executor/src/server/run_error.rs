@@ -2,7 +2,7 @@
 
 use std::io;
 
-use cloche_jail::{init::WallName, job_writer::InvalidJob, sys::Errno};
+use cloche_jail::{job_writer::InvalidJob, report::WallName, sys::Errno};
 use cloche_model::Language;
 
 use super::{

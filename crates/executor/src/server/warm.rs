@@ -14,9 +14,9 @@ use std::{
 };
 
 use cloche_jail::{
-    init::CellReport,
     job_writer::{self, ExecProgram},
     protocol::constants,
+    report::CellReport,
 };
 use cloche_model::Language;
 use tokio::{

@@ -4,8 +4,8 @@ use std::io;
 
 use cloche_jail::{
     cgroup::CgroupLimits,
-    fork_server::{NO_ID, WITH_LOOPBACK},
     plan::{self, CellPlan, HostIdentity, JailSpec, TEMPLATE_GUESTS},
+    protocol::fork_request::{NO_ID, WITH_LOOPBACK},
     seccomp::SyscallPolicy,
 };
 
