@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use cloche_engine::outgoing_http::OutgoingHttpError;
 use cloche_engine::{Caller, Engine, Refusal, ResponseRow, now};
 use cloche_model::{ErrorCode, ResponseId, ResponseStatus};
 use parking_lot::RwLock;
@@ -53,7 +54,7 @@ struct ConfiguredProvider {
 #[error("cannot prepare the model provider {name}")]
 pub struct AgentStartError {
     name: String,
-    source: reqwest::Error,
+    source: OutgoingHttpError,
 }
 
 /// A response that has started.

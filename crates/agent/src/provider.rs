@@ -7,6 +7,7 @@ mod stream;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use cloche_engine::outgoing_http::OutgoingHttpError;
 
 pub use anthropic::AnthropicProvider;
 pub use openai::OpenAiProvider;
@@ -118,7 +119,7 @@ impl ProviderError {
 /// When the HTTP client cannot be created.
 pub(crate) fn connect_provider(
     config: &ProviderConfig,
-) -> Result<Arc<dyn ModelProvider>, reqwest::Error> {
+) -> Result<Arc<dyn ModelProvider>, OutgoingHttpError> {
     Ok(match config.protocol {
         ProviderProtocol::OpenAi => Arc::new(OpenAiProvider::new(config)?),
         ProviderProtocol::Anthropic => Arc::new(AnthropicProvider::new(config)?),

@@ -17,7 +17,6 @@ use crate::print_error;
 
 mod approval;
 mod client;
-mod connection;
 mod key;
 mod sandbox;
 mod table;
@@ -25,7 +24,6 @@ mod team;
 mod thread;
 
 pub(crate) use approval::ApprovalArguments;
-pub(crate) use connection::open_connection;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;

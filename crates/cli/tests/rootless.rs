@@ -48,6 +48,7 @@ struct Server {
 
 impl Server {
     async fn start(directory: &Path) -> Self {
+        cloche_test_support::install_crypto();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
         }

@@ -10,7 +10,7 @@ use cloche_store::{Store, StoreError};
 use crate::{
     AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, LockedDataDir, Refusal,
     Responses, StorageBudgets, Tenancy, Threads, clock, maintenance::Maintenance,
-    memory::MemoryBudgets, shared_parts::SharedParts, webhooks::WebhookSetupError,
+    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, shared_parts::SharedParts,
 };
 
 /// The error in the record of an execution that a restart has ended.
@@ -62,7 +62,7 @@ pub enum EngineOpenError {
     Uncounted(#[source] Refusal),
     /// Webhooks cannot be sent with these settings.
     #[error("cannot prepare webhooks")]
-    Webhook(#[from] WebhookSetupError),
+    Webhook(#[from] OutgoingHttpError),
 }
 
 impl Engine {

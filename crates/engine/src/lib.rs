@@ -25,6 +25,7 @@ mod maintenance;
 mod memory;
 mod metrics;
 mod null_dispatcher;
+pub mod outgoing_http;
 mod refusal;
 mod remote;
 mod responses;
@@ -75,4 +76,3 @@ pub use tenancy::{
     RetentionChange, SandboxChange, SandboxDraft, TeamChange, TeamDraft, Tenancy,
 };
 pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage, Threads};
-pub use webhooks::WebhookSetupError;

@@ -22,7 +22,10 @@ use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad};
+use crate::{
+    AdmittedRun, DispatchError, Dispatcher, DispatcherLoad,
+    outgoing_http::{self, OutgoingHttpError},
+};
 
 use registry::{SidecarRegistry, SidecarSlot};
 use remote_run::RemoteRun;
@@ -78,7 +81,7 @@ pub enum RemoteConfigError {
     Key,
     /// The client could not be made.
     #[error("cannot prepare connections to executors")]
-    Client(#[from] reqwest::Error),
+    Client(#[from] OutgoingHttpError),
 }
 
 /// The executors at some addresses.
@@ -104,18 +107,17 @@ impl RemoteDispatcher {
         if urls.is_empty() {
             return Err(RemoteConfigError::Nothing);
         }
-        let client = Client::builder()
+        // Code and key go to the configured addresses, and nowhere else: no redirects, no proxy.
+        let client = outgoing_http::client_builder()?
             .default_headers(key_header(config.key.as_ref())?)
             .connect_timeout(CONNECT)
-            // Code and key go to the configured addresses, and nowhere else.
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
             .http1_only()
             // A connection that was kept may be dead already, and whether a run has begun on it could
             // not be told.
             .pool_max_idle_per_host(0)
             .tcp_nodelay(true)
-            .build()?;
+            .build()
+            .map_err(OutgoingHttpError::from)?;
         let shared = Arc::new(RemoteInner { client, registry: SidecarRegistry::new(urls), config });
         let checks = tokio::spawn(health::watch_sidecars(Arc::clone(&shared)));
         Ok(Self { shared, checks })

@@ -8,11 +8,8 @@ use std::sync::Arc;
 use cloche_store::Store;
 
 use crate::{
-    Dispatcher, EngineConfig, EngineMetrics,
-    admit::AdmissionControl,
-    lifecycle::Lifecycle,
-    memory::MemoryBudgets,
-    webhooks::{WebhookSender, WebhookSetupError},
+    Dispatcher, EngineConfig, EngineMetrics, admit::AdmissionControl, lifecycle::Lifecycle,
+    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, webhooks::WebhookSender,
 };
 
 pub(crate) struct SharedParts {
@@ -31,7 +28,7 @@ impl SharedParts {
         store: Arc<dyn Store>,
         dispatcher: Arc<dyn Dispatcher>,
         config: &EngineConfig,
-    ) -> Result<Self, WebhookSetupError> {
+    ) -> Result<Self, OutgoingHttpError> {
         let metrics = Arc::new(EngineMetrics::new());
         let memory = Arc::new(MemoryBudgets::new(&config.memory, config.output));
         let admission = Arc::new(AdmissionControl::new(&config.admission, &metrics));

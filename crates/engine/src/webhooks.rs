@@ -22,12 +22,11 @@ use url::Url;
 use crate::{
     EngineMetrics, WebhookConfig, clock,
     memory::{MemoryBudgets, hold_output},
+    outgoing_http::OutgoingHttpError,
 };
 use address_guard::AddressGuard;
 use client::WebhookClient;
 use lanes::{DeliveryLanes, LaneLimits};
-
-pub use client::WebhookSetupError;
 
 /// Deliveries that are looked at at once.
 const LOOKED_AT: u32 = 256;
@@ -55,7 +54,7 @@ impl WebhookSender {
         config: &WebhookConfig,
         store: Arc<dyn Store>,
         metrics: Arc<EngineMetrics>,
-    ) -> Result<Self, WebhookSetupError> {
+    ) -> Result<Self, OutgoingHttpError> {
         Ok(Self {
             store,
             metrics,

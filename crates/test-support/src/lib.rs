@@ -11,6 +11,8 @@
 
 pub mod command;
 mod eventually;
+#[cfg(feature = "http")]
+mod http;
 #[cfg(feature = "models")]
 pub mod models;
 pub mod moto;
@@ -19,4 +21,6 @@ pub mod processes;
 mod skip;
 
 pub use eventually::{Observation, PATIENCE, eventually, eventually_blocking};
+#[cfg(feature = "http")]
+pub use http::install_crypto;
 pub use skip::{SKIP_LOG, skip};

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use cloche_engine::outgoing_http::OutgoingHttpError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ impl AnthropicProvider {
     ///
     /// # Errors
     /// When the HTTP client cannot be created.
-    pub fn new(config: &ProviderConfig) -> Result<Self, reqwest::Error> {
+    pub fn new(config: &ProviderConfig) -> Result<Self, OutgoingHttpError> {
         Ok(Self { line: ProviderClient::new(config, "messages")? })
     }
 

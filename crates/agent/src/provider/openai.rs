@@ -1,6 +1,7 @@
 //! Chat completions with tools, streamed, as OpenAI and many others implement them.
 
 use async_trait::async_trait;
+use cloche_engine::outgoing_http::OutgoingHttpError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ impl OpenAiProvider {
     ///
     /// # Errors
     /// When the HTTP client cannot be created.
-    pub fn new(config: &ProviderConfig) -> Result<Self, reqwest::Error> {
+    pub fn new(config: &ProviderConfig) -> Result<Self, OutgoingHttpError> {
         Ok(Self { line: ProviderClient::new(config, "chat/completions")? })
     }
 }

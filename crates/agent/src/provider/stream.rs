@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use cloche_engine::outgoing_http::{self, OutgoingHttpError};
 use reqwest::{
     Client, RequestBuilder, Response, StatusCode, Url,
     header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER},
-    redirect::Policy,
 };
 use serde_json::Value;
 
@@ -32,13 +32,8 @@ pub(super) struct ProviderClient {
 
 impl ProviderClient {
     /// A client for the resource `path` below the provider's base URL.
-    pub(super) fn new(config: &ProviderConfig, path: &str) -> Result<Self, reqwest::Error> {
-        let client = Client::builder()
-            .redirect(Policy::none())
-            .no_proxy()
-            .connect_timeout(config.timeout)
-            .user_agent(concat!("cloche/", env!("CARGO_PKG_VERSION")))
-            .build()?;
+    pub(super) fn new(config: &ProviderConfig, path: &str) -> Result<Self, OutgoingHttpError> {
+        let client = outgoing_http::client_builder()?.connect_timeout(config.timeout).build()?;
         let mut url = config.base_url.clone();
         url.set_path(&format!("{}/{path}", config.base_url.path().trim_end_matches('/')));
         let secret = config.api_key.as_ref().map(|key| key.reveal().to_owned());

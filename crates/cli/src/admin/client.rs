@@ -8,22 +8,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use cloche_engine::outgoing_http::{self, OutgoingHttpError};
 use cloche_model::Secret;
-use futures::TryStreamExt;
-use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
-use hyper::{
-    Method, Request, Response, StatusCode,
-    body::{Frame, Incoming},
-    client::conn::http1,
-    header::{self, HeaderValue},
-};
-use hyper_util::rt::TokioIo;
+use reqwest::{Body, Method, RequestBuilder, Response, StatusCode, header};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio_util::io::ReaderStream;
 use url::Url;
-
-use super::connection::open_connection;
 
 /// The environment variable with the admin token, for a server that is not found by its data
 /// directory.
@@ -55,7 +46,7 @@ pub(super) enum AdminError {
     #[error("{0:?} is not an address such as http://127.0.0.1:8080")]
     Url(String),
     #[error("cannot reach the server at {url}: is it running?")]
-    Unreachable { url: String, source: io::Error },
+    Unreachable { url: String, source: reqwest::Error },
     #[error(
         "no response from the server at {0} within {seconds} s",
         seconds = RESPONSE_TIMEOUT.as_secs()
@@ -63,6 +54,8 @@ pub(super) enum AdminError {
     Slow(String),
     #[error("the connection to the server at {url} failed")]
     Exchange { url: String, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(transparent)]
+    Client(#[from] OutgoingHttpError),
     #[error("the response of {url} is not from a cloche server: {status}")]
     Foreign { url: String, status: StatusCode },
     #[error("the server does not accept this admin token: {0}")]
@@ -99,8 +92,6 @@ pub(super) struct AdminClient {
     token: Secret,
     root: ApiRoot,
 }
-
-type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
 impl AdminClient {
     /// The server at `url` with the token of the environment, else the one with this data
@@ -158,19 +149,15 @@ impl AdminClient {
 
     /// Downloads to a file, in constant memory.
     pub(super) fn download(&self, path: &str, file: File) -> Result<(), AdminError> {
-        let request = self.build_request(Method::GET, path, json_body(None))?;
+        let request = self.build_request(Method::GET, path)?;
         self.block_on(async {
-            let answer = self.send_request(request).await?;
+            let mut answer = self.send_request(request).await?;
             if !answer.status().is_success() {
                 return self.read_answer(answer).await.map(drop);
             }
             let mut file = tokio::fs::File::from_std(file);
-            let mut body = answer.into_body();
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|error| self.exchange_error(error.into()))?;
-                if let Ok(piece) = frame.into_data() {
-                    file.write_all(&piece).await?;
-                }
+            while let Some(piece) = self.next_piece(&mut answer).await? {
+                file.write_all(&piece).await?;
             }
             Ok(file.sync_all().await?)
         })
@@ -181,12 +168,11 @@ impl AdminClient {
         let length = file.metadata()?.len();
         self.block_on(async {
             let pieces = ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE);
-            let body = StreamBody::new(pieces.map_ok(Frame::data)).boxed_unsync();
-            let mut request = self.build_request(Method::POST, path, body)?;
-            request.headers_mut().insert(header::CONTENT_LENGTH, length.into());
-            request
-                .headers_mut()
-                .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+            let request = self
+                .build_request(Method::POST, path)?
+                .header(header::CONTENT_LENGTH, length)
+                .header(header::CONTENT_TYPE, "application/x-tar")
+                .body(Body::wrap_stream(pieces));
             let answer = self.send_request(request).await?;
             self.read_answer(answer).await
         })
@@ -198,7 +184,9 @@ impl AdminClient {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, AdminError> {
-        let request = self.build_request(method, path, json_body(body))?;
+        let request = self.build_request(method, path)?;
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(body.map(Value::to_string).unwrap_or_default());
         self.block_on(async {
             let answer = async { self.read_answer(self.send_request(request).await?).await };
             let answer = tokio::time::timeout(RESPONSE_TIMEOUT, answer).await;
@@ -214,46 +202,42 @@ impl AdminClient {
         runtime.map_err(|error| self.exchange_error(error.into()))?.block_on(work)
     }
 
-    fn build_request(
-        &self,
-        method: Method,
-        path: &str,
-        body: Outgoing,
-    ) -> Result<Request<Outgoing>, AdminError> {
-        let prefix = self.url.path().trim_end_matches('/');
+    fn build_request(&self, method: Method, path: &str) -> Result<RequestBuilder, AdminError> {
+        let base = self.url.as_str().trim_end_matches('/');
         let root = match self.root {
             ApiRoot::Admin => "/v1/admin",
             ApiRoot::Public => "/v1",
         };
-        Request::builder()
-            .method(method)
-            .uri(format!("{prefix}{root}/{path}"))
-            .header(header::HOST, self.url.authority())
-            .header(header::AUTHORIZATION, format!("Bearer {}", self.token.reveal()))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(body)
-            .map_err(|error| self.exchange_error(error.into()))
+        let client = outgoing_http::client_builder()?.http1_only().build();
+        let client = client.map_err(OutgoingHttpError::from)?;
+        let request = client.request(method, format!("{base}{root}/{path}"));
+        Ok(request.bearer_auth(self.token.reveal()))
     }
 
-    async fn send_request(
-        &self,
-        request: Request<Outgoing>,
-    ) -> Result<Response<Incoming>, AdminError> {
-        let unreachable = |source| AdminError::Unreachable { url: self.url.to_string(), source };
-        let stream = open_connection(&self.url).await.map_err(unreachable)?;
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) =
-            handshake.map_err(|error| self.exchange_error(error.into()))?;
-        // It ends when the sender is dropped. Its errors also appear in the response.
-        tokio::spawn(connection);
-        let answer = sender.send_request(request).await;
-        answer.map_err(|error| self.exchange_error(error.into()))
+    async fn send_request(&self, request: RequestBuilder) -> Result<Response, AdminError> {
+        request.send().await.map_err(|error| match error.is_connect() {
+            true => {
+                let (url, source) = (self.url.to_string(), error.without_url());
+                AdminError::Unreachable { url, source }
+            }
+            false => self.exchange_error(error.without_url().into()),
+        })
     }
 
-    async fn read_answer(&self, answer: Response<Incoming>) -> Result<Value, AdminError> {
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), ANSWER).collect().await;
-        self.parse_answer(status, &body.map_err(|error| self.exchange_error(error))?.to_bytes())
+    async fn next_piece(&self, answer: &mut Response) -> Result<Option<Bytes>, AdminError> {
+        let piece = answer.chunk().await;
+        piece.map_err(|error| self.exchange_error(error.without_url().into()))
+    }
+
+    async fn read_answer(&self, mut answer: Response) -> Result<Value, AdminError> {
+        let mut body = Vec::new();
+        while let Some(piece) = self.next_piece(&mut answer).await? {
+            body.extend_from_slice(&piece);
+            if body.len() > ANSWER {
+                return Err(self.exchange_error("the response is too long".into()));
+            }
+        }
+        self.parse_answer(answer.status(), &body)
     }
 
     /// Returns the record, or the server's error message.
@@ -276,12 +260,6 @@ impl AdminClient {
     fn exchange_error(&self, source: Box<dyn std::error::Error + Send + Sync>) -> AdminError {
         AdminError::Exchange { url: self.url.to_string(), source }
     }
-}
-
-/// A body that is in memory.
-fn json_body(body: Option<&Value>) -> Outgoing {
-    let text = body.map(Value::to_string).unwrap_or_default();
-    Full::from(text).map_err(|never| match never {}).boxed_unsync()
 }
 
 fn parse_url(text: &str) -> Result<Url, AdminError> {

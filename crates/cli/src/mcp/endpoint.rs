@@ -5,17 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use bytes::Bytes;
+use cloche_engine::outgoing_http::{self, OutgoingHttpError};
 use cloche_model::Secret;
-use http_body_util::Full;
-use hyper::{
-    Method, Request, Response, body::Incoming, client::conn::http1, header, http::request::Builder,
-};
-use hyper_util::rt::TokioIo;
+use reqwest::{Client, Method, RequestBuilder, header};
 use serde_json::Value;
 use url::Url;
-
-use crate::admin::open_connection;
 
 const KEY: &str = "CLOCHE_API_KEY";
 const BOTH: &str = "application/json, text/event-stream";
@@ -31,12 +25,15 @@ pub(super) enum McpEndpointError {
     Incomplete(PathBuf),
     #[error("{0:?} is not an address such as http://127.0.0.1:8080")]
     Url(String),
+    #[error(transparent)]
+    Client(#[from] OutgoingHttpError),
 }
 
 /// A server, and a key for it.
 pub(super) struct McpEndpoint {
     url: Url,
     key: Secret,
+    client: Client,
 }
 
 impl McpEndpoint {
@@ -52,7 +49,9 @@ impl McpEndpoint {
             (None, Some(directory)) => read_key(&directory.join("bootstrap.json"))?,
             (None, None) => return Err(McpEndpointError::NoKey),
         };
-        Ok(Self { url, key: Secret::new(key) })
+        let client = outgoing_http::client_builder()?.http1_only().build();
+        let client = client.map_err(OutgoingHttpError::from)?;
+        Ok(Self { url, key: Secret::new(key), client })
     }
 
     pub(super) fn address(&self) -> &str {
@@ -60,30 +59,15 @@ impl McpEndpoint {
     }
 
     /// A request to the server's MCP endpoint, without a body.
-    pub(super) fn build_request(&self, method: Method) -> Builder {
-        let path = self.url.path().trim_end_matches('/');
+    pub(super) fn build_request(&self, method: Method) -> RequestBuilder {
+        let base = self.url.as_str().trim_end_matches('/');
         // Both the server's address and that of its MCP endpoint are accepted.
-        let path = path.strip_suffix("/mcp").unwrap_or(path);
-        Request::builder()
-            .method(method)
-            .uri(format!("{path}/mcp"))
-            .header(header::HOST, self.url.authority())
-            .header(header::AUTHORIZATION, format!("Bearer {}", self.key.reveal()))
+        let base = base.strip_suffix("/mcp").unwrap_or(base);
+        self.client
+            .request(method, format!("{base}/mcp"))
+            .bearer_auth(self.key.reveal())
             .header(header::ACCEPT, BOTH)
             .header(header::CONTENT_TYPE, "application/json")
-    }
-
-    /// Sends the request, and waits until the response begins.
-    pub(super) async fn send(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> io::Result<Response<Incoming>> {
-        let stream = open_connection(&self.url).await?;
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(io::Error::other)?;
-        // It ends with the response. Its errors also appear in the response.
-        tokio::spawn(connection);
-        sender.send_request(request).await.map_err(io::Error::other)
     }
 }
 

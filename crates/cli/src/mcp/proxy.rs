@@ -5,8 +5,8 @@
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
+use cloche_model::error_chain;
+use reqwest::{Method, RequestBuilder, Response, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Stdout},
@@ -165,7 +165,7 @@ impl McpProxy {
     }
 
     /// Sends a message. Starts a new session if the server has lost the old one.
-    async fn deliver_message(&self, message: &Value) -> io::Result<Response<Incoming>> {
+    async fn deliver_message(&self, message: &Value) -> io::Result<Response> {
         let session = self.session.lock().await.clone();
         let answer = self.post_message(message, &session).await?;
         if answer.status() != StatusCode::NOT_FOUND || session.id.is_none() {
@@ -182,11 +182,7 @@ impl McpProxy {
         self.post_message(message, &renewed).await
     }
 
-    async fn post_message(
-        &self,
-        message: &Value,
-        session: &ProxySession,
-    ) -> io::Result<Response<Incoming>> {
+    async fn post_message(&self, message: &Value, session: &ProxySession) -> io::Result<Response> {
         let own = message["params"]["_meta"][OWN_VERSION].as_str();
         let mut request = self.remote.build_request(Method::POST);
         if let Some(version) = own.or(session.version.as_deref()) {
@@ -202,12 +198,11 @@ impl McpProxy {
         } else if let Some(id) = &session.id {
             request = request.header(SESSION, id);
         }
-        let body = Full::from(Bytes::from(message.to_string()));
-        self.remote.send(request.body(body).map_err(io::Error::other)?).await
+        send_request(request.body(message.to_string())).await
     }
 
     /// Writes the server's response, or an error of our own if there is none.
-    async fn relay_answer(&self, message: &Value, answer: Response<Incoming>) {
+    async fn relay_answer(&self, message: &Value, answer: Response) {
         let id = &message["id"];
         let answered = match header_text(&answer, header::CONTENT_TYPE.as_str()) {
             Some(kind) if kind.starts_with("text/event-stream") => {
@@ -223,15 +218,10 @@ impl McpProxy {
         }
     }
 
-    async fn relay_stream(
-        &self,
-        message: &Value,
-        mut answer: Response<Incoming>,
-    ) -> io::Result<bool> {
+    async fn relay_stream(&self, message: &Value, mut answer: Response) -> io::Result<bool> {
         let session = header_text(&answer, SESSION);
         let (mut events, mut answered) = (SseDecoder::default(), false);
-        while let Some(frame) = answer.frame().await {
-            let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
+        while let Some(data) = next_piece(&mut answer).await? {
             for event in events.push(&data).map_err(io::Error::other)? {
                 let value: Value = serde_json::from_slice(&event).map_err(io::Error::other)?;
                 if value["id"] == message["id"] && value["method"].is_null() {
@@ -246,10 +236,15 @@ impl McpProxy {
         Ok(answered)
     }
 
-    async fn relay_single(&self, message: &Value, answer: Response<Incoming>) -> io::Result<bool> {
+    async fn relay_single(&self, message: &Value, mut answer: Response) -> io::Result<bool> {
         let (status, session) = (answer.status(), header_text(&answer, SESSION));
-        let body = Limited::new(answer.into_body(), ANSWER).collect().await;
-        let body = body.map_err(io::Error::other)?.to_bytes();
+        let mut body = Vec::new();
+        while let Some(piece) = next_piece(&mut answer).await? {
+            body.extend_from_slice(&piece);
+            if body.len() > ANSWER {
+                return Err(io::Error::other("the response is too long"));
+            }
+        }
         if body.is_empty() && status.is_success() {
             return Ok(false);
         }
@@ -302,12 +297,24 @@ impl McpProxy {
     async fn end_session(&self) -> io::Result<()> {
         let session = self.session.lock().await.clone();
         let Some(id) = session.id else { return Ok(()) };
-        let request: Result<Request<_>, _> =
-            self.remote.build_request(Method::DELETE).header(SESSION, id).body(Full::default());
-        self.remote.send(request.map_err(io::Error::other)?).await.map(|_| ())
+        send_request(self.remote.build_request(Method::DELETE).header(SESSION, id)).await.map(drop)
     }
 }
 
-fn header_text(answer: &Response<Incoming>, name: &str) -> Option<String> {
+/// Sends a request, and waits until the response begins.
+async fn send_request(request: RequestBuilder) -> io::Result<Response> {
+    request.send().await.map_err(to_io_error)
+}
+
+async fn next_piece(answer: &mut Response) -> io::Result<Option<Bytes>> {
+    answer.chunk().await.map_err(to_io_error)
+}
+
+/// One line with all causes, without the address, which the caller names.
+fn to_io_error(error: reqwest::Error) -> io::Error {
+    io::Error::other(error_chain(&error.without_url()))
+}
+
+fn header_text(answer: &Response, name: &str) -> Option<String> {
     answer.headers().get(name)?.to_str().ok().map(ToOwned::to_owned)
 }

@@ -60,6 +60,7 @@ impl Host {
         arguments: Vec<String>,
         variables: &[(&str, &str)],
     ) -> Self {
+        cloche_test_support::install_crypto();
         let file = |name: &str| File::create(directory.path().join(name)).unwrap();
         let mut server = Command::new(binary())
             .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])

@@ -57,6 +57,7 @@ impl Sidecar {
     }
 
     async fn begin(listen: &str, arguments: &[&str], variable: (&str, &str)) -> Self {
+        cloche_test_support::install_crypto();
         let directory = TempDir::new().unwrap();
         let file = |name: &str| File::create(directory.path().join(name)).unwrap();
         let mut process = command()

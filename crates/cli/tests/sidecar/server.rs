@@ -183,6 +183,7 @@ struct Bare {
 
 impl Bare {
     async fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        cloche_test_support::install_crypto();
         let directory = TempDir::new().unwrap();
         let data = directory.path().join("data");
         let out = directory.path().join("stdout");

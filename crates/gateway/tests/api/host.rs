@@ -49,6 +49,7 @@ impl Host {
         config: EngineConfig,
         gateway: GatewayConfig,
     ) -> Self {
+        cloche_test_support::install_crypto();
         let layers = layers(directory.path()).await;
         let mut engine = config.clone();
         engine.homes.layers = Some(layers.clone());
