@@ -36,6 +36,8 @@ const TEST: OwnTest = OwnTest {
 };
 /// The environment variable with the only wall to leave out; all of them where it is not set.
 const ONLY_WALL: &str = "CLOCHE_WALL";
+/// How long a process that was killed may take to be gone.
+const SIGNALLED: Duration = Duration::from_secs(2);
 /// How many walls are tried at once.
 const AT_ONCE: usize = 3;
 
@@ -410,10 +412,14 @@ async fn outlived(wall: &str) -> Missed {
     let worker = below.iter().copied().find(|pid| parent_pid(*pid) == Some(keeper)).unwrap();
     processes::kill(keeper);
     eventually_blocking("the spawner ends with its supervisor", || !processes::is_alive(worker));
-    // With the wall up, its cells have got their signal before the spawner was seen to be dead. No
-    // event comes after their end, as without the wall they do not end: a moment must do.
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    let alive: Vec<u32> = below.iter().copied().filter(|pid| processes::is_alive(*pid)).collect();
+    // With the wall up, its cells have got their signal before the spawner was seen to be dead.
+    // Without it they do not end, however long one looks.
+    let deadline = Instant::now() + SIGNALLED;
+    let still_alive = || below.iter().copied().filter(|pid| processes::is_alive(*pid));
+    while still_alive().next().is_some() && Instant::now() < deadline {
+        tokio::task::yield_now().await;
+    }
+    let alive: Vec<u32> = still_alive().collect();
     if alive.is_empty() {
         return Missed::Not;
     }

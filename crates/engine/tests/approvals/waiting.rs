@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cloche_engine::{ApprovalWaitResult, DecisionFilter, GateConfig};
 use cloche_model::{ApprovalState, DecisionKind, ErrorCode};
+use cloche_test_support::eventually;
 
 use crate::test_engine::{PATIENCE, TestEngine, operator};
 
@@ -82,19 +83,15 @@ async fn a_server_that_stops_lets_go_of_those_who_wait() {
 
 /// The one decision that is written when time ends an approval.
 async fn expired(server: &TestEngine, note: &str) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
-        let decisions = server.engine.approvals().list_decisions(&filter).await.unwrap();
-        let mut found = decisions.iter().filter(|it| it.kind == DecisionKind::Expired);
-        if let Some(decision) = found.next() {
-            assert_eq!((decision.by.as_str(), decision.note.as_deref()), ("time", Some(note)));
-            assert!(found.next().is_none());
-            return;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{decisions:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let filter = DecisionFilter { limit: 200, ..DecisionFilter::default() };
+    let decisions = eventually("an approval has expired", async || {
+        let mut decisions = server.engine.approvals().list_decisions(&filter).await.unwrap();
+        decisions.retain(|it| it.kind == DecisionKind::Expired);
+        if decisions.is_empty() { Err("no decision of time") } else { Ok(decisions) }
+    });
+    let decisions = decisions.await;
+    let said: Vec<_> = decisions.iter().map(|it| (it.by.as_str(), it.note.as_deref())).collect();
+    assert_eq!(said, [("time", Some(note))]);
 }
 
 #[tokio::test]
