@@ -34,7 +34,7 @@ def client(key):
 
 @pytest.fixture
 def key_of_plan():
-    """Makes a team on a plan and gives back a key of it."""
+    """Makes a team on a plan, with settings of its own, and gives back a key of it."""
     admin = httpx.Client(
         base_url=f"{URL}/v1/admin",
         headers={"Authorization": f"Bearer {os.environ['CLOCHE_ADMIN_TOKEN']}"},
@@ -45,8 +45,10 @@ def key_of_plan():
         answer.raise_for_status()
         return answer.json()
 
-    def key(plan):
+    def key(plan, **settings):
         team = make("/teams", name=f"client-{uuid.uuid4().hex[:12]}", plan=plan)["id"]
+        if settings:
+            admin.patch(f"/teams/{team}", json=settings).raise_for_status()
         make("/sandboxes", team=team, name="default")
         return make("/keys", team=team, sandbox="default", name="client")["key"]
 

@@ -68,15 +68,47 @@ sys.stderr.write("still fine\\n")
 """
 
 
-def test_much_output_has_its_head_and_its_tail(talk):
+def test_much_output_keeps_its_head_and_has_its_tail_beside_it(talk):
     async def work(client):
         arguments = {"language": "python", "code": MUCH, "timeout_ms": 50_000}
         output = (await client.call_tool("execute_code", arguments)).structured_content
-        assert output["stdout"].startswith("the beginning\nxxx")
-        assert output["stdout"].endswith("xxx\nthe end\n")
-        assert len(output["stdout"]) < 40_000 and output["stderr"] == "still fine\n"
-        shown = len(output["stdout"].replace(f"\n[... {output['stdout_left_out_bytes']} bytes left out ...]\n", ""))
-        assert shown + output["stdout_left_out_bytes"] == 40_000_000 + len("the beginning\n\nthe end\n")
+        whole = 40_000_000 + len("the beginning\n\nthe end\n")
+        head = output["stdout"]
+        assert head == ("the beginning\n" + "x" * 40_000)[: len(head)] and len(head) == 24 << 10
+        assert output["truncated"] is True
+        assert output["stdout_left_out_bytes"] == whole - len(head)
+        assert output["stdout_tail"].endswith("xxx\nthe end\n")
+        assert len(output["stdout_tail"]) == 8 << 10
+        assert output["stderr"] == "still fine\n" and "stderr_tail" not in output
+
+    talk(work)
+
+
+SIDECAR = """
+open("out.csv", "w").write("1,2")
+print(input() + open("data.csv").read())
+"""
+
+
+def test_the_names_of_the_sidecar_contract(talk):
+    """No language, `stdin` and `files`: what that contract's own agents send."""
+
+    async def work(client):
+        files = [{"name": "data.csv", "content": "3"}]
+        arguments = {"code": SIDECAR, "stdin": "in", "files": files}
+        output = (await client.call_tool("execute_code", arguments)).structured_content
+        assert (output["stdout"], output["exit_code"]) == ("in3\n", 0)
+        assert (output["killed"], output["oom"], output["truncated"]) == (False, False, False)
+        assert output["output_files"] == [{"name": "out.csv", "size": 3, "truncated": False}]
+        arguments = {"code": "x = []\nwhile True: x.append(bytearray(b'x') * (8 << 20))", "timeout_ms": 20_000}
+        output = (await client.call_tool("execute_code", arguments)).structured_content
+        assert (output["oom"], output["killed"], output["status"]) == (True, False, "error_runtime")
+        arguments = {"code": "while True: pass", "timeout_ms": 200}
+        output = (await client.call_tool("execute_code", arguments)).structured_content
+        assert (output["oom"], output["killed"], output["status"]) == (False, True, "timeout")
+        both = {"code": "1", "stdin": "a", "stdin_data": "b"}
+        result = await client.call_tool("execute_code", both)
+        assert result.is_error and "stdin and stdin_data" in result.content[1].text
 
     talk(work)
 

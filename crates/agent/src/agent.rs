@@ -23,6 +23,7 @@ use crate::{
     ResponseEventReader, ResponseFailure,
     live::{LiveResponse, ResponseStopReason},
     provider,
+    request_limit::RequestLimiter,
     response::StoredResponse,
 };
 
@@ -40,6 +41,7 @@ struct AgentInner {
     config: AgentConfig,
     providers: BTreeMap<String, ConfiguredProvider>,
     live: RwLock<HashMap<ResponseId, Arc<LiveResponse>>>,
+    request_limiter: RequestLimiter,
     tasks: TaskTracker,
     draining: AtomicBool,
 }
@@ -104,7 +106,9 @@ impl Agent {
         }
         let (live, tasks) = (RwLock::default(), TaskTracker::new());
         let draining = AtomicBool::new(false);
-        let inner = AgentInner { engine, config, providers, live, tasks, draining };
+        let request_limiter = RequestLimiter::new(config.requests_per_minute);
+        let inner =
+            AgentInner { engine, config, providers, live, request_limiter, tasks, draining };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use cloche_model::Secret;
 use url::Url;
 
-use crate::TokenPrices;
+use crate::{RequestsPerMinute, TokenPrices};
 
 /// Settings of the agent. Without providers it refuses new responses but still serves stored ones.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct AgentConfig {
     pub longest: Duration,
     /// The limit on responses of one team in progress.
     pub at_once: usize,
+    /// The limit on requests of one team for new responses, by its plan.
+    pub requests_per_minute: RequestsPerMinute,
     /// How long responses may continue after shutdown begins.
     pub linger: Duration,
 }
@@ -29,6 +31,7 @@ impl Default for AgentConfig {
             session_price: 0.03,
             longest: Duration::from_secs(1800),
             at_once: 64,
+            requests_per_minute: RequestsPerMinute::default(),
             linger: Duration::from_secs(5),
         }
     }

@@ -7,7 +7,7 @@ use cloche_engine::{
     ApprovalWaitResult, CallPermit, Caller, Engine, GateDecision, GateRefusalReason, Refusal,
     ToolCall, format_rfc3339,
 };
-use cloche_model::{AgentTool, Approval, ErrorCode};
+use cloche_model::{AgentTool, Approval, ErrorCode, PendingApproval, ResponseStatus};
 use serde_json::json;
 
 use crate::{response::PendingAction, sandbox::SandboxProgram};
@@ -77,6 +77,18 @@ pub(crate) async fn wait_for_person(
             Ok(())
         }
         Err(refusal) => Err(refusal.to_string()),
+    }
+}
+
+/// The status of a response while a call of it waits for a person.
+pub(crate) async fn pending_status(
+    engine: &Engine,
+    caller: &Caller,
+    background: bool,
+) -> ResponseStatus {
+    match engine.approvals().pending_approval(caller, background).await {
+        PendingApproval::InProgress => ResponseStatus::InProgress,
+        PendingApproval::RequiresAction => ResponseStatus::RequiresAction,
     }
 }
 

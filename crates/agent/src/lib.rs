@@ -14,6 +14,7 @@ mod model_chain;
 mod price;
 mod provider;
 mod request;
+mod request_limit;
 mod response;
 mod response_task;
 mod sandbox;
@@ -31,6 +32,8 @@ pub use provider::{
     TextListener,
 };
 pub use request::{InputItem, NewResponse, ToolRequest};
+pub use request_limit::RequestsPerMinute;
 pub use response::{
-    PendingAction, Response, ResponseFailure, ResponseItem, RunResult, RunStatus, SandboxCall,
+    OutputTruncation, PendingAction, Response, ResponseFailure, ResponseItem, RunResult, RunStatus,
+    SandboxCall,
 };

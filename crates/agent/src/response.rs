@@ -119,9 +119,9 @@ pub struct SandboxCall {
 /// One execution in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// Its standard output.
+    /// Its standard output as the program wrote it, or the beginning of it.
     pub stdout: String,
-    /// Its standard error.
+    /// Its standard error, likewise. For a program that did not run, the reason.
     pub stderr: String,
     /// The exit code of the program; -1 if there is none.
     pub exit_code: i32,
@@ -129,6 +129,20 @@ pub struct RunResult {
     pub duration_ms: u64,
     /// How it ended.
     pub status: RunStatus,
+    /// What is left out of the two streams, if anything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncation: Option<OutputTruncation>,
+}
+
+/// The output of an execution that its result leaves out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputTruncation {
+    /// How many bytes follow those in `stdout`.
+    pub stdout_dropped: u64,
+    /// How many bytes follow those in `stderr`.
+    pub stderr_dropped: u64,
+    /// The execution, whose record has more.
+    pub trace_id: TraceId,
 }
 
 /// The status of a sandbox call.

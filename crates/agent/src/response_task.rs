@@ -259,12 +259,16 @@ fn cut_short_failure() -> ResponseFailure {
     )
 }
 
+fn deadline_message(longest: Duration) -> String {
+    format!("the response took longer than {}s", longest.as_secs())
+}
+
 fn stop_outcome(stop: ResponseStopReason) -> (ResponseStatus, Option<ResponseFailure>) {
     match stop {
         ResponseStopReason::User => (ResponseStatus::Cancelled, None),
         ResponseStopReason::Deadline(longest) => {
-            let message = format!("the response took longer than {}s", longest.as_secs());
-            (ResponseStatus::Failed, Some(ResponseFailure::new("timeout", message)))
+            let failure = ResponseFailure::new("timeout", deadline_message(longest));
+            (ResponseStatus::Failed, Some(failure))
         }
         ResponseStopReason::Shutdown => {
             let message = "the server was shut down before the response was done";

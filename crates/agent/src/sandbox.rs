@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::{ResponseFailure, RunResult, RunStatus, ToolDefinition};
+use crate::{OutputTruncation, ResponseFailure, RunResult, RunStatus, ToolDefinition};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "sandbox";
@@ -110,6 +110,8 @@ pub(crate) struct SandboxCallOutcome {
     pub(crate) files: Vec<OutputFile>,
     /// Whether the program ran. Only then is the call billed.
     pub(crate) began: bool,
+    /// Whether the call was stopped before it ended by itself.
+    pub(crate) interrupted: bool,
 }
 
 impl SandboxCallOutcome {
@@ -122,9 +124,11 @@ impl SandboxCallOutcome {
             exit_code: -1,
             duration_ms: 0,
             status: RunStatus::Failed,
+            truncation: None,
         };
         let for_model = json!({"status": "failed", "error": why}).to_string();
-        Self { result, for_model, trace_id: None, files: Vec::new(), began: false }
+        let (trace_id, files) = (None, Vec::new());
+        Self { result, for_model, trace_id, files, began: false, interrupted: false }
     }
 
     fn from_execution(execution: &Execution) -> Self {
@@ -146,15 +150,10 @@ impl SandboxCallOutcome {
             "error": trouble,
             "files": names,
         });
-        let result = RunResult {
-            stdout: shown_output(&end.stdout, end.stdout_dropped, trace_id),
-            stderr: shown_output(&end.stderr, end.stderr_dropped, trace_id),
-            exit_code: end.exit_code,
-            duration_ms: end.usage.wall_ms,
-            status,
-        };
+        let result = shown_result(end, status, trace_id);
         let (for_model, trace_id) = (for_model.to_string(), Some(trace_id.clone()));
-        Self { result, for_model, trace_id, files, began: true }
+        let interrupted = execution.status == ExecutionStatus::Cancelled;
+        Self { result, for_model, trace_id, files, began: true, interrupted }
     }
 }
 
@@ -185,15 +184,35 @@ fn judge_execution(status: ExecutionStatus, end: &ExecutionEnd) -> (RunStatus, O
     }
 }
 
-/// The beginning of a stream, and where to find the rest.
-fn shown_output(bytes: &[u8], dropped: u64, trace_id: &TraceId) -> String {
-    let kept = &bytes[..bytes.len().min(SHOWN)];
-    let mut text = String::from_utf8_lossy(kept).into_owned();
-    let more = (bytes.len() - kept.len()) as u64 + dropped;
-    if more > 0 {
-        text.push_str(&format!("\n[{more} more bytes; see the execution {trace_id}]\n"));
+/// The result for the response: the beginning of each stream, and beside it how much is left out.
+fn shown_result(end: &ExecutionEnd, status: RunStatus, trace_id: &TraceId) -> RunResult {
+    let (stdout, stdout_dropped) = shown_output(&end.stdout, end.stdout_dropped);
+    let (stderr, stderr_dropped) = shown_output(&end.stderr, end.stderr_dropped);
+    let truncated = stdout_dropped > 0 || stderr_dropped > 0;
+    RunResult {
+        stdout,
+        stderr,
+        exit_code: end.exit_code,
+        duration_ms: end.usage.wall_ms,
+        status,
+        truncation: truncated.then(|| OutputTruncation {
+            stdout_dropped,
+            stderr_dropped,
+            trace_id: trace_id.clone(),
+        }),
     }
-    text
+}
+
+/// The beginning of a stream, which ends with a whole character, and how many bytes follow it.
+fn shown_output(bytes: &[u8], dropped: u64) -> (String, u64) {
+    let is_continuation = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
+    let mut length = bytes.len().min(SHOWN);
+    let mut steps = 0;
+    while steps < 3 && length > 0 && bytes.get(length).is_some_and(|byte| is_continuation(*byte)) {
+        (length, steps) = (length - 1, steps + 1);
+    }
+    let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    (text, (bytes.len() - length) as u64 + dropped)
 }
 
 /// The beginning and the end of a stream. `dropped` bytes were not captured; `last` is their end.
@@ -294,11 +313,17 @@ mod tests {
     }
 
     #[test]
-    fn truncated_output_refers_to_the_execution() {
+    fn truncation_is_beside_the_output_and_splits_no_character() {
         let trace_id = TraceId::from_random([1; 20]);
-        let text = shown_output(&vec![b'a'; SHOWN + 3], 4, &trace_id);
-        assert!(text.ends_with(&format!("[7 more bytes; see the execution {trace_id}]\n")));
-        assert_eq!(shown_output(b"\xff", 0, &trace_id), "\u{fffd}");
+        let long = [vec![b'a'; SHOWN - 1], "ä!".as_bytes().to_vec()].concat();
+        let end = ExecutionEnd { stdout: long.into(), stdout_dropped: 4, ..Default::default() };
+        let result = shown_result(&end, RunStatus::Completed, &trace_id);
+        assert_eq!(result.stdout, "a".repeat(SHOWN - 1));
+        let truncation = OutputTruncation { stdout_dropped: 7, stderr_dropped: 0, trace_id };
+        assert_eq!(result.truncation, Some(truncation));
+        assert_eq!(shown_output(b"\xff", 0), ("\u{fffd}".to_owned(), 0));
+        let odd = vec![0x80; SHOWN + 9];
+        assert_eq!(shown_output(&odd, 0).1, 12, "bytes that are no text do not move the cut far");
     }
 
     #[test]

@@ -21,8 +21,8 @@ mod waiting;
 use std::sync::Arc;
 
 use cloche_model::{
-    AgentTool, Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState, ToolPolicy,
-    TraceId,
+    AgentTool, Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState,
+    PendingApproval, ToolPolicy, TraceId,
 };
 use cloche_store::Store;
 
@@ -152,6 +152,19 @@ impl Approvals {
     pub async fn may_elicit(&self, caller: &Caller) -> bool {
         let standing = self.caller_gates(caller).await;
         matches!(standing, Ok(Some(standing)) if standing.effective.allows_elicitation())
+    }
+
+    /// How a response of this caller is shown while a call of it waits for a person. If the settings
+    /// cannot be looked up, the default holds.
+    pub async fn pending_approval(&self, caller: &Caller, background: bool) -> PendingApproval {
+        let effective = match self.caller_gates(caller).await {
+            Ok(standing) => standing.map(|standing| standing.effective),
+            Err(error) => {
+                tracing::error!(%error, "gates could not be looked up, so the default is shown");
+                None
+            }
+        };
+        effective.unwrap_or_default().pending_approval_of(background)
     }
 
     /// Decides about one call and writes the decision down. An approval that was given for it is used

@@ -78,6 +78,21 @@ pub enum ToolPolicy {
 
 named!(ToolPolicy, "execute_code": Allow = "allow", Ask = "ask", Deny = "deny");
 
+/// How a response of the Agent API is shown while a call of it waits for a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PendingApproval {
+    /// As in progress, so a client that polls until it is over needs to know nothing else.
+    InProgress,
+    /// As a response that requires action.
+    RequiresAction,
+}
+
+named!(
+    PendingApproval, "pending_approval":
+    InProgress = "in_progress", RequiresAction = "requires_action",
+);
+
 /// The gate settings of a team or of the whole fleet. An absent setting falls back from the team to
 /// the fleet, and then to the safe default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +104,8 @@ pub struct GateSettings {
     pub execute_code: Option<ToolPolicy>,
     /// Whether the person at the calling MCP client may answer.
     pub elicitation: Option<bool>,
+    /// How a response is shown while a call of it waits for a person.
+    pub pending_approval: Option<PendingApproval>,
 }
 
 impl GateSettings {
@@ -99,6 +116,7 @@ impl GateSettings {
             agent_sandbox: self.agent_sandbox.or(outer.agent_sandbox),
             execute_code: self.execute_code.or(outer.execute_code),
             elicitation: self.elicitation.or(outer.elicitation),
+            pending_approval: self.pending_approval.or(outer.pending_approval),
         }
     }
 
@@ -122,6 +140,17 @@ impl GateSettings {
     #[must_use]
     pub fn allows_elicitation(self) -> bool {
         self.elicitation.unwrap_or(true)
+    }
+
+    /// How a response is shown while a call of it waits for a person. By default, one in the
+    /// background is in progress, because its client polls; any other requires action, because its
+    /// client waits for the answer.
+    #[must_use]
+    pub fn pending_approval_of(self, background: bool) -> PendingApproval {
+        self.pending_approval.unwrap_or(match background {
+            true => PendingApproval::InProgress,
+            false => PendingApproval::RequiresAction,
+        })
     }
 }
 
@@ -250,7 +279,7 @@ mod tests {
         let fleet = GateSettings {
             agent_sandbox: Some(true),
             execute_code: Some(ToolPolicy::Allow),
-            elicitation: None,
+            ..GateSettings::default()
         };
         let own = GateSettings { agent_sandbox: Some(false), ..GateSettings::default() };
         assert!(!own.with_fallback(fleet).allows_agents());

@@ -39,7 +39,8 @@ pub use execution::{
     ExecutionStatus, UsageReport,
 };
 pub use gates::{
-    AgentTool, Approval, ApprovalState, Decision, DecisionKind, GateSettings, ToolPolicy,
+    AgentTool, Approval, ApprovalState, Decision, DecisionKind, GateSettings, PendingApproval,
+    ToolPolicy,
 };
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;

@@ -7,10 +7,19 @@ each turn of the model (see crates/agent/tests/support/models.rs).
 import asyncio
 import json
 import os
+import threading
 import time
 
+import httpx
 import pytest
-from perplexity import APIStatusError, AsyncPerplexity, BadRequestError, NotFoundError, Perplexity
+from perplexity import (
+    APIStatusError,
+    AsyncPerplexity,
+    BadRequestError,
+    NotFoundError,
+    Perplexity,
+    RateLimitError,
+)
 
 MODEL = os.environ["CLOCHE_MODEL"]
 SANDBOX = [{"type": "sandbox"}]
@@ -97,6 +106,61 @@ def test_background(perplexity):
     response = wait(perplexity, response)
     assert (response.status, response.error) == ("completed", None)
     assert json.loads(response.output_text)["stdout"] == "7\n"
+
+
+class Person(threading.Thread):
+    """Approves the next call that waits, as an operator does, and remembers what it saw."""
+
+    def __init__(self, url):
+        super().__init__(daemon=True)
+        headers = {"Authorization": f"Bearer {os.environ['CLOCHE_ADMIN_TOKEN']}"}
+        self.admin = httpx.Client(base_url=f"{url}/v1/admin", headers=headers)
+        self.approved = None
+
+    def run(self):
+        for _ in range(600):
+            pending = self.admin.get("/approvals", params={"state": "pending"}).json()["approvals"]
+            if pending:
+                self.approved = pending[0]["id"]
+                self.admin.post(f"/approvals/{self.approved}/approve", json={}).raise_for_status()
+                return
+            time.sleep(0.05)
+
+
+def test_the_polling_loop_is_enough_where_a_person_approves(url, key_of_plan):
+    key = key_of_plan("pro", agent_sandbox=True, execute_code="ask")
+    person = Person(url)
+    with Perplexity(api_key=key, base_url=url, max_retries=0) as client:
+        response = client.responses.create(
+            model=MODEL, input=script(runs("print(7)"), {"text": "Seven."}), tools=SANDBOX, background=True
+        )
+        person.start()
+        while response.status in ("queued", "in_progress"):
+            time.sleep(0.05)
+            response = client.responses.retrieve(response.id)
+    person.join()
+    assert person.approved
+    assert (response.status, response.output_text) == ("completed", "Seven.")
+    assert response.output[0].results[0].stdout == "7\n"
+
+
+def test_the_limit_on_requests(url, key_of_plan):
+    with Perplexity(api_key=key_of_plan("free"), base_url=url, max_retries=0) as client:
+        for _ in range(2):
+            assert client.responses.create(model=MODEL, input=script({"text": "."})).status == "completed"
+        with pytest.raises(RateLimitError, match="2 requests a minute") as refused:
+            client.responses.create(model=MODEL, input=script({"text": "."}))
+    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+
+
+def test_long_output(perplexity):
+    code = "print('x' * 300_000, end='')"
+    response = perplexity.responses.create(
+        model=MODEL, input=script(runs(code), {"text": "."}), tools=SANDBOX
+    )
+    (result,) = response.output[0].results
+    assert result.stdout == "x" * (256 << 10)
+    assert (result.truncated, result.stdout_dropped_bytes) == (True, 300_000 - (256 << 10))
 
 
 def test_failure(perplexity):

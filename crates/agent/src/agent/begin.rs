@@ -5,6 +5,7 @@ use std::{
     collections::BTreeSet,
     panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
+    time::Instant,
 };
 
 use cloche_engine::{Caller, Refusal, now};
@@ -36,6 +37,8 @@ impl Agent {
             let message = "the server is shutting down; try again in a moment";
             return Err(Refusal::new(ErrorCode::Unavailable, message));
         }
+        let team = (&caller.team.id, caller.team.plan);
+        self.inner.request_limiter.admit_request(team, Instant::now())?;
         let chain = self.build_chain(&request.model_names()?)?;
         let order = request.check()?;
         if order.sandbox {

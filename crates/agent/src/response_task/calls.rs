@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use cloche_engine::{CallPermit, now};
 use cloche_model::{OutputFile, ResponseStatus, TraceId};
 
-use super::{ResponseTask, interrupted_failure};
+use super::{ResponseTask, deadline_message, interrupted_failure};
 use crate::{
-    ChatMessage, ModelToolCall, ResponseEventKind, ResponseFailure, ResponseItem, RunStatus,
-    SandboxCall,
+    ChatMessage, ModelToolCall, ResponseEventKind, ResponseFailure, ResponseItem, RunResult,
+    RunStatus, SandboxCall,
     agent::random_name,
     gate::{self, GateVerdict},
+    live::ResponseStopReason,
     price::ResponseContainer,
     response::StoredResponseFile,
     sandbox::{self, ProgramContext, SandboxCallOutcome, SandboxProgram},
@@ -84,16 +85,34 @@ impl ResponseTask {
         };
         let (ran, failure) = match ran {
             Ok(ran) => (ran, None),
-            Err(failure) => (SandboxCallOutcome::not_run(&failure.message), Some(failure)),
+            Err(failure) => {
+                let ran = SandboxCallOutcome::not_run(&failure.message);
+                let interrupted = failure == interrupted_failure();
+                (SandboxCallOutcome { interrupted, ..ran }, Some(failure))
+            }
         };
+        let result = self.result_to_show(&ran);
         self.show_result(
             index,
-            SandboxCall { status: ran.result.status, results: vec![ran.result], ..shown },
+            SandboxCall { status: result.status, results: vec![result], ..shown },
         );
         match failure {
             Some(failure) => Err(failure),
             None if self.live.stopped.is_cancelled() => Err(interrupted_failure()),
             None => Ok(ran.for_model),
+        }
+    }
+
+    /// The result of a call. One that was stopped because the time of the response was up is timed
+    /// out.
+    fn result_to_show(&self, ran: &SandboxCallOutcome) -> RunResult {
+        let result = ran.result.clone();
+        match self.live.stop_reason() {
+            Some(ResponseStopReason::Deadline(longest)) if ran.interrupted => {
+                let stderr = if ran.began { result.stderr } else { deadline_message(longest) };
+                RunResult { status: RunStatus::TimedOut, stderr, ..result }
+            }
+            _ => result,
         }
     }
 
@@ -145,7 +164,7 @@ impl ResponseTask {
     }
 
     /// Obtains the permit to run a program, or the reason of a refusal. While a person's answer is
-    /// awaited, the response requires action.
+    /// awaited, the response names the approval, and the team's setting decides its status.
     async fn obtain_permit(
         &mut self,
         program: &SandboxProgram,
@@ -158,7 +177,9 @@ impl ResponseTask {
                 GateVerdict::No(why) => return Ok(Err(why)),
                 GateVerdict::Wait(approval) => approval,
             };
-            self.set_status(ResponseStatus::RequiresAction, Some(gate::approval_action(&approval)));
+            let background = self.order.background;
+            let status = gate::pending_status(&self.engine, &self.caller, background).await;
+            self.set_status(status, Some(gate::approval_action(&approval)));
             self.save_progress(None).await?;
             let waited = tokio::select! {
                 waited = gate::wait_for_person(&self.engine, &self.caller, &approval) => waited,

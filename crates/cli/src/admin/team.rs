@@ -62,8 +62,9 @@ pub(super) enum TeamVerb {
         plan: Option<String>,
         #[command(flatten)]
         limits: TeamLimitArguments,
-        /// Gates: agent_sandbox=on|off, execute_code=allow|ask|deny, elicitation=on|off; `none`
-        /// uses the fleet's setting. For the team `default`, these are the fleet's settings.
+        /// Gates: agent_sandbox=on|off, execute_code=allow|ask|deny, elicitation=on|off,
+        /// pending_approval=in_progress|requires_action; `none` uses the fleet's setting. For the
+        /// team `default`, these are the fleet's settings.
         #[arg(value_name = "NAME=VALUE", value_parser = parse_gate_setting)]
         gates: Vec<(String, Value)>,
     },
@@ -136,19 +137,28 @@ fn set_team(
 fn parse_gate_setting(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text.split_once('=').ok_or("a setting must be NAME=VALUE")?;
     let value = match (name, value) {
-        ("agent_sandbox" | "execute_code" | "elicitation", "none") => Value::Null,
+        ("agent_sandbox" | "execute_code" | "elicitation" | "pending_approval", "none") => {
+            Value::Null
+        }
         ("agent_sandbox" | "elicitation", "on") => json!(true),
         ("agent_sandbox" | "elicitation", "off") => json!(false),
-        ("execute_code", "allow" | "ask" | "deny") => json!(value),
+        ("execute_code", "allow" | "ask" | "deny")
+        | ("pending_approval", "in_progress" | "requires_action") => json!(value),
         ("agent_sandbox" | "elicitation", _) => {
             return Err(format!("{name} must be on, off or none, not {value:?}"));
         }
         ("execute_code", _) => {
             return Err(format!("{name} must be allow, ask, deny or none, not {value:?}"));
         }
+        ("pending_approval", _) => {
+            return Err(format!(
+                "{name} must be in_progress, requires_action or none, not {value:?}"
+            ));
+        }
         _ => {
             return Err(format!(
-                "unknown setting {name:?}; use agent_sandbox, execute_code or elicitation"
+                "unknown setting {name:?}; use agent_sandbox, execute_code, elicitation or \
+                 pending_approval"
             ));
         }
     };

@@ -160,6 +160,7 @@ async fn open_gates(engine: &Engine, caller: &Caller, policy: ToolPolicy) -> Res
         agent_sandbox: Some(Some(true)),
         execute_code: Some(Some(policy)),
         elicitation: Some(Some(true)),
+        ..GateChange::default()
     };
     let change = TeamChange { gates, ..TeamChange::default() };
     engine.tenancy().update_team(caller.team.id.as_str(), change).await?;

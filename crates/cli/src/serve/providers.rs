@@ -1,19 +1,25 @@
-//! `[agent]` of the configuration file: the providers of models and their prices. Keys are named by
-//! their environment variable, so the file has no secrets.
+//! `[agent]` of the configuration file: limits, the providers of models and their prices. Keys are
+//! named by their environment variable, so the file has no secrets.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
-use cloche_agent::{AgentConfig, ProviderConfig, ProviderProtocol, TokenPrices};
+use cloche_agent::{AgentConfig, ProviderConfig, ProviderProtocol, RequestsPerMinute, TokenPrices};
 use cloche_model::Secret;
 use serde::Deserialize;
 use url::Url;
 
-/// A provider that cannot be used.
+/// A setting of the agent that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("agent.providers.{name} in the configuration: {why}")]
-pub(crate) struct ProviderSettingsError {
+#[error("agent.{name} in the configuration: {why}")]
+pub(crate) struct AgentSettingsError {
     name: String,
     why: String,
+}
+
+impl AgentSettingsError {
+    fn new(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { name: name.into(), why: why.into() }
+    }
 }
 
 /// The section as written.
@@ -26,7 +32,35 @@ pub(super) struct AgentFile {
     max_responses: Option<usize>,
     /// The price of a container session in dollars.
     session_price: Option<f64>,
+    requests_per_minute: RequestLimitFile,
     providers: BTreeMap<String, ProviderFile>,
+}
+
+/// Requests a minute for new responses, by plan: 0 for no limit.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RequestLimitFile {
+    free: Option<u32>,
+    pro: Option<u32>,
+    enterprise: Option<u32>,
+}
+
+impl RequestLimitFile {
+    fn to_limits(&self, usual: RequestsPerMinute) -> Result<RequestsPerMinute, AgentSettingsError> {
+        let limit = |plan: &str, given: Option<u32>, usual: Option<NonZeroU32>| match given {
+            Some(limit) if limit > RequestsPerMinute::MAX => Err(AgentSettingsError::new(
+                format!("requests_per_minute.{plan}"),
+                format!("{limit} is more than {}; 0 means no limit", RequestsPerMinute::MAX),
+            )),
+            Some(limit) => Ok(NonZeroU32::new(limit)),
+            None => Ok(usual),
+        };
+        Ok(RequestsPerMinute {
+            free: limit("free", self.free, usual.free)?,
+            pro: limit("pro", self.pro, usual.pro)?,
+            enterprise: limit("enterprise", self.enterprise, usual.enterprise)?,
+        })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -69,22 +103,23 @@ impl AgentFile {
     pub(super) fn into_config(
         self,
         env: impl Fn(&str) -> Option<String>,
-    ) -> Result<AgentConfig, ProviderSettingsError> {
+    ) -> Result<AgentConfig, AgentSettingsError> {
         let usual = AgentConfig::default();
         let mut providers = BTreeMap::new();
         for (name, file) in self.providers {
             let provider = file.into_config(&name, &env);
-            let wrong = |why| ProviderSettingsError { name: name.clone(), why };
+            let wrong = |why: String| AgentSettingsError::new(format!("providers.{name}"), why);
             providers.insert(name.clone(), provider.map_err(wrong)?);
         }
         let session_price = self.session_price.unwrap_or(usual.session_price);
         check_price("session_price", session_price)
-            .map_err(|why| ProviderSettingsError { name: "*".to_owned(), why })?;
+            .map_err(|why| AgentSettingsError::new("session_price", why))?;
         Ok(AgentConfig {
             providers,
             session_price,
             longest: self.max_seconds.map_or(usual.longest, Duration::from_secs),
             at_once: self.max_responses.unwrap_or(usual.at_once),
+            requests_per_minute: self.requests_per_minute.to_limits(usual.requests_per_minute)?,
             ..usual
         })
     }
@@ -204,17 +239,31 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_requests_are_read_by_plan_and_zero_means_none() {
+        let usual = AgentConfig::default().requests_per_minute;
+        let limits = read("[requests_per_minute]\nfree = 3\npro = 0").unwrap().requests_per_minute;
+        assert_eq!((limits.free, limits.pro), (NonZeroU32::new(3), None));
+        assert_eq!(limits.enterprise, usual.enterprise);
+        assert_eq!(read("").unwrap().requests_per_minute, usual);
+        let large = read("[requests_per_minute]\nfree = 10001").unwrap_err();
+        assert!(large.contains("agent.requests_per_minute.free"), "{large}");
+        assert!(read("[requests_per_minute]\nplus = 1").unwrap_err().contains("plus"));
+    }
+
+    #[test]
     fn the_example_in_the_documentation_is_accepted() {
         #[derive(Deserialize)]
         struct Whole {
             agent: AgentFile,
         }
         let page = include_str!("../../../../docs/AGENT.md");
-        let example = page.split("```").find_map(|part| part.strip_prefix("toml\n")).unwrap();
-        let whole: Whole = toml::from_str(example).unwrap();
+        let examples: String =
+            page.split("```").filter_map(|part| part.strip_prefix("toml\n")).collect();
+        let whole: Whole = toml::from_str(&examples).unwrap();
         let config =
             whole.agent.into_config(|name| name.ends_with("_API_KEY").then(|| "k".to_owned()));
-        let providers = config.unwrap().providers;
+        let AgentConfig { providers, requests_per_minute, .. } = config.unwrap();
+        assert_eq!(requests_per_minute, RequestsPerMinute::default());
         assert_eq!(providers.len(), 3);
         assert_eq!(providers["openai"].model_prices["gpt-5-mini"].output, 2.0);
     }

@@ -22,7 +22,7 @@ use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private};
 
 use super::{
     ServeArguments,
-    providers::{AgentFile, ProviderSettingsError},
+    providers::{AgentFile, AgentSettingsError},
 };
 
 mod capacity;
@@ -56,7 +56,7 @@ pub(crate) enum SettingsError {
     #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
     Network(String),
     #[error(transparent)]
-    Provider(#[from] ProviderSettingsError),
+    Agent(#[from] AgentSettingsError),
     #[error("threads.squash_depth in the configuration must be 2 or more")]
     SquashDepth,
     #[error("layers.endpoint, region, prefix or a key variable is set but layers.bucket is not")]

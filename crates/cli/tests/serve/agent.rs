@@ -37,10 +37,15 @@ impl Agent {
     }
 
     async fn start_closed() -> Option<Self> {
+        Self::start_with("").await
+    }
+
+    /// Starts with closed gates and these lines in front of its configuration.
+    pub(crate) async fn start_with(settings: &str) -> Option<Self> {
         assert_eq!(MODEL_KEY.1, SECRET);
         let models = Models::start().await;
         let config = TempDir::new().unwrap();
-        let mut text = String::new();
+        let mut text = settings.to_owned();
         for (name, protocol) in [("open", "openai"), ("anthro", "anthropic")] {
             text.push_str(&format!(
                 "[agent.providers.{name}]\nprotocol = \"{protocol}\"\nbase_url = \"{}\"\n\
@@ -60,7 +65,7 @@ impl Agent {
         self.host.admin_json(Method::PATCH, "defaults", gates).await;
     }
 
-    async fn post(&self, mut body: Value, script: Value) -> Response {
+    pub(crate) async fn post(&self, mut body: Value, script: Value) -> Response {
         body["input"] = script.to_string().into();
         if body["model"].is_null() {
             body["model"] = "open/small".into();
@@ -88,6 +93,17 @@ impl Agent {
             if done(&response) { Ok(response) } else { Err(response) }
         })
         .await
+    }
+
+    /// A key of a new team on this plan, whose agents may do what the fleet allows.
+    pub(crate) async fn key_of_plan(&self, plan: &str) -> String {
+        let team = json!({"name": format!("team-{plan}"), "plan": plan});
+        let team = self.host.admin_json(Method::POST, "teams", team).await;
+        let named = json!({"team": team["id"], "name": "default"});
+        self.host.admin_json(Method::POST, "sandboxes", named).await;
+        let key = json!({"team": team["id"], "sandbox": "default", "name": plan});
+        let key = self.host.admin_json(Method::POST, "keys", key).await;
+        key["key"].as_str().unwrap().to_owned()
     }
 
     async fn cancel(&self, id: &Value) -> Value {

@@ -1,5 +1,7 @@
 //! The public Python client of the Agent API, unchanged, against the real binary.
 
+use serde_json::json;
+
 use crate::{
     agent::Agent,
     python_client::{tool, top},
@@ -8,7 +10,9 @@ use crate::{
 #[tokio::test]
 async fn the_public_agent_client_works_unchanged() {
     let Some(python) = tool("python") else { return };
-    let Some(agent) = Agent::start().await else { return };
+    let settings = "[agent.requests_per_minute]\nfree = 2\n";
+    let Some(agent) = Agent::start_with(settings).await else { return };
+    agent.gates(json!({"agent_sandbox": true, "execute_code": "allow"})).await;
     for model in ["open/small", "anthro/small"] {
         let output = tokio::process::Command::new(&python)
             .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/client/agent"])
@@ -17,6 +21,7 @@ async fn the_public_agent_client_works_unchanged() {
             .env("NO_PROXY", "127.0.0.1")
             .env("CLOCHE_URL", &agent.host.url)
             .env("CLOCHE_API_KEY", &agent.host.key)
+            .env("CLOCHE_ADMIN_TOKEN", &agent.host.admin)
             .env("CLOCHE_MODEL", model)
             .output()
             .await

@@ -122,7 +122,9 @@ async fn gates_of_default_apply_to_the_fleet_and_an_id_to_one_team() {
     let words = ["team", "set", "default", "agent_sandbox=on", "execute_code=ask"];
     let fleet = admin(&host, &words).printed();
     assert!(fleet.contains("every team without settings of its own"), "{fleet}");
-    let fleet = json!({"agent_sandbox": true, "execute_code": "ask", "elicitation": null});
+    let fleet = json!({
+        "agent_sandbox": true, "execute_code": "ask", "elicitation": null, "pending_approval": null,
+    });
     assert_eq!(admin_json(&host, &["team", "defaults"]), fleet);
     let team = admin_json(&host, &["team", "show", "default"]);
     assert_eq!((&team["agent_sandbox"], &team["execute_code"]), (&Value::Null, &Value::Null));
@@ -142,7 +144,17 @@ async fn gates_of_default_apply_to_the_fleet_and_an_id_to_one_team() {
     assert_eq!((mixed.code, mixed.stderr.lines().count()), (1, 1), "{mixed:?}");
     assert!(mixed.stderr.contains("two commands"), "{mixed:?}");
     assert_eq!(admin_json(&host, &["team", "set", "default", "--plan", "pro"])["plan"], "pro");
-    for wrong in ["agent_sandbox=yes", "execute_code=on", "sandbox=on", "agent_sandbox"] {
+    let words = ["team", "set", "acme", "pending_approval=requires_action"];
+    assert_eq!(admin_json(&host, &words)["pending_approval"], "requires_action");
+    let words = ["team", "set", "acme", "pending_approval=none"];
+    assert_eq!(admin_json(&host, &words)["pending_approval"], Value::Null);
+    for wrong in [
+        "agent_sandbox=yes",
+        "execute_code=on",
+        "pending_approval=on",
+        "sandbox=on",
+        "agent_sandbox",
+    ] {
         let said = admin(&host, &["team", "set", "default", wrong]);
         assert_eq!(said.code, 2, "{said:?}");
     }

@@ -73,6 +73,10 @@ async fn concurrent_patches_of_different_fields_are_all_kept() {
             ("agent_sandbox", json!(round % 2 == 0)),
             ("execute_code", json!(if round % 2 == 0 { "ask" } else { "deny" })),
             ("elicitation", json!(round % 2 == 1)),
+            (
+                "pending_approval",
+                json!(if round % 2 == 0 { "in_progress" } else { "requires_action" }),
+            ),
         ]
     })
     .await;

@@ -12,6 +12,7 @@ mod admin_commands;
 mod admission;
 mod agent;
 mod agent_client;
+mod agent_limits;
 mod agent_metrics;
 mod approvals;
 mod approved_homes;

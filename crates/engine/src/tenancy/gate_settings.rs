@@ -2,7 +2,9 @@
 //!
 //! The settings of the gates: those of a team, and those of the fleet for teams without a setting.
 
-use cloche_model::{Decision, DecisionId, DecisionKind, GateSettings, TeamId, ToolPolicy};
+use cloche_model::{
+    Decision, DecisionId, DecisionKind, GateSettings, PendingApproval, TeamId, ToolPolicy,
+};
 
 use super::{Tenancy, UPDATE_ATTEMPTS, contended_refusal};
 use crate::{Refusal, clock, secrets};
@@ -16,6 +18,8 @@ pub struct GateChange {
     pub execute_code: Option<Option<ToolPolicy>>,
     /// Whether the person at the client that asks may answer.
     pub elicitation: Option<Option<bool>>,
+    /// How a response is shown while a call of it waits for a person.
+    pub pending_approval: Option<Option<PendingApproval>>,
 }
 
 impl GateChange {
@@ -24,6 +28,7 @@ impl GateChange {
             agent_sandbox: self.agent_sandbox.unwrap_or(settings.agent_sandbox),
             execute_code: self.execute_code.unwrap_or(settings.execute_code),
             elicitation: self.elicitation.unwrap_or(settings.elicitation),
+            pending_approval: self.pending_approval.unwrap_or(settings.pending_approval),
         }
     }
 }
@@ -82,9 +87,10 @@ pub(super) fn gate_decision(
 fn format_settings(settings: GateSettings) -> String {
     let switch = |on: Option<bool>| on.map_or("none", |on| if on { "on" } else { "off" });
     format!(
-        "agent_sandbox={} execute_code={} elicitation={}",
+        "agent_sandbox={} execute_code={} elicitation={} pending_approval={}",
         switch(settings.agent_sandbox),
         settings.execute_code.map_or("none", ToolPolicy::name),
         switch(settings.elicitation),
+        settings.pending_approval.map_or("none", PendingApproval::name),
     )
 }

@@ -3,16 +3,19 @@
 use std::sync::atomic::Ordering;
 
 use cloche_engine::{GateChange, GateDecision, GateRefusalReason, TeamChange};
-use cloche_model::{AgentTool, DecisionKind, ToolPolicy};
+use cloche_model::{AgentTool, DecisionKind, PendingApproval, ToolPolicy};
 
 use crate::test_engine::{TestEngine, call};
 
-const ON: GateChange =
-    GateChange { agent_sandbox: Some(Some(true)), execute_code: None, elicitation: None };
-const OFF: GateChange =
-    GateChange { agent_sandbox: Some(Some(false)), execute_code: None, elicitation: None };
-const UNSET: GateChange =
-    GateChange { agent_sandbox: Some(None), execute_code: None, elicitation: None };
+const NO_CHANGE: GateChange = GateChange {
+    agent_sandbox: None,
+    execute_code: None,
+    elicitation: None,
+    pending_approval: None,
+};
+const ON: GateChange = GateChange { agent_sandbox: Some(Some(true)), ..NO_CHANGE };
+const OFF: GateChange = GateChange { agent_sandbox: Some(Some(false)), ..NO_CHANGE };
+const UNSET: GateChange = GateChange { agent_sandbox: Some(None), ..NO_CHANGE };
 
 #[tokio::test]
 async fn a_tool_is_offered_only_where_both_gates_are_open() {
@@ -145,8 +148,30 @@ async fn changes_at_the_same_time_are_all_kept_and_written_down() {
     assert_eq!(decisions.len(), 3);
     assert!(decisions.iter().all(|it| it.kind == DecisionKind::Changed && it.by == "admin"));
     let note = decisions[2].note.as_deref().unwrap();
-    assert_eq!(note, "agent_sandbox=on execute_code=deny elicitation=off");
+    assert_eq!(note, "agent_sandbox=on execute_code=deny elicitation=off pending_approval=none");
     // What changes nothing is no decision.
     change(quiet).await.unwrap();
     assert_eq!(server.decisions().await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_pending_approval_is_shown_as_the_team_or_the_fleet_says() {
+    let server = TestEngine::open().await;
+    let acme = server.team("acme").await;
+    let shown = async || {
+        let approvals = server.engine.approvals();
+        let background = approvals.pending_approval(&acme, true).await;
+        (background, approvals.pending_approval(&acme, false).await)
+    };
+    let (in_progress, requires_action) =
+        (PendingApproval::InProgress, PendingApproval::RequiresAction);
+    assert_eq!(shown().await, (in_progress, requires_action));
+    let fleet = GateChange { pending_approval: Some(Some(requires_action)), ..NO_CHANGE };
+    server.engine.tenancy().change_fleet_gates(fleet).await.unwrap();
+    assert_eq!(shown().await, (requires_action, requires_action));
+    let own = GateChange { pending_approval: Some(Some(in_progress)), ..NO_CHANGE };
+    server.set("acme", own).await;
+    assert_eq!(shown().await, (in_progress, in_progress));
+    server.set("acme", GateChange { pending_approval: Some(None), ..NO_CHANGE }).await;
+    assert_eq!(shown().await, (requires_action, requires_action));
 }

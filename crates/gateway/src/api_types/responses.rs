@@ -92,14 +92,28 @@ struct ContentPart {
     annotations: Vec<Value>,
 }
 
-/// One execution in a container.
+/// One execution in a container. The fields about truncation are present only if output is left
+/// out.
 #[derive(Debug, Serialize, ToSchema)]
 struct SandboxResult {
+    /// Standard output as the program wrote it; its beginning if `truncated`.
     stdout: String,
     stderr: String,
     exit_code: i32,
     duration_ms: u64,
     status: &'static str,
+    /// Whether `stdout` or `stderr` is only the beginning of a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    truncated: Option<bool>,
+    /// How many bytes follow those in `stdout`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_dropped_bytes: Option<u64>,
+    /// How many bytes follow those in `stderr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_dropped_bytes: Option<u64>,
+    /// The execution, whose record has more of the output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
 }
 
 /// Why a response failed.
@@ -249,12 +263,17 @@ impl OutputItem {
 
 impl From<&RunResult> for SandboxResult {
     fn from(run: &RunResult) -> Self {
+        let left_out = run.truncation.as_ref();
         Self {
             stdout: run.stdout.clone(),
             stderr: run.stderr.clone(),
             exit_code: run.exit_code,
             duration_ms: run.duration_ms,
             status: run.status.name(),
+            truncated: left_out.map(|_| true),
+            stdout_dropped_bytes: left_out.map(|left_out| left_out.stdout_dropped),
+            stderr_dropped_bytes: left_out.map(|left_out| left_out.stderr_dropped),
+            trace_id: left_out.map(|left_out| left_out.trace_id.to_string()),
         }
     }
 }

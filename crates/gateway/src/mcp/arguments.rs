@@ -10,6 +10,8 @@ use crate::{api_types::whole, body::shorten_reason};
 
 /// The timeout in milliseconds if the call sets none.
 const DEFAULT_TIMEOUT_MS: i64 = 5000;
+/// The language if the call names none.
+const DEFAULT_LANGUAGE: &str = "python";
 
 /// Why arguments are invalid.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub(super) enum ToolArgumentsError {
     Other(String),
 }
 
-/// The arguments of `execute_code`. Unknown ones are ignored.
+/// The arguments of `execute_code` after [`unify_names`]. Unknown ones are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct ExecuteArguments {
     language: String,
@@ -47,6 +49,8 @@ struct FileArgument {
 pub(super) struct ExecuteCodeCall {
     pub(super) request: ExecuteRequest,
     pub(super) inert: bool,
+    /// The arguments as the gate shows them: under one name each, with the language that runs.
+    pub(super) shown: JsonObject,
 }
 
 /// Deserializes arguments. Errors contain the path of the field.
@@ -65,10 +69,11 @@ pub(super) fn parse_arguments<T: for<'de> Deserialize<'de>>(
 
 /// Converts the arguments of `execute_code` to a request.
 pub(super) fn parse_execute_arguments(
-    arguments: JsonObject,
+    given: JsonObject,
 ) -> Result<ExecuteCodeCall, ToolArgumentsError> {
+    let shown = unify_names(given).map_err(ToolArgumentsError::Other)?;
     let arguments: ExecuteArguments =
-        parse_arguments(arguments).map_err(ToolArgumentsError::Other)?;
+        parse_arguments(shown.clone()).map_err(ToolArgumentsError::Other)?;
     if arguments.sub_paths.is_some_and(|value| !value.is_null()) {
         let message = "sub_paths is not available here: MCP calls cannot narrow storage mounts";
         return Err(ToolArgumentsError::Other(message.to_owned()));
@@ -83,7 +88,33 @@ pub(super) fn parse_execute_arguments(
         files: Some(files.collect::<Result<_, _>>()?),
         ..ExecuteRequest::default()
     };
-    Ok(ExecuteCodeCall { request, inert: arguments.inert_output.unwrap_or(false) })
+    Ok(ExecuteCodeCall { request, inert: arguments.inert_output.unwrap_or(false), shown })
+}
+
+/// Rewrites the names of the sidecar's contract to those of this tool: `stdin` is `stdin_data`, and
+/// an absent `language` is Python. One call then has one form, whichever names it used.
+fn unify_names(mut given: JsonObject) -> Result<JsonObject, String> {
+    if given.get("language").is_none_or(Value::is_null) {
+        given.insert("language".to_owned(), DEFAULT_LANGUAGE.into());
+    }
+    let Some(stdin) = given.remove("stdin").filter(|stdin| !stdin.is_null()) else {
+        return Ok(given);
+    };
+    if !stdin.is_string() {
+        return Err("stdin: invalid type, expected a string".to_owned());
+    }
+    match given.get("stdin_data") {
+        Some(other) if *other == stdin => {}
+        None | Some(Value::Null) => {
+            given.insert("stdin_data".to_owned(), stdin);
+        }
+        Some(_) => {
+            let message = "stdin and stdin_data are two names of the same input, and they differ \
+                           here; give one of them";
+            return Err(message.to_owned());
+        }
+    }
+    Ok(given)
 }
 
 /// The engine's name of a language. MCP has two names for Node.js.
@@ -145,6 +176,23 @@ mod tests {
         let request = asked(json!({"language": "javascript", "code": "1"})).unwrap().request;
         assert_eq!(request.timeout_ms, Some(5000));
         assert_eq!(request.language.as_deref(), Some("node"));
+    }
+
+    #[test]
+    fn the_names_of_the_sidecar_contract_are_the_same_call() {
+        let ours = asked(json!({"language": "python", "code": "1", "stdin_data": "in"})).unwrap();
+        for same in [
+            json!({"code": "1", "stdin": "in"}),
+            json!({"code": "1", "stdin": "in", "stdin_data": "in", "language": null}),
+            json!({"code": "1", "stdin": null, "stdin_data": "in"}),
+        ] {
+            let call = asked(same).unwrap();
+            assert_eq!((&call.shown, &call.request.stdin), (&ours.shown, &ours.request.stdin));
+            assert_eq!(call.request.language.as_deref(), Some("python"));
+        }
+        let both = refusal(json!({"code": "1", "stdin": "a", "stdin_data": "b"}));
+        assert!(both.starts_with("stdin and stdin_data are two names"), "{both}");
+        assert!(refusal(json!({"code": "1", "stdin": 5})).starts_with("stdin: "));
     }
 
     #[test]

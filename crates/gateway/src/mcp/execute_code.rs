@@ -29,7 +29,7 @@ pub(super) async fn call_execute_code(
 ) -> CallToolResponse {
     let given = call.arguments.unwrap_or_default();
     // Checked before the gate, so that no person has to approve a call that could not run.
-    let asked = match arguments::parse_execute_arguments(given.clone()) {
+    let asked = match arguments::parse_execute_arguments(given) {
         Ok(asked) => asked,
         Err(unusable) => return result::from_arguments_error(unusable).into(),
     };
@@ -39,7 +39,7 @@ pub(super) async fn call_execute_code(
     }
     let tool = AgentTool::ExecuteCode;
     let flow = ApprovalFlow { handler, caller, context, answers: call.input_responses, tool };
-    match flow.pass_gate(&given).await {
+    match flow.pass_gate(&asked.shown).await {
         McpGateOutcome::Through(permit) => {
             run_code(handler, caller, (asked, permit), context).await.into()
         }
@@ -51,7 +51,7 @@ pub(super) async fn call_execute_code(
 async fn run_code(
     handler: &McpHandler,
     caller: &Caller,
-    (ExecuteCodeCall { request, inert }, permit): (ExecuteCodeCall, CallPermit),
+    (ExecuteCodeCall { request, inert, .. }, permit): (ExecuteCodeCall, CallPermit),
     context: &RequestContext<RoleServer>,
 ) -> CallToolResult {
     // Progress notifications are streaming, which not every plan includes.

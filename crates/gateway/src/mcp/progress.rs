@@ -49,13 +49,7 @@ impl ProgressReporter {
                 self.send_message("further output is in the result".to_owned()).await;
                 false
             }
-            _ => {
-                self.send_message(
-                    show_output(StreamExcerpt::from_all_bytes(line), MAX_LINE_BYTES, self.inert)
-                        .text,
-                )
-                .await
-            }
+            _ => self.send_message(format_line(line, self.inert)).await,
         }
     }
 
@@ -64,5 +58,14 @@ impl ProgressReporter {
         self.sent += 1;
         let notification = ProgressNotificationParam::new(self.token.clone(), f64::from(self.sent));
         self.peer.notify_progress(notification.with_message(message)).await.is_ok()
+    }
+}
+
+/// A line as a message. A long one is cut, and says by how much.
+fn format_line(line: &[u8], inert: bool) -> String {
+    let shown = show_output(StreamExcerpt::from_all_bytes(line), MAX_LINE_BYTES, inert);
+    match shown.left_out {
+        0 => shown.text,
+        bytes => format!("{} [... {bytes} bytes left out]", shown.text),
     }
 }

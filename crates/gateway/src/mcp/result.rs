@@ -1,20 +1,26 @@
-//! Tool results: the five fields of the contract, an error if there is one, and how many bytes are
-//! not shown.
+//! Tool results: the five fields of the tool's contract, the four of the sidecar's that it lacks, an
+//! error if there is one, and the output that is left out.
 
 use cloche_engine::Refusal;
-use cloche_model::{ErrorCode, Execution, ExecutionStatus, TraceId};
+use cloche_model::{
+    ErrorCode, Execution, ExecutionStatus, HomeWrites, OutputFile, TraceId, display::reveal_hidden,
+};
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, MetaObject};
 use serde::Serialize;
 
 use super::{
     arguments::ToolArgumentsError,
-    shown_output::{ShownOutput, StreamExcerpt, show_output},
+    shown_output::{StreamExcerpt, show_output},
 };
 
 /// The metadata key for the trace id.
 const TRACE_ID: &str = "cloche/trace_id";
 
-/// The fields of the contract's output schema. The last three are present only if they are set.
+/// The limit on files that a result lists.
+const MAX_OUTPUT_FILES: usize = 100;
+
+/// The fields of the output schema, then those of the sidecar's contract. The others are present
+/// only if they are set.
 #[derive(Debug, Default, Serialize)]
 struct ExecuteCodeOutput {
     stdout: String,
@@ -22,12 +28,26 @@ struct ExecuteCodeOutput {
     exit_code: i32,
     status: &'static str,
     duration_ms: u64,
+    /// Whether the time limit was reached.
+    killed: bool,
+    /// Whether the memory limit was reached.
+    oom: bool,
+    /// Whether `stdout` or `stderr` is only the beginning of a stream.
+    truncated: bool,
+    output_files: Vec<OutputFile>,
+    #[serde(skip_serializing_if = "is_zero")]
+    output_files_omitted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ExecuteCodeError>,
+    /// How many bytes follow those in `stdout`, and the last of them.
     #[serde(skip_serializing_if = "is_zero")]
     stdout_left_out_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_tail: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
     stderr_left_out_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_tail: Option<String>,
 }
 
 /// An error name of the contract, and a message.
@@ -58,12 +78,36 @@ pub(super) fn from_execution(execution: &Execution, limit: usize, inert: bool) -
         StreamExcerpt { head: &end.stdout, dropped: end.stdout_dropped, tail: &end.stdout_tail };
     let stderr =
         StreamExcerpt { head: &end.stderr, dropped: end.stderr_dropped, tail: &end.stderr_tail };
-    let ShownOutput { text: stdout, left_out: stdout_left_out_bytes } =
-        show_output(stdout, limit, inert);
-    let ShownOutput { text: stderr, left_out: stderr_left_out_bytes } =
-        show_output(stderr, limit, inert);
-    let message = end.error;
-    let (status, error) = match (execution.status, message) {
+    let (stdout, stderr) = (show_output(stdout, limit, inert), show_output(stderr, limit, inert));
+    let (status, error) = judge_end(execution.status, end.exit_code, end.error);
+    let (output_files, output_files_omitted) = list_output_files(end.written, inert);
+    let output = ExecuteCodeOutput {
+        exit_code: end.exit_code,
+        status,
+        duration_ms: end.usage.wall_ms,
+        killed: execution.status == ExecutionStatus::Timeout,
+        oom: execution.status == ExecutionStatus::Oom,
+        truncated: stdout.left_out > 0 || stderr.left_out > 0,
+        output_files,
+        output_files_omitted,
+        error,
+        stdout: stdout.text,
+        stdout_left_out_bytes: stdout.left_out,
+        stdout_tail: stdout.tail,
+        stderr: stderr.text,
+        stderr_left_out_bytes: stderr.left_out,
+        stderr_tail: stderr.tail,
+    };
+    to_tool_result(&output, Some(&execution.start.trace_id))
+}
+
+/// The contract's status of an execution, and its error.
+fn judge_end(
+    status: ExecutionStatus,
+    exit_code: i32,
+    message: Option<String>,
+) -> (&'static str, Option<ExecuteCodeError>) {
+    match (status, message) {
         (ExecutionStatus::Success, _) => ("completed", None),
         (ExecutionStatus::Timeout, message) => {
             ("timeout", ExecuteCodeError::new("EXECUTION_TIMEOUT", message.unwrap_or_default()))
@@ -73,21 +117,19 @@ pub(super) fn from_execution(execution: &Execution, limit: usize, inert: bool) -
         }
         (_, Some(message)) => ("error_runtime", ExecuteCodeError::new("RUNTIME_ERROR", message)),
         (_, None) => {
-            let message = format!("the code exited with {}", end.exit_code);
+            let message = format!("the code exited with {exit_code}");
             ("error_runtime", ExecuteCodeError::new("RUNTIME_ERROR", message))
         }
-    };
-    let output = ExecuteCodeOutput {
-        stdout,
-        stderr,
-        exit_code: end.exit_code,
-        status,
-        duration_ms: end.usage.wall_ms,
-        error,
-        stdout_left_out_bytes,
-        stderr_left_out_bytes,
-    };
-    to_tool_result(&output, Some(&execution.start.trace_id))
+    }
+}
+
+/// The files that an execution wrote, and how many are not listed.
+fn list_output_files(written: HomeWrites, inert: bool) -> (Vec<OutputFile>, u64) {
+    let omitted = written.files.len().saturating_sub(MAX_OUTPUT_FILES) as u64;
+    let name = |name: String| if inert { reveal_hidden(&name) } else { name };
+    let files = written.files.into_iter().take(MAX_OUTPUT_FILES);
+    let files = files.map(|file| OutputFile { name: name(file.name), ..file });
+    (files.collect(), written.files_omitted.saturating_add(omitted))
 }
 
 /// The result for invalid arguments.
@@ -141,7 +183,10 @@ fn to_tool_result(output: &ExecuteCodeOutput, trace_id: Option<&TraceId>) -> Cal
     }
     let left_out = output.stdout_left_out_bytes + output.stderr_left_out_bytes;
     if left_out > 0 {
-        let note = format!("{left_out} bytes of output are not shown; print less to see it all");
+        let note = format!(
+            "output is truncated: stdout and stderr leave out {left_out} bytes; stdout_tail and \
+             stderr_tail are the end of it; print less to see it all"
+        );
         content.push(ContentBlock::text(note));
     }
     let mut result = match output.error {

@@ -2,11 +2,13 @@
 
 use cloche_model::display::reveal_hidden;
 
-/// Output as shown: at most `limit` bytes of it, and how many bytes are left out.
+/// Output as shown: its first bytes, how many bytes follow them, and the last of those.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ShownOutput {
     pub(super) text: String,
     pub(super) left_out: u64,
+    /// The end of the output; `None` if all of it is in `text` or its end was not captured.
+    pub(super) tail: Option<String>,
 }
 
 /// A captured stream: its first bytes and, if it was truncated, its last bytes.
@@ -26,8 +28,11 @@ impl<'a> StreamExcerpt<'a> {
     }
 }
 
-/// Shows at most `limit` bytes of output: the first and the last bytes, with a line in between that
-/// says how many bytes are left out.
+/// The share of the limit that the end of long output gets.
+const TAIL_SHARE: usize = 4;
+
+/// Shows at most `limit` bytes of output: all of it, or its first bytes with the last ones beside
+/// them.
 pub(super) fn show_output(stream: StreamExcerpt<'_>, limit: usize, inert: bool) -> ShownOutput {
     let text = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -35,16 +40,16 @@ pub(super) fn show_output(stream: StreamExcerpt<'_>, limit: usize, inert: bool) 
     };
     let StreamExcerpt { head, dropped, tail } = stream;
     if head.len() <= limit && dropped == 0 {
-        return ShownOutput { text: text(head), left_out: 0 };
+        return ShownOutput { text: text(head), left_out: 0, tail: None };
     }
+    let room = limit / TAIL_SHARE;
+    let (begin, rest) = head.split_at(char_start_before(head, head.len().min(limit - room)));
     // If bytes were dropped, the end of the stream is among them.
-    let end = if dropped == 0 { head } else { tail };
-    let room = (limit / 2).min(end.len());
-    let end = &end[char_start_after(end, end.len() - room)..];
-    let begin = &head[..char_start_before(head, head.len().min(limit - room))];
-    let left_out = head.len() as u64 + dropped - (begin.len() + end.len()) as u64;
-    let (begin, end) = (text(begin), text(end));
-    ShownOutput { text: format!("{begin}\n[... {left_out} bytes left out ...]\n{end}"), left_out }
+    let end = if dropped == 0 { rest } else { tail };
+    let end = &end[char_start_after(end, end.len().saturating_sub(room))..];
+    let left_out = rest.len() as u64 + dropped;
+    let tail = (!end.is_empty()).then(|| text(end));
+    ShownOutput { text: text(begin), left_out, tail }
 }
 
 fn is_continuation_byte(byte: u8) -> bool {
@@ -74,18 +79,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_output_shows_its_first_and_last_bytes() {
+    fn long_output_keeps_its_head_and_has_its_tail_beside_it() {
         let output = [b"begin".repeat(20), b"end".repeat(20)].concat();
         let shown = show_output(StreamExcerpt::from_all_bytes(&output), 20, false);
-        assert_eq!(shown.text, "beginbegin\n[... 140 bytes left out ...]\ndendendend");
-        assert_eq!(shown.left_out, 140);
+        assert_eq!((&shown.text[..], shown.left_out), ("beginbeginbegin", 145));
+        assert_eq!(shown.tail.as_deref(), Some("ndend"));
     }
 
     #[test]
-    fn dropped_bytes_are_counted_and_their_end_is_shown() {
+    fn dropped_bytes_are_counted_and_their_end_is_the_tail() {
         let stream = StreamExcerpt { head: b"abcdef", dropped: 10, tail: b"wxyz" };
         let shown = show_output(stream, 4, false);
-        assert_eq!((&shown.text[..], shown.left_out), ("ab\n[... 12 bytes left out ...]\nyz", 12));
+        assert_eq!((&shown.text[..], shown.left_out), ("abc", 13));
+        assert_eq!(shown.tail.as_deref(), Some("z"));
+        let lost = StreamExcerpt { tail: b"", ..stream };
+        assert_eq!(show_output(lost, 4, false).tail, None);
     }
 
     proptest! {
@@ -94,15 +102,17 @@ mod tests {
             text in any::<String>(), limit in 8_usize..64, inert in any::<bool>(),
         ) {
             let shown = show_output(StreamExcerpt::from_all_bytes(text.as_bytes()), limit, inert);
+            let tail = shown.tail.clone().unwrap_or_default();
             let replaced = |text: &str| text.contains(char::REPLACEMENT_CHARACTER);
-            prop_assert!(!replaced(&shown.text) || replaced(&text));
+            prop_assert!(!replaced(&shown.text) && !replaced(&tail) || replaced(&text));
             prop_assert!(shown.left_out > 0 || text.len() <= limit);
             if inert {
-                prop_assert!(!shown.text.contains(|c: char| c.is_control() && c != '\n' && c != '\t'));
-            } else if shown.left_out > 0 {
-                let kept = shown.text.len() - "\n[...  bytes left out ...]\n".len()
-                    - shown.left_out.to_string().len();
-                prop_assert!(kept as u64 + shown.left_out == text.len() as u64 && kept <= limit);
+                let control = |c: char| c.is_control() && c != '\n' && c != '\t';
+                prop_assert!(!shown.text.contains(control) && !tail.contains(control));
+            } else {
+                prop_assert!(text.starts_with(&shown.text) && text.ends_with(&tail));
+                prop_assert!(shown.text.len() as u64 + shown.left_out == text.len() as u64);
+                prop_assert!(shown.text.len() + tail.len() <= limit);
             }
         }
     }

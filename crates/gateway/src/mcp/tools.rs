@@ -72,6 +72,10 @@ fn execute_input_schema() -> Value {
                 "type": "string",
                 "description": "Data to pass to the script's standard input."
             },
+            "stdin": {
+                "type": "string",
+                "description": "Another name of stdin_data."
+            },
             "timeout_ms": {
                 "type": "integer",
                 "description": "Max execution time in milliseconds. Default: 5000.",

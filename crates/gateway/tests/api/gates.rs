@@ -46,7 +46,10 @@ async fn open(host: &Host) {
     let (status, gates) =
         admin(host, Method::PATCH, "defaults", json!({"agent_sandbox": true})).await;
     assert_eq!(status, 200);
-    assert_eq!(gates, json!({"agent_sandbox": true, "execute_code": null, "elicitation": null}));
+    assert_eq!(
+        gates,
+        json!({"agent_sandbox": true, "execute_code": null, "elicitation": null, "pending_approval": null})
+    );
 }
 
 #[tokio::test]

@@ -72,6 +72,27 @@ async fn a_call_waits_for_approval_and_sends_progress() {
 }
 
 #[tokio::test]
+async fn an_approver_is_shown_the_input_and_the_language_under_any_name() {
+    let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
+    let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };
+    let host = Host::start_with(EngineConfig::default(), gateway).await;
+    host.set_gates("default", json!({"agent_sandbox": true})).await;
+    let arguments = json!({"code": "print(input())", "stdin": "what it reads"});
+    host.execute_code(arguments).await;
+    let path = format!("approvals/{}", pending(&host).await);
+    let shown = host.admin_request(Method::GET, &path).send().await.unwrap();
+    let shown: Value = shown.json().await.unwrap();
+    let shown: Value = serde_json::from_str(shown["arguments"].as_str().unwrap()).unwrap();
+    let same =
+        json!({"language": "python", "code": "print(input())", "stdin_data": "what it reads"});
+    assert_eq!(shown, same);
+    // The approval is valid for the same call under its other names.
+    decide(&host, "approve").await;
+    let result = host.execute_code(same).await;
+    assert_eq!(result["structuredContent"]["stdout"], "what it reads\n");
+}
+
+#[tokio::test]
 async fn the_wait_for_approval_is_limited() {
     let mcp = McpConfig { approval_wait: Duration::from_millis(50), ..McpConfig::default() };
     let gateway = GatewayConfig { mcp, ..GatewayConfig::default() };

@@ -35,7 +35,7 @@ async fn the_schemas_match_the_contract() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_session_returns_the_five_fields() {
+async fn a_call_without_a_session_returns_the_fields_of_both_contracts() {
     let host = Host::for_agents("allow").await;
     for name in ["execute_code", "sandbox.execute_code", "code_execution_sandbox.execute_code"] {
         let code =
@@ -53,7 +53,8 @@ async fn a_call_without_a_session_returns_the_five_fields() {
         assert_eq!(
             output,
             json!({"stdout": "SOME INPUT DATA\n", "stderr": "e\n", "exit_code": 0,
-                   "status": "completed", "duration_ms": null})
+                   "status": "completed", "duration_ms": null, "killed": false, "oom": false,
+                   "truncated": false, "output_files": []})
         );
         assert_eq!(result["isError"], false);
         let trace_id = result["_meta"]["cloche/trace_id"].as_str().unwrap();
@@ -76,6 +77,9 @@ async fn every_kind_of_failure_has_its_status_and_error_name() {
         let result = host.execute_code(arguments.clone()).await;
         let output = &result["structuredContent"];
         assert_eq!(result["isError"], true, "{arguments}");
+        assert_eq!(output["killed"], status == "timeout", "{arguments}");
+        assert_eq!((&output["oom"], &output["truncated"]), (&json!(false), &json!(false)));
+        assert_eq!(output["output_files"], json!([]), "{arguments}");
         assert_eq!((&output["status"], &output["exit_code"]), (&json!(status), &json!(exit_code)));
         assert_eq!(output["error"]["code"], name, "{arguments}");
         let text = result["content"][1]["text"].as_str().unwrap();
@@ -113,7 +117,7 @@ async fn errors_name_the_invalid_argument() {
     let host = Host::for_agents("allow").await;
     let with = |name: &str, value: Value| json!({"language": "python", "code": "1", name: value});
     for (arguments, sentence) in [
-        (json!({}), "missing field `language`"),
+        (json!({}), "missing field `code`"),
         (json!({"language": "python"}), "missing field `code`"),
         (json!({"language": 1, "code": "1"}), "language: invalid type"),
         (with("timeout_ms", json!(0)), "timeout_ms must be between 1 and"),
@@ -125,6 +129,12 @@ async fn errors_name_the_invalid_argument() {
         (with("files", json!([{"name": "../a", "content": ""}])), "files: \"../a\" is not a plain"),
         (with("files", json!([{"name": "a"}])), "files: \"a\" needs either content"),
         (with("stdin_data", json!("x".repeat((1 << 20) + 1))), "stdin must be at most 1 MB"),
+        (with("stdin", json!("x".repeat((1 << 20) + 1))), "stdin must be at most 1 MB"),
+        (with("stdin", json!(5)), "stdin: invalid type"),
+        (
+            json!({"code": "1", "stdin": "a", "stdin_data": "b"}),
+            "stdin and stdin_data are two names of the same input, and they differ",
+        ),
     ] {
         let result = host.execute_code(arguments.clone()).await;
         let output = &result["structuredContent"];
@@ -148,15 +158,37 @@ async fn output_is_limited_and_the_left_out_bytes_are_counted() {
     host.set_gates("default", json!({"agent_sandbox": true, "execute_code": "allow"})).await;
     let result = host.execute_code(python("print('a' * 5_000_000 + 'end')")).await;
     let output = &result["structuredContent"];
-    let left_out = output["stdout_left_out_bytes"].as_u64().unwrap();
-    assert_eq!(left_out, 5_000_004 - 1024);
     let stdout = output["stdout"].as_str().unwrap();
-    assert!(
-        stdout.ends_with("aaaend\n") && stdout.len() < 1100,
-        "the end of the output is shown as well"
-    );
-    assert!(stdout.contains(&format!("[... {left_out} bytes left out ...]")));
-    assert!(result["content"][1]["text"].as_str().unwrap().contains(&left_out.to_string()));
+    assert_eq!(stdout, "a".repeat(768), "the head is kept as it was written");
+    assert_eq!(output["truncated"], true);
+    assert_eq!(output["stdout_left_out_bytes"], 5_000_004 - 768);
+    let tail = output["stdout_tail"].as_str().unwrap();
+    assert!(tail.ends_with("aaaend\n") && tail.len() == 256, "{tail}");
+    assert!(result["content"][1]["text"].as_str().unwrap().contains("4999236 bytes"));
+    assert_eq!((&output["stderr"], &output["stderr_tail"]), (&json!(""), &Value::Null));
+}
+
+#[tokio::test]
+async fn the_names_of_the_sidecar_contract_work_too() {
+    let host = Host::for_agents("allow").await;
+    let code = "open('out.csv', 'w').write('1,2')\nprint(input() + open('data.csv').read())";
+    let files = json!([{"name": "data.csv", "content": "3"}]);
+    for stdin in [
+        json!({"stdin": "in"}),
+        json!({"stdin": "in", "stdin_data": "in"}),
+        json!({"stdin_data": "in"}),
+    ] {
+        let mut arguments = json!({"code": code, "files": files});
+        arguments.as_object_mut().unwrap().extend(stdin.as_object().unwrap().clone());
+        let output = host.execute_code(arguments).await["structuredContent"].clone();
+        assert_eq!((&output["stdout"], &output["exit_code"]), (&json!("in3\n"), &json!(0)));
+        let written = json!([{"name": "out.csv", "size": 3, "truncated": false}]);
+        assert_eq!(output["output_files"], written);
+    }
+    let many = "for n in range(150): open(f'{n:03}', 'w').write('x')";
+    let output = host.execute_code(json!({"code": many})).await["structuredContent"].clone();
+    assert_eq!(output["output_files"].as_array().unwrap().len(), 100);
+    assert_eq!(output["output_files_omitted"], 50);
 }
 
 #[tokio::test]

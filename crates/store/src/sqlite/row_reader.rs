@@ -94,6 +94,7 @@ pub(super) fn team_from_row(row: &SqliteRow) -> Result<Team> {
             agent_sandbox: row.try_get("agent_sandbox")?,
             execute_code: read_parsed_or_null(row, "execute_code")?,
             elicitation: row.try_get("elicitation")?,
+            pending_approval: read_parsed_or_null(row, "pending_approval")?,
         },
         created_at: read_moment(row, "created_at")?,
     })

@@ -1,7 +1,9 @@
 //! Teams, sandboxes and keys in SQLite.
 
 use async_trait::async_trait;
-use cloche_model::{ApiKey, Decision, KeyId, Moment, Sandbox, SandboxId, Team, TeamId, ToolPolicy};
+use cloche_model::{
+    ApiKey, Decision, KeyId, Moment, PendingApproval, Sandbox, SandboxId, Team, TeamId, ToolPolicy,
+};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
@@ -21,8 +23,9 @@ impl TenancyStore for SqliteStore {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, \
-                         storage_bytes, agent_sandbox, execute_code, elicitation, created_at) \
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                         storage_bytes, agent_sandbox, execute_code, elicitation, \
+                         pending_approval, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(String::from(team.id))
                     .bind(team.name)
@@ -33,6 +36,7 @@ impl TenancyStore for SqliteStore {
                     .bind(team.gates.agent_sandbox)
                     .bind(team.gates.execute_code.map(ToolPolicy::name))
                     .bind(team.gates.elicitation)
+                    .bind(team.gates.pending_approval.map(PendingApproval::name))
                     .bind(team.created_at.0)
                     .execute(connection)
                     .await

@@ -1,6 +1,6 @@
 //! Compare-and-set updates of teams, sandboxes and keys in SQLite.
 
-use cloche_model::{ApiKey, Decision, Sandbox, Team, ToolPolicy};
+use cloche_model::{ApiKey, Decision, PendingApproval, Sandbox, Team, ToolPolicy};
 use sqlx::{
     Row, Sqlite, SqliteConnection,
     query::Query,
@@ -32,7 +32,7 @@ pub(super) async fn update_team(
     let update = sqlx::query(
         "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ?, \
          storage_bytes = ?, agent_sandbox = ?, execute_code = ?, elicitation = ?, \
-         revision = revision + 1 WHERE id = ? AND revision = ?",
+         pending_approval = ?, revision = revision + 1 WHERE id = ? AND revision = ?",
     )
     .bind(team.name.clone())
     .bind(team.plan.name())
@@ -42,6 +42,7 @@ pub(super) async fn update_team(
     .bind(team.gates.agent_sandbox)
     .bind(team.gates.execute_code.map(ToolPolicy::name))
     .bind(team.gates.elicitation)
+    .bind(team.gates.pending_approval.map(PendingApproval::name))
     .bind(team.id.to_string())
     .bind(revision);
     let outcome = run_update(connection, update, ("teams", team.id.as_str())).await;

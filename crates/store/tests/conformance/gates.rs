@@ -3,8 +3,8 @@
 
 use cloche_model::{
     AgentTool, Approval, ApprovalId, ApprovalState, Decision, DecisionId, DecisionKind,
-    GateSettings, HomeState, KeyId, Moment, SnapshotKind, Team, TeamId, TeamPlan, ToolPolicy,
-    TraceId,
+    GateSettings, HomeState, KeyId, Moment, PendingApproval, SnapshotKind, Team, TeamId, TeamPlan,
+    ToolPolicy, TraceId,
 };
 use cloche_store::{
     ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, BeginOutcome, CallId, DecisionFilter,
@@ -99,6 +99,7 @@ pub(crate) async fn gate_settings_are_stored_with_their_decision(store: &dyn Sto
         agent_sandbox: Some(true),
         execute_code: Some(ToolPolicy::Deny),
         elicitation: Some(false),
+        pending_approval: Some(PendingApproval::RequiresAction),
     };
     let changed = decision(1, DecisionKind::Changed);
     let none = GateSettings::default();

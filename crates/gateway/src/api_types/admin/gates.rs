@@ -1,7 +1,7 @@
 //! The wire format of the gates in front of agent tools.
 
 use cloche_engine::GateChange;
-use cloche_model::{GateSettings, ToolPolicy};
+use cloche_model::{GateSettings, PendingApproval, ToolPolicy};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -36,6 +36,32 @@ impl From<ToolPolicy> for PolicyName {
     }
 }
 
+/// The status of a response while a call of it waits for a person.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PendingApprovalName {
+    InProgress,
+    RequiresAction,
+}
+
+impl From<PendingApprovalName> for PendingApproval {
+    fn from(name: PendingApprovalName) -> Self {
+        match name {
+            PendingApprovalName::InProgress => Self::InProgress,
+            PendingApprovalName::RequiresAction => Self::RequiresAction,
+        }
+    }
+}
+
+impl From<PendingApproval> for PendingApprovalName {
+    fn from(shown: PendingApproval) -> Self {
+        match shown {
+            PendingApproval::InProgress => Self::InProgress,
+            PendingApproval::RequiresAction => Self::RequiresAction,
+        }
+    }
+}
+
 /// Changes to the fleet's gates; null clears a setting.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -52,6 +78,11 @@ pub(crate) struct UpdateDefaults {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<bool>)]
     elicitation: Option<Option<bool>>,
+    /// The status of a response while a call of it waits for a person; if null, `in_progress` for
+    /// responses in the background and `requires_action` for others.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PendingApprovalName>)]
+    pending_approval: Option<Option<PendingApprovalName>>,
 }
 
 impl From<UpdateDefaults> for GateChange {
@@ -60,6 +91,7 @@ impl From<UpdateDefaults> for GateChange {
             agent_sandbox: body.agent_sandbox,
             execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
             elicitation: body.elicitation,
+            pending_approval: body.pending_approval.map(|shown| shown.map(Into::into)),
         }
     }
 }
@@ -70,6 +102,7 @@ pub(crate) struct GateRecord {
     agent_sandbox: Option<bool>,
     execute_code: Option<PolicyName>,
     elicitation: Option<bool>,
+    pending_approval: Option<PendingApprovalName>,
 }
 
 impl From<GateSettings> for GateRecord {
@@ -78,6 +111,7 @@ impl From<GateSettings> for GateRecord {
             agent_sandbox: gates.agent_sandbox,
             execute_code: gates.execute_code.map(Into::into),
             elicitation: gates.elicitation,
+            pending_approval: gates.pending_approval.map(Into::into),
         }
     }
 }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::{
     super::number::{whole, whole_or_null},
-    gates::{GateRecord, PolicyName},
+    gates::{GateRecord, PendingApprovalName, PolicyName},
     present,
 };
 
@@ -99,6 +99,11 @@ pub(crate) struct UpdateTeam {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<bool>)]
     elicitation: Option<Option<bool>>,
+    /// The status of a response while a call of it waits for a person; null falls back to the
+    /// fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PendingApprovalName>)]
+    pending_approval: Option<Option<PendingApprovalName>>,
 }
 
 impl From<UpdateTeam> for TeamChange {
@@ -113,6 +118,7 @@ impl From<UpdateTeam> for TeamChange {
                 agent_sandbox: body.agent_sandbox,
                 execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
                 elicitation: body.elicitation,
+                pending_approval: body.pending_approval.map(|shown| shown.map(Into::into)),
             },
         }
     }
