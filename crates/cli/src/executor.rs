@@ -1,9 +1,11 @@
 //! `cloche executor`: the sidecar. It runs code for other servers through the contract's `POST
-//! /execute`, and stores nothing.
+//! /execute`, and stores nothing but layers of threads in a store that it shares with its server.
 //!
 //! It starts like the server. The spawner starts first, while there are privileges to give it. Then
 //! the sidecar becomes its own user and is confined. Then threads, the executor and the HTTP server
 //! start.
+
+mod shared_layers;
 
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
@@ -11,9 +13,12 @@ use clap::Args;
 use cloche_engine::sidecar::SidecarConfig;
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, spawner::SpawnerProcess};
 use cloche_gateway::{SidecarOptions, SidecarServer};
+use cloche_layers::Layers;
 use cloche_model::{ByteSize, CpuShare, Language, RunLimits, SandboxShape, Secret};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
+
+use shared_layers::{SharedLayers, SharedLayersArguments};
 
 use crate::{
     identity::{self, ServerNeeds, ServerUser},
@@ -95,6 +100,8 @@ pub(crate) struct ExecutorArguments {
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
+    #[command(flatten)]
+    shared_layers: SharedLayersArguments,
 }
 
 /// A setting that cannot be used.
@@ -126,12 +133,14 @@ pub(crate) fn main(arguments: ExecutorArguments) -> ExitCode {
     }
 }
 
-fn start_sidecar(arguments: ExecutorArguments) -> Result<(), Failure> {
+fn start_sidecar(mut arguments: ExecutorArguments) -> Result<(), Failure> {
     start_logs(arguments.json_logs, "info");
+    let shared = SharedLayers::from_arguments(std::mem::take(&mut arguments.shared_layers))?;
     let config = ExecutorConfig {
         allow_missing: arguments.allow_missing.clone(),
         pool: Some(PoolSettings::default()),
         names_files: true,
+        unpacked_layers: shared.as_ref().map(SharedLayers::unpacked),
         ..ExecutorConfig::with_program(env::current_exe()?)
     };
     let mut capacity = sidecar_capacity(PoolSettings::default().memory)?;
@@ -140,11 +149,23 @@ fn start_sidecar(arguments: ExecutorArguments) -> Result<(), Failure> {
     let mut options = sidecar_options(arguments)?;
     options.sidecar.capacity = capacity;
     identity::set_private_umask();
+    shared.as_ref().map_or(Ok(()), |shared| shared.make_directories(&user))?;
     identity::protect_from_oom();
     let process = SpawnerProcess::start(&config)?;
     let needs = ServerNeeds { runs_cells: true, ..ServerNeeds::default() };
+    let needs = match &shared {
+        Some(shared) => shared.add_needs(needs),
+        None => needs,
+    };
     identity::confine_process(&user, &needs, &config.allow_missing)?;
-    Runtime::new()?.block_on(serve_jobs(process, config, options))
+    Runtime::new()?.block_on(async {
+        let layers = match shared {
+            Some(shared) => Some(Layers::open(shared.config).await?),
+            None => None,
+        };
+        options.sidecar.layers.clone_from(&layers);
+        serve_jobs(process, ExecutorConfig { layers, ..config }, options).await
+    })
 }
 
 async fn serve_jobs(

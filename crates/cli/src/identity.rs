@@ -16,10 +16,12 @@ use cloche_jail::{privileges, seccomp};
 mod data_dir;
 mod landlock;
 mod private_root;
+mod shared_dir;
 pub(crate) mod trial;
 mod user;
 
 pub(crate) use data_dir::{DataDirError, make_private};
+pub(crate) use shared_dir::make_shared_store;
 pub(crate) use user::ServerUser;
 
 use crate::serve::Failure;
@@ -32,6 +34,8 @@ pub(crate) const OOM_SCORE: i32 = -900;
 pub(crate) struct ServerNeeds {
     /// The directory that it writes to. An executor sidecar has none.
     pub(crate) data_dir: Option<PathBuf>,
+    /// Directories that it writes to besides, such as a layer store that other processes share.
+    pub(crate) writes: Vec<PathBuf>,
     /// Files and directories that it reads in addition to those that every server reads.
     pub(crate) reads: Vec<PathBuf>,
     /// Whether it runs cells. Then it reads files of homes that are on no mount of its own, which
@@ -74,7 +78,8 @@ pub(crate) fn confine_process(
 fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, Failure> {
     let mut missing = Vec::new();
     let reads = readable_paths(needs);
-    let built = private_root::enter_private_root(&reads, needs.data_dir.as_deref());
+    let writes: Vec<_> = needs.data_dir.iter().chain(&needs.writes).map(PathBuf::as_path).collect();
+    let built = private_root::enter_private_root(&reads, &writes);
     match user {
         ServerUser::Become { uid, gid, .. } => privileges::become_user(*uid, *gid)?,
         ServerUser::Keep { .. } => privileges::drop_all_capabilities()?,
@@ -83,6 +88,7 @@ fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, F
     if let Some(data_dir) = &needs.data_dir {
         check_reach(data_dir)?;
     }
+    needs.writes.iter().try_for_each(|path| check_open(path))?;
     // Without a private root, Landlock limits what the server can read.
     let governs_reads = built.is_err() && !needs.runs_cells;
     if let Err(error) = &built
@@ -90,7 +96,7 @@ fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, F
     {
         missing.push(("server:root".to_owned(), error.to_string()));
     }
-    if let Err(why) = landlock::restrict_access(&reads, needs.data_dir.as_deref(), governs_reads) {
+    if let Err(why) = landlock::restrict_access(&reads, &writes, governs_reads) {
         missing.push(("server:landlock".to_owned(), why));
     }
     if let Err(errno) = seccomp::confine_server() {
@@ -105,6 +111,11 @@ fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, F
 fn check_reach(data_dir: &Path) -> Result<(), DataDirError> {
     std::env::set_current_dir(data_dir)
         .map_err(|source| DataDirError::Unreachable { path: data_dir.to_owned(), source })
+}
+
+fn check_open(path: &Path) -> Result<(), DataDirError> {
+    let unreachable = |source| DataDirError::Unreachable { path: path.to_owned(), source };
+    fs::read_dir(path).map(drop).map_err(unreachable)
 }
 
 /// The files for name resolution, TLS, time zones and the number of processors.

@@ -9,12 +9,15 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use cloche_engine::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, PoolLevel};
+use cloche_engine::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds};
 use cloche_executor::{Executor, HomeError, RunError, RunIo, SpawnError};
 use cloche_model::{OutputChunk, RunOutcome, error_chain};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+/// The message for an operator whose spawner is gone.
+const NO_SPAWNER: &str = "the spawner of this host is gone; restart the server";
 
 /// The executor of this host.
 pub(crate) struct LocalDispatcher {
@@ -43,7 +46,17 @@ impl Dispatcher for LocalDispatcher {
         Box::pin(async move { executor.run(run.into_spec(), io).await.map_err(dispatch_error) })
     }
 
+    fn check_run(&self, _needs: &RunNeeds) -> Result<(), DispatchError> {
+        if self.executor.has_spawner() {
+            return Ok(());
+        }
+        Err(DispatchError::Unavailable(NO_SPAWNER.to_owned()))
+    }
+
     fn check_ready(&self) -> Result<(), String> {
+        if !self.executor.has_spawner() {
+            return Err(NO_SPAWNER.to_owned());
+        }
         if self.was_warm.load(Ordering::Relaxed) || self.executor.is_warm() {
             self.was_warm.store(true, Ordering::Relaxed);
             return Ok(());

@@ -41,8 +41,11 @@ mod providers;
 mod settings;
 
 pub(crate) use greeting::start_logs;
-use settings::{LayersArguments, RunsOn, SecretKeyArguments, ServeSettings};
-pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
+pub(crate) use settings::{
+    LayersArguments, LayersFile, SettingsError, absolute_path, layers_config,
+    secret_key_from_environment, sidecar_capacity,
+};
+use settings::{RunsOn, SecretKeyArguments, ServeSettings};
 
 /// The arguments of `cloche serve`. Flags override the environment, which overrides the file.
 #[derive(Args)]
@@ -76,8 +79,9 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     secret_key: SecretKeyArguments,
     /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
+    /// Set but empty, nothing runs code.
     #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
-    executor_url: Vec<String>,
+    executor_url: Option<Vec<String>>,
     /// Seconds that one run at a sidecar may take in total [default: 65].
     #[arg(long, env = "SANDBOX_EXECUTOR_TIMEOUT_SECONDS", value_name = "SECONDS")]
     executor_timeout: Option<u64>,
@@ -135,6 +139,7 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
     // The engine moves the heads of threads and the executor mounts their homes, so both use the
     // same layers.
     let layers = Layers::open(settings.layers_config()).await?;
+    layers.claim_store()?;
     let executor = match local {
         Some((process, config)) => {
             let config = ExecutorConfig { layers: Some(layers.clone()), ..config };
@@ -144,7 +149,12 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
     };
     let dispatcher: Arc<dyn Dispatcher> = match (&executor, &settings.runs_on) {
         (Some(executor), _) => Arc::new(LocalDispatcher::new(executor.clone())),
-        (None, RunsOn::Sidecars(remote)) => Arc::new(RemoteDispatcher::new(remote.clone())?),
+        (None, RunsOn::Sidecars(remote)) => {
+            let remote = RemoteDispatcher::new(remote.clone(), Some(layers.clone()))?;
+            // What they offer is known before an agent asks for its tools.
+            remote.check_sidecars().await;
+            Arc::new(remote)
+        }
         (None, _) => Arc::new(NullDispatcher),
     };
     let key = settings.secret_key.clone();

@@ -14,7 +14,7 @@ use cloche_model::{
 };
 use parking_lot::Mutex;
 
-use crate::{Caller, Refusal};
+use crate::{Caller, Refusal, RunNeeds, TakenSignal};
 
 pub(crate) use admission::AdmissionControl;
 pub(crate) use fair_queue::{FairQueue, HostPlace, PlaceRequest, QueueTicket};
@@ -31,11 +31,21 @@ pub struct AdmittedRun {
     /// Its turn to run, where it has to have one.
     ticket: Option<QueueTicket>,
     priority: Option<Arc<CpuPriority>>,
+    /// Reports that an executor has taken it, where the answer waits for that.
+    taken: Option<TakenSignal>,
 }
 
 impl AdmittedRun {
     fn new(spec: RunSpec, trace_id: TraceId, team: TeamId) -> Self {
-        Self { spec, trace_id, team, output_account: None, ticket: None, priority: None }
+        Self {
+            spec,
+            trace_id,
+            team,
+            output_account: None,
+            ticket: None,
+            priority: None,
+            taken: None,
+        }
     }
 
     /// What is to be run.
@@ -93,6 +103,23 @@ impl AdmittedRun {
     #[must_use]
     pub fn cpu_priority(&self) -> Option<Arc<CpuPriority>> {
         self.priority.clone()
+    }
+
+    /// The same with a signal for the moment when an executor has taken it.
+    pub(crate) fn with_signal(mut self, taken: TakenSignal) -> Self {
+        self.taken = Some(taken);
+        self
+    }
+
+    /// The signal for the moment when an executor has taken it, if the answer waits for that.
+    #[must_use]
+    pub fn take_signal(&mut self) -> Option<TakenSignal> {
+        self.taken.take()
+    }
+
+    /// What it needs of an executor, with a thread or without one.
+    pub(crate) fn needs(&self, home: bool) -> RunNeeds {
+        RunNeeds { timeout: self.spec.limits.timeout, home }
     }
 
     pub(crate) fn language(&self) -> Language {

@@ -2,9 +2,11 @@
 //!
 //! The trait of what runs code: the executor of this host, or sidecars over the network.
 
+use std::time::Duration;
+
 use cloche_model::{OutputChunk, RunOutcome};
 use futures::future::BoxFuture;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::AdmittedRun;
@@ -21,6 +23,21 @@ pub trait Dispatcher: Send + Sync {
         cancel: CancellationToken,
     ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>>;
 
+    /// Whether a run with these needs can be taken, as far as is known without asking an executor.
+    /// Nothing of the execution has been written yet.
+    ///
+    /// # Errors
+    /// When nothing can take it at present, or ever.
+    fn check_run(&self, _needs: &RunNeeds) -> Result<(), DispatchError> {
+        Ok(())
+    }
+
+    /// Whether [`Dispatcher::dispatch`] takes every run at once. Where it does not, it reports through
+    /// [`AdmittedRun::take_signal`] that an executor has taken the run, and the answer waits for that.
+    fn takes_at_once(&self) -> bool {
+        true
+    }
+
     /// Whether a run could start now; if not, why.
     ///
     /// # Errors
@@ -34,6 +51,7 @@ pub trait Dispatcher: Send + Sync {
     }
 
     /// Whether homes outlive their runs here, so that threads can be used and files be read later.
+    /// The answer can change: sidecars come and go.
     fn keeps_homes(&self) -> bool {
         true
     }
@@ -42,12 +60,41 @@ pub trait Dispatcher: Send + Sync {
     fn current_load(&self) -> DispatcherLoad;
 }
 
+/// What a run needs of the executor that takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunNeeds {
+    /// The time that it may take.
+    pub timeout: Duration,
+    /// Whether it has a thread, whose home the executor must be able to mount and store.
+    pub home: bool,
+}
+
+/// Reports that an executor has taken a run. Dropped before, it reports that none has.
+#[derive(Debug)]
+pub struct TakenSignal(watch::Sender<bool>);
+
+impl TakenSignal {
+    pub(crate) fn new() -> (Self, watch::Receiver<bool>) {
+        let (sender, receiver) = watch::channel(false);
+        (Self(sender), receiver)
+    }
+
+    /// An executor has taken the run.
+    pub fn report_taken(self) {
+        self.0.send_replace(true);
+    }
+}
+
 /// Why a run has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum DispatchError {
     /// Nothing could take it; asking again may help.
     #[error("nothing can run this at present: {0}")]
     Unavailable(String),
+    /// No executor takes it as it was asked for, and the sentence says why. It has not begun, and the
+    /// request is answered as invalid.
+    #[error("{0}")]
+    Refused(String),
     /// It can never be run here, and the sentence says why; it is shown to the caller.
     #[error("{0}")]
     Impossible(String),

@@ -50,7 +50,7 @@ pub use cloche_store::{
 pub use clock::{format_rfc3339, now, parse_rfc3339};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use data_dir::LockedDataDir;
-pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel};
+pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TakenSignal};
 pub use engine::{Engine, EngineOpenError};
 pub use executions::{
     CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions,

@@ -4,17 +4,20 @@
 //! host.
 //!
 //! A run goes to the least busy sidecar. A sidecar that fails is left out until its health check
-//! succeeds again. A run that has begun is never begun again elsewhere.
+//! succeeds again. A run that has begun is never begun again elsewhere. The home of a thread goes only
+//! to a sidecar that shares the layer store of this server.
 
 mod events;
 mod health;
 mod job_body;
 mod registry;
+mod remote_job;
 mod remote_run;
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use cloche_layers::Layers;
 use cloche_model::{OutputChunk, RunOutcome, Secret};
 use futures::future::BoxFuture;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
@@ -23,17 +26,18 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::{
-    AdmittedRun, DispatchError, Dispatcher, DispatcherLoad,
+    AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, RunNeeds,
     outgoing_http::{self, OutgoingHttpError},
 };
 
 use registry::{SidecarRegistry, SidecarSlot};
+use remote_job::RemoteJob;
 use remote_run::RemoteRun;
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(3);
-/// The most of an error's body that is read.
-const MAX_ERROR: usize = 64 << 10;
+/// The most that is read of the body of an error or of a health check.
+const MAX_SHORT_BODY: usize = 64 << 10;
 
 /// Settings of a remote dispatcher.
 #[derive(Clone, Debug)]
@@ -94,14 +98,17 @@ struct RemoteInner {
     client: Client,
     config: RemoteConfig,
     registry: SidecarRegistry,
+    /// The layers of this server, which sidecars may share.
+    layers: Option<Layers>,
 }
 
 impl RemoteDispatcher {
-    /// Checks the addresses and starts their health checks. Call it within a Tokio runtime.
+    /// Checks the addresses and starts their health checks. Call it within a Tokio runtime. Sidecars
+    /// that use the store of these layers run threads.
     ///
     /// # Errors
     /// When an address or the key cannot be used.
-    pub fn new(config: RemoteConfig) -> Result<Self, RemoteConfigError> {
+    pub fn new(config: RemoteConfig, layers: Option<Layers>) -> Result<Self, RemoteConfigError> {
         let urls =
             config.urls.iter().map(|url| parse_base_url(url)).collect::<Result<Vec<_>, _>>()?;
         if urls.is_empty() {
@@ -118,9 +125,15 @@ impl RemoteDispatcher {
             .tcp_nodelay(true)
             .build()
             .map_err(OutgoingHttpError::from)?;
-        let shared = Arc::new(RemoteInner { client, registry: SidecarRegistry::new(urls), config });
+        let registry = SidecarRegistry::new(urls);
+        let shared = Arc::new(RemoteInner { client, registry, config, layers });
         let checks = tokio::spawn(health::watch_sidecars(Arc::clone(&shared)));
         Ok(Self { shared, checks })
+    }
+
+    /// Checks every sidecar once, so that it is known what they offer before the first request.
+    pub async fn check_sidecars(&self) {
+        health::check_sidecars(&self.shared).await;
     }
 }
 
@@ -168,21 +181,30 @@ fn key_header(key: Option<&Secret>) -> Result<header::HeaderMap, RemoteConfigErr
 impl Dispatcher for RemoteDispatcher {
     fn dispatch(
         &self,
-        run: AdmittedRun,
+        mut run: AdmittedRun,
         output: mpsc::Sender<OutputChunk>,
         cancel: CancellationToken,
     ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let (limits, memory) = (run.limits(), run.output_account());
-            let body = job_body::encode_body(&run.into_spec(), shared.config.timeout)?;
-            shared
-                .run_on_sidecar(
-                    body,
-                    RemoteRun::new(output, cancel, limits.output).charged_to(memory.as_ref()),
-                )
-                .await
+            let taken = run.take_signal();
+            let job = RemoteJob::new(run.into_spec(), taken, shared.layers.clone());
+            let follow = RemoteRun::new(output, cancel, limits.output);
+            shared.run_on_sidecar(job, follow.charged_to(memory.as_ref())).await
         })
+    }
+
+    fn check_run(&self, needs: &RunNeeds) -> Result<(), DispatchError> {
+        let most = self.shared.config.timeout;
+        if needs.timeout > most {
+            return Err(DispatchError::Refused(registry::timeout_sentence(needs.timeout, most)));
+        }
+        self.shared.registry.check_run(needs)
+    }
+
+    fn takes_at_once(&self) -> bool {
+        false
     }
 
     fn check_ready(&self) -> Result<(), String> {
@@ -190,7 +212,7 @@ impl Dispatcher for RemoteDispatcher {
     }
 
     fn keeps_homes(&self) -> bool {
-        false
+        self.shared.registry.shares_store()
     }
 
     fn current_load(&self) -> DispatcherLoad {
@@ -221,16 +243,19 @@ impl RemoteInner {
     /// Asks one sidecar after the other until one takes the run, then follows it there.
     async fn run_on_sidecar(
         self: Arc<Self>,
-        body: Bytes,
+        mut job: RemoteJob,
         mut follow: RemoteRun,
     ) -> Result<RunOutcome, DispatchError> {
+        // What the sidecars offer may have changed since the execution was admitted.
+        self.registry.check_run(&job.needs)?;
         let deadline = Instant::now() + self.config.timeout;
         let mut reasons = Vec::new();
         let mut tried = Vec::new();
-        while let Some(place) = self.registry.take(&tried) {
+        while let Some(place) = self.registry.take(&job.needs, &tried) {
             tried.push(place.index);
             let cancel = follow.cancel_token();
-            let asked = tokio::time::timeout_at(deadline, self.post_job(&place, body.clone()));
+            let body = job.encode_for(&place)?;
+            let asked = tokio::time::timeout_at(deadline, self.post_job(&place, body));
             let answer = tokio::select! {
                 biased;
                 // Letting go of the request closes its connection, and that stops the run.
@@ -239,7 +264,10 @@ impl RemoteInner {
             };
             match answer {
                 Ok(SidecarAnswer::Taken(response)) => {
-                    return follow.until_over(&self, &place, response, deadline).await;
+                    job.report_taken();
+                    let mut outcome = follow.until_over(&self, &place, response, deadline).await?;
+                    outcome.written.layer = job.adopt_layer(&place, follow.take_layer()).await?;
+                    return Ok(outcome);
                 }
                 Ok(SidecarAnswer::Refused(error)) => return Err(error),
                 Ok(SidecarAnswer::Elsewhere(why)) => reasons.push(format!("{}: {why}", place.url)),
@@ -289,7 +317,11 @@ fn classify_refusal(place: &SidecarSlot, status: StatusCode, message: &str) -> S
         StatusCode::BAD_REQUEST
         | StatusCode::PAYLOAD_TOO_LARGE
         | StatusCode::UNPROCESSABLE_ENTITY => {
-            SidecarAnswer::Refused(DispatchError::Impossible(message.to_owned()))
+            SidecarAnswer::Refused(DispatchError::Refused(message.to_owned()))
+        }
+        StatusCode::CONFLICT => {
+            place.mark_other_store();
+            SidecarAnswer::Elsewhere("it uses another layer store".to_owned())
         }
         // It is well, and has no place at present.
         StatusCode::TOO_MANY_REQUESTS => SidecarAnswer::Elsewhere("it is busy".to_owned()),
@@ -313,17 +345,23 @@ fn classify_refusal(place: &SidecarSlot, status: StatusCode, message: &str) -> S
 }
 
 /// The sentence of an error's body.
-async fn read_error_message(mut response: Response) -> String {
+async fn read_error_message(response: Response) -> String {
+    let body: Option<serde_json::Value> =
+        serde_json::from_slice(&read_bounded(response).await).ok();
+    let message = body.as_ref().and_then(|body| body.get("message")?.as_str());
+    message.unwrap_or("it gave no reason").chars().take(1000).collect()
+}
+
+/// The body of a short answer; of a longer one, the beginning.
+async fn read_bounded(mut response: Response) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         bytes.extend_from_slice(&chunk);
-        if bytes.len() > MAX_ERROR {
+        if bytes.len() > MAX_SHORT_BODY {
             break;
         }
     }
-    let body: Option<serde_json::Value> = serde_json::from_slice(&bytes).ok();
-    let message = body.as_ref().and_then(|body| body.get("message")?.as_str());
-    message.unwrap_or("it gave no reason").chars().take(1000).collect()
+    bytes
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use std::{
     time::Duration,
 };
 
-use cloche_model::{ByteSize, OutputChunk, RunLimits, RunOutcome, Secret, TraceId};
+use cloche_layers::Layers;
+use cloche_model::{ByteSize, LayerStoreId, OutputChunk, RunLimits, RunOutcome, Secret, TraceId};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -29,18 +30,22 @@ use tokio_util::{
 
 use crate::{
     AdmittedRun, ClassLimits, DispatchError, Dispatcher, HostShare, JobRefusal, JobRequest,
-    MemoryConfig, MemoryPool,
+    MemoryConfig, MemoryPool, RunNeeds,
     admit::{FairQueue, HostPlace, PlaceRequest, QueueTicket},
     admit_job,
 };
 
 use metrics::{FinishedJob, SidecarMetrics};
-pub use protocol::{JobEvent, JobLimits, JobResult, JobTimings, JobUsage, exit_code};
+pub use protocol::{
+    JobEvent, JobHome, JobLimits, JobResult, JobTimings, JobUsage, SidecarHealthReport, exit_code,
+};
 
 /// Chunks of output that may wait for the client.
 const CHUNKS: usize = 16;
 /// How long past its time limit a job may hold its place, e.g. because its client does not read.
 const STALL: Duration = Duration::from_secs(30);
+/// How long the layer store may take to tell its name. A server waits a little longer.
+const STORE_PATIENCE: Duration = Duration::from_millis(1500);
 /// How long jobs may take to die once they are stopped.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);
 
@@ -53,6 +58,8 @@ pub struct SidecarConfig {
     pub default_timeout: Duration,
     /// The most that a job may use, time included.
     pub most: RunLimits,
+    /// The layers that jobs may use, which a server shares with it. Without them, nothing is kept.
+    pub layers: Option<Layers>,
     /// Jobs at once.
     pub jobs: usize,
     /// What the cells of all jobs may be promised together.
@@ -71,6 +78,7 @@ impl Default for SidecarConfig {
             key: None,
             default_timeout: Duration::from_secs(30),
             most: RunLimits { timeout: Duration::from_secs(60), ..RunLimits::default() },
+            layers: None,
             jobs: 4,
             capacity: HostShare::UNLIMITED,
             outputs: MemoryConfig::default().outputs,
@@ -149,6 +157,7 @@ impl Sidecar {
         if self.is_draining() {
             return Err(JobRefusal::Draining);
         }
+        self.check_sandbox()?;
         let run = admit_job(request, &inner.config)?;
         let place = Arc::clone(&inner.places).try_acquire_owned();
         let place = place.map_err(|_| JobRefusal::Busy(inner.config.jobs))?;
@@ -175,6 +184,7 @@ impl Sidecar {
                 Err(DispatchError::Failed("the client did not read the output in time".to_owned()))
             });
             inner.running.lock().remove(&job);
+            inner.release_layer(&result);
             inner.metrics.count_finished(FinishedJob { language, result: &result });
             if let Err(error) = &result {
                 tracing::error!(%error, trace_id = %job, "a job had no outcome");
@@ -199,6 +209,38 @@ impl Sidecar {
     pub fn cancel_job(&self, id: &TraceId) -> bool {
         let found = self.inner.running.lock().get(id).cloned();
         found.inspect(CancellationToken::cancel).is_some()
+    }
+
+    /// Whether cells can be started at all.
+    ///
+    /// # Errors
+    /// When they cannot.
+    pub fn check_sandbox(&self) -> Result<(), JobRefusal> {
+        let needs = RunNeeds { timeout: Duration::ZERO, home: false };
+        self.inner.dispatcher.check_run(&needs).map_err(|error| {
+            tracing::error!(%error, "no sandbox can be started");
+            JobRefusal::NoSandbox
+        })
+    }
+
+    /// How it is. What it offers beyond the contract is for holders of the key.
+    pub async fn report_health(&self, has_key: bool) -> SidecarHealthReport {
+        let (running, capacity) = self.load();
+        let most = u64::try_from(self.inner.config.most.timeout.as_millis()).unwrap_or(u64::MAX);
+        SidecarHealthReport {
+            status: "ok".to_owned(),
+            running: running as u64,
+            capacity: capacity as u64,
+            max_timeout_ms: has_key.then_some(most),
+            layer_store: if has_key { self.layer_store().await } else { None },
+        }
+    }
+
+    /// The layer store that jobs can use. It is read before the first job that names one.
+    pub async fn layer_store(&self) -> Option<LayerStoreId> {
+        let layers = self.inner.config.layers.as_ref()?;
+        let read = tokio::time::timeout(STORE_PATIENCE, layers.store_id()).await;
+        read.ok()?.inspect_err(|error| tracing::error!(%error, "no layer store")).ok()
     }
 
     /// Jobs that run now, and how many could.
@@ -236,6 +278,17 @@ impl Sidecar {
         inner.stopping.cancel();
         if tokio::time::timeout(LAST_MOMENTS, inner.jobs.wait()).await.is_err() {
             tracing::error!("some jobs did not end");
+        }
+    }
+}
+
+impl SidecarInner {
+    /// The server that gets the result takes the layer over.
+    fn release_layer(&self, result: &Result<RunOutcome, DispatchError>) {
+        if let (Some(layers), Ok(outcome)) = (&self.config.layers, result)
+            && let Some(layer) = &outcome.written.layer
+        {
+            layers.release_pin(&layer.digest);
         }
     }
 }

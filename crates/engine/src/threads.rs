@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    EngineConfig, HomesConfig, Refusal, StorageBudgets, admit::AdmissionControl, clock,
+    Dispatcher, EngineConfig, HomesConfig, Refusal, StorageBudgets, admit::AdmissionControl, clock,
     lifecycle::Lifecycle, shared_parts::SharedParts,
 };
 
@@ -36,8 +36,8 @@ pub struct Threads {
     admission: Arc<AdmissionControl>,
     lifecycle: Arc<Lifecycle>,
     homes: HomesConfig,
-    /// Whether what runs the code keeps the homes of its runs.
-    homes_outlive_runs: bool,
+    /// Says whether what runs the code can keep the homes of its runs.
+    dispatcher: Arc<dyn Dispatcher>,
     /// How long an execution holds its thread without a renewal.
     lease: Duration,
     /// For archives that are unpacked; empty at every start.
@@ -117,7 +117,7 @@ impl Threads {
             admission: Arc::clone(&shared.admission),
             lifecycle: Arc::clone(&shared.lifecycle),
             homes: config.homes.clone(),
-            homes_outlive_runs: shared.dispatcher.keeps_homes(),
+            dispatcher: Arc::clone(&shared.dispatcher),
             lease: config.lease,
             scratch,
             squashing: Mutex::default(),
@@ -127,7 +127,7 @@ impl Threads {
 
     /// Whether executions can have a thread whose home outlives them.
     pub(crate) fn keeps_homes(&self) -> bool {
-        self.homes.layers.is_some() && self.homes_outlive_runs
+        self.homes.layers.is_some() && self.dispatcher.keeps_homes()
     }
 
     /// How long an execution holds its thread without a renewal.

@@ -13,16 +13,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use cloche_model::LayerDigest;
+use cloche_model::{LayerDigest, LayerStoreId};
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use object_store::{
-    ClientOptions, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload,
+    ClientOptions, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
     aws::AmazonS3Builder, buffered::BufWriter, local::LocalFileSystem, path::Path as Key,
 };
 use tempfile::NamedTempFile;
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use crate::{LayerError, LayersConfig, S3Config, StoreConfig, crash};
+
+/// The age at which a temporary file in a shared directory belongs to a process that died.
+const ABANDONED: Duration = Duration::from_hours(24);
+/// The object that names the store, and the most bytes that are read of it.
+const STORE_ID: &str = "store-id";
+const MAX_STORE_ID: u64 = 64;
 
 pub(crate) struct BlobStore {
     store: Arc<dyn ObjectStore>,
@@ -35,12 +41,19 @@ pub(crate) struct BlobStore {
 
 impl BlobStore {
     pub(crate) fn open(config: &LayersConfig) -> Result<Self, LayerError> {
-        let new = config.dir.join("new");
-        fresh_directory(&new)
+        let (new, oldest) = match &config.store {
+            // Other processes may be writing there now.
+            StoreConfig::Directory(root) => (root.join("new"), ABANDONED),
+            StoreConfig::Local | StoreConfig::S3(_) => (config.dir.join("new"), Duration::ZERO),
+        };
+        make_temporary_directory(&new, oldest)
             .map_err(LayerError::io_context("making the directory for new layers"))?;
         let (store, prefix, local): (Arc<dyn ObjectStore>, _, _) = match &config.store {
-            StoreConfig::Local => {
-                let root = config.dir.join("blobs");
+            StoreConfig::Local | StoreConfig::Directory(_) => {
+                let root = match &config.store {
+                    StoreConfig::Directory(root) => root.clone(),
+                    _ => config.dir.join("blobs"),
+                };
                 let local = root.join("sha256");
                 for directory in [&local, &root.join("index")] {
                     fs::create_dir_all(directory)
@@ -184,6 +197,45 @@ impl BlobStore {
         Ok(())
     }
 
+    /// The name of this store. The first process that asks writes it.
+    pub(crate) async fn read_or_write_id(
+        &self,
+        new: LayerStoreId,
+    ) -> Result<LayerStoreId, LayerError> {
+        if let Some(id) = self.read_id().await? {
+            return Ok(id);
+        }
+        let payload = || PutPayload::from(new.to_string().into_bytes());
+        let key = self.object_key(STORE_ID, None);
+        match self.store.put_opts(&key, payload(), PutMode::Create.into()).await {
+            Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+            // A service without conditional writes. Two first starts at once may then differ until
+            // the next start.
+            Err(
+                object_store::Error::NotImplemented { .. }
+                | object_store::Error::NotSupported { .. },
+            ) => {
+                self.store.put(&key, payload()).await?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let unreadable = || LayerError::Config("the store does not return its store-id".to_owned());
+        self.read_id().await?.ok_or_else(unreadable)
+    }
+
+    async fn read_id(&self) -> Result<Option<LayerStoreId>, LayerError> {
+        let options = GetOptions { range: Some((0..MAX_STORE_ID).into()), ..GetOptions::default() };
+        match self.store.get_opts(&self.object_key(STORE_ID, None), options).await {
+            Ok(found) => {
+                let text = String::from_utf8_lossy(&found.bytes().await?).trim().to_owned();
+                let invalid = |error| LayerError::Config(format!("{STORE_ID}: {error}"));
+                text.parse().map(Some).map_err(invalid)
+            }
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn blob_key(&self, digest: &LayerDigest) -> Key {
         self.object_key("sha256", Some(digest))
     }
@@ -211,12 +263,16 @@ fn sync_directory(path: &Path) -> Result<(), LayerError> {
     synced.map_err(LayerError::io_context("syncing a directory"))
 }
 
-/// Makes an empty directory that only its owner can enter.
-fn fresh_directory(path: &Path) -> std::io::Result<()> {
+/// Makes a directory that only its owner can enter, and removes files of this age from it.
+fn make_temporary_directory(path: &Path, oldest: Duration) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     for left_behind in fs::read_dir(path)? {
-        fs::remove_file(left_behind?.path())?;
+        let left_behind = left_behind?;
+        let age = || left_behind.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if oldest.is_zero() || age().is_some_and(|age| age >= oldest) {
+            fs::remove_file(left_behind.path())?;
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Configuration: where layers are stored, and how many bytes may be cached.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cloche_model::ByteSize;
 
@@ -19,11 +19,24 @@ pub struct LayersConfig {
     pub bounds: LayerBounds,
 }
 
+impl LayersConfig {
+    /// The directory of blobs that other processes use, too, if there is one.
+    #[must_use]
+    pub fn shared_dir(&self) -> Option<&Path> {
+        match &self.store {
+            StoreConfig::Directory(path) => Some(path),
+            StoreConfig::Local | StoreConfig::S3(_) => None,
+        }
+    }
+}
+
 /// Where blobs are stored.
 #[derive(Clone, Debug)]
 pub enum StoreConfig {
     /// In `dir` itself.
     Local,
+    /// In a directory that several processes use, which run as one user.
+    Directory(PathBuf),
     /// In a bucket.
     S3(S3Config),
 }

@@ -335,16 +335,28 @@ fn scan_cache_dir(dir: &Path) -> std::io::Result<CacheState> {
 /// Locks the directory. Two processes must not share a cache, because each would remove what the
 /// other uses. The lock belongs to the process, so a forked child does not hold it.
 fn lock_directory(dir: &Path) -> Result<OwnedFd, LayerError> {
-    let opening = || LayerError::io_context("locking the directory of layers");
-    let file = fs::File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(dir.join("lock"))
-        .map_err(opening())?;
+    lock_file(&dir.join("lock")).map_err(|error| match error {
+        LockError::Held => {
+            LayerError::Config(format!("{} is in use by another server", dir.display()))
+        }
+        LockError::Io(source) => LayerError::from_io("locking the directory of layers", source),
+    })
+}
+
+/// Why a file is not locked.
+pub(crate) enum LockError {
+    /// Another process holds it.
+    Held,
+    /// It cannot be opened.
+    Io(std::io::Error),
+}
+
+/// Creates a file if it is missing, and locks it.
+pub(crate) fn lock_file(path: &Path) -> Result<OwnedFd, LockError> {
+    let mut options = fs::File::options();
+    options.create(true).truncate(false).write(true);
+    let file = options.open(path).map_err(LockError::Io)?;
     let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-    rustix::fs::fcntl_lock(&file, operation).map_err(|_| {
-        LayerError::Config(format!("{} is in use by another server", dir.display()))
-    })?;
+    rustix::fs::fcntl_lock(&file, operation).map_err(|_| LockError::Held)?;
     Ok(file.into())
 }

@@ -3,12 +3,13 @@
 use std::{
     collections::HashMap,
     io::Read,
+    os::fd::OwnedFd,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
     time::Instant,
 };
 
-use cloche_model::{Layer, LayerDigest};
+use cloche_model::{Layer, LayerDigest, LayerStoreId};
 use futures::TryStreamExt;
 use parking_lot::Mutex;
 use tempfile::NamedTempFile;
@@ -44,6 +45,10 @@ pub(crate) struct LayersInner {
     pub(crate) keeps_output: AtomicBool,
     /// Locked shared while a blob is published, and exclusively while one is deleted.
     pub(crate) gate: tokio::sync::RwLock<()>,
+    /// The name of the store, once it was read.
+    pub(crate) store_id: tokio::sync::OnceCell<LayerStoreId>,
+    /// The lock of the one process that removes layers from a shared directory.
+    pub(crate) claim: Mutex<Option<OwnedFd>>,
 }
 
 /// When a layer was last stored, and how many stores of it have not been released.
@@ -108,6 +113,8 @@ impl Layers {
                 pins: Mutex::default(),
                 keeps_output: AtomicBool::new(true),
                 gate: tokio::sync::RwLock::default(),
+                store_id: tokio::sync::OnceCell::new(),
+                claim: Mutex::default(),
             })
         });
         Ok(Self(Arc::new(inner.await?)))

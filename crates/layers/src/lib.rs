@@ -22,6 +22,7 @@ mod layer_writer;
 mod layers;
 mod oci;
 mod pack;
+mod shared_store;
 mod squash;
 mod sweep;
 mod tree;

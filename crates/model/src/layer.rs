@@ -67,6 +67,52 @@ impl fmt::Display for LayerDigest {
     }
 }
 
+/// The name of a layer store: 32 hex digits, written into the store once. Two processes that read the
+/// same name use the same store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LayerStoreId(u128);
+
+impl LayerStoreId {
+    /// Creates a name from random bytes.
+    #[must_use]
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
+impl FromStr for LayerStoreId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let plain = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+        let id = u128::from_str_radix(text, 16).ok();
+        id.filter(|_| text.len() == 32 && text.chars().all(plain))
+            .map(Self)
+            .ok_or_else(|| Invalid::new("the name of a layer store must be 32 hex digits"))
+    }
+}
+
+impl TryFrom<String> for LayerStoreId {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<LayerStoreId> for String {
+    fn from(id: LayerStoreId) -> Self {
+        id.to_string()
+    }
+}
+
+impl fmt::Display for LayerStoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
 /// One stored layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
@@ -148,6 +194,16 @@ mod tests {
         assert_eq!(digest.hex_digits().len(), 64);
         for wrong in ["", "sha256:", &digest.as_str()[1..], &digest.as_str().to_uppercase()] {
             assert!(wrong.parse::<LayerDigest>().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_store_round_trips_and_has_one_spelling() {
+        let id = LayerStoreId::from_random([0x0a; 16]);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for wrong in ["", "0a", "+a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a", &id.to_string().to_uppercase()]
+        {
+            assert!(wrong.parse::<LayerStoreId>().is_err(), "{wrong:?}");
         }
     }
 }

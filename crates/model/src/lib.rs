@@ -48,7 +48,7 @@ pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
 };
 pub use language::{Language, UnknownLanguage};
-pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, OutputFile, ThreadHome};
+pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;
 pub use outcome::{
     CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,

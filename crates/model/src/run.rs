@@ -28,6 +28,8 @@ pub struct RunSpec {
     pub sandbox: SandboxShape,
     /// The home it starts with; an empty home without a thread if absent.
     pub home: Option<ThreadHome>,
+    /// Whether what it writes is stored, by an executor that has layers.
+    pub stores_files: bool,
 }
 
 impl RunSpec {
@@ -42,6 +44,7 @@ impl RunSpec {
             limits: RunLimits::default(),
             sandbox: SandboxShape::default(),
             home: None,
+            stores_files: true,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
-//! The server's Landlock rules. It may write to its data directory and to `/dev/null`, execute
+//! The server's Landlock rules. It may write to its own directories and to `/dev/null`, execute
 //! nothing, and list and read what every server needs. TCP is not restricted, because webhooks,
 //! buckets, models and sidecars need it.
 
@@ -25,7 +25,7 @@ const IOCTL_DEV: u64 = 1 << 15;
 /// Applies the rules to this thread and all its children. Returns why this kernel cannot.
 pub(super) fn restrict_access(
     reads: &[PathBuf],
-    data_dir: Option<&Path>,
+    writes: &[&Path],
     governs_reads: bool,
 ) -> Result<(), String> {
     let version = sys::landlock_version().unwrap_or(0);
@@ -37,14 +37,14 @@ pub(super) fn restrict_access(
         _ => (1 << 16) - 1,
     };
     let files = if governs_reads { governed } else { governed & !READ_FILE };
-    enforce_ruleset(version, files, reads, data_dir).map_err(|error| error.to_string())
+    enforce_ruleset(version, files, reads, writes).map_err(|error| error.to_string())
 }
 
 fn enforce_ruleset(
     version: u32,
     files: u64,
     reads: &[PathBuf],
-    data_dir: Option<&Path>,
+    writes: &[&Path],
 ) -> io::Result<()> {
     // From version 6 on, abstract sockets and signals to processes outside are blocked.
     let (scoped, size) = match version {
@@ -65,11 +65,11 @@ fn enforce_ruleset(
         let wanted = if device == "/dev/null" { WRITE_FILE | TRUNCATE } else { 0 };
         allow_path(&rules, &File::open(device)?, (wanted | READ_FILE) & files)?;
     }
-    if let Some(data_dir) = data_dir {
+    for path in writes {
         // Whiteouts of layers are character devices, so those may be created. The seccomp filter
         // restricts the device number.
         let never = EXECUTE | MAKE_SOCK | MAKE_BLOCK | IOCTL_DEV;
-        allow_path(&rules, &File::open(data_dir)?, files & !never)?;
+        allow_path(&rules, &File::open(path)?, files & !never)?;
     }
     sys::landlock_restrict(rules.as_raw_fd()).map_err(errno_to_io)
 }

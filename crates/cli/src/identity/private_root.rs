@@ -1,7 +1,7 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
 //! A private root file system for the server: an empty tmpfs, some directories of the host bound
-//! read-only at their own paths, and the data directory at its path. So the data directory may be
+//! read-only at their own paths, and the directories that it writes to at theirs. So those may be
 //! below a directory that only root can enter, and the rest of the host cannot be read.
 
 use std::{
@@ -38,7 +38,7 @@ struct RootPart {
 
 /// Replaces the host's mounts by a root with these parts. After an error everything is as visible
 /// as before.
-pub(super) fn enter_private_root(reads: &[PathBuf], data_dir: Option<&Path>) -> io::Result<()> {
+pub(super) fn enter_private_root(reads: &[PathBuf], writes: &[&Path]) -> io::Result<()> {
     let is_root = rustix::process::geteuid().is_root() && sys::unshare(sys::CLONE_NEWNS).is_ok();
     if !is_root {
         enter_user_namespace()?;
@@ -55,8 +55,8 @@ pub(super) fn enter_private_root(reads: &[PathBuf], data_dir: Option<&Path>) -> 
             _ => parts.extend(RootPart::open(path, false)),
         }
     }
-    if let Some(data_dir) = data_dir {
-        parts.push(RootPart::open(data_dir, true)?);
+    for path in writes {
+        parts.push(RootPart::open(path, true)?);
     }
     // Outer directories first, because they would cover the inner ones.
     parts.sort_by_key(|part| part.path.components().count());
@@ -70,7 +70,7 @@ pub(super) fn enter_private_root(reads: &[PathBuf], data_dir: Option<&Path>) -> 
     std::env::set_current_dir(STAGE)?;
     sys::pivot_to_current_dir().map_err(errno_to_io)?;
     mount_at(c"", Path::new("/"), c"", REMOUNT | READ_ONLY | NOSUID_NODEV, c"")?;
-    std::env::set_current_dir(data_dir.unwrap_or(Path::new("/")))
+    std::env::set_current_dir(writes.first().copied().unwrap_or(Path::new("/")))
 }
 
 fn build_root(parts: &[RootPart], links: &[(PathBuf, PathBuf)]) -> io::Result<()> {

@@ -111,7 +111,7 @@ fn confine_and_try(arguments: &TrialArguments) -> Result<String, Failure> {
     make_private(&arguments.data_dir, &user)?;
     protect_from_oom();
     let data_dir = Some(arguments.data_dir.clone());
-    let needs = ServerNeeds { data_dir, reads: Vec::new(), runs_cells: true };
+    let needs = ServerNeeds { data_dir, runs_cells: true, ..ServerNeeds::default() };
     let missing = build_walls(&user, &needs)?;
     let refused = |errno: sys::Errno| io::Error::from_raw_os_error(errno.0);
     Ok(match arguments.attempt {

@@ -8,7 +8,7 @@ use std::{
 use cloche_gateway::Server;
 use tracing_subscriber::EnvFilter;
 
-use super::settings::ServeSettings;
+use super::settings::{RunsOn, ServeSettings};
 
 /// Sends logs to standard error. `RUST_LOG` sets the level.
 pub(crate) fn start_logs(json: bool, usual: &str) {
@@ -27,6 +27,7 @@ pub(crate) fn start_logs(json: bool, usual: &str) {
 pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
     let file = settings.data_dir.join("bootstrap.json");
     println!("cloche is listening on http://{}", server.address());
+    println!("{}", where_code_runs(&settings.runs_on));
     let Some(bootstrap) = server.bootstrap() else {
         println!(
             "{} is missing; with its admin token in CLOCHE_ADMIN_TOKEN, \
@@ -48,6 +49,26 @@ pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
         bootstrap.url,
         shell_quoted(&file),
     );
+}
+
+/// The line about gate 1. A single binary differs from the contract: without an address it runs code
+/// itself, and only an empty address turns code execution off.
+fn where_code_runs(runs_on: &RunsOn) -> String {
+    match runs_on {
+        RunsOn::ThisHost => {
+            "code runs on this host, because SANDBOX_EXECUTOR_URL is not set; set it to an empty \
+             value to turn code execution off"
+                .to_owned()
+        }
+        RunsOn::Sidecars(remote) => {
+            format!("code runs on the sidecars at {}", remote.urls.join(", "))
+        }
+        RunsOn::Nothing => {
+            "code execution is turned off, because SANDBOX_EXECUTOR_URL is empty or \
+             --no-local-executor is set"
+                .to_owned()
+        }
+    }
 }
 
 /// Quotes a path as one word of a shell.

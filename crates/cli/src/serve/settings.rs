@@ -10,15 +10,15 @@ use std::{
 };
 
 use cloche_agent::AgentConfig;
-use cloche_engine::{EngineConfig, GateConfig, HomesConfig, RemoteConfig};
+use cloche_engine::{EngineConfig, GateConfig, HomesConfig};
 use cloche_executor::{ExecutorConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions};
 use cloche_layers::{Layers, LayersConfig};
-use cloche_model::{ByteSize, InvalidUnit, Secret};
+use cloche_model::{ByteSize, InvalidUnit};
 use cloche_store::KeySource;
 use serde::Deserialize;
 
-use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private};
+use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private, make_shared_store};
 
 use super::{
     ServeArguments,
@@ -30,16 +30,18 @@ mod connections;
 mod layers;
 mod mcp;
 mod memory;
+mod remote;
 mod secret_key;
 mod storage;
 
 use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
-pub(super) use layers::LayersArguments;
-use layers::LayersFile;
+pub(crate) use layers::{LayersArguments, LayersFile, layers_config};
 use mcp::McpFile;
 use memory::MemoryFile;
+pub(super) use remote::RunsOn;
+use remote::{RemoteFile, runs_on};
 pub(super) use secret_key::SecretKeyArguments;
 use secret_key::choose_key_source;
 pub(crate) use secret_key::from_environment as secret_key_from_environment;
@@ -61,6 +63,8 @@ pub(crate) enum SettingsError {
     SquashDepth,
     #[error("layers.endpoint, region, prefix or a key variable is set but layers.bucket is not")]
     Bucket,
+    #[error("layers.directory and layers.bucket are both set; name one place for layers")]
+    TwoLayerStores,
     #[error("connections in the configuration: {0} is not a time from 0.05 to 3600 seconds")]
     Timeout(f64),
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
@@ -92,14 +96,6 @@ struct SettingsFile {
     mcp: McpFile,
     memory: MemoryFile,
     connections: ConnectionsFile,
-}
-
-/// Sidecars that run the code. Their key is not in the file but in the environment.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RemoteFile {
-    urls: Vec<String>,
-    timeout_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,16 +160,6 @@ pub(crate) struct ServeSettings {
     pub(super) runs_on: RunsOn,
 }
 
-/// Where code runs.
-pub(crate) enum RunsOn {
-    /// On an executor of this process.
-    ThisHost,
-    /// On sidecars.
-    Sidecars(RemoteConfig),
-    /// Nowhere: code execution is turned off.
-    Nothing,
-}
-
 impl ServeSettings {
     pub(super) fn merge(arguments: ServeArguments) -> Result<Self, SettingsError> {
         let mut file =
@@ -181,11 +167,7 @@ impl ServeSettings {
         file.grace_seconds = arguments.grace.or(file.grace_seconds);
         file.webhook.allow.extend(arguments.webhook_allow);
         file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
-        let urls = arguments.executor_url.into_iter().filter(|url| !url.trim().is_empty());
-        let urls: Vec<_> = urls.collect();
-        if !urls.is_empty() {
-            file.remote.urls = urls;
-        }
+        file.remote.urls = arguments.executor_url.or(file.remote.urls);
         file.remote.timeout_seconds = arguments.executor_timeout.or(file.remote.timeout_seconds);
         let mut allow_missing = file.allow_missing.clone();
         allow_missing.extend(arguments.allow_missing);
@@ -206,7 +188,7 @@ impl ServeSettings {
             secret_key: choose_key_source(arguments.secret_key, file.secret_key_file.clone()),
             gateway: gateway_config(&file)?,
             agent: read_agent_config(file.agent, file.grace_seconds)?,
-            layers: layers::layers_config(file.layers, arguments.layers, &data_dir)?,
+            layers: layers_config(file.layers, arguments.layers, &data_dir)?,
             data_dir,
             user: arguments.user.or(file.user),
             runs_on,
@@ -218,6 +200,9 @@ impl ServeSettings {
     /// layers.
     pub(super) fn make_data_dir(&self, user: &ServerUser) -> Result<(), DataDirError> {
         make_private(&self.data_dir, user)?;
+        if let Some(path) = self.layers.shared_dir() {
+            make_shared_store(path, user)?;
+        }
         let unpacked = self.layers_dir().join("cache");
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&unpacked);
         made.map_err(|source| DataDirError::Io { path: unpacked, source })?;
@@ -229,6 +214,7 @@ impl ServeSettings {
         ServerNeeds {
             data_dir: Some(self.data_dir.clone()),
             reads: self.engine.webhook.extra_ca.iter().cloned().collect(),
+            writes: self.layers.shared_dir().into_iter().map(Path::to_owned).collect(),
             runs_cells: matches!(self.runs_on, RunsOn::ThisHost),
         }
     }
@@ -280,22 +266,8 @@ impl ServeSettings {
 }
 
 /// Makes a path absolute, because the server leaves its start directory.
-fn absolute_path(path: PathBuf) -> PathBuf {
+pub(crate) fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
-}
-
-fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {
-    if file.urls.is_empty() {
-        return if no_local { RunsOn::Nothing } else { RunsOn::ThisHost };
-    }
-    let key = std::env::var("SANDBOX_EXECUTOR_API_KEY").ok().filter(|key| !key.is_empty());
-    let usual = RemoteConfig::default();
-    RunsOn::Sidecars(RemoteConfig {
-        urls: file.urls,
-        key: key.map(Secret::new),
-        timeout: file.timeout_seconds.map_or(usual.timeout, Duration::from_secs),
-        ..usual
-    })
 }
 
 fn read_settings_file(path: &Path) -> Result<SettingsFile, SettingsError> {

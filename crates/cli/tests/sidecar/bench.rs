@@ -53,7 +53,7 @@ impl Bench {
 
     /// A dispatcher for these addresses.
     pub(crate) fn at(config: RemoteConfig) -> Self {
-        let dispatcher = Arc::new(RemoteDispatcher::new(config).unwrap());
+        let dispatcher = Arc::new(RemoteDispatcher::new(config, None).unwrap());
         Self { dispatcher, sidecars: Vec::new() }
     }
 

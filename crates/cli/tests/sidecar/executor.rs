@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
 };
 
@@ -48,7 +49,25 @@ impl Sidecar {
     }
 
     pub(crate) async fn start_without_key_at(listen: &str) -> Self {
-        Self::begin(listen, &[], ("SANDBOX_EXECUTOR_ENVIRONMENT", "test")).await
+        Self::start_without_key_at_with(listen, &[]).await
+    }
+
+    pub(crate) async fn start_without_key_at_with(listen: &str, arguments: &[&str]) -> Self {
+        Self::begin(listen, arguments, ("SANDBOX_EXECUTOR_ENVIRONMENT", "test")).await
+    }
+
+    /// A sidecar without a key that shares the layers in this directory.
+    pub(crate) async fn start_sharing(store: &Path) -> Option<Self> {
+        let store = store.to_str().unwrap();
+        Self::start_without_key_with(&["--layers-dir", store]).await
+    }
+
+    /// A sidecar without a key, with further arguments.
+    pub(crate) async fn start_without_key_with(arguments: &[&str]) -> Option<Self> {
+        if !can_sandbox() {
+            return None;
+        }
+        Some(Self::start_without_key_at_with("127.0.0.1:0", arguments).await)
     }
 
     /// On this address.
@@ -62,7 +81,10 @@ impl Sidecar {
         let file = |name: &str| File::create(directory.path().join(name)).unwrap();
         let mut process = command()
             .env(variable.0, variable.1)
-            .args(["--listen", listen])
+            // The bucket of these tests takes any key.
+            .envs([("AWS_ACCESS_KEY_ID", "any"), ("AWS_SECRET_ACCESS_KEY", "any")])
+            .args(["--listen", listen, "--data-dir"])
+            .arg(directory.path().join("data"))
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(file("stdout"))
@@ -113,6 +135,13 @@ impl Sidecar {
     pub(crate) async fn health(&self) -> Value {
         let request = self.request(reqwest::Method::GET, "/healthz");
         request.send().await.unwrap().json().await.unwrap()
+    }
+
+    /// Jobs that are over, of any language and with any result.
+    pub(crate) async fn jobs_over(&self) -> u64 {
+        let text = self.metrics().await;
+        let counts = text.lines().filter(|line| line.starts_with("sandbox_executor_jobs_total{"));
+        counts.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()
     }
 
     pub(crate) async fn metrics(&self) -> String {

@@ -165,14 +165,14 @@ async fn limits_beyond_those_of_a_sidecar_are_refused_with_its_message() {
     let bench = Bench::with(vec![small]);
     for (limits, word) in [
         (JobLimits { memory_bytes: Some(65 << 20), ..JobLimits::default() }, "memory_bytes"),
-        (JobLimits { timeout_ms: Some(40_001), ..JobLimits::default() }, "timeout_ms"),
+        (JobLimits { timeout_ms: Some(40_001), ..JobLimits::default() }, "timeout"),
     ] {
         // Everything else must fit, or that would be refused first.
         let memory_bytes = limits.memory_bytes.or(Some(64 << 20));
         let timeout_ms = limits.timeout_ms.or(Some(1000));
         let limits = JobLimits { memory_bytes, timeout_ms, ..limits };
         let error = bench.fails(limited(job("bash", ":"), limits)).await;
-        assert!(matches!(&error, DispatchError::Impossible(why) if why.contains(word)), "{error}");
+        assert!(matches!(&error, DispatchError::Refused(why) if why.contains(word)), "{error}");
     }
 }
 

@@ -12,6 +12,8 @@ mod bench;
 mod contract;
 mod executor;
 mod faults;
+mod gate_one;
+mod homes;
 #[allow(dead_code, reason = "every test target uses its own part of this")]
 #[path = "../serve/host.rs"]
 mod host;
@@ -23,5 +25,6 @@ mod server;
 mod suite;
 #[path = "../support/cloche.rs"]
 mod support;
+mod unavailable;
 
-use cloche_test_support::processes;
+use cloche_test_support::{models, moto, processes};

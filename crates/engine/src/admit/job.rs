@@ -5,15 +5,16 @@
 
 use std::time::Duration;
 
+use cloche_layers::Layers;
 use cloche_model::{
-    ByteSize, CpuShare, EnvVars, ExecuteRequest, Invalid, RequestFile, RunLimits, RunSpec,
-    SandboxShape, TeamId, TraceId, env,
+    ByteSize, CpuShare, EnvVars, ExecuteRequest, Invalid, LayerStoreId, RequestFile, RunLimits,
+    RunSpec, SandboxShape, TeamId, ThreadHome, TraceId, env,
 };
 
 use super::AdmittedRun;
 use crate::{
     secrets,
-    sidecar::{JobLimits, SidecarConfig},
+    sidecar::{JobHome, JobLimits, SidecarConfig},
 };
 
 /// Whose the jobs of a sidecar are: it knows no teams.
@@ -23,6 +24,8 @@ const LEAST_MEMORY: u64 = 16 << 20;
 const LEAST_DISK: u64 = 1 << 20;
 const LEAST_PIDS: u64 = 8;
 const LEAST_CPU_MILLI: u64 = 10;
+/// The most layers of a home, as many as the kernel stacks in one overlay.
+const MOST_LAYERS: usize = 500;
 
 /// A job as it was asked for: nothing in it is trusted.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +48,8 @@ pub struct JobRequest {
     pub template: Option<bool>,
     /// Whose jobs may share a template with it.
     pub pool_group: Option<String>,
+    /// The home of a thread, in the layer store that the limits name.
+    pub home: Option<JobHome>,
 }
 
 /// Why a job is not taken.
@@ -56,6 +61,9 @@ pub enum JobRefusal {
     /// It is well formed, and more than this executor gives.
     #[error("{0}")]
     Beyond(String),
+    /// It names a layer store that this executor does not use.
+    #[error("limits.layer_store: this executor does not use the layer store {0}")]
+    OtherStore(LayerStoreId),
     /// Every place is taken.
     #[error("this executor runs {0} jobs at once and all places are taken; try again in a moment")]
     Busy(usize),
@@ -65,6 +73,9 @@ pub enum JobRefusal {
          try again in a moment"
     )]
     Full,
+    /// No cell can be started here.
+    #[error("this executor cannot start a sandbox; try another one, or again in a moment")]
+    NoSandbox,
     /// It is being stopped.
     #[error("the executor is shutting down; try another one, or again in a moment")]
     Draining,
@@ -82,6 +93,8 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<AdmittedRun,
         env::check_level("env", vars)?;
     }
     let limits = resolve_limits(&job, config)?;
+    let stores_files = job.limits.layer_store.is_some();
+    let home = admit_home(job.home, job.limits.layer_store, config)?;
     let sandbox = SandboxShape {
         template: job.template.unwrap_or(true),
         profile: job.limits.profile.unwrap_or_default(),
@@ -102,11 +115,37 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<AdmittedRun,
         sandbox,
         stdin: request.stdin,
         files: request.files,
+        home,
+        stores_files,
         ..RunSpec::new(request.language, request.code)
     };
     let random = secrets::random_bytes().map_err(|_| JobRefusal::Internal)?;
     let team: TeamId = TEAM.parse()?;
     Ok(AdmittedRun::new(spec, TraceId::from_random(random), team))
+}
+
+/// The home of a job, if this executor uses the layer store that the job names.
+fn admit_home(
+    home: Option<JobHome>,
+    store: Option<LayerStoreId>,
+    config: &SidecarConfig,
+) -> Result<Option<ThreadHome>, JobRefusal> {
+    let own = config.layers.as_ref().and_then(Layers::known_store_id);
+    if let Some(store) = store.filter(|store| Some(*store) != own) {
+        return Err(JobRefusal::OtherStore(store));
+    }
+    let Some(home) = home else { return Ok(None) };
+    if store.is_none() {
+        return Err(Invalid::new("home needs limits.layer_store, the store of its layers").into());
+    }
+    if home.layers.len() > MOST_LAYERS {
+        let count = home.layers.len();
+        return Err(Invalid::new(format!(
+            "home.layers must have at most {MOST_LAYERS} entries, got {count}"
+        ))
+        .into());
+    }
+    Ok(Some(home.into()))
 }
 
 fn resolve_limits(job: &JobRequest, config: &SidecarConfig) -> Result<RunLimits, JobRefusal> {

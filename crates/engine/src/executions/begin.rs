@@ -11,14 +11,14 @@ use cloche_model::{
 };
 use cloche_store::{BeginOutcome, StoreError};
 use sha2::{Digest, Sha256};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::{
     EventLogReader, Executions, LiveExecution, StopCause,
-    task::{EndReason, EndedExecution, UNAVAILABLE},
+    task::{EndedExecution, RunFollower, UNAVAILABLE},
 };
 use crate::{
-    AdmittedRun, CallPermit, Caller, Refusal,
+    AdmittedRun, CallPermit, Caller, DispatchError, Refusal, TakenSignal,
     admit::{self, ExecutionSlot},
     clock, null_dispatcher, secrets, threads,
 };
@@ -29,6 +29,8 @@ pub struct StartedExecution {
     pub trace_id: TraceId,
     live: Arc<LiveExecution>,
     over: oneshot::Receiver<EndedExecution>,
+    /// Whether an executor has taken the run; absent where that needs no waiting.
+    taken: Option<watch::Receiver<bool>>,
 }
 
 impl StartedExecution {
@@ -44,21 +46,41 @@ impl StartedExecution {
         CancelOnDrop(Arc::clone(&self.live))
     }
 
+    /// Waits until an executor has taken the run, so that an answer does not promise a run that
+    /// nothing can start. The executor of this host takes every run at once.
+    ///
+    /// # Errors
+    /// When the execution ended before any executor took it. Its record says so, too.
+    pub async fn wait_until_taken(mut self) -> Result<Self, Refusal> {
+        let Some(mut taken) = self.taken.take() else { return Ok(self) };
+        if taken.wait_for(|taken| *taken).await.is_ok() {
+            return Ok(self);
+        }
+        let ended = receive_end(self.over, &self.trace_id).await?;
+        let (done, over) = oneshot::channel();
+        if let Some(refusal) = ended.to_refusal() {
+            return Err(refusal);
+        }
+        // It was cancelled before: its events and its record are the answer.
+        let _ = done.send(ended);
+        Ok(Self { over, ..self })
+    }
+
     /// Waits for the end; the record of it is durable by then.
     ///
     /// # Errors
     /// When nothing could run it, or we failed to follow it.
     pub async fn wait_until_over(self) -> Result<Arc<Execution>, Refusal> {
-        let trace_id = self.trace_id;
-        let lost = |error| Refusal::internal(error).with_trace_id(trace_id.clone());
-        let EndedExecution { execution, reason } = self.over.await.map_err(lost)?;
-        match reason {
-            EndReason::NoExecutor => {
-                Err(Refusal::new(ErrorCode::Unavailable, UNAVAILABLE).with_trace_id(trace_id))
-            }
-            EndReason::Outcome | EndReason::NoOutcome => Ok(execution),
-        }
+        let ended = receive_end(self.over, &self.trace_id).await?;
+        ended.to_refusal().map_or(Ok(ended.execution), Err)
     }
+}
+
+async fn receive_end(
+    over: oneshot::Receiver<EndedExecution>,
+    trace_id: &TraceId,
+) -> Result<EndedExecution, Refusal> {
+    over.await.map_err(|error| Refusal::internal(error).with_trace_id(trace_id.clone()))
 }
 
 /// Stops an execution when it is dropped. One that is over stays as it is.
@@ -108,9 +130,6 @@ impl Executions {
         home: Option<&HomeState>,
     ) -> Result<StartedExecution, Refusal> {
         self.lifecycle.check_taking_work()?;
-        if !self.dispatcher.is_wired() {
-            return Err(Refusal::new(ErrorCode::Unavailable, null_dispatcher::SENTENCE));
-        }
         let trace_id = TraceId::from_random(secrets::random_bytes()?);
         let mut start = describe_request(caller, &request, delivery, &trace_id);
         match self.begin_execution(caller, request, &mut start, home).await {
@@ -131,11 +150,18 @@ impl Executions {
         start: &mut ExecutionStart,
         home: Option<&HomeState>,
     ) -> Result<(AdmittedRun, ExecutionSlot), Refusal> {
+        if !self.dispatcher.is_wired() {
+            // The operator turned it off, so asking again does not help.
+            let off = Refusal::new(ErrorCode::Unavailable, null_dispatcher::SENTENCE);
+            return Err(Refusal { retry_after: None, ..off });
+        }
         let request = request.check()?;
         start.language = Some(request.language);
         start.metadata.clone_from(&request.metadata);
         let (delivery, trace_id) = (start.delivery, &start.trace_id);
         let run = admit::admit_execution(caller, &request, delivery, trace_id, self.output)?;
+        let needs = run.needs(request.thread.is_some());
+        self.dispatcher.check_run(&needs).map_err(|error| refuse_run(&error, trace_id))?;
         if start.delivery == DeliveryMode::Webhook {
             start.webhook_url = self.webhook_url(caller, &request).await?;
         }
@@ -227,17 +253,38 @@ impl Executions {
         self.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
         let (done, over) = oneshot::channel();
         let trace_id = start.trace_id.clone();
+        let (run, taken) = if self.dispatcher.takes_at_once() {
+            (run, None)
+        } else {
+            let (signal, taken) = TakenSignal::new();
+            (run.with_signal(signal), Some(taken))
+        };
+        let never_taken = taken.clone();
         let executions = Arc::clone(self);
         let running = Arc::clone(&live);
         self.runs.spawn(async move {
-            let ended = executions.run_execution(run, start, &team, &running).await;
+            let follow = RunFollower { team: &team, live: &running, taken: never_taken };
+            let ended = executions.run_execution(run, start, follow).await;
             // The slot is free before the end is announced, so that the next request finds it free.
             drop(slot);
             executions.live.write().remove(&running.trace_id);
             running.finish(Arc::clone(&ended.execution));
             let _ = done.send(ended);
         });
-        StartedExecution { trace_id, live, over }
+        StartedExecution { trace_id, live, over, taken }
+    }
+}
+
+/// The refusal of a run that no executor takes. What is wrong with which executor is for the log.
+fn refuse_run(error: &DispatchError, trace_id: &TraceId) -> Refusal {
+    match error {
+        DispatchError::Refused(why) | DispatchError::Impossible(why) => {
+            Refusal::new(ErrorCode::Validation, why.clone())
+        }
+        DispatchError::Unavailable(_) | DispatchError::Failed(_) => {
+            tracing::error!(%error, %trace_id, "no executor can take an execution");
+            Refusal::new(ErrorCode::Unavailable, UNAVAILABLE)
+        }
     }
 }
 

@@ -6,16 +6,16 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use cloche_model::{
-    CapturedStream, DeliveryStatus, DisplaySeconds, EventOrder, Execution, ExecutionEnd,
+    CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
     ExecutionStart, ExecutionStatus, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings,
     RunUsage, StreamName, Team, UsageReport,
 };
 use cloche_store::ExecutionFinish;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{Executions, LiveExecution, StopCause, line_splitter::LineSplitter};
 use crate::{
-    AdmittedRun, DispatchError, clock,
+    AdmittedRun, DispatchError, Refusal, clock,
     threads::{OpenThread, QUOTA},
 };
 
@@ -36,6 +36,8 @@ pub(super) enum EndReason {
     Outcome,
     /// Nothing could take the run; its caller is refused as unavailable.
     NoExecutor,
+    /// No executor takes the run as it was asked for; its caller is refused as invalid.
+    Refused,
     /// The run failed before it had an outcome.
     NoOutcome,
 }
@@ -44,6 +46,28 @@ pub(super) enum EndReason {
 pub(super) struct EndedExecution {
     pub(super) execution: Arc<Execution>,
     pub(super) reason: EndReason,
+}
+
+impl EndedExecution {
+    /// The refusal for the caller, if the run never began.
+    pub(super) fn to_refusal(&self) -> Option<Refusal> {
+        let start = &self.execution.start;
+        let error = || self.execution.end.as_ref()?.error.clone();
+        let refusal = match self.reason {
+            EndReason::NoExecutor => Refusal::new(ErrorCode::Unavailable, UNAVAILABLE),
+            EndReason::Refused => Refusal::new(ErrorCode::Validation, error().unwrap_or_default()),
+            EndReason::Outcome | EndReason::NoOutcome => return None,
+        };
+        Some(refusal.with_trace_id(start.trace_id.clone()))
+    }
+}
+
+/// Who follows the run of an execution.
+pub(super) struct RunFollower<'a> {
+    pub(super) team: &'a Team,
+    pub(super) live: &'a Arc<LiveExecution>,
+    /// Whether an executor has taken the run, where the answer waits for that.
+    pub(super) taken: Option<watch::Receiver<bool>>,
 }
 
 /// A run that is over, before it is written down.
@@ -61,10 +85,10 @@ impl Executions {
     pub(super) async fn run_execution(
         &self,
         run: AdmittedRun,
-        start: ExecutionStart,
-        team: &Team,
-        live: &Arc<LiveExecution>,
+        mut start: ExecutionStart,
+        follower: RunFollower<'_>,
     ) -> EndedExecution {
+        let RunFollower { team, live, taken } = follower;
         let limits = run.limits();
         let account = self.memory.outputs.account_for(start.key.as_str());
         let run = run.with_output_account(account);
@@ -75,6 +99,11 @@ impl Executions {
             Err(error) => without_outcome(&error, lines, live).await,
         };
         let (timings, reason) = (ended.outcome.timings, ended.reason);
+        let is_refused = matches!(reason, EndReason::NoExecutor | EndReason::Refused);
+        if is_refused && taken.is_some_and(|taken| !*taken.borrow()) {
+            // The caller got an error instead of the 202, so nothing is delivered.
+            start.webhook_url = None;
+        }
         let closing = Instant::now();
         let execution = self.record_end(start, ended, thread, &limits).await;
         self.metrics.observe_phases(&timings, timings.seal + closing.elapsed());
@@ -268,6 +297,7 @@ async fn without_outcome(
     tracing::error!(%error, trace_id = %live.trace_id, "an execution had no outcome");
     let (reason, error) = match error {
         DispatchError::Unavailable(_) => (EndReason::NoExecutor, UNAVAILABLE),
+        DispatchError::Refused(why) => (EndReason::Refused, why.as_str()),
         DispatchError::Impossible(why) => (EndReason::NoOutcome, why.as_str()),
         DispatchError::Failed(_) => (EndReason::NoOutcome, "the sandbox failed to run the code"),
     };

@@ -2,14 +2,17 @@
 //!
 //! A run as the body of a request to a sidecar, and the runs that a sidecar cannot take.
 
-use std::time::Duration;
-
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use cloche_model::{EnvVars, NetworkPolicy, RunLimits, RunSpec, SandboxProfile, SandboxShape};
+use cloche_model::{
+    EnvVars, LayerStoreId, NetworkPolicy, RunLimits, RunSpec, SandboxProfile, SandboxShape,
+};
 use serde::Serialize;
 
-use crate::{DispatchError, sidecar::JobLimits};
+use crate::{
+    DispatchError,
+    sidecar::{JobHome, JobLimits},
+};
 
 #[derive(Serialize)]
 struct JobRequestBody<'a> {
@@ -25,6 +28,8 @@ struct JobRequestBody<'a> {
     template: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pool_group: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    home: Option<JobHome>,
 }
 
 #[derive(Serialize)]
@@ -33,12 +38,15 @@ struct JobFileBody<'a> {
     content_base64: String,
 }
 
-/// The body of the request. `most` is the time that we wait for a sidecar.
-pub(super) fn encode_body(spec: &RunSpec, most: Duration) -> Result<Bytes, DispatchError> {
-    check_supported(spec, most)?;
+/// The body of the request. `store` is the layer store that the sidecar shares with this server.
+pub(super) fn encode_body(
+    spec: &RunSpec,
+    store: Option<LayerStoreId>,
+) -> Result<Bytes, DispatchError> {
+    check_supported(spec, store)?;
     let text = |what, bytes| {
         std::str::from_utf8(bytes).map_err(|_| {
-            impossible_error(format!("{what} must be UTF-8 to be run by a remote executor"))
+            refused_error(format!("{what} must be UTF-8 to be run by a remote executor"))
         })
     };
     let files = spec.files.iter().map(|file| JobFileBody {
@@ -51,37 +59,29 @@ pub(super) fn encode_body(spec: &RunSpec, most: Duration) -> Result<Bytes, Dispa
         stdin: text("standard input", &spec.stdin)?,
         files: files.collect(),
         env: &spec.env,
-        limits: job_limits(&spec.limits, spec.sandbox.profile),
+        limits: JobLimits { layer_store: store, ..job_limits(&spec.limits, spec.sandbox.profile) },
         template: spec.sandbox.uses_template(),
         pool_group: spec.sandbox.pool_group.as_deref(),
+        home: spec.home.clone().map(JobHome::from),
     };
     let bytes = serde_json::to_vec(&body);
     bytes.map(Bytes::from).map_err(|error| DispatchError::Failed(error.to_string()))
 }
 
-fn impossible_error(sentence: impl Into<String>) -> DispatchError {
-    DispatchError::Impossible(sentence.into())
+fn refused_error(sentence: impl Into<String>) -> DispatchError {
+    DispatchError::Refused(sentence.into())
 }
 
 /// What sidecars do not have. Preloaded modules only save time, so they are no reason to refuse.
-fn check_supported(spec: &RunSpec, most: Duration) -> Result<(), DispatchError> {
-    if spec.home.is_some() {
-        return Err(impossible_error(
-            "thread_id cannot be used here: this server's executors keep nothing between runs",
-        ));
+fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), DispatchError> {
+    if spec.home.is_some() && store.is_none() {
+        return Err(refused_error("thread_id needs an executor that shares this server's layers"));
     }
     if spec.sandbox.image != SandboxShape::default().image {
-        return Err(impossible_error("this server's executors run no image but their own"));
+        return Err(refused_error("this server's executors run no image but their own"));
     }
     if spec.sandbox.network != NetworkPolicy::Blocked {
-        return Err(impossible_error("this server's executors give programs no network"));
-    }
-    if spec.limits.timeout > most {
-        return Err(impossible_error(format!(
-            "a time limit of {}s is more than the {}s that this server waits for its executors",
-            spec.limits.timeout.as_secs(),
-            most.as_secs()
-        )));
+        return Err(refused_error("this server's executors give programs no network"));
     }
     Ok(())
 }
@@ -96,18 +96,19 @@ fn job_limits(limits: &RunLimits, profile: SandboxProfile) -> JobLimits {
         disk_bytes: Some(limits.disk.bytes()),
         output_bytes: Some(limits.output.bytes()),
         profile: (profile != SandboxProfile::Standard).then_some(profile),
+        layer_store: None,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use cloche_model::{ByteSize, HomeQuota, Language, ThreadHome};
+    use cloche_model::{ByteSize, HomeQuota, Language, LayerDigest, ThreadHome};
 
     use super::*;
 
     fn refusal(spec: &RunSpec) -> String {
-        match encode_body(spec, Duration::from_secs(65)) {
-            Err(DispatchError::Impossible(why)) => why,
+        match encode_body(spec, None) {
+            Err(DispatchError::Refused(why)) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -115,14 +116,32 @@ mod tests {
     #[test]
     fn what_a_sidecar_cannot_do_is_refused_before_it_is_asked() {
         let spec = RunSpec::new(Language::Python, "print(1)");
-        assert!(encode_body(&spec, Duration::from_secs(65)).is_ok());
+        assert!(encode_body(&spec, None).is_ok());
         let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 10 };
         let home = Some(ThreadHome { layers: Vec::new(), room });
         assert!(refusal(&RunSpec { home, ..spec.clone() }).contains("thread_id"));
-        let limits = RunLimits { timeout: Duration::from_secs(66), ..spec.limits };
-        assert!(refusal(&RunSpec { limits, ..spec.clone() }).contains("66s"));
         let sandbox = SandboxShape { image: "debian".to_owned(), ..SandboxShape::default() };
         assert!(refusal(&RunSpec { sandbox, ..spec.clone() }).contains("image"));
         assert!(refusal(&RunSpec { stdin: vec![0xff], ..spec }).contains("UTF-8"));
+    }
+
+    #[test]
+    fn only_a_job_for_a_shared_store_has_the_extension() {
+        let room = HomeQuota { bytes: ByteSize::mib(1), inodes: 10 };
+        let layers = vec![LayerDigest::from_sha256([1; 32])];
+        let home = Some(ThreadHome { layers, room });
+        let plain = RunSpec::new(Language::Python, "print(1)");
+        let threaded = RunSpec { home, ..plain.clone() };
+        let store = LayerStoreId::from_random([7; 16]);
+        let encode = |spec, store| -> serde_json::Value {
+            serde_json::from_slice(&encode_body(spec, store).unwrap()).unwrap()
+        };
+        let sent = encode(&plain, None);
+        assert!(sent.get("home").is_none() && sent["limits"].get("layer_store").is_none());
+        let sent = encode(&threaded, Some(store));
+        assert_eq!(sent["limits"]["layer_store"], store.to_string());
+        assert_eq!(sent["home"]["bytes"], 1 << 20);
+        let digest = LayerDigest::from_sha256([1; 32]);
+        assert_eq!(sent["home"]["layers"], serde_json::json!([digest]));
     }
 }

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_model::{
-    ByteSize, CapturedStream, HomeWrites, MemoryAccount, OutputChunk, RunEnding, RunOutcome,
-    RunTimings, RunUsage, StreamName,
+    ByteSize, CapturedStream, HomeWrites, LayerDigest, MemoryAccount, OutputChunk, RunEnding,
+    RunOutcome, RunTimings, RunUsage, StreamName,
 };
 use reqwest::{Method, Response};
 use tokio::{sync::mpsc, time::Instant};
@@ -37,6 +37,8 @@ pub(super) struct RemoteRun {
     id: Option<String>,
     /// A stop was requested from the sidecar.
     stop_requested: bool,
+    /// The layer with what the run wrote, by the sidecar's word.
+    layer: Option<LayerDigest>,
 }
 
 impl RemoteRun {
@@ -54,6 +56,7 @@ impl RemoteRun {
             pending: None,
             id: None,
             stop_requested: false,
+            layer: None,
         }
     }
 
@@ -78,6 +81,11 @@ impl RemoteRun {
             written: HomeWrites::default(),
             timings: RunTimings::default(),
         }
+    }
+
+    /// The layer that the result named.
+    pub(super) fn take_layer(&mut self) -> Option<LayerDigest> {
+        self.layer.take()
     }
 
     /// Until the result, the deadline, or the end of the stream. Letting go of the stream stops the run.
@@ -178,7 +186,7 @@ impl RemoteRun {
         kept.append_within(bytes, self.cap)
     }
 
-    fn build_outcome(&mut self, result: JobResult) -> Result<RunOutcome, DispatchError> {
+    fn build_outcome(&mut self, mut result: JobResult) -> Result<RunOutcome, DispatchError> {
         let total = |kept: &CapturedStream| kept.bytes.len() as u64 + kept.dropped;
         if (total(&self.stdout), total(&self.stderr)) != (result.stdout_bytes, result.stderr_bytes)
         {
@@ -187,6 +195,7 @@ impl RemoteRun {
         if result.ending == RunEnding::Cancelled && !self.stop_requested {
             return Err(DispatchError::Failed("the executor was stopped".to_owned()));
         }
+        self.layer = result.layer.take();
         Ok(RunOutcome {
             ending: result.ending,
             usage: result.run_usage(),

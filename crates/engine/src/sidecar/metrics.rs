@@ -103,8 +103,10 @@ impl SidecarMetrics {
         self.refused_for(match refusal {
             JobRefusal::Invalid(_) => "invalid",
             JobRefusal::Beyond(_) => "beyond",
+            JobRefusal::OtherStore(_) => "layer_store",
             JobRefusal::Busy(_) => "busy",
             JobRefusal::Full => "full",
+            JobRefusal::NoSandbox => "no_sandbox",
             JobRefusal::Draining => "draining",
             JobRefusal::Internal => "internal",
         });

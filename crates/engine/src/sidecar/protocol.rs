@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cloche_model::{
-    ByteSize, HomeWrites, OutputFile, RunEnding, RunOutcome, RunTimings, RunUsage, SandboxProfile,
-    StreamName,
+    ByteSize, HomeQuota, HomeWrites, LayerDigest, LayerStoreId, OutputFile, RunEnding, RunOutcome,
+    RunTimings, RunUsage, SandboxProfile, StreamName, ThreadHome,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,54 @@ pub struct JobLimits {
     /// not know it refuses the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<SandboxProfile>,
+    /// The layer store that keeps what it writes; nothing is kept if absent. Among the limits, so that
+    /// an executor that does not know it refuses the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer_store: Option<LayerStoreId>,
+}
+
+/// The home of a thread, in the layer store that the limits name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobHome {
+    /// Its layers, the oldest first.
+    pub layers: Vec<LayerDigest>,
+    /// Bytes that it may grow by.
+    pub bytes: u64,
+    /// Files and directories that it may grow by.
+    pub inodes: u64,
+}
+
+impl From<ThreadHome> for JobHome {
+    fn from(home: ThreadHome) -> Self {
+        Self { layers: home.layers, bytes: home.room.bytes.bytes(), inodes: home.room.inodes }
+    }
+}
+
+impl From<JobHome> for ThreadHome {
+    fn from(home: JobHome) -> Self {
+        let room = HomeQuota { bytes: ByteSize(home.bytes), inodes: home.inodes };
+        Self { layers: home.layers, room }
+    }
+}
+
+/// The answer of `GET /healthz`. The last two fields are beyond the contract, and only for holders of
+/// the service key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SidecarHealthReport {
+    /// `ok`.
+    pub status: String,
+    /// Jobs that run now.
+    pub running: u64,
+    /// Jobs that can run at once.
+    pub capacity: u64,
+    /// The longest time limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_timeout_ms: Option<u64>,
+    /// The layer store that jobs can use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layer_store: Option<LayerStoreId>,
 }
 
 /// One line of a stream.
@@ -101,6 +149,9 @@ pub struct JobResult {
     pub usage: JobUsage,
     /// Where the time went.
     pub timings: JobTimings,
+    /// The layer with what it wrote, in the layer store that the job named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<LayerDigest>,
 }
 
 /// A result with the two texts, which are shared with the outcome.
@@ -168,6 +219,7 @@ impl JobResult {
                 run_us: to_micros(timings.run),
                 seal_us: to_micros(timings.seal),
             },
+            layer: outcome.written.layer.as_ref().map(|layer| layer.digest.clone()),
         }
     }
 

@@ -23,7 +23,7 @@ pub struct ExecutorConfig {
     /// The directory of unpacked layers, from which the spawner mounts homes. It must exist when
     /// the spawner is started.
     pub unpacked_layers: Option<PathBuf>,
-    /// Without layers: whether outcomes name the files that runs wrote, although none is stored.
+    /// Whether outcomes name the files that runs wrote, although none is stored.
     pub names_files: bool,
 }
 

@@ -104,6 +104,12 @@ impl Executor {
         self.inner.pool.as_ref().is_none_or(Pool::is_full)
     }
 
+    /// Whether the spawner is there. Without it no cell can be started until the next start.
+    #[must_use]
+    pub fn has_spawner(&self) -> bool {
+        self.inner.spawner.is_connected()
+    }
+
     /// Waits until every cell of a past run is gone. Parked cells and templates stay.
     pub async fn wait_for_teardown(&self) {
         let waiting = || self.inner.pool.as_ref().map_or(0, Pool::count_waiting);

@@ -156,9 +156,9 @@ impl<'a> Run<'a> {
         control: &mut ControlSocket,
     ) -> Result<HomeWrites, RunError> {
         let sink = match &self.executor.layers {
-            Some(layers) => OutputSink::Store(layers),
-            None if self.executor.names_files => OutputSink::NamesOnly,
-            None => return Ok(HomeWrites::default()),
+            Some(layers) if self.spec.stores_files => OutputSink::Store(layers),
+            _ if self.executor.names_files => OutputSink::NamesOnly,
+            _ => return Ok(HomeWrites::default()),
         };
         let home = match (mounted, cell_home) {
             (Some(mounted), _) => WrittenHome::Thread(mounted),

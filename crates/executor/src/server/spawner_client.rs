@@ -119,6 +119,11 @@ impl SpawnerClient {
         Ok(Self { shared, reader, supervisor })
     }
 
+    /// Whether the supervisor of the spawner is there.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.reader.is_finished()
+    }
+
     /// The walls that this host cannot build. Waits for the first event of the spawner.
     pub(crate) async fn missing_walls(&self) -> Result<Vec<(String, String)>, SpawnError> {
         let mut seen = self.shared.missing.subscribe();

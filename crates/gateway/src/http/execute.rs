@@ -56,6 +56,11 @@ pub(crate) async fn execute(
     let delivery = requested_delivery(&headers);
     let started =
         state.engine.executions().start_execution(&caller, body.try_into()?, delivery).await?;
+    // The head of these two promises a run, so it waits until an executor has taken it.
+    let started = match delivery {
+        DeliveryMode::Inline => started,
+        DeliveryMode::Streaming | DeliveryMode::Webhook => started.wait_until_taken().await?,
+    };
     // The program and its files have been passed to the executor by now.
     drop(memory);
     let trace_id = started.trace_id.clone();

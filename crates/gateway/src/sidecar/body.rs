@@ -2,7 +2,10 @@
 //! ignored.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use cloche_engine::{JobRequest, sidecar::JobLimits};
+use cloche_engine::{
+    JobRequest,
+    sidecar::{JobHome, JobLimits},
+};
 use cloche_model::{EnvVars, Invalid, Language, RequestFile};
 use serde::Deserialize;
 
@@ -24,6 +27,8 @@ pub(super) struct JobBody {
     template: Option<bool>,
     /// Extension: a tag; jobs with the same tag may share a template.
     pool_group: Option<String>,
+    /// Extension: the home of a thread, in a layer store that is shared with the client.
+    home: Option<JobHome>,
 }
 
 /// A file: its content as text or in base64.
@@ -50,6 +55,7 @@ impl TryFrom<JobBody> for JobRequest {
             limits: body.limits.unwrap_or_default(),
             template: body.template,
             pool_group: body.pool_group,
+            home: body.home,
         })
     }
 }

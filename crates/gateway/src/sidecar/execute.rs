@@ -12,7 +12,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloche_engine::{
-    DispatchError, JobRefusal, Refusal,
+    DispatchError, JobRefusal, JobRequest, Refusal,
     sidecar::{JobEvent, JobResult, JobUpdate, SidecarJob},
 };
 use cloche_model::{ErrorCode, RunEnding, TraceId};
@@ -30,7 +30,12 @@ pub(super) async fn execute_job(
     body: Result<HeldJson<JobBody>, ApiError>,
 ) -> Result<Response, ApiError> {
     let HeldJson(body, memory) = body.inspect_err(|_| state.sidecar.note_refused("body"))?;
-    let request = body.try_into().inspect_err(|_| state.sidecar.note_refused("invalid"))?;
+    let request: JobRequest =
+        body.try_into().inspect_err(|_| state.sidecar.note_refused("invalid"))?;
+    if request.limits.layer_store.is_some() {
+        // Read before it is compared; after the first time it is known.
+        state.sidecar.layer_store().await;
+    }
     let job = state.sidecar.start_job(request).map_err(job_refusal_to_api_error)?;
     drop(memory);
     if wants_stream(&headers) {
@@ -66,15 +71,18 @@ fn wants_stream(headers: &HeaderMap) -> bool {
         .any(|kind| kind.trim() == "application/x-ndjson")
 }
 
-fn job_refusal_to_api_error(refusal: JobRefusal) -> ApiError {
+pub(super) fn job_refusal_to_api_error(refusal: JobRefusal) -> ApiError {
     let message = refusal.to_string();
     match refusal {
         JobRefusal::Invalid(invalid) => invalid.into(),
         JobRefusal::Beyond(_) => unprocessable_error(message),
+        JobRefusal::OtherStore(_) => Refusal::new(ErrorCode::Conflict, message).into(),
         JobRefusal::Busy(_) | JobRefusal::Full => {
             Refusal::new(ErrorCode::RateLimited, message).into()
         }
-        JobRefusal::Draining => Refusal::new(ErrorCode::Unavailable, message).into(),
+        JobRefusal::Draining | JobRefusal::NoSandbox => {
+            Refusal::new(ErrorCode::Unavailable, message).into()
+        }
         JobRefusal::Internal => Refusal::new(ErrorCode::Internal, message).into(),
     }
 }
@@ -86,7 +94,7 @@ fn unprocessable_error(message: String) -> ApiError {
 /// Converts a dispatch error. The engine has logged the cause; the message says what to do.
 fn dispatch_to_api_error(error: DispatchError) -> ApiError {
     match error {
-        DispatchError::Impossible(why) => unprocessable_error(why),
+        DispatchError::Impossible(why) | DispatchError::Refused(why) => unprocessable_error(why),
         DispatchError::Unavailable(_) => Refusal::new(ErrorCode::Unavailable, NO_SANDBOX).into(),
         DispatchError::Failed(_) => Refusal::new(ErrorCode::Internal, SANDBOX_FAILED).into(),
     }
@@ -135,7 +143,7 @@ async fn next_event_line(rest: Rest) -> Option<(Result<Bytes, std::convert::Infa
 
 fn dispatch_to_error_event(error: DispatchError) -> JobEvent {
     let (error, message) = match error {
-        DispatchError::Impossible(why) => ("unprocessable", why),
+        DispatchError::Impossible(why) | DispatchError::Refused(why) => ("unprocessable", why),
         DispatchError::Unavailable(_) => (ErrorCode::Unavailable.name(), NO_SANDBOX.to_owned()),
         DispatchError::Failed(_) => (ErrorCode::Internal.name(), SANDBOX_FAILED.to_owned()),
     };

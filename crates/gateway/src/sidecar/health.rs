@@ -6,33 +6,24 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use cloche_engine::{JobRefusal, Refusal};
+use cloche_engine::{JobRefusal, Refusal, sidecar::SidecarHealthReport};
 use cloche_model::ErrorCode;
-use serde::Serialize;
 
-use super::{SidecarAppState, key::OptionalServiceKey};
+use super::{SidecarAppState, execute::job_refusal_to_api_error, key::OptionalServiceKey};
 use crate::error::ApiError;
-
-/// The health of the sidecar.
-#[derive(Debug, Serialize)]
-pub(super) struct SidecarHealthBody {
-    status: &'static str,
-    running: usize,
-    capacity: usize,
-}
 
 /// Whether the sidecar accepts jobs. Needs no key. A key that is sent must be valid, so that a
 /// client learns about a wrong key before it sends a job.
 pub(super) async fn report_health(
     State(state): State<SidecarAppState>,
-    _: OptionalServiceKey,
-) -> Result<Json<SidecarHealthBody>, ApiError> {
+    key: OptionalServiceKey,
+) -> Result<Json<SidecarHealthReport>, ApiError> {
     if state.sidecar.is_draining() {
         let message = JobRefusal::Draining.to_string();
         return Err(Refusal::new(ErrorCode::Unavailable, message).into());
     }
-    let (running, capacity) = state.sidecar.load();
-    Ok(Json(SidecarHealthBody { status: "ok", running, capacity }))
+    state.sidecar.check_sandbox().map_err(job_refusal_to_api_error)?;
+    Ok(Json(state.sidecar.report_health(key.is_held).await))
 }
 
 /// The metrics in the OpenMetrics format.

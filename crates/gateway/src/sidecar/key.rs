@@ -16,7 +16,10 @@ const SERVICE_KEY: &str = "x-service-api-key";
 pub(super) struct ServiceKey;
 
 /// A caller with the service key, or without any key.
-pub(super) struct OptionalServiceKey;
+pub(super) struct OptionalServiceKey {
+    /// Whether the key was sent, or the sidecar has none.
+    pub(super) is_held: bool,
+}
 
 impl FromRequestParts<SidecarAppState> for ServiceKey {
     type Rejection = ApiError;
@@ -40,8 +43,9 @@ impl FromRequestParts<SidecarAppState> for OptionalServiceKey {
         state: &SidecarAppState,
     ) -> Result<Self, ApiError> {
         let key = presented_key(&parts.headers);
-        if key.is_none() || state.sidecar.is_opened_by(key) {
-            return Ok(Self);
+        let is_held = state.sidecar.is_opened_by(key);
+        if key.is_none() || is_held {
+            return Ok(Self { is_held });
         }
         Err(refuse_key(state))
     }

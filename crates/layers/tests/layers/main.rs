@@ -9,6 +9,7 @@ mod hostile;
 mod images;
 mod model;
 mod packing;
+mod shared_store;
 mod snapshot;
 mod stack;
 mod store_and_cache;

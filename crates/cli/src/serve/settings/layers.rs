@@ -1,13 +1,13 @@
 //! Where layers are stored: `[layers]` of the file, or flags and the environment.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cloche_layers::{LayerBounds, LayersConfig, S3Config, StoreConfig};
 use cloche_model::ByteSize;
 use serde::Deserialize;
 
-use super::{SettingsError, parse_size};
+use super::{SettingsError, absolute_path, parse_size};
 
 /// The default limit of the disk space of unpacked layers.
 const CACHE: ByteSize = ByteSize::gib(20);
@@ -15,8 +15,9 @@ const CACHE: ByteSize = ByteSize::gib(20);
 /// The section of the file. Keys are named by environment variable, so the file has no secrets.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(in crate::serve) struct LayersFile {
+pub(crate) struct LayersFile {
     cache: Option<String>,
+    directory: Option<PathBuf>,
     bucket: Option<String>,
     endpoint: Option<String>,
     region: Option<String>,
@@ -27,7 +28,10 @@ pub(in crate::serve) struct LayersFile {
 
 /// The same settings as flags.
 #[derive(Args, Default)]
-pub(in crate::serve) struct LayersArguments {
+pub(crate) struct LayersArguments {
+    /// A directory for layers that other processes of the same user share, e.g. sidecars.
+    #[arg(long = "layers-dir", env = "CLOCHE_LAYERS_DIR", value_name = "DIR")]
+    directory: Option<PathBuf>,
     /// A bucket for layers instead of the data directory; its keys are read from the environment.
     #[arg(long = "layers-bucket", env = "CLOCHE_LAYERS_BUCKET", value_name = "NAME")]
     bucket: Option<String>,
@@ -42,7 +46,7 @@ pub(in crate::serve) struct LayersArguments {
     prefix: Option<String>,
 }
 
-pub(super) fn layers_config(
+pub(crate) fn layers_config(
     file: LayersFile,
     arguments: LayersArguments,
     data_dir: &Path,
@@ -63,14 +67,19 @@ fn store_config(
     let endpoint = arguments.endpoint.or(file.endpoint);
     let region = arguments.region.or(file.region);
     let prefix = arguments.prefix.or(file.prefix);
+    let directory = arguments.directory.or(file.directory);
     let Some(bucket) = arguments.bucket.or(file.bucket) else {
         let keys = file.access_key_env.or(file.secret_key_env);
         // An incomplete bucket configuration must not store layers on the local disk.
-        return match endpoint.or(region).or(prefix).or(keys) {
-            Some(_) => Err(SettingsError::Bucket),
-            None => Ok(StoreConfig::Local),
+        return match (endpoint.or(region).or(prefix).or(keys), directory) {
+            (Some(_), _) => Err(SettingsError::Bucket),
+            (None, Some(directory)) => Ok(StoreConfig::Directory(absolute_path(directory))),
+            (None, None) => Ok(StoreConfig::Local),
         };
     };
+    if directory.is_some() {
+        return Err(SettingsError::TwoLayerStores);
+    }
     let name = |name: Option<String>, usual: &str| name.unwrap_or_else(|| usual.to_owned());
     Ok(StoreConfig::S3(S3Config {
         bucket,
@@ -101,6 +110,22 @@ mod tests {
         let StoreConfig::S3(bucket) = config.store else { panic!("no bucket") };
         assert_eq!((bucket.bucket.as_str(), bucket.region.as_str()), ("b", "eu"));
         assert_eq!(config.cache_bytes, ByteSize::gib(1));
+    }
+
+    #[test]
+    fn a_shared_directory_excludes_a_bucket() {
+        let config = |text: &str| {
+            let file: LayersFile = toml::from_str(text).unwrap();
+            layers_config(file, LayersArguments::default(), Path::new("d"))
+        };
+        let shared = config("directory = \"/srv/layers\"").unwrap();
+        let StoreConfig::Directory(path) = shared.store else { panic!("no directory") };
+        assert_eq!(
+            (path.as_path(), shared.dir.as_path()),
+            ("/srv/layers".as_ref(), "d/layers".as_ref())
+        );
+        let error = config("directory = \"/srv/layers\"\nbucket = \"b\"").unwrap_err();
+        assert!(matches!(error, SettingsError::TwoLayerStores));
     }
 
     #[test]

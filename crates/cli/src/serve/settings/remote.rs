@@ -1,0 +1,69 @@
+//! Runs in: server (root until it is confined, then its own user).
+//!
+//! Where code runs: on this host, on sidecars (`[remote]` of the file), or nowhere.
+
+use std::time::Duration;
+
+use cloche_engine::RemoteConfig;
+use cloche_model::Secret;
+use serde::Deserialize;
+
+/// Sidecars that run the code. Their key is not in the file but in the environment.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RemoteFile {
+    /// Absent means this host; an empty list means that nothing runs code.
+    pub(super) urls: Option<Vec<String>>,
+    pub(super) timeout_seconds: Option<u64>,
+}
+
+/// Where code runs.
+pub(crate) enum RunsOn {
+    /// On an executor of this process.
+    ThisHost,
+    /// On sidecars.
+    Sidecars(RemoteConfig),
+    /// Nowhere: code execution is turned off.
+    Nothing,
+}
+
+/// Where code runs. Addresses that are set but empty turn code execution off.
+pub(super) fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {
+    let Some(urls) = file.urls else {
+        return if no_local { RunsOn::Nothing } else { RunsOn::ThisHost };
+    };
+    let urls: Vec<_> = urls.into_iter().filter(|url| !url.trim().is_empty()).collect();
+    if urls.is_empty() {
+        return RunsOn::Nothing;
+    }
+    let key = std::env::var("SANDBOX_EXECUTOR_API_KEY").ok().filter(|key| !key.is_empty());
+    let usual = RemoteConfig::default();
+    RunsOn::Sidecars(RemoteConfig {
+        urls,
+        key: key.map(Secret::new),
+        timeout: file.timeout_seconds.map_or(usual.timeout, Duration::from_secs),
+        ..usual
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(text: &str, no_local: bool) -> RunsOn {
+        runs_on(toml::from_str(text).unwrap(), no_local)
+    }
+
+    #[test]
+    fn addresses_that_are_set_but_empty_turn_code_execution_off() {
+        assert!(matches!(place("", false), RunsOn::ThisHost));
+        assert!(matches!(place("", true), RunsOn::Nothing));
+        for empty in ["urls = []", "urls = [\"\"]", "urls = [\" \", \"\"]"] {
+            assert!(matches!(place(empty, false), RunsOn::Nothing), "{empty}");
+        }
+        let RunsOn::Sidecars(remote) = place("urls = [\"\", \"http://a:1\"]", true) else {
+            panic!("no sidecars");
+        };
+        assert_eq!(remote.urls, ["http://a:1"]);
+    }
+}
