@@ -11,7 +11,7 @@ HOST_TESTS = escape_core
 HOST_TEST_NAMES = a_crash_in_a_sandbox_starts_no_handler_on_the_host
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-host check deny bench fuzz release vm clean
+.PHONY: help run image test test-fast test-host check deny bench fuzz release vm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,11 @@ help: ## list the targets
 run: ## build, and start a server on 127.0.0.1:8080; its data is in cloche-data
 	$(CARGO) build --release --bin cloche
 	target/release/cloche serve
+
+image: ## build the default image (Python 3.14, Node 25) in target/images/default; needs root
+	scripts/setup-image
+	mkdir -p target/images
+	images/default/build --output target/images/default $(IMAGE)
 
 test-fast: ## unit tests and tests without cells: needs no root and no packages, takes less than a minute
 	@if $(HAS_NEXTEST); then \

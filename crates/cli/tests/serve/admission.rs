@@ -1,10 +1,7 @@
 //! Runs in: test. Admission by the host's capacity, through the real binary: a host for two cells
 //! with a short queue, so that the order of admission is visible.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use reqwest::Method;
 use rustix::process::Signal;
