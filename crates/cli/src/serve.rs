@@ -34,14 +34,17 @@ use crate::{
     print_error,
 };
 
+mod certificate;
 mod descriptors;
 mod greeting;
 mod heap;
 mod providers;
 mod settings;
+pub(crate) mod tls_reader;
 
 pub(crate) use greeting::start_logs;
-use settings::{LayersArguments, RunsOn, SecretKeyArguments, ServeSettings};
+use certificate::ServedCertificate;
+use settings::{LayersArguments, RunsOn, SecretKeyArguments, ServeSettings, TlsArguments};
 pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
 
 /// The arguments of `cloche serve`. Flags override the environment, which overrides the file.
@@ -75,6 +78,8 @@ pub(crate) struct ServeArguments {
     layers: LayersArguments,
     #[command(flatten)]
     secret_key: SecretKeyArguments,
+    #[command(flatten)]
+    tls: TlsArguments,
     /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
     #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
     executor_url: Vec<String>,
@@ -119,9 +124,12 @@ fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
         }
         RunsOn::Sidecars(_) | RunsOn::Nothing => None,
     };
+    let certificate = settings.tls.clone().map(ServedCertificate::load).transpose()?;
+    let identity = certificate.as_ref().map(ServedCertificate::identity);
+    let settings = settings.with_identity(identity);
     let settings = settings.within_descriptors(descriptors::raise_limit());
     identity::confine_process(&user, &settings.server_needs(), &settings.allow_missing)?;
-    Runtime::new()?.block_on(serve_requests(local, settings))
+    Runtime::new()?.block_on(serve_requests(local, settings, certificate))
 }
 
 /// The spawner process, and the configuration of the executor that uses it.
@@ -131,7 +139,11 @@ fn start_spawner(config: ExecutorConfig) -> Result<Spawned, Failure> {
     Ok((SpawnerProcess::start(&config)?, config))
 }
 
-async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Result<(), Failure> {
+async fn serve_requests(
+    local: Option<Spawned>,
+    settings: ServeSettings,
+    certificate: Option<ServedCertificate>,
+) -> Result<(), Failure> {
     // The engine moves the heads of threads and the executor mounts their homes, so both use the
     // same layers.
     let layers = Layers::open(settings.layers_config()).await?;
@@ -156,6 +168,10 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
         Some(executor) => warm_up(server.engine(), executor).await?,
         None if !server.engine().can_run_code() => tracing::warn!("code execution is turned off"),
         None => {}
+    }
+    match certificate {
+        Some(certificate) => certificate.start_watch()?,
+        None => greeting::warn_without_tls(server.address()),
     }
     greeting::print_greeting(&server, &settings);
     let stop = CancellationToken::new();

@@ -136,6 +136,7 @@ impl Executions {
         start.metadata.clone_from(&request.metadata);
         let (delivery, trace_id) = (start.delivery, &start.trace_id);
         let run = admit::admit_execution(caller, &request, delivery, trace_id, self.output)?;
+        self.usage.check_allowance(&caller.team).await?;
         if start.delivery == DeliveryMode::Webhook {
             start.webhook_url = self.webhook_url(caller, &request).await?;
         }
