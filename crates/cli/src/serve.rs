@@ -42,8 +42,8 @@ mod providers;
 mod settings;
 pub(crate) mod tls_reader;
 
-pub(crate) use greeting::start_logs;
 use certificate::ServedCertificate;
+pub(crate) use greeting::start_logs;
 use settings::{LayersArguments, RunsOn, SecretKeyArguments, ServeSettings, TlsArguments};
 pub(crate) use settings::{secret_key_from_environment, sidecar_capacity};
 

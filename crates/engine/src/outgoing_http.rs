@@ -46,7 +46,9 @@ pub fn client_builder() -> Result<ClientBuilder, OutgoingHttpError> {
 ///
 /// # Errors
 /// If the file cannot be read, or the TLS library does not accept its settings.
-pub fn client_builder_trusting(extra_ca: Option<&Path>) -> Result<ClientBuilder, OutgoingHttpError> {
+pub fn client_builder_trusting(
+    extra_ca: Option<&Path>,
+) -> Result<ClientBuilder, OutgoingHttpError> {
     Ok(builder_with_tls(tls_settings(extra_ca)?))
 }
 

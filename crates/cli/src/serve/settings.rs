@@ -49,10 +49,10 @@ use plans::PlansFile;
 use pool::{PoolFile, pool_settings};
 pub(super) use secret_key::SecretKeyArguments;
 use secret_key::choose_key_source;
+pub(crate) use secret_key::from_environment as secret_key_from_environment;
 use threads::{ThreadsFile, homes_config};
 use tls::TlsFile;
 pub(super) use tls::{TlsArguments, TlsPaths};
-pub(crate) use secret_key::from_environment as secret_key_from_environment;
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]

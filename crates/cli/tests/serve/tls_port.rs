@@ -261,7 +261,8 @@ fn a_server_without_its_certificate_does_not_start() {
         (vec!["--tls-cert", &key, "--tls-key", &key], "no certificate in PEM format"),
         (vec!["--tls-cert", "/", "--tls-key", &key], "/ is not a file"),
     ] {
-        let usual = ["serve", "--listen", "127.0.0.1:0", "--no-local-executor", "--data-dir", &data];
+        let usual =
+            ["serve", "--listen", "127.0.0.1:0", "--no-local-executor", "--data-dir", &data];
         let ended = cloche(usual.into_iter().chain(more));
         assert_eq!(ended.code, 1, "{ended:?}");
         assert!(ended.stderr.contains(reason), "{reason}: {ended:?}");

@@ -111,7 +111,13 @@ async fn an_allowance_of_the_settings_file_ends_the_month() {
     // The operator can raise it.
     let mut command = Command::new(binary());
     command.args(["team", "set", "default", "--monthly-credits", "10", "--data-dir"]);
-    let raised = ended({ command.arg(host.data()); command }, b"");
+    let raised = ended(
+        {
+            command.arg(host.data());
+            command
+        },
+        b"",
+    );
     assert_eq!(raised.code, 0, "{raised:?}");
     assert_eq!(host.run(json!({"code": "print(1)"})).await.0, 200);
 }

@@ -27,8 +27,7 @@ async fn run_as(store: &dyn Store, start: ExecutionStart, day: i64) {
 }
 
 fn ended(trace_id: TraceId, day: i64) -> ExecutionFinish {
-    let usage =
-        UsageReport { wall_ms: 10, cpu_ms: 5, peak_memory_bytes: 3, micro_credits: 1_000 };
+    let usage = UsageReport { wall_ms: 10, cpu_ms: 5, peak_memory_bytes: 3, micro_credits: 1_000 };
     let completed_at = Moment(Moment::from_utc_day(day).0 + 7);
     let end = ExecutionEnd { usage, completed_at, ..end() };
     ExecutionFinish { trace_id, end, ..finish(1) }

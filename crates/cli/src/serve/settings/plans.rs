@@ -61,7 +61,8 @@ mod tests {
     #[test]
     fn an_allowance_is_read_by_plan_and_absent_by_default() {
         let file: PlansFile =
-            toml::from_str("[free]\nmonthly_credits = 100\n[pro]\nmonthly_credits = 0.5\n").unwrap();
+            toml::from_str("[free]\nmonthly_credits = 100\n[pro]\nmonthly_credits = 0.5\n")
+                .unwrap();
         let allowances = file.to_allowances().unwrap();
         assert_eq!((allowances.free, allowances.pro), (Some(100_000_000), Some(500_000)));
         assert_eq!(allowances.enterprise, None);
