@@ -137,7 +137,8 @@ async fn operators_name_the_authority_of_the_server() {
     let list = |more: &[&str]| {
         let mut command = Command::new(binary());
         command.args(["team", "list", "--json", "--url", &url]).args(more);
-        ended(command.env("CLOCHE_ADMIN_TOKEN", &host.admin), b"")
+        command.env("CLOCHE_ADMIN_TOKEN", &host.admin);
+        ended(command, b"")
     };
     let listed = list(&["--ca", &ca]);
     assert_eq!((listed.code, &listed.json()["teams"][0]["name"]), (0, &json!("default")));

@@ -75,7 +75,9 @@ async fn credits_per_second(host: &Host, cpus: &str, memory: &str) -> f64 {
     admin(&["sandbox", "create", &name, "--cpus", cpus, "--memory", memory]);
     let key = admin(&["key", "create", &name, "--sandbox", &name])["key"].clone();
     let body = json!({"code": "import time; time.sleep(0.5)"});
-    let response = host.execute(&body).bearer_auth(key.as_str().unwrap()).send().await.unwrap();
+    let request = reqwest::Client::new().post(format!("{}/v1/sandbox/execute", host.url));
+    let request = request.bearer_auth(key.as_str().unwrap()).json(&body);
+    let response = request.send().await.unwrap();
     assert_eq!(response.status(), 200);
     let trace = response.headers()["x-trace-id"].to_str().unwrap().to_owned();
     let record = host.record(&trace).await;
@@ -111,13 +113,8 @@ async fn an_allowance_of_the_settings_file_ends_the_month() {
     // The operator can raise it.
     let mut command = Command::new(binary());
     command.args(["team", "set", "default", "--monthly-credits", "10", "--data-dir"]);
-    let raised = ended(
-        {
-            command.arg(host.data());
-            command
-        },
-        b"",
-    );
+    command.arg(host.data());
+    let raised = ended(command, b"");
     assert_eq!(raised.code, 0, "{raised:?}");
     assert_eq!(host.run(json!({"code": "print(1)"})).await.0, 200);
 }
