@@ -107,7 +107,7 @@ async fn an_allowance_of_the_settings_file_ends_the_month() {
     assert_eq!((status, &answer["error"]), (429, &json!("rate_limited")), "{answer}");
     let message = answer["message"].as_str().unwrap();
     assert!(message.contains("it renews at "), "{message}");
-    // A restart does not renew it, and neither does deleting the records.
+    // A restart does not renew it.
     let host = host.restart_with(&["--config", &settings]).await;
     assert_eq!(host.run(json!({"code": "print(1)"})).await.0, 429);
     // The operator can raise it.
