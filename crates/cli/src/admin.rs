@@ -1,4 +1,4 @@
-//! `cloche team|sandbox|key|thread|approval`: commands for operators, through the API of a running
+//! `cloche team|sandbox|key|thread|approval|usage`: commands for operators, through the API of a running
 //! server.
 //!
 //! Each noun has a file with its verbs, the request of each verb, and the columns of its table. The
@@ -22,12 +22,14 @@ mod sandbox;
 mod table;
 mod team;
 mod thread;
+mod usage;
 
 pub(crate) use approval::ApprovalArguments;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;
 pub(crate) use thread::ThreadArguments;
+pub(crate) use usage::UsageArguments;
 
 use client::{AdminClient, AdminError, ApiRoot};
 
@@ -42,6 +44,9 @@ pub(crate) struct AdminArguments {
     /// CLOCHE_ADMIN_TOKEN.
     #[arg(long, global = true, env = "CLOCHE_URL", value_name = "URL")]
     url: Option<String>,
+    /// A PEM file with certificate authorities to trust besides the host's.
+    #[arg(long, global = true, env = "CLOCHE_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// Print the server's response as JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -79,6 +84,7 @@ trait AdminVerb {
 
 fn run_verb(common: &AdminArguments, verb: impl AdminVerb) -> ExitCode {
     let answer = AdminClient::find(&common.data_dir, common.url.as_deref(), verb.api_root())
+        .map(|server| server.trusting(common.ca.clone()))
         .and_then(|server| verb.send_to(&server))
         .and_then(|(answer, show)| table::print_answer(&answer, &show, common.json));
     match answer {
@@ -114,6 +120,11 @@ pub(crate) fn run_key_command(arguments: KeyArguments) -> ExitCode {
 pub(crate) fn run_thread_command(arguments: ThreadArguments) -> ExitCode {
     let of_team = thread::TeamThreadVerb { verb: arguments.verb, team: arguments.team };
     run_verb(&arguments.common, of_team)
+}
+
+/// `cloche usage`.
+pub(crate) fn run_usage_command(arguments: UsageArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.query)
 }
 
 /// Sets a field of a body if there is a value. An absent field is not changed.

@@ -12,6 +12,7 @@ use std::{
 
 use cloche_executor::ExecutorStartError;
 use cloche_jail::{privileges, seccomp};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 mod data_dir;
 mod landlock;
@@ -72,6 +73,25 @@ pub(crate) fn confine_process(
     let mut missing = build_walls(user, needs)?;
     missing.retain(|(wall, _)| !allow_missing.contains(wall));
     if missing.is_empty() { Ok(()) } else { Err(ExecutorStartError::Missing(missing).into()) }
+}
+
+/// Keeps the right to read any file, if this process has it, and gives up everything else: it cannot
+/// write, execute, be inspected or get new privileges.
+pub(crate) fn confine_reader() -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let keep = CapabilitySet::DAC_READ_SEARCH;
+        let inheritable = CapabilitySet::empty();
+        let sets = CapabilitySets { effective: keep, permitted: keep, inheritable };
+        // Root in a container may lack the capability; it can still read its own files.
+        if rustix::thread::set_capabilities(None, sets).is_err() {
+            privileges::drop_all_capabilities()?;
+        }
+    }
+    rustix::thread::set_no_new_privs(true)?;
+    privileges::forbid_inspection()?;
+    // On an old kernel the capability and the single purpose are the only limits.
+    let _ = landlock::restrict_access(&[PathBuf::from("/")], &[], true);
+    Ok(())
 }
 
 /// Builds every wall. Returns those that this host does not support.

@@ -44,6 +44,8 @@ enum CliCommand {
     Sandbox(Box<admin::SandboxArguments>),
     /// Manage threads of a running server: history, forks, rollback, export and import.
     Thread(Box<admin::ThreadArguments>),
+    /// Show what teams and keys used: executions, credits, processor time, bytes.
+    Usage(admin::UsageArguments),
     /// Report which walls this host supports, and how to get the missing ones.
     Doctor(doctor::DoctorArguments),
     /// Attack the sandbox on this host and print which walls held.
@@ -51,6 +53,9 @@ enum CliCommand {
     /// The privileged process; started by cloche itself.
     #[command(name = "__spawner", hide = true)]
     Spawner,
+    /// The process that reads the server's certificate; started by `cloche serve`.
+    #[command(name = "__tls-files", hide = true)]
+    TlsReader(serve::tls_reader::TlsReaderArguments),
     /// A process that confines itself like a server and runs a trial; started by `cloche doctor`.
     #[command(name = "__confined", hide = true)]
     Confined(identity::trial::TrialArguments),
@@ -67,9 +72,11 @@ fn main() -> ExitCode {
         CliCommand::Team(arguments) => admin::run_team_command(arguments),
         CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),
         CliCommand::Thread(arguments) => admin::run_thread_command(*arguments),
+        CliCommand::Usage(arguments) => admin::run_usage_command(arguments),
         CliCommand::Doctor(arguments) => doctor::main(&arguments),
         CliCommand::Verify(arguments) => verify::main(&arguments),
         CliCommand::Spawner => run_spawner(),
+        CliCommand::TlsReader(arguments) => serve::tls_reader::main(&arguments),
         CliCommand::Confined(arguments) => identity::trial::main(&arguments),
     }
 }

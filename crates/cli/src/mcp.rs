@@ -27,6 +27,10 @@ pub(crate) struct McpArguments {
     /// bootstrap.json of --data-dir.
     #[arg(long, env = "CLOCHE_URL", value_name = "URL")]
     url: Option<String>,
+    /// A PEM file with certificate authorities that the server's certificate may come from, besides
+    /// the host's.
+    #[arg(long, env = "CLOCHE_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// The directory for threads [default: cloche/mcp in the user's state directory].
     #[arg(long, env = "CLOCHE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -57,7 +61,8 @@ pub(crate) fn main(arguments: McpArguments) -> ExitCode {
 }
 
 fn proxy_to_server(url: &str, arguments: &McpArguments) -> Result<(), Failure> {
-    let remote = endpoint::McpEndpoint::find(url, arguments.data_dir.as_deref())?;
+    let (directory, ca) = (arguments.data_dir.as_deref(), arguments.ca.as_deref());
+    let remote = endpoint::McpEndpoint::find(url, directory, ca)?;
     let runtime = Runtime::new()?;
     runtime.block_on(proxy::run_proxy(remote))?;
     // A read of standard input may still wait for a line that never comes.

@@ -34,18 +34,21 @@ use crate::{
     print_error,
 };
 
+mod certificate;
 mod descriptors;
 mod greeting;
 mod heap;
 mod providers;
 mod settings;
+pub(crate) mod tls_reader;
 
+use certificate::ServedCertificate;
 pub(crate) use greeting::start_logs;
 pub(crate) use settings::{
     LayersArguments, LayersFile, SettingsError, absolute_path, layers_config,
     secret_key_from_environment, sidecar_capacity,
 };
-use settings::{RunsOn, SecretKeyArguments, ServeSettings};
+use settings::{RunsOn, SecretKeyArguments, ServeSettings, TlsArguments};
 
 /// The arguments of `cloche serve`. Flags override the environment, which overrides the file.
 #[derive(Args)]
@@ -78,6 +81,8 @@ pub(crate) struct ServeArguments {
     layers: LayersArguments,
     #[command(flatten)]
     secret_key: SecretKeyArguments,
+    #[command(flatten)]
+    tls: TlsArguments,
     /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
     /// Set but empty, nothing runs code.
     #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
@@ -123,9 +128,12 @@ fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
         }
         RunsOn::Sidecars(_) | RunsOn::Nothing => None,
     };
+    let certificate = settings.tls.clone().map(ServedCertificate::load).transpose()?;
+    let identity = certificate.as_ref().map(ServedCertificate::identity);
+    let settings = settings.with_identity(identity);
     let settings = settings.within_descriptors(descriptors::raise_limit());
     identity::confine_process(&user, &settings.server_needs(), &settings.allow_missing)?;
-    Runtime::new()?.block_on(serve_requests(local, settings))
+    Runtime::new()?.block_on(serve_requests(local, settings, certificate))
 }
 
 /// The spawner process, and the configuration of the executor that uses it.
@@ -135,7 +143,11 @@ fn start_spawner(config: ExecutorConfig) -> Result<Spawned, Failure> {
     Ok((SpawnerProcess::start(&config)?, config))
 }
 
-async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Result<(), Failure> {
+async fn serve_requests(
+    local: Option<Spawned>,
+    settings: ServeSettings,
+    certificate: Option<ServedCertificate>,
+) -> Result<(), Failure> {
     // The engine moves the heads of threads and the executor mounts their homes, so both use the
     // same layers.
     let layers = Layers::open(settings.layers_config()).await?;
@@ -166,6 +178,10 @@ async fn serve_requests(local: Option<Spawned>, settings: ServeSettings) -> Resu
         Some(executor) => warm_up(server.engine(), executor).await?,
         None if !server.engine().can_run_code() => tracing::warn!("code execution is turned off"),
         None => {}
+    }
+    match certificate {
+        Some(certificate) => certificate.start_watch()?,
+        None => greeting::warn_without_tls(server.address()),
     }
     greeting::print_greeting(&server, &settings);
     let stop = CancellationToken::new();

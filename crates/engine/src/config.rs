@@ -8,7 +8,7 @@ use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeQuota};
 use ipnet::IpNet;
 
-use crate::{AdmissionConfig, MemoryConfig, StorageConfig};
+use crate::{AdmissionConfig, CreditAllowances, MemoryConfig, StorageConfig};
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct EngineConfig {
     pub homes: HomesConfig,
     /// Storage budgets.
     pub storage: StorageConfig,
+    /// What the executions of a team may cost in a month.
+    pub allowances: CreditAllowances,
     /// Webhooks.
     pub webhook: WebhookConfig,
 }
@@ -48,6 +50,7 @@ impl Default for EngineConfig {
             gates: GateConfig::default(),
             homes: HomesConfig::default(),
             storage: StorageConfig::default(),
+            allowances: CreditAllowances::default(),
             webhook: WebhookConfig::default(),
         }
     }

@@ -9,7 +9,7 @@ use cloche_store::{Store, StoreError};
 
 use crate::{
     AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, LockedDataDir, Refusal,
-    Responses, StorageBudgets, Tenancy, Threads, clock, maintenance::Maintenance,
+    Responses, StorageBudgets, Tenancy, Threads, UsageAccounts, clock, maintenance::Maintenance,
     memory::MemoryBudgets, outgoing_http::OutgoingHttpError, shared_parts::SharedParts,
 };
 
@@ -95,6 +95,7 @@ impl Engine {
         let maintenance = Maintenance::new(shared, storage, threads, config.gates.keep);
         shared.lifecycle.spawn(Arc::clone(&shared.webhooks).run(closing.clone()));
         shared.lifecycle.spawn(Arc::clone(approvals).expire_overdue());
+        shared.lifecycle.spawn(Arc::clone(&shared.usage).record_transfers(closing.clone()));
         shared.lifecycle.spawn(Arc::clone(storage).watch_disk(closing));
         shared.lifecycle.spawn(maintenance.run(config.homes.sweep_every));
     }
@@ -151,6 +152,12 @@ impl Engine {
         &self.parts.storage
     }
 
+    /// What teams used, and may use in a month.
+    #[must_use]
+    pub fn usage(&self) -> &Arc<UsageAccounts> {
+        &self.parts.shared.usage
+    }
+
     /// Rows of the Agent API.
     #[must_use]
     pub fn responses(&self) -> &Responses {
@@ -198,6 +205,7 @@ impl Engine {
         let EngineParts { shared, approvals, storage, executions, .. } = &*self.parts;
         approvals.show_pending().await;
         storage.show_usage(&shared.metrics.storage).await;
+        shared.usage.show_usage(&shared.metrics.usage).await;
         shared.metrics.show_memory(&shared.memory);
         shared.admission.show_levels();
         shared.metrics.encode_text(executions.running_count(), shared.dispatcher.current_load())

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Caller, Dispatcher, EngineConfig, EngineMetrics, Refusal, StorageBudgets, Threads,
+    UsageAccounts,
     admit::{AdmissionControl, TeamSlots},
     lifecycle::Lifecycle,
     memory::{MEMORY_WAIT, MemoryBudgets, hold_output},
@@ -39,6 +40,7 @@ pub struct Executions {
     dispatcher: Arc<dyn Dispatcher>,
     threads: Arc<Threads>,
     storage: Arc<StorageBudgets>,
+    usage: Arc<UsageAccounts>,
     webhooks: Arc<WebhookSender>,
     admission: Arc<AdmissionControl>,
     memory: Arc<MemoryBudgets>,
@@ -82,6 +84,7 @@ impl Executions {
             store: Arc::clone(&shared.store),
             dispatcher: Arc::clone(&shared.dispatcher),
             storage,
+            usage: Arc::clone(&shared.usage),
             threads,
             webhooks: Arc::clone(&shared.webhooks),
             admission: Arc::clone(&shared.admission),

@@ -35,6 +35,7 @@ pub mod sidecar;
 mod storage;
 mod tenancy;
 mod threads;
+mod usage;
 mod webhooks;
 
 pub use admit::{AdmittedRun, JobRefusal, JobRequest, admit_job};
@@ -45,9 +46,11 @@ pub use approvals::{
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
     ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageUsage,
-    Store,
+    Store, UsageTotals,
 };
-pub use clock::{format_rfc3339, now, parse_rfc3339};
+pub use clock::{
+    format_rfc3339, format_utc_day, now, parse_first_day, parse_last_day, parse_rfc3339,
+};
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use data_dir::LockedDataDir;
 pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TakenSignal};
@@ -76,3 +79,4 @@ pub use tenancy::{
     RetentionChange, SandboxChange, SandboxDraft, TeamChange, TeamDraft, Tenancy,
 };
 pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage, Threads};
+pub use usage::{AllowanceState, CreditAllowances, UsageAccounts, UsageQuery, UsageSummary};

@@ -6,6 +6,7 @@ mod admission;
 mod agents;
 mod memory;
 mod storage;
+mod usage;
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use crate::{DispatcherLoad, memory::MemoryBudgets};
 pub(crate) use admission::{AdmissionMetrics, RequestClass};
 pub use agents::AgentMetrics;
 pub(crate) use storage::StorageMetrics;
+pub(crate) use usage::UsageMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ExecutionLabels {
@@ -61,6 +63,7 @@ pub struct EngineMetrics {
     pub(crate) agents: AgentMetrics,
     memory: memory::MemoryMetrics,
     pub(crate) storage: StorageMetrics,
+    pub(crate) usage: UsageMetrics,
     pub(crate) admission: AdmissionMetrics,
 }
 
@@ -80,6 +83,7 @@ impl EngineMetrics {
             agents: AgentMetrics::default(),
             memory: memory::MemoryMetrics::default(),
             storage: StorageMetrics::default(),
+            usage: UsageMetrics::default(),
             admission: AdmissionMetrics::default(),
         };
         metrics.register();
@@ -110,6 +114,7 @@ impl EngineMetrics {
         self.agents.register(registry);
         self.memory.register(registry);
         self.storage.register(registry);
+        self.usage.register(registry);
         self.admission.register(registry);
     }
 

@@ -42,6 +42,16 @@ pub fn client_builder() -> Result<ClientBuilder, OutgoingHttpError> {
     Ok(builder_with_tls(tls_settings(None)?))
 }
 
+/// The same, which also trust the certificates in a PEM file.
+///
+/// # Errors
+/// If the file cannot be read, or the TLS library does not accept its settings.
+pub fn client_builder_trusting(
+    extra_ca: Option<&Path>,
+) -> Result<ClientBuilder, OutgoingHttpError> {
+    Ok(builder_with_tls(tls_settings(extra_ca)?))
+}
+
 /// The same, with TLS settings that were made before.
 pub(crate) fn builder_with_tls(tls: ClientConfig) -> ClientBuilder {
     Client::builder()

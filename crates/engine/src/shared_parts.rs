@@ -9,7 +9,8 @@ use cloche_store::Store;
 
 use crate::{
     Dispatcher, EngineConfig, EngineMetrics, admit::AdmissionControl, lifecycle::Lifecycle,
-    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, webhooks::WebhookSender,
+    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, usage::UsageAccounts,
+    webhooks::WebhookSender,
 };
 
 pub(crate) struct SharedParts {
@@ -21,6 +22,8 @@ pub(crate) struct SharedParts {
     /// Who may use the host now, and who is next.
     pub(crate) admission: Arc<AdmissionControl>,
     pub(crate) webhooks: Arc<WebhookSender>,
+    /// What teams use, and may use in a month.
+    pub(crate) usage: Arc<UsageAccounts>,
 }
 
 impl SharedParts {
@@ -36,6 +39,7 @@ impl SharedParts {
             WebhookSender::new(&config.webhook, Arc::clone(&store), Arc::clone(&metrics))?;
         let webhooks = Arc::new(webhooks.with_memory(Arc::clone(&memory)));
         let lifecycle = Arc::new(Lifecycle::default());
-        Ok(Self { store, dispatcher, lifecycle, metrics, memory, admission, webhooks })
+        let usage = Arc::new(UsageAccounts::new(Arc::clone(&store), config.allowances));
+        Ok(Self { store, dispatcher, lifecycle, metrics, memory, admission, webhooks, usage })
     }
 }

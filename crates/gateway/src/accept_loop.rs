@@ -71,12 +71,15 @@ pub(crate) async fn accept_connections(
             continue;
         };
         let Some(peer) = peers.try_admit(address.ip()) else {
-            refuse_connection(&stream);
+            // A TLS client could not read the reason.
+            if config.tls.is_none() {
+                refuse_connection(&stream);
+            }
             continue;
         };
         let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
         connections.spawn(async move {
-            serve_connection(stream, app, &config, shutdown).await;
+            serve_socket(stream, app, &config, shutdown).await;
             drop((place, peer));
         });
     }
@@ -87,6 +90,27 @@ pub(crate) async fn accept_connections(
         tracing::info!(left = connections.len(), "closing connections that are still open");
     }
     Ok(())
+}
+
+/// Serves a socket, after a TLS handshake if the port has a certificate.
+async fn serve_socket(
+    stream: TcpStream,
+    app: Router,
+    config: &GatewayConfig,
+    shutdown: CancellationToken,
+) {
+    // Responses are small; with Nagle's algorithm they would wait for the client's acknowledgement.
+    let _ = stream.set_nodelay(true);
+    let Some(tls) = &config.tls else {
+        return serve_connection(stream, app, config, shutdown).await;
+    };
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream, config.header_timeout) => accepted,
+        () = shutdown.cancelled() => None,
+    };
+    if let Some(stream) = accepted {
+        serve_connection(stream, app, config, shutdown).await;
+    }
 }
 
 /// Sends the reason if the socket can take it immediately. The socket is closed in either case.

@@ -11,6 +11,7 @@ mod home_changes;
 pub(crate) mod number;
 mod responses;
 mod threads;
+mod usage;
 
 pub(crate) use admin::{
     CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
@@ -35,3 +36,4 @@ pub(crate) use threads::{
     DiffRecord, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody, ThreadPageRecord,
     ThreadRecord,
 };
+pub(crate) use usage::UsageReply;

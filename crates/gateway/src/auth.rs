@@ -8,7 +8,9 @@ use cloche_engine::{Caller, Engine, Refusal};
 use cloche_model::{ErrorCode, KeyId, Team};
 use url::form_urlencoded;
 
-use crate::{body::BodyOwner, error::ApiError, router::AppState};
+use crate::{
+    body::BodyOwner, error::ApiError, router::AppState, transfer_counter::set_transfer_owner,
+};
 
 /// A caller with a valid API key.
 pub(crate) struct ApiKeyAuth(pub(crate) Caller);
@@ -37,6 +39,7 @@ impl FromRequestParts<AppState> for ApiKeyAuth {
         let engine: &Engine = &state.engine;
         let caller = engine.tenancy().find_caller(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
+        set_transfer_owner(&parts.extensions, &caller.team.id, Some(&caller.key.id));
         Ok(Self(caller))
     }
 }
@@ -59,6 +62,7 @@ impl FromRequestParts<AppState> for TeamAuth {
         if !token.starts_with(ADMIN_PREFIX) {
             let caller = state.engine.tenancy().find_caller(token).await?;
             parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
+            set_transfer_owner(&parts.extensions, &caller.team.id, Some(&caller.key.id));
             return Ok(Self { team: caller.team.clone(), key: Some(caller.key.id.clone()) });
         }
         state.engine.tenancy().check_admin_token(token).await?;

@@ -1,8 +1,10 @@
 //! The settings of the gateway, with their defaults.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use cloche_model::ByteSize;
+
+use crate::TlsIdentity;
 
 /// Settings of the gateway.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct GatewayConfig {
     pub per_loopback: usize,
     /// How long connections may continue after the last execution at shutdown.
     pub linger: Duration,
+    /// The certificate and key of the port; without them it speaks plain HTTP.
+    pub tls: Option<Arc<TlsIdentity>>,
     /// Settings of the MCP server.
     pub mcp: McpConfig,
 }
@@ -82,6 +86,7 @@ impl Default for GatewayConfig {
             per_address: 512,
             per_loopback: 10_000,
             linger: Duration::from_secs(2),
+            tls: None,
             mcp: McpConfig::default(),
         }
     }

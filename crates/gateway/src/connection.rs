@@ -14,7 +14,10 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -38,13 +41,11 @@ const MAX_PENDING_RESETS: usize = 20;
 /// Serves a connection until it ends, a timeout of its client is reached, or `shutdown` is
 /// cancelled.
 pub(crate) async fn serve_connection(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     app: Router,
     config: &GatewayConfig,
     shutdown: CancellationToken,
 ) {
-    // Responses are small; with Nagle's algorithm they would wait for the client's acknowledgement.
-    let _ = stream.set_nodelay(true);
     let watch = Arc::new(ConnectionWatch::new());
     let watching = Arc::clone(&watch);
     let service = service_fn(move |request: Request<Incoming>| {

@@ -16,3 +16,4 @@ pub(crate) mod signed_files;
 pub(crate) mod teams;
 pub(crate) mod thread_archive;
 pub(crate) mod threads;
+pub(crate) mod usage;

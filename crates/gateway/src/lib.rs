@@ -24,6 +24,8 @@ mod router;
 mod server;
 mod sidecar;
 mod streamed_body;
+mod tls;
+mod transfer_counter;
 
 pub use accept_loop::serve_api;
 pub use config::{GatewayConfig, McpConfig};
@@ -31,3 +33,4 @@ pub use mcp::{McpError, serve_mcp};
 pub use router::{build_router, describe_api};
 pub use server::{Server, ServerOpenError, ServerOptions};
 pub use sidecar::{SidecarOptions, SidecarServer};
+pub use tls::{TlsIdentity, TlsIdentityError};

@@ -7,6 +7,7 @@ use axum::{
     Router,
     extract::FromRef,
     http::StatusCode,
+    middleware::from_fn_with_state,
     routing::{any, get},
 };
 use cloche_agent::Agent;
@@ -26,9 +27,10 @@ use crate::{
     error::ApiError,
     http::{
         approvals, docs, execute, execution_files, executions, files, gates, health, keys,
-        responses, sandboxes, signed_files, teams, thread_archive, threads,
+        responses, sandboxes, signed_files, teams, thread_archive, threads, usage,
     },
     mcp::{self, McpSessions},
+    transfer_counter::count_transfers,
 };
 
 /// The state that every handler can use.
@@ -65,6 +67,7 @@ impl FromRef<AppState> for MemoryPool {
         (name = "executions", description = "Past and running executions"),
         (name = "threads", description = "Homes that outlive executions, and their history"),
         (name = "files", description = "Upload and download of files of a thread"),
+        (name = "usage", description = "What a team used, and its monthly allowance"),
         (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
         (name = "agent", description = "Responses of a model that can run code"),
         (name = "admin", description = "Teams, sandboxes, keys and gates"),
@@ -120,6 +123,8 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(responses::cancel_response))
         .routes(routes!(responses::list_response_files))
         .routes(routes!(responses::get_response_file))
+        .routes(routes!(usage::get_usage))
+        .routes(routes!(usage::get_team_usage))
         .routes(routes!(teams::list_teams, teams::create_team))
         .routes(routes!(teams::get_team, teams::update_team, teams::delete_team))
         .routes(routes!(teams::recount_storage))
@@ -170,8 +175,10 @@ pub(crate) fn build_router_until(
     // Not in the OpenAPI description: MCP describes itself in its own protocol.
     let router = router.route("/mcp", any(mcp::handle_mcp_request));
     let mcp = McpSessions::new(closing);
+    let counted = from_fn_with_state(Arc::clone(engine.usage()), count_transfers);
     let state = AppState { engine, agent, config, description, mcp };
-    router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(state)
+    let router = router.fallback(no_route).method_not_allowed_fallback(no_method);
+    router.with_state(state).layer(counted)
 }
 
 pub(crate) async fn no_route() -> ApiError {

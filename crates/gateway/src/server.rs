@@ -62,7 +62,8 @@ impl Server {
         let cannot = |source| ServerOpenError::Listen { address: options.listen.clone(), source };
         let listener = TcpListener::bind(&options.listen).await.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let url = format!("http://{}", loopback_if_unspecified(address));
+        let scheme = url_scheme(&options.gateway);
+        let url = format!("{scheme}://{}", loopback_if_unspecified(address));
         let bootstrap = engine
             .tenancy()
             .ensure_bootstrap(&options.data_dir, &url)
@@ -88,6 +89,12 @@ impl Server {
         self.address
     }
 
+    /// `https` if the port has a certificate, else `http`.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        url_scheme(&self.gateway)
+    }
+
     /// The address, the key and the token, unless the bootstrap file was removed.
     #[must_use]
     pub fn bootstrap(&self) -> Option<&BootstrapFile> {
@@ -107,6 +114,10 @@ impl Server {
     pub async fn run(self, shutdown: CancellationToken) -> io::Result<()> {
         serve_api(self.listener, (self.engine, self.agent), self.gateway, shutdown).await
     }
+}
+
+fn url_scheme(config: &GatewayConfig) -> &'static str {
+    if config.tls.is_some() { "https" } else { "http" }
 }
 
 /// The address that a client on this machine can use.

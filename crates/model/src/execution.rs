@@ -215,7 +215,7 @@ pub struct UsageReport {
     pub cpu_ms: u64,
     /// The most memory held at once.
     pub peak_memory_bytes: u64,
-    /// Millionths of a credit; one credit is a minute at one core and 1 GiB.
+    /// Millionths of a credit; one credit is a minute at one core and 1 GiB, half of it for each.
     pub micro_credits: u64,
 }
 

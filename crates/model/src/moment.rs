@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Moment(pub i64);
 
+/// The microseconds of a day in UTC, which has no leap seconds here.
+const DAY_MICROS: i64 = 86_400_000_000;
+
 impl Moment {
     /// The moment `duration` later.
     #[must_use]
@@ -22,6 +25,18 @@ impl Moment {
     #[must_use]
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
+    }
+
+    /// The day in UTC, counted from 1970-01-01.
+    #[must_use]
+    pub const fn utc_day(self) -> i64 {
+        self.0.div_euclid(DAY_MICROS)
+    }
+
+    /// The first moment of a day in UTC, counted from 1970-01-01.
+    #[must_use]
+    pub const fn from_utc_day(day: i64) -> Self {
+        Self(day.saturating_mul(DAY_MICROS))
     }
 
     /// The time since `earlier`; zero if `earlier` is later than `self`.

@@ -24,6 +24,8 @@ pub struct Team {
     pub max_timeout: Option<Duration>,
     /// Its own storage budget, which replaces the plan's.
     pub storage: Option<ByteSize>,
+    /// Its own monthly allowance in millionths of a credit, which replaces the plan's.
+    pub monthly_micro_credits: Option<u64>,
     /// Its settings for the gates in front of agent tools.
     pub gates: GateSettings,
     /// When it was created.

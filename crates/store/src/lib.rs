@@ -13,6 +13,7 @@ mod sealing;
 mod sqlite;
 mod storage;
 mod threads;
+mod usage;
 
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub use threads::{
     DELETED_KEPT, HeadMoveOutcome, LayerAppend, LayerSquash, ThreadCreation, ThreadFork, ThreadKey,
     ThreadStore,
 };
+pub use usage::{Transfer, UsageAccounting, UsageFilter, UsageTotals};
 
 /// Why the store refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -319,6 +321,7 @@ pub trait Store:
     + GateStore
     + ResponseStore
     + StorageAccounting
+    + UsageAccounting
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

@@ -16,6 +16,7 @@ mod storage;
 mod tenancy;
 mod threads;
 mod updates;
+mod usage;
 mod writer;
 
 use std::{path::Path, sync::Arc, time::Duration};

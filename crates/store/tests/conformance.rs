@@ -14,6 +14,8 @@ mod storage;
 mod suite;
 #[path = "conformance/threads.rs"]
 mod threads;
+#[path = "conformance/usage.rs"]
+mod usage;
 
 use cloche_store::{SqliteStore, Store};
 use tempfile::TempDir;
@@ -67,6 +69,13 @@ macro_rules! conformance_of {
                 old_records_are_pruned_and_running_ones_are_kept,
                 concurrent_writers_lose_nothing,
                 settings_are_kept,
+            },
+            usage::{
+                usage_is_summed_by_team_key_and_day,
+                an_execution_is_counted_once_whatever_its_end,
+                usage_outlives_its_executions,
+                transferred_bytes_are_added_to_their_day,
+                absurd_numbers_do_not_fail_a_sum,
             },
             threads::{
                 a_run_moves_the_head_by_what_it_wrote,

@@ -91,6 +91,8 @@ pub(super) struct AdminClient {
     url: Url,
     token: Secret,
     root: ApiRoot,
+    /// A PEM file with authorities to trust besides those of this host.
+    extra_ca: Option<PathBuf>,
 }
 
 impl AdminClient {
@@ -108,13 +110,18 @@ impl AdminClient {
             Some(url) => {
                 let token = key.clone().or_else(|| variable(TOKEN));
                 let token = Secret::new(token.ok_or(AdminError::NoToken)?);
-                Self { url: parse_url(url)?, token, root }
+                Self { url: parse_url(url)?, token, root, extra_ca: None }
             }
         };
         Ok(match key {
             Some(key) => Self { token: Secret::new(key), ..found },
             None => found,
         })
+    }
+
+    /// Trusts the authorities in a PEM file, too.
+    pub(super) fn trusting(self, extra_ca: Option<PathBuf>) -> Self {
+        Self { extra_ca, ..self }
     }
 
     fn from_data_dir(directory: &Path, root: ApiRoot) -> Result<Self, AdminError> {
@@ -128,7 +135,7 @@ impl AdminClient {
         else {
             return Err(AdminError::Incomplete(path));
         };
-        Ok(Self { url: parse_url(url)?, token: Secret::new(token), root })
+        Ok(Self { url: parse_url(url)?, token: Secret::new(token), root, extra_ca: None })
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, AdminError> {
@@ -208,7 +215,8 @@ impl AdminClient {
             ApiRoot::Admin => "/v1/admin",
             ApiRoot::Public => "/v1",
         };
-        let client = outgoing_http::client_builder()?.http1_only().build();
+        let builder = outgoing_http::client_builder_trusting(self.extra_ca.as_deref())?;
+        let client = builder.http1_only().build();
         let client = client.map_err(OutgoingHttpError::from)?;
         let request = client.request(method, format!("{base}{root}/{path}"));
         Ok(request.bearer_auth(self.token.reveal()))

@@ -91,6 +91,18 @@ pub(super) struct TeamLimitArguments {
     /// The storage budget, such as 20G; `none` for the plan's.
     #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
     storage: Option<Value>,
+    /// The credits that executions may cost in a month; `none` for the plan's.
+    #[arg(long, value_name = "CREDITS", value_parser = credits_or_none)]
+    monthly_credits: Option<Value>,
+}
+
+fn credits_or_none(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Null);
+    }
+    let credits = text.parse::<f64>().ok().filter(|credits| *credits >= 0.0);
+    let invalid = || format!("{text:?} is neither a number of credits nor \"none\"");
+    credits.map(|credits| json!(credits)).ok_or_else(invalid)
 }
 
 fn size_or_none(text: &str) -> Result<Value, String> {
@@ -109,6 +121,7 @@ fn team_body(name: Option<String>, plan: Option<String>, limits: TeamLimitArgume
     put_field(&mut fields, "max_concurrency", limits.max_concurrency);
     put_field(&mut fields, "max_timeout_seconds", limits.max_timeout);
     put_field(&mut fields, "storage_bytes", limits.storage);
+    put_field(&mut fields, "monthly_credits", limits.monthly_credits);
     fields.into()
 }
 

@@ -37,8 +37,13 @@ pub(super) struct McpEndpoint {
 }
 
 impl McpEndpoint {
-    /// The server at `url` with the key of the environment, else the one in this directory.
-    pub(super) fn find(url: &str, directory: Option<&Path>) -> Result<Self, McpEndpointError> {
+    /// The server at `url` with the key of the environment, else the one in this directory. The
+    /// authorities in the file `extra_ca` are trusted besides those of this host.
+    pub(super) fn find(
+        url: &str,
+        directory: Option<&Path>,
+        extra_ca: Option<&Path>,
+    ) -> Result<Self, McpEndpointError> {
         let parsed = Url::parse(url).ok();
         let parsed =
             parsed.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -49,7 +54,7 @@ impl McpEndpoint {
             (None, Some(directory)) => read_key(&directory.join("bootstrap.json"))?,
             (None, None) => return Err(McpEndpointError::NoKey),
         };
-        let client = outgoing_http::client_builder()?.http1_only().build();
+        let client = outgoing_http::client_builder_trusting(extra_ca)?.http1_only().build();
         let client = client.map_err(OutgoingHttpError::from)?;
         Ok(Self { url, key: Secret::new(key), client })
     }

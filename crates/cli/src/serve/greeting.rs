@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal},
+    net::SocketAddr,
     path::Path,
 };
 
@@ -22,18 +23,29 @@ pub(crate) fn start_logs(json: bool, usual: &str) {
     }
 }
 
+/// Warns that others on the network can read keys, code and results.
+pub(super) fn warn_without_tls(address: SocketAddr) {
+    if !address.ip().to_canonical().is_loopback() {
+        tracing::warn!(
+            %address,
+            "keys, code and results are sent without encryption; use --tls-cert and --tls-key, or \
+             listen on a loopback address behind a proxy that speaks TLS"
+        );
+    }
+}
+
 /// Prints the address, the file with the keys, and a first request to paste.
 #[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
 pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
     let file = settings.data_dir.join("bootstrap.json");
-    println!("cloche is listening on http://{}", server.address());
+    let address = format!("{}://{}", server.scheme(), server.address());
+    println!("cloche is listening on {address}");
     println!("{}", where_code_runs(&settings.runs_on));
     let Some(bootstrap) = server.bootstrap() else {
         println!(
             "{} is missing; with its admin token in CLOCHE_ADMIN_TOKEN, \
-             `cloche key create NAME --url http://{}` creates a new key",
+             `cloche key create NAME --url {address}` creates a new key",
             file.display(),
-            server.address(),
         );
         return;
     };

@@ -6,13 +6,14 @@ use std::{
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use cloche_agent::AgentConfig;
-use cloche_engine::{EngineConfig, GateConfig, HomesConfig};
+use cloche_engine::{EngineConfig, GateConfig};
 use cloche_executor::{ExecutorConfig, PoolSettings};
-use cloche_gateway::{GatewayConfig, ServerOptions};
+use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
 use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit};
 use cloche_store::KeySource;
@@ -30,9 +31,13 @@ mod connections;
 mod layers;
 mod mcp;
 mod memory;
+mod plans;
+mod pool;
 mod remote;
 mod secret_key;
 mod storage;
+mod threads;
+mod tls;
 
 use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
@@ -40,11 +45,16 @@ use connections::ConnectionsFile;
 pub(crate) use layers::{LayersArguments, LayersFile, layers_config};
 use mcp::McpFile;
 use memory::MemoryFile;
+use plans::PlansFile;
+use pool::{PoolFile, pool_settings};
 pub(super) use remote::RunsOn;
 use remote::{RemoteFile, runs_on};
 pub(super) use secret_key::SecretKeyArguments;
 use secret_key::choose_key_source;
 pub(crate) use secret_key::from_environment as secret_key_from_environment;
+use threads::{ThreadsFile, homes_config};
+use tls::TlsFile;
+pub(super) use tls::{TlsArguments, TlsPaths};
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +79,12 @@ pub(crate) enum SettingsError {
     Timeout(f64),
     #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
     Schedule(f64),
+    #[error("plans.{0}.monthly_credits in the configuration: {1} is not from 0 to 1000000000")]
+    Credits(&'static str, f64),
+    #[error("{0} needs {1}: a certificate and its private key belong together")]
+    TlsPair(&'static str, &'static str),
+    #[error("TLS is required: name a certificate and its key with --tls-cert and --tls-key")]
+    TlsRequired,
     #[error("capacity.{0} in the configuration: {1} is out of range")]
     Capacity(&'static str, f64),
 }
@@ -81,6 +97,7 @@ struct SettingsFile {
     data_dir: Option<PathBuf>,
     secret_key_file: Option<PathBuf>,
     user: Option<String>,
+    tls: TlsFile,
     allow_missing: Vec<String>,
     grace_seconds: Option<u64>,
     output: Option<String>,
@@ -93,20 +110,10 @@ struct SettingsFile {
     threads: ThreadsFile,
     layers: LayersFile,
     storage: storage::StorageFile,
+    plans: PlansFile,
     mcp: McpFile,
     memory: MemoryFile,
     connections: ConnectionsFile,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct PoolFile {
-    floor: Option<usize>,
-    ceiling: Option<usize>,
-    memory: Option<String>,
-    template_forks: Option<u32>,
-    template_age_seconds: Option<u64>,
-    idle_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -132,17 +139,6 @@ struct GateFile {
     keep_days: Option<u32>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ThreadsFile {
-    /// The maximum size of a home, whatever the plan allows.
-    bytes: Option<String>,
-    entries: Option<u64>,
-    squash_depth: Option<usize>,
-    url_seconds: Option<u64>,
-    upload: Option<String>,
-}
-
 /// The resulting settings.
 pub(crate) struct ServeSettings {
     pub(crate) listen: String,
@@ -158,6 +154,8 @@ pub(crate) struct ServeSettings {
     gateway: GatewayConfig,
     layers: LayersConfig,
     pub(super) runs_on: RunsOn,
+    /// The certificate of the port; if absent, it speaks plain HTTP.
+    pub(super) tls: Option<TlsPaths>,
 }
 
 impl ServeSettings {
@@ -192,6 +190,7 @@ impl ServeSettings {
             data_dir,
             user: arguments.user.or(file.user),
             runs_on,
+            tls: tls::tls_paths(arguments.tls, file.tls)?,
         })
     }
 
@@ -233,6 +232,12 @@ impl ServeSettings {
         let connections = super::descriptors::connections_within(limit, self.gateway.connections);
         self.gateway.connections = connections;
         self.gateway.per_loopback = self.gateway.per_loopback.min(connections);
+        self
+    }
+
+    /// Serves this certificate.
+    pub(super) fn with_identity(mut self, identity: Option<Arc<TlsIdentity>>) -> Self {
+        self.gateway.tls = identity;
         self
     }
 
@@ -285,19 +290,6 @@ fn parse_size(
     parsed.map_err(|source| SettingsError::Unit { name, source })
 }
 
-fn pool_settings(file: &PoolFile) -> Result<PoolSettings, SettingsError> {
-    let usual = PoolSettings::default();
-    let seconds = |value: Option<u64>, usual| value.map_or(usual, Duration::from_secs);
-    Ok(PoolSettings {
-        floor: file.floor.unwrap_or(usual.floor),
-        ceiling: file.ceiling.unwrap_or(usual.ceiling),
-        memory: parse_size("pool.memory", &file.memory)?.unwrap_or(usual.memory),
-        template_forks: file.template_forks.unwrap_or(usual.template_forks),
-        template_age: seconds(file.template_age_seconds, usual.template_age),
-        idle: seconds(file.idle_seconds, usual.idle),
-    })
-}
-
 fn gateway_config(file: &SettingsFile) -> Result<GatewayConfig, SettingsError> {
     let gateway = GatewayConfig { mcp: file.mcp.to_config()?, ..GatewayConfig::default() };
     let gateway = file.connections.apply(gateway)?;
@@ -325,6 +317,7 @@ fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {
     engine.gates = gate_config(&file.gates);
     engine.homes = homes_config(&file.threads)?;
     engine.storage = storage::storage_config(&file.storage)?;
+    engine.allowances = file.plans.to_allowances()?;
     Ok(engine)
 }
 
@@ -345,19 +338,6 @@ fn gate_config(file: &GateFile) -> GateConfig {
         waiting: file.waiting_per_team.unwrap_or(usual.waiting),
         keep: file.keep_days.map_or(usual.keep, days),
     }
-}
-
-fn homes_config(file: &ThreadsFile) -> Result<HomesConfig, SettingsError> {
-    let mut homes = HomesConfig::default();
-    homes.cap.bytes = parse_size("threads.bytes", &file.bytes)?.unwrap_or(homes.cap.bytes);
-    homes.cap.inodes = file.entries.unwrap_or(homes.cap.inodes);
-    homes.upload = parse_size("threads.upload", &file.upload)?.unwrap_or(homes.upload);
-    homes.url_expiry = file.url_seconds.map_or(homes.url_expiry, Duration::from_secs);
-    homes.squash_depth = file.squash_depth.unwrap_or(homes.squash_depth);
-    if homes.squash_depth < 2 {
-        return Err(SettingsError::SquashDepth);
-    }
-    Ok(homes)
 }
 
 fn parse_delay(seconds: &f64) -> Result<Duration, SettingsError> {

@@ -88,7 +88,7 @@ impl Host {
             url: text("url"),
             key: text("api_key"),
             admin: text("admin_token"),
-            client: Client::new(),
+            client: client_of(&text("url")),
             server,
             directory,
             arguments,
@@ -250,6 +250,12 @@ impl Drop for Host {
             }
         }
     }
+}
+
+/// A client of the server at this address. Whether a certificate is good is for other tests.
+fn client_of(url: &str) -> Client {
+    let is_tls = url.starts_with("https:");
+    Client::builder().danger_accept_invalid_certs(is_tls).build().unwrap()
 }
 
 /// The events of a whole stream.

@@ -39,6 +39,8 @@ mod streaming;
 mod support;
 mod threads;
 mod tls;
+mod tls_port;
+mod usage;
 mod webhooks;
 
 use cloche_test_support::{models, moto, processes};

@@ -162,6 +162,7 @@ impl Executions {
         let run = admit::admit_execution(caller, &request, delivery, trace_id, self.output)?;
         let needs = run.needs(request.thread.is_some());
         self.dispatcher.check_run(&needs).map_err(|error| refuse_run(&error, trace_id))?;
+        self.usage.check_allowance(&caller.team).await?;
         if start.delivery == DeliveryMode::Webhook {
             start.webhook_url = self.webhook_url(caller, &request).await?;
         }

@@ -317,14 +317,14 @@ async fn without_outcome(
     EndedRun { reason, end_status, outcome, heads, event_order }
 }
 
-/// Minutes × cores × GiB, in millionths.
+/// Minutes × (cores + GiB) / 2, in millionths of a credit. See
+/// `docs/decisions/0026-credits-and-usage.md`.
 fn usage_report(usage: &RunUsage, limits: &RunLimits) -> UsageReport {
     let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let credits = usage.wall.as_micros()
-        * u128::from(limits.cpus.millicores())
-        * u128::from(limits.memory.bytes())
-        / (1 << 30)
-        / 60_000;
+    const GIB: u128 = 1 << 30;
+    let (millicores, bytes) = (limits.cpus.millicores(), limits.memory.bytes());
+    let milli_units = (u128::from(millicores) * GIB + 1000 * u128::from(bytes)) / 2;
+    let credits = usage.wall.as_micros() * milli_units / (60_000 * GIB);
     UsageReport {
         wall_ms: millis(usage.wall),
         cpu_ms: millis(usage.cpu),
@@ -346,7 +346,11 @@ mod tests {
         let used = |seconds| RunUsage { wall: Duration::from_secs(seconds), ..RunUsage::default() };
         let limits = RunLimits::default();
         assert_eq!(usage_report(&used(60), &limits).micro_credits, 1_000_000);
+        let twice = RunLimits { cpus: CpuShare::from_cores(2), memory: ByteSize::gib(2), ..limits };
+        assert_eq!(usage_report(&used(60), &twice).micro_credits, 2_000_000);
         let large = RunLimits { cpus: CpuShare::from_cores(2), memory: ByteSize::gib(4), ..limits };
-        assert_eq!(usage_report(&used(30), &large).micro_credits, 4_000_000);
+        assert_eq!(usage_report(&used(30), &large).micro_credits, 1_500_000);
+        let small = RunLimits { memory: ByteSize::mib(256), ..limits };
+        assert_eq!(usage_report(&used(60), &small).micro_credits, 625_000);
     }
 }

@@ -34,12 +34,21 @@ pub struct TeamDraft {
     pub max_timeout: Option<Duration>,
     /// A storage budget of its own.
     pub storage: Option<ByteSize>,
+    /// A monthly allowance of its own, in millionths of a credit.
+    pub monthly_micro_credits: Option<u64>,
 }
 
 impl TeamDraft {
     /// With the limits of the plan.
     pub fn new(name: impl Into<String>, plan: TeamPlan) -> Self {
-        Self { name: name.into(), plan, max_concurrency: None, max_timeout: None, storage: None }
+        Self {
+            name: name.into(),
+            plan,
+            max_concurrency: None,
+            max_timeout: None,
+            storage: None,
+            monthly_micro_credits: None,
+        }
     }
 }
 
@@ -56,6 +65,8 @@ pub struct TeamChange {
     pub max_timeout: Option<Option<Duration>>,
     /// The storage budget.
     pub storage: Option<Option<ByteSize>>,
+    /// The monthly allowance, in millionths of a credit.
+    pub monthly_micro_credits: Option<Option<u64>>,
     /// The gates in front of agent tools.
     pub gates: GateChange,
 }
@@ -69,6 +80,7 @@ impl TeamChange {
             max_concurrency: self.max_concurrency.unwrap_or(team.max_concurrency),
             max_timeout: self.max_timeout.unwrap_or(team.max_timeout),
             storage: self.storage.unwrap_or(team.storage),
+            monthly_micro_credits: self.monthly_micro_credits.unwrap_or(team.monthly_micro_credits),
             gates: self.gates.apply(team.gates),
             ..team
         };
@@ -108,6 +120,7 @@ impl Tenancy {
             max_concurrency: draft.max_concurrency,
             max_timeout: draft.max_timeout,
             storage: draft.storage,
+            monthly_micro_credits: draft.monthly_micro_credits,
             gates: GateSettings::default(),
             created_at: clock::now(),
         };

@@ -88,7 +88,7 @@ pub(crate) struct UsageRecord {
     wall_ms: u64,
     cpu_ms: u64,
     peak_memory_bytes: u64,
-    /// One credit is a minute at one core and 1 GiB.
+    /// One credit is a minute at one core and 1 GiB: minutes × (cores + GiB) / 2.
     credits: f64,
 }
 
@@ -177,6 +177,6 @@ impl ExecutionRecord {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of millionths, shown to people")]
-fn micro_to_credits(micro: u64) -> f64 {
+pub(super) fn micro_to_credits(micro: u64) -> f64 {
     micro as f64 / 1e6
 }

@@ -35,6 +35,34 @@ where
     whole(deserializer).map(Some)
 }
 
+/// The largest number of credits.
+const MAX_CREDITS: f64 = 1e9;
+
+/// Deserializes a number of credits, or null, in millionths.
+pub(super) fn credits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let number = Option::<f64>::deserialize(deserializer)?;
+    let to_micro = |credits: f64| {
+        let in_range = (0.0..=MAX_CREDITS).contains(&credits);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to be positive and small enough"
+        )]
+        in_range.then_some((credits * 1e6).round() as u64).ok_or_else(|| {
+            D::Error::custom(format!("{credits} is not a number of credits from 0 to 1000000000"))
+        })
+    };
+    number.map(to_micro).transpose()
+}
+
+/// Deserializes a number of credits where null and absence differ. The field also needs `default`.
+#[expect(clippy::option_option, reason = "absent, null and a value have three different meanings")]
+pub(super) fn credits_or_null<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<u64>>, D::Error> {
+    credits(deserializer).map(Some)
+}
+
 fn not_whole_error<'de, D: Deserializer<'de>>(number: &Number) -> D::Error {
     D::Error::custom(format!("{number} is not a whole number in its range"))
 }

@@ -9,6 +9,7 @@ use cloche_engine::{FileFilter, Refusal, UrlSigner};
 use cloche_model::{HomePath, Invalid, ThreadId};
 
 use crate::{
+    GatewayConfig,
     api_types::{
         DownloadUrl, ErrorResponses, FileList, ListFiles, SignedUrl, SourceName, UploadUrl,
     },
@@ -82,7 +83,8 @@ pub(crate) async fn sign_upload_url(
     let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
     let signed =
         state.engine.files().upload_url(&signer, &thread, path, body.content_length).await?;
-    Ok(Json(SignedUrl::for_upload(&request_base_url(&headers, &uri), &signed, content_type)))
+    let base = request_base_url(&state.config, &headers, &uri);
+    Ok(Json(SignedUrl::for_upload(&base, &signed, content_type)))
 }
 
 /// Get a URL for downloading a file.
@@ -106,7 +108,8 @@ pub(crate) async fn sign_download_url(
     let path = body.path.parse::<HomePath>()?;
     let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
     let signed = state.engine.files().download_url(&signer, &thread, path).await?;
-    Ok(Json(SignedUrl::for_download(&request_base_url(&headers, &uri), &signed)))
+    let base = request_base_url(&state.config, &headers, &uri);
+    Ok(Json(SignedUrl::for_download(&base, &signed)))
 }
 
 /// Checks a media type. It becomes a header value, so it must be a valid one.
@@ -122,10 +125,11 @@ fn check_media_type(asked: Option<String>) -> Result<String, Invalid> {
 }
 
 /// The base URL under which the caller knows this server. A forged one gives only a useless URL.
-fn request_base_url(headers: &HeaderMap, uri: &Uri) -> String {
+fn request_base_url(config: &GatewayConfig, headers: &HeaderMap, uri: &Uri) -> String {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let host = text(header::HOST).or_else(|| uri.authority().map(|host| host.as_str()));
     let forwarded = text(header::HeaderName::from_static("x-forwarded-proto"));
-    let scheme = if forwarded == Some("https") { "https" } else { "http" };
+    let is_https = config.tls.is_some() || forwarded == Some("https");
+    let scheme = if is_https { "https" } else { "http" };
     format!("{scheme}://{}", host.unwrap_or("localhost"))
 }

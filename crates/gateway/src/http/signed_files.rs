@@ -4,7 +4,7 @@ use axum::{
     Json,
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{Extensions, HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use cloche_engine::{FileUpload, HomeFile, Refusal, UrlPurpose};
@@ -19,6 +19,7 @@ use crate::{
     http_range::{RequestedRange, parse_range_headers},
     router::AppState,
     streamed_body::StreamedBody,
+    transfer_counter::set_transfer_owner,
 };
 
 /// How much of a file is in memory at a time.
@@ -48,8 +49,10 @@ pub(crate) async fn download_file(
     State(state): State<AppState>,
     PathId(token): PathId,
     headers: HeaderMap,
+    extensions: Extensions,
 ) -> Result<Response, ApiError> {
     let (grant, team) = state.engine.files().verify_grant(&token).await?;
+    set_transfer_owner(&extensions, &team.id, grant.key.as_ref());
     if grant.purpose != UrlPurpose::Get {
         return Err(wrong_method_error());
     }
@@ -74,9 +77,11 @@ pub(crate) async fn upload_file(
     State(state): State<AppState>,
     PathId(token): PathId,
     headers: HeaderMap,
+    extensions: Extensions,
     body: Body,
 ) -> Result<Json<Uploaded>, ApiError> {
     let (grant, team) = state.engine.files().verify_grant(&token).await?;
+    set_transfer_owner(&extensions, &team.id, grant.key.as_ref());
     let UrlPurpose::Put { length } = grant.purpose else { return Err(wrong_method_error()) };
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if declared.is_some_and(|declared| declared.parse() != Ok(length)) {

@@ -31,4 +31,5 @@ mod restart;
 mod streaming;
 mod tenants;
 mod threads;
+mod usage;
 mod webhooks;

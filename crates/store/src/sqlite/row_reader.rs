@@ -90,6 +90,7 @@ pub(super) fn team_from_row(row: &SqliteRow) -> Result<Team> {
         max_concurrency: read_number_or_null(row, "max_concurrency")?,
         max_timeout: read_number_or_null(row, "max_timeout_s")?.map(Duration::from_secs),
         storage: read_number_or_null(row, "storage_bytes")?.map(ByteSize),
+        monthly_micro_credits: read_number_or_null(row, "monthly_micro_credits")?,
         gates: GateSettings {
             agent_sandbox: row.try_get("agent_sandbox")?,
             execute_code: read_parsed_or_null(row, "execute_code")?,

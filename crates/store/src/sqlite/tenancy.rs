@@ -23,9 +23,9 @@ impl TenancyStore for SqliteStore {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, \
-                         storage_bytes, agent_sandbox, execute_code, elicitation, \
-                         pending_approval, created_at) \
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                         storage_bytes, monthly_micro_credits, agent_sandbox, execute_code, \
+                         elicitation, pending_approval, created_at) \
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(String::from(team.id))
                     .bind(team.name)
@@ -33,6 +33,7 @@ impl TenancyStore for SqliteStore {
                     .bind(team.max_concurrency)
                     .bind(team.max_timeout.map(to_sql_seconds))
                     .bind(team.storage.map(|limit| to_sql_integer(limit.bytes())))
+                    .bind(team.monthly_micro_credits.map(to_sql_integer))
                     .bind(team.gates.agent_sandbox)
                     .bind(team.gates.execute_code.map(ToolPolicy::name))
                     .bind(team.gates.elicitation)

@@ -31,14 +31,16 @@ pub(super) async fn update_team(
     let Revisioned { row: team, revision } = team;
     let update = sqlx::query(
         "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ?, \
-         storage_bytes = ?, agent_sandbox = ?, execute_code = ?, elicitation = ?, \
-         pending_approval = ?, revision = revision + 1 WHERE id = ? AND revision = ?",
+         storage_bytes = ?, monthly_micro_credits = ?, agent_sandbox = ?, execute_code = ?, \
+         elicitation = ?, pending_approval = ?, revision = revision + 1 \
+         WHERE id = ? AND revision = ?",
     )
     .bind(team.name.clone())
     .bind(team.plan.name())
     .bind(team.max_concurrency)
     .bind(team.max_timeout.map(to_sql_seconds))
     .bind(team.storage.map(|limit| to_sql_integer(limit.bytes())))
+    .bind(team.monthly_micro_credits.map(to_sql_integer))
     .bind(team.gates.agent_sandbox)
     .bind(team.gates.execute_code.map(ToolPolicy::name))
     .bind(team.gates.elicitation)

@@ -116,6 +116,7 @@ pub(crate) async fn gate_settings_are_stored_with_their_decision(store: &dyn Sto
         max_concurrency: None,
         max_timeout: None,
         storage: None,
+        monthly_micro_credits: None,
         gates: GateSettings::default(),
         created_at: Moment(1),
     };

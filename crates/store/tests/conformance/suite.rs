@@ -32,6 +32,7 @@ pub(crate) fn team(n: u8) -> Team {
         max_concurrency: Some(7),
         max_timeout: Some(Duration::from_secs(120)),
         storage: Some(ByteSize::gib(2)),
+        monthly_micro_credits: Some(5_000_000),
         gates: GateSettings { execute_code: Some(ToolPolicy::Ask), ..GateSettings::default() },
         created_at: Moment(i64::from(n)),
     }

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    super::number::{whole, whole_or_null},
+    super::{
+        execution::micro_to_credits,
+        number::{credits, credits_or_null, whole, whole_or_null},
+    },
     gates::{GateRecord, PendingApprovalName, PolicyName},
     present,
 };
@@ -52,6 +55,10 @@ pub(crate) struct CreateTeam {
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_u64)]
     storage_bytes: Option<u64>,
+    /// The credits that executions may cost in a month; overrides the plan's.
+    #[serde(default, deserialize_with = "credits")]
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 1_000_000_000)]
+    monthly_credits: Option<u64>,
 }
 
 impl From<CreateTeam> for TeamDraft {
@@ -60,6 +67,7 @@ impl From<CreateTeam> for TeamDraft {
             max_concurrency: body.max_concurrency,
             max_timeout: body.max_timeout_seconds.map(duration_from_seconds),
             storage: body.storage_bytes.map(ByteSize),
+            monthly_micro_credits: body.monthly_credits,
             ..Self::new(body.name, body.plan.into())
         }
     }
@@ -86,6 +94,10 @@ pub(crate) struct UpdateTeam {
     #[serde(default, deserialize_with = "whole_or_null")]
     #[schema(value_type = Option<u64>, minimum = 0, maximum = 9_007_199_254_740_991_u64)]
     storage_bytes: Option<Option<u64>>,
+    /// The credits that executions may cost in a month.
+    #[serde(default, deserialize_with = "credits_or_null")]
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 1_000_000_000)]
+    monthly_credits: Option<Option<u64>>,
     /// Whether the team's agents may run code; null falls back to the fleet's default.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<bool>)]
@@ -114,6 +126,7 @@ impl From<UpdateTeam> for TeamChange {
             max_concurrency: body.max_concurrency,
             max_timeout: body.max_timeout_seconds.map(|limit| limit.map(duration_from_seconds)),
             storage: body.storage_bytes.map(|limit| limit.map(ByteSize)),
+            monthly_micro_credits: body.monthly_credits,
             gates: GateChange {
                 agent_sandbox: body.agent_sandbox,
                 execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
@@ -134,6 +147,8 @@ pub(crate) struct TeamRecord {
     max_timeout_seconds: Option<u64>,
     /// The team's own storage budget.
     storage_bytes: Option<u64>,
+    /// The team's own monthly allowance.
+    monthly_credits: Option<f64>,
     /// The effective budget: the team's own or the plan's; null means no limit. Only for a single
     /// team.
     storage_budget_bytes: Option<u64>,
@@ -161,6 +176,7 @@ impl From<Team> for TeamRecord {
             max_concurrency: team.max_concurrency,
             max_timeout_seconds: team.max_timeout.map(|limit| limit.as_secs()),
             storage_bytes: team.storage.map(ByteSize::bytes),
+            monthly_credits: team.monthly_micro_credits.map(micro_to_credits),
             storage_budget_bytes: None,
             storage_used_bytes: None,
             storage_layer_bytes: None,

@@ -1,0 +1,82 @@
+//! Runs in: server (no capabilities).
+//!
+//! What teams used in this month, for Prometheus.
+
+use std::sync::atomic::AtomicU64;
+
+use cloche_model::TeamId;
+use cloche_store::UsageTotals;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UsageLabels {
+    team: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransferLabels {
+    team: String,
+    direction: &'static str,
+}
+
+/// A gauge of a number that is not whole.
+type FloatGauge = Gauge<f64, AtomicU64>;
+
+/// Gauges of usage. Each starts again at zero with the month.
+#[derive(Default)]
+pub(crate) struct UsageMetrics {
+    executions: Family<UsageLabels, Gauge>,
+    credits: Family<UsageLabels, FloatGauge>,
+    cpu_seconds: Family<UsageLabels, FloatGauge>,
+    transferred: Family<TransferLabels, Gauge>,
+}
+
+impl UsageMetrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "team_month_executions",
+            "Executions of a team that ended in this month (UTC)",
+            self.executions.clone(),
+        );
+        registry.register(
+            "team_month_credits",
+            "Credits that a team used in this month (UTC)",
+            self.credits.clone(),
+        );
+        registry.register(
+            "team_month_cpu_seconds",
+            "Processor time that a team used in this month (UTC)",
+            self.cpu_seconds.clone(),
+        );
+        registry.register(
+            "team_month_transferred_bytes",
+            "HTTP bodies of a team in this month (UTC), by direction",
+            self.transferred.clone(),
+        );
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
+    pub(crate) fn set_gauges(&self, usages: &[(TeamId, UsageTotals)]) {
+        let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.executions.clear();
+        self.credits.clear();
+        self.cpu_seconds.clear();
+        self.transferred.clear();
+        for (team, usage) in usages {
+            let labels = UsageLabels { team: team.to_string() };
+            self.executions.get_or_create(&labels).set(gauge(usage.executions));
+            self.credits.get_or_create(&labels).set(usage.micro_credits as f64 / 1e6);
+            self.cpu_seconds.get_or_create(&labels).set(usage.cpu_ms as f64 / 1e3);
+            for (direction, bytes) in
+                [("received", usage.received_bytes), ("sent", usage.sent_bytes)]
+            {
+                let labels = TransferLabels { team: team.to_string(), direction };
+                self.transferred.get_or_create(&labels).set(gauge(bytes));
+            }
+        }
+    }
+}

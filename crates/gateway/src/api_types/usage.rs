@@ -1,0 +1,112 @@
+//! The wire format of usage.
+
+use cloche_engine::{AllowanceState, UsageSummary, UsageTotals, format_rfc3339, format_utc_day};
+use cloche_model::{KeyId, TeamId};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::execution::micro_to_credits;
+
+/// What was used in some days.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UsageCounts {
+    /// Executions that ended; refused ones do not count.
+    executions: u64,
+    /// One credit is a minute at one core and 1 GiB: minutes × (cores + GiB) / 2.
+    credits: f64,
+    /// Processor time of the programs.
+    cpu_seconds: f64,
+    /// Bytes of request bodies.
+    bytes_received: u64,
+    /// Bytes of response bodies.
+    bytes_sent: u64,
+    /// The sum of both.
+    bytes_transferred: u64,
+}
+
+impl From<UsageTotals> for UsageCounts {
+    #[expect(clippy::cast_precision_loss, reason = "a count of milliseconds, shown to people")]
+    fn from(totals: UsageTotals) -> Self {
+        Self {
+            executions: totals.executions,
+            credits: micro_to_credits(totals.micro_credits),
+            cpu_seconds: totals.cpu_ms as f64 / 1e3,
+            bytes_received: totals.received_bytes,
+            bytes_sent: totals.sent_bytes,
+            bytes_transferred: totals.received_bytes.saturating_add(totals.sent_bytes),
+        }
+    }
+}
+
+/// What was used on one day.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UsageDayRecord {
+    /// The day in UTC.
+    #[schema(format = Date)]
+    date: String,
+    #[serde(flatten)]
+    counts: UsageCounts,
+}
+
+/// The allowance of a team in this month.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AllowanceRecord {
+    monthly_credits: f64,
+    used_credits: f64,
+    /// The start of the next month in UTC.
+    #[schema(format = DateTime)]
+    renews_at: String,
+}
+
+impl From<AllowanceState> for AllowanceRecord {
+    fn from(state: AllowanceState) -> Self {
+        Self {
+            monthly_credits: micro_to_credits(state.micro_credits),
+            used_credits: micro_to_credits(state.used_micro_credits),
+            renews_at: format_rfc3339(state.renews_at),
+        }
+    }
+}
+
+/// The usage of a team, or of all teams.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct UsageReply {
+    /// The team; null for all teams.
+    team_id: Option<String>,
+    /// The key; null for all keys.
+    key_id: Option<String>,
+    /// The first day that is counted, in UTC.
+    #[schema(format = Date)]
+    from: String,
+    /// The last day that is counted, in UTC.
+    #[schema(format = Date)]
+    to: String,
+    #[serde(flatten)]
+    counts: UsageCounts,
+    /// What is stored now; null for one key, because what is stored belongs to the team.
+    bytes_stored: Option<u64>,
+    /// The monthly allowance of the team; null if there is none.
+    allowance: Option<AllowanceRecord>,
+    /// The days with any usage, oldest first. Only with `by=day`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    days: Option<Vec<UsageDayRecord>>,
+}
+
+impl UsageReply {
+    pub(crate) fn new(team: Option<TeamId>, key: Option<KeyId>, summary: UsageSummary) -> Self {
+        let day = |(day, totals): (i64, UsageTotals)| UsageDayRecord {
+            date: format_utc_day(day),
+            counts: totals.into(),
+        };
+        Self {
+            team_id: team.map(Into::into),
+            key_id: key.map(Into::into),
+            from: format_utc_day(summary.first_day),
+            to: format_utc_day(summary.last_day),
+            counts: summary.totals.into(),
+            bytes_stored: summary.stored_bytes,
+            allowance: summary.allowance.map(Into::into),
+            days: summary.days.map(|days| days.into_iter().map(day).collect()),
+        }
+    }
+}
