@@ -19,6 +19,7 @@ mod bucket;
 mod cancel;
 mod concurrent_changes;
 mod connections;
+mod contract_examples;
 mod crashes;
 mod execute;
 mod first_start;

@@ -13,23 +13,30 @@ pub(crate) fn top() -> PathBuf {
 
 /// A program of the virtual environment, if it was created.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
-    let path = top().join(".venv/bin").join(name);
+    tool_of(".venv", name)
+}
+
+fn tool_of(environment: &str, name: &str) -> Option<PathBuf> {
+    let path = top().join(environment).join("bin").join(name);
     if path.exists() {
         return Some(path);
     }
-    skip(&format!("there is no {name} in .venv: run scripts/setup-tests"));
+    skip(&format!("there is no {name} in {environment}: run scripts/setup-tests"));
     None
 }
 
-#[tokio::test]
-async fn the_public_client_works_unchanged() {
-    let Some(python) = tool("python") else { return };
+async fn run_tests(python: PathBuf, arguments: &[&str]) {
     let Some(host) = Host::start().await else { return };
     let output = tokio::process::Command::new(python)
-        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/client"])
-        .arg("--ignore=tests/client/agent")
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .args(arguments)
         .current_dir(top())
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        // The packages must not talk to anything but the server.
+        .env("CREWAI_DISABLE_TELEMETRY", "true")
+        .env("OTEL_SDK_DISABLED", "true")
+        .env("OPENAI_AGENTS_DISABLE_TRACING", "1")
+        .env("HOME", host.directory())
         .env("CLOCHE_URL", &host.url)
         .env("CLOCHE_API_KEY", &host.key)
         .env("CLOCHE_ADMIN_TOKEN", &host.admin)
@@ -39,4 +46,17 @@ async fn the_public_client_works_unchanged() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", host.said("log"));
     println!("{said}");
+}
+
+#[tokio::test]
+async fn the_public_client_works_unchanged() {
+    let Some(python) = tool("python") else { return };
+    let others = ["--ignore=tests/client/agent", "--ignore=tests/client/crew"];
+    run_tests(python, &[&["tests/client"], &others[..]].concat()).await;
+}
+
+#[tokio::test]
+async fn the_public_client_is_a_tool_of_crewai() {
+    let Some(python) = tool_of(".venv-crewai", "python") else { return };
+    run_tests(python, &["tests/client/crew"]).await;
 }
