@@ -2,6 +2,7 @@
 
 import json
 import time
+from shlex import quote
 
 from agent_answer import ANSWER, PROMPT, check_response, output_text
 from conftest import MODEL
@@ -11,7 +12,7 @@ HEADERS = """-H "Authorization: Bearer $PERPLEXITY_API_KEY" -H "Content-Type: ap
 
 def ask(**fields):
     fields = {"model": MODEL, "input": PROMPT, "tools": [{"type": "sandbox"}], **fields}
-    return f"""curl -sS "$CLOCHE_URL/v1/agent" {HEADERS} -d '{json.dumps(fields)}'\necho\n"""
+    return f'curl -sS "$CLOCHE_URL/v1/agent" {HEADERS} -d {quote(json.dumps(fields))}\necho\n'
 
 
 def test_a_model_runs_code_and_answers(shell):

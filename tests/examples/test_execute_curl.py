@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from shlex import quote
 
 from conftest import KEY, LONG_TIMEOUT
 
@@ -14,8 +15,7 @@ RESULT = {"success", "stdout", "stderr", "exit_code", "error"}
 
 def body(**fields):
     """A JSON body as an argument of a shell command."""
-    text = json.dumps(fields).replace("'", "'\\''")
-    return f"-d '{text}'"
+    return f"-d {quote(json.dumps(fields))}"
 
 
 def execute(*more, **fields):
@@ -111,8 +111,8 @@ def test_code_without_a_byte_is_an_error(shell):
 def test_the_limit_on_concurrent_executions_says_which_plan_has_more(shell, make_key):
     key = make_key("free")
     # Five at once, which run until the sixth has been refused.
-    sleep = execute("-o /dev/null", code="import time; time.sleep(20)", timeout=30)
-    busy = "".join(f"({command}) >/dev/null &\n" for command in [sleep] * 5)
+    sleep = f"{EXECUTE} {body(code='import time; time.sleep(20)', timeout=30)}"
+    busy = f"{sleep} >/dev/null 2>&1 &\n" * 5
     until_full = f"""
         for attempt in $(seq 100); do
             answer=$({EXECUTE} {body(code="1")})
@@ -172,8 +172,9 @@ def test_metadata_is_recorded_and_hidden_from_the_program(shell):
 
 
 def test_a_run_may_take_longer_than_a_minute(long_runs):
-    answer = long_runs["curl"].result(LONG_TIMEOUT)
-    assert (answer["success"], answer["stdout"]) == (True, "done\n")
+    printed, _ = long_runs["curl"].communicate(timeout=LONG_TIMEOUT)
+    result = json.loads(printed)
+    assert (result["success"], result["stdout"]) == (True, "done\n")
 
 
 def test_a_timeout_has_its_sentence(shell):

@@ -23,6 +23,7 @@ mod contract_examples;
 mod crashes;
 mod execute;
 mod first_start;
+mod help;
 mod host;
 mod http2_floods;
 mod identity;
