@@ -9,15 +9,11 @@ import json
 import subprocess
 import sys
 import uuid
-import warnings
 from functools import partial
 
+import agents
 import pytest
-
-warnings.filterwarnings("ignore", message="Base URL .* does not use HTTPS")
-
-import agents  # noqa: E402
-from agents.tool_context import ToolContext  # noqa: E402
+from agents.tool_context import ToolContext
 
 # The tool of the pinned client is not a strict schema; see docs/CLIENTS.md.
 agents.function_tool = partial(agents.function_tool, strict_mode=False)
@@ -28,6 +24,8 @@ import baponi.langchain  # noqa: E402
 import baponi.openai  # noqa: E402
 from google.genai import types  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:Base URL .* does not use HTTPS")
+
 
 def langchain(**settings):
     tool = baponi.langchain.create_code_sandbox(**settings)
@@ -36,13 +34,16 @@ def langchain(**settings):
 
 
 def langchain_async(**settings):
-    tool = baponi.langchain.create_code_sandbox(**settings)
-    return lambda **arguments: asyncio.run(tool.ainvoke(arguments))
+    def call(**arguments):
+        # The tool keeps one asynchronous client, which belongs to one event loop.
+        tool = baponi.langchain.create_code_sandbox(**settings)
+        return asyncio.run(tool.ainvoke(arguments))
+
+    return call
 
 
 def openai_agents(**settings):
     def call(**arguments):
-        # The tool keeps one asynchronous client, which belongs to one event loop.
         tool = baponi.openai.create_code_sandbox(**settings)
         text = json.dumps(arguments)
         context = ToolContext(None, tool_name=tool.name, tool_call_id="call_1", tool_arguments=text)

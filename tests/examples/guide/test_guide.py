@@ -52,7 +52,7 @@ def run_program(language, code, directory):
     return done.stdout
 
 
-@pytest.mark.parametrize(("language", "code", "output"), programs())
+@pytest.mark.parametrize(("language", "code", "output"), list(programs()))
 def test_a_program_prints_what_the_guide_says(language, code, output, tmp_path):
     assert output, "the guide does not say what this program prints"
     assert ADDRESS in code or '["mcp"]' in code
