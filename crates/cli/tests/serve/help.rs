@@ -1,8 +1,11 @@
 //! The help of the command line offers nothing that is refused. The test walks the help of every
-//! command and tries each option of those that change or read settings, with every value that the
-//! help names.
+//! command and tries each option of `run` and of the commands that change or list settings, with
+//! every value that the help names.
 
-use std::{process::Command, sync::atomic::AtomicUsize, sync::atomic::Ordering};
+use std::{
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use cloche_test_support::command::Ended;
 use serde_json::Value;
@@ -53,11 +56,9 @@ fn is_value(word: &str) -> bool {
 
 /// The words of `a, b or c for something; and so on`.
 fn list_words(text: &str) -> Vec<String> {
-    let list = text.split([';', ']']).next().unwrap_or_default().replace(" or ", ", ");
-    let first = |piece: &str| {
-        let words = piece.trim().trim_start_matches("or ");
-        words.split_whitespace().next().map(|word| word.trim_end_matches('.').to_owned())
-    };
+    let list = text.split([';', ']']).next().unwrap_or_default();
+    let list = list.replace(", or ", ", ").replace(" or ", ", ");
+    let first = |piece: &str| piece.split_whitespace().next().map(str::to_owned);
     list.split(", ").filter_map(first).collect()
 }
 
@@ -84,10 +85,11 @@ fn read_options(help: &str) -> Vec<HelpOption> {
         let words = line.trim_start();
         if words.starts_with('-') {
             let (signature, text) = words.split_once("  ").unwrap_or((words, ""));
-            let name = signature.split(' ').find(|word| word.starts_with("--"));
+            let mut names = signature.split([' ', ',']).filter(|word| word.starts_with('-'));
+            let name = names.clone().find(|word| word.starts_with("--")).or_else(|| names.next());
             let value = signature.split_once('<').map_or("", |(_, value)| value);
             options.push(HelpOption {
-                name: name.unwrap_or(signature).to_owned(),
+                name: name.unwrap_or_default().to_owned(),
                 value_name: value.split('>').next().unwrap_or_default().to_owned(),
                 text: text.trim().to_owned(),
             });
@@ -144,17 +146,29 @@ impl Subjects {
             ["team" | "sandbox" | "key", "create"] => vec![self.name()],
             [noun @ ("team" | "sandbox" | "key"), "set"] => vec![self.create(noun)],
             ["team" | "sandbox" | "key" | "approval", "list"] | ["approval", "history"] => vec![],
-            ["run"] => vec!["-c".to_owned(), "1".to_owned()],
+            // A program in every language.
+            ["run"] => vec!["-c".to_owned(), "A=1".to_owned()],
             _ => return None,
         };
         Some(arguments)
     }
 
-    /// A value for an option whose help names none.
-    fn sample(&self, value_name: &str) -> String {
+    /// The option with each value that the help names, and with one that it does not name.
+    fn ways(&self, option: &HelpOption) -> Vec<Vec<String>> {
+        if option.value_name.is_empty() {
+            return vec![vec![option.name.clone()]];
+        }
+        let sample = self.sample(&option.value_name);
+        let values: Vec<_> = option.named_values().into_iter().chain(sample).collect();
+        assert!(!values.is_empty(), "name a value of {option:?} in the help, or add a sample");
+        values.into_iter().map(|value| vec![option.name.clone(), value]).collect()
+    }
+
+    /// A value of this kind.
+    fn sample(&self, value_name: &str) -> Option<String> {
         let file = self.host.directory().join("sample");
         std::fs::write(&file, "sample").unwrap();
-        match value_name {
+        Some(match value_name {
             "NAME=VALUE" => "A=b".to_owned(),
             "NAME=FILE" => format!("A={}", file.display()),
             "FILE" | "PATH" => file.display().to_string(),
@@ -163,9 +177,10 @@ impl Subjects {
             "IMAGE" => "host".to_owned(),
             "COUNT" | "DAYS" | "SECONDS" => "30".to_owned(),
             "WALL" => "cgroups".to_owned(),
-            "NAME" | "ID" => self.name(),
-            other => panic!("no sample of <{other}>: name a value in the help, or add one here"),
-        }
+            "NAME" => self.name(),
+            "ID" => "apr_1".to_owned(),
+            _ => return None,
+        })
     }
 }
 
@@ -181,14 +196,7 @@ async fn the_help_offers_nothing_that_is_refused() {
             if subjects.arguments(&words, &option.name).is_none() || option.name == "-c" {
                 continue;
             }
-            let mut values = option.named_values();
-            if values.is_empty() && !option.value_name.is_empty() {
-                values.push(subjects.sample(&option.value_name));
-            }
-            let flag = vec![vec![option.name.clone()]];
-            let valued = values.into_iter().map(|value| vec![option.name.clone(), value]);
-            let ways = if option.value_name.is_empty() { flag } else { valued.collect() };
-            for way in ways {
+            for way in subjects.ways(&option) {
                 let needed = subjects.arguments(&words, &option.name).unwrap_or_default();
                 let command = [leaf.clone(), needed, way].concat();
                 let ended = match words[..] {
