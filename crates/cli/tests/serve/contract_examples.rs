@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::{
     host::{Host, MODEL_KEY},
     models::Models,
-    python_client::{tool, top},
+    python_client::{tool, tool_of, top},
     support::{binary, skip},
 };
 
@@ -107,7 +107,7 @@ async fn the_examples_of_the_contracts_work() {
 #[tokio::test]
 async fn the_guide_to_clients_works_as_it_stands() {
     let Some(python) = tool("python") else { return };
-    if !has_typescript() {
+    if tool_of(".venv-crewai", "python").is_none() || !has_typescript() {
         return;
     }
     let Some(server) = ExampleServer::start().await else { return };

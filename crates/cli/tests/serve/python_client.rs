@@ -1,6 +1,6 @@
-//! The public Python client, unchanged, against the real binary. It needs a virtual environment in
-//! `.venv` with the packages of `tests/client/requirements.txt`, which `scripts/setup-tests`
-//! creates.
+//! The public Python client, unchanged, against the real binary: itself, and its tools for agent
+//! frameworks. It needs virtual environments in `.venv` and, for CrewAI, in `.venv-crewai`, which
+//! `scripts/setup-tests` creates.
 
 use std::path::{Path, PathBuf};
 
@@ -11,12 +11,13 @@ pub(crate) fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A program of the virtual environment, if it was created.
+/// A program of the virtual environment of most tests.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     tool_of(".venv", name)
 }
 
-fn tool_of(environment: &str, name: &str) -> Option<PathBuf> {
+/// A program of a virtual environment, if it was created.
+pub(crate) fn tool_of(environment: &str, name: &str) -> Option<PathBuf> {
     let path = top().join(environment).join("bin").join(name);
     if path.exists() {
         return Some(path);
