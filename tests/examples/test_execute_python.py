@@ -51,7 +51,7 @@ def test_an_http_library_reads_the_stream_line_by_line():
     ]
 
 
-def test_three_languages(client, monkeypatch):
+def test_three_languages(client):
     result = client.execute("import sys; print(f'Python {sys.version}')")
     assert result.stdout.startswith("Python 3.")
     result = client.execute("console.log(`Node.js ${process.version}`)", language="node")

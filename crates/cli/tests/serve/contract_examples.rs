@@ -2,6 +2,8 @@
 //! binary: curl, the public Python and TypeScript clients, and MCP clients. `tests/examples` has
 //! the examples, one test each, and the list of those that need a missing capability.
 
+use std::path::Path;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -64,8 +66,8 @@ impl ExampleServer {
         Some(Self { host, files, _models: models })
     }
 
-    /// Runs tests of `tests/examples` with the programs of the virtual environment.
-    async fn run_examples(&self, python: &std::path::Path, arguments: &[&str]) {
+    /// Runs tests of `tests/examples`. Returns the report, which names each.
+    async fn run_examples(&self, python: &Path, arguments: &[&str]) -> String {
         let output = tokio::process::Command::new(python)
             .args(["-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=short", "--basetemp"])
             .arg(self.host.directory().join("pytest"))
@@ -84,7 +86,7 @@ impl ExampleServer {
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{said}\n{}", self.host.said("log"));
-        println!("{said}");
+        said.into_owned()
     }
 }
 
@@ -101,7 +103,8 @@ async fn the_examples_of_the_contracts_work() {
         return;
     }
     let Some(server) = ExampleServer::start().await else { return };
-    server.run_examples(&python, &["tests/examples", "--ignore=tests/examples/guide"]).await;
+    let others = ["tests/examples", "--ignore=tests/examples/guide"];
+    println!("{}", server.run_examples(&python, &others).await);
 }
 
 #[tokio::test]
@@ -111,5 +114,5 @@ async fn the_guide_to_clients_works_as_it_stands() {
         return;
     }
     let Some(server) = ExampleServer::start().await else { return };
-    server.run_examples(&python, &["tests/examples/guide"]).await;
+    println!("{}", server.run_examples(&python, &["tests/examples/guide"]).await);
 }
