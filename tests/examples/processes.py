@@ -56,7 +56,9 @@ def start_sidecar(directory, **variables):
 
 def start_server(directory, **variables):
     """A server and its first address, key and admin token."""
-    server = Cloche(directory, "serve", "--listen", "127.0.0.1:0", "--data-dir", "data", **variables)
+    server = Cloche(
+        directory, "serve", "--listen", "127.0.0.1:0", "--data-dir", "data", **variables
+    )
     try:
         server.wait_for("(Try it)")
         return server, json.loads((directory / "data" / "bootstrap.json").read_text())

@@ -24,7 +24,7 @@ def test_a_model_runs_code_and_answers(shell):
 def test_a_response_in_the_background_is_polled(shell):
     (response,) = shell(ask(background=True))
     assert response["status"] in ("queued", "in_progress")
-    poll = f"""curl -sS "$CLOCHE_URL/v1/responses/{response['id']}" {HEADERS}\necho\n"""
+    poll = f"""curl -sS "$CLOCHE_URL/v1/responses/{response["id"]}" {HEADERS}\necho\n"""
     while response["status"] not in ("completed", "failed", "cancelled"):
         time.sleep(0.1)
         (response,) = shell(poll)

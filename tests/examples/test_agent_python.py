@@ -34,7 +34,5 @@ def test_a_response_in_the_background_is_polled(perplexity):
 def test_address_and_key_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("PERPLEXITY_API_KEY", KEY)
     monkeypatch.setenv("PERPLEXITY_BASE_URL", URL)
-    response = Perplexity().responses.create(
-        model=MODEL, input=PROMPT, tools=[{"type": "sandbox"}]
-    )
+    response = Perplexity().responses.create(model=MODEL, input=PROMPT, tools=[{"type": "sandbox"}])
     assert response.output_text == ANSWER

@@ -38,10 +38,18 @@ def test_output_is_streamed_line_by_line(shell):
     trace = events[0]["trace_id"]
     assert events[0] == {"type": "status", "trace_id": trace, "status": "running", "seq": 1}
     assert events[1:4] == [
-        {"type": "output", "stream": "stdout", "data": f"step {i}\n", "seq": i + 2} for i in range(3)
+        {"type": "output", "stream": "stdout", "data": f"step {i}\n", "seq": i + 2}
+        for i in range(3)
     ]
     last = events[4]
-    assert len(events) == 5 and {*last} == {"type", "trace_id", "status", "result", "output_truncated", "seq"}
+    assert len(events) == 5 and {*last} == {
+        "type",
+        "trace_id",
+        "status",
+        "result",
+        "output_truncated",
+        "seq",
+    }
     assert (last["type"], last["trace_id"], last["status"]) == ("result", trace, "success")
     assert (last["output_truncated"], last["seq"]) == (False, 5)
     assert last["result"]["stdout"] == "step 0\nstep 1\nstep 2\n"
@@ -89,7 +97,10 @@ def test_a_webhook_gets_the_result(shell, webhook, make_key):
 def test_a_webhook_of_the_request_replaces_that_of_the_key(shell, webhook, make_key):
     key = make_key(key={"webhook_url": f"{webhook.url}/of-the-key"})
     command = EXECUTE + "-H 'Prefer: respond-async' "
-    shell(command + body(code="print(1)", webhook_url=f"{webhook.url}/of-the-request") + "\necho", key=key)
+    shell(
+        command + body(code="print(1)", webhook_url=f"{webhook.url}/of-the-request") + "\necho",
+        key=key,
+    )
     assert webhook.wait().path.endswith("/of-the-request")
 
 
@@ -105,7 +116,10 @@ def test_a_cancelled_execution_reaches_the_webhook_as_cancelled(shell, webhook, 
 
 def test_code_without_a_byte_is_an_error(shell):
     (answer,) = shell(execute(code=""))
-    assert answer == {"error": "validation_error", "message": "code must be between 1 byte and 1 MB"}
+    assert answer == {
+        "error": "validation_error",
+        "message": "code must be between 1 byte and 1 MB",
+    }
 
 
 def test_the_limit_on_concurrent_executions_says_which_plan_has_more(shell, make_key):
@@ -115,7 +129,8 @@ def test_the_limit_on_concurrent_executions_says_which_plan_has_more(shell, make
     sixth = f"""
         running="$CLOCHE_URL/v1/executions?status=running"
         for attempt in $(seq 200); do
-            count=$(curl -sS -H "Authorization: Bearer $BAPONI_API_KEY" "$running" | grep -o '"trace_id"' | wc -l)
+            found=$(curl -sS -H "Authorization: Bearer $BAPONI_API_KEY" "$running")
+            count=$(grep -o '"trace_id"' <<<"$found" | wc -l || true)
             [ "$count" -lt 5 ] || break
             sleep 0.05
         done
@@ -124,8 +139,9 @@ def test_the_limit_on_concurrent_executions_says_which_plan_has_more(shell, make
     """
     (answer,) = shell(busy + sixth, key=key)
     assert answer["error"] == "rate_limited"
-    expected = r"concurrent execution limit reached \(5/5\)\. Upgrade to Pro for 100 concurrent executions\."
-    assert re.fullmatch(expected, answer["message"]), answer
+    limit, upgrade = answer["message"].split(". ")
+    assert limit == "concurrent execution limit reached (5/5)"
+    assert upgrade == "Upgrade to Pro for 100 concurrent executions."
 
 
 def test_three_languages(shell):
@@ -162,7 +178,9 @@ def test_a_thread_keeps_an_installed_package(shell, make_key, thread):
 
 def test_metadata_is_recorded_and_hidden_from_the_program(shell):
     order = f"req_{time.time_ns()}"
-    code = "import os; print('processing', [v for v in os.environ.values() if v.startswith('req_')])"
+    code = (
+        "import os; print('processing', [v for v in os.environ.values() if v.startswith('req_')])"
+    )
     metadata = {"user_id": "usr_1", "request_id": order, "agent": "orders-v2"}
     search = f"""curl -sS -H "Authorization: Bearer $BAPONI_API_KEY" \\
         "$CLOCHE_URL/v1/executions?metadata.request_id={order}"\necho\n"""

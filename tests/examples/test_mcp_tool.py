@@ -63,7 +63,11 @@ def test_every_parameter_of_the_tool(call):
     ("arguments", "status", "error"),
     [
         ({"language": "cobol", "code": "STOP RUN."}, "error_setup", "UNSUPPORTED_LANGUAGE"),
-        ({"language": "bash", "code": "sleep 9", "timeout_ms": 200}, "timeout", "EXECUTION_TIMEOUT"),
+        (
+            {"language": "bash", "code": "sleep 9", "timeout_ms": 200},
+            "timeout",
+            "EXECUTION_TIMEOUT",
+        ),
         ({"language": "python", "code": "1 / 0"}, "error_runtime", "RUNTIME_ERROR"),
     ],
 )

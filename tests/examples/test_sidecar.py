@@ -21,7 +21,16 @@ SIDECAR = {
     "SANDBOX_EXECUTOR_MAX_TIMEOUT_MS": "60000",
     "SANDBOX_EXECUTOR_MAX_CONCURRENT_JOBS": "4",
 }
-FIELDS = {"stdout", "stderr", "exit_code", "duration_ms", "killed", "oom", "truncated", "output_files"}
+FIELDS = {
+    "stdout",
+    "stderr",
+    "exit_code",
+    "duration_ms",
+    "killed",
+    "oom",
+    "truncated",
+    "output_files",
+}
 # Every parameter of the tool. The program reads all that it was given and writes a file.
 PROGRAM = """
 import csv, sys
@@ -135,9 +144,7 @@ def test_a_sidecar_without_a_secret_does_not_start(tmp_path):
 
 @pytest.mark.parametrize("environment", ["development", "dev", "local", "test"])
 def test_a_sidecar_of_a_developer_needs_no_secret(tmp_path, environment):
-    process, url = start_sidecar(
-        tmp_path / "sidecar", SANDBOX_EXECUTOR_ENVIRONMENT=environment
-    )
+    process, url = start_sidecar(tmp_path / "sidecar", SANDBOX_EXECUTOR_ENVIRONMENT=environment)
     try:
         assert httpx.post(f"{url}/execute", json={"code": "print(1)"}).json()["stdout"] == "1\n"
     finally:
