@@ -13,6 +13,8 @@
 //!   `{"error": "…"}` sends an error inside the stream, `{"silent": true}` sends nothing more and
 //!   keeps the connection open, `{"slow": 20}` pauses this many milliseconds before each chunk.
 //!
+//! [`Models::start_with`] gives scripts to messages in prose, for clients that write such messages.
+//!
 //! `models` in an entry limits it to models of these names; requests for other models get a 404.
 
 use std::{
@@ -47,6 +49,8 @@ type Shared = Arc<Mutex<Memory>>;
 
 #[derive(Default)]
 struct Memory {
+    /// The scripts of messages that are not scripts themselves.
+    scripts: HashMap<String, Vec<Value>>,
     /// How often each entry with `times` was used.
     met: HashMap<String, u64>,
     /// The bodies of all requests.
@@ -62,7 +66,13 @@ enum Protocol {
 impl Models {
     /// Starts one on a free port.
     pub async fn start() -> Self {
-        let state = Shared::default();
+        Self::start_with([]).await
+    }
+
+    /// Starts one that also knows the scripts of these messages.
+    pub async fn start_with(scripts: impl IntoIterator<Item = (String, Vec<Value>)>) -> Self {
+        let memory = Memory { scripts: scripts.into_iter().collect(), ..Memory::default() };
+        let state = Arc::new(Mutex::new(memory));
         let app = Router::new()
             .route("/v1/chat/completions", post(chat))
             .route("/v1/messages", post(messages))
@@ -106,7 +116,8 @@ fn answer(state: &Shared, protocol: Protocol, good: bool, body: Value) -> Respon
         return refusal(400, "this server only streams", None);
     }
     let conversation = body["messages"].as_array().cloned().unwrap_or_default();
-    let Some((script, turn, result)) = script(&conversation) else {
+    let found = script(&conversation, &state.lock().unwrap().scripts);
+    let Some((script, turn, result)) = found else {
         return refusal(400, "the last message of the user is not a script", None);
     };
     let Some(entry) = script.get(turn) else { return refusal(400, "the script is over", None) };
@@ -132,7 +143,10 @@ fn answer(state: &Shared, protocol: Protocol, good: bool, body: Value) -> Respon
 }
 
 /// The script, the number of the current reply, and the result of the last tool call.
-fn script(conversation: &[Value]) -> Option<(Vec<Value>, usize, String)> {
+fn script(
+    conversation: &[Value],
+    scripts: &HashMap<String, Vec<Value>>,
+) -> Option<(Vec<Value>, usize, String)> {
     let text_of = |message: &Value| match &message["content"] {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {
@@ -143,7 +157,8 @@ fn script(conversation: &[Value]) -> Option<(Vec<Value>, usize, String)> {
     let at = conversation
         .iter()
         .rposition(|message| message["role"] == "user" && !text_of(message).is_empty())?;
-    let script = serde_json::from_str(&text_of(&conversation[at])).ok()?;
+    let text = text_of(&conversation[at]);
+    let script = scripts.get(&text).cloned().or_else(|| serde_json::from_str(&text).ok())?;
     let turn = conversation[at..].iter().filter(|message| message["role"] == "assistant").count();
     let last = conversation.last()?;
     let result = match last["content"].as_array().and_then(|parts| parts.last()) {

@@ -65,7 +65,7 @@ mod tests {
         assert!(
             list_complaints(
                 check_white_space,
-                &[sample_file("spec/a.md", "a "), sample_file("x.snap", "a "), binary]
+                &[sample_file("fuzz/seeds/a/1", "a "), sample_file("x.snap", "a "), binary]
             )
             .is_empty()
         );

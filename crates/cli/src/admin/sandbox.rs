@@ -83,8 +83,8 @@ pub(super) struct SandboxSettingArguments {
     /// The image of its root.
     #[arg(long)]
     image: Option<String>,
-    /// blocked or unrestricted.
-    #[arg(long)]
+    /// The network policy. Hidden from the help until there is a choice.
+    #[arg(long, hide = true)]
     network: Option<String>,
     /// Processor cores: 0.5, 2.
     #[arg(long, value_name = "CORES")]
@@ -107,8 +107,8 @@ pub(super) struct SandboxSettingArguments {
     /// standard, or strict for hostile tenants.
     #[arg(long)]
     profile: Option<String>,
-    /// Storage connections by name: a,b; empty for none.
-    #[arg(long, value_name = "NAMES")]
+    /// Storage connections by name. Hidden from the help until storage can be mounted.
+    #[arg(long, value_name = "NAMES", hide = true)]
     storage: Option<String>,
     /// Whether the ledger keeps the code, or only its digest.
     #[arg(long, value_name = "true|false")]

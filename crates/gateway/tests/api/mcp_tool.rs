@@ -10,13 +10,9 @@ use crate::{
     mcp_client::{call, messages, python},
 };
 
-/// The first JSON schema after this heading of the contract.
-fn contract(heading: &str) -> Value {
-    let text = include_str!("spec/mcp-tool.md");
-    let (_, after) = text.split_once(heading).unwrap();
-    let (_, block) = after.split_once("```json\n").unwrap();
-    let (block, _) = block.split_once("```").unwrap();
-    serde_json::from_str(block).unwrap()
+/// What the contract demands of the tool: names, types, values and defaults.
+fn contract() -> Value {
+    serde_json::from_str(include_str!("contract/execute_code.json")).unwrap()
 }
 
 #[tokio::test]
@@ -24,12 +20,16 @@ async fn the_schemas_match_the_contract() {
     let host = Host::for_agents("allow").await;
     let tools = host.mcp_tools().await;
     let tool = tools.iter().find(|tool| tool["name"] == "execute_code").unwrap();
-    assert_eq!(tool["outputSchema"], contract("### 4. Output Schema"));
-    let (ours, theirs) = (&tool["inputSchema"], contract("### 3. Input Schema"));
+    assert_eq!(tool["outputSchema"], contract()["output"]);
+    let (ours, theirs) = (&tool["inputSchema"], &contract()["input"]);
     assert_eq!(ours["required"], theirs["required"]);
     assert_eq!(ours["type"], theirs["type"]);
-    for (name, schema) in theirs["properties"].as_object().unwrap() {
-        assert_eq!(&ours["properties"][name], schema, "{name}");
+    for (name, facts) in theirs["properties"].as_object().unwrap() {
+        let mut property = ours["properties"][name].as_object().unwrap().clone();
+        // The snapshot below pins the words of the description.
+        let description = property.remove("description").unwrap();
+        assert!(!description.as_str().unwrap().is_empty(), "{name}");
+        assert_eq!(&Value::Object(property), facts, "{name}");
     }
     insta::assert_json_snapshot!("mcp_tools", tools);
 }
@@ -66,6 +66,7 @@ async fn a_call_without_a_session_returns_the_fields_of_both_contracts() {
 async fn every_kind_of_failure_has_its_status_and_error_name() {
     let host = Host::for_agents("allow").await;
     let timeout = json!({"language": "bash", "code": "echo a; sleep 9", "timeout_ms": 150});
+    let mut names = contract()["errors"].as_array().unwrap().clone();
     for (arguments, status, name, exit_code) in [
         (python("raise SystemExit(3)"), "error_runtime", "RUNTIME_ERROR", 3),
         (python("1 / 0"), "error_runtime", "RUNTIME_ERROR", 1),
@@ -84,7 +85,9 @@ async fn every_kind_of_failure_has_its_status_and_error_name() {
         assert_eq!(output["error"]["code"], name, "{arguments}");
         let text = result["content"][1]["text"].as_str().unwrap();
         assert!(text.starts_with(&format!("{name}: ")), "{text}");
+        names.retain(|other| other != name);
     }
+    assert!(names.is_empty(), "no failure has these names: {names:?}");
     let slow = json!({"language": "bash", "code": "echo a; sleep 9", "timeout_ms": 150});
     let output = host.execute_code(slow).await["structuredContent"].clone();
     assert_eq!(output["error"]["message"], "execution timed out after 0.15s");
