@@ -53,7 +53,7 @@ pub use data_dir::LockedDataDir;
 pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel};
 pub use engine::{Engine, EngineOpenError};
 pub use executions::{
-    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions,
+    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions, ReaderCutOff,
     LedgerPage, StartedExecution,
 };
 pub use files::{

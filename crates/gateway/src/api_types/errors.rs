@@ -10,7 +10,7 @@ pub(crate) struct ErrorBody {
     #[schema(example = "validation_error")]
     pub(crate) error: String,
     /// A message for people.
-    #[schema(example = "code must be between 1 byte and 1 MB, got 0 bytes")]
+    #[schema(example = "code must be between 1 byte and 1 MB")]
     pub(crate) message: String,
 }
 
