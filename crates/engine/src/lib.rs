@@ -53,8 +53,8 @@ pub use data_dir::LockedDataDir;
 pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel};
 pub use engine::{Engine, EngineOpenError};
 pub use executions::{
-    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions, ReaderCutOff,
-    LedgerPage, StartedExecution,
+    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions,
+    LedgerPage, ReaderCutOff, StartedExecution,
 };
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, FileUpload, Files, HomeFile, SignedToken, UrlGrant,

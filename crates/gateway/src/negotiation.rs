@@ -31,7 +31,9 @@ pub(crate) fn prefers_ndjson(headers: &HeaderMap) -> bool {
     let Some(stream) = named(NDJSON).filter(|at| ranges[*at].1 > 0) else { return false };
     let weight = ranges[stream].1;
     match named(JSON) {
-        Some(object) => weight > ranges[object].1 || (weight == ranges[object].1 && stream < object),
+        Some(object) => {
+            weight > ranges[object].1 || (weight == ranges[object].1 && stream < object)
+        }
         None => {
             let wildcard = named("application/*").or_else(|| named("*/*"));
             wildcard.is_none_or(|at| weight >= ranges[at].1)
@@ -62,7 +64,8 @@ fn parse_media_range(text: &str) -> Option<(&str, u32)> {
 /// `0`, `1`, or one of them with up to three decimals, in thousandths.
 fn parse_weight(text: &str) -> Option<u32> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
-    let is_number = matches!(whole, "0" | "1") && decimals.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number =
+        matches!(whole, "0" | "1") && decimals.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number || decimals.len() > 3 {
         return None;
     }

@@ -210,9 +210,8 @@ impl EventLog {
     /// Gives up on the readers that are in the way of this line and have taken nothing since then.
     pub(super) fn cut_off_readers(&mut self, next: &Line, idle_since: Instant) {
         let pushed_out = self.pushed_out_by(next).unwrap_or(0);
-        let slow = |place: &&mut ReaderPosition| {
-            place.seq < pushed_out && place.moved_at <= idle_since
-        };
+        let slow =
+            |place: &&mut ReaderPosition| place.seq < pushed_out && place.moved_at <= idle_since;
         self.readers.values_mut().filter(slow).for_each(|place| place.is_cut_off = true);
     }
 

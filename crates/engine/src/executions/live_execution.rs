@@ -109,8 +109,12 @@ impl LiveExecution {
             done
         };
         let is_any = !done.lines.is_empty() || done.counted > 0;
-        let cost: usize =
-            done.lines.iter().filter(|line| line.kept == 0).map(|line| line.bytes.len() + EVENT_COST).sum();
+        let cost: usize = done
+            .lines
+            .iter()
+            .filter(|line| line.kept == 0)
+            .map(|line| line.bytes.len() + EVENT_COST)
+            .sum();
         self.publish_lines(done.lines).await;
         if cost > 0 {
             sleep(Duration::from_micros(cost as u64 * 1_000_000 / FLOOD_RATE)).await;

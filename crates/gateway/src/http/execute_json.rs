@@ -24,7 +24,10 @@ use super::text_meter::TextMeter;
 use crate::{
     GatewayConfig,
     api_types::ExecuteBody,
-    body::{HeldJson, check_content_type, declared_length, parse_json, read_within_limits, too_large_error},
+    body::{
+        HeldJson, check_content_type, declared_length, parse_json, read_within_limits,
+        too_large_error,
+    },
     error::ApiError,
     streamed_body::StreamedBody,
 };
@@ -50,9 +53,7 @@ where
         check_content_type(request.headers())?;
         let limit = config.body.bytes();
         match declared_length(request.headers()) {
-            Some(length) if length > limit => {
-                Err(look_through(request.into_body(), &config).await)
-            }
+            Some(length) if length > limit => Err(look_through(request.into_body(), &config).await),
             Some(_) => {
                 let HeldJson(body, memory) = HeldJson::from_request(request, state).await?;
                 Ok(Self(body, memory))

@@ -103,7 +103,11 @@ async fn code_that_is_too_long_is_named_also_when_the_body_exceeds_its_limit() {
             assert_eq!(answer["message"], "code must be between 1 byte and 1 MB");
         }
         let streamed = futures::stream::iter(
-            long_body(code, more).into_bytes().chunks(mib).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>(),
+            long_body(code, more)
+                .into_bytes()
+                .chunks(mib)
+                .map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec()))
+                .collect::<Vec<_>>(),
         );
         let request = host.request(Method::POST, "/v1/sandbox/execute");
         let request = request.header("content-type", "application/json");
@@ -113,7 +117,8 @@ async fn code_that_is_too_long_is_named_also_when_the_body_exceeds_its_limit() {
         }
     }
     // Without a key there is nothing to look at.
-    let request = reqwest::Client::new().post(format!("http://{}/v1/sandbox/execute", host.address));
+    let request =
+        reqwest::Client::new().post(format!("http://{}/v1/sandbox/execute", host.address));
     let request = request.header("content-type", "application/json");
     if let Ok(answer) = request.body(long_body(2 * mib, 10 * mib)).send().await {
         assert_eq!(answer.status(), 401);

@@ -44,7 +44,9 @@ async fn headers_are_matched_in_any_case_with_parameters_and_weights() {
         (response.status().as_u16(), kind)
     };
     let (json, ndjson) = ("application/json".to_owned(), "application/x-ndjson".to_owned());
-    for accept in ["Application/X-NDJSON; charset=utf-8", "application/json;q=0.5, application/x-ndjson"] {
+    for accept in
+        ["Application/X-NDJSON; charset=utf-8", "application/json;q=0.5, application/x-ndjson"]
+    {
         assert_eq!(mode(&[("accept", accept)]).await, (200, ndjson.clone()), "{accept}");
     }
     for accept in [

@@ -93,7 +93,10 @@ async fn output_truncated_flag() {
     let last = seen.last().unwrap();
     assert_eq!(last["output_truncated"], true);
     let stdout = last["result"]["stdout"].as_str().unwrap();
-    assert_eq!((stdout.lines().count(), &last["result"]["stdout_dropped_bytes"]), (12_000, &json!(0)));
+    assert_eq!(
+        (stdout.lines().count(), &last["result"]["stdout_dropped_bytes"]),
+        (12_000, &json!(0))
+    );
     assert_eq!(last["result"]["output_truncated"], true, "one name has one meaning");
     // A late reader misses the first 2,000 events, as the sequence numbers show.
     let again = events(&replay(&host, &id, 0).await);
