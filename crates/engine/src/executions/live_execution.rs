@@ -26,11 +26,22 @@ use super::{
     line_splitter::{Line, LineSplitter},
 };
 
-/// How long a full log waits for a reader whose client takes nothing.
-const READER_PATIENCE: Duration = Duration::from_secs(30);
-/// How long readers may hold up an execution beyond its time limit, and once it is stopped.
-const BEYOND_TIMEOUT: Duration = Duration::from_secs(10);
-const BEYOND_STOP: Duration = Duration::from_secs(2);
+/// How long a full log waits for its readers.
+#[derive(Clone, Copy, Debug)]
+struct ReaderPatience {
+    /// While the client of a reader takes nothing.
+    idle: Duration,
+    /// Beyond the time limit of the execution.
+    beyond_timeout: Duration,
+    /// Once the execution is stopped.
+    beyond_stop: Duration,
+}
+
+const PATIENCE: ReaderPatience = ReaderPatience {
+    idle: Duration::from_secs(30),
+    beyond_timeout: Duration::from_secs(10),
+    beyond_stop: Duration::from_secs(2),
+};
 /// How many bytes of lines beyond the limit of their stream are passed on in a second. Each line
 /// costs the server time of its own, so a program must not be able to print as many as it can.
 const FLOOD_RATE: u64 = 32 << 20;
@@ -48,6 +59,7 @@ pub(crate) struct LiveExecution {
     pub(crate) team: TeamId,
     cancel: CancellationToken,
     stop: Mutex<Option<(StopCause, Instant)>>,
+    patience: ReaderPatience,
     /// Until when readers may hold it up.
     holds_end: OnceLock<Instant>,
     log: Mutex<EventLog>,
@@ -59,16 +71,21 @@ pub(crate) struct LiveExecution {
 
 impl LiveExecution {
     pub(crate) fn new(trace_id: TraceId, team: TeamId) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::with_patience(trace_id, team, PATIENCE))
+    }
+
+    fn with_patience(trace_id: TraceId, team: TeamId, patience: ReaderPatience) -> Self {
+        Self {
             trace_id,
             team,
             cancel: CancellationToken::new(),
             stop: Mutex::new(None),
+            patience,
             holds_end: OnceLock::new(),
             log: Mutex::new(EventLog::new()),
             added: Notify::new(),
             moved: Notify::new(),
-        })
+        }
     }
 
     pub(crate) fn cancel_token(&self) -> CancellationToken {
@@ -88,7 +105,7 @@ impl LiveExecution {
 
     /// The program starts now and may run for so long. Its readers may hold it up for little longer.
     pub(crate) fn start_clock(&self, timeout: Duration) {
-        let end = Instant::now().checked_add(timeout.saturating_add(BEYOND_TIMEOUT));
+        let end = Instant::now().checked_add(timeout.saturating_add(self.patience.beyond_timeout));
         if let Some(end) = end {
             self.holds_end.get_or_init(|| end);
         }
@@ -147,8 +164,8 @@ impl LiveExecution {
     /// Until when a reader is waited for that has taken nothing since then, and whether readers may
     /// hold the execution up no longer at all.
     fn reader_deadline(&self, idle_since: Instant) -> (Instant, bool) {
-        let own = idle_since + READER_PATIENCE;
-        let stopped = self.stop.lock().map(|(_, at)| at + BEYOND_STOP);
+        let own = idle_since + self.patience.idle;
+        let stopped = self.stop.lock().map(|(_, at)| at + self.patience.beyond_stop);
         let holds_end = stopped.into_iter().chain(self.holds_end.get().copied()).min();
         match holds_end {
             Some(end) if end <= own => (end, true),
@@ -231,5 +248,75 @@ impl Drop for EventLogReader {
     fn drop(&mut self) {
         self.live.log.lock().remove_reader(self.id);
         self.live.moved.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_hours(1);
+    const SHORT: Duration = Duration::from_millis(20);
+    const ENDLESS: ReaderPatience =
+        ReaderPatience { idle: LONG, beyond_timeout: LONG, beyond_stop: LONG };
+
+    fn live(patience: ReaderPatience) -> Arc<LiveExecution> {
+        let (trace_id, team) = (TraceId::from_random([1; 20]), "team_a".parse().unwrap());
+        Arc::new(LiveExecution::with_patience(trace_id, team, patience))
+    }
+
+    /// More lines than the log holds.
+    fn flood() -> Vec<Line> {
+        let line = Line { stream: StreamName::Stdout, bytes: Bytes::from_static(b"a\n"), kept: 2 };
+        vec![line; 12_000]
+    }
+
+    async fn assert_cut_off(live: &Arc<LiveExecution>, prepare: impl Fn(&LiveExecution)) {
+        let mut reader = live.reader_after(0);
+        prepare(live);
+        live.publish_lines(flood()).await;
+        assert_eq!(reader.next().await.unwrap_err(), ReaderCutOff);
+    }
+
+    #[tokio::test]
+    async fn a_reader_whose_client_takes_nothing_is_cut_off() {
+        let live = live(ReaderPatience { idle: SHORT, ..ENDLESS });
+        assert_cut_off(&live, |_| {}).await;
+        let mut late = live.reader_after(0);
+        assert!(late.next().await.unwrap().is_some(), "others go on reading");
+    }
+
+    #[tokio::test]
+    async fn readers_hold_an_execution_up_only_until_its_time_limit_or_its_stop() {
+        let patience = ReaderPatience { beyond_timeout: SHORT, beyond_stop: SHORT, ..ENDLESS };
+        assert_cut_off(&live(patience), |live| live.start_clock(SHORT)).await;
+        assert_cut_off(&live(patience), |live| live.stop(StopCause::User)).await;
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_noticed_while_the_log_waits() {
+        let live = live(ReaderPatience { beyond_stop: SHORT, ..ENDLESS });
+        let mut reader = live.reader_after(0);
+        let (publish, stop) = (live.publish_lines(flood()), async {
+            live.added.notified().await;
+            live.stop(StopCause::Shutdown);
+        });
+        tokio::join!(stop, publish);
+        assert_eq!(reader.next().await.unwrap_err(), ReaderCutOff);
+    }
+
+    #[tokio::test]
+    async fn a_full_log_waits_for_a_reader_that_goes_on() {
+        let live = live(ENDLESS);
+        let mut reader = live.reader_after(0);
+        let read = async {
+            let mut seen = 0;
+            while seen < 12_001 {
+                let events = reader.next().await.unwrap().unwrap();
+                assert_eq!(events[0].seq, seen + 1);
+                seen = events.last().unwrap().seq;
+            }
+        };
+        tokio::join!(live.publish_lines(flood()), read);
     }
 }
