@@ -175,3 +175,28 @@ async fn memory_for_bodies_stays_within_its_budget_plus_slack() {
     assert!(budget(&host, "used_bytes", "bodies").await >= 6 * MIB);
     drop(attack);
 }
+
+#[tokio::test]
+async fn a_body_over_its_limit_is_looked_through_and_not_held() {
+    let Some(host) = Host::start().await else { return };
+    host.run(json!({ "code": "print(1)" })).await;
+    let mib = usize::try_from(MIB).unwrap();
+    for (code, more, expected) in [(40 * mib, 0, 400), (2 * mib, 40 * mib, 400), (1, 40 * mib, 413)]
+    {
+        let body = format!(r#"{{"code":"{}","x":"{}"}}"#, "a".repeat(code), "b".repeat(more));
+        let before = reset_peak(&host);
+        let request = host.request(Method::POST, "/v1/sandbox/execute");
+        let request = request.header("content-type", "application/json").body(body);
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), expected, "{code} {more}");
+        let answer: Value = answer.json().await.unwrap();
+        if expected == 400 {
+            assert_eq!(answer["error"], "validation_error");
+            assert_eq!(answer["message"], "code must be between 1 byte and 1 MB");
+        } else {
+            assert_eq!(answer["error"], "payload_too_large");
+        }
+        let grown = status(&host, "VmHWM").saturating_sub(before);
+        assert!(grown <= 8 * MIB, "{} MiB", grown / MIB);
+    }
+}

@@ -26,9 +26,13 @@ fn line_number(event: &Value) -> u64 {
 async fn read_events(stream: &mut Response, mut see: impl FnMut(&Value)) -> Option<Value> {
     let (mut rest, mut last) = (Vec::new(), None);
     while let Ok(Some(chunk)) = stream.chunk().await {
-        rest.extend_from_slice(&chunk);
-        let Some(end) = rest.iter().rposition(|&byte| byte == b'\n') else { continue };
-        let more = rest.split_off(end + 1);
+        // Only the new bytes are searched: the last event is one line of many chunks.
+        let Some(end) = chunk.iter().rposition(|&byte| byte == b'\n') else {
+            rest.extend_from_slice(&chunk);
+            continue;
+        };
+        rest.extend_from_slice(&chunk[..=end]);
+        let more = chunk[end + 1..].to_vec();
         for event in events(std::str::from_utf8(&rest).unwrap()) {
             see(&event);
             last = Some(event);
@@ -144,23 +148,32 @@ async fn a_reader_that_pauses_holds_the_program_up_and_loses_no_line() {
     assert_eq!((&last["status"], &last["output_truncated"]), (&json!("success"), &json!(true)));
 }
 
+/// The stream breaks off: the client sees that it has not read all of it.
+async fn assert_broken_off(mut stream: Response) {
+    let last = read_events(&mut stream, |_| {}).await;
+    assert_eq!(last.unwrap()["type"], "output");
+}
+
 #[tokio::test]
-async fn a_reader_that_never_reads_stops_neither_a_cancel_nor_the_program() {
-    let file = "output = \"64K\"\n[connections]\nwrite_seconds = 4\n";
-    let Some((host, _file)) = start_with_file(file).await else { return };
-    let mut stream = host.stream(numbered_lines(60 << 10)).await;
+async fn a_reader_that_never_reads_does_not_delay_a_cancel() {
+    let Some((host, _file)) = start_with_file("output = \"64K\"").await else { return };
+    let stream = host.stream(numbered_lines(60 << 10)).await;
     let id = trace_id(&stream);
     held_up(&host, &id).await;
     host.cancel(&id).await;
     assert_eq!(host.finished(&id).await["status"], "cancelled");
-    // The stream breaks off: the client sees that it has not read all of it.
-    let last = read_events(&mut stream, |_| {}).await;
-    assert_eq!(last.unwrap()["type"], "output");
+    assert_broken_off(stream).await;
+}
 
-    // Without a cancel, the connection is closed at last and the program goes on to its end.
+#[tokio::test]
+async fn a_reader_that_never_reads_is_cut_off_and_the_program_goes_on() {
+    let file = "output = \"64K\"\n[connections]\nwrite_seconds = 1\n";
+    let Some((host, _file)) = start_with_file(file).await else { return };
     let stream = host.stream(numbered_lines(60 << 10)).await;
     let record = host.finished(&trace_id(&stream)).await;
     assert_eq!((&record["status"], &record["output_truncated"]), (&json!("success"), &json!(true)));
+    assert_eq!(record["stdout_dropped_bytes"], json!(60 * MIB - (64 << 10)));
+    assert_broken_off(stream).await;
 }
 
 #[tokio::test]
