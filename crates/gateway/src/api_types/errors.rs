@@ -44,7 +44,8 @@ pub(crate) enum ErrorResponses {
     #[response(status = 415)]
     MediaType(ErrorBody),
     /// `rate_limited`: the plan does not allow it, or a rate or concurrency limit is reached.
-    #[response(status = 429, headers(("retry-after" = u64, description = "Seconds")))]
+    #[response(status = 429,
+        headers(("retry-after" = u64, description = "Seconds; absent if waiting does not help")))]
     RateLimited(ErrorBody),
     /// `internal_error`: a fault of the server.
     #[response(status = 500)]
