@@ -169,7 +169,7 @@ fn check_delivery(allowance: &PlanLimits, delivery: DeliveryMode) -> Result<(), 
         DeliveryMode::Streaming => TeamPlan::streaming_refusal(),
         DeliveryMode::Webhook => TeamPlan::webhook_refusal(),
     };
-    Err(Refusal::new(ErrorCode::RateLimited, message))
+    Err(Refusal::new(ErrorCode::RateLimited, message).without_retry())
 }
 
 fn check_timeout(
@@ -179,7 +179,8 @@ fn check_timeout(
 ) -> Result<(), Refusal> {
     match allowance.timeout {
         Some(limit) if request.timeout > limit => {
-            Err(Refusal::new(ErrorCode::RateLimited, plan.timeout_refusal(request.timeout, limit)))
+            let message = plan.timeout_refusal(request.timeout, limit);
+            Err(Refusal::new(ErrorCode::RateLimited, message).without_retry())
         }
         _ => Ok(()),
     }
@@ -194,6 +195,7 @@ fn check_resources(caller: &Caller, allowance: &PlanLimits) -> Result<(), Refusa
             ErrorCode::RateLimited,
             format!("the sandbox's {what} of {has} exceeds the {plan} plan's maximum of {limit}"),
         )
+        .without_retry()
     };
     if let Some(limit) = allowance.memory.filter(|limit| resources.memory > *limit) {
         return Err(over("memory", resources.memory.to_string(), limit.to_string()));

@@ -128,8 +128,9 @@ impl Default for HomesConfig {
 /// Settings of webhook delivery.
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// When each attempt is made, counted from the end of the execution.
-    pub schedule: Vec<Duration>,
+    /// The wait before each attempt: the first counts from the end of the execution, each other from
+    /// the failure of the one before it.
+    pub waits: Vec<Duration>,
     /// The time one attempt may take, name resolution to answer.
     pub timeout: Duration,
     /// Networks that deliveries may go to although they are not public.
@@ -144,10 +145,19 @@ pub struct WebhookConfig {
     pub at_once_per_host: usize,
 }
 
+impl WebhookConfig {
+    /// The waits of so many attempts: none, then 1 s, 10 s, and 60 s before every further one.
+    #[must_use]
+    pub fn usual_waits(attempts: usize) -> Vec<Duration> {
+        let seconds = [0, 1, 10].into_iter().chain(std::iter::repeat(60));
+        seconds.map(Duration::from_secs).take(attempts).collect()
+    }
+}
+
 impl Default for WebhookConfig {
     fn default() -> Self {
         Self {
-            schedule: [1, 10, 60].map(Duration::from_secs).to_vec(),
+            waits: Self::usual_waits(3),
             timeout: Duration::from_secs(10),
             allow: Vec::new(),
             extra_ca: None,

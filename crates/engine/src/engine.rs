@@ -77,7 +77,7 @@ impl Engine {
         dispatcher: Arc<dyn Dispatcher>,
         config: EngineConfig,
     ) -> Result<Self, EngineOpenError> {
-        let first_attempt = config.webhook.schedule.first().copied().unwrap_or_default();
+        let first_attempt = config.webhook.waits.first().copied().unwrap_or_default();
         let ended = store.fail_running_executions(clock::now(), RESTARTED, first_attempt).await?;
         if ended > 0 {
             tracing::warn!(ended, "executions that a restart cut short are recorded as failed");

@@ -4,6 +4,7 @@
 //! on the host to its record.
 
 mod begin;
+mod event_log;
 mod line_splitter;
 mod live_execution;
 mod replay;
@@ -27,9 +28,10 @@ use crate::{
 };
 
 pub use begin::{CancelOnDrop, StartedExecution};
+pub use event_log::{ExecutionEvent, ExecutionEventKind};
 pub(crate) use live_execution::LiveExecution;
 use live_execution::StopCause;
-pub use live_execution::{EventLogReader, ExecutionEvent, ExecutionEventKind};
+pub use live_execution::{EventLogReader, ReaderCutOff};
 
 /// How long executions may take to die once they are stopped.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);

@@ -57,7 +57,7 @@ pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeed
 pub use engine::{Engine, EngineOpenError};
 pub use executions::{
     CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions,
-    LedgerPage, StartedExecution,
+    LedgerPage, ReaderCutOff, StartedExecution,
 };
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, FileUpload, Files, HomeFile, SignedToken, UrlGrant,

@@ -19,7 +19,7 @@ pub struct Refusal {
     pub message: Cow<'static, str>,
     /// The execution it belongs to, where the ledger has one.
     pub trace_id: Option<TraceId>,
-    /// When asking again may help.
+    /// When asking again may help; `None` where it cannot.
     pub retry_after: Option<Duration>,
     /// The cause.
     #[source]
@@ -34,6 +34,12 @@ impl Refusal {
             _ => None,
         };
         Self { code, message: message.into(), trace_id: None, retry_after, source: None }
+    }
+
+    /// The same for a request that will be refused again, however long its caller waits.
+    #[must_use]
+    pub fn without_retry(self) -> Self {
+        Self { retry_after: None, ..self }
     }
 
     /// Nothing by that id, or nothing that this caller may see: the two look the same.

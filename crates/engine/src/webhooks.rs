@@ -43,7 +43,7 @@ pub(crate) struct WebhookSender {
     metrics: Arc<EngineMetrics>,
     guard: AddressGuard,
     client: WebhookClient,
-    schedule: Vec<Duration>,
+    waits: Vec<Duration>,
     queued: Notify,
     lanes: Arc<DeliveryLanes>,
     memory: Option<Arc<MemoryBudgets>>,
@@ -60,7 +60,7 @@ impl WebhookSender {
             metrics,
             guard: AddressGuard::new(config.allow.clone()),
             client: WebhookClient::new(config)?,
-            schedule: config.schedule.clone(),
+            waits: config.waits.clone(),
             queued: Notify::new(),
             lanes: Arc::new(DeliveryLanes::new(LaneLimits::from(config))),
             memory: None,
@@ -86,7 +86,7 @@ impl WebhookSender {
 
     /// How long after the end of an execution its first delivery is due.
     pub(crate) fn first_delay(&self) -> Duration {
-        self.schedule.first().copied().unwrap_or_default()
+        self.waits.first().copied().unwrap_or_default()
     }
 
     /// Something may be due.
@@ -145,11 +145,10 @@ impl WebhookSender {
                 let trace_id = &delivery.trace_id;
                 tracing::warn!(%error, %trace_id, attempt = made, "a webhook was not delivered");
                 self.metrics.webhook_attempt("failed");
-                match self.schedule.get(made) {
-                    Some(after) => DeliveryAttempt::Again {
-                        at: delivery.queued_at.saturating_add(*after),
-                        error,
-                    },
+                match self.waits.get(made) {
+                    Some(wait) => {
+                        DeliveryAttempt::Again { at: clock::now().saturating_add(*wait), error }
+                    }
                     None => DeliveryAttempt::GaveUp { error },
                 }
             }

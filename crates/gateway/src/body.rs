@@ -102,7 +102,7 @@ fn memory_shortage_error(shortage: MemoryShortage) -> ApiError {
     refuse_memory(shortage, "read the body").into()
 }
 
-fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or("").trim();
     let (top, sub) = kind.split_once('/').unwrap_or_default();
@@ -116,15 +116,17 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 
 /// The length from the headers. A body that is declared too large is refused before it is read.
 fn check_length(headers: &HeaderMap, limit: usize) -> Result<Option<usize>, ApiError> {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let Some(length) = length.and_then(|length| length.parse::<u64>().ok()) else {
-        return Ok(None);
-    };
+    let Some(length) = declared_length(headers) else { return Ok(None) };
     let fits = usize::try_from(length).ok().filter(|length| *length <= limit);
-    fits.map(Some).ok_or_else(|| too_large_error(limit))
+    fits.map(Some).ok_or_else(|| too_large_error(limit as u64))
 }
 
-fn too_large_error(limit: usize) -> ApiError {
+/// The length of the body in the headers.
+pub(crate) fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+pub(crate) fn too_large_error(limit: u64) -> ApiError {
     let message = format!("the body exceeds {limit} bytes");
     ApiError::Http(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", message)
 }
@@ -143,7 +145,7 @@ async fn read_frames(
         let Ok(piece) = frame.map_err(unreadable)?.into_data() else { continue };
         length += piece.len();
         if length > limit {
-            return Err(too_large_error(limit));
+            return Err(too_large_error(limit as u64));
         }
         pace.count_received(piece.len());
         keep(&piece)?;

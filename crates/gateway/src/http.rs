@@ -4,6 +4,7 @@
 pub(crate) mod approvals;
 pub(crate) mod docs;
 pub(crate) mod execute;
+mod execute_json;
 pub(crate) mod execution_files;
 pub(crate) mod executions;
 pub(crate) mod files;
@@ -14,6 +15,7 @@ pub(crate) mod responses;
 pub(crate) mod sandboxes;
 pub(crate) mod signed_files;
 pub(crate) mod teams;
+mod text_meter;
 pub(crate) mod thread_archive;
 pub(crate) mod threads;
 pub(crate) mod usage;

@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod http;
 mod http_range;
 mod mcp;
+mod negotiation;
 mod origin;
 mod pace;
 mod peers;

@@ -10,7 +10,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::{EventLogReader, ExecutionEvent, ExecutionEvents, JsonPieces};
+use cloche_engine::{EventLogReader, ExecutionEvent, ExecutionEvents, JsonPieces, ReaderCutOff};
 use cloche_model::TraceId;
 use futures::stream;
 
@@ -29,7 +29,8 @@ pub(crate) fn json_response(status: StatusCode, pieces: JsonPieces) -> Response 
     (status, kind, body).into_response()
 }
 
-/// Events as they happen, one JSON object per line.
+/// Events as they happen, one JSON object per line. A client that is too slow for the log gets no
+/// last event: its response breaks off.
 pub(crate) fn ndjson_response(trace_id: TraceId, output: ExecutionEvents) -> Response {
     let (reader, events) = match output {
         ExecutionEvents::Over(events) => (None, events.into()),
@@ -37,8 +38,8 @@ pub(crate) fn ndjson_response(trace_id: TraceId, output: ExecutionEvents) -> Res
     };
     let lines = EventLines { trace_id, reader, events, pieces: JsonPieces::default() };
     let body = Body::from_stream(stream::unfold(lines, |mut lines| async move {
-        let chunk = lines.next_chunk().await?;
-        Some((Ok::<_, Infallible>(chunk), lines))
+        let chunk = lines.next_chunk().await.transpose()?;
+        Some((chunk, lines))
     }));
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
@@ -61,13 +62,19 @@ struct EventLines {
 }
 
 impl EventLines {
-    async fn next_chunk(&mut self) -> Option<Bytes> {
+    /// The next chunk. To be called once the client has taken the one before.
+    async fn next_chunk(&mut self) -> Result<Option<Bytes>, ReaderCutOff> {
+        if let Some(reader) = &self.reader {
+            reader.note_progress();
+        }
         loop {
             if let Some(chunk) = self.pieces.next_chunk() {
-                return Some(chunk);
+                return Ok(Some(chunk));
             }
             if self.events.is_empty() {
-                self.events = self.reader.as_mut()?.next().await?.into();
+                let Some(reader) = &mut self.reader else { return Ok(None) };
+                let Some(events) = reader.next().await? else { return Ok(None) };
+                self.events = events.into();
             }
             let few = self.events.len().min(LINES_PER_CHUNK);
             for event in self.events.drain(..few) {

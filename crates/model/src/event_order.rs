@@ -1,5 +1,5 @@
-//! [`EventOrder`] as text: `FIRST:STDOUT:STDERR:o12,e5,k`. Compact, and readable in a database
-//! shell.
+//! [`EventOrder`] as text: `FIRST:STDOUT:STDERR:o12,e5,k,x900`. Compact, and readable in a
+//! database shell.
 
 use std::{fmt, str::FromStr};
 
@@ -15,6 +15,7 @@ impl fmt::Display for EventOrder {
             match mark {
                 EventMark::Output(StreamName::Stdout, length) => write!(f, "o{length}")?,
                 EventMark::Output(StreamName::Stderr, length) => write!(f, "e{length}")?,
+                EventMark::LeftOut(events) => write!(f, "x{events}")?,
                 EventMark::Keepalive => f.write_str("k")?,
             }
         }
@@ -45,6 +46,7 @@ fn parse_mark(text: &str) -> Option<EventMark> {
     match text.split_at_checked(1)? {
         ("o", length) => Some(EventMark::Output(StreamName::Stdout, length.parse().ok()?)),
         ("e", length) => Some(EventMark::Output(StreamName::Stderr, length.parse().ok()?)),
+        ("x", events) => Some(EventMark::LeftOut(events.parse().ok()?)),
         ("k", "") => Some(EventMark::Keepalive),
         _ => None,
     }
@@ -63,6 +65,7 @@ mod tests {
         prop_oneof![
             any::<u32>().prop_map(|length| EventMark::Output(StreamName::Stdout, length)),
             any::<u32>().prop_map(|length| EventMark::Output(StreamName::Stderr, length)),
+            any::<u64>().prop_map(EventMark::LeftOut),
             Just(EventMark::Keepalive),
         ]
     }

@@ -190,6 +190,9 @@ pub struct ExecutionEnd {
     pub stdout_dropped: u64,
     /// Bytes of standard error that exceeded the limit.
     pub stderr_dropped: u64,
+    /// Whether something that was printed can no longer be read: see
+    /// [`ExecutionEnd::loses_output`]. Every entry point shows this value and computes none.
+    pub output_truncated: bool,
     /// The end of standard output if it exceeded the limit. Not stored in the record.
     pub stdout_tail: Vec<u8>,
     /// The end of standard error if it exceeded the limit. Not stored in the record.
@@ -204,6 +207,26 @@ pub struct ExecutionEnd {
     pub written: HomeWrites,
     /// When it ended.
     pub completed_at: Moment,
+}
+
+impl ExecutionEnd {
+    /// Whether bytes of a stream exceeded the limit, or the replay leaves out events. The one
+    /// definition of `output_truncated`.
+    #[must_use]
+    pub fn loses_output(&self) -> bool {
+        self.stdout_dropped > 0 || self.stderr_dropped > 0 || self.event_order.leaves_out_events()
+    }
+
+    /// Bytes of a stream that the replay leaves out: those that exceeded the limit, and those of
+    /// events that left the log.
+    #[must_use]
+    pub fn bytes_left_out(&self, stream: StreamName) -> u64 {
+        let order = &self.event_order;
+        match stream {
+            StreamName::Stdout => self.stdout_dropped.saturating_add(order.stdout_skipped),
+            StreamName::Stderr => self.stderr_dropped.saturating_add(order.stderr_skipped),
+        }
+    }
 }
 
 /// The resources that an execution used, in units of accounting.
@@ -233,11 +256,22 @@ pub struct EventOrder {
     pub marks: Vec<EventMark>,
 }
 
-/// One event of an [`EventOrder`].
+impl EventOrder {
+    /// Whether there were events that a replay leaves out.
+    #[must_use]
+    pub fn leaves_out_events(&self) -> bool {
+        // The first event after the start has number 2.
+        self.first_seq > 2 || self.marks.iter().any(|mark| matches!(mark, EventMark::LeftOut(_)))
+    }
+}
+
+/// One event of an [`EventOrder`], or several that are not known any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventMark {
     /// This many bytes of a stream.
     Output(StreamName, u32),
+    /// This many events whose text is beyond the limit of its stream. Their numbers stay taken.
+    LeftOut(u64),
     /// A keepalive event.
     Keepalive,
 }

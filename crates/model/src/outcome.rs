@@ -96,6 +96,12 @@ impl CapturedStream {
         Self { bytes, ..Self::default() }
     }
 
+    /// A stream of which only the length is known.
+    #[must_use]
+    pub fn without_bytes(dropped: u64) -> Self {
+        Self { dropped, ..Self::default() }
+    }
+
     /// A stream whose first bytes are charged to this account. When the budget is exhausted, the
     /// stream is truncated there, as if its limit were reached.
     #[must_use]

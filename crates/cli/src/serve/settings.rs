@@ -38,6 +38,7 @@ mod secret_key;
 mod storage;
 mod threads;
 mod tls;
+mod webhook;
 
 use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
@@ -55,6 +56,7 @@ pub(crate) use secret_key::from_environment as secret_key_from_environment;
 use threads::{ThreadsFile, homes_config};
 use tls::TlsFile;
 pub(super) use tls::{TlsArguments, TlsPaths};
+use webhook::{MOST_ATTEMPTS, WebhookFile};
 
 /// A setting that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +87,10 @@ pub(crate) enum SettingsError {
     TlsPair(&'static str, &'static str),
     #[error("TLS is required: name a certificate and its key with --tls-cert and --tls-key")]
     TlsRequired,
+    #[error("webhook.attempts in the configuration: {0} is not a number from 1 to {MOST_ATTEMPTS}")]
+    Attempts(usize),
+    #[error("webhook in the configuration: set attempts or schedule_seconds, not both")]
+    TwoSchedules,
     #[error("capacity.{0} in the configuration: {1} is out of range")]
     Capacity(&'static str, f64),
 }
@@ -114,19 +120,6 @@ struct SettingsFile {
     mcp: McpFile,
     memory: MemoryFile,
     connections: ConnectionsFile,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct WebhookFile {
-    allow: Vec<String>,
-    extra_ca: Option<PathBuf>,
-    timeout_seconds: Option<u64>,
-    /// The time of each attempt, in seconds after the end of the execution.
-    schedule_seconds: Option<Vec<f64>>,
-    at_once: Option<usize>,
-    at_once_per_team: Option<usize>,
-    at_once_per_host: Option<usize>,
 }
 
 /// The gates in front of agent tools. Settings of teams are not here.
@@ -300,19 +293,7 @@ fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {
     let mut engine = EngineConfig::default();
     engine.output = parse_size("output", &file.output)?.unwrap_or(engine.output);
     engine.grace = file.grace_seconds.map_or(engine.grace, Duration::from_secs);
-    let webhook = &file.webhook;
-    let network = |text: &String| text.parse().map_err(|_| SettingsError::Network(text.clone()));
-    engine.webhook.allow = webhook.allow.iter().map(network).collect::<Result<_, _>>()?;
-    engine.webhook.extra_ca.clone_from(&webhook.extra_ca);
-    let usual = engine.webhook.clone();
-    engine.webhook.at_once = webhook.at_once.unwrap_or(usual.at_once);
-    engine.webhook.at_once_per_team = webhook.at_once_per_team.unwrap_or(usual.at_once_per_team);
-    engine.webhook.at_once_per_host = webhook.at_once_per_host.unwrap_or(usual.at_once_per_host);
-    let timeout = webhook.timeout_seconds.map(Duration::from_secs);
-    engine.webhook.timeout = timeout.unwrap_or(engine.webhook.timeout);
-    if let Some(seconds) = &webhook.schedule_seconds {
-        engine.webhook.schedule = seconds.iter().map(parse_delay).collect::<Result<_, _>>()?;
-    }
+    engine.webhook = file.webhook.to_config()?;
     engine.memory = file.memory.to_config()?;
     engine.gates = gate_config(&file.gates);
     engine.homes = homes_config(&file.threads)?;
@@ -340,15 +321,6 @@ fn gate_config(file: &GateFile) -> GateConfig {
     }
 }
 
-fn parse_delay(seconds: &f64) -> Result<Duration, SettingsError> {
-    // A webhook attempt waits a day at most.
-    const DAY: f64 = 86_400.0;
-    if !(0.0..=DAY).contains(seconds) {
-        return Err(SettingsError::Schedule(*seconds));
-    }
-    Ok(Duration::from_secs_f64(*seconds))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,14 +329,6 @@ mod tests {
     fn an_unknown_key_is_an_error() {
         let error = toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err();
         assert!(error.to_string().contains("listne"), "{error}");
-    }
-
-    #[test]
-    fn an_invalid_network_is_named() {
-        let webhook = WebhookFile { allow: vec!["10.0.0/33".into()], ..WebhookFile::default() };
-        let error =
-            engine_config(&SettingsFile { webhook, ..SettingsFile::default() }).unwrap_err();
-        assert!(error.to_string().contains("10.0.0/33"), "{error}");
     }
 
     #[test]

@@ -104,9 +104,19 @@ async fn output_beyond_the_memory_budget_is_truncated_and_flagged() {
     let live = stream.text().await.unwrap();
     let last = events(&live).pop().unwrap();
     assert_eq!((&last["type"], &last["output_truncated"]), (&json!("result"), &json!(true)));
-    let replay = host.request(Method::GET, &format!("/v1/executions/{trace_id}/output"));
-    let replay = replay.send().await.unwrap().text().await.unwrap();
-    assert!(replay == live, "{} and {} bytes", replay.len(), live.len());
+    let printed = |text: &str, stream: &str| -> u64 {
+        let lines = events(text).into_iter().filter(|event| event["stream"] == stream);
+        lines.map(|event| event["data"].as_str().unwrap().len() as u64).sum()
+    };
+    let path = format!("/v1/executions/{trace_id}/output");
+    let replay = host.request(Method::GET, &path).send().await.unwrap().text().await.unwrap();
+    assert_eq!(events(&replay).pop().as_ref(), Some(&last));
+    for (stream, all) in [("stdout", 71 + MIB), ("stderr", MIB)] {
+        assert_eq!(printed(&live, stream), all, "the live stream has no limit");
+        let kept = last["result"][stream].as_str().unwrap().len() as u64;
+        assert_eq!(printed(&replay, stream), kept);
+        assert_eq!(last[format!("{stream}_omitted_bytes")], json!(all - kept));
+    }
     assert_eq!(host.record(&trace_id).await["output_truncated"], json!(true));
 }
 
@@ -164,4 +174,29 @@ async fn memory_for_bodies_stays_within_its_budget_plus_slack() {
     assert_eq!((status, &result["stdout"]), (200, &json!("2\n")));
     assert!(budget(&host, "used_bytes", "bodies").await >= 6 * MIB);
     drop(attack);
+}
+
+#[tokio::test]
+async fn a_body_over_its_limit_is_looked_through_and_not_held() {
+    let Some(host) = Host::start().await else { return };
+    host.run(json!({ "code": "print(1)" })).await;
+    let mib = usize::try_from(MIB).unwrap();
+    for (code, more, expected) in [(40 * mib, 0, 400), (2 * mib, 40 * mib, 400), (1, 40 * mib, 413)]
+    {
+        let body = format!(r#"{{"code":"{}","x":"{}"}}"#, "a".repeat(code), "b".repeat(more));
+        let before = reset_peak(&host);
+        let request = host.request(Method::POST, "/v1/sandbox/execute");
+        let request = request.header("content-type", "application/json").body(body);
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), expected, "{code} {more}");
+        let answer: Value = answer.json().await.unwrap();
+        if expected == 400 {
+            assert_eq!(answer["error"], "validation_error");
+            assert_eq!(answer["message"], "code must be between 1 byte and 1 MB");
+        } else {
+            assert_eq!(answer["error"], "payload_too_large");
+        }
+        let grown = status(&host, "VmHWM").saturating_sub(before);
+        assert!(grown <= 8 * MIB, "{} MiB", grown / MIB);
+    }
 }

@@ -36,6 +36,19 @@ async fn the_execute_api_is_the_same_over_a_sidecar() {
     let seen = events(&stream.text().await.unwrap());
     assert_eq!(seen.last().unwrap()["result"]["success"], true);
     assert_eq!(seen.iter().filter(|event| event["type"] == "output").count(), 500);
+    // A live stream has no limit here either; what is kept and what is left out is the same.
+    let code = "for i in range(20 << 10): print(f'{i:07d}' + 'x' * 1016)";
+    let stream = host.stream(json!({"code": code})).await;
+    let seen = events(&stream.text().await.unwrap());
+    let lines = seen.iter().filter(|event| event["type"] == "output");
+    for (number, line) in lines.enumerate() {
+        assert_eq!(line["seq"], json!(number + 2));
+        assert!(line["data"].as_str().unwrap().starts_with(&format!("{number:07}x")));
+    }
+    assert_eq!(seen.len(), 2 + (20 << 10));
+    let last = seen.last().unwrap();
+    assert_eq!((&last["status"], &last["output_truncated"]), (&json!("success"), &json!(true)));
+    assert_eq!(last["result"]["stdout_dropped_bytes"], json!(4 << 20));
     let mark = mark();
     let id = host.background(json!({"code": sleepers(&mark), "language": "bash"})).await;
     wait_for(&mark, 2);

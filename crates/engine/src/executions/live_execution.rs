@@ -3,52 +3,48 @@
 //! One execution while it is under way: a numbered log of events. Every reader sees the same events
 //! with the same numbers.
 //!
-//! Keepalives are part of the log and not of a reader's connection, so that numbers never differ.
-//! The log holds the last 10,000 lines; an attached reader that keeps up loses none.
+//! Keepalives are part of the log and not of a reader's connection, so that numbers never differ. A
+//! full log waits for its readers, and the program waits with it. So an attached reader that goes on
+//! reading loses no line.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
-    vec,
 };
 
 use bytes::Bytes;
-use cloche_model::{EventMark, EventOrder, Execution, StreamName, TeamId, TraceId};
+use cloche_model::{EventOrder, Execution, OutputChunk, StreamName, TeamId, TraceId};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::line_splitter::Line;
+use super::{
+    event_log::{EVENT_COST, EventLog, ExecutionEvent, NextEvents},
+    line_splitter::{Line, LineSplitter},
+};
 
-/// Lines that a late reader can still read.
-const RING: usize = 10_000;
-/// The most events handed to a reader at once.
-const BATCH: usize = 512;
-/// How long a full log waits for a reader that is attached, once for each reader.
-const PATIENCE: Duration = Duration::from_millis(250);
-
-/// Something that happened in an execution.
-#[derive(Clone, Debug)]
-pub struct ExecutionEvent {
-    /// Its number; they grow by one.
-    pub seq: u64,
-    /// What it was.
-    pub kind: ExecutionEventKind,
+/// How long a full log waits for its readers.
+#[derive(Clone, Copy, Debug)]
+struct ReaderPatience {
+    /// While the client of a reader takes nothing.
+    idle: Duration,
+    /// Beyond the time limit of the execution.
+    beyond_timeout: Duration,
+    /// Once the execution is stopped.
+    beyond_stop: Duration,
 }
 
-/// What can happen.
-#[derive(Clone, Debug)]
-pub enum ExecutionEventKind {
-    /// It has started. Always the first.
-    Started,
-    /// A line of output.
-    Output(StreamName, Bytes),
-    /// Nothing, for a while.
-    Keepalive,
-    /// It is over. Always the last.
-    Over(Arc<Execution>),
-}
+const PATIENCE: ReaderPatience = ReaderPatience {
+    idle: Duration::from_secs(30),
+    beyond_timeout: Duration::from_secs(10),
+    beyond_stop: Duration::from_secs(2),
+};
+/// How many bytes of lines beyond the limit of their stream are passed on in a second. Each line
+/// costs the server time of its own, so a program must not be able to print as many as it can.
+const FLOOD_RATE: u64 = 32 << 20;
 
 /// Why it was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,43 +58,34 @@ pub(crate) struct LiveExecution {
     pub(crate) trace_id: TraceId,
     pub(crate) team: TeamId,
     cancel: CancellationToken,
-    stop: Mutex<Option<StopCause>>,
+    stop: Mutex<Option<(StopCause, Instant)>>,
+    patience: ReaderPatience,
+    /// Until when readers may hold it up.
+    holds_end: OnceLock<Instant>,
     log: Mutex<EventLog>,
     /// Something was added to the log.
     added: Notify,
-    /// A reader moved on or left.
+    /// A reader moved on or left, or the execution was stopped.
     moved: Notify,
-}
-
-struct EventLog {
-    ring: VecDeque<ExecutionEvent>,
-    lines: usize,
-    next_seq: u64,
-    /// Bytes of each stream that were pushed out.
-    skipped: [u64; 2],
-    over: Option<ExecutionEvent>,
-    readers: HashMap<u64, ReaderPosition>,
-    next_reader: u64,
-}
-
-/// Where a reader is.
-struct ReaderPosition {
-    seq: u64,
-    /// It was waited for once, in vain.
-    late: bool,
 }
 
 impl LiveExecution {
     pub(crate) fn new(trace_id: TraceId, team: TeamId) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::with_patience(trace_id, team, PATIENCE))
+    }
+
+    fn with_patience(trace_id: TraceId, team: TeamId, patience: ReaderPatience) -> Self {
+        Self {
             trace_id,
             team,
             cancel: CancellationToken::new(),
             stop: Mutex::new(None),
+            patience,
+            holds_end: OnceLock::new(),
             log: Mutex::new(EventLog::new()),
             added: Notify::new(),
             moved: Notify::new(),
-        })
+        }
     }
 
     pub(crate) fn cancel_token(&self) -> CancellationToken {
@@ -107,43 +94,87 @@ impl LiveExecution {
 
     /// Asks for the end; the first cause is kept.
     pub(crate) fn stop(&self, who: StopCause) {
-        self.stop.lock().get_or_insert(who);
+        self.stop.lock().get_or_insert((who, Instant::now()));
         self.cancel.cancel();
+        self.moved.notify_waiters();
     }
 
     pub(crate) fn stopped_by(&self) -> Option<StopCause> {
-        *self.stop.lock()
+        self.stop.lock().map(|(cause, _)| cause)
     }
 
-    /// Adds lines. Waits, but not for long, when that would push out what a reader has not seen.
+    /// The program starts now and may run for so long. Its readers may hold it up for little longer.
+    pub(crate) fn start_clock(&self, timeout: Duration) {
+        let end = Instant::now().checked_add(timeout.saturating_add(self.patience.beyond_timeout));
+        if let Some(end) = end {
+            self.holds_end.get_or_init(|| end);
+        }
+    }
+
+    /// Adds the lines that a chunk completes. Returns whether there were any.
+    pub(crate) async fn publish_chunk(
+        &self,
+        lines: &mut LineSplitter,
+        chunk: &OutputChunk,
+    ) -> bool {
+        let beyond = chunk.bytes.len().saturating_sub(chunk.kept);
+        let done = {
+            let mut log = self.log.lock();
+            log.count_bytes_beyond(chunk.stream, beyond);
+            let done = lines.push_chunk(chunk, log.has_readers());
+            log.count_lines(done.counted);
+            done
+        };
+        let is_any = !done.lines.is_empty() || done.counted > 0;
+        let cost: usize = done
+            .lines
+            .iter()
+            .filter(|line| line.kept == 0)
+            .map(|line| line.bytes.len() + EVENT_COST)
+            .sum();
+        self.publish_lines(done.lines).await;
+        if cost > 0 {
+            sleep(Duration::from_micros(cost as u64 * 1_000_000 / FLOOD_RATE)).await;
+        }
+        is_any
+    }
+
+    /// Adds lines. Waits when that would push out what a reader has not seen.
     pub(crate) async fn publish_lines(&self, lines: Vec<Line>) {
         let mut lines = lines.into_iter();
-        while lines.len() > 0 {
-            if self.log.lock().push_lines(&mut lines) {
-                self.wait_for_readers().await;
+        loop {
+            // Before the log is looked at, so that no move is missed.
+            let moved = self.moved.notified();
+            let idle_since = self.log.lock().push_lines(&mut lines);
+            self.added.notify_waiters();
+            let Some(idle_since) = idle_since else { return };
+            let (deadline, is_over) = self.reader_deadline(idle_since);
+            tokio::select! {
+                () = moved => {}
+                () = sleep_until(deadline) => {
+                    let Some(next) = lines.as_slice().first() else { return };
+                    let idle_since = if is_over { Instant::now() } else { idle_since };
+                    self.log.lock().cut_off_readers(next, idle_since);
+                    tracing::info!(trace_id = %self.trace_id, "a reader was too slow and is cut off");
+                }
             }
         }
-        self.added.notify_waiters();
     }
 
-    async fn wait_for_readers(&self) {
-        self.added.notify_waiters();
-        let caught_up = async {
-            loop {
-                let moved = self.moved.notified();
-                if !self.log.lock().would_lose() {
-                    return;
-                }
-                moved.await;
-            }
-        };
-        if tokio::time::timeout(PATIENCE, caught_up).await.is_err() {
-            self.log.lock().give_up_on_readers();
+    /// Until when a reader is waited for that has taken nothing since then, and whether readers may
+    /// hold the execution up no longer at all.
+    fn reader_deadline(&self, idle_since: Instant) -> (Instant, bool) {
+        let own = idle_since + self.patience.idle;
+        let stopped = self.stop.lock().map(|(_, at)| at + self.patience.beyond_stop);
+        let holds_end = stopped.into_iter().chain(self.holds_end.get().copied()).min();
+        match holds_end {
+            Some(end) if end <= own => (end, true),
+            _ => (own, false),
         }
     }
 
     pub(crate) fn publish_keepalive(&self) {
-        self.log.lock().push_event(ExecutionEventKind::Keepalive);
+        self.log.lock().push_keepalive();
         self.added.notify_waiters();
     }
 
@@ -152,139 +183,33 @@ impl LiveExecution {
         self.log.lock().event_order()
     }
 
-    /// The lines that the log holds of a stream, joined.
-    pub(crate) fn held_output(&self, wanted: StreamName) -> Vec<u8> {
-        let log = self.log.lock();
-        let lines = log.ring.iter().filter_map(|event| match &event.kind {
-            ExecutionEventKind::Output(stream, line) if *stream == wanted => Some(&line[..]),
-            _ => None,
-        });
-        lines.collect::<Vec<_>>().concat()
+    /// The lines that can be replayed of a stream, joined, and how many of its bytes are missing.
+    pub(crate) fn held_output(&self, stream: StreamName) -> (Vec<u8>, u64) {
+        self.log.lock().held_output(stream)
     }
 
     /// Has the lines of the log share the memory of the streams that they are parts of.
     pub(crate) fn share_output(&self, stdout: &Bytes, stderr: &Bytes) {
-        let mut log = self.log.lock();
-        let mut at = log.skipped;
-        for event in &mut log.ring {
-            let ExecutionEventKind::Output(stream, line) = &mut event.kind else { continue };
-            let source = if *stream == StreamName::Stdout { stdout } else { stderr };
-            let from = usize::try_from(at[*stream as usize]).unwrap_or(usize::MAX);
-            at[*stream as usize] += line.len() as u64;
-            let to = from.saturating_add(line.len());
-            if source.get(from..to).is_some_and(|same| same == &line[..]) {
-                *line = source.slice(from..to);
-            }
-        }
+        self.log.lock().share_output(stdout, stderr);
     }
 
     /// Adds the last event.
     pub(crate) fn finish(&self, execution: Arc<Execution>) {
-        let mut log = self.log.lock();
-        log.over =
-            Some(ExecutionEvent { seq: log.next_seq, kind: ExecutionEventKind::Over(execution) });
-        drop(log);
+        self.log.lock().finish(execution);
         self.added.notify_waiters();
     }
 
     /// Reads from after this number on, to the end.
     pub(crate) fn reader_after(self: &Arc<Self>, after: u64) -> EventLogReader {
-        let mut log = self.log.lock();
-        let id = log.next_reader;
-        log.next_reader += 1;
-        log.readers.insert(id, ReaderPosition { seq: after, late: false });
-        drop(log);
+        let id = self.log.lock().add_reader(after);
         EventLogReader { live: Arc::clone(self), id }
     }
 }
 
-impl EventLog {
-    fn new() -> Self {
-        Self {
-            ring: VecDeque::new(),
-            lines: 0,
-            next_seq: 2,
-            skipped: [0; 2],
-            over: None,
-            readers: HashMap::new(),
-            next_reader: 0,
-        }
-    }
-
-    fn push_event(&mut self, kind: ExecutionEventKind) {
-        if matches!(kind, ExecutionEventKind::Output(..)) {
-            self.lines += 1;
-        }
-        self.ring.push_back(ExecutionEvent { seq: self.next_seq, kind });
-        self.next_seq += 1;
-        while self.lines > RING || self.ring.len() > 2 * RING {
-            let Some(gone) = self.ring.pop_front() else { return };
-            if let ExecutionEventKind::Output(stream, line) = gone.kind {
-                self.lines -= 1;
-                self.skipped[stream as usize] += line.len() as u64;
-            }
-        }
-    }
-
-    /// Adds lines until there are no more, or until one would be lost; true if so.
-    fn push_lines(&mut self, lines: &mut vec::IntoIter<Line>) -> bool {
-        while lines.len() > 0 {
-            if self.would_lose() {
-                return true;
-            }
-            if let Some((stream, line)) = lines.next() {
-                self.push_event(ExecutionEventKind::Output(stream, line));
-            }
-        }
-        false
-    }
-
-    /// Whether one more line would push out something that an attached reader has yet to see.
-    fn would_lose(&self) -> bool {
-        let Some(front) = self.ring.front().filter(|_| self.lines >= RING) else { return false };
-        self.readers.values().any(|place| !place.late && place.seq < front.seq)
-    }
-
-    fn give_up_on_readers(&mut self) {
-        let Some(front) = self.ring.front().map(|event| event.seq) else { return };
-        for place in self.readers.values_mut().filter(|place| place.seq < front) {
-            place.late = true;
-        }
-    }
-
-    fn event_order(&self) -> EventOrder {
-        let beats = self.ring.iter().map(|event| match &event.kind {
-            ExecutionEventKind::Output(stream, line) => {
-                EventMark::Output(*stream, u32::try_from(line.len()).unwrap_or(u32::MAX))
-            }
-            _ => EventMark::Keepalive,
-        });
-        EventOrder {
-            first_seq: self.ring.front().map_or(self.next_seq, |event| event.seq),
-            stdout_skipped: self.skipped[StreamName::Stdout as usize],
-            stderr_skipped: self.skipped[StreamName::Stderr as usize],
-            marks: beats.collect(),
-        }
-    }
-
-    /// The next events for a reader that has seen `after`.
-    fn events_after(&self, after: u64) -> Vec<ExecutionEvent> {
-        let mut events = Vec::new();
-        if after < 1 {
-            events.push(ExecutionEvent { seq: 1, kind: ExecutionEventKind::Started });
-        }
-        let first = self.ring.front().map_or(0, |event| event.seq);
-        // Numbers in the log have no gaps, so a number is also a position.
-        let skip = usize::try_from((after + 1).saturating_sub(first)).unwrap_or(usize::MAX);
-        events.extend(self.ring.iter().skip(skip).take(BATCH).cloned());
-        let last = self.ring.back().map_or(1, |event| event.seq);
-        let at_end = events.last().map_or(after, |event| event.seq) >= last;
-        if at_end && let Some(over) = self.over.as_ref().filter(|over| over.seq > after) {
-            events.push(over.clone());
-        }
-        events
-    }
-}
+/// A reader was too slow: the log has gone on without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reader was too slow and has lost events; read them again after the last one it has")]
+pub struct ReaderCutOff;
 
 /// Reads the events of one execution, past and future.
 pub struct EventLogReader {
@@ -294,34 +219,104 @@ pub struct EventLogReader {
 
 impl EventLogReader {
     /// The next events; `None` when the last one was given.
-    pub async fn next(&mut self) -> Option<Vec<ExecutionEvent>> {
+    ///
+    /// # Errors
+    /// When events were lost because they were not read in time. Nothing more can be read.
+    pub async fn next(&mut self) -> Result<Option<Vec<ExecutionEvent>>, ReaderCutOff> {
         loop {
             let added = self.live.added.notified();
-            {
-                let mut log = self.live.log.lock();
-                let after = log.readers.get(&self.id).map_or(0, |place| place.seq);
-                let events = log.events_after(after);
-                if let Some(last) = events.last() {
-                    let seq = last.seq;
-                    if let Some(place) = log.readers.get_mut(&self.id) {
-                        place.seq = seq;
-                    }
-                    drop(log);
+            let next = self.live.log.lock().read_next(self.id);
+            match next {
+                NextEvents::Some(events) => {
                     self.live.moved.notify_waiters();
-                    return Some(events);
+                    return Ok(Some(events));
                 }
-                if log.over.is_some() {
-                    return None;
-                }
+                NextEvents::NoMore => return Ok(None),
+                NextEvents::CutOff => return Err(ReaderCutOff),
+                NextEvents::NoneYet => added.await,
             }
-            added.await;
         }
+    }
+
+    /// The client has taken a part of the events that were given last.
+    pub fn note_progress(&self) {
+        self.live.log.lock().note_progress(self.id);
     }
 }
 
 impl Drop for EventLogReader {
     fn drop(&mut self) {
-        self.live.log.lock().readers.remove(&self.id);
+        self.live.log.lock().remove_reader(self.id);
         self.live.moved.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_hours(1);
+    const SHORT: Duration = Duration::from_millis(20);
+    const ENDLESS: ReaderPatience =
+        ReaderPatience { idle: LONG, beyond_timeout: LONG, beyond_stop: LONG };
+
+    fn live(patience: ReaderPatience) -> Arc<LiveExecution> {
+        let (trace_id, team) = (TraceId::from_random([1; 20]), "team_a".parse().unwrap());
+        Arc::new(LiveExecution::with_patience(trace_id, team, patience))
+    }
+
+    /// More lines than the log holds.
+    fn flood() -> Vec<Line> {
+        let line = Line { stream: StreamName::Stdout, bytes: Bytes::from_static(b"a\n"), kept: 2 };
+        vec![line; 12_000]
+    }
+
+    async fn assert_cut_off(live: &Arc<LiveExecution>, prepare: impl Fn(&LiveExecution)) {
+        let mut reader = live.reader_after(0);
+        prepare(live);
+        live.publish_lines(flood()).await;
+        assert_eq!(reader.next().await.unwrap_err(), ReaderCutOff);
+    }
+
+    #[tokio::test]
+    async fn a_reader_whose_client_takes_nothing_is_cut_off() {
+        let live = live(ReaderPatience { idle: SHORT, ..ENDLESS });
+        assert_cut_off(&live, |_| {}).await;
+        let mut late = live.reader_after(0);
+        assert!(late.next().await.unwrap().is_some(), "others go on reading");
+    }
+
+    #[tokio::test]
+    async fn readers_hold_an_execution_up_only_until_its_time_limit_or_its_stop() {
+        let patience = ReaderPatience { beyond_timeout: SHORT, beyond_stop: SHORT, ..ENDLESS };
+        assert_cut_off(&live(patience), |live| live.start_clock(SHORT)).await;
+        assert_cut_off(&live(patience), |live| live.stop(StopCause::User)).await;
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_noticed_while_the_log_waits() {
+        let live = live(ReaderPatience { beyond_stop: SHORT, ..ENDLESS });
+        let mut reader = live.reader_after(0);
+        let (publish, stop) = (live.publish_lines(flood()), async {
+            live.added.notified().await;
+            live.stop(StopCause::Shutdown);
+        });
+        tokio::join!(stop, publish);
+        assert_eq!(reader.next().await.unwrap_err(), ReaderCutOff);
+    }
+
+    #[tokio::test]
+    async fn a_full_log_waits_for_a_reader_that_goes_on() {
+        let live = live(ENDLESS);
+        let mut reader = live.reader_after(0);
+        let read = async {
+            let mut seen = 0;
+            while seen < 12_001 {
+                let events = reader.next().await.unwrap().unwrap();
+                assert_eq!(events[0].seq, seen + 1);
+                seen = events.last().unwrap().seq;
+            }
+        };
+        tokio::join!(live.publish_lines(flood()), read);
     }
 }

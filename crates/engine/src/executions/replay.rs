@@ -1,14 +1,14 @@
 //! Runs in: server (no capabilities).
 //!
 //! The events of an execution that is over, from its record: the same bytes and the same numbers
-//! as in the live log.
+//! as in the live log, without what is beyond the limit of a stream.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cloche_model::{EventMark, Execution, StreamName};
 
-use super::live_execution::{ExecutionEvent, ExecutionEventKind};
+use super::event_log::{ExecutionEvent, ExecutionEventKind};
 
 /// Every event after this number.
 pub(super) fn replay_events(execution: Arc<Execution>, after: u64) -> Vec<ExecutionEvent> {
@@ -18,9 +18,14 @@ pub(super) fn replay_events(execution: Arc<Execution>, after: u64) -> Vec<Execut
     let mut events = vec![ExecutionEvent { seq: 1, kind: ExecutionEventKind::Started }];
     let (stdout, stderr) = (&end.stdout, &end.stderr);
     let mut at = [order.stdout_skipped, order.stderr_skipped];
-    for (seq, mark) in (first..).zip(&order.marks) {
+    let mut seq = first;
+    for mark in &order.marks {
         let kind = match mark {
             EventMark::Keepalive => ExecutionEventKind::Keepalive,
+            EventMark::LeftOut(count) => {
+                seq = seq.saturating_add(*count);
+                continue;
+            }
             EventMark::Output(stream, length) => {
                 let source = if *stream == StreamName::Stdout { stdout } else { stderr };
                 let place = &mut at[*stream as usize];
@@ -29,11 +34,14 @@ pub(super) fn replay_events(execution: Arc<Execution>, after: u64) -> Vec<Execut
                 ExecutionEventKind::Output(*stream, line)
             }
         };
-        events.push(ExecutionEvent { seq, kind });
+        // A full disk has a shorter record, which has no text for its last lines.
+        let is_lost = matches!(&kind, ExecutionEventKind::Output(_, line) if line.is_empty());
+        if !is_lost {
+            events.push(ExecutionEvent { seq, kind });
+        }
+        seq += 1;
     }
-    let last = first + order.marks.len() as u64;
-    events
-        .push(ExecutionEvent { seq: last, kind: ExecutionEventKind::Over(Arc::clone(&execution)) });
+    events.push(ExecutionEvent { seq, kind: ExecutionEventKind::Over(Arc::clone(&execution)) });
     events.retain(|event| event.seq > after);
     events
 }

@@ -19,8 +19,8 @@ use crate::{
     threads::{OpenThread, QUOTA},
 };
 
-/// Chunks of output that may wait for the log.
-const CHUNKS: usize = 64;
+/// Chunks of output that may wait for the log, while the log waits for a reader.
+const CHUNKS: usize = 8;
 
 /// How it ended, in the words of the contract.
 struct EndStatus {
@@ -136,6 +136,7 @@ impl Executions {
         lines: &mut LineSplitter,
     ) -> Result<RunOutcome, DispatchError> {
         let (output, mut chunks) = mpsc::channel(CHUNKS);
+        live.start_clock(run.limits().timeout);
         // In a task of its own: deadlines and cancels must not wait while the log waits for a reader.
         let dispatched = self.dispatcher.dispatch(run, output, live.cancel_token());
         let mut dispatched = tokio::spawn(dispatched);
@@ -148,10 +149,8 @@ impl Executions {
                 }),
                 chunk = chunks.recv(), if open => match chunk {
                     Some(chunk) => {
-                        let whole = lines.push_chunk(&chunk);
-                        if !whole.is_empty() {
+                        if live.publish_chunk(lines, &chunk).await {
                             last_event = tokio::time::Instant::now();
-                            live.publish_lines(whole).await;
                         }
                     }
                     None => open = false,
@@ -163,7 +162,7 @@ impl Executions {
             }
         };
         while let Ok(chunk) = chunks.try_recv() {
-            live.publish_lines(lines.push_chunk(&chunk)).await;
+            live.publish_chunk(lines, &chunk).await;
         }
         result
     }
@@ -192,7 +191,8 @@ impl Executions {
         let execution = match thread.close(finish).await {
             Ok(recorded) => {
                 let (error, written) = (recorded.end.error, recorded.end.written);
-                let end = ExecutionEnd { error, written, ..end };
+                let output_truncated = recorded.end.output_truncated;
+                let end = ExecutionEnd { error, written, output_truncated, ..end };
                 Execution { start, status, end: Some(end), webhook_status }
             }
             Err(error) => {
@@ -214,7 +214,7 @@ impl EndedRun {
     fn into_execution_end(self, limits: &RunLimits) -> ExecutionEnd {
         let Self { end_status, outcome, heads: [stdout, stderr], event_order, .. } = self;
         let tail = |stream: &CapturedStream| stream.tail().to_vec();
-        ExecutionEnd {
+        let mut end = ExecutionEnd {
             exit_code: end_status.exit_code,
             stdout_tail: tail(&outcome.stdout),
             stderr_tail: tail(&outcome.stderr),
@@ -227,7 +227,10 @@ impl EndedRun {
             event_order,
             written: outcome.written,
             completed_at: clock::now(),
-        }
+            output_truncated: false,
+        };
+        end.output_truncated = end.loses_output();
+        end
     }
 }
 
@@ -302,12 +305,13 @@ async fn without_outcome(
         DispatchError::Failed(_) => (EndReason::NoOutcome, "the sandbox failed to run the code"),
     };
     let event_order = EventOrder { stdout_skipped: 0, stderr_skipped: 0, ..live.event_order() };
-    let heads =
-        [StreamName::Stdout, StreamName::Stderr].map(|stream| live.held_output(stream).into());
+    let held = [StreamName::Stdout, StreamName::Stderr].map(|stream| live.held_output(stream));
+    let [stdout, stderr] = [held[0].1, held[1].1].map(CapturedStream::without_bytes);
+    let heads = held.map(|(output, _)| output.into());
     let outcome = RunOutcome {
         ending: RunEnding::Cancelled,
-        stdout: CapturedStream::default(),
-        stderr: CapturedStream::default(),
+        stdout,
+        stderr,
         usage: RunUsage::default(),
         written: HomeWrites::default(),
         timings: RunTimings::default(),

@@ -99,7 +99,8 @@ impl RemoteRun {
         let mut events = JobEventStream::new(response);
         let (cancel, output) = (self.cancel.clone(), self.output.clone());
         loop {
-            let patience = deadline.min(Instant::now() + shared.config.silence);
+            let turn = Instant::now();
+            let patience = deadline.min(turn + shared.config.silence);
             let event = tokio::select! {
                 biased;
                 () = cancel.cancelled(), if !self.stop_requested => {
@@ -117,6 +118,8 @@ impl RemoteRun {
                     if let (Ok(room), Some(chunk)) = (room, self.pending.take()) {
                         room.send(chunk);
                     }
+                    // The sidecar could not send while our own reader was waited for.
+                    deadline += turn.elapsed();
                     continue;
                 }
                 event = tokio::time::timeout_at(patience, events.next()), if self.pending.is_none() => {

@@ -108,6 +108,7 @@ fn truncate_output(end: &mut ExecutionEnd, most: usize) {
         *dropped += stream.len().saturating_sub(most) as u64;
         stream.truncate(most);
     }
+    end.output_truncated = end.loses_output();
 }
 
 #[cfg(test)]
@@ -120,6 +121,7 @@ mod tests {
         end.stderr = bytes::Bytes::from_static(b"short");
         truncate_output(&mut end, LEAST_OUTPUT);
         assert_eq!((end.stdout.len(), end.stdout_dropped), (1024, 1976));
+        assert!(end.output_truncated);
         assert_eq!((&end.stderr[..], end.stderr_dropped), (&b"short"[..], 0));
     }
 }

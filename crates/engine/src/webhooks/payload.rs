@@ -48,7 +48,7 @@ pub(super) fn encode_payload(execution: &Execution) -> JsonPieces {
             duration_ms: end.usage.wall_ms,
             error: end.error.as_deref(),
         },
-        output_truncated: end.stdout_dropped > 0 || end.stderr_dropped > 0,
+        output_truncated: end.output_truncated,
         metadata: &execution.start.metadata,
     };
     JsonPieces::from_value(&payload, &[end.stdout.clone(), end.stderr.clone()])

@@ -10,7 +10,7 @@ pub(crate) struct ErrorBody {
     #[schema(example = "validation_error")]
     pub(crate) error: String,
     /// A message for people.
-    #[schema(example = "code must be between 1 byte and 1 MB, got 0 bytes")]
+    #[schema(example = "code must be between 1 byte and 1 MB")]
     pub(crate) message: String,
 }
 
@@ -44,7 +44,8 @@ pub(crate) enum ErrorResponses {
     #[response(status = 415)]
     MediaType(ErrorBody),
     /// `rate_limited`: the plan does not allow it, or a rate or concurrency limit is reached.
-    #[response(status = 429, headers(("retry-after" = u64, description = "Seconds")))]
+    #[response(status = 429,
+        headers(("retry-after" = u64, description = "Seconds; absent if waiting does not help")))]
     RateLimited(ErrorBody),
     /// `internal_error`: a fault of the server.
     #[response(status = 500)]

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use cloche_engine::{ExecutionEvent, ExecutionEventKind, JsonPieces, serialize_text};
-use cloche_model::{ExecuteRequest, Execution, ExecutionStatus, Invalid, RequestFile, TraceId};
+use cloche_model::{
+    ExecuteRequest, Execution, ExecutionStatus, Invalid, RequestFile, StreamName, TraceId,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{
     ToSchema,
@@ -169,11 +171,11 @@ pub(crate) struct ExecuteResult {
     error: Option<String>,
     /// The wall-clock time of the program.
     duration_ms: u64,
-    /// Whether output was dropped because it exceeded the limit.
+    /// Whether output can no longer be read: it exceeded the limit, or events left the replay.
     output_truncated: bool,
-    /// Bytes of standard output that were dropped.
+    /// Bytes of standard output that are missing here, because it exceeded the limit.
     stdout_dropped_bytes: u64,
-    /// Bytes of standard error that were dropped.
+    /// Bytes of standard error that are missing here, because it exceeded the limit.
     stderr_dropped_bytes: u64,
     /// Whether the output contained bytes that are not UTF-8.
     invalid_utf8: bool,
@@ -195,7 +197,7 @@ impl ExecuteResult {
             exit_code: end.exit_code,
             error: end.error,
             duration_ms: end.usage.wall_ms,
-            output_truncated: end.stdout_dropped > 0 || end.stderr_dropped > 0,
+            output_truncated: end.output_truncated,
             stdout_dropped_bytes: end.stdout_dropped,
             stderr_dropped_bytes: end.stderr_dropped,
             output_files: end.written.files.into_iter().map(OutputFileRecord::from).collect(),
@@ -223,12 +225,18 @@ pub(crate) struct TimedOut {
     /// The error message.
     #[schema(example = "execution timed out after 30s")]
     message: String,
+    /// The machine-readable code of the status; `error` has the message here.
+    #[schema(example = "gateway_timeout")]
+    code: &'static str,
 }
+
+/// The code of an execution that timed out.
+const TIMED_OUT: &str = "gateway_timeout";
 
 impl TimedOut {
     pub(crate) fn new(result: ExecuteResult) -> Self {
         let message = result.error.clone().unwrap_or_default();
-        Self { result, message }
+        Self { result, message, code: TIMED_OUT }
     }
 
     /// The result as JSON.
@@ -280,6 +288,9 @@ enum NdjsonEvent<'a> {
         status: &'static str,
         result: ExecuteResult,
         output_truncated: bool,
+        /// Bytes of each stream that a replay leaves out.
+        stdout_omitted_bytes: u64,
+        stderr_omitted_bytes: u64,
         seq: u64,
     },
 }
@@ -296,8 +307,8 @@ pub(crate) fn push_event(pieces: &mut JsonPieces, trace_id: &TraceId, event: &Ex
         }
         ExecutionEventKind::Output(stream, data) => {
             let stream = match stream {
-                cloche_model::StreamName::Stdout => "stdout",
-                cloche_model::StreamName::Stderr => "stderr",
+                StreamName::Stdout => "stdout",
+                StreamName::Stderr => "stderr",
             };
             let data = data.clone();
             pieces.push_line(&NdjsonEvent::Output { stream, data: data.clone(), seq }, &[data]);
@@ -317,11 +328,14 @@ fn last_line<'a>(
     result: ExecuteResult,
     seq: u64,
 ) -> NdjsonEvent<'a> {
-    // The first output event has number 2, unless earlier ones were evicted.
-    let evicted = execution
-        .end
-        .as_ref()
-        .is_some_and(|end| end.event_order.first_seq > 2 && !end.event_order.marks.is_empty());
-    let output_truncated = evicted || result.output_truncated;
-    NdjsonEvent::Result { trace_id, status: execution.status.name(), result, output_truncated, seq }
+    let omitted = |stream| execution.end.as_ref().map_or(0, |end| end.bytes_left_out(stream));
+    NdjsonEvent::Result {
+        trace_id,
+        status: execution.status.name(),
+        output_truncated: result.output_truncated,
+        result,
+        stdout_omitted_bytes: omitted(StreamName::Stdout),
+        stderr_omitted_bytes: omitted(StreamName::Stderr),
+        seq,
+    }
 }

@@ -69,7 +69,7 @@ pub(crate) struct ExecutionRecord {
     #[serde(serialize_with = "serialize_text_or_null")]
     #[schema(value_type = Option<String>)]
     code: Option<Bytes>,
-    /// Whether output was dropped because it exceeded the limit.
+    /// Whether output can no longer be read: it exceeded the limit, or events left the replay.
     output_truncated: bool,
     /// Bytes of standard output that were dropped.
     stdout_dropped_bytes: u64,
@@ -167,7 +167,7 @@ impl ExecutionRecord {
             code_digest: start.code_digest.clone(),
             code_bytes: start.code_bytes,
             code: None,
-            output_truncated: end.is_some_and(|end| end.stdout_dropped + end.stderr_dropped > 0),
+            output_truncated: end.is_some_and(|end| end.output_truncated),
             stdout_dropped_bytes: end.map_or(0, |end| end.stdout_dropped),
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
             decision: None,

@@ -3,18 +3,18 @@
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
 use cloche_engine::{ExecutionEvents, StartedExecution};
 use cloche_model::{DeliveryMode, ExecutionStatus, TraceId};
 
+use super::execute_json::ExecuteJson;
 use crate::{
     api_types::{Accepted, ErrorResponses, ExecuteBody, ExecuteResult, TimedOut},
     auth::ApiKeyAuth,
-    body::HeldJson,
     error::{ApiError, TRACE_ID},
-    reply,
+    negotiation, reply,
     router::AppState,
 };
 
@@ -51,7 +51,7 @@ pub(crate) async fn execute(
     State(state): State<AppState>,
     ApiKeyAuth(caller): ApiKeyAuth,
     headers: HeaderMap,
-    HeldJson(body, memory): HeldJson<ExecuteBody>,
+    ExecuteJson(body, memory): ExecuteJson,
 ) -> Result<Response, ApiError> {
     let delivery = requested_delivery(&headers);
     let started =
@@ -78,13 +78,9 @@ pub(crate) async fn execute(
 
 /// The delivery mode that the headers select. `Prefer` takes precedence over `Accept`.
 fn requested_delivery(headers: &HeaderMap) -> DeliveryMode {
-    let has = |name, wanted: &str| {
-        let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split([',', ';'])).any(|part| part.trim() == wanted)
-    };
-    if has(header::HeaderName::from_static("prefer"), "respond-async") {
+    if negotiation::prefers_async(headers) {
         DeliveryMode::Webhook
-    } else if has(header::ACCEPT, "application/x-ndjson") {
+    } else if negotiation::prefers_ndjson(headers) {
         DeliveryMode::Streaming
     } else {
         DeliveryMode::Inline

@@ -32,7 +32,7 @@ impl ProgressReporter {
 
     /// Forwards lines until the execution has ended or the limit is reached.
     pub(super) async fn forward_events(&mut self, mut events: EventLogReader) {
-        while let Some(batch) = events.next().await {
+        while let Ok(Some(batch)) = events.next().await {
             for event in batch {
                 if !self.forward_event(event).await {
                     return;

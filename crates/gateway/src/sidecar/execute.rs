@@ -20,7 +20,7 @@ use futures::stream;
 use serde_json::json;
 
 use super::{SidecarAppState, body::JobBody, key::ServiceKey};
-use crate::{body::HeldJson, error::ApiError, reply};
+use crate::{body::HeldJson, error::ApiError, negotiation, reply};
 
 /// Runs code once.
 pub(super) async fn execute_job(
@@ -38,7 +38,7 @@ pub(super) async fn execute_job(
     }
     let job = state.sidecar.start_job(request).map_err(job_refusal_to_api_error)?;
     drop(memory);
-    if wants_stream(&headers) {
+    if negotiation::prefers_ndjson(&headers) {
         return Ok(stream_job(job));
     }
     let outcome = job.wait_outcome().await.map_err(dispatch_to_api_error)?;
@@ -62,13 +62,6 @@ pub(super) async fn cancel_job(
         return Err(ApiError::not_found());
     }
     Ok((StatusCode::ACCEPTED, Json(json!({"id": id, "status": "cancelling"}))).into_response())
-}
-
-fn wants_stream(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    values
-        .flat_map(|value| value.split([',', ';']))
-        .any(|kind| kind.trim() == "application/x-ndjson")
 }
 
 pub(super) fn job_refusal_to_api_error(refusal: JobRefusal) -> ApiError {

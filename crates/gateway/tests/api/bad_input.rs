@@ -79,6 +79,52 @@ async fn a_chunked_body_over_the_limit_is_refused() {
     }
 }
 
+/// A body of this many bytes of code, and as many of an unknown field behind it.
+fn long_body(code: usize, more: usize) -> String {
+    format!("{{\"code\": \"{}\", \"more\": \"{}\"}}", "a".repeat(code), "b".repeat(more))
+}
+
+#[tokio::test]
+async fn code_that_is_too_long_is_named_also_when_the_body_exceeds_its_limit() {
+    let gateway =
+        GatewayConfig { body: cloche_model::ByteSize::mib(4), ..GatewayConfig::default() };
+    let host = Host::start_with(EngineConfig::default(), gateway).await;
+    let mib = 1 << 20;
+    for (code, more, status, error) in [
+        (mib + 1, 0, 400, "validation_error"),
+        (40 * mib, 0, 400, "validation_error"),
+        (2 * mib, 10 * mib, 400, "validation_error"),
+        (1, 10 * mib, 413, "payload_too_large"),
+        (mib, 10 * mib, 413, "payload_too_large"),
+    ] {
+        let (got, answer) = raw(&host, long_body(code, more), "application/json").await;
+        assert_eq!((got, &answer["error"]), (status, &error.into()), "{code} {more}: {answer}");
+        if status == 400 {
+            assert_eq!(answer["message"], "code must be between 1 byte and 1 MB");
+        }
+        let streamed = futures::stream::iter(
+            long_body(code, more)
+                .into_bytes()
+                .chunks(mib)
+                .map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec()))
+                .collect::<Vec<_>>(),
+        );
+        let request = host.request(Method::POST, "/v1/sandbox/execute");
+        let request = request.header("content-type", "application/json");
+        // The server responds and closes while the client still sends; either may be seen first.
+        if let Ok(answer) = request.body(reqwest::Body::wrap_stream(streamed)).send().await {
+            assert_eq!(answer.status().as_u16(), status, "{code} {more}, chunked");
+        }
+    }
+    // Without a key there is nothing to look at.
+    let request =
+        reqwest::Client::new().post(format!("http://{}/v1/sandbox/execute", host.address));
+    let request = request.header("content-type", "application/json");
+    if let Ok(answer) = request.body(long_body(2 * mib, 10 * mib)).send().await {
+        assert_eq!(answer.status(), 401);
+    }
+}
+
 #[tokio::test]
 async fn slow_senders_are_disconnected() {
     let gateway = GatewayConfig {

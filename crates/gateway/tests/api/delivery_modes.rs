@@ -32,6 +32,38 @@ async fn delivery_modes() {
 }
 
 #[tokio::test]
+async fn headers_are_matched_in_any_case_with_parameters_and_weights() {
+    let host = Host::start().await;
+    let mode = async |headers: &[(&str, &str)]| {
+        let mut request = host.request(Method::POST, "/v1/sandbox/execute");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.json(&json!({"code": "print('hi')"})).send().await.unwrap();
+        let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+        (response.status().as_u16(), kind)
+    };
+    let (json, ndjson) = ("application/json".to_owned(), "application/x-ndjson".to_owned());
+    for accept in
+        ["Application/X-NDJSON; charset=utf-8", "application/json;q=0.5, application/x-ndjson"]
+    {
+        assert_eq!(mode(&[("accept", accept)]).await, (200, ndjson.clone()), "{accept}");
+    }
+    for accept in [
+        "application/x-ndjson;q=0",
+        "application/json, application/x-ndjson;q=0.5",
+        "text/html",
+        "*/*",
+    ] {
+        assert_eq!(mode(&[("accept", accept)]).await, (200, json.clone()), "{accept}");
+    }
+    let two_lines = [("prefer", "handling=lenient"), ("prefer", "Respond-Async, wait=10")];
+    assert_eq!(mode(&two_lines).await, (202, json.clone()));
+    let quoted = [("prefer", "note=\"a, respond-async\"")];
+    assert_eq!(mode(&quoted).await, (200, json));
+}
+
+#[tokio::test]
 async fn an_execution_continues_after_its_client_disconnects() {
     let host = Host::start().await;
     let body = json!({"code": "import time\nfor i in range(5):\n  print(i, flush=True)\n  time.sleep(.1)"});

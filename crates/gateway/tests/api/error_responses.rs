@@ -38,6 +38,7 @@ async fn an_inline_timeout_returns_504_with_the_result() {
         ("exit_code", json!(-1)),
         ("error", json!("execution timed out after 1s")),
         ("message", json!("execution timed out after 1s")),
+        ("code", json!("gateway_timeout")),
     ] {
         assert_eq!(answer[field], value, "{field}");
     }

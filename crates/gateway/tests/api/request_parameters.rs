@@ -41,9 +41,9 @@ async fn request_body_parameters() {
 async fn code_must_be_one_byte_to_one_megabyte() {
     let host = Host::start().await;
     let message = refused(&host, json!({"code": ""})).await;
-    assert_eq!(message, "code must be between 1 byte and 1 MB, got 0 bytes");
+    assert_eq!(message, "code must be between 1 byte and 1 MB");
     let message = refused(&host, json!({"code": "#".repeat((1 << 20) + 1)})).await;
-    assert_eq!(message, "code must be between 1 byte and 1 MB, got 1048577 bytes");
+    assert_eq!(message, "code must be between 1 byte and 1 MB");
     let (status, _) = host.run(json!({"code": "#".repeat(1 << 20)})).await;
     assert_eq!(status, 200);
     // The largest code still fits with every character escaped.

@@ -94,15 +94,29 @@ async fn output_truncated_flag() {
     assert_eq!(last["output_truncated"], true);
     let stdout = last["result"]["stdout"].as_str().unwrap();
     assert_eq!(
-        (stdout.lines().count(), last["result"]["output_truncated"].clone()),
-        (12_000, json!(false))
+        (stdout.lines().count(), &last["result"]["stdout_dropped_bytes"]),
+        (12_000, &json!(0))
     );
+    assert_eq!(last["result"]["output_truncated"], true, "one name has one meaning");
     // A late reader misses the first 2,000 events, as the sequence numbers show.
     let again = events(&replay(&host, &id, 0).await);
     assert_eq!((again[0]["seq"].clone(), again[1]["seq"].clone()), (json!(1), json!(2002)));
     assert_eq!(again[1]["data"], "2000\n");
     assert_eq!(again.len(), 10_002);
     assert_eq!(again.last(), seen.last());
+    let missing: usize = (0..2000).map(|i: u32| i.to_string().len() + 1).sum();
+    assert_eq!(last["stdout_omitted_bytes"], json!(missing));
+    // The record and the list say the same, for every delivery mode.
+    let background = host.background(json!({"code": code})).await;
+    let (_, inline) = host.run(json!({"code": code})).await;
+    assert_eq!(inline["output_truncated"], true);
+    for id in [id, background] {
+        assert_eq!(host.finished(&id).await["output_truncated"], true);
+    }
+    let (_, page) = host.get("/v1/executions").await;
+    for listed in page["executions"].as_array().unwrap() {
+        assert_eq!(listed["output_truncated"], true, "{listed}");
+    }
 }
 
 #[tokio::test]
@@ -115,9 +129,56 @@ async fn output_beyond_the_limit_is_dropped_and_flagged() {
     assert_eq!(answer["stdout"].as_str().unwrap().len(), 64 << 10);
     assert_eq!(answer["output_truncated"], true);
     assert_eq!(answer["stdout_dropped_bytes"], 1_000_000 - (64 << 10));
-    let seen = events(&host.stream(json!({"code": code})).await.text().await.unwrap());
-    assert_eq!(seen[1]["data"].as_str().unwrap().len(), 64 << 10);
-    assert_eq!((seen.len(), &seen[2]["output_truncated"]), (3, &json!(true)));
+    let response = host.stream(json!({"code": code})).await;
+    let id = trace_id(&response);
+    let seen = events(&response.text().await.unwrap());
+    let text = |seen: &[Value]| -> String {
+        seen.iter().filter_map(|event| event["data"].as_str()).collect()
+    };
+    assert_eq!(text(&seen), "x".repeat(1_000_000), "the live stream has no limit");
+    let last = seen.last().unwrap();
+    assert_eq!((&last["type"], &last["output_truncated"]), (&json!("result"), &json!(true)));
+    assert_eq!(last["result"], answer_without_duration(&last["result"], &answer));
+    // The replay has what is kept: here the beginning of the one long line.
+    let again = events(&replay(&host, &id, 0).await);
+    assert_eq!(text(&again), "x".repeat(64 << 10));
+    assert_eq!(again.last(), seen.last());
+    assert_eq!(last["stdout_omitted_bytes"], json!(1_000_000 - (64 << 10)));
+}
+
+/// The result of the same program in another delivery mode, which took a time of its own.
+fn answer_without_duration(one: &Value, other: &Value) -> Value {
+    let mut other = other.clone();
+    other["duration_ms"] = one["duration_ms"].clone();
+    other
+}
+
+#[tokio::test]
+async fn a_line_at_the_limit_is_whole_in_the_stream_and_shortened_in_the_replay() {
+    let config = EngineConfig { output: cloche_model::ByteSize(10), ..EngineConfig::default() };
+    let host = Host::start_with(config, GatewayConfig::default()).await;
+    let code = "import sys\nprint('first')\nprint('second')\nprint('third')\n\
+                sys.stdout.flush()\nprint('error', file=sys.stderr)";
+    let response = host.stream(json!({"code": code})).await;
+    let id = trace_id(&response);
+    let lines = |text: &str| -> Vec<(u64, String)> {
+        let output = events(text).into_iter().filter(|event| event["type"] == "output");
+        let line = |event: Value| {
+            (event["seq"].as_u64().unwrap(), event["data"].as_str().unwrap().to_owned())
+        };
+        output.map(line).collect()
+    };
+    let live = lines(&response.text().await.unwrap());
+    let texts: Vec<_> = live.iter().map(|(_, text)| text.as_str()).collect();
+    assert!(["first\n", "second\n", "third\n", "error\n"].iter().all(|line| texts.contains(line)));
+    let at = |wanted: &str| live.iter().find(|(_, text)| text == wanted).unwrap().0;
+    let mut expected = vec![
+        (at("first\n"), "first\n".to_owned()),
+        (at("second\n"), "seco".to_owned()),
+        (at("error\n"), "error\n".to_owned()),
+    ];
+    expected.sort();
+    assert_eq!(lines(&replay(&host, &id, 0).await), expected);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cloche_engine::{EngineConfig, WebhookConfig};
@@ -36,6 +36,7 @@ struct Receiver {
 struct Received {
     head: String,
     body: Vec<u8>,
+    at: Instant,
 }
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
@@ -75,9 +76,9 @@ impl Receiver {
     }
 
     /// Settings that allow deliveries to this receiver, with short delays.
-    fn config(&self, schedule: [u64; 3]) -> EngineConfig {
+    fn config(&self, waits: [u64; 3]) -> EngineConfig {
         let webhook = WebhookConfig {
-            schedule: schedule.map(Duration::from_millis).to_vec(),
+            waits: waits.map(Duration::from_millis).to_vec(),
             timeout: Duration::from_secs(2),
             allow: vec!["127.0.0.0/8".parse().unwrap(), "::1/128".parse().unwrap()],
             extra_ca: Some(self.authority.path().to_owned()),
@@ -106,7 +107,7 @@ async fn answer(
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let length: usize = length.unwrap().parse().unwrap();
         if seen.len() >= end + 4 + length {
-            break Received { head, body: seen[end + 4..].to_vec() };
+            break Received { head, body: seen[end + 4..].to_vec(), at: Instant::now() };
         }
     };
     requests.lock().unwrap().push(received);
@@ -134,7 +135,7 @@ async fn a_result_is_posted_and_signed() {
     assert_eq!(record["webhook_url"], receiver.url);
     let received = receiver.received();
     assert_eq!(received.len(), 1);
-    let Received { head, body } = &received[0];
+    let Received { head, body, .. } = &received[0];
     assert!(head.starts_with("post /hook?x=1 http/1.1"), "{head}");
     assert!(head.contains("host: localhost:"), "{head}");
     let mut mac = Hmac::<Sha256>::new_from_slice(b"s3cret").unwrap();
@@ -191,6 +192,51 @@ async fn three_attempts_survive_a_restart_and_send_the_same_bytes() {
     let received = receiver.received();
     assert_eq!(received.len(), 3);
     assert!(received.iter().all(|one| one.body == received[0].body));
+}
+
+#[tokio::test]
+async fn the_first_attempt_is_made_at_once_and_the_second_a_second_after_its_failure() {
+    let receiver = Receiver::start(&[BROKEN, OK]).await;
+    let mut config = receiver.config([0; 3]);
+    config.webhook.waits = WebhookConfig::default().waits;
+    assert_eq!(config.webhook.waits, [0, 1, 10].map(Duration::from_secs));
+    let host = Host::start_with(config, GatewayConfig::default()).await;
+    let id = host.background(json!({"code": "print(1)", "webhook_url": receiver.url})).await;
+    let over = host.finished(&id).await;
+    let seen_over = Instant::now();
+    assert_eq!(over["webhook_delivery_status"], "pending");
+    delivered(&host, &id).await;
+    let received = receiver.received();
+    assert_eq!(received.len(), 2);
+    let after_end = received[0].at.saturating_duration_since(seen_over);
+    assert!(after_end < Duration::from_millis(800), "{after_end:?}");
+    let wait = received[1].at - received[0].at;
+    assert!((Duration::from_secs(1)..Duration::from_secs(5)).contains(&wait), "{wait:?}");
+}
+
+#[tokio::test]
+async fn output_truncated_is_the_same_in_the_webhook_and_in_the_record() {
+    let receiver = Receiver::start(&[OK]).await;
+    let mut config = receiver.config([0; 3]);
+    config.output = cloche_model::ByteSize::mib(1);
+    let host = Host::start_with(config, GatewayConfig::default()).await;
+    // Nothing is lost, the replay has not every line, and the result has not every byte.
+    for (lines, length, expected) in [(10, 1, false), (12_000, 1, true), (100, 20_000, true)] {
+        let code = format!("for i in range({lines}): print('x' * {length})");
+        let id = host.background(json!({"code": code, "webhook_url": receiver.url})).await;
+        let record = delivered(&host, &id).await;
+        let received = receiver.received();
+        let body: Value = serde_json::from_slice(&received.last().unwrap().body).unwrap();
+        assert_eq!(body["trace_id"], json!(id));
+        assert_eq!(body["output_truncated"], json!(expected), "{lines} × {length}");
+        assert_eq!(record["output_truncated"], json!(expected), "{lines} × {length}");
+        let path = format!("/v1/executions/{id}/output");
+        let replay = host.request(reqwest::Method::GET, &path).send().await.unwrap();
+        let replay = crate::host::events(&replay.text().await.unwrap());
+        let last = replay.last().unwrap();
+        assert_eq!(last["output_truncated"], json!(expected), "{lines} × {length}");
+        assert_eq!(last["result"]["output_truncated"], json!(expected));
+    }
 }
 
 #[tokio::test]

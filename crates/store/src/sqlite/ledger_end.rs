@@ -76,7 +76,7 @@ pub(super) async fn write_outcome(
     };
     let updated = sqlx::query(
         "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
-         stdout_dropped = ?, stderr_dropped = ?, wall_ms = ?, cpu_ms = ?, peak_memory = ?, \
+         stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, wall_ms = ?, cpu_ms = ?, peak_memory = ?, \
          micro_credits = ?, score = ?, stdout = ?, stderr = ?, layer_bytes = ?, layer = ?, \
          written = ? WHERE trace_id = ? AND status = 'running'",
     )
@@ -86,6 +86,7 @@ pub(super) async fn write_outcome(
     .bind(end.error)
     .bind(to_sql_integer(end.stdout_dropped))
     .bind(to_sql_integer(end.stderr_dropped))
+    .bind(end.output_truncated)
     .bind(to_sql_integer(end.usage.wall_ms))
     .bind(to_sql_integer(end.usage.cpu_ms))
     .bind(to_sql_integer(end.usage.peak_memory_bytes))

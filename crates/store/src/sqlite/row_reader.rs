@@ -219,6 +219,7 @@ fn execution_end_from_row(
         stderr: bytes("stderr")?.into(),
         stdout_dropped: read_number(row, "stdout_dropped")?,
         stderr_dropped: read_number(row, "stderr_dropped")?,
+        output_truncated: row.try_get("output_truncated")?,
         error: row.try_get("error")?,
         usage: UsageReport {
             wall_ms: read_number(row, "wall_ms")?,

@@ -106,6 +106,7 @@ pub(crate) fn end() -> ExecutionEnd {
         stderr: b"b".to_vec().into(),
         stdout_dropped: 5,
         stderr_dropped: 0,
+        output_truncated: true,
         error: Some("why".to_owned()),
         usage: UsageReport { wall_ms: 1, cpu_ms: 2, peak_memory_bytes: 3, micro_credits: 4 },
         event_order: EventOrder {
