@@ -5,9 +5,9 @@
 //! the sidecar becomes its own user and is confined. Then threads, the executor and the HTTP server
 //! start.
 
-use std::{env, process::ExitCode, sync::Arc, time::Duration};
+use std::{env, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use cloche_engine::sidecar::SidecarConfig;
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, spawner::SpawnerProcess};
 use cloche_gateway::{SidecarOptions, SidecarServer};
@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    container_profile::{self, ContainerCells, ExecutorProfile},
     identity::{self, ServerNeeds, ServerUser},
     local_dispatcher::LocalDispatcher,
     print_error,
@@ -83,6 +84,18 @@ pub(crate) struct ExecutorArguments {
     /// Memory that the cells of all jobs may reserve together [default: the memory of the host].
     #[arg(long, env = "SANDBOX_EXECUTOR_CAPACITY_MEMORY", value_name = "SIZE")]
     capacity_memory: Option<ByteSize>,
+    /// What the executor expects of its surroundings. With `container`, walls may be missing that
+    /// an ordinary user in a hardened container cannot have; each is logged with the reason.
+    #[arg(long, env = "SANDBOX_EXECUTOR_PROFILE", value_enum, default_value_t)]
+    profile: ExecutorProfile,
+    /// The directory for the files of jobs where no namespaces are available; it has to be on a
+    /// tmpfs. Only for the profile `container`.
+    #[arg(long, env = "SANDBOX_EXECUTOR_SCRATCH", value_name = "DIR", default_value = "/tmp")]
+    scratch: PathBuf,
+    /// The Python packages that programs can import besides the standard library: none, or those
+    /// of the host.
+    #[arg(long, env = "SANDBOX_EXECUTOR_PYTHON_PACKAGES", value_enum, default_value_t)]
+    python_packages: PythonPackages,
     /// Start although this wall is missing; see `cloche doctor`.
     #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,
@@ -95,6 +108,16 @@ pub(crate) struct ExecutorArguments {
     /// Write logs as JSON.
     #[arg(long)]
     json_logs: bool,
+}
+
+/// Which Python packages programs can import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum PythonPackages {
+    /// The standard library only.
+    #[default]
+    None,
+    /// Those of the host, too.
+    Host,
 }
 
 /// A setting that cannot be used.
@@ -128,21 +151,33 @@ pub(crate) fn main(arguments: ExecutorArguments) -> ExitCode {
 
 fn start_sidecar(arguments: ExecutorArguments) -> Result<(), Failure> {
     start_logs(arguments.json_logs, "info");
-    let config = ExecutorConfig {
+    let mut config = ExecutorConfig {
         allow_missing: arguments.allow_missing.clone(),
         pool: Some(PoolSettings::default()),
         names_files: true,
+        hides_packages: arguments.python_packages == PythonPackages::None,
         ..ExecutorConfig::with_program(env::current_exe()?)
     };
     let mut capacity = sidecar_capacity(PoolSettings::default().memory)?;
     capacity.memory = arguments.capacity_memory.map_or(capacity.memory, ByteSize::bytes);
     let user = ServerUser::choose(arguments.user.as_deref())?;
+    let (profile, scratch) = (arguments.profile, arguments.scratch.clone());
     let mut options = sidecar_options(arguments)?;
     options.sidecar.capacity = capacity;
+    if profile == ExecutorProfile::Container {
+        let cells = ContainerCells::choose(&config, &scratch)?;
+        cells.apply_to(&mut config);
+        if let Some(why) = &cells.why {
+            tracing::warn!(why, "profile container: cells have no namespaces here");
+        }
+    }
     identity::set_private_umask();
     identity::protect_from_oom();
     let process = SpawnerProcess::start(&config)?;
-    let needs = ServerNeeds { runs_cells: true, ..ServerNeeds::default() };
+    // The homes of contained cells have paths, so Landlock can allow to read them.
+    let reads = config.contained.iter().cloned().collect();
+    let runs_cells = config.contained.is_none();
+    let needs = ServerNeeds { runs_cells, reads, ..ServerNeeds::default() };
     identity::confine_process(&user, &needs, &config.allow_missing)?;
     Runtime::new()?.block_on(serve_jobs(process, config, options))
 }
@@ -153,6 +188,10 @@ async fn serve_jobs(
     options: SidecarOptions,
 ) -> Result<(), Failure> {
     let executor = Executor::with_spawner(process, config).await?;
+    for (wall, why) in executor.missing_walls() {
+        let acceptable = container_profile::reason_for(wall);
+        tracing::warn!(wall, why, acceptable, "a wall is missing");
+    }
     let usual = RunLimits::default();
     let most = options.sidecar.most;
     let limits = RunLimits {

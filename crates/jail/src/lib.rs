@@ -36,4 +36,5 @@ pub mod template;
 // Short paths for the other crates.
 pub use protocol::report;
 pub use server::{job_writer, privileges};
+pub use pid_one::contained_cell::END_SIGNAL;
 pub use spawner::{cgroup, launch, plan, proc_masks, rlimits, speculation, walls};

@@ -79,6 +79,7 @@ impl PoolKey {
             cpu_milli: limits.cpus.millicores(),
             pids: limits.pids,
             disk: limits.disk.bytes(),
+            cpu_seconds: cpu_seconds(limits),
             strict: sandbox.profile == SandboxProfile::Strict,
         };
         let python = language == Language::Python;
@@ -353,6 +354,15 @@ impl PoolInner {
             None => warm::start_parked_cell(&self.spawner, &key.config, key.language).await,
         }
     }
+}
+
+/// Seconds of processor time that one process may use: at least the time limit of the run on all
+/// its processors. In few steps, as cells with different limits are not interchangeable.
+fn cpu_seconds(limits: &RunLimits) -> u64 {
+    const STEPS: [u64; 3] = [128, 4096, 90_000];
+    let wanted = limits.timeout.as_secs() + 1;
+    let step = STEPS.into_iter().find(|step| wanted <= *step).unwrap_or(wanted);
+    step * u64::from(limits.cpus.millicores().div_ceil(1000).max(1))
 }
 
 /// When a bucket may try again after this many failures: exponential backoff.

@@ -8,8 +8,9 @@ use super::{HostIdentity, JailSpec, path_to_cstring};
 use crate::{
     protocol::{encode::OwnedStep, fd_numbers::FIRST_FOREIGN_FD, step::Step},
     seccomp::{self, SyscallPolicy},
+    shared::small_filter::{FilterVerdict, SmallFilter},
     spawner::{proc_masks, speculation},
-    sys::CLONE_NEWCGROUP,
+    sys::{CLONE_NEWCGROUP, Call},
 };
 
 pub(super) type NamedSteps = Vec<(String, OwnedStep)>;
@@ -27,6 +28,11 @@ mod ms {
 
 /// Where a template mounts its image a second time, for its cells.
 pub(super) const TEMPLATE_IMAGE: &str = "/srv";
+/// Where a template mounts the first directory of its image a second time, for its cells. Only
+/// where directories are hidden: a mount that covers one could not be left out by the cells.
+const TEMPLATE_USR: &str = "/opt";
+/// The version of Landlock that can restrict signals.
+const LANDLOCK_SCOPES: u32 = 6;
 /// Where a template mounts its device nodes a second time, without its own mounts below them.
 pub(super) const TEMPLATE_DEV: &str = "/media";
 
@@ -119,6 +125,23 @@ impl<'a> PlanBuilder<'a> {
     }
 
     pub(super) fn mount_image_overlays(&self) -> NamedSteps {
+        self.mount_overlays_of(&self.spec.image.binds)
+    }
+
+    /// The image of a forked cell, from the template's second mount where that exists.
+    pub(super) fn mount_forked_image_overlays(&self) -> NamedSteps {
+        let mut binds = self.spec.image.binds.clone();
+        if let Some((source, _)) = binds.first_mut().filter(|_| self.hides_directories()) {
+            *source = TEMPLATE_USR.into();
+        }
+        self.mount_overlays_of(&binds)
+    }
+
+    fn hides_directories(&self) -> bool {
+        !self.spec.image.hidden.is_empty()
+    }
+
+    fn mount_overlays_of(&self, binds: &[(PathBuf, PathBuf)]) -> NamedSteps {
         let overlay = |(source, target): &(PathBuf, PathBuf)| {
             // The kernel refuses an overlay of a single layer, so there is an empty one below it.
             let empty = self.image.join("mnt");
@@ -128,7 +151,35 @@ impl<'a> PlanBuilder<'a> {
                 mount_step("overlay", &self.path_in_root(target), "overlay", flags, &options);
             (format!("image:{}", target.display()), step)
         };
-        self.spec.image.binds.iter().map(overlay).collect()
+        binds.iter().map(overlay).collect()
+    }
+
+    /// Shows directories of the image empty: an empty directory of the image covers them.
+    pub(super) fn hide_directories(&self) -> NamedSteps {
+        let empty = self.image.join("mnt");
+        let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
+        let hide = |path: &PathBuf| {
+            let (inside, name) = (self.path_in_root(path), path.display());
+            [
+                (format!("hide:{name}"), bind_step(&empty, &inside)),
+                (format!("read-only:{name}"), remount_step(&inside, flags)),
+            ]
+        };
+        self.spec.image.hidden.iter().flat_map(hide).collect()
+    }
+
+    /// The second mount of the image's first directory, for the cells of a template.
+    pub(super) fn bind_image_for_cells(&self) -> NamedSteps {
+        let Some((source, _)) = self.spec.image.binds.first().filter(|_| self.hides_directories())
+        else {
+            return Vec::new();
+        };
+        let second = self.path_in_root(Path::new(TEMPLATE_USR));
+        let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
+        vec![
+            ("image:cells".into(), bind_step(source, &second)),
+            ("read-only:cells".into(), remount_step(&second, flags)),
+        ]
     }
 
     /// A template's root: the image as it is. Its cells put their overlays on a second bind mount
@@ -260,6 +311,33 @@ impl<'a> PlanBuilder<'a> {
             steps.push(("capabilities".into(), Step::DropCapabilities));
         }
         steps
+    }
+
+    /// None before Landlock 6: then another wall of the host is missing.
+    pub(super) fn contain_signals(&self) -> NamedSteps {
+        let can = self.spec.host.landlock >= LANDLOCK_SCOPES;
+        can.then(|| ("signals".into(), Step::ContainSignals)).into_iter().collect()
+    }
+
+    /// An ordinary user has no bounding set to drop and no other id to become.
+    pub(super) fn become_contained_guest(&self) -> NamedSteps {
+        vec![
+            ("close-fds".into(), Step::CloseFrom { first: FIRST_FOREIGN_FD }),
+            ("capabilities".into(), Step::DropCapabilities),
+            ("die-with-parent".into(), Step::DieWithParent),
+        ]
+    }
+
+    /// Where no memory cgroup counts it: memory that no process has mapped would be counted for
+    /// none.
+    pub(super) fn refuse_unmapped_memory(&self) -> NamedSteps {
+        if self.spec.cgroup.memory.is_some() {
+            return Vec::new();
+        }
+        let calls = [Call::MemfdCreate, Call::Shmget];
+        let filter =
+            SmallFilter::of_calls(&calls, FilterVerdict::NotImplemented, FilterVerdict::Allow);
+        vec![("unmapped-memory".into(), Step::Seccomp { program: filter.as_bytes().to_vec() })]
     }
 
     pub(super) fn no_new_privs(&self) -> NamedSteps {
