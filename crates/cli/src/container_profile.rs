@@ -96,6 +96,11 @@ impl ContainerCells {
         config.allow_missing.extend(names_of(&ORDINARY_USER));
         match try_one_cell(config).await {
             Ok(()) => Ok(Self { contained: None, why: None }),
+            // A cell without a user namespace has the user of the server.
+            Err(why) if rustix::process::geteuid().is_root() => Err(io::Error::other(format!(
+                "root cannot run jobs without namespaces: start the container as an ordinary user \
+                 ({why})"
+            ))),
             Err(why) => Ok(Self { contained: Some(make_scratch_dir(scratch)?), why: Some(why) }),
         }
     }

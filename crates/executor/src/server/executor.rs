@@ -53,6 +53,7 @@ pub(super) struct ExecutorInner {
     pub(super) names_files: bool,
     /// The directory in which contained cells have theirs.
     pub(super) contained: Option<PathBuf>,
+    pub(super) hides_packages: bool,
     missing: Vec<(String, String)>,
 }
 
@@ -82,9 +83,17 @@ impl Executor {
             .pool
             .filter(|_| config.contained.is_none())
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        let ExecutorConfig { layers, names_files, contained, .. } = config;
-        let inner =
-            ExecutorInner { spawner, metrics, pool, layers, names_files, contained, missing };
+        let ExecutorConfig { layers, names_files, contained, hides_packages, .. } = config;
+        let inner = ExecutorInner {
+            spawner,
+            metrics,
+            pool,
+            layers,
+            names_files,
+            contained,
+            hides_packages,
+            missing,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -96,8 +105,7 @@ impl Executor {
 
     /// Starts one cell, waits until its walls are up, and ends it: shows that cells can be built.
     pub async fn try_cell(&self) -> Result<(), RunError> {
-        let key =
-            PoolKey::new(Language::Python, &RunLimits::default(), &SandboxShape::default());
+        let key = PoolKey::new(Language::Python, &RunLimits::default(), &SandboxShape::default());
         let source = match &self.inner.contained {
             Some(_) => CellSource::Contained(HomePlace::choose_directory()),
             None => CellSource::Nothing(SpawnKind::Cell),

@@ -5,7 +5,7 @@ use std::{ffi::CString, path::Path};
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
 use cloche_model::{Language, RunSpec};
 
-use crate::protocol::{HOME, USER};
+use crate::protocol::{HOME, SITE_DIR, USER};
 
 /// Where a run has its home.
 #[derive(Clone, Debug)]
@@ -18,16 +18,18 @@ pub(crate) enum HomePlace {
         directory: String,
         /// The path of that directory.
         path: String,
+        /// Whether the packages of the container are hidden from Python.
+        hides_packages: bool,
     },
 }
 
 impl HomePlace {
     /// The place of a new run; contained cells have theirs in `scratch`.
-    pub(crate) fn choose(scratch: Option<&Path>) -> Self {
+    pub(crate) fn choose(scratch: Option<&Path>, hides_packages: bool) -> Self {
         let Some(scratch) = scratch else { return Self::Usual };
         let directory = Self::choose_directory();
         let path = scratch.join(&directory).display().to_string();
-        Self::Contained { directory, path }
+        Self::Contained { directory, path, hides_packages }
     }
 
     /// A name that no other cell can guess: contained cells have the same user.
@@ -52,10 +54,13 @@ impl HomePlace {
 /// The environment that every program has beside its own variables.
 fn base_env(place: &HomePlace) -> Vec<(&'static str, String)> {
     let home = place.home();
-    let temporary = match place {
-        HomePlace::Usual => None,
-        HomePlace::Contained { path, .. } => Some(("TMPDIR", format!("{path}/tmp"))),
-    };
+    let mut contained = Vec::new();
+    if let HomePlace::Contained { path, hides_packages, .. } = place {
+        contained.push(("TMPDIR", format!("{path}/tmp")));
+        if *hides_packages {
+            contained.push(("PYTHONPATH", format!("{path}/{SITE_DIR}")));
+        }
+    }
     let usual = [
         ("PATH", format!("{home}/.local/bin:/usr/local/bin:/usr/bin:/bin")),
         ("HOME", home.clone()),
@@ -72,7 +77,7 @@ fn base_env(place: &HomePlace) -> Vec<(&'static str, String)> {
         ("NPM_CONFIG_PREFIX", format!("{home}/.local")),
         ("NPM_CONFIG_UPDATE_NOTIFIER", "false".into()),
     ];
-    usual.into_iter().chain(temporary).collect()
+    usual.into_iter().chain(contained).collect()
 }
 
 /// The environment of a run, as `NAME=value`.
@@ -95,7 +100,8 @@ pub(crate) fn needs_cold_start(spec: &RunSpec) -> bool {
 
 /// The environment of an interpreter that waits for its job.
 pub(crate) fn base_env_strings() -> Vec<CString> {
-    let pairs = base_env(&HomePlace::Usual).into_iter().map(|(name, value)| format!("{name}={value}"));
+    let pairs =
+        base_env(&HomePlace::Usual).into_iter().map(|(name, value)| format!("{name}={value}"));
     pairs.filter_map(|pair| CString::new(pair).ok()).collect()
 }
 
@@ -128,10 +134,7 @@ pub(crate) fn build_job(
     job_writer::append_file(&mut out, spec.language.main_file(), 0o644, &spec.code)?;
     job_writer::append_exec(
         &mut out,
-        &ExecProgram {
-            env: run_env(spec, place),
-            ..main_exec(spec.language, interpreter, place)
-        },
+        &ExecProgram { env: run_env(spec, place), ..main_exec(spec.language, interpreter, place) },
     )?;
     Ok(out)
 }

@@ -84,7 +84,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(executor: &'a ExecutorInner, spec: RunSpec) -> Self {
-        let place = HomePlace::choose(executor.contained.as_deref());
+        let place = HomePlace::choose(executor.contained.as_deref(), executor.hides_packages);
         let (pool_run, cell_wait) = (PoolRun::default(), Duration::ZERO);
         Self { executor, spec, pool_run, cell_wait, place }
     }

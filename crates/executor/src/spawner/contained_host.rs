@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cloche_jail::plan::{ContainedView, ImageView};
+use cloche_jail::plan::{ContainedView, ImageView, ReadAccess};
 
 use super::{
     host_ids::HostIds,
@@ -15,7 +15,7 @@ use super::{
     image,
     scratch_dir::{ScratchDir, remove_tree},
 };
-use crate::protocol::is_plain_name;
+use crate::protocol::{SITE_DIR, is_plain_name};
 
 /// Directories of programs and libraries.
 const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -60,6 +60,7 @@ const LANDLOCK_SCOPES: u32 = 6;
 pub(super) struct ContainedHost {
     scratch: PathBuf,
     pub(super) view: ContainedView,
+    hides_packages: bool,
 }
 
 impl ContainedHost {
@@ -68,7 +69,7 @@ impl ContainedHost {
         if !is_plain_name(name) {
             return Err(io::Error::other("the directory of a cell is a plain name"));
         }
-        ScratchDir::create(self.scratch.join(name))
+        ScratchDir::create(self.scratch.join(name), self.hides_packages)
     }
 
     /// Removes the directory of all cells, at the end of the spawner.
@@ -115,6 +116,7 @@ pub(super) fn prepare_contained_host(
         readable: list_readable(&hidden),
         devices: DEVICES.map(PathBuf::from).into(),
     };
+    let contained = ContainedHost { scratch, view, hides_packages };
     Ok(HostSetup {
         image: ImageView {
             tree: "/".into(),
@@ -128,25 +130,24 @@ pub(super) fn prepare_contained_host(
         privileged: false,
         ids: HostIds::SHARED,
         missing,
-        contained: Some(ContainedHost { scratch, view }),
+        contained: Some(contained),
         _open: Vec::new(),
     })
 }
 
-/// Everything that a contained cell may read, and whether each is a directory. A rule of Landlock
-/// includes everything below a directory, so where something below is hidden, its siblings are
-/// listed instead.
-fn list_readable(hidden: &[PathBuf]) -> Vec<(PathBuf, bool)> {
+/// Everything that a contained cell may read. A rule of Landlock includes everything below a
+/// directory, so where something below is hidden, its siblings are listed instead.
+fn list_readable(hidden: &[PathBuf]) -> Vec<(PathBuf, ReadAccess)> {
     let etc = image::FROM_HOST_ETC.iter().chain(&ACCOUNTS).map(|name| Path::new("/etc").join(name));
     let all = PROGRAMS.iter().chain(&FACTS).map(PathBuf::from).chain(etc);
-    let mut readable = Vec::new();
+    let mut readable = vec![(Path::new("..").join(SITE_DIR), ReadAccess::Directory)];
     for path in all {
         list_except(&path, hidden, &mut readable);
     }
     readable
 }
 
-fn list_except(path: &Path, hidden: &[PathBuf], out: &mut Vec<(PathBuf, bool)>) {
+fn list_except(path: &Path, hidden: &[PathBuf], out: &mut Vec<(PathBuf, ReadAccess)>) {
     // A link is followed: `/lib` leads into `/usr`, where something may be hidden.
     let found = if path.starts_with("/proc") { Ok(path.to_owned()) } else { path.canonicalize() };
     let Ok(found) = found else { return };
@@ -155,8 +156,14 @@ fn list_except(path: &Path, hidden: &[PathBuf], out: &mut Vec<(PathBuf, bool)>) 
     }
     let Ok(metadata) = fs::metadata(&found) else { return };
     if !hidden.iter().any(|hidden| hidden.starts_with(&found)) {
-        out.push((found, metadata.is_dir()));
+        let access = if metadata.is_dir() { ReadAccess::Directory } else { ReadAccess::File };
+        out.push((found, access));
         return;
+    }
+    if found.join("os.py").exists() {
+        // The standard library, with packages in a directory of it. Python finds modules by
+        // listing it.
+        out.push((found.clone(), ReadAccess::Names));
     }
     for entry in fs::read_dir(&found).into_iter().flatten().flatten() {
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
@@ -174,14 +181,21 @@ mod tests {
     fn siblings_of_what_is_hidden_are_listed_instead_of_their_parent() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
-        for path in ["lib/python3/dist-packages", "lib/python3/other", "lib/c", "bin"] {
+        let packages = ["lib/python3/dist-packages", "lib/python3.9/site-packages"];
+        for path in packages.into_iter().chain(["lib/python3/other", "lib/c", "bin"]) {
             fs::create_dir_all(root.join(path)).unwrap();
         }
-        fs::write(root.join("lib/file"), "x").unwrap();
+        fs::write(root.join("lib/python3.9/os.py"), "x").unwrap();
         let mut out = Vec::new();
-        list_except(&root, &[root.join("lib/python3/dist-packages")], &mut out);
+        list_except(&root, &packages.map(|path| root.join(path)), &mut out);
         out.sort();
-        let expected = [("bin", true), ("lib/c", true), ("lib/file", false), ("lib/python3/other", true)];
-        assert_eq!(out, expected.map(|(path, is_directory)| (root.join(path), is_directory)));
+        let expected = [
+            ("bin", ReadAccess::Directory),
+            ("lib/c", ReadAccess::Directory),
+            ("lib/python3/other", ReadAccess::Directory),
+            ("lib/python3.9", ReadAccess::Names),
+            ("lib/python3.9/os.py", ReadAccess::File),
+        ];
+        assert_eq!(out, expected.map(|(path, access)| (root.join(path), access)));
     }
 }

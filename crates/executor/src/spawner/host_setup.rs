@@ -207,7 +207,11 @@ pub(super) fn reexec_in_user_namespace() {
     use std::os::unix::process::CommandExt;
     let is_inside = std::env::var_os(INSIDE).is_some();
     let is_contained = std::env::var_os(SPAWNER_CONTAINED).is_some();
-    if is_inside || is_contained || rustix::process::geteuid().is_root() || enter_user_namespace(0).is_err() {
+    if is_inside
+        || is_contained
+        || rustix::process::geteuid().is_root()
+        || enter_user_namespace(0).is_err()
+    {
         return;
     }
     let again = std::process::Command::new("/proc/self/exe")

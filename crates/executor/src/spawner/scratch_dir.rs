@@ -10,6 +10,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::protocol::SITE_DIR;
+
+/// Python executes it at its start, by its name. Landlock makes packages unreadable; this makes an
+/// import say that there is no such module.
+const HIDE_PACKAGES: &str = "import os, sys
+own = os.path.dirname(__file__)
+sys.path[:] = [path for path in sys.path if path != own and not (
+    path.startswith('/usr/') and path.endswith(('/dist-packages', '/site-packages')))]
+";
+
 /// The directory of a cell, with a home and a `tmp` in it.
 pub(super) struct ScratchDir {
     path: PathBuf,
@@ -17,12 +27,17 @@ pub(super) struct ScratchDir {
 
 impl ScratchDir {
     /// Makes the directory, which must not exist yet.
-    pub(super) fn create(path: PathBuf) -> io::Result<Self> {
+    pub(super) fn create(path: PathBuf, hides_packages: bool) -> io::Result<Self> {
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700).create(&path)?;
         let made = Self { path };
         for below in [made.home(), made.path.join("tmp")] {
             builder.mode(0o755).create(below)?;
+        }
+        if hides_packages {
+            let site = made.path.join(SITE_DIR);
+            builder.create(&site)?;
+            fs::write(site.join("usercustomize.py"), HIDE_PACKAGES)?;
         }
         Ok(made)
     }
@@ -81,7 +96,7 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("kept"), "x").unwrap();
         let base = tempfile::tempdir().unwrap();
-        let directory = ScratchDir::create(base.path().join("cell")).unwrap();
+        let directory = ScratchDir::create(base.path().join("cell"), true).unwrap();
         let home = directory.home();
         std::os::unix::fs::symlink(outside.path(), home.join("link")).unwrap();
         fs::create_dir_all(home.join("a/.1/b")).unwrap();

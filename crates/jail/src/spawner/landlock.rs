@@ -6,7 +6,7 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-use super::plan::path_to_cstring;
+use super::plan::{ReadAccess, path_to_cstring};
 use crate::protocol::{
     encode::{self, OwnedStep},
     step::Step,
@@ -35,7 +35,7 @@ const fn handled_access_fs(version: u32) -> u64 {
 /// The wall of a cell without a root of its own: it reads only what is listed. Paths may be
 /// relative to the working directory of the process. None if the kernel has no Landlock.
 pub(crate) fn contained_steps(
-    readable: &[(PathBuf, bool)],
+    readable: &[(PathBuf, ReadAccess)],
     devices: &[PathBuf],
     writable: &[PathBuf],
     version: u32,
@@ -43,10 +43,13 @@ pub(crate) fn contained_steps(
     if version == 0 {
         return Vec::new();
     }
-    let read = EXECUTE | READ_FILE;
     let mut rules: Vec<(CString, u64)> = Vec::new();
-    for (path, is_directory) in readable {
-        let access = if *is_directory { read | READ_DIR } else { read };
+    for (path, access) in readable {
+        let access = match access {
+            ReadAccess::File => EXECUTE | READ_FILE,
+            ReadAccess::Directory => EXECUTE | READ_FILE | READ_DIR,
+            ReadAccess::Names => READ_DIR,
+        };
         rules.push((path_to_cstring(path), access));
     }
     let device = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV;
@@ -81,8 +84,5 @@ fn landlock_step(rules: &[(CString, u64)], version: u32) -> (String, OwnedStep) 
         _ => 24,
     };
     let rules = encode::encode_rules(rules);
-    (
-        "landlock".into(),
-        Step::Landlock { files: handled_access_fs(version), scoped, size, rules },
-    )
+    ("landlock".into(), Step::Landlock { files: handled_access_fs(version), scoped, size, rules })
 }

@@ -281,23 +281,29 @@ pub fn plan_contained_cell(spec: &JailSpec, view: &ContainedView) -> CellPlan {
         rlimits::guest_steps(&spec.rlimits),
         build.become_contained_guest(),
         build.no_new_privs(),
-        landlock::contained_steps(
-            &view.readable,
-            &view.devices,
-            &writable,
-            spec.host.landlock,
-        ),
+        landlock::contained_steps(&view.readable, &view.devices, &writable, spec.host.landlock),
         build.refuse_unmapped_memory(),
         build.install_filter(),
     ];
     CellPlan { namespaces: 0, ..assemble_plan(spec, steps) }
 }
 
+/// How a contained cell reads a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReadAccess {
+    /// Reads and executes a file.
+    File,
+    /// Lists a directory and everything below it, and reads and executes the files.
+    Directory,
+    /// Only lists a directory and everything below it.
+    Names,
+}
+
 /// What a contained cell sees of the container it is in.
 #[derive(Clone, Debug, Default)]
 pub struct ContainedView {
-    /// Files and directories to read and execute, and whether each is a directory.
-    pub readable: Vec<(PathBuf, bool)>,
+    /// Files and directories to read, and how. Relative paths begin at the home.
+    pub readable: Vec<(PathBuf, ReadAccess)>,
     /// Device nodes.
     pub devices: Vec<PathBuf>,
 }
