@@ -107,8 +107,8 @@ mod tests {
             mkdirat(&deep, "d", Mode::RWXU).unwrap();
             deep = openat(&deep, "d", OFlags::DIRECTORY, Mode::empty()).unwrap().into();
         }
-        fs::set_permissions(home.join("a/.1"), fs::Permissions::from_mode(0)).unwrap();
-        fs::set_permissions(&home, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(home.join("a/.1"), fs::Permissions::from_mode(0o000)).unwrap();
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o000)).unwrap();
         directory.remove();
         assert!(fs::symlink_metadata(base.path().join("cell")).is_err());
         assert!(outside.path().join("kept").exists());
