@@ -33,7 +33,7 @@ pub(crate) type AcceptedWall = (&'static str, &'static str);
 const ORDINARY_USER: [AcceptedWall; 5] = [
     ("cgroups", MEASURED),
     ("cgroup:memory", MEASURED),
-    ("cgroup:pids", "a limit of the kernel counts the processes of each job"),
+    ("cgroup:pids", "RLIMIT_NPROC or the spawner counts the processes of each job"),
     (
         "cgroup:cpu",
         "the processors of the container bound all jobs, and CPU seconds bound each process",

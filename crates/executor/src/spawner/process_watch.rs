@@ -45,9 +45,8 @@ enum ExceededLimit {
 }
 
 impl CellWatch {
-    /// The watch of a cell; `None` where a memory cgroup can keep its limit. A cgroup that counts
-    /// processes is never without one that counts memory, unless the user limit counts the
-    /// processes of the cell alone.
+    /// The watch of a cell; `None` where a memory cgroup can keep its limit. Then it has a user or
+    /// a user namespace of its own, in which `RLIMIT_NPROC` counts its processes alone.
     pub(super) fn for_cell(config: &CellConfig, cgroup: CgroupLimits) -> Option<Self> {
         let (memory, processes) = (config.memory, config.pids as usize);
         let watch = Self { memory, processes, root: None, due: None, peak: 0, exceeded: None };
