@@ -71,7 +71,7 @@ pub(crate) fn common_steps(files_of_the_host: u64) -> Vec<(String, OwnedStep)> {
 pub(crate) fn guest_steps(limits: &GuestRlimits) -> Vec<(String, OwnedStep)> {
     let GuestRlimits { processes, cpu_seconds, file_bytes, data_bytes } = *limits;
     let equal = |name, which, most| Rlimit { name, which, soft: most, hard: most };
-    let cpu = Rlimit { hard: cpu_seconds + 1, ..equal("rlimit:cpu", 0, cpu_seconds) };
+    let cpu = Rlimit { hard: cpu_seconds.saturating_add(1), ..equal("rlimit:cpu", 0, cpu_seconds) };
     let data = data_bytes.map(|bytes| equal("rlimit:data", 2, bytes));
     [equal("rlimit:processes", 6, processes), cpu, equal("rlimit:file-size", 1, file_bytes)]
         .iter()
