@@ -22,6 +22,8 @@ use table::{Arch, RuleTable};
 const POLICIES: [&str; 3] = ["seccomp", "server", "packer"];
 /// What the strict profile removes from `seccomp`.
 const STRICT: &str = "policy/strict.json";
+/// What a contained cell, which has no namespaces, removes from that.
+const CONTAINED: &str = "policy/contained.json";
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=policy");
@@ -51,7 +53,8 @@ fn compile_policies() -> Result<(), Box<dyn Error>> {
     let guest = FilterPolicy::parse(&fs::read_to_string("policy/seccomp.json")?)?;
     let strict = StrictPolicy::derive_policy(&fs::read_to_string(STRICT)?, guest)?;
     write_filter(&strict, arch, &Path::new(&out).join("seccomp_strict.bpf"))?;
-    Ok(())
+    let contained = StrictPolicy::derive_policy(&fs::read_to_string(CONTAINED)?, strict)?;
+    write_filter(&contained, arch, &Path::new(&out).join("seccomp_contained.bpf"))
 }
 
 fn write_filter(policy: &FilterPolicy, arch: Arch, file: &Path) -> Result<(), Box<dyn Error>> {

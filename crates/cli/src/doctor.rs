@@ -14,11 +14,13 @@ use serde::Serialize;
 
 mod advice;
 mod capacity;
+mod container;
 mod parked_cells;
 mod server;
 mod show;
 mod walls;
 
+use container::ContainerFinding;
 use parked_cells::ParkedCells;
 use server::ServerFindings;
 use walls::{SandboxTrial, Wall};
@@ -51,6 +53,8 @@ struct HostFindings {
     /// The confinement of a server, tried in processes that are confined like one.
     server: ServerFindings,
     serve: ServeReadiness,
+    /// What an executor with the profile `container` would do, where a wall is missing.
+    container: Option<ContainerFinding>,
     /// Remarks that are not about walls.
     notes: Vec<String>,
 }
@@ -106,6 +110,10 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
         trial.failed_step.is_none() && trial.refusal.is_none() && server.why.is_none();
     let flag = dispensable.then(|| format!("--allow-missing {}", names.join(",")));
     let refuses = if dispensable { names } else { missing.clone() };
+    let container = match missing.is_empty() {
+        true => None,
+        false => Some(container::examine_container().await),
+    };
     HostFindings {
         ok: missing.is_empty(),
         kernel: advice::kernel_release(),
@@ -115,6 +123,7 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
         parked,
         server,
         serve: ServeReadiness { flag: flag.filter(|_| !refuses.is_empty()), refuses },
+        container,
         notes: advice::host_notes().into_iter().chain(capacity::capacity_warnings(cells)).collect(),
     }
 }

@@ -7,9 +7,9 @@
 
 mod shared_layers;
 
-use std::{env, process::ExitCode, sync::Arc, time::Duration};
+use std::{env, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use cloche_engine::sidecar::SidecarConfig;
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, spawner::SpawnerProcess};
 use cloche_gateway::{SidecarOptions, SidecarServer};
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use shared_layers::{SharedLayers, SharedLayersArguments};
 
 use crate::{
+    container_profile::{self, ContainerCells, ExecutorProfile},
     identity::{self, ServerNeeds, ServerUser},
     local_dispatcher::LocalDispatcher,
     print_error,
@@ -88,6 +89,18 @@ pub(crate) struct ExecutorArguments {
     /// Memory that the cells of all jobs may reserve together [default: the memory of the host].
     #[arg(long, env = "SANDBOX_EXECUTOR_CAPACITY_MEMORY", value_name = "SIZE")]
     capacity_memory: Option<ByteSize>,
+    /// What the executor expects of its surroundings. With `container`, walls may be missing that
+    /// an ordinary user in a hardened container cannot have; each is logged with the reason.
+    #[arg(long, env = "SANDBOX_EXECUTOR_PROFILE", value_enum, default_value_t)]
+    profile: ExecutorProfile,
+    /// The directory for the files of jobs where no namespaces are available; it has to be on a
+    /// tmpfs. Only for the profile `container`.
+    #[arg(long, env = "SANDBOX_EXECUTOR_SCRATCH", value_name = "DIR", default_value = "/tmp")]
+    scratch: PathBuf,
+    /// The Python packages that programs can import besides the standard library: none, or those
+    /// of the host.
+    #[arg(long, env = "SANDBOX_EXECUTOR_PYTHON_PACKAGES", value_enum, default_value_t)]
+    python_packages: PythonPackages,
     /// Start although this wall is missing; see `cloche doctor`.
     #[arg(long, value_delimiter = ',', value_name = "WALL")]
     allow_missing: Vec<String>,
@@ -102,6 +115,16 @@ pub(crate) struct ExecutorArguments {
     json_logs: bool,
     #[command(flatten)]
     shared_layers: SharedLayersArguments,
+}
+
+/// Which Python packages programs can import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum PythonPackages {
+    /// The standard library only.
+    #[default]
+    None,
+    /// Those of the host, too.
+    Host,
 }
 
 /// A setting that cannot be used.
@@ -120,6 +143,11 @@ enum SidecarSettingsError {
          SANDBOX_EXECUTOR_DEFAULT_TIMEOUT_MS and SANDBOX_EXECUTOR_MAX_TIMEOUT_MS to fit"
     )]
     Timeouts { default: u64, most: u64 },
+    #[error(
+        "a shared layer store needs user namespaces, which this container does not allow: cells \
+         without them cannot mount homes. Allow user namespaces, or start without a layer store"
+    )]
+    ContainedLayers,
 }
 
 /// Runs jobs until a signal stops it.
@@ -136,23 +164,38 @@ pub(crate) fn main(arguments: ExecutorArguments) -> ExitCode {
 fn start_sidecar(mut arguments: ExecutorArguments) -> Result<(), Failure> {
     start_logs(arguments.json_logs, "info");
     let shared = SharedLayers::from_arguments(std::mem::take(&mut arguments.shared_layers))?;
-    let config = ExecutorConfig {
+    let mut config = ExecutorConfig {
         allow_missing: arguments.allow_missing.clone(),
         pool: Some(PoolSettings::default()),
         names_files: true,
         unpacked_layers: shared.as_ref().map(SharedLayers::unpacked),
+        hides_packages: arguments.python_packages == PythonPackages::None,
         ..ExecutorConfig::with_program(env::current_exe()?)
     };
     let mut capacity = sidecar_capacity(PoolSettings::default().memory)?;
     capacity.memory = arguments.capacity_memory.map_or(capacity.memory, ByteSize::bytes);
     let user = ServerUser::choose(arguments.user.as_deref())?;
+    let (profile, scratch) = (arguments.profile, arguments.scratch.clone());
     let mut options = sidecar_options(arguments)?;
     options.sidecar.capacity = capacity;
+    if profile == ExecutorProfile::Container {
+        let cells = ContainerCells::choose(&config, &scratch)?;
+        cells.apply_to(&mut config);
+        if config.contained.is_some() && shared.is_some() {
+            return Err(Box::new(SidecarSettingsError::ContainedLayers));
+        }
+        if let Some(why) = &cells.why {
+            tracing::warn!(why, "profile container: cells have no namespaces here");
+        }
+    }
     identity::set_private_umask();
     shared.as_ref().map_or(Ok(()), |shared| shared.make_directories(&user))?;
     identity::protect_from_oom();
     let process = SpawnerProcess::start(&config)?;
-    let needs = ServerNeeds { runs_cells: true, ..ServerNeeds::default() };
+    // The homes of contained cells have paths, so Landlock can allow to read them.
+    let reads = config.contained.iter().cloned().collect();
+    let runs_cells = config.contained.is_none();
+    let needs = ServerNeeds { runs_cells, reads, ..ServerNeeds::default() };
     let needs = match &shared {
         Some(shared) => shared.add_needs(needs),
         None => needs,
@@ -174,6 +217,10 @@ async fn serve_jobs(
     options: SidecarOptions,
 ) -> Result<(), Failure> {
     let executor = Executor::with_spawner(process, config).await?;
+    for (wall, why) in executor.missing_walls() {
+        let acceptable = container_profile::reason_for(wall);
+        tracing::warn!(wall, why, acceptable, "a wall is missing");
+    }
     let usual = RunLimits::default();
     let most = options.sidecar.most;
     let limits = RunLimits {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod admin;
+mod container_profile;
 mod doctor;
 mod executor;
 mod identity;

@@ -9,7 +9,6 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
-    time::Duration,
 };
 
 use clap::Args;
@@ -20,7 +19,7 @@ use cloche_engine::{
 use cloche_executor::{Executor, ExecutorConfig, spawner::SpawnerProcess};
 use cloche_gateway::Server;
 use cloche_layers::Layers;
-use cloche_model::{ByteSize, Language};
+use cloche_model::{ByteSize, Language, RunLimits};
 use cloche_store::{KeySource, SqliteStore};
 use tokio::{
     runtime::Runtime,
@@ -221,7 +220,8 @@ pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), 
             teams.insert(team.to_owned());
         }
         let is_ahead = teams.contains(team);
-        let limits = sandbox.resources.to_run_limits(Duration::MAX, ByteSize::default());
+        let usual = RunLimits::default();
+        let limits = sandbox.resources.to_run_limits(usual.timeout, ByteSize::default());
         let shape = sandbox.shape.in_group(sandbox.team.as_str());
         let later = |language: &Language| *language == Language::Python && !is_ahead;
         for language in Language::ALL.into_iter().filter(|language| !later(language)) {

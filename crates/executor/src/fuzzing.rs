@@ -92,6 +92,9 @@ fn check_names(request: &SpawnerRequest) {
             let placed = request.placed.iter().filter(|placed| is_plain_name(&placed.name));
             assert!(placed.into_iter().all(|placed| plain(&placed.name)));
         }
+        SpawnerRequest::Contain { directory, .. } => {
+            assert!(!is_plain_name(directory) || plain(directory), "{directory:?}");
+        }
         SpawnerRequest::Spawn { .. }
         | SpawnerRequest::Fork { .. }
         | SpawnerRequest::Kill { .. } => {}

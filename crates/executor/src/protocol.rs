@@ -9,11 +9,11 @@ mod messages;
 mod pack_messages;
 mod packet;
 
-pub(crate) use guest_user::{GUEST_ID, NODE_START};
+pub(crate) use guest_user::{GUEST_ID, NODE_START, SITE_DIR};
 pub use guest_user::{HOME, USER};
 pub(crate) use messages::{
-    CellConfig, CellId, CellUsage, HomeRequest, RequestPacket, SPAWNER_ARG0, SpawnKind,
-    SpawnerEvent, SpawnerRequest, SpawnerSetup, inodes_for_disk, is_plain_name,
+    CellConfig, CellId, CellUsage, HomeRequest, RequestPacket, SPAWNER_ARG0, SPAWNER_CONTAINED,
+    SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup, inodes_for_disk, is_plain_name,
 };
 pub(crate) use pack_messages::{PackReport, PackRequest, PlacedDigest};
 pub(crate) use packet::{PacketBuffer, ProtocolError, send_packet};

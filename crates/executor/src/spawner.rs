@@ -10,6 +10,7 @@ use cloche_jail::sys::Errno;
 
 mod cell_record;
 mod cell_registry;
+mod contained_host;
 mod event_loop;
 mod home_mounter;
 mod host_ids;
@@ -20,6 +21,8 @@ mod packer_process;
 mod plan_cache;
 mod poller;
 mod prepared;
+mod process_watch;
+mod scratch_dir;
 mod supervisor;
 mod template_connection;
 mod user_xattrs;

@@ -88,6 +88,7 @@ fn to_owned_step(step: &StepRef<'_>) -> OwnedStep {
             Step::Write { path: text(path), content: content.to_vec() }
         }
         Step::BuildIn { path } => Step::BuildIn { path: text(path) },
+        Step::ContainSignals => Step::ContainSignals,
     }
 }
 

@@ -34,6 +34,7 @@ pub mod sys;
 pub mod template;
 
 // Short paths for the other crates.
+pub use pid_one::contained_cell::END_SIGNAL;
 pub use protocol::report;
 pub use server::{job_writer, privileges};
 pub use spawner::{cgroup, launch, plan, proc_masks, rlimits, speculation, walls};

@@ -5,6 +5,7 @@
 
 mod announced_exit;
 pub(crate) mod cold_cell;
+pub(crate) mod contained_cell;
 pub(crate) mod forked_cell;
 mod socket_budget;
 pub(crate) mod socket_watch;

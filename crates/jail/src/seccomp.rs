@@ -2,7 +2,8 @@
 //!
 //! Shared between processes: the seccomp filters that `build.rs` compiles from `policy/`.
 //! `seccomp.json` is the filter of a guest, `strict.json` is what the strict profile removes from
-//! it, `server.json` is the server's, `packer.json` a packer's.
+//! it, `contained.json` what a cell without namespaces removes from that, `server.json` is the
+//! server's, `packer.json` a packer's.
 //!
 //! This file only embeds the results. It must not know how a filter is installed, nor decide what
 //! is in it: the policy does, with a reason for every rule. The modules below it run in the build
@@ -43,6 +44,8 @@ static PROGRAM: &AlignedProgram<[u8]> =
 
 static STRICT_PROGRAM: &AlignedProgram<[u8]> =
     &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp_strict.bpf")));
+static CONTAINED_PROGRAM: &AlignedProgram<[u8]> =
+    &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp_contained.bpf")));
 static SERVER: &AlignedProgram<[u8]> =
     &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf")));
 
@@ -59,6 +62,9 @@ pub enum SyscallPolicy {
     Standard,
     /// The calls that Python, Node.js and Bash need, and no network socket.
     Strict,
+    /// The calls of the strict policy, without those that reach other processes of the same user
+    /// where there are no namespaces.
+    Contained,
 }
 
 /// The filter of a guest: eight bytes for each `struct sock_filter`, in native byte order, aligned
@@ -68,6 +74,7 @@ pub fn guest_filter(policy: SyscallPolicy) -> &'static [u8] {
     match policy {
         SyscallPolicy::Standard => &PROGRAM.0,
         SyscallPolicy::Strict => &STRICT_PROGRAM.0,
+        SyscallPolicy::Contained => &CONTAINED_PROGRAM.0,
     }
 }
 

@@ -231,6 +231,7 @@ pub const PROBES: &[Probe] = &[
     probe!(Resources, "disk-inodes", "ENOSPC at the limit")
         .with_limits(little_disk)
         .alone_with_judge(verdict::host_unharmed),
+    probe!(Resources, "resource-limits", "CPU seconds, file size and processes are limited"),
     probe!(Resources, "sparse-file", "no space used, ENOSPC when filled").with_limits(little_disk),
     probe!(Resources, "output-flood", "1 MiB kept, the rest counted, our memory and time flat")
         .alone_with_judge(verdict::flood_dropped),

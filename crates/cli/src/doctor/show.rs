@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{HostFindings, server, walls::WallState};
+use super::{HostFindings, container, server, walls::WallState};
 
 /// Prints one JSON object.
 pub(super) fn print_json(findings: &HostFindings) {
@@ -52,6 +52,7 @@ fn format_findings(findings: &HostFindings) -> String {
     lines.push(String::new());
     lines.extend(findings.notes.iter().map(|note| format!("note: {note}")));
     lines.push(format_readiness(findings));
+    lines.extend(findings.container.iter().flat_map(container::container_lines));
     lines.join("\n") + "\n"
 }
 

@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod container;
 mod contract;
 mod executor;
 mod faults;

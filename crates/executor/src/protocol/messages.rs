@@ -11,6 +11,9 @@ use super::pack_messages::PackRequest;
 /// The first word of the spawner's command line. Guests can read it, so it is no path of the host.
 pub(crate) const SPAWNER_ARG0: &str = "cloche";
 
+/// The variable of a spawner that makes contained cells only, and so enters no user namespace.
+pub(crate) const SPAWNER_CONTAINED: &str = "CLOCHE_SPAWNER_CONTAINED";
+
 /// The number of a cell. The server chooses it and never reuses one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct CellId(pub(crate) u64);
@@ -23,6 +26,8 @@ pub(crate) struct CellConfig {
     pub(crate) cpu_milli: u32,
     pub(crate) pids: u32,
     pub(crate) disk: u64,
+    /// Seconds of processor time that one process may use.
+    pub(crate) cpu_seconds: u64,
     /// Whether the sandbox has the profile `strict`.
     pub(crate) strict: bool,
 }
@@ -51,6 +56,11 @@ pub(crate) struct SpawnerSetup {
     /// descriptor, because pid 1 of a cell has the arguments of the spawner and guests can read
     /// them.
     pub(crate) has_layers: bool,
+    /// Whether the packet carries the directory in which contained cells have theirs. Then the
+    /// spawner makes contained cells only.
+    pub(crate) has_scratch: bool,
+    /// Whether the host's Python packages are hidden, so that cells have the standard library only.
+    pub(crate) hides_packages: bool,
 }
 
 /// One packet from the server.
@@ -68,6 +78,8 @@ pub(crate) struct RequestPacket {
 pub(crate) enum SpawnerRequest {
     /// Start a cell. Carries stdin, stdout, stderr, job and control.
     Spawn { cell: CellId, config: CellConfig, kind: SpawnKind },
+    /// Start a contained cell with a new directory of this plain name. Carries the same.
+    Contain { cell: CellId, config: CellConfig, directory: String },
     /// Let a template fork a cell. Carries the same.
     Fork { cell: CellId, config: CellConfig, template: CellId },
     /// Kill every process of a cell.
@@ -106,11 +118,14 @@ pub(crate) struct CellUsage {
     pub(crate) oom_kills: u64,
     pub(crate) cpu: Duration,
     pub(crate) peak: u64,
+    /// The spawner killed it for the number of its processes.
+    #[serde(default)]
+    pub(crate) too_many_processes: bool,
 }
 
 impl From<CgroupReading> for CellUsage {
     fn from(CgroupReading { oom_kills, cpu, peak }: CgroupReading) -> Self {
-        Self { oom_kills, cpu, peak }
+        Self { oom_kills, cpu, peak, too_many_processes: false }
     }
 }
 

@@ -22,6 +22,7 @@ use super::{
     cell::Cell, control_socket::ControlSocket, output::OutputCapture, run::RunIo,
     run_error::RunError, spawner_client::SpawnerClient,
 };
+use crate::protocol::CellUsage;
 
 /// How long the outcome waits for a killed cell to be gone.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -105,7 +106,7 @@ pub(crate) async fn watch_cell(
         None => timeout(DEATH_TIMEOUT, exit.wait()).await.unwrap_or_default(),
     };
     let outcome = RunOutcome {
-        ending: decide_ending(&end, used.oom_kills)?,
+        ending: decide_ending(&end, &used)?,
         stdout: stdout.into_kept(),
         stderr: stderr.into_kept(),
         usage: RunUsage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
@@ -115,13 +116,16 @@ pub(crate) async fn watch_cell(
     Ok(FinishedRun { outcome, cell_home: control.take_home(), control })
 }
 
-/// Decides how the run ended, from the report of pid 1 and the OOM kills of the cgroup.
-fn decide_ending(end: &RunEnd, oom_kills: u64) -> Result<RunEnding, RunError> {
+/// Decides how the run ended, from the report of pid 1, the OOM kills of the cgroup, and what the
+/// spawner killed the cell for.
+fn decide_ending(end: &RunEnd, used: &CellUsage) -> Result<RunEnding, RunError> {
+    const SIGKILL: u8 = 9;
     Ok(match end {
         RunEnd::TimedOut => RunEnding::TimedOut,
         RunEnd::Cancelled => RunEnding::Cancelled,
         RunEnd::Reported(CellReport::Exited(0)) => RunEnding::Exited(0),
-        _ if oom_kills > 0 => RunEnding::OutOfMemory,
+        _ if used.oom_kills > 0 => RunEnding::OutOfMemory,
+        RunEnd::Lost if used.too_many_processes => RunEnding::Signalled(SIGKILL),
         RunEnd::Reported(CellReport::Exited(code)) => RunEnding::Exited(code.to_le_bytes()[0]),
         RunEnd::Reported(CellReport::Signalled(signal)) => {
             RunEnding::Signalled(signal.to_le_bytes()[0])

@@ -23,6 +23,13 @@ pub struct ExecutorConfig {
     /// The directory of unpacked layers, from which the spawner mounts homes. It must exist when
     /// the spawner is started.
     pub unpacked_layers: Option<PathBuf>,
+    /// A private directory, in which each contained cell gets a directory of its own. With it the
+    /// spawner makes contained cells only: they have no namespaces, and only the walls that need no
+    /// privilege. There is no pool then.
+    pub contained: Option<PathBuf>,
+    /// Whether the host's Python packages are hidden, so that programs have the standard library
+    /// only.
+    pub hides_packages: bool,
     /// Whether outcomes name the files that runs wrote, although none is stored.
     pub names_files: bool,
 }
@@ -37,6 +44,8 @@ impl ExecutorConfig {
             pool: None,
             layers: None,
             unpacked_layers: None,
+            contained: None,
+            hides_packages: false,
             names_files: false,
         }
     }

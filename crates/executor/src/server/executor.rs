@@ -1,19 +1,24 @@
 //! Runs in: server (no capabilities). The executor itself: starts the spawner, reads metrics,
 //! stops. `run.rs` has what it does for one run.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{io, path::PathBuf, sync::Arc, time::Instant};
 
 use cloche_layers::Layers;
 use cloche_model::{Language, RunLimits, SandboxShape};
 
 use super::{
+    cell,
     cell_exit::CellExit,
     config::ExecutorConfig,
+    job_builder::HomePlace,
     metrics::{ExecutorMetrics, ExecutorReading},
     pool::{Pool, PoolKey},
-    spawner_client::{SpawnError, SpawnerClient},
+    run_error::RunError,
+    spawner_client::{CellSource, SpawnError, SpawnerClient},
     spawner_process::SpawnerProcess,
+    warm,
 };
+use crate::protocol::SpawnKind;
 
 /// Why an executor could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +51,9 @@ pub(super) struct ExecutorInner {
     pub(super) pool: Option<Pool>,
     pub(super) layers: Option<Layers>,
     pub(super) names_files: bool,
+    /// The directory in which contained cells have theirs.
+    pub(super) contained: Option<PathBuf>,
+    pub(super) hides_packages: bool,
     missing: Vec<(String, String)>,
 }
 
@@ -70,11 +78,22 @@ impl Executor {
             return Err(ExecutorStartError::Missing(refused));
         }
         let (spawner, metrics) = (Arc::new(spawner), Arc::new(ExecutorMetrics::default()));
+        // Contained cells do not wait for a job: nothing is started ahead.
         let pool = config
             .pool
+            .filter(|_| config.contained.is_none())
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        let ExecutorConfig { layers, names_files, .. } = config;
-        let inner = ExecutorInner { spawner, metrics, pool, layers, names_files, missing };
+        let ExecutorConfig { layers, names_files, contained, hides_packages, .. } = config;
+        let inner = ExecutorInner {
+            spawner,
+            metrics,
+            pool,
+            layers,
+            names_files,
+            contained,
+            hides_packages,
+            missing,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -82,6 +101,19 @@ impl Executor {
     #[must_use]
     pub fn missing_walls(&self) -> &[(String, String)] {
         &self.inner.missing
+    }
+
+    /// Starts one cell, waits until its walls are up, and ends it: shows that cells can be built.
+    pub async fn try_cell(&self) -> Result<(), RunError> {
+        let key = PoolKey::new(Language::Python, &RunLimits::default(), &SandboxShape::default());
+        let source = match &self.inner.contained {
+            Some(_) => CellSource::Contained(HomePlace::choose_directory()),
+            None => CellSource::Nothing(SpawnKind::Cell),
+        };
+        let mut cell = cell::spawn_cell(&self.inner.spawner, &key.config, source).await?;
+        let built = warm::wait_for_walls(&mut cell).await;
+        self.inner.spawner.kill_cell(cell.id).await;
+        built
     }
 
     /// Parks cells for runs like this one before the first run.

@@ -79,6 +79,7 @@ impl PoolKey {
             cpu_milli: limits.cpus.millicores(),
             pids: limits.pids,
             disk: limits.disk.bytes(),
+            cpu_seconds: cpu_seconds(limits),
             strict: sandbox.profile == SandboxProfile::Strict,
         };
         let python = language == Language::Python;
@@ -355,7 +356,33 @@ impl PoolInner {
     }
 }
 
+/// Seconds of processor time that one process may use: at least the time limit of the run on all
+/// its processors. In few steps, as cells with different limits are not interchangeable.
+fn cpu_seconds(limits: &RunLimits) -> u64 {
+    const STEPS: [u64; 3] = [128, 4096, 90_000];
+    let wanted = limits.timeout.as_secs().saturating_add(1);
+    let step = STEPS.into_iter().find(|step| wanted <= *step).unwrap_or(wanted);
+    step.saturating_mul(limits.cpus.millicores().div_ceil(1000).max(1).into())
+}
+
 /// When a bucket may try again after this many failures: exponential backoff.
 pub(crate) fn retry_time(failures: u32) -> Instant {
     Instant::now() + Duration::from_millis(250 << failures.min(8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_seconds_cover_the_time_limit_on_all_processors() {
+        for seconds in [1, 30, 60, 127, 128, 300, 86_400] {
+            let timeout = Duration::from_secs(seconds);
+            let limits = RunLimits { timeout, ..RunLimits::default() };
+            let cpus = u64::from(limits.cpus.millicores().div_ceil(1000));
+            assert!(cpu_seconds(&limits) > seconds * cpus, "{seconds}");
+        }
+        let endless = RunLimits { timeout: Duration::MAX, ..RunLimits::default() };
+        assert_eq!(cpu_seconds(&endless), u64::MAX);
+    }
 }

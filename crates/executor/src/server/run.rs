@@ -23,7 +23,7 @@ use super::{
     control_socket::ControlSocket,
     executor::{Executor, ExecutorInner},
     home_mount::{HomeMount, MountedHome},
-    job_builder,
+    job_builder::{self, HomePlace},
     metrics::increment_counter,
     pool::{PoolKey, PoolLookup, PoolRun},
     run_error::RunError,
@@ -78,11 +78,15 @@ struct Run<'a> {
     pool_run: PoolRun<'a>,
     /// How long the run waited for its cell.
     cell_wait: Duration,
+    /// Where the run has its home.
+    place: HomePlace,
 }
 
 impl<'a> Run<'a> {
     fn new(executor: &'a ExecutorInner, spec: RunSpec) -> Self {
-        Self { executor, spec, pool_run: PoolRun::default(), cell_wait: Duration::ZERO }
+        let place = HomePlace::choose(executor.contained.as_deref(), executor.hides_packages);
+        let (pool_run, cell_wait) = (PoolRun::default(), Duration::ZERO);
+        Self { executor, spec, pool_run, cell_wait, place }
     }
 
     /// Step 1: encodes the job, and unpacks the layers of the thread's home. The layers stay
@@ -91,7 +95,7 @@ impl<'a> Run<'a> {
         let language = self.spec.language;
         let interpreter = job_builder::find_interpreter(language);
         let interpreter = interpreter.ok_or(RunError::NoInterpreter(language))?;
-        let job = job_builder::build_job(&self.spec, &interpreter)?;
+        let job = job_builder::build_job(&self.spec, &interpreter, &self.place)?;
         let home = HomeMount::prepare(self.executor.layers.as_ref(), &self.spec).await?;
         Ok((job, home))
     }
@@ -175,6 +179,11 @@ impl<'a> Run<'a> {
     /// The cell that the pool found, or a new one.
     async fn take_or_start_cell(&self, key: &PoolKey, found: PoolLookup) -> Result<Cell, RunError> {
         let ExecutorInner { spawner, metrics, .. } = self.executor;
+        if let HomePlace::Contained { directory, .. } = &self.place {
+            increment_counter(&metrics.cold);
+            let source = CellSource::Contained(directory.clone());
+            return Ok(cell::spawn_cell(spawner, &key.config, source).await?);
+        }
         match found {
             PoolLookup::Parked(cell) => return Ok(*cell),
             PoolLookup::Template(template) => {

@@ -76,12 +76,14 @@ struct CellWaiters {
 const RECOUNT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How a cell is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum CellSource {
     /// The spawner clones itself.
     Nothing(SpawnKind),
     /// This template forks.
     Template(CellId),
+    /// The spawner clones itself, without namespaces, in a new directory of this name.
+    Contained(String),
 }
 
 /// The directories of a mounted home.
@@ -143,6 +145,7 @@ impl SpawnerClient {
         let request = match source {
             CellSource::Nothing(kind) => SpawnerRequest::Spawn { cell, config, kind },
             CellSource::Template(template) => SpawnerRequest::Fork { cell, config, template },
+            CellSource::Contained(directory) => SpawnerRequest::Contain { cell, config, directory },
         };
         let (answer, answered) = oneshot::channel();
         let exit = CellExit::default();

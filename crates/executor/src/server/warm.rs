@@ -28,7 +28,7 @@ use super::{
     cell::{self, Cell},
     cell_exit::CellExit,
     control_socket::NotReady,
-    job_builder,
+    job_builder::{self, HomePlace},
     run_error::RunError,
     spawner_client::{CellSource, SpawnerClient},
 };
@@ -130,8 +130,8 @@ fn interpreter_exec(
     let more = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
     let mut env = job_builder::base_env_strings();
     env.extend(more.filter_map(|pair| CString::new(pair).ok()));
-    let start =
-        ExecProgram { env, keeps_job: true, ..job_builder::main_exec(language, &interpreter) };
+    let main = job_builder::main_exec(language, &interpreter, &HomePlace::Usual);
+    let start = ExecProgram { env, keeps_job: true, ..main };
     Ok(if language == Language::Node { started_in_root(start) } else { start })
 }
 

@@ -3,10 +3,12 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cloche_jail::{
+    END_SIGNAL,
     cgroup::{Cgroup, CgroupLimits},
     sys,
 };
 
+use super::{process_watch::CellWatch, scratch_dir::ScratchDir};
 use crate::protocol::CellUsage;
 
 /// A cell and the resources that it has.
@@ -21,6 +23,10 @@ pub(super) struct CellRecord {
     pub(super) limits: CgroupLimits,
     /// The spawner killed it for kernel memory that its cgroup does not count.
     pub(super) exceeded_kernel_memory: bool,
+    /// What the process watch knows about it, where a cgroup is missing.
+    pub(super) watch: Option<CellWatch>,
+    /// The directory of a contained cell.
+    pub(super) directory: Option<ScratchDir>,
     /// The server does not read its gauges any more.
     pub(super) gauges_released: bool,
     /// Read after the end of pid 1, and so of every process of the cell.
@@ -51,8 +57,10 @@ impl CellRecord {
     /// in it succeeds any more.
     pub(super) fn kill(&mut self) {
         self.kill_requested = true;
+        // The first process of a contained cell kills the others, which no namespace holds.
+        let signal = if self.directory.is_some() { END_SIGNAL } else { 9 };
         if let Some(pidfd) = self.state.pidfd() {
-            let _ = sys::pidfd_kill(pidfd.as_raw_fd(), 9);
+            let _ = sys::pidfd_kill(pidfd.as_raw_fd(), signal);
         }
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();

@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    time::Instant,
 };
 
 use cloche_jail::{
@@ -27,6 +28,7 @@ use super::{
     plan_cache::{CellPlanKind, PlanCache},
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
+    process_watch::CellWatch,
     template_connection::{ForkAnswer, TemplateConnection},
 };
 use crate::protocol::{CellConfig, CellId, CellUsage, ProtocolError, SpawnKind};
@@ -57,7 +59,12 @@ impl<'a> CellRegistry<'a> {
     pub(super) fn wait_for_events(&mut self, most: Option<&Timespec>) -> io::Result<WakeEvents> {
         let is_ended = |record: &CellRecord| matches!(record.state, CellState::Ended);
         let has_ended = self.cells.values().any(is_ended) || self.prepared.has_retired();
-        self.poller.wait(most.or(has_ended.then_some(&SOON)))
+        let look = self.time_to_next_look();
+        let earlier = |one: Timespec, other: Timespec| {
+            if (one.tv_sec, one.tv_nsec) < (other.tv_sec, other.tv_nsec) { one } else { other }
+        };
+        let times = [most.copied(), has_ended.then_some(SOON), look];
+        self.poller.wait(times.into_iter().flatten().reduce(earlier).as_ref())
     }
 
     /// Clones a cell or a template. `fds` are its stdin, stdout, stderr, job and control.
@@ -80,7 +87,12 @@ impl<'a> CellRegistry<'a> {
         };
         let at = self.plans.find_or_build(config, plan_kind)?;
         let limits = self.plans.get(at).plan.cgroup;
-        self.register_cell(cell, limits)?;
+        // A template runs no guest code, and its cells are watched for themselves.
+        let watch = match kind {
+            SpawnKind::Cell => self.plans.watch_cell(config),
+            SpawnKind::Template => None,
+        };
+        self.register_cell(cell, limits, watch)?;
         let fork = match kind {
             SpawnKind::Cell => None,
             SpawnKind::Template => Some(fork_socket_pair()?),
@@ -100,12 +112,74 @@ impl<'a> CellRegistry<'a> {
             job: job.as_fd(),
             control: control.as_fd(),
             fork: fork.as_ref().map(|(_, theirs)| theirs.as_fd()),
+            contained: false,
         })?;
         if let Some((ours, _)) = fork {
             self.poller.add(WakeSource::Template(cell), &ours)?;
             self.templates.insert(cell, TemplateConnection::new(ours));
         }
         self.mark_running(cell, launched.pidfd)
+    }
+
+    /// Clones a contained cell, in a new directory of this name.
+    pub(super) fn spawn_contained(
+        &mut self,
+        cell: CellId,
+        config: &CellConfig,
+        directory: &str,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let [stdin, stdout, stderr, job, control] = fds else {
+            return Err(io::Error::other("a cell needs five file descriptors"));
+        };
+        let at = self.plans.find_or_build(config, CellPlanKind::Contained)?;
+        let prepared = self.plans.get(at);
+        let (limits, guest) = (prepared.plan.cgroup, prepared.plan.guest);
+        let host = self.plans.host.contained.as_ref();
+        let host = host.ok_or_else(|| io::Error::other("cells have namespaces here"))?;
+        let made = host.make_cell_dir(directory)?;
+        let home = made.home();
+        self.register_cell(cell, limits, self.plans.watch_cell(config))?;
+        if let Some(record) = self.cells.get_mut(&cell) {
+            record.directory = Some(made);
+        }
+        // The new process starts in its home: its plan is the same for every cell.
+        std::env::set_current_dir(&home)?;
+        let launched = launch_cell(&LaunchRequest {
+            namespaces: 0,
+            program: self.plans.get(at).encoded_steps(false),
+            network: None,
+            identity: self.plans.cell_identity(CellPlanKind::Contained, 0),
+            guest,
+            cgroup: CgroupEntry::default(),
+            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            job: job.as_fd(),
+            control: control.as_fd(),
+            fork: None,
+            contained: true,
+        });
+        std::env::set_current_dir("/")?;
+        self.mark_running(cell, launched?.pidfd)
+    }
+
+    /// Looks at the processes of cells whose limits no cgroup keeps, and kills those beyond.
+    pub(super) fn enforce_limits(&mut self) {
+        let now = Instant::now();
+        for record in self.cells.values_mut() {
+            let Some(watch) = record.watch.as_mut() else { continue };
+            if matches!(record.state, CellState::Running(_)) && watch.exceeds_limits(now) {
+                record.kill();
+            }
+        }
+    }
+
+    /// How long until the processes of a cell are to be looked at.
+    fn time_to_next_look(&self) -> Option<Timespec> {
+        let is_running = |record: &&CellRecord| matches!(record.state, CellState::Running(_));
+        let running = self.cells.values().filter(is_running);
+        let due = running.filter_map(|record| record.watch.as_ref()?.due()).min()?;
+        let left = due.saturating_duration_since(Instant::now());
+        Some(Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() })
     }
 
     /// Asks a template to fork a cell. The answer comes later, see [`Self::read_template`].
@@ -118,7 +192,7 @@ impl<'a> CellRegistry<'a> {
     ) -> io::Result<()> {
         let at = self.plans.find_or_build(config, CellPlanKind::Forked)?;
         let limits = self.plans.get(at).plan.cgroup;
-        self.register_cell(cell, limits)?;
+        self.register_cell(cell, limits, self.plans.watch_cell(config))?;
         let record = &self.cells[&cell];
         let template = self.templates.get_mut(&template);
         let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
@@ -148,7 +222,12 @@ impl<'a> CellRegistry<'a> {
     }
 
     /// Records a new cell: gives it a host id and a cgroup.
-    fn register_cell(&mut self, cell: CellId, limits: CgroupLimits) -> io::Result<()> {
+    fn register_cell(
+        &mut self,
+        cell: CellId,
+        limits: CgroupLimits,
+        watch: Option<CellWatch>,
+    ) -> io::Result<()> {
         let slot = self.find_free_slot();
         let hierarchy = self.plans.host.cgroups.as_ref();
         let cgroup =
@@ -160,6 +239,8 @@ impl<'a> CellRegistry<'a> {
             cgroup,
             limits,
             exceeded_kernel_memory: false,
+            watch,
+            directory: None,
             gauges_released: false,
             used: CellUsage::default(),
         });
@@ -179,6 +260,9 @@ impl<'a> CellRegistry<'a> {
             // Its end would go unnoticed, so it ends now.
             let _ = sys::pidfd_kill(pidfd.as_raw_fd(), 9);
             return Err(error);
+        }
+        if let Some(watch) = &mut record.watch {
+            watch.begin(pidfd.as_fd());
         }
         record.state = CellState::Running(pidfd);
         if record.kill_requested {
@@ -232,6 +316,9 @@ impl<'a> CellRegistry<'a> {
                 let used = record.cgroup.as_ref().and_then(Cgroup::read_usage);
                 record.used = used.map(CellUsage::from).unwrap_or_default();
                 record.used.oom_kills += u64::from(record.exceeded_kernel_memory);
+                if let Some(watch) = &record.watch {
+                    watch.add_usage(&mut record.used);
+                }
             }
         }
         while let Ok(true) = sys::reap_child() {}
@@ -239,6 +326,9 @@ impl<'a> CellRegistry<'a> {
         for (cell, record) in &mut self.cells {
             let has_ended = matches!(record.state, CellState::Ended);
             if has_ended && self.prepared.reclaim_cgroup(*cell, record) {
+                if let Some(directory) = record.directory.take() {
+                    directory.remove();
+                }
                 gone.push((*cell, record.used));
             }
         }
@@ -279,6 +369,9 @@ impl<'a> CellRegistry<'a> {
     /// Removes the prepared resources, then the cgroup of the spawner.
     pub(super) fn release_cgroups(self) {
         drop(self.prepared);
+        if let Some(contained) = &self.plans.host.contained {
+            contained.remove_scratch();
+        }
         if let Some(cgroups) = &self.plans.host.cgroups {
             cgroups.release();
         }

@@ -17,7 +17,7 @@ use rustix::event::Timespec;
 use super::{
     cell_registry::{CellRegistry, StartedCell},
     home_mounter::{HomeMountOutcome, HomeMounter},
-    host_setup::{self, HostSetup},
+    host_setup::{self, HostSetup, SpawnerGround},
     lock_watch::LockWatch,
     packer_process::PackerProcess,
     plan_cache::PlanCache,
@@ -39,10 +39,10 @@ const SHUTDOWN_PAUSE: Duration = Duration::from_millis(2);
 /// Serves one server until it closes the socket. Returns the exit code of the process.
 pub(super) fn run_event_loop(
     socket: &OwnedFd,
-    layers: Option<&OwnedFd>,
+    ground: &SpawnerGround,
     change: &dyn Fn(CellPlan) -> CellPlan,
 ) -> i32 {
-    let host = match host_setup::prepare_host(layers) {
+    let host = match host_setup::prepare_host(ground) {
         Ok(host) => host,
         Err(error) => {
             let reason = format!("cannot set up the mount namespace of the spawner: {error}");
@@ -118,6 +118,7 @@ impl<'a> EventLoop<'a> {
             if woken.lock_report {
                 self.cells.kill_lock_holders(&self.lock_watch)?;
             }
+            self.cells.enforce_limits();
             let gone = self.cells.reap_cells(&woken.ended);
             self.report_gone(gone)?;
             self.lock_watch.set_active(self.cells.has_cells())?;
@@ -156,6 +157,10 @@ impl<'a> EventLoop<'a> {
         match request {
             SpawnerRequest::Spawn { cell, config, kind } => {
                 let started = self.cells.spawn_cell(cell, &config, kind, fds);
+                self.report_start((cell, started))
+            }
+            SpawnerRequest::Contain { cell, config, directory } => {
+                let started = self.cells.spawn_contained(cell, &config, &directory, fds);
                 self.report_start((cell, started))
             }
             SpawnerRequest::Fork { cell, config, template } => {

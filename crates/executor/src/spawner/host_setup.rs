@@ -26,11 +26,12 @@ use cloche_jail::{
 };
 
 use super::{
+    contained_host::{self, ContainedHost},
     home_mounter,
     host_ids::{self, HostIds},
     image, io_error,
 };
-use crate::protocol::SPAWNER_ARG0;
+use crate::protocol::{SPAWNER_ARG0, SPAWNER_CONTAINED, SpawnerSetup};
 
 const BIND_REC: u64 = 4096 | 16384;
 const PRIVATE_REC: u64 = 1 << 18 | 16384;
@@ -46,12 +47,38 @@ pub(super) struct HostSetup {
     /// The host ids of its cells.
     pub(super) ids: HostIds,
     pub(super) missing: Vec<(String, String)>,
+    /// Where contained cells are made; `None` where cells have namespaces.
+    pub(super) contained: Option<ContainedHost>,
     /// Keeps the cgroup directories reachable without the host's root, and the host ids reserved.
-    _open: Vec<OwnedFd>,
+    pub(super) _open: Vec<OwnedFd>,
 }
 
-/// Replaces the host's mounts by a private root, with the layers of homes in it.
-pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
+/// What the server gives a new spawner to build cells on.
+pub(super) struct SpawnerGround {
+    /// The directory of unpacked layers.
+    layers: Option<OwnedFd>,
+    /// The directory in which contained cells have theirs.
+    pub(super) scratch: Option<OwnedFd>,
+    /// Whether the host's Python packages are hidden.
+    pub(super) hides_packages: bool,
+}
+
+impl SpawnerGround {
+    pub(super) fn from_setup(setup: &SpawnerSetup, fds: Vec<OwnedFd>) -> Self {
+        let mut fds = fds.into_iter();
+        let layers = if setup.has_layers { fds.next() } else { None };
+        let scratch = if setup.has_scratch { fds.next() } else { None };
+        Self { layers, scratch, hides_packages: setup.hides_packages }
+    }
+}
+
+/// Replaces the host's mounts by a private root, with the layers of homes in it. For contained
+/// cells it changes nothing.
+pub(super) fn prepare_host(ground: &SpawnerGround) -> io::Result<HostSetup> {
+    if let Some(scratch) = &ground.scratch {
+        return contained_host::prepare_contained_host(scratch, ground.hides_packages);
+    }
+    let layers = ground.layers.as_ref();
     let mut missing = Vec::new();
     let (cgroups, mut open) = match CgroupHierarchy::claim_on_host().and_then(open_cgroup_dirs) {
         Ok((hierarchy, open)) => (Some(hierarchy), open),
@@ -81,7 +108,10 @@ pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
     let layers = layers.map(clone_mount_tree).transpose()?;
     let root = Path::new("/tmp");
     mount_at(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
-    let image = build_root(root, privileged.then_some(ids))?;
+    let mut image = build_root(root, privileged.then_some(ids))?;
+    if ground.hides_packages {
+        image.hidden = image::list_package_dirs(root);
+    }
     mount_layers(root, layers)?;
     std::env::set_current_dir(root)?;
     sys::pivot_to_current_dir().map_err(io_error)?;
@@ -97,6 +127,7 @@ pub(super) fn prepare_host(layers: Option<&OwnedFd>) -> io::Result<HostSetup> {
         privileged,
         ids,
         missing,
+        contained: None,
         _open: open,
     })
 }
@@ -175,7 +206,12 @@ const INSIDE: &str = "CLOCHE_SPAWNER_INSIDE";
 pub(super) fn reexec_in_user_namespace() {
     use std::os::unix::process::CommandExt;
     let is_inside = std::env::var_os(INSIDE).is_some();
-    if is_inside || rustix::process::geteuid().is_root() || enter_user_namespace(0).is_err() {
+    let is_contained = std::env::var_os(SPAWNER_CONTAINED).is_some();
+    if is_inside
+        || is_contained
+        || rustix::process::geteuid().is_root()
+        || enter_user_namespace(0).is_err()
+    {
         return;
     }
     let again = std::process::Command::new("/proc/self/exe")
@@ -213,6 +249,7 @@ fn build_root(root: &Path, ids: Option<HostIds>) -> io::Result<ImageView> {
         tree: "/image/host".into(),
         binds: vec![("/usr".into(), "/usr".into())],
         dev: "/dev".into(),
+        hidden: Vec::new(),
     })
 }
 
@@ -308,7 +345,7 @@ fn make_device_nodes(dev: &Path, privileged: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn read_host_facts() -> HostFacts {
+pub(super) fn read_host_facts() -> HostFacts {
     /// The mode bits of users that are neither the owner nor in the group.
     const OTHERS: u32 = 0o007;
     let last = fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap_or_default();

@@ -7,7 +7,7 @@ use std::{
     fs::{self, FileType},
     io,
     os::unix::fs::{PermissionsExt, lchown, symlink},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::protocol::{GUEST_ID, HOME, USER};
@@ -19,7 +19,7 @@ const EMPTY: [&str; 9] =
     ["etc", "var/lib", "var/cache", "var/log", "opt", "root", "mnt", "srv", "media"];
 /// Files and trees that are copied from the host's `/etc`: where libraries and certificates are,
 /// names of services, the time zone, the chosen alternatives. None of them is secret.
-const FROM_HOST_ETC: [&str; 15] = [
+pub(super) const FROM_HOST_ETC: [&str; 15] = [
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
@@ -80,6 +80,31 @@ pub(crate) fn build_image(root: &Path, host: &Path, owner: Option<u32>) -> io::R
     }
     symlink("/proc/self/mounts", root.join("etc/mtab"))?;
     owner.map_or(Ok(()), |owner| chown_tree(root, owner))
+}
+
+/// The directories of Python packages that are not part of the standard library, below a root and
+/// without it. Distributions and images of Python have them at different places.
+pub(crate) fn list_package_dirs(root: &Path) -> Vec<PathBuf> {
+    const PARENTS: [&str; 4] = ["usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64"];
+    const NAMES: [&str; 2] = ["dist-packages", "site-packages"];
+    let mut found = Vec::new();
+    for parent in PARENTS {
+        for entry in fs::read_dir(root.join(parent)).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if !name.to_string_lossy().starts_with("python") {
+                continue;
+            }
+            for packages in NAMES {
+                let below = Path::new(parent).join(&name).join(packages);
+                let is_directory = |found: fs::Metadata| found.is_dir();
+                if fs::symlink_metadata(root.join(&below)).is_ok_and(is_directory) {
+                    found.push(Path::new("/").join(below));
+                }
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 /// Makes `/bin`, `/lib` and the others links into `/usr`, as on the host.
@@ -160,6 +185,27 @@ mod tests {
         assert!(has("etc/services") && has("etc/ssl/certs/a.pem") && has("bin"));
         assert!(has("etc/passwd") && has("lib") && has("home/baponi"));
         assert!(!has("etc/shadow") && !has("root/secret"));
+    }
+
+    #[test]
+    fn packages_are_found_where_distributions_and_images_have_them() {
+        let root = tempfile::tempdir().unwrap();
+        for path in [
+            "usr/lib/python3/dist-packages",
+            "usr/lib/python3.11/lib-dynload",
+            "usr/local/lib/python3.11/dist-packages",
+            "usr/local/lib/python3.13/site-packages",
+            "usr/lib/node/site-packages",
+        ] {
+            fs::create_dir_all(root.path().join(path)).unwrap();
+        }
+        let found = list_package_dirs(root.path());
+        let expected = [
+            "/usr/lib/python3/dist-packages",
+            "/usr/local/lib/python3.11/dist-packages",
+            "/usr/local/lib/python3.13/site-packages",
+        ];
+        assert_eq!(found, expected.map(PathBuf::from));
     }
 
     #[test]

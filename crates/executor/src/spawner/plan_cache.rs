@@ -6,15 +6,27 @@ use cloche_jail::{
     cgroup::CgroupLimits,
     plan::{self, CellPlan, HostIdentity, JailSpec, TEMPLATE_GUESTS},
     protocol::fork_request::{NO_ID, WITH_LOOPBACK},
+    rlimits::GuestRlimits,
     seccomp::SyscallPolicy,
 };
 
-use super::{host_ids::GUEST_IDS, host_setup::HostSetup, template_connection::TemplateIds};
+use super::{
+    host_ids::GUEST_IDS, host_setup::HostSetup, process_watch::CellWatch,
+    template_connection::TemplateIds,
+};
 use crate::protocol::{CellConfig, GUEST_ID, HOME, inodes_for_disk};
 
 /// The limits of a template, which only imports modules. Those of its cells do not matter.
 const TEMPLATE_MEMORY: u64 = 2 << 30;
 const TEMPLATE_PIDS: u32 = 4096;
+/// Processes and threads that the server and other cells may have, where all have one user.
+const SHARED_PROCESSES: u64 = 4096;
+/// The largest file where the cell has a file system of its own, whose size is the limit: a sparse
+/// file takes no space.
+const SPARSE_FILE: u64 = 1 << 40;
+/// Memory that a process may reserve and never touch, besides four times its limit. It is only to
+/// bound how far one process can get between two looks of the process watch.
+const UNTOUCHED_MEMORY: u64 = 1 << 30;
 
 /// Which kind of cell a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +37,8 @@ pub(super) enum CellPlanKind {
     Template,
     /// A cell that a template forks.
     Forked,
+    /// A cell without namespaces.
+    Contained,
 }
 
 /// A plan, and its steps as the bytes that a new cell reads.
@@ -99,6 +113,11 @@ impl<'a> PlanCache<'a> {
             CellPlanKind::Cell => plan::plan_cell(&spec),
             CellPlanKind::Template => plan::plan_template(&spec),
             CellPlanKind::Forked => plan::plan_forked_cell(&spec),
+            CellPlanKind::Contained => {
+                let view = self.host.contained.as_ref().map(|host| &host.view);
+                let view = view.ok_or_else(|| io::Error::other("cells have namespaces here"))?;
+                plan::plan_contained_cell(&spec, view)
+            }
         };
         let plan = (self.change)(plan);
         self.made.push((config.clone(), kind, PreparedPlan::new(plan, kind)));
@@ -116,9 +135,37 @@ impl<'a> PlanCache<'a> {
             home: HOME.into(),
             disk: (config.disk, inodes_for_disk(config.disk)),
             cgroup: self.cgroup_limits(config, kind),
-            syscalls: if config.strict { SyscallPolicy::Strict } else { SyscallPolicy::Standard },
+            rlimits: self.guest_rlimits(config, kind),
+            syscalls: match kind {
+                CellPlanKind::Contained => SyscallPolicy::Contained,
+                _ if config.strict => SyscallPolicy::Strict,
+                _ => SyscallPolicy::Standard,
+            },
             host: self.host.facts.clone(),
         }
+    }
+
+    /// The resource limits of each process. Where a cgroup or a file system of the cell's own has
+    /// the same limit, it is the one that a program meets first.
+    fn guest_rlimits(&self, config: &CellConfig, kind: CellPlanKind) -> GuestRlimits {
+        let (cgroup, pids) = (self.cgroup_limits(config, kind), u64::from(config.pids));
+        let is_contained = kind == CellPlanKind::Contained;
+        GuestRlimits {
+            processes: match cgroup.pids {
+                // All contained cells have the user of the server; the watch counts each cell.
+                _ if is_contained => pids + SHARED_PROCESSES,
+                Some(_) => 2 * pids,
+                None => pids,
+            },
+            cpu_seconds: config.cpu_seconds,
+            file_bytes: if is_contained { config.disk } else { SPARSE_FILE },
+            data_bytes: cgroup.memory.is_none().then(|| 4 * config.memory + UNTOUCHED_MEMORY),
+        }
+    }
+
+    /// The watch of a cell, by what this host can limit and not by what a changed plan limits.
+    pub(super) fn watch_cell(&self, config: &CellConfig) -> Option<CellWatch> {
+        CellWatch::for_cell(config, self.cgroup_limits(config, CellPlanKind::Cell))
     }
 
     fn cgroup_limits(&self, config: &CellConfig, kind: CellPlanKind) -> CgroupLimits {

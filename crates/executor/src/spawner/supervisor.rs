@@ -19,7 +19,10 @@ use cloche_jail::{
 };
 use rustix::fs::Mode;
 
-use super::{event_loop, host_setup};
+use super::{
+    event_loop,
+    host_setup::{self, SpawnerGround},
+};
 use crate::protocol::{PacketBuffer, SpawnerSetup};
 
 /// The command was started by hand: its standard input is not the socket of a server.
@@ -48,7 +51,7 @@ pub fn run_spawner_with(change: &dyn Fn(CellPlan) -> CellPlan) -> Result<ExitCod
     let Ok((setup, fds)) = PacketBuffer::new().receive::<SpawnerSetup>(&socket) else {
         return Ok(ExitCode::FAILURE);
     };
-    let layers = fds.into_iter().next().filter(|_| setup.has_layers);
+    let ground = SpawnerGround::from_setup(&setup, fds);
     // If the event loop dies, this process becomes the parent of its cells and reaps them.
     let _ = sys::prctl(PrctlOption::ChildSubreaper, 1);
     loop {
@@ -56,7 +59,7 @@ pub fn run_spawner_with(change: &dyn Fn(CellPlan) -> CellPlan) -> Result<ExitCod
         let pid = match sys::clone(CloneRequest::default()) {
             Ok(CloneSide::Child) => {
                 let _ = sys::prctl(PrctlOption::ParentDeathSignal, 9);
-                sys::exit(event_loop::run_event_loop(&socket, layers.as_ref(), change));
+                sys::exit(event_loop::run_event_loop(&socket, &ground, change));
             }
             Ok(CloneSide::Parent(pid, pidfd)) => {
                 sys::close(pidfd);

@@ -11,7 +11,7 @@ use crate::{
     },
     setup::{
         apply::StepScope,
-        enter::{CellFds, enter_cell, report_ready},
+        enter::{CellFds, apply_or_report, enter_cell, report_ready},
     },
     sys::{self, Errno, PrctlOption},
 };
@@ -25,6 +25,15 @@ pub(crate) fn run_guest() -> ! {
     let errno = job_reader::take_job().err().unwrap_or(Errno::INVAL);
     // The exit codes of a shell: 127 if the program does not exist, 126 if it cannot be executed.
     sys::exit(if errno == Errno::NOENT { EXIT_NOT_FOUND } else { EXIT_BAD_JOB })
+}
+
+/// The guest's process of a contained cell: applies its own steps, reports, then waits for its job
+/// and execs.
+pub(crate) fn run_contained_guest(program: &[u8]) -> ! {
+    let _ = sys::unblock_signals();
+    apply_or_report(program, StepScope::Process);
+    report_ready();
+    run_guest()
 }
 
 /// The guest's process of a forked cell, a copy of the template: applies its own steps once pid 1

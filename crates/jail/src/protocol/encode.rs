@@ -96,6 +96,7 @@ pub(crate) fn append_step(out: &mut Vec<u8>, step: &OwnedStep) {
             append_number(out, 18);
             append_text(out, path);
         }
+        Step::ContainSignals => append_number(out, 20),
         Step::WatchSockets { most } => append_numbers(out, &[40, (*most).into()]),
     }
 }
@@ -139,6 +140,7 @@ mod tests {
             Step::NoSpeculation { kind: 1 },
             Step::Write { path: path(), content: b"16".to_vec() },
             Step::BuildIn { path: path() },
+            Step::ContainSignals,
             Step::WatchSockets { most: 256 },
         ];
         for step in &steps {

@@ -51,6 +51,8 @@ pub(crate) enum Step<T, B> {
     BuildIn { path: T },
     /// Have pid 1 watch sockets; the cell may have this many.
     WatchSockets { most: u32 },
+    /// Let this process and its descendants signal only each other.
+    ContainSignals,
 }
 
 /// A step as the process that applies it reads it.
@@ -155,6 +157,7 @@ impl<'a> ProgramReader<'a> {
             17 => Step::Write { path: self.read_text()?, content: self.read_bytes()? },
             18 => Step::BuildIn { path: self.read_text()? },
             19 => Step::NoSpeculation { kind: self.read_word()? },
+            20 => Step::ContainSignals,
             40 => Step::WatchSockets { most: self.read_word()? },
             _ => return None,
         })

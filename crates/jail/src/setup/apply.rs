@@ -2,7 +2,7 @@
 //!
 //! Applies the steps of a plan: one match. Core only.
 
-use core::ffi::CStr;
+use core::{ffi::CStr, mem::size_of};
 
 use crate::{
     pid_one::socket_watch,
@@ -41,6 +41,7 @@ impl StepScope {
                 | Step::Pivot { .. }
                 | Step::Write { .. }
                 | Step::BuildIn { .. }
+                | Step::ContainSignals
         );
         match self {
             Self::All => true,
@@ -68,6 +69,19 @@ pub(crate) fn apply_plan(
         }
     }
     Ok(())
+}
+
+/// Whether the processes of the cell can signal only each other.
+pub(crate) fn contains_signals(program: &[u8]) -> bool {
+    let mut reader = ProgramReader::new(program);
+    while reader.read_text().is_some() {
+        match reader.read_step() {
+            Some(Step::ContainSignals) => return true,
+            Some(_) => {}
+            None => return false,
+        }
+    }
+    false
 }
 
 /// The most sockets of the cell; `None` if the plan does not limit them.
@@ -107,6 +121,22 @@ fn apply_step(step: StepRef<'_>) -> Result<()> {
         Step::NoSpeculation { kind } => sys::force_disable_speculation(kind),
         Step::Write { path, content } => write_existing_file(path, content),
         Step::WatchSockets { .. } => socket_watch::install_pid_one_listener(),
+        Step::ContainSignals => contain_signals(),
+    }
+}
+
+/// A Landlock domain that restricts nothing but signals and abstract sockets. Fails unless the
+/// parent is out of reach afterwards: pid 1 of a contained cell signals -1.
+fn contain_signals() -> Result<()> {
+    const SCOPED: LandlockRuleset = LandlockRuleset { files: 0, network: 0, scoped: 0b11 };
+    sys::prctl(PrctlOption::NoNewPrivs, 1)?;
+    let ruleset = sys::landlock_create(&SCOPED, size_of::<LandlockRuleset>())?;
+    let restricted = sys::landlock_restrict(ruleset);
+    sys::close(ruleset);
+    restricted?;
+    match sys::kill(sys::getppid(), 0) {
+        Err(Errno::PERM) => Ok(()),
+        _ => Err(Errno::NOSYS),
     }
 }
 

@@ -43,6 +43,22 @@ pub(crate) fn enter_cell(program: &[u8], scope: StepScope, fds: CellFds, meanwhi
     if sys::read(fds.go, &mut [0]) != Ok(1) {
         sys::exit(1);
     }
+    apply_or_report(program, scope);
+}
+
+/// Moves the descriptors and waits for `go`. If that fails, reports it and exits.
+pub(crate) fn enter_contained_cell(fds: CellFds) {
+    if let Err(errno) = arrange_fds(fds) {
+        send_report(fds.control, failure_report(c"descriptors", errno));
+        sys::exit(1);
+    }
+    if sys::read(fds.go, &mut [0]) != Ok(1) {
+        sys::exit(1);
+    }
+}
+
+/// Applies the steps of `scope`. If one fails, reports it and exits.
+pub(crate) fn apply_or_report(program: &[u8], scope: StepScope) {
     if let Err(failure) = apply::apply_plan(program, scope) {
         send_report(CONTROL_FD, failure_report(failure.wall, failure.errno));
         sys::exit(1);

@@ -6,7 +6,7 @@
 
 use std::{ffi::CString, path::PathBuf};
 
-use super::plan::path_to_cstring;
+use super::plan::{ReadAccess, path_to_cstring};
 use crate::protocol::{
     encode::{self, OwnedStep},
     step::Step,
@@ -32,6 +32,33 @@ const fn handled_access_fs(version: u32) -> u64 {
     (1 << bits) - 1
 }
 
+/// The wall of a cell without a root of its own: it reads only what is listed. Paths may be
+/// relative to the working directory of the process. None if the kernel has no Landlock.
+pub(crate) fn contained_steps(
+    readable: &[(PathBuf, ReadAccess)],
+    devices: &[PathBuf],
+    writable: &[PathBuf],
+    version: u32,
+) -> Vec<(String, OwnedStep)> {
+    if version == 0 {
+        return Vec::new();
+    }
+    let mut rules: Vec<(CString, u64)> = Vec::new();
+    for (path, access) in readable {
+        let access = match access {
+            ReadAccess::File => EXECUTE | READ_FILE,
+            ReadAccess::Directory => EXECUTE | READ_FILE | READ_DIR,
+            ReadAccess::Names => READ_DIR,
+        };
+        rules.push((path_to_cstring(path), access));
+    }
+    let device = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV;
+    rules.extend(devices.iter().map(|path| (path_to_cstring(path), device)));
+    let write = handled_access_fs(version) & !(MAKE_CHAR | MAKE_BLOCK);
+    rules.extend(writable.iter().map(|path| (path_to_cstring(path), write)));
+    vec![landlock_step(&rules, version)]
+}
+
 /// The wall as steps; none if the kernel has no Landlock.
 pub(crate) fn wall_steps(writable: &[PathBuf], version: u32) -> Vec<(String, OwnedStep)> {
     if version == 0 {
@@ -45,6 +72,10 @@ pub(crate) fn wall_steps(writable: &[PathBuf], version: u32) -> Vec<(String, Own
         (c"/dev".into(), read | WRITE_FILE | TRUNCATE | IOCTL_DEV),
     ];
     rules.extend(writable.iter().map(|path| (path_to_cstring(path), write)));
+    vec![landlock_step(&rules, version)]
+}
+
+fn landlock_step(rules: &[(CString, u64)], version: u32) -> (String, OwnedStep) {
     // From version 6 on: no abstract sockets and no signals to processes outside of the cell.
     let scoped = if version >= 6 { 0b11 } else { 0 };
     let size = match version {
@@ -52,9 +83,6 @@ pub(crate) fn wall_steps(writable: &[PathBuf], version: u32) -> Vec<(String, Own
         4 | 5 => 16,
         _ => 24,
     };
-    let rules = encode::encode_rules(&rules);
-    vec![(
-        "landlock".into(),
-        Step::Landlock { files: handled_access_fs(version), scoped, size, rules },
-    )]
+    let rules = encode::encode_rules(rules);
+    ("landlock".into(), Step::Landlock { files: handled_access_fs(version), scoped, size, rules })
 }

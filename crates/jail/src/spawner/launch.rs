@@ -15,7 +15,7 @@ use super::{
     plan::{HostIdentity, TEMPLATE_GUESTS},
 };
 use crate::{
-    pid_one::cold_cell,
+    pid_one::{cold_cell, contained_cell},
     protocol::fd_numbers::FIRST_FOREIGN_FD,
     setup::enter::{CellFds, MAX_CGROUPS},
     sys::{self, CLONE_NEWNET, CLONE_NEWUSER, CloneRequest, CloneSide, Errno},
@@ -43,6 +43,8 @@ pub struct LaunchRequest<'a> {
     pub control: BorrowedFd<'a>,
     /// A template's socket for fork requests.
     pub fork: Option<BorrowedFd<'a>>,
+    /// Whether it is a contained cell, which starts in the working directory of the spawner.
+    pub contained: bool,
 }
 
 /// A cell that was started. Pid 1 reports on the control socket whether its walls are up.
@@ -97,7 +99,10 @@ pub fn launch_cell(launch: &LaunchRequest<'_>) -> io::Result<LaunchedCell> {
             // The spawner's end of `go`: if it stayed open here, pid 1 would never see the end of
             // the spawner.
             sys::close(writer);
-            cold_cell::run_pid_one(launch.program, fds)
+            match launch.contained {
+                true => contained_cell::run_first_process(launch.program, fds),
+                false => cold_cell::run_pid_one(launch.program, fds),
+            }
         }
         CloneSide::Parent(pid, pidfd) => {
             let launched = LaunchedCell { pid, pidfd: sys::into_owned_fd(pidfd) };

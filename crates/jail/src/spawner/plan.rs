@@ -11,7 +11,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{cgroup::CgroupLimits, landlock, rlimits};
+use super::{
+    cgroup::CgroupLimits,
+    landlock,
+    rlimits::{self, GuestRlimits},
+};
 use crate::{
     protocol::encode::{self, OwnedStep},
     seccomp::SyscallPolicy,
@@ -41,6 +45,8 @@ pub struct JailSpec {
     pub disk: (u64, u64),
     /// The limits of its cgroup.
     pub cgroup: CgroupLimits,
+    /// The resource limits of its processes.
+    pub rlimits: GuestRlimits,
     /// The system call policy of the guest.
     pub syscalls: SyscallPolicy,
     /// What the plan must know of this host.
@@ -56,6 +62,8 @@ pub struct ImageView {
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// A directory with the device nodes in it: one bind mount shows them all.
     pub dev: PathBuf,
+    /// Directories of the cell that are shown empty.
+    pub hidden: Vec<PathBuf>,
 }
 
 /// The host ids of a cell's users.
@@ -170,7 +178,6 @@ impl CellPlan {
 #[must_use]
 pub fn plan_cell(spec: &JailSpec) -> CellPlan {
     let build = PlanBuilder::new(spec, &spec.stage, &spec.image.tree);
-    let (masks, count_processes) = (&spec.host.proc_masks, spec.cgroup.pids.is_none());
     assemble_plan(
         spec,
         [
@@ -181,17 +188,20 @@ pub fn plan_cell(spec: &JailSpec) -> CellPlan {
             build.mount_scratch(),
             build.mount_overlay_root(),
             build.mount_image_overlays(),
+            build.hide_directories(),
             build.bind_dev(),
             build.make_dev_read_only(),
             build.mount_pts(),
-            build.mount_proc(masks),
+            build.mount_proc(&spec.host.proc_masks),
             build.bind_writable_dirs(),
             build.pivot_root(),
-            rlimits::limit_steps(count_processes, spec.host.open_files),
+            rlimits::common_steps(spec.host.open_files),
+            rlimits::guest_steps(&spec.rlimits),
             build.become_guest_user(),
             build.no_new_privs(),
             landlock::wall_steps(&build.landlock_writable_dirs(), spec.host.landlock),
             build.disable_speculation(),
+            build.refuse_unmapped_memory(),
             build.limit_sockets(),
             build.install_filter(),
             build.die_with_parent(),
@@ -212,6 +222,8 @@ pub fn plan_template(spec: &JailSpec) -> CellPlan {
             build.mount_scratch(),
             build.bind_root(),
             build.bind_image(),
+            build.bind_image_for_cells(),
+            build.hide_directories(),
             build.bind_dev_for_cells(),
             build.bind_dev(),
             build.make_dev_read_only(),
@@ -220,7 +232,7 @@ pub fn plan_template(spec: &JailSpec) -> CellPlan {
             build.mount_proc(&[]),
             build.bind_writable_dirs(),
             build.pivot_root(),
-            rlimits::limit_steps(false, spec.host.open_files),
+            rlimits::common_steps(spec.host.open_files),
             build.finish_template(),
         ],
     )
@@ -239,18 +251,61 @@ pub fn plan_forked_cell(spec: &JailSpec) -> CellPlan {
             build.bring_up_loopback(),
             build.mount_scratch(),
             build.mount_overlay_root(),
-            build.mount_image_overlays(),
+            build.mount_forked_image_overlays(),
+            build.hide_directories(),
             build.bind_forked_dev(),
             build.mount_pts(),
             build.mount_proc(&spec.host.proc_masks),
             build.bind_writable_dirs(),
             build.pivot_root(),
+            rlimits::guest_steps(&spec.rlimits),
             build.become_guest_user(),
             landlock::wall_steps(&build.landlock_writable_dirs(), spec.host.landlock),
+            build.refuse_unmapped_memory(),
             build.limit_sockets(),
             build.install_filter(),
         ],
     )
+}
+
+/// The plan of a contained cell: one that is made where no user namespace can be. It has only the
+/// walls that need no privilege, and starts in its home, with a directory `tmp` beside it. Pid 1
+/// applies the first step, and the guest's process the others.
+#[must_use]
+pub fn plan_contained_cell(spec: &JailSpec, view: &ContainedView) -> CellPlan {
+    let build = PlanBuilder::new(spec, &spec.stage, &spec.image.tree);
+    let writable = [".", "../tmp"].map(PathBuf::from);
+    let steps = [
+        build.contain_signals(),
+        rlimits::common_steps(spec.host.open_files),
+        rlimits::guest_steps(&spec.rlimits),
+        build.become_contained_guest(),
+        build.no_new_privs(),
+        landlock::contained_steps(&view.readable, &view.devices, &writable, spec.host.landlock),
+        build.refuse_unmapped_memory(),
+        build.install_filter(),
+    ];
+    CellPlan { namespaces: 0, ..assemble_plan(spec, steps) }
+}
+
+/// How a contained cell reads a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReadAccess {
+    /// Reads and executes a file.
+    File,
+    /// Lists a directory and everything below it, and reads and executes the files.
+    Directory,
+    /// Only lists a directory and everything below it.
+    Names,
+}
+
+/// What a contained cell sees of the container it is in.
+#[derive(Clone, Debug, Default)]
+pub struct ContainedView {
+    /// Files and directories to read, and how. Relative paths begin at the home.
+    pub readable: Vec<(PathBuf, ReadAccess)>,
+    /// Device nodes.
+    pub devices: Vec<PathBuf>,
 }
 
 fn assemble_plan<const N: usize>(spec: &JailSpec, steps: [builder::NamedSteps; N]) -> CellPlan {

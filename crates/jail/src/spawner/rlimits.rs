@@ -25,8 +25,21 @@ const LIMITS: [Rlimit; 5] = [
     Rlimit { name: "rlimit:realtime", which: 14, soft: 0, hard: 0 },
 ];
 
-/// Processes per user: the substitute where there is no pids cgroup.
-const PROCESSES: Rlimit = Rlimit { name: "rlimit:processes", which: 6, soft: 256, hard: 256 };
+/// The limits of one guest, by its configuration. They apply to each process of a cell, and the
+/// number of processes to the cell's user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestRlimits {
+    /// Processes and threads of the cell's user.
+    pub processes: u64,
+    /// Seconds of processor time of one process. At the limit it gets SIGXCPU, a second later
+    /// SIGKILL.
+    pub cpu_seconds: u64,
+    /// Bytes of one file.
+    pub file_bytes: u64,
+    /// Bytes of private writable memory of one process, touched or not. `None` where a memory
+    /// cgroup counts what is touched.
+    pub data_bytes: Option<u64>,
+}
 
 /// Open files of a process on a large host: enough for event loops.
 const OPEN_FILES: u64 = 4096;
@@ -46,20 +59,30 @@ pub const fn most_open_files(of_the_host: u64) -> u64 {
     }
 }
 
-/// The limits as steps.
-pub(crate) fn limit_steps(
-    count_processes: bool,
-    files_of_the_host: u64,
-) -> Vec<(String, OwnedStep)> {
-    let processes = count_processes.then_some(&PROCESSES);
+/// The limits that do not depend on the configuration of a cell, as steps.
+pub(crate) fn common_steps(files_of_the_host: u64) -> Vec<(String, OwnedStep)> {
     let hard = most_open_files(files_of_the_host);
     let name = "rlimit:open-files";
     let open_files = Rlimit { name, which: 7, soft: USUAL_OPEN_FILES, hard };
-    let limits = LIMITS.iter().chain([&open_files]).chain(processes);
-    limits
-        .map(|limit| {
-            let Rlimit { name, which, soft, hard } = *limit;
-            (name.to_owned(), Step::Limit { which, soft, hard })
-        })
+    LIMITS.iter().chain([&open_files]).map(Rlimit::to_step).collect()
+}
+
+/// The limits of one guest, as steps.
+pub(crate) fn guest_steps(limits: &GuestRlimits) -> Vec<(String, OwnedStep)> {
+    let GuestRlimits { processes, cpu_seconds, file_bytes, data_bytes } = *limits;
+    let equal = |name, which, most| Rlimit { name, which, soft: most, hard: most };
+    let cpu = Rlimit { hard: cpu_seconds.saturating_add(1), ..equal("rlimit:cpu", 0, cpu_seconds) };
+    let data = data_bytes.map(|bytes| equal("rlimit:data", 2, bytes));
+    [equal("rlimit:processes", 6, processes), cpu, equal("rlimit:file-size", 1, file_bytes)]
+        .iter()
+        .chain(&data)
+        .map(Rlimit::to_step)
         .collect()
+}
+
+impl Rlimit {
+    fn to_step(&self) -> (String, OwnedStep) {
+        let Self { name, which, soft, hard } = *self;
+        (name.to_owned(), Step::Limit { which, soft, hard })
+    }
 }

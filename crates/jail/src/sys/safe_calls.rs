@@ -171,6 +171,12 @@ pub fn block_signals() -> Result<()> {
     call_with_words(WordsCall::RtSigprocmask, &[u64::MAX], [SETMASK, 0, 0, 8, 0, 0]).map(drop)
 }
 
+/// Unblocks every signal of this thread.
+pub fn unblock_signals() -> Result<()> {
+    const SETMASK: usize = 2;
+    call_with_words(WordsCall::RtSigprocmask, &[0], [SETMASK, 0, 0, 8, 0, 0]).map(drop)
+}
+
 /// Opens a signalfd: it is readable while this blocked signal is pending.
 pub fn open_signalfd(signal: usize) -> Result<RawFd> {
     const NEW: usize = usize::MAX;
@@ -223,6 +229,12 @@ pub fn setsid() -> Result<()> {
 #[must_use]
 pub fn getpid() -> i32 {
     call_with_numbers(PlainCall::Getpid, [0; 6]).map_or(0, |pid| pid as i32)
+}
+
+/// The pid of the parent of this process.
+#[must_use]
+pub fn getppid() -> i32 {
+    call_with_numbers(PlainCall::Getppid, [0; 6]).map_or(0, |pid| pid as i32)
 }
 
 /// Waits until any child has ended.

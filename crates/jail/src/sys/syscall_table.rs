@@ -61,6 +61,7 @@ syscall_table! {
     Execve:                "execve",                    59,  221;
     PidfdSendSignal:       "pidfd_send_signal",        424,  424;
     Getpid:                "getpid",                    39,  172;
+    Getppid:               "getppid",                  110,  173;
     Setsid:                "setsid",                   112,  157;
     Pipe2:                 "pipe2",                    293,   59;
     Fchmodat:              "fchmodat",                 268,   53;
@@ -84,6 +85,10 @@ syscall_table! {
     /// Only guests make it. The filter of the socket watch names it.
     Connect:               "connect",                   42,  203;
     Munmap:                "munmap",                    11,  215;
+    /// Only guests make it. The filter of unmapped memory names it.
+    MemfdCreate:           "memfd_create",             319,  279;
+    /// Only guests make it. The filter of unmapped memory names it.
+    Shmget:                "shmget",                    29,  194;
 }
 
 impl Call {
@@ -117,7 +122,7 @@ macro_rules! call_subset {
 call_subset! {
     /// Calls that take plain numbers only, or null pointers where the kernel allows them.
     PlainCall {
-        Clone, Close, CloseRange, Dup3, ExitGroup, Fcntl, Getpid, Kill, LandlockCreateRuleset,
+        Clone, Close, CloseRange, Dup3, ExitGroup, Fcntl, Getpid, Getppid, Kill, LandlockCreateRuleset,
         LandlockRestrictSelf, Mmap, PidfdSendSignal, Prctl, Setgroups, Setns, Setresgid, Setresuid,
         Setsid, Socket, Unshare,
     }

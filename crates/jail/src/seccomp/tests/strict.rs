@@ -62,3 +62,37 @@ fn the_strict_policy_cannot_remove_a_call_that_is_not_allowed() {
     let error = StrictPolicy::derive_policy(text, FilterPolicy::parse(TEXT).unwrap()).unwrap_err();
     assert!(error.to_string().contains("`bpf`"), "{error}");
 }
+
+const CONTAINED: &str = include_str!("../../../policy/contained.json");
+
+fn contained() -> FilterPolicy {
+    StrictPolicy::derive_policy(CONTAINED, strict()).unwrap()
+}
+
+#[test]
+fn the_embedded_contained_filter_is_the_derived_policy() {
+    let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
+    let embedded = guest_filter(SyscallPolicy::Contained);
+    assert_eq!(embedded, bpf::program_bytes(&compiled(&contained(), arch)));
+}
+
+#[test]
+fn a_contained_cell_makes_no_socket_and_changes_no_limit_of_another_process() {
+    let contained = compiled(&contained(), Arch::X86_64);
+    let verdict = |name: &str, first: u64| {
+        let number = Arch::X86_64.call_number(name).unwrap();
+        let call = Call { number, arch: Arch::X86_64.audit_arch(), args: [first, 1, 0, 0, 0, 0] };
+        run(&contained, &call).value
+    };
+    let allow = return_value(SyscallVerdict::Allow);
+    for family in 0..64 {
+        assert_ne!(verdict("socket", family), allow, "{family}");
+    }
+    assert_eq!(verdict("socketpair", 1), allow);
+    assert_eq!(verdict("prlimit64", 0), allow);
+    // The kernel reads the lower half only.
+    assert_eq!(verdict("prlimit64", 1 << 32), allow);
+    for pid in [1, 2, 4_000_000, u64::from(u32::MAX)] {
+        assert_ne!(verdict("prlimit64", pid), allow, "{pid}");
+    }
+}

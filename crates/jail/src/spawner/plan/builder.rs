@@ -8,9 +8,12 @@ use super::{HostIdentity, JailSpec, path_to_cstring};
 use crate::{
     protocol::{encode::OwnedStep, fd_numbers::FIRST_FOREIGN_FD, step::Step},
     seccomp::{self, SyscallPolicy},
+    shared::small_filter::{FilterVerdict, SmallFilter},
     spawner::{proc_masks, speculation},
-    sys::CLONE_NEWCGROUP,
+    sys::{CLONE_NEWCGROUP, Call},
 };
+
+mod image_steps;
 
 pub(super) type NamedSteps = Vec<(String, OwnedStep)>;
 
@@ -27,6 +30,8 @@ mod ms {
 
 /// Where a template mounts its image a second time, for its cells.
 pub(super) const TEMPLATE_IMAGE: &str = "/srv";
+/// The version of Landlock that can restrict signals.
+const LANDLOCK_SCOPES: u32 = 6;
 /// Where a template mounts its device nodes a second time, without its own mounts below them.
 pub(super) const TEMPLATE_DEV: &str = "/media";
 
@@ -116,43 +121,6 @@ impl<'a> PlanBuilder<'a> {
             "root:overlay".into(),
             mount_step("overlay", &self.root, "overlay", ms::NOSUID | ms::NODEV, &options),
         )]
-    }
-
-    pub(super) fn mount_image_overlays(&self) -> NamedSteps {
-        let overlay = |(source, target): &(PathBuf, PathBuf)| {
-            // The kernel refuses an overlay of a single layer, so there is an empty one below it.
-            let empty = self.image.join("mnt");
-            let options = format!("lowerdir={}:{},userxattr", source.display(), empty.display());
-            let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-            let step =
-                mount_step("overlay", &self.path_in_root(target), "overlay", flags, &options);
-            (format!("image:{}", target.display()), step)
-        };
-        self.spec.image.binds.iter().map(overlay).collect()
-    }
-
-    /// A template's root: the image as it is. Its cells put their overlays on a second bind mount
-    /// of it without submounts: the kernel does not let them uncover what is below a mount.
-    pub(super) fn bind_root(&self) -> NamedSteps {
-        let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-        let second = self.path_in_root(Path::new(TEMPLATE_IMAGE));
-        vec![
-            ("root:bind".into(), bind_step(self.image, &self.root)),
-            ("read-only:/".into(), remount_step(&self.root, flags)),
-            ("image:/".into(), bind_step(self.image, &second)),
-            ("read-only:image".into(), remount_step(&second, flags)),
-        ]
-    }
-
-    pub(super) fn bind_image(&self) -> NamedSteps {
-        let mut steps = Vec::new();
-        for (source, target) in &self.spec.image.binds {
-            let (inside, name) = (self.path_in_root(target), target.display());
-            steps.push((format!("image:{name}"), bind_step(source, &inside)));
-            let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
-            steps.push((format!("read-only:{name}"), remount_step(&inside, flags)));
-        }
-        steps
     }
 
     pub(super) fn bind_dev(&self) -> NamedSteps {
@@ -260,6 +228,33 @@ impl<'a> PlanBuilder<'a> {
             steps.push(("capabilities".into(), Step::DropCapabilities));
         }
         steps
+    }
+
+    /// None before Landlock 6: then another wall of the host is missing.
+    pub(super) fn contain_signals(&self) -> NamedSteps {
+        let can = self.spec.host.landlock >= LANDLOCK_SCOPES;
+        can.then(|| ("signals".into(), Step::ContainSignals)).into_iter().collect()
+    }
+
+    /// An ordinary user has no bounding set to drop and no other id to become.
+    pub(super) fn become_contained_guest(&self) -> NamedSteps {
+        vec![
+            ("close-fds".into(), Step::CloseFrom { first: FIRST_FOREIGN_FD }),
+            ("capabilities".into(), Step::DropCapabilities),
+            ("die-with-parent".into(), Step::DieWithParent),
+        ]
+    }
+
+    /// Where no memory cgroup counts it: memory that no process has mapped would be counted for
+    /// none.
+    pub(super) fn refuse_unmapped_memory(&self) -> NamedSteps {
+        if self.spec.cgroup.memory.is_some() {
+            return Vec::new();
+        }
+        let calls = [Call::MemfdCreate, Call::Shmget];
+        let filter =
+            SmallFilter::of_calls(&calls, FilterVerdict::NotImplemented, FilterVerdict::Allow);
+        vec![("unmapped-memory".into(), Step::Seccomp { program: filter.as_bytes().to_vec() })]
     }
 
     pub(super) fn no_new_privs(&self) -> NamedSteps {

@@ -1,0 +1,201 @@
+//! Runs in: spawner (an ordinary user). What contained cells are made with: they have no root of
+//! their own, so Landlock decides what of the container they see.
+
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use cloche_jail::plan::{ContainedView, ImageView, ReadAccess};
+
+use super::{
+    host_ids::HostIds,
+    host_setup::{self, HostSetup},
+    image,
+    scratch_dir::{ScratchDir, remove_tree},
+};
+use crate::protocol::{SITE_DIR, is_plain_name};
+
+/// Directories of programs and libraries.
+const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+/// What programs read of `/etc` besides the list of the image.
+const ACCOUNTS: [&str; 4] = ["passwd", "group", "nsswitch.conf", "hosts"];
+/// Facts about the kernel and the machine. Of processes, only the main one sees itself.
+const FACTS: [&str; 11] = [
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/loadavg",
+    "/proc/uptime",
+    "/proc/version",
+    "/proc/filesystems",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system/cpu",
+];
+const DEVICES: [&str; 6] =
+    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// The walls that a contained cell does not have.
+const ABSENT: [&str; 13] = [
+    "namespace:user",
+    "namespace:mount",
+    "namespace:pid",
+    "namespace:net",
+    "namespace:ipc",
+    "namespace:uts",
+    "namespace:cgroup",
+    "names",
+    "disk",
+    "root",
+    "dev",
+    "proc",
+    "sockets",
+];
+/// The version of Landlock that can restrict signals.
+const LANDLOCK_SCOPES: u32 = 6;
+
+/// Where contained cells are made, and what they see.
+pub(super) struct ContainedHost {
+    scratch: PathBuf,
+    pub(super) view: ContainedView,
+    hides_packages: bool,
+}
+
+impl ContainedHost {
+    /// Makes the directory of a cell.
+    pub(super) fn make_cell_dir(&self, name: &str) -> io::Result<ScratchDir> {
+        if !is_plain_name(name) {
+            return Err(io::Error::other("the directory of a cell is a plain name"));
+        }
+        ScratchDir::create(self.scratch.join(name), self.hides_packages)
+    }
+
+    /// Removes the directory of all cells, at the end of the spawner.
+    pub(super) fn remove_scratch(&self) {
+        if let Err(error) = remove_tree(&self.scratch) {
+            tracing::warn!(%error, "could not remove the directory of contained cells");
+        }
+    }
+}
+
+/// Finds out what contained cells can have here, and names what they lack.
+pub(super) fn prepare_contained_host(
+    scratch: &OwnedFd,
+    hides_packages: bool,
+) -> io::Result<HostSetup> {
+    let scratch = fs::read_link(format!("/proc/self/fd/{}", scratch.as_raw_fd()))?;
+    // An event loop that died may have left directories.
+    for entry in fs::read_dir(&scratch)? {
+        remove_tree(&entry?.path())?;
+    }
+    let facts = host_setup::read_host_facts();
+    let mut missing: Vec<(String, String)> = Vec::new();
+    let mut lacks = |wall: &str, why: &str| missing.push((wall.to_owned(), why.to_owned()));
+    for wall in ABSENT {
+        lacks(wall, "a contained cell has no namespaces");
+    }
+    for wall in ["cgroups", "host-uid"] {
+        lacks(wall, "a contained cell has the user and the control group of the server");
+    }
+    if rustix::process::geteuid().is_root() {
+        lacks("capabilities", "a contained cell needs an ordinary user, and this one is root");
+    }
+    if facts.landlock == 0 {
+        lacks("landlock", "this kernel has no Landlock, or it is off");
+    }
+    if facts.landlock < LANDLOCK_SCOPES {
+        lacks("signals", "Landlock restricts signals from version 6 on (Linux 6.12)");
+    }
+    if fs::read("/proc/thread-self/children").is_err() {
+        lacks("process-watch", "this kernel does not list the children of a process");
+    }
+    let hidden = if hides_packages { image::list_package_dirs(Path::new("/")) } else { Vec::new() };
+    let view = ContainedView {
+        readable: list_readable(&hidden),
+        devices: DEVICES.map(PathBuf::from).into(),
+    };
+    let contained = ContainedHost { scratch, view, hides_packages };
+    Ok(HostSetup {
+        image: ImageView {
+            tree: "/".into(),
+            binds: Vec::new(),
+            dev: "/dev".into(),
+            hidden: Vec::new(),
+        },
+        stage: "/".into(),
+        facts,
+        cgroups: None,
+        privileged: false,
+        ids: HostIds::SHARED,
+        missing,
+        contained: Some(contained),
+        _open: Vec::new(),
+    })
+}
+
+/// Everything that a contained cell may read. A rule of Landlock includes everything below a
+/// directory, so where something below is hidden, its siblings are listed instead.
+fn list_readable(hidden: &[PathBuf]) -> Vec<(PathBuf, ReadAccess)> {
+    let etc = image::FROM_HOST_ETC.iter().chain(&ACCOUNTS).map(|name| Path::new("/etc").join(name));
+    let all = PROGRAMS.iter().chain(&FACTS).map(PathBuf::from).chain(etc);
+    let mut readable = vec![(Path::new("..").join(SITE_DIR), ReadAccess::Directory)];
+    for path in all {
+        list_except(&path, hidden, &mut readable);
+    }
+    readable
+}
+
+fn list_except(path: &Path, hidden: &[PathBuf], out: &mut Vec<(PathBuf, ReadAccess)>) {
+    // A link is followed: `/lib` leads into `/usr`, where something may be hidden.
+    let found = if path.starts_with("/proc") { Ok(path.to_owned()) } else { path.canonicalize() };
+    let Ok(found) = found else { return };
+    if hidden.contains(&found) || out.iter().any(|(listed, _)| *listed == found) {
+        return;
+    }
+    let Ok(metadata) = fs::metadata(&found) else { return };
+    if !hidden.iter().any(|hidden| hidden.starts_with(&found)) {
+        let access = if metadata.is_dir() { ReadAccess::Directory } else { ReadAccess::File };
+        out.push((found, access));
+        return;
+    }
+    if found.join("os.py").exists() {
+        // The standard library, with packages in a directory of it. Python finds modules by
+        // listing it.
+        out.push((found.clone(), ReadAccess::Names));
+    }
+    for entry in fs::read_dir(&found).into_iter().flatten().flatten() {
+        let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        if !is_link {
+            list_except(&entry.path(), hidden, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_of_what_is_hidden_are_listed_instead_of_their_parent() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let packages = ["lib/python3/dist-packages", "lib/python3.9/site-packages"];
+        for path in packages.into_iter().chain(["lib/python3/other", "lib/c", "bin"]) {
+            fs::create_dir_all(root.join(path)).unwrap();
+        }
+        fs::write(root.join("lib/python3.9/os.py"), "x").unwrap();
+        let mut out = Vec::new();
+        list_except(&root, &packages.map(|path| root.join(path)), &mut out);
+        out.sort();
+        let expected = [
+            ("bin", ReadAccess::Directory),
+            ("lib/c", ReadAccess::Directory),
+            ("lib/python3/other", ReadAccess::Directory),
+            ("lib/python3.9", ReadAccess::Names),
+            ("lib/python3.9/os.py", ReadAccess::File),
+        ];
+        assert_eq!(out, expected.map(|(path, access)| (root.join(path), access)));
+    }
+}
