@@ -2,9 +2,17 @@
 
 use crate::{host::Host, python_client::tool};
 
+/// No schema says that a day is a day of the calendar, or that the last one is not before the first.
+const CONFIG: &str = "[[operations]]\ninclude-path-regex = \"usage$\"\n\
+    checks.positive_data_acceptance.enabled = false\n";
+
 async fn check(host: &Host, token: &str, paths: &str) {
     let Some(schemathesis) = tool("schemathesis") else { return };
+    let config = host.directory().join("schemathesis.toml");
+    std::fs::write(&config, CONFIG).unwrap();
     let output = tokio::process::Command::new(schemathesis)
+        .arg("--config-file")
+        .arg(config)
         .args(["run", &format!("{}/openapi.json", host.url)])
         .args(["--include-path-regex", paths])
         .args(["--header", &format!("Authorization: Bearer {token}")])

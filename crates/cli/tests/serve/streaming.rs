@@ -127,7 +127,7 @@ async fn a_live_stream_goes_on_beyond_what_is_kept_in_bounded_memory() {
     assert_eq!(replayed.last(), Some(&last));
     let left_out = last["stdout_omitted_bytes"].as_u64().unwrap();
     assert_eq!(left_out + 10_000 * 1024, 40 * MIB);
-    assert_eq!(last["stderr_omitted_bytes"], json!(0));
+    assert_eq!(last.get("stderr_omitted_bytes"), None);
     let record = host.record(&id).await;
     assert_eq!(record["output_truncated"], json!(true));
     assert_eq!(record["stdout_dropped_bytes"], json!(24 * MIB));

@@ -288,9 +288,11 @@ enum NdjsonEvent<'a> {
         status: &'static str,
         result: ExecuteResult,
         output_truncated: bool,
-        /// Bytes of each stream that a replay leaves out.
-        stdout_omitted_bytes: u64,
-        stderr_omitted_bytes: u64,
+        /// Bytes of each stream that a replay leaves out; absent if it is complete.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stdout_omitted_bytes: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stderr_omitted_bytes: Option<u64>,
         seq: u64,
     },
 }
@@ -328,7 +330,8 @@ fn last_line<'a>(
     result: ExecuteResult,
     seq: u64,
 ) -> NdjsonEvent<'a> {
-    let omitted = |stream| execution.end.as_ref().map_or(0, |end| end.bytes_left_out(stream));
+    let end = execution.end.as_ref();
+    let omitted = |stream| end.map(|end| end.bytes_left_out(stream)).filter(|bytes| *bytes > 0);
     NdjsonEvent::Result {
         trace_id,
         status: execution.status.name(),

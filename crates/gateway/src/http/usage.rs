@@ -27,7 +27,7 @@ use crate::{
             the first of this month if absent"),
         ("to" = Option<String>, Query,
             description = "The last day: a date, or a time in RFC 3339; today if absent"),
-        ("by" = Option<String>, Query, pattern = "^day$",
+        ("by" = Option<String>, Query, pattern = "^(day)?$",
             description = "`day` adds each day with any usage; for at most 366 days")
     ),
     responses((status = 200, description = "The usage", body = UsageReply), ErrorResponses),
@@ -57,7 +57,7 @@ pub(crate) async fn get_usage(
             the first of this month if absent"),
         ("to" = Option<String>, Query,
             description = "The last day: a date, or a time in RFC 3339; today if absent"),
-        ("by" = Option<String>, Query, pattern = "^day$",
+        ("by" = Option<String>, Query, pattern = "^(day)?$",
             description = "`day` adds each day with any usage; for at most 366 days")
     ),
     responses((status = 200, description = "The usage", body = UsageReply), ErrorResponses),
