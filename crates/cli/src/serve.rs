@@ -192,8 +192,8 @@ async fn serve_requests(
     Ok(())
 }
 
-/// Locks the data directory, opens the store in it, and starts an engine on both. Secrets are sealed
-/// with `key`; if absent, with `secret.key` in the directory.
+/// Locks the data directory, opens the store in it, and starts an engine on both. Secrets are
+/// sealed with `key`; if absent, with `secret.key` in the directory.
 pub(crate) async fn open_engine(
     data_dir: &Path,
     key: Option<KeySource>,

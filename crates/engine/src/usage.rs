@@ -18,8 +18,8 @@ const RECORD_EVERY: Duration = Duration::from_secs(2);
 /// The longest range that is shown day by day.
 const MOST_DAYS: i64 = 366;
 
-/// What the executions of a team may cost in a month, by plan, in millionths of a credit. `None` is no
-/// limit.
+/// What the executions of a team may cost in a month, by plan, in millionths of a credit. `None` is
+/// no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditAllowances {
     /// On the Free plan.
@@ -113,8 +113,8 @@ impl UsageAccounts {
         *bytes = (bytes.0.saturating_add(received), bytes.1.saturating_add(sent));
     }
 
-    /// Refuses a team whose allowance of this month is used up. Executions under way are not counted
-    /// before they end, so a month may exceed its allowance by what they cost.
+    /// Refuses a team whose allowance of this month is used up. Executions under way are not
+    /// counted before they end, so a month may exceed its allowance by what they cost.
     pub(crate) async fn check_allowance(&self, team: &Team) -> Result<(), Refusal> {
         let Some(state) = self.allowance_state(team).await? else { return Ok(()) };
         if state.used_micro_credits < state.micro_credits {

@@ -1,6 +1,7 @@
--- What each key used on each day in UTC: see docs/decisions/0026-credits-and-usage.md. A trigger adds
--- an execution in the transaction of its outcome, so that no statement can leave it out. A deleted
--- execution stays counted. `key_id` is empty for transfers by a URL that the admin token signed.
+-- What each key used on each day in UTC: see docs/decisions/0026-credits-and-usage.md. A trigger
+-- adds an execution in the transaction of its outcome, so that no statement can leave it out. A
+-- deleted execution stays counted. `key_id` is empty for transfers by a URL that the admin token
+-- signed.
 
 -- Null is for the plan to say.
 ALTER TABLE teams ADD COLUMN monthly_micro_credits INTEGER;

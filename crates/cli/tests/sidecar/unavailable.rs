@@ -1,4 +1,5 @@
-//! No executor takes an execution: the status says so in every delivery mode, and so does the ledger.
+//! No executor takes an execution: the status says so in every delivery mode, and so does the
+//! ledger.
 
 use reqwest::Response;
 use rustix::process::{Pid, Signal, kill_process};

@@ -107,8 +107,8 @@ impl Executions {
         self.start_in_home(caller, request, delivery, None).await
     }
 
-    /// The same for a call of an agent that a gate let through. Where a person approved it, the thread
-    /// must still be in the state that they saw.
+    /// The same for a call of an agent that a gate let through. Where a person approved it, the
+    /// thread must still be in the state that they saw.
     ///
     /// # Errors
     /// As for [`Executions::start_execution`], or when the thread has changed.

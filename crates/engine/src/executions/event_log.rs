@@ -2,9 +2,9 @@
 //!
 //! The numbered events of one execution, and where its readers are.
 //!
-//! Two parts are held. *Kept* events can be replayed after the end: the last 10,000 lines within the
-//! limit of their stream, and keepalives. *Passing* lines are beyond that limit; a small window of
-//! them is held for the readers that are attached. Both are in the order of their numbers.
+//! Two parts are held. *Kept* events can be replayed after the end: the last 10,000 lines within
+//! the limit of their stream, and keepalives. *Passing* lines are beyond that limit; a small window
+//! of them is held for the readers that are attached. Both are in the order of their numbers.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -4,8 +4,8 @@
 //! with the same numbers.
 //!
 //! Keepalives are part of the log and not of a reader's connection, so that numbers never differ. A
-//! full log waits for its readers, and the program waits with it. So an attached reader that goes on
-//! reading loses no line.
+//! full log waits for its readers, and the program waits with it. So an attached reader that goes
+//! on reading loses no line.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -103,7 +103,8 @@ impl LiveExecution {
         self.stop.lock().map(|(cause, _)| cause)
     }
 
-    /// The program starts now and may run for so long. Its readers may hold it up for little longer.
+    /// The program starts now and may run for so long. Its readers may hold it up for little
+    /// longer.
     pub(crate) fn start_clock(&self, timeout: Duration) {
         let end = Instant::now().checked_add(timeout.saturating_add(self.patience.beyond_timeout));
         if let Some(end) = end {

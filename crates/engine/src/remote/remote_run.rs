@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Follows a run at a sidecar to its end: passes its output on, captures it, and stops the run when it
-//! is cancelled.
+//! Follows a run at a sidecar to its end: passes its output on, captures it, and stops the run when
+//! it is cancelled.
 
 use std::{sync::Arc, time::Duration};
 
@@ -88,7 +88,8 @@ impl RemoteRun {
         self.layer.take()
     }
 
-    /// Until the result, the deadline, or the end of the stream. Letting go of the stream stops the run.
+    /// Until the result, the deadline, or the end of the stream. Letting go of the stream stops the
+    /// run.
     pub(super) async fn until_over(
         &mut self,
         shared: &Arc<RemoteInner>,
@@ -104,7 +105,8 @@ impl RemoteRun {
             let event = tokio::select! {
                 biased;
                 () = cancel.cancelled(), if !self.stop_requested => {
-                    // A run that the sidecar has not named yet is stopped by closing its connection.
+                    // A run that the sidecar has not named yet is stopped by closing its
+                    // connection.
                     if self.id.is_none() {
                         return Ok(self.cancelled_outcome());
                     }

@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
 //! The JSON body of the execute endpoint. One that exceeds the limit on bodies is looked through
-//! without being held: if its code is too long, the client is to learn that and not only the size of
-//! its body.
+//! without being held: if its code is too long, the client is to learn that and not only the size
+//! of its body.
 
 use std::{sync::Arc, time::Duration};
 
