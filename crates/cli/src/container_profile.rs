@@ -106,7 +106,7 @@ impl ContainerCells {
     }
 
     /// The walls that may be missing.
-    pub(crate) fn accepted(&self) -> Vec<AcceptedWall> {
+    pub(crate) fn accepted_walls(&self) -> Vec<AcceptedWall> {
         let mut accepted = ORDINARY_USER.to_vec();
         if self.contained.is_some() {
             accepted.extend(NO_NAMESPACES);
@@ -116,7 +116,7 @@ impl ContainerCells {
 
     /// Changes a configuration for these cells.
     pub(crate) fn apply_to(&self, config: &mut ExecutorConfig) {
-        config.allow_missing.extend(names_of(&self.accepted()));
+        config.allow_missing.extend(names_of(&self.accepted_walls()));
         config.contained.clone_from(&self.contained);
     }
 }

@@ -123,12 +123,10 @@ impl UsageAccounts {
         let (plan, renews) = (team.plan.display_name(), clock::format_rfc3339(state.renews_at));
         let allowed = display_credits(state.micro_credits);
         let message = format!(
-            "the allowance of {allowed} credits a month on the {plan} plan is used up; it renews at \
-             {renews}, or ask your administrator to raise it"
+            "the allowance of {allowed} credits a month on the {plan} plan is used up; it renews \
+             at {renews}, or ask your administrator to raise it"
         );
-        // Asking again soon does not help.
-        let refusal = Refusal::new(ErrorCode::RateLimited, message);
-        Err(Refusal { retry_after: None, ..refusal })
+        Err(Refusal::new(ErrorCode::RateLimited, message).without_retry())
     }
 
     async fn allowance_state(&self, team: &Team) -> Result<Option<AllowanceState>, Refusal> {

@@ -1,3 +1,5 @@
+//! Runs in: server, sidecar (no capabilities).
+//!
 //! A store that several hosts use: its name, and layers that another process stored in it.
 
 use std::fmt;

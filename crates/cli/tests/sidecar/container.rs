@@ -382,7 +382,7 @@ const STANDARD: &str = "import asyncio, bz2, ctypes, curses, dbm, decimal, email
     print('all')";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sidecar_has_the_standard_library_only_unless_told_otherwise() {
+async fn a_sidecar_has_the_standard_library_only_unless_configured_otherwise() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let Some(name) = host_package() else {
         skip("this host has no Python package");

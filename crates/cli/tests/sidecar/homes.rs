@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! Threads through sidecars that share the layer store of their server, and the refusal of threads
 //! and time limits that no sidecar takes.
 

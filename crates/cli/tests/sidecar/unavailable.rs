@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! No executor takes an execution: the status says so in every delivery mode, and so does the
 //! ledger.
 

@@ -153,7 +153,7 @@ impl Executions {
         if !self.dispatcher.is_wired() {
             // The operator turned it off, so asking again does not help.
             let off = Refusal::new(ErrorCode::Unavailable, null_dispatcher::SENTENCE);
-            return Err(Refusal { retry_after: None, ..off });
+            return Err(off.without_retry());
         }
         let request = request.check()?;
         start.language = Some(request.language);

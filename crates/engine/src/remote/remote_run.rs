@@ -37,7 +37,7 @@ pub(super) struct RemoteRun {
     id: Option<String>,
     /// A stop was requested from the sidecar.
     stop_requested: bool,
-    /// The layer with what the run wrote, by the sidecar's word.
+    /// The layer with what the run wrote, as the sidecar reports it. Not checked yet.
     layer: Option<LayerDigest>,
 }
 
@@ -88,8 +88,8 @@ impl RemoteRun {
         self.layer.take()
     }
 
-    /// Until the result, the deadline, or the end of the stream. Letting go of the stream stops the
-    /// run.
+    /// Follows the run until its result, the deadline, or the end of the stream. Dropping the
+    /// stream stops the run.
     pub(super) async fn until_over(
         &mut self,
         shared: &Arc<RemoteInner>,
@@ -120,7 +120,7 @@ impl RemoteRun {
                     if let (Ok(room), Some(chunk)) = (room, self.pending.take()) {
                         room.send(chunk);
                     }
-                    // The sidecar could not send while our own reader was waited for.
+                    // Time in which our own reader held the sidecar up does not count.
                     deadline += turn.elapsed();
                     continue;
                 }
