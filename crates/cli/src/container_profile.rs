@@ -71,8 +71,8 @@ const NO_NAMESPACES: [AcceptedWall; 13] = [
     ("proc", "Landlock shows a job its main process and facts about the machine"),
     ("sockets", "a job can make no socket"),
 ];
-const FILES: &str = "Landlock shows programs, libraries and a short list of /etc; a job writes only \
-                     to its own directory, and the container's root is read-only";
+const FILES: &str = "Landlock shows programs, libraries and a short list of /etc; a job writes \
+                     only to its own directory, and the container's root is read-only";
 
 /// How an executor with this profile makes its cells.
 pub(crate) struct ContainerCells {

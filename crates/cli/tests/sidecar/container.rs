@@ -53,8 +53,9 @@ fn in_container(engine: Engine, user: &str, arguments: &[&str]) -> Command {
     // By a descriptor: the build directory may be one that others cannot enter.
     let script = format!(
         "exec 9<\"$0\"; mount -t tmpfs -o mode=1777 tmpfs /tmp && \
-         mount -o remount,ro,bind / && ! touch /writable 2>/dev/null && exec setpriv {user} --bounding-set=-all --inh-caps=-all \
-         --no-new-privs {filter} /proc/self/fd/9 executor \"$@\""
+         mount -o remount,ro,bind / && ! touch /writable 2>/dev/null && \
+         exec setpriv {user} --bounding-set=-all --inh-caps=-all --no-new-privs \
+         {filter} /proc/self/fd/9 executor \"$@\""
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, binary()]);
@@ -163,7 +164,8 @@ async fn the_three_languages_run_in_a_container_and_what_is_missing_is_logged() 
         let code = "import subprocess, sys, tempfile, threading\n\
             open('out.txt', 'w').write(sys.stdin.read() + open('in.txt').read())\n\
             tempfile.TemporaryFile().write(b'x')\n\
-            thread = threading.Thread(target=print, args=['thread']); thread.start(); thread.join()\n\
+            thread = threading.Thread(target=print, args=['thread'])\n\
+            thread.start(); thread.join()\n\
             print(subprocess.run(['cat', 'out.txt'], capture_output=True, text=True).stdout)";
         let body =
             json!({"code": code, "stdin": "a", "files": [{"name": "in.txt", "content": "b"}]});
@@ -306,11 +308,13 @@ async fn a_job_reaches_nothing_of_the_container_or_of_other_jobs() {
              try: act(); reached.append(name)\n    except OSError: pass\n\
              for pid in {pids:?}:\n    \
              attack(f'signal {{pid}}', lambda: os.kill(pid, 9))\n    \
-             attack(f'limit {{pid}}', lambda: resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0)))\n    \
+             attack(f'limit {{pid}}', \
+             lambda: resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0)))\n    \
              for name in ('environ', 'cmdline', 'mem'): \
              attack(f'{{name}} {{pid}}', lambda: open(f'/proc/{{pid}}/{{name}}', 'rb').read(1))\n\
              for path in ('/etc/shadow', '/etc/machine-id', '/var/lib/dpkg/status'): \
-             attack(path, lambda: os.listdir(path) if os.path.isdir(path) else open(path).read(1))\n\
+             attack(path, \
+             lambda: os.listdir(path) if os.path.isdir(path) else open(path).read(1))\n\
              for path in ('/tmp/../usr/x', '/etc/x', '/dev/x', '/var/x'): \
              attack('write ' + path, lambda: open(path, 'w'))\n\
              print(reached)"
