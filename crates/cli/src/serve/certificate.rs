@@ -1,8 +1,8 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
 //! The certificate of the port: read before the server is confined, and again when it changes or on
-//! SIGHUP. The certificate reader reads the files, see `tls_reader`. A pair that cannot be served is
-//! in the log, and the old one stays.
+//! SIGHUP. The certificate reader reads the files, see `tls_reader`. A pair that cannot be served
+//! is in the log, and the old one stays.
 
 use std::{
     fs,

@@ -251,7 +251,7 @@ impl EventLog {
         (lines.collect::<Vec<_>>().concat(), missing)
     }
 
-    /// Replaces the kept lines by slices of the whole streams, so that the bytes are in memory once.
+    /// Replaces the kept lines by slices of the whole streams, so that no byte is held twice.
     pub(super) fn share_output(&mut self, stdout: &Bytes, stderr: &Bytes) {
         let mut at = self.skipped;
         for KeptEvent { event, kept } in &mut self.kept {

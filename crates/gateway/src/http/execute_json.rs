@@ -53,7 +53,9 @@ where
         check_content_type(request.headers())?;
         let limit = config.body.bytes();
         match declared_length(request.headers()) {
-            Some(length) if length > limit => Err(refuse_long_body(request.into_body(), &config).await),
+            Some(length) if length > limit => {
+                Err(refuse_long_body(request.into_body(), &config).await)
+            }
             Some(_) => {
                 let HeldJson(body, memory) = HeldJson::from_request(request, state).await?;
                 Ok(Self(body, memory))
