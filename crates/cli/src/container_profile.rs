@@ -58,9 +58,9 @@ const NO_NAMESPACES: [AcceptedWall; 13] = [
     ),
     ("namespace:net", "a job can make no socket; the container has no external network"),
     ("namespace:ipc", "System V objects and message queues are refused"),
-    ("namespace:uts", "the name is the container's"),
-    ("namespace:cgroup", "Landlock shows no control group"),
-    ("names", "the name is the container's"),
+    ("namespace:uts", "the host name is the container's"),
+    ("namespace:cgroup", "Landlock shows no cgroup"),
+    ("names", "the host name is the container's"),
     (
         "disk",
         "each file has a limit; the tmpfs of the container bounds all files, and each job's are \

@@ -192,7 +192,7 @@ const SHARED: &str = "import os, time\ndata = b'x' * (120 << 20)\n\
     [os.waitpid(child, 0) for child in children]\nprint('shared')";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_limited_without_control_groups() {
+async fn memory_is_limited_without_cgroups() {
     for engine in ENGINES {
         let Some(container) = Container::start(engine, &[]).await else { return };
         for code in [HOG, HOGS] {
@@ -212,7 +212,7 @@ async fn memory_is_limited_without_control_groups() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_time_files_and_descriptors_are_limited_without_control_groups() {
+async fn processes_time_files_and_descriptors_are_limited_without_cgroups() {
     for engine in ENGINES {
         let Some(container) = Container::start(engine, &[]).await else { return };
         let word = mark();
