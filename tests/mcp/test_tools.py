@@ -100,7 +100,8 @@ def test_the_names_of_the_sidecar_contract(talk):
         assert (output["stdout"], output["exit_code"]) == ("in3\n", 0)
         assert (output["killed"], output["oom"], output["truncated"]) == (False, False, False)
         assert output["output_files"] == [{"name": "out.csv", "size": 3, "truncated": False}]
-        arguments = {"code": "x = []\nwhile True: x.append(bytearray(b'x') * (8 << 20))", "timeout_ms": 20_000}
+        code = "x = []\nwhile True: x.append(bytearray(b'x') * (8 << 20))"
+        arguments = {"code": code, "timeout_ms": 20_000}
         output = (await client.call_tool("execute_code", arguments)).structured_content
         assert (output["oom"], output["killed"], output["status"]) == (True, False, "error_runtime")
         arguments = {"code": "while True: pass", "timeout_ms": 200}

@@ -1,5 +1,5 @@
-//! `cloche team|sandbox|key|thread|approval|usage`: commands for operators, through the API of a running
-//! server.
+//! `cloche team|sandbox|key|thread|approval|usage`: commands for operators, through the API of a
+//! running server.
 //!
 //! Each noun has a file with its verbs, the request of each verb, and the columns of its table. The
 //! server validates requests; nothing is validated twice.

@@ -58,9 +58,9 @@ const NO_NAMESPACES: [AcceptedWall; 13] = [
     ),
     ("namespace:net", "a job can make no socket; the container has no external network"),
     ("namespace:ipc", "System V objects and message queues are refused"),
-    ("namespace:uts", "the name is the container's"),
-    ("namespace:cgroup", "Landlock shows no control group"),
-    ("names", "the name is the container's"),
+    ("namespace:uts", "the host name is the container's"),
+    ("namespace:cgroup", "Landlock shows no cgroup"),
+    ("names", "the host name is the container's"),
     (
         "disk",
         "each file has a limit; the tmpfs of the container bounds all files, and each job's are \
@@ -71,8 +71,8 @@ const NO_NAMESPACES: [AcceptedWall; 13] = [
     ("proc", "Landlock shows a job its main process and facts about the machine"),
     ("sockets", "a job can make no socket"),
 ];
-const FILES: &str = "Landlock shows programs, libraries and a short list of /etc; a job writes only \
-                     to its own directory, and the container's root is read-only";
+const FILES: &str = "Landlock shows programs, libraries and a short list of /etc; a job writes \
+                     only to its own directory, and the container's root is read-only";
 
 /// How an executor with this profile makes its cells.
 pub(crate) struct ContainerCells {
@@ -106,7 +106,7 @@ impl ContainerCells {
     }
 
     /// The walls that may be missing.
-    pub(crate) fn accepted(&self) -> Vec<AcceptedWall> {
+    pub(crate) fn accepted_walls(&self) -> Vec<AcceptedWall> {
         let mut accepted = ORDINARY_USER.to_vec();
         if self.contained.is_some() {
             accepted.extend(NO_NAMESPACES);
@@ -116,7 +116,7 @@ impl ContainerCells {
 
     /// Changes a configuration for these cells.
     pub(crate) fn apply_to(&self, config: &mut ExecutorConfig) {
-        config.allow_missing.extend(names_of(&self.accepted()));
+        config.allow_missing.extend(names_of(&self.accepted_walls()));
         config.contained.clone_from(&self.contained);
     }
 }

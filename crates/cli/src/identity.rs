@@ -75,8 +75,8 @@ pub(crate) fn confine_process(
     if missing.is_empty() { Ok(()) } else { Err(ExecutorStartError::Missing(missing).into()) }
 }
 
-/// Keeps the right to read any file, if this process has it, and gives up everything else: it cannot
-/// write, execute, be inspected or get new privileges.
+/// Keeps the right to read any file, if this process has it, and gives up everything else: it
+/// cannot write, execute, be inspected or get new privileges.
 pub(crate) fn confine_reader() -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let keep = CapabilitySet::DAC_READ_SEARCH;

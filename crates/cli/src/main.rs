@@ -31,7 +31,7 @@ enum CliCommand {
     Run(Box<run::RunArguments>),
     /// Start the server.
     Serve(serve::ServeArguments),
-    /// Start an executor sidecar, which runs code for other servers and stores nothing.
+    /// Start an executor sidecar, which runs code for other servers.
     Executor(Box<executor::ExecutorArguments>),
     /// Serve an MCP client on standard input and output.
     Mcp(mcp::McpArguments),

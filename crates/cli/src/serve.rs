@@ -83,7 +83,7 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     tls: TlsArguments,
     /// Sidecars that run the code instead of this host; their key is in SANDBOX_EXECUTOR_API_KEY.
-    /// Set but empty, nothing runs code.
+    /// An empty value turns code execution off.
     #[arg(long, env = "SANDBOX_EXECUTOR_URL", value_delimiter = ',', value_name = "URL")]
     executor_url: Option<Vec<String>>,
     /// Seconds that one run at a sidecar may take in total [default: 65].
@@ -162,7 +162,7 @@ async fn serve_requests(
         (Some(executor), _) => Arc::new(LocalDispatcher::new(executor.clone())),
         (None, RunsOn::Sidecars(remote)) => {
             let remote = RemoteDispatcher::new(remote.clone(), Some(layers.clone()))?;
-            // What they offer is known before an agent asks for its tools.
+            // The tools of an agent depend on what the sidecars offer, so that is known first.
             remote.check_sidecars().await;
             Arc::new(remote)
         }
@@ -192,8 +192,8 @@ async fn serve_requests(
     Ok(())
 }
 
-/// Locks the data directory, opens the store in it, and starts an engine on both. Secrets are sealed
-/// with `key`; if absent, with `secret.key` in the directory.
+/// Locks the data directory, opens the store in it, and starts an engine on both. Secrets are
+/// sealed with `key`; if absent, with `secret.key` in the directory.
 pub(crate) async fn open_engine(
     data_dir: &Path,
     key: Option<KeySource>,

@@ -131,9 +131,8 @@ impl AdmittedRun {
     }
 }
 
-/// Decides by plan, sandbox and environment; `output` is the most that is kept of each output stream.
-/// Concurrency and the thread are decided after it, as
-/// they have to be given back.
+/// Decides by plan, sandbox and environment; `output` is the most that is kept of each output
+/// stream. Concurrency and the thread are decided after it, as they have to be given back.
 pub(crate) fn admit_execution(
     caller: &Caller,
     request: &CheckedRequest,

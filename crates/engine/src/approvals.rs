@@ -4,9 +4,9 @@
 //! agents on, the policy of the team, and the answer of a person.
 //!
 //! The entry points for agents ask here before they run anything. [`Approvals::tool_offered`] says
-//! whether a tool is shown at all, [`Approvals::decide_call`] decides about one call. An error means
-//! no. Settings are read from the store each time, so the decision follows what holds now, however
-//! long ago the caller was looked up.
+//! whether a tool is shown at all, [`Approvals::decide_call`] decides about one call. An error
+//! means no. Settings are read from the store each time, so the decision follows what holds now,
+//! however long ago the caller was looked up.
 
 mod answers;
 mod approval_waiters;
@@ -140,8 +140,8 @@ impl Approvals {
         }
     }
 
-    /// Why [`Approvals::tool_offered`] says no, in a sentence that says who can change it; `None` where
-    /// it says yes. Nothing is recorded.
+    /// Why [`Approvals::tool_offered`] says no, in a sentence that says who can change it; `None`
+    /// where it says yes. Nothing is recorded.
     pub async fn why_not_offered(&self, caller: &Caller, tool: AgentTool) -> Option<GateRefusal> {
         self.check_gates(caller, tool)
             .await
@@ -154,8 +154,8 @@ impl Approvals {
         matches!(standing, Ok(Some(standing)) if standing.effective.allows_elicitation())
     }
 
-    /// How a response of this caller is shown while a call of it waits for a person. If the settings
-    /// cannot be looked up, the default holds.
+    /// How a response of this caller is shown while a call of it waits for a person. If the
+    /// settings cannot be looked up, the default holds.
     pub async fn pending_approval(&self, caller: &Caller, background: bool) -> PendingApproval {
         let effective = match self.caller_gates(caller).await {
             Ok(standing) => standing.map(|standing| standing.effective),
@@ -167,8 +167,8 @@ impl Approvals {
         effective.unwrap_or_default().pending_approval_of(background)
     }
 
-    /// Decides about one call and writes the decision down. An approval that was given for it is used
-    /// by this: a second call needs another.
+    /// Decides about one call and writes the decision down. An approval that was given for it is
+    /// used by this: a second call needs another.
     pub async fn decide_call(&self, caller: &Caller, call: &ToolCall) -> GateDecision {
         self.decide_or_refuse(caller, call, true).await
     }

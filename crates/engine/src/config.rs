@@ -19,8 +19,8 @@ pub struct EngineConfig {
     pub keepalive: Duration,
     /// How long executions may go on after the server was asked to stop.
     pub grace: Duration,
-    /// The lease of a thread. An execution renews it three times as often; after a crash, no thread is
-    /// held for longer.
+    /// The lease of a thread. An execution renews it three times as often; after a crash, no thread
+    /// is held for longer.
     pub lease: Duration,
     /// The memory that callers share.
     pub memory: MemoryConfig,
@@ -87,8 +87,8 @@ pub struct HomesConfig {
     pub layers: Option<Layers>,
     /// The most that a home may hold on this machine, whatever its plan.
     pub cap: HomeQuota,
-    /// A stack of so many layers is squashed in the background. A run of a thread with four times as
-    /// many waits for it.
+    /// A stack of so many layers is squashed in the background. A run of a thread with four times
+    /// as many waits for it.
     pub squash_depth: usize,
     /// How old a layer must be before it is deleted because nothing needs it.
     pub grace: Duration,
@@ -128,8 +128,8 @@ impl Default for HomesConfig {
 /// Settings of webhook delivery.
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// The wait before each attempt: the first counts from the end of the execution, each other from
-    /// the failure of the one before it.
+    /// The wait before each attempt: the first counts from the end of the execution, each other
+    /// from the failure of the one before it.
     pub waits: Vec<Duration>,
     /// The time one attempt may take, name resolution to answer.
     pub timeout: Duration,

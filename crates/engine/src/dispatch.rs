@@ -14,8 +14,8 @@ use crate::AdmittedRun;
 /// Runs what was admitted.
 pub trait Dispatcher: Send + Sync {
     /// Runs it once. Output is sent as it comes, in order and without loss. The receiver may be
-    /// dropped; the run goes on. When `cancel` fires, everything of the run is killed and the outcome
-    /// says so.
+    /// dropped; the run goes on. When `cancel` fires, everything of the run is killed and the
+    /// outcome says so.
     fn dispatch(
         &self,
         run: AdmittedRun,
@@ -32,8 +32,9 @@ pub trait Dispatcher: Send + Sync {
         Ok(())
     }
 
-    /// Whether [`Dispatcher::dispatch`] takes every run at once. Where it does not, it reports through
-    /// [`AdmittedRun::take_signal`] that an executor has taken the run, and the answer waits for that.
+    /// Whether [`Dispatcher::dispatch`] takes every run at once. Where it does not, it reports
+    /// through [`AdmittedRun::take_signal`] that an executor has taken the run, and the answer
+    /// waits for that.
     fn takes_at_once(&self) -> bool {
         true
     }
@@ -91,8 +92,8 @@ pub enum DispatchError {
     /// Nothing could take it; asking again may help.
     #[error("nothing can run this at present: {0}")]
     Unavailable(String),
-    /// No executor takes it as it was asked for, and the sentence says why. It has not begun, and the
-    /// request is answered as invalid.
+    /// No executor takes it as it was asked for, and the sentence says why. It has not begun, and
+    /// the request is answered as invalid.
     #[error("{0}")]
     Refused(String),
     /// It can never be run here, and the sentence says why; it is shown to the caller.

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Executions: look up, follow, cancel, list. `begin` starts one, `task` is one execution from its turn
-//! on the host to its record.
+//! Executions: look up, follow, cancel, list. `begin` starts one, `task` is one execution from its
+//! turn on the host to its record.
 
 mod begin;
 mod event_log;

@@ -6,8 +6,8 @@
 //! others that it uses when it is made; no part holds the engine.
 //!
 //! The engine knows no HTTP of its callers, no kernel and no SQL. Requests are in the words of the
-//! model, runs go through a [`Dispatcher`], and rows are kept by a [`Store`]; the binary passes both
-//! in.
+//! model, runs go through a [`Dispatcher`], and rows are kept by a [`Store`]; the binary passes
+//! both in.
 
 mod admit;
 mod approvals;

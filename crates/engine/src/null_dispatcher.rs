@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad};
 
 /// The message for callers and operators.
-pub(crate) const SENTENCE: &str = "code execution is turned off: this server has no executor, and SANDBOX_EXECUTOR_URL names none";
+pub(crate) const SENTENCE: &str = "code execution is turned off: this server has no executor, and \
+                                   SANDBOX_EXECUTOR_URL names none";
 
 /// No executor at all.
 pub struct NullDispatcher;

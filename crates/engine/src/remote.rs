@@ -4,8 +4,8 @@
 //! host.
 //!
 //! A run goes to the least busy sidecar. A sidecar that fails is left out until its health check
-//! succeeds again. A run that has begun is never begun again elsewhere. The home of a thread goes only
-//! to a sidecar that shares the layer store of this server.
+//! succeeds again. A run that has begun is never begun again elsewhere. The home of a thread goes
+//! only to a sidecar that shares the layer store of this server.
 
 mod events;
 mod health;
@@ -103,8 +103,8 @@ struct RemoteInner {
 }
 
 impl RemoteDispatcher {
-    /// Checks the addresses and starts their health checks. Call it within a Tokio runtime. Sidecars
-    /// that use the store of these layers run threads.
+    /// Checks the addresses and starts their health checks. Call it within a Tokio runtime.
+    /// Sidecars that use the store of these layers run threads.
     ///
     /// # Errors
     /// When an address or the key cannot be used.
@@ -119,8 +119,8 @@ impl RemoteDispatcher {
             .default_headers(key_header(config.key.as_ref())?)
             .connect_timeout(CONNECT)
             .http1_only()
-            // A connection that was kept may be dead already, and whether a run has begun on it could
-            // not be told.
+            // A connection that was kept may be dead already, and whether a run has begun on it
+            // could not be told.
             .pool_max_idle_per_host(0)
             .tcp_nodelay(true)
             .build()

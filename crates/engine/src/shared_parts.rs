@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! What more than one part of the engine uses. A part takes from here what it needs when it is made,
-//! and keeps nothing else.
+//! What more than one part of the engine uses. A part takes from here what it needs when it is
+//! made, and keeps nothing else.
 
 use std::sync::Arc;
 

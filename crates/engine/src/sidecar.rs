@@ -283,7 +283,7 @@ impl Sidecar {
 }
 
 impl SidecarInner {
-    /// The server that gets the result takes the layer over.
+    /// Stops protecting the layer of a result: the server that gets the result adopts it.
     fn release_layer(&self, result: &Result<RunOutcome, DispatchError>) {
         if let (Some(layers), Ok(outcome)) = (&self.config.layers, result)
             && let Some(layer) = &outcome.written.layer

@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
-//! Threads and their homes: list, history, diff, fork, roll back, delete. `open_thread` is the thread
-//! of one execution, `homes` what a home is made of, `archive` import and export, `upkeep` the work in
-//! the background.
+//! Threads and their homes: list, history, diff, fork, roll back, delete. `open_thread` is the
+//! thread of one execution, `homes` what a home is made of, `archive` import and export, `upkeep`
+//! the work in the background.
 
 mod archive;
 mod homes;

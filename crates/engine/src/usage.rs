@@ -18,8 +18,8 @@ const RECORD_EVERY: Duration = Duration::from_secs(2);
 /// The longest range that is shown day by day.
 const MOST_DAYS: i64 = 366;
 
-/// What the executions of a team may cost in a month, by plan, in millionths of a credit. `None` is no
-/// limit.
+/// What the executions of a team may cost in a month, by plan, in millionths of a credit. `None` is
+/// no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CreditAllowances {
     /// On the Free plan.
@@ -113,8 +113,8 @@ impl UsageAccounts {
         *bytes = (bytes.0.saturating_add(received), bytes.1.saturating_add(sent));
     }
 
-    /// Refuses a team whose allowance of this month is used up. Executions under way are not counted
-    /// before they end, so a month may exceed its allowance by what they cost.
+    /// Refuses a team whose allowance of this month is used up. Executions under way are not
+    /// counted before they end, so a month may exceed its allowance by what they cost.
     pub(crate) async fn check_allowance(&self, team: &Team) -> Result<(), Refusal> {
         let Some(state) = self.allowance_state(team).await? else { return Ok(()) };
         if state.used_micro_credits < state.micro_credits {
@@ -123,12 +123,10 @@ impl UsageAccounts {
         let (plan, renews) = (team.plan.display_name(), clock::format_rfc3339(state.renews_at));
         let allowed = display_credits(state.micro_credits);
         let message = format!(
-            "the allowance of {allowed} credits a month on the {plan} plan is used up; it renews at \
-             {renews}, or ask your administrator to raise it"
+            "the allowance of {allowed} credits a month on the {plan} plan is used up; it renews \
+             at {renews}, or ask your administrator to raise it"
         );
-        // Asking again soon does not help.
-        let refusal = Refusal::new(ErrorCode::RateLimited, message);
-        Err(Refusal { retry_after: None, ..refusal })
+        Err(Refusal::new(ErrorCode::RateLimited, message).without_retry())
     }
 
     async fn allowance_state(&self, team: &Team) -> Result<Option<AllowanceState>, Refusal> {

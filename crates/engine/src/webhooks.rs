@@ -2,9 +2,9 @@
 //!
 //! Webhooks: a due delivery is read from the store and sent once, and its result is written back.
 //!
-//! Delivery is at least once: a crash between the answer and its record sends it again. `lanes` bounds
-//! how many deliveries of a team and to one receiver are under way, so a receiver that does not
-//! answer delays only its own team.
+//! Delivery is at least once: a crash between the answer and its record sends it again. `lanes`
+//! bounds how many deliveries of a team and to one receiver are under way, so a receiver that does
+//! not answer delays only its own team.
 
 mod address_guard;
 mod client;

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities), sidecar (no capabilities).
 //!
-//! What a client asks for with `Accept` and `Prefer`: names in any case, parameters, weights, several
-//! header lines. What cannot be read is as if it were absent.
+//! What a client asks for with `Accept` and `Prefer`: names in any case, parameters, weights,
+//! several header lines. What cannot be read is as if it were absent.
 
 use axum::http::{HeaderMap, HeaderName, header};
 
@@ -20,8 +20,9 @@ pub(crate) fn prefers_async(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether the client prefers a stream of lines to one JSON object (RFC 9110, 12.5.1). A stream has to
-/// be named; a wildcard only stands for the object. Among equals, the first that is named counts.
+/// Whether the client prefers a stream of lines to one JSON object (RFC 9110, 12.5.1). A stream has
+/// to be named; a wildcard only stands for the object. Among equals, the first that is named
+/// counts.
 pub(crate) fn prefers_ndjson(headers: &HeaderMap) -> bool {
     let ranges: Vec<_> = header_lines(headers, &header::ACCEPT)
         .flat_map(|list| split_outside_quotes(list, ','))

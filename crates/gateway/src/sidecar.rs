@@ -1,7 +1,7 @@
 //! The HTTP API of the executor sidecar: `POST /execute`, `GET /healthz`, `GET /metrics`, and
 //! cancellation.
 //!
-//! It is protected by one service key. It stores nothing. The engine decides what a job may use.
+//! It is protected by one service key. It keeps nothing itself. The engine decides what a job may use.
 
 mod body;
 mod execute;

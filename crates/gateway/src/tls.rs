@@ -90,7 +90,7 @@ impl TlsIdentity {
         patience: Duration,
     ) -> Option<TlsStream<TcpStream>> {
         let patience = patience.min(HANDSHAKE_TIMEOUT);
-        match tokio::time::timeout(patience, self.shake_hands(stream)).await {
+        match tokio::time::timeout(patience, self.complete_handshake(stream)).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => self.note_failure(&error),
             Err(_) => self.note_failure(&io::ErrorKind::TimedOut.into()),
@@ -98,7 +98,7 @@ impl TlsIdentity {
         None
     }
 
-    async fn shake_hands(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    async fn complete_handshake(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE_RECORD {
             refuse_plain_http(&stream);

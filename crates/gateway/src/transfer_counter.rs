@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
 //! Counts the bytes of the bodies of each request and its response, for the team and key that the
-//! request is authenticated as. What a request has to do with executions or files is not known here:
-//! everything that a key sends and gets is counted.
+//! request is authenticated as. Everything that a key sends and
+//! gets is counted; this file does not know about executions or files.
 
 use std::{
     pin::Pin,

@@ -1,3 +1,5 @@
+//! Runs in: server, sidecar (no capabilities).
+//!
 //! A store that several hosts use: its name, and layers that another process stored in it.
 
 use std::fmt;
@@ -31,9 +33,9 @@ impl Layers {
         self.0.store_id.get().copied()
     }
 
-    /// Makes this process the one that removes layers from a shared directory, while it lives. A second
-    /// server would remove layers that only the first one knows to be needed. Other stores have one
-    /// server by their configuration.
+    /// Makes this process the one that removes layers from a shared directory, while it lives. A
+    /// second server would remove layers that only the first one knows to be needed. Other stores
+    /// have one server by their configuration.
     ///
     /// # Errors
     /// If another process has claimed the directory.
@@ -49,8 +51,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Takes over a layer that another process stored. It is pinned from now on, as if it was stored
-    /// here, and a sweep of this process does not remove it.
+    /// Takes over a layer that another process stored. It is pinned from now on, as if it was
+    /// stored here, and a sweep of this process does not remove it.
     ///
     /// # Errors
     /// If the store does not have the layer, or does not respond.

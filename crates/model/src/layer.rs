@@ -67,8 +67,8 @@ impl fmt::Display for LayerDigest {
     }
 }
 
-/// The name of a layer store: 32 hex digits, written into the store once. Two processes that read the
-/// same name use the same store.
+/// The name of a layer store: 32 hex digits, written into the store once. Two processes that read
+/// the same name use the same store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LayerStoreId(u128);

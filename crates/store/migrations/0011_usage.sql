@@ -1,8 +1,9 @@
--- What each key used on each day in UTC: see docs/decisions/0026-credits-and-usage.md. A trigger adds
--- an execution in the transaction of its outcome, so that no statement can leave it out. A deleted
--- execution stays counted. `key_id` is empty for transfers by a URL that the admin token signed.
+-- What each key used on each day in UTC: see docs/decisions/0026-credits-and-usage.md. A trigger
+-- adds an execution in the transaction of its outcome, so that no statement can leave it out. A
+-- deleted execution stays counted. `key_id` is empty for transfers by a URL that the admin token
+-- signed.
 
--- Null is for the plan to say.
+-- The team's own allowance. If null, the allowance of its plan applies.
 ALTER TABLE teams ADD COLUMN monthly_micro_credits INTEGER;
 
 CREATE TABLE usage_days (
@@ -36,7 +37,7 @@ CREATE TRIGGER execution_used AFTER UPDATE OF status ON executions
         cpu_ms = min(cpu_ms + excluded.cpu_ms, 1000000000000000);
 END;
 
--- What is in the ledger counts as it was charged then.
+-- Executions that are in the ledger already count with what they were charged.
 INSERT INTO usage_days SELECT team_id, coalesce(completed_at, created_at) / 86400000000, key_id,
     count(*), min(sum(min(micro_credits, 1000000000000)), 1000000000000000),
     min(sum(min(wall_ms, 1000000000000)), 1000000000000000),

@@ -1,3 +1,3 @@
--- How a response of the Agent API is shown while a call of it waits for a person. Null is for the
--- fleet's setting to say.
+-- How a response of the Agent API is shown while a call of it waits for a person. If null,
+-- the setting of the fleet applies.
 ALTER TABLE teams ADD COLUMN pending_approval TEXT;

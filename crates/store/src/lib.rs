@@ -194,8 +194,8 @@ pub trait TenancyStore: Send + Sync {
     async fn find_team(&self, id_or_name: &str) -> Result<Option<Team>>;
     /// The same with its revision, for [`TenancyStore::update_team`].
     async fn team_for_update(&self, id_or_name: &str) -> Result<Option<Revisioned<Team>>>;
-    /// Replaces all but the id, unless the team has changed since it was read. A change of its gates
-    /// comes with the decision about it, which is written with the team or not at all.
+    /// Replaces all but the id, unless the team has changed since it was read. A change of its
+    /// gates comes with the decision about it, which is written with the team or not at all.
     async fn update_team(
         &self,
         team: &Revisioned<Team>,

@@ -1,5 +1,5 @@
-//! Runs in: test. Each wall of a cell is left out in turn, and some probe must notice: a wall that no
-//! probe notices is a wall that is not tested.
+//! Runs in: test. Each wall of a cell is left out in turn, and some probe must notice: a wall that
+//! no probe notices is a wall that is not tested.
 //!
 //! This test is its own spawner: started with `__spawner MODE WALL` it builds cells without that
 //! wall. Which probes guard a wall is data, as some attacks are safe only while a wall stands:

@@ -132,7 +132,10 @@ def test_the_polling_loop_is_enough_where_a_person_approves(url, key_of_plan):
     person = Person(url)
     with Perplexity(api_key=key, base_url=url, max_retries=0) as client:
         response = client.responses.create(
-            model=MODEL, input=script(runs("print(7)"), {"text": "Seven."}), tools=SANDBOX, background=True
+            model=MODEL,
+            input=script(runs("print(7)"), {"text": "Seven."}),
+            tools=SANDBOX,
+            background=True,
         )
         person.start()
         while response.status in ("queued", "in_progress"):
@@ -147,7 +150,8 @@ def test_the_polling_loop_is_enough_where_a_person_approves(url, key_of_plan):
 def test_the_limit_on_requests(url, key_of_plan):
     with Perplexity(api_key=key_of_plan("free"), base_url=url, max_retries=0) as client:
         for _ in range(2):
-            assert client.responses.create(model=MODEL, input=script({"text": "."})).status == "completed"
+            response = client.responses.create(model=MODEL, input=script({"text": "."}))
+            assert response.status == "completed"
         with pytest.raises(RateLimitError, match="2 requests a minute") as refused:
             client.responses.create(model=MODEL, input=script({"text": "."}))
     assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60

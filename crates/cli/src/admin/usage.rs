@@ -1,3 +1,5 @@
+//! Runs in: operator commands.
+//!
 //! `cloche usage`: what teams and keys used.
 
 use clap::Args;

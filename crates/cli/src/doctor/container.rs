@@ -82,7 +82,7 @@ pub(super) fn container_lines(finding: &ContainerFinding) -> Vec<String> {
         None => "with namespaces".to_owned(),
     };
     let mut lines =
-        vec![format!("An executor with --profile container would start, with cells {cells}:")];
+        vec![format!("An executor with --profile container would start and make cells {cells}:")];
     lines.extend(
         finding
             .missing

@@ -1,7 +1,7 @@
 //! Runs in: sidecar (root until it is confined).
 //!
-//! The layer store that a sidecar shares with its server. With it, jobs can have the home of a thread.
-//! The sidecar stores layers there, and unpacks them in a directory of its own.
+//! The layer store that a sidecar shares with its server. With it, jobs can have the home of a
+//! thread. The sidecar stores layers there, and unpacks them in a directory of its own.
 
 use std::{
     fs::DirBuilder,

@@ -1,8 +1,8 @@
 //! Runs in: server, sidecar (root until they are confined).
 //!
-//! The directory of a layer store that several processes use. All of them run as one user, and other
-//! users cannot enter it. Files in it are never given to another user: some other process may be using
-//! them.
+//! The directory of a layer store that several processes use. All of them run as one user, and
+//! other users cannot enter it. Files in it are never given to another user: some other process may
+//! be using them.
 
 use std::{
     fs::{self, DirBuilder},

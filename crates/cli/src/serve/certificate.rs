@@ -1,8 +1,8 @@
 //! Runs in: server (root until it is confined, then its own user).
 //!
 //! The certificate of the port: read before the server is confined, and again when it changes or on
-//! SIGHUP. A process of its own reads the files, see `tls_reader`. A pair that cannot be served is in
-//! the log, and the old one stays.
+//! SIGHUP. The certificate reader reads the files, see `tls_reader`. A pair that cannot be served
+//! is in the log, and the old one stays.
 
 use std::{
     fs,
@@ -104,7 +104,7 @@ impl ServedCertificate {
                 Ok(false) if is_asked => tracing::info!("the certificate has not changed"),
                 Ok(false) => {}
                 Err(CertificateError::Reader(error)) => {
-                    tracing::error!(%error, "the process that reads the certificate has ended; a \
+                    tracing::error!(%error, "the certificate reader has ended; a \
                          new certificate needs a restart of the server");
                     return;
                 }
@@ -130,8 +130,8 @@ impl ServedCertificate {
     }
 }
 
-/// Logs why a new certificate is not served. Two files are rarely replaced at once, so a change that
-/// was not asked for is logged only if the next look finds the same.
+/// Logs why a new certificate is not served. Two files are rarely replaced at once, so a change
+/// that was not asked for is logged only if the next look finds the same.
 fn note_refusal(
     last: Option<LastRefusal>,
     error: &CertificateError,

@@ -63,8 +63,8 @@ pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
     );
 }
 
-/// The line about gate 1. A single binary differs from the contract: without an address it runs code
-/// itself, and only an empty address turns code execution off.
+/// The line about gate 1. A single binary differs from the contract: without an address it runs
+/// code itself, and only an empty address turns code execution off.
 fn where_code_runs(runs_on: &RunsOn) -> String {
     match runs_on {
         RunsOn::ThisHost => {

@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! Time, output and request limits of the Agent API, and how a pending approval is shown.
 
 use reqwest::{Client, Method};

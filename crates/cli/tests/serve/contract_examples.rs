@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! What the examples of the contracts do, and what `docs/CLIENTS.md` shows, against the real
 //! binary: curl, the public Python and TypeScript clients, and MCP clients. `tests/examples` has
 //! the examples, one test each, and the list of those that need a missing capability.

@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! The help of the command line offers nothing that is refused. The test walks the help of every
 //! command and tries each option of `run` and of the commands that change or list settings, with
 //! every value that the help names.

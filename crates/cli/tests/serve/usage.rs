@@ -50,7 +50,7 @@ async fn an_operator_sees_what_each_team_used() {
     assert!(record.lines().any(|line| line.starts_with("credits  ")), "{record}");
     for (words, reason) in [
         (["--from", "soon"], "from must be a date"),
-        (["--team", "nobody"], "no such team"),
+        (["--team", "missing"], "no such team"),
         (["--by", "hour"], "possible values: day"),
     ] {
         let refused = usage(&host, &words);

@@ -53,8 +53,9 @@ fn in_container(engine: Engine, user: &str, arguments: &[&str]) -> Command {
     // By a descriptor: the build directory may be one that others cannot enter.
     let script = format!(
         "exec 9<\"$0\"; mount -t tmpfs -o mode=1777 tmpfs /tmp && \
-         mount -o remount,ro,bind / && ! touch /writable 2>/dev/null && exec setpriv {user} --bounding-set=-all --inh-caps=-all \
-         --no-new-privs {filter} /proc/self/fd/9 executor \"$@\""
+         mount -o remount,ro,bind / && ! touch /writable 2>/dev/null && \
+         exec setpriv {user} --bounding-set=-all --inh-caps=-all --no-new-privs \
+         {filter} /proc/self/fd/9 executor \"$@\""
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-c", &script, binary()]);
@@ -163,7 +164,8 @@ async fn the_three_languages_run_in_a_container_and_what_is_missing_is_logged() 
         let code = "import subprocess, sys, tempfile, threading\n\
             open('out.txt', 'w').write(sys.stdin.read() + open('in.txt').read())\n\
             tempfile.TemporaryFile().write(b'x')\n\
-            thread = threading.Thread(target=print, args=['thread']); thread.start(); thread.join()\n\
+            thread = threading.Thread(target=print, args=['thread'])\n\
+            thread.start(); thread.join()\n\
             print(subprocess.run(['cat', 'out.txt'], capture_output=True, text=True).stdout)";
         let body =
             json!({"code": code, "stdin": "a", "files": [{"name": "in.txt", "content": "b"}]});
@@ -190,7 +192,7 @@ const SHARED: &str = "import os, time\ndata = b'x' * (120 << 20)\n\
     [os.waitpid(child, 0) for child in children]\nprint('shared')";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_limited_without_control_groups() {
+async fn memory_is_limited_without_cgroups() {
     for engine in ENGINES {
         let Some(container) = Container::start(engine, &[]).await else { return };
         for code in [HOG, HOGS] {
@@ -210,7 +212,7 @@ async fn memory_is_limited_without_control_groups() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_time_files_and_descriptors_are_limited_without_control_groups() {
+async fn processes_time_files_and_descriptors_are_limited_without_cgroups() {
     for engine in ENGINES {
         let Some(container) = Container::start(engine, &[]).await else { return };
         let word = mark();
@@ -306,11 +308,13 @@ async fn a_job_reaches_nothing_of_the_container_or_of_other_jobs() {
              try: act(); reached.append(name)\n    except OSError: pass\n\
              for pid in {pids:?}:\n    \
              attack(f'signal {{pid}}', lambda: os.kill(pid, 9))\n    \
-             attack(f'limit {{pid}}', lambda: resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0)))\n    \
+             attack(f'limit {{pid}}', \
+             lambda: resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0)))\n    \
              for name in ('environ', 'cmdline', 'mem'): \
              attack(f'{{name}} {{pid}}', lambda: open(f'/proc/{{pid}}/{{name}}', 'rb').read(1))\n\
              for path in ('/etc/shadow', '/etc/machine-id', '/var/lib/dpkg/status'): \
-             attack(path, lambda: os.listdir(path) if os.path.isdir(path) else open(path).read(1))\n\
+             attack(path, \
+             lambda: os.listdir(path) if os.path.isdir(path) else open(path).read(1))\n\
              for path in ('/tmp/../usr/x', '/etc/x', '/dev/x', '/var/x'): \
              attack('write ' + path, lambda: open(path, 'w'))\n\
              print(reached)"
@@ -382,7 +386,7 @@ const STANDARD: &str = "import asyncio, bz2, ctypes, curses, dbm, decimal, email
     print('all')";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sidecar_has_the_standard_library_only_unless_told_otherwise() {
+async fn a_sidecar_has_the_standard_library_only_unless_configured_otherwise() {
     let Some(sidecar) = Sidecar::start().await else { return };
     let Some(name) = host_package() else {
         skip("this host has no Python package");

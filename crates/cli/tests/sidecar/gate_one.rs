@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! Gate 1: an address that is set but empty turns code execution off; without an address this host
 //! runs the code.
 

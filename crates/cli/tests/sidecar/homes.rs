@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! Threads through sidecars that share the layer store of their server, and the refusal of threads
 //! and time limits that no sidecar takes.
 
@@ -38,8 +40,8 @@ async fn bash(host: &Host, thread: &str, code: &str) -> String {
     answer["stdout"].as_str().unwrap().to_owned()
 }
 
-/// Asserts that every delivery mode refuses this body with a 400 whose message has this word, and that
-/// the ledger has it as refused.
+/// Asserts that every delivery mode refuses this body with a 400 whose message has this word, and
+/// that the ledger has it as refused.
 async fn assert_invalid(host: &Host, body: &Value, word: &str) {
     for mode in MODES {
         let response = send(host, mode, body).await;

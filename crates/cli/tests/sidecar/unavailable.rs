@@ -1,4 +1,7 @@
-//! No executor takes an execution: the status says so in every delivery mode, and so does the ledger.
+//! Runs in: test.
+//!
+//! No executor takes an execution: the status says so in every delivery mode, and so does the
+//! ledger.
 
 use reqwest::Response;
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,5 +1,6 @@
-# Runs in: test. Installs what the system call filter of a container engine does to an ordinary user:
-# no namespaces, no mounts, and no clone3, whose flags a filter cannot read. Then executes a program.
+# Runs in: test. Installs what the system call filter of a container engine does to an ordinary
+# user: no namespaces, no mounts, and no clone3, whose flags a filter cannot read. Then executes a
+# program.
 import ctypes
 import os
 import platform

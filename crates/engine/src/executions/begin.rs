@@ -107,8 +107,8 @@ impl Executions {
         self.start_in_home(caller, request, delivery, None).await
     }
 
-    /// The same for a call of an agent that a gate let through. Where a person approved it, the thread
-    /// must still be in the state that they saw.
+    /// The same for a call of an agent that a gate let through. Where a person approved it, the
+    /// thread must still be in the state that they saw.
     ///
     /// # Errors
     /// As for [`Executions::start_execution`], or when the thread has changed.
@@ -153,7 +153,7 @@ impl Executions {
         if !self.dispatcher.is_wired() {
             // The operator turned it off, so asking again does not help.
             let off = Refusal::new(ErrorCode::Unavailable, null_dispatcher::SENTENCE);
-            return Err(Refusal { retry_after: None, ..off });
+            return Err(off.without_retry());
         }
         let request = request.check()?;
         start.language = Some(request.language);

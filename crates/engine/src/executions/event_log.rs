@@ -2,9 +2,9 @@
 //!
 //! The numbered events of one execution, and where its readers are.
 //!
-//! Two parts are held. *Kept* events can be replayed after the end: the last 10,000 lines within the
-//! limit of their stream, and keepalives. *Passing* lines are beyond that limit; a small window of
-//! them is held for the readers that are attached. Both are in the order of their numbers.
+//! Two parts are held. *Kept* events can be replayed after the end: the last 10,000 lines within
+//! the limit of their stream, and keepalives. *Passing* lines are beyond that limit; a small window
+//! of them is held for the readers that are attached. Both are in the order of their numbers.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -33,18 +33,18 @@ const BATCH_BYTES: usize = 64 << 10;
 pub struct ExecutionEvent {
     /// Its number; they grow by one.
     pub seq: u64,
-    /// What it was.
+    /// What happened.
     pub kind: ExecutionEventKind,
 }
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Clone, Debug)]
 pub enum ExecutionEventKind {
     /// It has started. Always the first.
     Started,
     /// A line of output.
     Output(StreamName, Bytes),
-    /// Nothing, for a while.
+    /// A sign of life: nothing else happened for a while.
     Keepalive,
     /// It is over. Always the last.
     Over(Arc<Execution>),
@@ -90,11 +90,11 @@ struct ReaderPosition {
     seq: u64,
     /// When its client last took something.
     moved_at: Instant,
-    /// It was waited for in vain, and has lost events.
+    /// The log has given up on it, and it has lost events.
     is_cut_off: bool,
 }
 
-/// What there is for a reader.
+/// What a reader gets next.
 pub(super) enum NextEvents {
     Some(Vec<ExecutionEvent>),
     NoneYet,
@@ -207,7 +207,8 @@ impl EventLog {
         pushed_out
     }
 
-    /// Gives up on the readers that are in the way of this line and have taken nothing since then.
+    /// Cuts off the readers that this line waits for and that have taken nothing since
+    /// `idle_since`.
     pub(super) fn cut_off_readers(&mut self, next: &Line, idle_since: Instant) {
         let pushed_out = self.pushed_out_by(next).unwrap_or(0);
         let slow =
@@ -250,7 +251,7 @@ impl EventLog {
         (lines.collect::<Vec<_>>().concat(), missing)
     }
 
-    /// Has the kept lines share the memory of the streams that they are parts of.
+    /// Replaces the kept lines by slices of the whole streams, so that no byte is held twice.
     pub(super) fn share_output(&mut self, stdout: &Bytes, stderr: &Bytes) {
         let mut at = self.skipped;
         for KeptEvent { event, kept } in &mut self.kept {

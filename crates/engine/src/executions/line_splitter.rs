@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Splits chunks of output into whole lines. A line knows how many of its bytes the outcome keeps: all
-//! of them up to the limit of its stream, none beyond it.
+//! Splits chunks of output into whole lines. A line knows how many of its bytes the outcome keeps:
+//! all of them up to the limit of its stream, none beyond it.
 
 use bytes::Bytes;
 use cloche_model::{OutputChunk, StreamName};

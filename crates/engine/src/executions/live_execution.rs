@@ -4,8 +4,8 @@
 //! with the same numbers.
 //!
 //! Keepalives are part of the log and not of a reader's connection, so that numbers never differ. A
-//! full log waits for its readers, and the program waits with it. So an attached reader that goes on
-//! reading loses no line.
+//! full log waits for its readers, and the program waits with it. So an attached reader that goes
+//! on reading loses no line.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -26,14 +26,14 @@ use super::{
     line_splitter::{Line, LineSplitter},
 };
 
-/// How long a full log waits for its readers.
+/// How long a full log waits for readers that do not keep up.
 #[derive(Clone, Copy, Debug)]
 struct ReaderPatience {
-    /// While the client of a reader takes nothing.
+    /// For one reader, after its client last took something.
     idle: Duration,
-    /// Beyond the time limit of the execution.
+    /// For all readers, after the time limit of the execution.
     beyond_timeout: Duration,
-    /// Once the execution is stopped.
+    /// For all readers, after the execution was stopped.
     beyond_stop: Duration,
 }
 
@@ -42,8 +42,8 @@ const PATIENCE: ReaderPatience = ReaderPatience {
     beyond_timeout: Duration::from_secs(10),
     beyond_stop: Duration::from_secs(2),
 };
-/// How many bytes of lines beyond the limit of their stream are passed on in a second. Each line
-/// costs the server time of its own, so a program must not be able to print as many as it can.
+/// How many bytes of lines beyond the limit of their stream are passed on in a second. The
+/// server splits and encodes each line, so a program that prints endlessly would take a processor.
 const FLOOD_RATE: u64 = 32 << 20;
 
 /// Why it was stopped.
@@ -60,7 +60,7 @@ pub(crate) struct LiveExecution {
     cancel: CancellationToken,
     stop: Mutex<Option<(StopCause, Instant)>>,
     patience: ReaderPatience,
-    /// Until when readers may hold it up.
+    /// The time until which readers may hold the program up.
     holds_end: OnceLock<Instant>,
     log: Mutex<EventLog>,
     /// Something was added to the log.
@@ -103,7 +103,7 @@ impl LiveExecution {
         self.stop.lock().map(|(cause, _)| cause)
     }
 
-    /// The program starts now and may run for so long. Its readers may hold it up for little longer.
+    /// Starts the time limit of the program. Its readers may hold it up for little longer.
     pub(crate) fn start_clock(&self, timeout: Duration) {
         let end = Instant::now().checked_add(timeout.saturating_add(self.patience.beyond_timeout));
         if let Some(end) = end {
@@ -143,7 +143,7 @@ impl LiveExecution {
     pub(crate) async fn publish_lines(&self, lines: Vec<Line>) {
         let mut lines = lines.into_iter();
         loop {
-            // Before the log is looked at, so that no move is missed.
+            // Registered before the log is read, so that no move of a reader is missed.
             let moved = self.moved.notified();
             let idle_since = self.log.lock().push_lines(&mut lines);
             self.added.notify_waiters();
@@ -155,14 +155,15 @@ impl LiveExecution {
                     let Some(next) = lines.as_slice().first() else { return };
                     let idle_since = if is_over { Instant::now() } else { idle_since };
                     self.log.lock().cut_off_readers(next, idle_since);
-                    tracing::info!(trace_id = %self.trace_id, "a reader was too slow and is cut off");
+                    let trace_id = &self.trace_id;
+                    tracing::info!(%trace_id, "a reader was too slow and is cut off");
                 }
             }
         }
     }
 
-    /// Until when a reader is waited for that has taken nothing since then, and whether readers may
-    /// hold the execution up no longer at all.
+    /// When to give up on a reader that has taken nothing since `idle_since`, and whether the time
+    /// of all readers is over then.
     fn reader_deadline(&self, idle_since: Instant) -> (Instant, bool) {
         let own = idle_since + self.patience.idle;
         let stopped = self.stop.lock().map(|(_, at)| at + self.patience.beyond_stop);

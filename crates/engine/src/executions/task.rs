@@ -111,8 +111,8 @@ impl Executions {
         EndedExecution { execution: Arc::new(execution), reason }
     }
 
-    /// Waits for a place on the host, reads the home of the thread, and dispatches the run. The place
-    /// is given back when the cell has ended, before the end is recorded.
+    /// Waits for a place on the host, reads the home of the thread, and dispatches the run. The
+    /// place is given back when the cell has ended, before the end is recorded.
     async fn run_in_home(
         &self,
         mut run: AdmittedRun,
@@ -137,7 +137,8 @@ impl Executions {
     ) -> Result<RunOutcome, DispatchError> {
         let (output, mut chunks) = mpsc::channel(CHUNKS);
         live.start_clock(run.limits().timeout);
-        // In a task of its own: deadlines and cancels must not wait while the log waits for a reader.
+        // In a task of its own: deadlines and cancels must not wait while the log waits for a
+        // reader.
         let dispatched = self.dispatcher.dispatch(run, output, live.cancel_token());
         let mut dispatched = tokio::spawn(dispatched);
         let mut open = true;

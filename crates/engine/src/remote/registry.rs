@@ -50,8 +50,8 @@ impl SidecarOffer {
 }
 
 impl SidecarEntry {
-    /// Whether a run with these needs may be sent there. A home goes only to a sidecar that is known
-    /// to share the store.
+    /// Whether a run with these needs may be sent there. A home goes only to a sidecar that is
+    /// known to share the store.
     fn may_take(&self, needs: &RunNeeds) -> bool {
         self.offer.map_or(!needs.home, |offer| offer.meets(needs))
     }

@@ -1,7 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
-//! A run that looks for a sidecar: what it needs, its body for each sidecar, and the layer that comes
-//! back. The layers stay in the store that server and sidecar share; only their digests are sent.
+//! A run that looks for a sidecar: what it needs, its body for each sidecar, and the layer that
+//! comes back. The layers stay in the store that server and sidecar share; only their digests are
+//! sent.
 
 use bytes::Bytes;
 use cloche_layers::Layers;
@@ -44,8 +45,8 @@ impl RemoteJob {
         }
     }
 
-    /// Takes over the layer that the sidecar stored. A head may refer to it only if it is in the store
-    /// of this server, so that is checked here and not believed.
+    /// Takes over the layer that the sidecar stored. A head may refer to it only if it is in the
+    /// store of this server, so that is checked here and not believed.
     pub(super) async fn adopt_layer(
         &self,
         place: &SidecarSlot,

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Follows a run at a sidecar to its end: passes its output on, captures it, and stops the run when it
-//! is cancelled.
+//! Follows a run at a sidecar to its end: passes its output on, captures it, and stops the run when
+//! it is cancelled.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ pub(super) struct RemoteRun {
     id: Option<String>,
     /// A stop was requested from the sidecar.
     stop_requested: bool,
-    /// The layer with what the run wrote, by the sidecar's word.
+    /// The layer with what the run wrote, as the sidecar reports it. Not checked yet.
     layer: Option<LayerDigest>,
 }
 
@@ -88,7 +88,8 @@ impl RemoteRun {
         self.layer.take()
     }
 
-    /// Until the result, the deadline, or the end of the stream. Letting go of the stream stops the run.
+    /// Follows the run until its result, the deadline, or the end of the stream. Dropping the
+    /// stream stops the run.
     pub(super) async fn until_over(
         &mut self,
         shared: &Arc<RemoteInner>,
@@ -104,7 +105,8 @@ impl RemoteRun {
             let event = tokio::select! {
                 biased;
                 () = cancel.cancelled(), if !self.stop_requested => {
-                    // A run that the sidecar has not named yet is stopped by closing its connection.
+                    // A run that the sidecar has not named yet is stopped by closing its
+                    // connection.
                     if self.id.is_none() {
                         return Ok(self.cancelled_outcome());
                     }
@@ -118,7 +120,7 @@ impl RemoteRun {
                     if let (Ok(room), Some(chunk)) = (room, self.pending.take()) {
                         room.send(chunk);
                     }
-                    // The sidecar could not send while our own reader was waited for.
+                    // Time in which our own reader held the sidecar up does not count.
                     deadline += turn.elapsed();
                     continue;
                 }

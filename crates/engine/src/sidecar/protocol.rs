@@ -30,12 +30,12 @@ pub struct JobLimits {
     pub disk_bytes: Option<u64>,
     /// Bytes of each output stream that are kept.
     pub output_bytes: Option<u64>,
-    /// How closely it is held; `standard` if absent. Among the limits, so that an executor that does
-    /// not know it refuses the job.
+    /// How closely it is held; `standard` if absent. Among the limits, so that an executor that
+    /// does not know it refuses the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<SandboxProfile>,
-    /// The layer store that keeps what it writes; nothing is kept if absent. Among the limits, so that
-    /// an executor that does not know it refuses the job.
+    /// The layer store that keeps what it writes; nothing is kept if absent. Among the limits, so
+    /// that an executor that does not know it refuses the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer_store: Option<LayerStoreId>,
 }
@@ -65,8 +65,8 @@ impl From<JobHome> for ThreadHome {
     }
 }
 
-/// The answer of `GET /healthz`. The last two fields are beyond the contract, and only for holders of
-/// the service key.
+/// The answer of `GET /healthz`. The last two fields are beyond the contract, and only for holders
+/// of the service key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SidecarHealthReport {
@@ -113,8 +113,8 @@ pub enum JobEvent {
     },
 }
 
-/// How a job ended. The contract's fields, then what only this executor says. In a stream the output
-/// has come before, so the two texts are left out.
+/// How a job ended. The contract's fields, then what only this executor says. In a stream the
+/// output has come before, so the two texts are left out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobResult {
     /// Standard output, with replacement characters where it is not UTF-8.
@@ -223,7 +223,8 @@ impl JobResult {
         }
     }
 
-    /// With the output, as JSON that is encoded while it is read: one byte of output can become six.
+    /// With the output, as JSON that is encoded while it is read: one byte of output can become
+    /// six.
     #[must_use]
     pub fn with_output(mut outcome: RunOutcome) -> JsonPieces {
         let rest = Self::without_output(&outcome);

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Writes the end of an execution. The outcome is always recorded: files that the team may not store
-//! are left out, and a full disk gets a shorter record.
+//! Writes the end of an execution. The outcome is always recorded: files that the team may not
+//! store are left out, and a full disk gets a shorter record.
 
 use cloche_layers::crash;
 use cloche_model::{ExecutionEnd, Layer};

@@ -78,7 +78,7 @@ pub(crate) struct RequestPacket {
 pub(crate) enum SpawnerRequest {
     /// Start a cell. Carries stdin, stdout, stderr, job and control.
     Spawn { cell: CellId, config: CellConfig, kind: SpawnKind },
-    /// Start a contained cell with a new directory of this plain name. Carries the same.
+    /// Start a contained cell in a new directory with this plain name. Carries the same.
     Contain { cell: CellId, config: CellConfig, directory: String },
     /// Let a template fork a cell. Carries the same.
     Fork { cell: CellId, config: CellConfig, template: CellId },

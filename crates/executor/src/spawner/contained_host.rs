@@ -97,7 +97,7 @@ pub(super) fn prepare_contained_host(
         lacks(wall, "a contained cell has no namespaces");
     }
     for wall in ["cgroups", "host-uid"] {
-        lacks(wall, "a contained cell has the user and the control group of the server");
+        lacks(wall, "a contained cell has the user and the cgroup of the server");
     }
     if rustix::process::geteuid().is_root() {
         lacks("capabilities", "a contained cell needs an ordinary user, and this one is root");

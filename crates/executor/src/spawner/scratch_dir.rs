@@ -1,7 +1,7 @@
 //! Runs in: spawner (an ordinary user). The directory of one contained cell: made before it starts,
 //! removed when all its processes are gone.
 //!
-//! A guest may leave any tree: very deep, with directories that nobody can enter. So directories
+//! A guest may leave any tree: very deep, with directories that have no permissions. So directories
 //! are moved up before they are emptied, and no path grows.
 
 use std::{

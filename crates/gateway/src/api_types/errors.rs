@@ -51,7 +51,8 @@ pub(crate) enum ErrorResponses {
     #[response(status = 500)]
     Internal(ErrorBody),
     /// `service_unavailable`: no executor can run it at present.
-    #[response(status = 503, headers(("retry-after" = u64, description = "Seconds")))]
+    #[response(status = 503,
+        headers(("retry-after" = u64, description = "Seconds; absent if waiting does not help")))]
     Unavailable(ErrorBody),
     /// `insufficient_storage`: the host has no space left for new data.
     #[response(status = 507)]

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The wire format of usage.
 
 use cloche_engine::{AllowanceState, UsageSummary, UsageTotals, format_rfc3339, format_utc_day};

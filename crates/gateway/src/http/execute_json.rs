@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
 //! The JSON body of the execute endpoint. One that exceeds the limit on bodies is looked through
-//! without being held: if its code is too long, the client is to learn that and not only the size of
-//! its body.
+//! without being held: if its code is too long, the client is to learn that and not only the size
+//! of its body.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,7 +53,9 @@ where
         check_content_type(request.headers())?;
         let limit = config.body.bytes();
         match declared_length(request.headers()) {
-            Some(length) if length > limit => Err(look_through(request.into_body(), &config).await),
+            Some(length) if length > limit => {
+                Err(refuse_long_body(request.into_body(), &config).await)
+            }
             Some(_) => {
                 let HeldJson(body, memory) = HeldJson::from_request(request, state).await?;
                 Ok(Self(body, memory))
@@ -67,7 +69,7 @@ where
 }
 
 /// The refusal of a body whose declared length exceeds the limit. What is read of it is discarded.
-async fn look_through(body: Body, config: &GatewayConfig) -> ApiError {
+async fn refuse_long_body(body: Body, config: &GatewayConfig) -> ApiError {
     let (mut body, _) = StreamedBody::new(body, config);
     let mut meter = TextMeter::new("code", MAX_CODE_BYTES);
     let look = async {

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! `/v1/usage` and `/v1/admin/usage`: what teams and keys used.
 
 use axum::{

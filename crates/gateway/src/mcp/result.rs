@@ -1,5 +1,5 @@
-//! Tool results: the five fields of the tool's contract, the four of the sidecar's that it lacks, an
-//! error if there is one, and the output that is left out.
+//! Tool results: the five fields of the tool's contract, the four of the sidecar's that it lacks,
+//! an error if there is one, and the output that is left out.
 
 use cloche_engine::Refusal;
 use cloche_model::{

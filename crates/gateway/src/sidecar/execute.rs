@@ -33,7 +33,7 @@ pub(super) async fn execute_job(
     let request: JobRequest =
         body.try_into().inspect_err(|_| state.sidecar.note_refused("invalid"))?;
     if request.limits.layer_store.is_some() {
-        // Read before it is compared; after the first time it is known.
+        // The job is compared with the name of the store, which is read once and then known.
         state.sidecar.layer_store().await;
     }
     let job = state.sidecar.start_job(request).map_err(job_refusal_to_api_error)?;

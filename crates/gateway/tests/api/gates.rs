@@ -48,7 +48,10 @@ async fn open(host: &Host) {
     assert_eq!(status, 200);
     assert_eq!(
         gates,
-        json!({"agent_sandbox": true, "execute_code": null, "elicitation": null, "pending_approval": null})
+        json!({
+            "agent_sandbox": true, "execute_code": null, "elicitation": null,
+            "pending_approval": null
+        })
     );
 }
 

@@ -1,3 +1,5 @@
+//! Runs in: test.
+//!
 //! Credits, totals of usage, and monthly allowances.
 
 use cloche_engine::{CreditAllowances, EngineConfig, format_utc_day, now};
@@ -86,7 +88,7 @@ async fn a_bad_question_about_usage_has_a_clear_answer() {
         ("by=hour", 400, "by must be day"),
         ("from=2026-03-02&to=2026-03-01", 400, "from must not be after to"),
         ("from=2020-01-01&by=day", 400, "at most 366 days"),
-        ("team=nobody", 404, "no such team"),
+        ("team=missing", 404, "no such team"),
         ("key=key_none", 404, "no such key"),
     ] {
         let (found, answer) = admin_get(&host, query).await;

@@ -122,9 +122,9 @@ macro_rules! call_subset {
 call_subset! {
     /// Calls that take plain numbers only, or null pointers where the kernel allows them.
     PlainCall {
-        Clone, Close, CloseRange, Dup3, ExitGroup, Fcntl, Getpid, Getppid, Kill, LandlockCreateRuleset,
-        LandlockRestrictSelf, Mmap, PidfdSendSignal, Prctl, Setgroups, Setns, Setresgid, Setresuid,
-        Setsid, Socket, Unshare,
+        Clone, Close, CloseRange, Dup3, ExitGroup, Fcntl, Getpid, Getppid, Kill,
+        LandlockCreateRuleset, LandlockRestrictSelf, Mmap, PidfdSendSignal, Prctl, Setgroups, Setns,
+        Setresgid, Setresuid, Setsid, Socket, Unshare,
     }
 }
 

@@ -76,9 +76,9 @@ pub(super) async fn write_outcome(
     };
     let updated = sqlx::query(
         "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
-         stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, wall_ms = ?, cpu_ms = ?, peak_memory = ?, \
-         micro_credits = ?, score = ?, stdout = ?, stderr = ?, layer_bytes = ?, layer = ?, \
-         written = ? WHERE trace_id = ? AND status = 'running'",
+         stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, wall_ms = ?, \
+         cpu_ms = ?, peak_memory = ?, micro_credits = ?, score = ?, stdout = ?, stderr = ?, \
+         layer_bytes = ?, layer = ?, written = ? WHERE trace_id = ? AND status = 'running'",
     )
     .bind(status.name())
     .bind(end.completed_at.0)

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Usage by day in SQLite. The trigger of migration 11 counts executions. Here transferred bytes are
-//! added, and days are summed up.
+//! Usage by day in SQLite. The trigger of migration 11 counts executions. Here transferred bytes
+//! are added, and days are summed up.
 
 use async_trait::async_trait;
 use cloche_model::TeamId;

@@ -22,8 +22,8 @@ pub(super) struct WebhookFile {
     timeout_seconds: Option<u64>,
     /// How often a delivery is tried, with the usual waits.
     attempts: Option<usize>,
-    /// The wait before each attempt, in seconds. The first counts from the end of the execution, each
-    /// other from the failure of the one before it.
+    /// The wait before each attempt, in seconds. The first counts from the end of the execution,
+    /// each other from the failure of the one before it.
     schedule_seconds: Option<Vec<f64>>,
     at_once: Option<usize>,
     at_once_per_team: Option<usize>,

@@ -230,7 +230,7 @@ impl<'a> PlanBuilder<'a> {
         steps
     }
 
-    /// None before Landlock 6: then another wall of the host is missing.
+    /// No step before Landlock 6; the host then reports the wall `signals` as missing.
     pub(super) fn contain_signals(&self) -> NamedSteps {
         let can = self.spec.host.landlock >= LANDLOCK_SCOPES;
         can.then(|| ("signals".into(), Step::ContainSignals)).into_iter().collect()
@@ -245,8 +245,8 @@ impl<'a> PlanBuilder<'a> {
         ]
     }
 
-    /// Where no memory cgroup counts it: memory that no process has mapped would be counted for
-    /// none.
+    /// Refuses memory that no process has mapped. Without a memory cgroup only the process watch
+    /// counts memory, and it sees what is mapped.
     pub(super) fn refuse_unmapped_memory(&self) -> NamedSteps {
         if self.spec.cgroup.memory.is_some() {
             return Vec::new();

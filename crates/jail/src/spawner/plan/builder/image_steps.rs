@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::{NamedSteps, PlanBuilder, TEMPLATE_IMAGE, bind_step, mount_step, ms, remount_step};
 
-/// Where a template mounts the first directory of its image a second time, for its cells. Only
-/// where directories are hidden: a mount that covers one could not be left out by the cells.
+/// Where a template mounts the first directory of its image a second time, for its cells. Only if
+/// directories are hidden: the cells could not put an overlay on a tree with mounts in it.
 const TEMPLATE_USR: &str = "/opt";
 
 impl PlanBuilder<'_> {
