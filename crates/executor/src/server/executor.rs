@@ -61,7 +61,7 @@ impl Executor {
         process: SpawnerProcess,
         config: ExecutorConfig,
     ) -> Result<Self, ExecutorStartError> {
-        let spawner = SpawnerClient::from_process(process)?;
+        let spawner = SpawnerClient::from_process(process, config.layers.clone())?;
         let missing = spawner.missing_walls().await?;
         let mut refused = missing.clone();
         refused.retain(|(wall, _)| !config.allow_missing.contains(wall));
@@ -86,7 +86,9 @@ impl Executor {
 
     /// Parks cells for runs like this one before the first run.
     pub fn prewarm_pool(&self, language: Language, limits: &RunLimits, sandbox: &SandboxShape) {
-        if let Some(pool) = &self.inner.pool {
+        let image = sandbox.root.as_deref();
+        let is_there = image.is_none_or(|image| image.interpreter_of(language).is_some());
+        if let Some(pool) = self.inner.pool.as_ref().filter(|_| is_there) {
             pool.prewarm_bucket(PoolKey::new(language, limits, sandbox));
         }
     }

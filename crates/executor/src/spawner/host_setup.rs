@@ -213,6 +213,7 @@ fn build_root(root: &Path, ids: Option<HostIds>) -> io::Result<ImageView> {
         tree: "/image/host".into(),
         binds: vec![("/usr".into(), "/usr".into())],
         dev: "/dev".into(),
+        read_only: false,
     })
 }
 

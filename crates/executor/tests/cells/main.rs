@@ -15,6 +15,8 @@ mod homes;
 mod homes_host;
 mod host;
 mod host_ids;
+mod image_host;
+mod images;
 mod pool_groups;
 mod random_homes;
 mod reuse;
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
                 first_process::TESTS,
                 homes::TESTS,
                 host_ids::TESTS,
+                images::TESTS,
                 pool_groups::TESTS,
                 random_homes::TESTS,
                 reuse::TESTS,

@@ -56,6 +56,8 @@ pub struct ImageView {
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// A directory with the device nodes in it: one bind mount shows them all.
     pub dev: PathBuf,
+    /// Whether the root is mounted read-only. Files of the tree may be writable for all users.
+    pub read_only: bool,
 }
 
 /// The host ids of a cell's users.
