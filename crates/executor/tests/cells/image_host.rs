@@ -24,9 +24,9 @@ use tempfile::TempDir;
 use crate::homes_host::HomesHost;
 
 /// The commands of an image with a shell.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "bash", "sh", "ls", "cat", "id", "stat", "touch", "mkdir", "mv", "rm", "env", "head", "sleep",
-    "readlink",
+    "readlink", "true",
 ];
 /// Where the Python of an image is. The host has none there.
 pub(crate) const PYTHON_PREFIX: &str = "/opt/python";
@@ -44,6 +44,13 @@ pub(crate) struct LayerTree {
 impl LayerTree {
     pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// A tree with one file.
+    pub(crate) fn with_file() -> Self {
+        let tree = Self::new();
+        tree.file("opt/file", "");
+        tree
     }
 
     /// A tree with `/bin` and `/lib` as links into `/usr`.

@@ -7,6 +7,7 @@ use cloche_executor::{
 };
 use cloche_model::{ImageRoot, Language, LayerDigest, RunEnding, RunLimits, RunSpec};
 use cloche_test_support::{eventually, own_main::OwnTest, own_tests, processes};
+use cloche_verify::{HostDecoys, PROBES, ProbeFinding, ProbeRunner};
 
 use crate::{
     host::has_parked_fork,
@@ -26,6 +27,7 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     an_interpreter_that_cannot_wait_runs_its_programs_all_the_same,
     an_image_is_mounted_again_after_the_spawner_died,
     an_image_that_cannot_be_mounted_is_an_error_and_nothing_runs,
+    the_escape_probes_hold_on_an_image_in_cold_and_in_forked_cells,
     the_probe_says_what_each_interpreter_is_and_how_it_starts,
 ];
 
@@ -38,6 +40,8 @@ async fn python_image(host: &ImageHost) -> Option<ImageRoot> {
     let (base, python) = (LayerTree::with_merged_usr(), LayerTree::new());
     base.commands();
     base.file("opt/says", "the image");
+    base.mkdir("var/lib");
+    base.mkdir("mnt");
     python.python(&[]).then_some(())?;
     Some(host.image(&[&base, &python], &[PYTHON, BASH, SH]).await)
 }
@@ -165,7 +169,7 @@ async fn two_images_and_the_host_serve_in_turn() {
 
 async fn a_thread_keeps_its_home_on_an_image() {
     let Some(host) = ImageHost::start(None).await else { return };
-    let image = shell_image(&host, &LayerTree::new()).await;
+    let image = shell_image(&host, &LayerTree::with_file()).await;
     let mut thread = Thread::default();
     for (code, expected) in [("echo 1 > a; ls", "a\nmain.sh\n"), ("rm a; ls", "main.sh\n")] {
         let spec = RunSpec { sandbox: shape_of(&image), ..RunSpec::new(Language::Bash, code) };
@@ -243,7 +247,7 @@ async fn an_interpreter_that_cannot_wait_runs_its_programs_all_the_same() {
 
 async fn an_image_is_mounted_again_after_the_spawner_died() {
     let Some(host) = ImageHost::start(None).await else { return };
-    let image = shell_image(&host, &LayerTree::new()).await;
+    let image = shell_image(&host, &LayerTree::with_file()).await;
     assert_eq!(host.output(&image, Language::Bash, "echo 1").await, "1\n");
     processes::kill(processes::youngest_child(processes::youngest_child(std::process::id())));
     assert_eq!(host.output(&image, Language::Bash, "echo 2").await, "2\n");
@@ -274,6 +278,32 @@ async fn an_image_that_cannot_be_mounted_is_an_error_and_nothing_runs() {
     let error = host.host.executor.run(spec, RunIo::default()).await.unwrap_err();
     assert_eq!(error.to_string(), "the image has no python; it has bash, sh");
     host.host.executor.stop().await;
+}
+
+async fn the_escape_probes_hold_on_an_image_in_cold_and_in_forked_cells() {
+    let pool = PoolSettings { floor: 1, ..PoolSettings::default() };
+    for pool in [None, Some(pool)] {
+        let is_warm = pool.is_some();
+        let Some(host) = ImageHost::start(pool).await else { return };
+        let Some(image) = python_image(&host).await else { return };
+        let (executor, decoys) = (host.host.executor.clone(), HostDecoys::create().unwrap());
+        let runner = ProbeRunner { executor, decoys, shape: shape_of(&image) };
+        let (mut held, mut broke) = (0, Vec::new());
+        for probe in PROBES.iter().filter(|probe| !probe.alone && probe.language != Language::Node)
+        {
+            if is_warm {
+                runner.warm_up(probe).await;
+            }
+            match runner.run_and_judge(probe).await {
+                ProbeFinding::Decided(verdict) if verdict.held => held += 1,
+                finding => broke.push(format!("{}: {finding:?}", probe.name)),
+            }
+        }
+        assert!(broke.is_empty(), "warm {is_warm}: {broke:#?}");
+        assert!(held > 40, "{held} probes");
+        drop(runner);
+        host.host.executor.stop().await;
+    }
 }
 
 async fn the_probe_says_what_each_interpreter_is_and_how_it_starts() {
