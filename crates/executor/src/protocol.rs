@@ -12,8 +12,8 @@ mod packet;
 pub(crate) use guest_user::{GUEST_ID, NODE_START};
 pub use guest_user::{HOME, USER};
 pub(crate) use messages::{
-    CellConfig, CellId, CellUsage, HomeRequest, ImageNumber, RequestPacket, SPAWNER_ARG0, SpawnKind,
-    SpawnerEvent, SpawnerRequest, SpawnerSetup, inodes_for_disk, is_plain_name,
+    CellConfig, CellId, CellUsage, HomeRequest, ImageNumber, RequestPacket, SPAWNER_ARG0,
+    SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup, inodes_for_disk, is_plain_name,
 };
 pub(crate) use pack_messages::{PackReport, PackRequest, PlacedDigest};
 pub(crate) use packet::{PacketBuffer, ProtocolError, send_packet};

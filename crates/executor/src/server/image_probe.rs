@@ -192,7 +192,11 @@ impl Executor {
         tried
     }
 
-    async fn try_waiting(&self, image: &Arc<ImageRoot>, language: Language) -> Result<(), RunError> {
+    async fn try_waiting(
+        &self,
+        image: &Arc<ImageRoot>,
+        language: Language,
+    ) -> Result<(), RunError> {
         let making = probe_making(image);
         let cell = warm::start_parked_cell(&self.inner.spawner, &making, language).await?;
         self.check_program(cell, image, language).await
@@ -253,9 +257,8 @@ fn build_probe_job(image: &ImageRoot, language: Language) -> Result<Vec<u8>, Run
     let ProbeProgram { arguments, code } = probe_program(language);
     let found = interpreter::find_interpreter(language, Some(image))?;
     let exec = job_builder::main_exec(language, &found);
-    let (name, usual) = exec.args.split_first().map_or((None, &[][..]), |(name, rest)| {
-        (Some(name.clone()), rest)
-    });
+    let (name, usual) =
+        exec.args.split_first().map_or((None, &[][..]), |(name, rest)| (Some(name.clone()), rest));
     let usual = if code.is_some() { usual } else { &[] };
     let own = arguments.iter().filter_map(|word| std::ffi::CString::new(*word).ok());
     let args = name.into_iter().chain(own).chain(usual.iter().cloned()).collect();

@@ -93,9 +93,7 @@ fn own_env(image: Option<&ImageRoot>) -> Vec<(String, String)> {
 }
 
 /// Variables as `NAME=value`. Those with a NUL cannot be passed and are left out.
-pub(crate) fn env_strings<'a>(
-    pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> Vec<CString> {
+pub(crate) fn env_strings<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<CString> {
     let pairs = pairs.into_iter().map(|(name, value)| format!("{name}={value}"));
     pairs.filter_map(|pair| CString::new(pair).ok()).collect()
 }

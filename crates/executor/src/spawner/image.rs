@@ -39,9 +39,8 @@ const FROM_HOST_ETC: [&str; 15] = [
 ];
 
 /// The directories of every other image that a cell mounts on, or that a template does.
-const OVER_IMAGES: [&str; 11] = [
-    "proc", "sys", "dev", "tmp", "home/baponi", "run", "data", "etc", "var", "srv", "media",
-];
+const OVER_IMAGES: [&str; 11] =
+    ["proc", "sys", "dev", "tmp", "home/baponi", "run", "data", "etc", "var", "srv", "media"];
 
 /// The files of `/etc` that every cell has, whatever its image is.
 fn cell_etc(shell: &str) -> [(&'static str, String); 6] {

@@ -32,7 +32,14 @@ const COMMANDS: [&str; 15] = [
 pub(crate) const PYTHON_PREFIX: &str = "/opt/python";
 /// Parts of the standard library that no test needs.
 const LEFT_OUT: [&str; 9] = [
-    "test", "idlelib", "lib2to3", "ensurepip", "distutils", "tkinter", "turtledemo", "pydoc_data",
+    "test",
+    "idlelib",
+    "lib2to3",
+    "ensurepip",
+    "distutils",
+    "tkinter",
+    "turtledemo",
+    "pydoc_data",
     "__pycache__",
 ];
 
@@ -181,11 +188,12 @@ pub(crate) struct ImageHost {
 impl ImageHost {
     /// Nothing, and a skipped test, where no cell can be built or no layer can be made.
     pub(crate) async fn start(pool: Option<PoolSettings>) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            skip("only root can make the layers of these images");
-            return None;
-        }
-        Some(Self { host: HomesHost::start(ByteSize::gib(1), pool).await? })
+        Self::with_cache(ByteSize::gib(1), pool).await
+    }
+
+    /// The same with a cache of this size.
+    pub(crate) async fn with_cache(cache: ByteSize, pool: Option<PoolSettings>) -> Option<Self> {
+        Some(Self { host: HomesHost::start(cache, pool).await? })
     }
 
     pub(crate) async fn store(&self, tree: &LayerTree) -> LayerDigest {
@@ -206,7 +214,12 @@ impl ImageHost {
         image_of(layers, interpreters)
     }
 
-    pub(crate) async fn run(&self, image: &ImageRoot, language: Language, code: &str) -> RunOutcome {
+    pub(crate) async fn run(
+        &self,
+        image: &ImageRoot,
+        language: Language,
+        code: &str,
+    ) -> RunOutcome {
         let mut spec = RunSpec::new(language, code);
         spec.sandbox = shape_of(image);
         self.host.executor.run(spec, RunIo::default()).await.unwrap()
@@ -242,4 +255,19 @@ pub(crate) fn shape_of(image: &ImageRoot) -> SandboxShape {
         root: Some(Arc::new(image.clone())),
         ..SandboxShape::default()
     }
+}
+
+pub(crate) const PYTHON: (Language, &str) = (Language::Python, "/opt/python/bin/python3");
+pub(crate) const BASH: (Language, &str) = (Language::Bash, "/bin/bash");
+pub(crate) const SH: (Language, &str) = (Language::Sh, "/bin/sh");
+
+/// An image with commands, a Python and a file of its own.
+pub(crate) async fn python_image(host: &ImageHost) -> Option<ImageRoot> {
+    let (base, python) = (LayerTree::with_merged_usr(), LayerTree::new());
+    base.commands();
+    base.file("opt/says", "the image");
+    base.mkdir("var/lib");
+    base.mkdir("mnt");
+    python.python(&[]).then_some(())?;
+    Some(host.image(&[&base, &python], &[PYTHON, BASH, SH]).await)
 }

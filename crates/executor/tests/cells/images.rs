@@ -1,18 +1,17 @@
 //! Runs in: test. Cells whose root is an image: a stack of layers instead of the host's `/usr`.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use cloche_executor::{
-    HOME, ImageError, InterpreterFacts, PoolSettings, ProgramStart, RunError, RunIo,
-};
-use cloche_model::{ImageRoot, Language, LayerDigest, RunEnding, RunLimits, RunSpec};
+use cloche_executor::{HOME, ImageError, PoolSettings, RunError, RunIo};
+use cloche_model::{ByteSize, ImageRoot, Language, LayerDigest, RunSpec};
 use cloche_test_support::{eventually, own_main::OwnTest, own_tests, processes};
 use cloche_verify::{HostDecoys, PROBES, ProbeFinding, ProbeRunner};
 
 use crate::{
-    host::has_parked_fork,
     homes_host::Thread,
-    image_host::{ImageHost, LayerTree, PYTHON_PREFIX, image_of, shape_of},
+    image_host::{
+        BASH, ImageHost, LayerTree, PYTHON, PYTHON_PREFIX, SH, image_of, python_image, shape_of,
+    },
 };
 
 pub(crate) const TESTS: &[OwnTest] = own_tests![
@@ -22,29 +21,11 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     links_in_the_place_of_mount_points_lead_no_mount_elsewhere,
     two_images_and_the_host_serve_in_turn,
     a_thread_keeps_its_home_on_an_image,
-    variables_of_the_image_apply_below_those_of_the_run,
-    a_template_forks_the_interpreter_of_an_image,
-    an_interpreter_that_cannot_wait_runs_its_programs_all_the_same,
+    layers_of_a_running_cell_stay_and_those_of_an_idle_image_are_released,
     an_image_is_mounted_again_after_the_spawner_died,
     an_image_that_cannot_be_mounted_is_an_error_and_nothing_runs,
     the_escape_probes_hold_on_an_image_in_cold_and_in_forked_cells,
-    the_probe_says_what_each_interpreter_is_and_how_it_starts,
 ];
-
-const PYTHON: (Language, &str) = (Language::Python, "/opt/python/bin/python3");
-const BASH: (Language, &str) = (Language::Bash, "/bin/bash");
-const SH: (Language, &str) = (Language::Sh, "/bin/sh");
-
-/// An image with commands, a Python and a file of its own.
-async fn python_image(host: &ImageHost) -> Option<ImageRoot> {
-    let (base, python) = (LayerTree::with_merged_usr(), LayerTree::new());
-    base.commands();
-    base.file("opt/says", "the image");
-    base.mkdir("var/lib");
-    base.mkdir("mnt");
-    python.python(&[]).then_some(())?;
-    Some(host.image(&[&base, &python], &[PYTHON, BASH, SH]).await)
-}
 
 /// An image with commands and nothing else, and what more its top layer has.
 async fn shell_image(host: &ImageHost, top: &LayerTree) -> ImageRoot {
@@ -80,7 +61,8 @@ async fn nothing_of_the_image_can_be_written() {
         top.file(path, "as it was");
         let set = |path: &str, mode| {
             use std::os::unix::fs::PermissionsExt;
-            std::fs::set_permissions(top.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
+            std::fs::set_permissions(top.path(path), std::fs::Permissions::from_mode(mode))
+                .unwrap();
         };
         set(path, mode);
         set(path.rsplit_once('/').unwrap().0, 0o777);
@@ -134,7 +116,8 @@ async fn links_in_the_place_of_mount_points_lead_no_mount_elsewhere() {
             [ -L /$at ] && echo link $at; done\n\
             cat /proc/self/stat > /dev/null && touch /tmp/t /dev/shm/s ~/h && cat /etc/hostname\n\
             ls -A /opt/trap /opt/trap/* /sys";
-        let expected = "cloche\n/opt/trap:\nbaponi\npts\n\n/opt/trap/baponi:\n\n/opt/trap/pts:\n\n/sys:\n";
+        let expected =
+            "cloche\n/opt/trap:\nbaponi\npts\n\n/opt/trap/baponi:\n\n/opt/trap/pts:\n\n/sys:\n";
         assert_eq!(host.output(&image, Language::Bash, code).await, expected);
         let code = "import os; print(open('/proc/1/comm').read(), os.listdir('/opt/trap'))";
         for _ in 0..3 {
@@ -181,67 +164,33 @@ async fn a_thread_keeps_its_home_on_an_image() {
     host.host.executor.stop().await;
 }
 
-async fn variables_of_the_image_apply_below_those_of_the_run() {
-    let pool = PoolSettings { floor: 1, ..PoolSettings::default() };
-    let Some(host) = ImageHost::start(Some(pool)).await else { return };
-    let Some(mut image) = python_image(&host).await else { return };
-    for (name, value) in [
-        ("PATH", "/opt/bin:/bin"),
-        ("PYTHONPATH", "/opt/more"),
-        ("A", "image"),
-        ("B", "image"),
-        ("HOME", "/root"),
-    ] {
-        image.env.insert(name.to_owned(), value.to_owned());
+async fn layers_of_a_running_cell_stay_and_those_of_an_idle_image_are_released() {
+    let pool = PoolSettings { floor: 0, idle: Duration::from_millis(1), ..PoolSettings::default() };
+    let Some(host) = ImageHost::with_cache(ByteSize::kib(64), Some(pool)).await else { return };
+    let (one, other) = (LayerTree::with_file(), LayerTree::with_file());
+    one.file("opt/name", "one");
+    other.file("opt/name", "other");
+    let (one, other) = (shell_image(&host, &one).await, shell_image(&host, &other).await);
+    let (stay, stdin) = tokio::sync::mpsc::channel(1);
+    let io = RunIo { stdin: Some(stdin), ..RunIo::default() };
+    let code = "read line; cat /opt/name";
+    let spec = RunSpec { sandbox: shape_of(&one), ..RunSpec::new(Language::Bash, code) };
+    let staying = host.host.executor.run(spec, io);
+    let layers = &host.host.layers;
+    let meanwhile = async {
+        eventually("the first cell has its image", async || layers.cache_usage().in_use == 2).await;
+        // The cache is far too small for both.
+        for _ in 0..3 {
+            assert_eq!(host.output(&other, Language::Bash, "cat /opt/name").await, "other");
+        }
+        stay.send(b"go\n".to_vec()).await.unwrap();
+    };
+    let (outcome, ()) = tokio::join!(staying, meanwhile);
+    assert_eq!(outcome.unwrap().stdout.bytes, b"one");
+    eventually("no image is in use", async || layers.cache_usage().in_use == 0).await;
+    for image in [&one, &other, &one] {
+        host.output(image, Language::Bash, "cat /opt/name").await;
     }
-    let code = "import os, sys\nprint([os.environ.get(n) for n in ('A', 'B', 'HOME', 'PYTHONPATH')])\n\
-        print('/opt/more' in sys.path, any('cloche' in p for p in sys.path), os.environ['PATH'])";
-    let expected = "['image', 'run', '/home/baponi', '/opt/more']\n\
-        True False /home/baponi/.local/bin:/opt/bin:/bin\n";
-    for _ in 0..3 {
-        let mut spec = RunSpec { sandbox: shape_of(&image), ..RunSpec::new(Language::Python, code) };
-        spec.env.insert("B".to_owned(), "run".to_owned());
-        let outcome = host.host.run(spec).await;
-        let said = outcome.stderr.to_text_lossy();
-        assert_eq!(outcome.stdout.to_text_lossy(), expected, "{said}");
-        // The first run is in a cold cell, the others are in forked ones.
-        let executor = &host.host.executor;
-        eventually("a template has a cell parked", async || has_parked_fork(executor)).await;
-    }
-    host.host.executor.stop().await;
-}
-
-async fn a_template_forks_the_interpreter_of_an_image() {
-    let pool = PoolSettings { floor: 1, ..PoolSettings::default() };
-    let Some(host) = ImageHost::start(Some(pool)).await else { return };
-    let Some(image) = python_image(&host).await else { return };
-    let executor = &host.host.executor;
-    executor.prewarm_pool(Language::Python, &RunLimits::default(), &shape_of(&image));
-    eventually("a template has a cell parked", async || has_parked_fork(executor)).await;
-    let code = "import sys, json\nprint(sys.prefix, json.__file__, hash('cloche'))";
-    let mut seen = Vec::new();
-    for _ in 0..2 {
-        seen.push(host.output(&image, Language::Python, code).await);
-    }
-    assert_eq!(seen[0], seen[1], "cells of one template have one seed");
-    assert!(seen[0].starts_with("/opt/python /opt/python/lib/"), "{}", seen[0]);
-    assert_eq!(executor.read_metrics().cold_starts, 0, "every cell was made ahead");
-    host.host.executor.stop().await;
-}
-
-async fn an_interpreter_that_cannot_wait_runs_its_programs_all_the_same() {
-    let pool = PoolSettings { floor: 1, ..PoolSettings::default() };
-    let Some(host) = ImageHost::start(Some(pool)).await else { return };
-    let Some(mut image) = python_image(&host).await else { return };
-    image.env.insert("PYTHONNOUSERSITE".to_owned(), "1".to_owned());
-    let executor = &host.host.executor;
-    executor.prewarm_pool(Language::Python, &RunLimits::default(), &shape_of(&image));
-    eventually("a cell is parked without its interpreter", async || executor.is_warm()).await;
-    let code = "import site; print(site.ENABLE_USER_SITE)";
-    for _ in 0..2 {
-        assert_eq!(host.output(&image, Language::Python, code).await, "False\n");
-    }
-    assert_eq!(executor.read_metrics().on_demand_forks, 0);
     host.host.executor.stop().await;
 }
 
@@ -304,38 +253,4 @@ async fn the_escape_probes_hold_on_an_image_in_cold_and_in_forked_cells() {
         drop(runner);
         host.host.executor.stop().await;
     }
-}
-
-async fn the_probe_says_what_each_interpreter_is_and_how_it_starts() {
-    let Some(host) = ImageHost::start(None).await else { return };
-    let executor = &host.host.executor;
-    let Some(image) = python_image(&host).await else { return };
-    let probed = executor.probe_image(&Arc::new(image.clone())).await.unwrap();
-    let [python, bash, _sh] = &probed[..] else { panic!("{probed:?}") };
-    let InterpreterFacts { version, implementation, prefix, libc } =
-        python.facts.clone().unwrap();
-    assert!(version.starts_with("3."), "{version}");
-    assert_eq!(implementation.as_deref(), Some("cpython"));
-    assert_eq!(prefix.as_deref(), Some(PYTHON_PREFIX));
-    assert!(libc.is_some_and(|libc| libc.starts_with("glibc ")));
-    assert_eq!(python.start, ProgramStart::Forked);
-    assert_eq!(bash.start, ProgramStart::Cold { reason: None });
-
-    let without = LayerTree::new();
-    without.python(&["ctypes", "_ctypes"]);
-    let base = image.layers[0].clone();
-    let layers = vec![base, host.store(&without).await];
-    let broken = (Language::Perl, "/usr/bin/perl");
-    let image = image_of(layers, &[PYTHON, broken]);
-    let probed = executor.probe_image(&Arc::new(image.clone())).await.unwrap();
-    let ProgramStart::Waiting { reason: Some(reason) } = &probed[0].start else {
-        panic!("{probed:?}")
-    };
-    assert!(reason.contains("needs the module ctypes"), "{reason}");
-    let missing = "the file, or the loader that it names, is not in the image";
-    assert_eq!(probed[1].facts, Err(missing.to_owned()));
-    // What the probe says is what a run does.
-    let outcome = host.run(&image, Language::Perl, "").await;
-    assert_eq!(outcome.ending, RunEnding::Exited(127));
-    host.host.executor.stop().await;
 }

@@ -16,6 +16,7 @@ mod homes_host;
 mod host;
 mod host_ids;
 mod image_host;
+mod image_interpreters;
 mod images;
 mod pool_groups;
 mod random_homes;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
                 first_process::TESTS,
                 homes::TESTS,
                 host_ids::TESTS,
+                image_interpreters::TESTS,
                 images::TESTS,
                 pool_groups::TESTS,
                 random_homes::TESTS,

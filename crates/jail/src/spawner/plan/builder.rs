@@ -116,10 +116,7 @@ impl<'a> PlanBuilder<'a> {
             false => (format!("lowerdir={lower},upperdir={stage}/upper,workdir={stage}/work"), 0),
         };
         let (options, flags) = (format!("{layers},userxattr"), flags | ms::NOSUID | ms::NODEV);
-        vec![(
-            "root:overlay".into(),
-            mount_step("overlay", &self.root, "overlay", flags, &options),
-        )]
+        vec![("root:overlay".into(), mount_step("overlay", &self.root, "overlay", flags, &options))]
     }
 
     pub(super) fn mount_image_overlays(&self) -> NamedSteps {
