@@ -15,7 +15,7 @@ mod home_mounter;
 mod host_ids;
 mod host_setup;
 mod image;
-mod image_mounts;
+mod image_mounter;
 mod lock_watch;
 mod packer_process;
 mod plan_cache;

@@ -10,7 +10,7 @@ use cloche_jail::{
 };
 
 use super::{
-    host_ids::GUEST_IDS, host_setup::HostSetup, image_mounts::ImageMounts,
+    host_ids::GUEST_IDS, host_setup::HostSetup, image_mounter::ImageMounter,
     template_connection::TemplateIds,
 };
 use crate::protocol::{CellConfig, GUEST_ID, HOME, ImageNumber, inodes_for_disk};
@@ -68,7 +68,7 @@ impl PreparedPlan {
 /// All plans so far. Building one costs more than starting a cell should.
 pub(super) struct PlanCache<'a> {
     pub(super) host: HostSetup,
-    pub(super) images: ImageMounts,
+    pub(super) images: ImageMounter,
     /// Changes a plan before it is used. Only the escape suite changes anything.
     change: &'a dyn Fn(CellPlan) -> CellPlan,
     made: Vec<(CellConfig, CellPlanKind, PreparedPlan)>,
@@ -76,7 +76,7 @@ pub(super) struct PlanCache<'a> {
 
 impl<'a> PlanCache<'a> {
     pub(super) fn new(host: HostSetup, change: &'a dyn Fn(CellPlan) -> CellPlan) -> Self {
-        let images = ImageMounts::new(host.privileged.then_some(host.ids));
+        let images = ImageMounter::new(host.privileged.then_some(host.ids));
         Self { host, images, change, made: Vec::new() }
     }
 

@@ -36,13 +36,13 @@ const MAX_IMAGES: usize = 64;
 const READ_ONLY: u64 = 1 | 2 | 4;
 
 /// The mounted images.
-pub(super) struct ImageMounts {
+pub(super) struct ImageMounter {
     /// The host ids of the cells; `None` if the spawner is not root.
     ids: Option<HostIds>,
     mounted: BTreeSet<ImageNumber>,
 }
 
-impl ImageMounts {
+impl ImageMounter {
     pub(super) const fn new(ids: Option<HostIds>) -> Self {
         Self { ids, mounted: BTreeSet::new() }
     }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn an_image_is_refused_without_layers_with_too_many_and_with_names_that_are_paths() {
         let check = |layers: &[String]| {
-            let refused = ImageMounts::new(None).check_request(ImageNumber(1), layers);
+            let refused = ImageMounter::new(None).check_request(ImageNumber(1), layers);
             refused.map_err(|error| error.to_string())
         };
         let names = |count: usize| (0..count).map(|at| format!("{at}")).collect::<Vec<_>>();
