@@ -31,6 +31,8 @@ mod tests {
         let found = languages.iter().map(|language| Interpreter {
             language: (*language).to_owned(),
             path: format!("/bin/{language}"),
+            arguments: Vec::new(),
+            main_file: "main".to_owned(),
             version: None,
         });
         let root = ImageRoot {

@@ -37,6 +37,10 @@ pub enum Language {
     Go,
     /// Java: a program in a single source file.
     Java,
+    /// Julia.
+    Julia,
+    /// Tcl.
+    Tcl,
 }
 
 /// A name that is not a supported language.
@@ -75,17 +79,19 @@ const TABLE: [LanguageRow; Language::ALL.len()] = [
     row("perl", "main.pl", &["perl"], &[]),
     row("php", "main.php", &["php"], &[]),
     // The cell is the sandbox, and Deno has no terminal to ask for permissions.
-    row("deno", "main.ts", &["deno"], &["run", "--allow-all"]),
+    row("deno", "main.ts", &["deno"], &["run", "--allow-all", "--quiet"]),
     row("bun", "main.ts", &["bun"], &["run"]),
     row("r", "main.R", &["Rscript"], &[]),
     row("lua", "main.lua", &["lua", "lua5.4", "lua5.3", "luajit"], &[]),
     row("go", "main.go", &["go"], &["run"]),
     row("java", "Main.java", &["java"], &[]),
+    row("julia", "main.jl", &["julia"], &[]),
+    row("tcl", "main.tcl", &["tclsh"], &[]),
 ];
 
 impl Language {
     /// Every language, in display order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Python,
         Self::Node,
         Self::Bash,
@@ -99,6 +105,8 @@ impl Language {
         Self::Lua,
         Self::Go,
         Self::Java,
+        Self::Julia,
+        Self::Tcl,
     ];
 
     /// The languages of the contract, which every sandbox of the image `host` accepts.

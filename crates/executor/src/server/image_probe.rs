@@ -112,6 +112,8 @@ const fn probe_program(language: Language) -> ProbeProgram {
         Language::Bun => (&[], Some("console.log(Bun.version)")),
         Language::R => (&[], Some("cat(as.character(getRversion()), '\\n')")),
         Language::Lua => (&[], Some("print(_VERSION)")),
+        Language::Julia => (&["--version"], None),
+        Language::Tcl => (&[], Some("puts [info patchlevel]")),
         // To compile a program takes longer than a probe may.
         Language::Go => (&["version"], None),
         Language::Java => (&["--version"], None),

@@ -3,7 +3,7 @@
 
 use std::{ffi::CString, path::Path};
 
-use cloche_model::{ImageRoot, Language};
+use cloche_model::{ImageRoot, Interpreter, Language};
 
 use super::run_error::RunError;
 use crate::protocol::{HOME, USER};
@@ -22,6 +22,8 @@ pub(crate) struct CellInterpreter {
     pub(crate) path: String,
     /// What it is called as.
     pub(crate) name: String,
+    /// Its arguments before the main file.
+    pub(crate) arguments: Vec<String>,
 }
 
 /// The interpreter of a language, on the host or in an image.
@@ -38,13 +40,15 @@ pub(crate) fn find_interpreter(
             let has = if has.is_empty() { "no interpreter".to_owned() } else { has.join(", ") };
             return Err(RunError::NotInImage { language, has });
         };
-        return Ok(CellInterpreter { path: found.path.clone(), name: found.path.clone() });
+        let Interpreter { path, arguments, .. } = found.clone();
+        return Ok(CellInterpreter { name: path.clone(), path, arguments });
     }
     let names = language.interpreter_names().iter();
     let paths = names.flat_map(|name| INTERPRETER_DIRS.map(|dir| (format!("{dir}/{name}"), *name)));
     let found = paths.into_iter().find(|(path, _)| Path::new(path).exists());
     let (path, name) = found.ok_or(RunError::NoInterpreter(language))?;
-    Ok(CellInterpreter { path, name: name.to_owned() })
+    let arguments = language.arguments().iter().map(ToString::to_string).collect();
+    Ok(CellInterpreter { path, name: name.to_owned(), arguments })
 }
 
 /// The environment that every program has beside its own variables. The variables of an image come
@@ -100,7 +104,7 @@ pub(crate) fn env_strings<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)
 
 #[cfg(test)]
 mod tests {
-    use cloche_model::{EnvVars, ImageDigest, Interpreter, InterpreterTable};
+    use cloche_model::{EnvVars, ImageDigest, InterpreterTable};
 
     use super::*;
 
@@ -108,6 +112,8 @@ mod tests {
         let found = languages.iter().map(|language| Interpreter {
             language: (*language).to_owned(),
             path: format!("/opt/bin/{language}"),
+            arguments: Vec::new(),
+            main_file: "main".to_owned(),
             version: None,
         });
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));

@@ -30,7 +30,7 @@ pub(crate) fn main_exec(language: Language, interpreter: &CellInterpreter) -> Ex
     let text = |value: &str| CString::new(value).unwrap_or_default();
     let main = format!("{HOME}/{}", language.main_file());
     let words = [&interpreter.name[..]].into_iter();
-    let words = words.chain(language.arguments().iter().copied()).chain([&main[..]]);
+    let words = words.chain(interpreter.arguments.iter().map(String::as_str)).chain([&main[..]]);
     ExecProgram {
         program: text(&interpreter.path),
         args: words.map(text).collect(),

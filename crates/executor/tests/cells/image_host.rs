@@ -238,6 +238,8 @@ pub(crate) fn image_of(layers: Vec<LayerDigest>, interpreters: &[(Language, &str
     let found = interpreters.iter().map(|(language, path)| Interpreter {
         language: language.name().to_owned(),
         path: (*path).to_owned(),
+        arguments: language.arguments().iter().map(ToString::to_string).collect(),
+        main_file: language.main_file().to_owned(),
         version: None,
     });
     ImageRoot {

@@ -70,6 +70,8 @@ pub(crate) enum LanguageName {
     Lua,
     Go,
     Java,
+    Julia,
+    Tcl,
 }
 
 /// The status of an execution.
