@@ -90,7 +90,9 @@ impl Dispatcher for LocalDispatcher {
 /// What a run that failed on this host is to the engine.
 fn dispatch_error(error: RunError) -> DispatchError {
     match error {
-        RunError::NoInterpreter(_) => DispatchError::Impossible(error.to_string()),
+        RunError::NoInterpreter(_) | RunError::NotInImage { .. } => {
+            DispatchError::Impossible(error.to_string())
+        }
         RunError::Home(HomeError::Mount(SpawnError::Blocked(_))) => {
             DispatchError::Impossible(error.source().map_or_else(String::new, ToString::to_string))
         }

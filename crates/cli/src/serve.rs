@@ -224,7 +224,7 @@ pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), 
         let limits = sandbox.resources.to_run_limits(usual.timeout, ByteSize::default());
         let shape = sandbox.shape.in_group(sandbox.team.as_str());
         let later = |language: &Language| *language == Language::Python && !is_ahead;
-        for language in Language::ALL.into_iter().filter(|language| !later(language)) {
+        for language in Language::CORE.into_iter().filter(|language| !later(language)) {
             executor.prewarm_pool(language, &limits, &shape);
         }
     }

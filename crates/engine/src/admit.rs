@@ -146,6 +146,7 @@ pub(crate) fn admit_execution(
     check_timeout(caller.team.plan, &allowance, request)?;
     check_resources(caller, &allowance)?;
     check_storage(request)?;
+    caller.sandbox.shape.check_language(request.language)?;
     let (sandbox, key) = (&caller.sandbox, &caller.key);
     let of_sandbox = env::reveal_level(&sandbox.env, &sandbox.secret_env);
     let of_key = env::reveal_level(&key.env, &key.secret_env);
