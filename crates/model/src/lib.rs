@@ -15,6 +15,7 @@ mod gates;
 mod home_changes;
 mod home_path;
 mod ids;
+mod image;
 mod language;
 mod layer;
 mod moment;
@@ -45,6 +46,10 @@ pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+};
+pub use image::{
+    HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter, InterpreterTable,
+    RefusedInterpreter,
 };
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, OutputFile, ThreadHome};
