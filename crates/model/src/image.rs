@@ -198,6 +198,10 @@ pub struct Interpreter {
     pub path: String,
     /// Its version, if a name or a file of the image says it: `3.14`, `3.14.2`.
     pub version: Option<String>,
+    /// The arguments before the program's file: `run` for `go run main.go`.
+    pub arguments: Vec<String>,
+    /// The file in the guest's home that the code is written to: `main.py`.
+    pub main_file: String,
 }
 
 /// A language that an image has no usable interpreter for, although something looked like one.
