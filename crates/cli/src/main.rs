@@ -42,6 +42,8 @@ enum CliCommand {
     Team(admin::TeamArguments),
     /// Manage sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
+    /// Manage the images of a running server: pull, import, list and remove them.
+    Image(Box<admin::ImageArguments>),
     /// Manage threads of a running server: history, forks, rollback, export and import.
     Thread(Box<admin::ThreadArguments>),
     /// Report which walls this host supports, and how to get the missing ones.
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         CliCommand::Approval(arguments) => admin::run_approval_command(arguments),
         CliCommand::Team(arguments) => admin::run_team_command(arguments),
         CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),
+        CliCommand::Image(arguments) => admin::run_image_command(*arguments),
         CliCommand::Thread(arguments) => admin::run_thread_command(*arguments),
         CliCommand::Doctor(arguments) => doctor::main(&arguments),
         CliCommand::Verify(arguments) => verify::main(&arguments),

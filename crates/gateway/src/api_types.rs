@@ -13,7 +13,7 @@ mod responses;
 mod threads;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
+    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
     SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
     UpdateTeam,
 };

@@ -25,7 +25,7 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{
-        approvals, docs, execute, execution_files, executions, files, gates, health, keys,
+        approvals, docs, execute, execution_files, executions, files, gates, health, images, keys,
         responses, sandboxes, signed_files, teams, thread_archive, threads,
     },
     mcp::{self, McpSessions},
@@ -67,7 +67,7 @@ impl FromRef<AppState> for MemoryPool {
         (name = "files", description = "Upload and download of files of a thread"),
         (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
         (name = "agent", description = "Responses of a model that can run code"),
-        (name = "admin", description = "Teams, sandboxes, keys and gates"),
+        (name = "admin", description = "Teams, sandboxes, images, keys and gates"),
         (name = "health", description = "Health and metrics for operators")
     ),
     // Listed here, because its path is a wildcard for the router.
@@ -129,6 +129,11 @@ fn api_routes() -> OpenApiRouter<AppState> {
             sandboxes::update_sandbox,
             sandboxes::delete_sandbox
         ))
+        .routes(routes!(images::list_images))
+        .routes(routes!(images::pull_image))
+        .routes(routes!(images::import_image))
+        .routes(routes!(images::prune_images))
+        .routes(routes!(images::get_image, images::remove_image))
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
         .routes(routes!(gates::get_defaults, gates::update_defaults))

@@ -2,7 +2,7 @@
 //! order. Its files go to temporary files. Names are only keys of a map and never reach the disk.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fs::File,
     io::{self, BufReader, Read, Write},
     path::Path,
@@ -142,7 +142,7 @@ impl ArchiveDir {
 
     /// The names and contents of small files, for tests.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn names(&self) -> BTreeMap<&str, u64> {
+    pub(crate) fn names(&self) -> HashMap<&str, u64> {
         self.files.iter().map(|(name, file)| (&name[..], file.size)).collect()
     }
 }

@@ -95,9 +95,8 @@ impl ImageAssembler {
             (self.spool.clone(), self.progress.clone(), self.limits.layers);
         let read = tokio::task::spawn_blocking(move || {
             let dir = ArchiveDir::read_tar(tar, &spool, limits, &progress)?;
-            let found = find_image(&dir, &choice, most)?;
             // The open files keep the layers; everything else can go.
-            Ok(found)
+            find_image(&dir, &choice, most)
         });
         let found = read.await.map_err(|error| ImageError::Io {
             what: "reading the archive",

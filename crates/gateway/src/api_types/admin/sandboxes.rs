@@ -26,8 +26,9 @@ macro_rules! sandbox_body {
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
             $($head)*
-            /// Only `host` in this build.
-            #[schema(example = "host", pattern = "^host$")]
+            /// `host`, or the name or digest of an image that was pulled or imported. A name is
+            /// resolved to the digest that it has now.
+            #[schema(example = "host", min_length = 1, max_length = 330)]
             image: Option<String>,
             /// Only `blocked` in this build.
             #[schema(example = "blocked", pattern = "^blocked$")]
