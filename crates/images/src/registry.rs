@@ -160,28 +160,22 @@ impl RegistryClient {
             return Ok(client.clone());
         }
         let host = url.host_str().unwrap_or_default();
-        if url.scheme() != "https" && !(url.scheme() == "http" && self.access.plain_http) {
+        let addresses = resolve_host(url).await?;
+        let inside = addresses.iter().find(|address| !self.source.is_public(address.ip()));
+        if let Some(address) = inside.filter(|_| !self.internal) {
+            return Err(ImageError::Registry(format!(
+                "the registry leads to the internal address {}, which is not followed",
+                address.ip()
+            )));
+        }
+        let local = addresses.iter().all(|address| address.ip().is_loopback());
+        let plain = url.scheme() == "http" && self.access.plain_http && local;
+        if url.scheme() != "https" && !plain {
             return Err(ImageError::Registry(format!(
                 "the registry leads to {host} without TLS, which is not followed"
             )));
         }
-        let addresses = resolve_host(url).await?;
-        let inside = addresses.iter().find(|address| !self.source.is_public(address.ip()));
-        match inside {
-            Some(address) if !self.internal => Err(ImageError::Registry(format!(
-                "the registry leads to the internal address {}, which is not followed",
-                address.ip()
-            ))),
-            Some(address) if url.scheme() == "http" && !address.ip().is_loopback() => {
-                Err(ImageError::Registry(format!(
-                    "the registry leads to {host} without TLS, which is not followed"
-                )))
-            }
-            None if url.scheme() == "http" => Err(ImageError::Registry(format!(
-                "the registry leads to {host} without TLS, which is not followed"
-            ))),
-            _ => self.add_client(url, addresses),
-        }
+        self.add_client(url, addresses)
     }
 
     /// The name of the registry, for messages.

@@ -117,10 +117,13 @@ impl<R: Read> ForeignArchive<R> {
             EntryType::Regular if given.ends_with(b"/") => EntryType::Directory,
             kind => kind,
         };
+        if kind == EntryType::GNUSparse {
+            return Err(refused_archive("a sparse file in an old format"));
+        }
         // Only files have data, whatever the header of another kind claims: so says every reader.
         let size = match (kind, records.size) {
             (EntryType::Regular, Some(size)) => size,
-            (EntryType::Regular | EntryType::GNUSparse, None) => {
+            (EntryType::Regular, None) => {
                 header.size().map_err(|_| refused_archive("a malformed size"))?
             }
             _ => 0,
@@ -152,7 +155,6 @@ impl<R: Read> ForeignArchive<R> {
                 self.notes.devices += 1;
                 return Ok(None);
             }
-            EntryType::GNUSparse => return Err(refused_archive("a sparse file in an old format")),
             _ => return Err(refused_archive("an entry of an unknown kind")),
         };
         let mode = self.read_mode(header, kind)?;
