@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The files of an image archive: an OCI layout or the output of `docker save`, as a tar in any
 //! order. Its files go to temporary files. Names are only keys of a map and never reach the disk.
 

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Stores the layers of an image whose documents are read, and describes the image.
 
 use std::{

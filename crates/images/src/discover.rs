@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Finds the interpreters of an image in its merged tree, without starting one. Links are resolved
 //! inside the image. Whether an interpreter really starts is for a cell to say.
 

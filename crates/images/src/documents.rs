@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The documents of an image: index, manifest and configuration. They come from a stranger, so every
 //! one has limits, and its digest and size are checked before it is read.
 

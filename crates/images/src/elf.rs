@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! What the beginning of a program says: whether it is for this processor, and which loader it
 //! needs.
 

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Why an image could not be pulled or imported.
 
 use std::io;

@@ -40,3 +40,18 @@ pub fn check_image_archive(bytes: &[u8]) {
         assert!(found.layers.len() <= 8, "too many layers were accepted");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn seeds_of_the_fuzz_target_pass() {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/image_archive");
+        let seeds: Vec<_> = fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap().path()).collect();
+        assert!(!seeds.is_empty(), "there are no seeds");
+        seeds.iter().for_each(|seed| check_image_archive(&fs::read(seed).unwrap()));
+    }
+}

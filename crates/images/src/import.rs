@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Finds the image in an archive: in an OCI layout by its index, in the output of `docker save` by
 //! `manifest.json`.
 

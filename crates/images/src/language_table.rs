@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The table of languages: names of interpreters and where they are.
 
 use std::sync::OnceLock;

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! OCI images: references, documents, archives and registries. An image is checked, and its layers
 //! are converted and stored in the layer store.
 //!

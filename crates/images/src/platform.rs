@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Which image of an index is for this host.
 
 use serde::Deserialize;

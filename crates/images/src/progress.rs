@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! How far a pull or an import is. The work counts, and a caller looks when it likes to.
 
 use std::sync::{

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Pulls an image from a registry: resolves its tag once, downloads the layers that are not stored
 //! yet, and checks everything.
 

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The wire protocol of registries, as far as a pull needs it. Everything that a registry sends is
 //! bounded, redirects are followed only to addresses that are allowed, and passwords go only to
 //! hosts that belong to the registry.

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The limits of an image.
 
 use cloche_layers::ConversionLimits;

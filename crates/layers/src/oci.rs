@@ -17,7 +17,7 @@ pub use self::{
     export::ExportMeta,
 };
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use self::import::read_image;
+pub(crate) use self::{convert::convert_bytes, import::read_image};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";

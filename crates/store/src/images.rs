@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Images, as rows.
 
 use async_trait::async_trait;

@@ -1,3 +1,5 @@
+//! Runs in: the commands that ask a server.
+//!
 //! The logins of Docker and Podman: their configuration files and their credential helpers.
 
 use std::{

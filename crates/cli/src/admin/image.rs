@@ -1,3 +1,5 @@
+//! Runs in: the commands that ask a server.
+//!
 //! `cloche image`: the images that sandboxes can use.
 
 use std::{

@@ -1,3 +1,5 @@
+//! Runs in: the commands that ask a server.
+//!
 //! The progress of a pull or an import on a terminal.
 
 use std::time::Duration;

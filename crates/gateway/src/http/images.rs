@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! `/v1/admin/images`.
 
 use std::{convert::Infallible, time::Duration};

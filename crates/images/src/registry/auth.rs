@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! How a registry asks who pulls, and what it is answered.
 
 use base64::{Engine, engine::general_purpose::STANDARD};

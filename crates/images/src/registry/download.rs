@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Downloads a layer into a file, and goes on where an earlier attempt stopped.
 
 use std::{

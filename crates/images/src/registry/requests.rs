@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Requests to a registry: redirects, retries, and replies of bounded size.
 
 use std::time::Duration;

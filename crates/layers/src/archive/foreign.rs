@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Reads an archive that another tool wrote, as a layer of an image. It knows what such tools do and
 //! our packer does not: absolute names, global records, devices, old headers, no end marker. It
 //! trusts no input and accesses no file.

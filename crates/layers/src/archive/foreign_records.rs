@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The records before an entry of an archive that another tool wrote.
 
 use super::{

@@ -299,6 +299,28 @@ fn copy_range(
     Ok(())
 }
 
+/// Like `convert_layer` without a store and without lower layers, for fuzzing.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn convert_bytes(
+    bytes: &[u8],
+    bounds: LayerBounds,
+) -> Result<Option<(File, IngestedLayer)>, LayerError> {
+    let new_file = || tempfile::tempfile().map_err(convert_error);
+    let (mut file, plain, out) = (new_file()?, new_file()?, new_file()?);
+    file.write_all(bytes).map_err(convert_error)?;
+    let read = read_layer(file, &plain, &Tree::default(), bounds, &AtomicU64::new(0))?;
+    let placed = read.entries.into_iter().map(|FinishedEntry { entry, .. }| {
+        let place = match entry.kind {
+            EntryKind::File { data_at, .. } => DataPlace::Archive(data_at),
+            _ => DataPlace::Nowhere,
+        };
+        PlacedEntry { entry, place }
+    });
+    let placed: Vec<PlacedEntry> = placed.collect();
+    let ingested = write_layer(&placed, (&plain, &plain), &out, bounds)?;
+    Ok(ingested.map(|ingested| (out, ingested)))
+}
+
 /// Writes what it reads to a file, up to a limit.
 struct SpoolingReader<'a, W> {
     from: &'a mut DecompressedArchive,

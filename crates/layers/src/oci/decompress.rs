@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Decompresses a layer of an image, and hashes it in both forms.
 
 use std::{

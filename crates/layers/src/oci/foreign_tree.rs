@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The file tree of one layer of an image: what is left when entries replaced each other, with every
 //! directory that a path needs.
 

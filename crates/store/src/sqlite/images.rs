@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! Images, in SQLite.
 
 use async_trait::async_trait;

@@ -1,3 +1,5 @@
+//! Runs in: server (no capabilities).
+//!
 //! The wire format of images.
 
 use std::collections::BTreeMap;
