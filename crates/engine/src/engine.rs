@@ -8,8 +8,8 @@ use std::{io, sync::Arc, time::Duration};
 use cloche_store::{Store, StoreError};
 
 use crate::{
-    AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir, Refusal,
-    Responses, StorageBudgets, Tenancy, Threads, clock, maintenance::Maintenance,
+    AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir,
+    Refusal, Responses, StorageBudgets, Tenancy, Threads, clock, maintenance::Maintenance,
     memory::MemoryBudgets, outgoing_http::OutgoingHttpError, shared_parts::SharedParts,
 };
 

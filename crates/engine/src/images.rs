@@ -103,10 +103,8 @@ impl Images {
         (data_dir, scratch): (&Path, &Path),
     ) -> Result<Self, EngineOpenError> {
         let partial = data_dir.join("images").join("partial");
-        let unusable = |source| EngineOpenError::Directory {
-            path: data_dir.display().to_string(),
-            source,
-        };
+        let unusable =
+            |source| EngineOpenError::Directory { path: data_dir.display().to_string(), source };
         fs::create_dir_all(&partial).map_err(unusable)?;
         Ok(Self {
             parts: Arc::new(ImageParts {

@@ -8,7 +8,8 @@ use std::{sync::Arc, time::Duration};
 use cloche_store::Store;
 
 use crate::{
-    Images, Refusal, StorageBudgets, Threads, clock, lifecycle::Lifecycle, shared_parts::SharedParts,
+    Images, Refusal, StorageBudgets, Threads, clock, lifecycle::Lifecycle,
+    shared_parts::SharedParts,
 };
 
 /// What is looked after at intervals.

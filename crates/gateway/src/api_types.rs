@@ -13,7 +13,8 @@ mod responses;
 mod threads;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
+    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent,
+    ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
     SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
     UpdateTeam,
 };

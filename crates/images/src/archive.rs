@@ -72,8 +72,8 @@ impl ArchiveDir {
     ) -> Result<Self, ImageError> {
         let mut counted = CountingReader { from: tar, progress };
         let mut first = [0; 6];
-        let filled = read_full(&mut counted, &mut first)
-            .map_err(ImageError::io("receiving the image"))?;
+        let filled =
+            read_full(&mut counted, &mut first).map_err(ImageError::io("receiving the image"))?;
         if let Some(kind) = known_compression(&first[..filled]) {
             return Err(ImageError::invalid(format!(
                 "the archive is compressed with {kind}: decompress it first"

@@ -17,8 +17,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    ArchiveDir, ArchiveLimits, ImageError, ImageLimits, ImageProgress, ImportChoice,
-    ProgressPhase,
+    ArchiveDir, ArchiveLimits, ImageError, ImageLimits, ImageProgress, ImportChoice, ProgressPhase,
     discover::find_interpreters,
     import::{FoundImage, LayerFile, find_image},
     platform::ImagePlatform,
@@ -188,10 +187,8 @@ impl ImageAssembler {
         };
         let limits = self.limits.of_next_layer(stack.bytes, stack.entries);
         let progress = self.progress.begin_layer();
-        let converted = self
-            .layers
-            .convert_layer(file, &stack.digests, (expected, limits), progress)
-            .await?;
+        let converted =
+            self.layers.convert_layer(file, &stack.digests, (expected, limits), progress).await?;
         if let Some(stored) = &converted.stored {
             self.pins.lock().push(stored.layer.digest.clone());
         }

@@ -268,15 +268,16 @@ fn version_numbers(name: &str) -> Vec<u64> {
 fn read_node_version(header: &str) -> Option<String> {
     let value = |name: &str| {
         let line = header.lines().find_map(|line| {
-            line.strip_prefix("#define ")?.trim_start().strip_prefix(name)?.split_whitespace().next()
+            line.strip_prefix("#define ")?
+                .trim_start()
+                .strip_prefix(name)?
+                .split_whitespace()
+                .next()
         })?;
         line.parse::<u32>().ok()
     };
-    let (major, minor, patch) = (
-        value("NODE_MAJOR_VERSION")?,
-        value("NODE_MINOR_VERSION")?,
-        value("NODE_PATCH_VERSION")?,
-    );
+    let (major, minor, patch) =
+        (value("NODE_MAJOR_VERSION")?, value("NODE_MINOR_VERSION")?, value("NODE_PATCH_VERSION")?);
     Some(format!("{major}.{minor}.{patch}"))
 }
 

@@ -120,8 +120,7 @@ impl ImageAssembler {
         manifest: &ImageManifest,
         partial: &PartialDir,
     ) -> Result<(ConfigDocument, Vec<LayerFile>), ImageError> {
-        let bytes =
-            registry.fetch_config(manifest.config.digest.as_str(), CONFIG_BYTES).await?;
+        let bytes = registry.fetch_config(manifest.config.digest.as_str(), CONFIG_BYTES).await?;
         check_document(&bytes, &manifest.config)?;
         let config = ConfigDocument::parse(&bytes, manifest.layers.len())?;
         let wanted = self.missing_layers(manifest, &config).await?;

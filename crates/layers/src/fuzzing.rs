@@ -304,11 +304,8 @@ mod tests {
 
     #[test]
     fn seeds_of_the_fuzz_targets_pass() {
-        let all: [FuzzCheck; 3] = [
-            ("archive", check_archive),
-            ("image", check_image),
-            ("foreign", check_foreign_layer),
-        ];
+        let all: [FuzzCheck; 3] =
+            [("archive", check_archive), ("image", check_image), ("foreign", check_foreign_layer)];
         for (target, check) in all {
             let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
             let seeds: Vec<_> =

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use cloche_model::LayerDigest;
 use serde::{Deserialize, Serialize};
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use self::{convert::convert_bytes, import::read_image};
 pub use self::{
     convert::{ConversionLimits, ConvertedLayer, ExpectedLayer},
     export::ExportMeta,
 };
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use self::{convert::convert_bytes, import::read_image};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";

@@ -350,9 +350,30 @@ mod tests {
     fn a_malformed_name_is_refused() {
         let long = "a".repeat(256);
         for text in [
-            "", "host", "Python", "a//b", "a/", "/a", "a:", "a:b:c", "a:-x", "../a", "a/../b",
-            "a..b", "a___b", "-a", "a b", "a\n", "a\0", "é", "ex_ample.org/a", "example.org:99999/a",
-            "example.org:/a", ":5000/a", "a@b", &long,
+            "",
+            "host",
+            "Python",
+            "a//b",
+            "a/",
+            "/a",
+            "a:",
+            "a:b:c",
+            "a:-x",
+            "../a",
+            "a/../b",
+            "a..b",
+            "a___b",
+            "-a",
+            "a b",
+            "a\n",
+            "a\0",
+            "é",
+            "ex_ample.org/a",
+            "example.org:99999/a",
+            "example.org:/a",
+            ":5000/a",
+            "a@b",
+            &long,
         ] {
             assert!(text.parse::<ImageName>().is_err(), "{text:?}");
         }

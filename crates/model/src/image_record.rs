@@ -31,7 +31,11 @@ impl ImageRecord {
     /// The layers to mount, lowest first. Empty layers have none.
     #[must_use]
     pub fn stack(&self) -> Vec<LayerDigest> {
-        self.layers.iter().filter_map(|layer| layer.stored.as_ref()).map(|layer| layer.digest.clone()).collect()
+        self.layers
+            .iter()
+            .filter_map(|layer| layer.stored.as_ref())
+            .map(|layer| layer.digest.clone())
+            .collect()
     }
 
     /// The size of its layers as stored. Other images may share them.

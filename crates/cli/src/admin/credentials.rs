@@ -20,10 +20,7 @@ const DOCKER_KEY: &str = "https://index.docker.io/v1/";
 const TOKEN_USER: &str = "<token>";
 
 /// The fields of a pull for this registry: a name and a password, an identity token, or nothing.
-pub(super) fn find_credentials(
-    registry: &str,
-    file: Option<&Path>,
-) -> Result<Fields, AdminError> {
+pub(super) fn find_credentials(registry: &str, file: Option<&Path>) -> Result<Fields, AdminError> {
     let files = match file {
         Some(file) => vec![file.to_owned()],
         None => default_files(),

@@ -15,12 +15,8 @@ use cloche_model::{ByteSize, ImageReference};
 use serde_json::Value;
 
 use super::{
-    AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, Fields,
-    client::path_segment,
-    credentials::find_credentials,
-    image_progress::ImageProgressBar,
-    key::read_secret,
-    put_field,
+    AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, Fields, client::path_segment,
+    credentials::find_credentials, image_progress::ImageProgressBar, key::read_secret, put_field,
 };
 use crate::print_error;
 
@@ -163,7 +159,8 @@ impl AdminVerb for ImageVerb {
             Self::Inspect { image } => (server.get(&image_path(&image))?, AnswerView::Record),
             Self::Rm { image } => {
                 let removed = server.delete(&image_path(&image))?;
-                let done = AnswerView::Done(describe_removal(&format!("removed {image}"), &removed));
+                let done =
+                    AnswerView::Done(describe_removal(&format!("removed {image}"), &removed));
                 (removed, done)
             }
             Self::Prune => {

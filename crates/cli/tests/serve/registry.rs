@@ -52,7 +52,10 @@ impl Registry {
         if options.account {
             let made = run("htpasswd", &["-Bbn", ACCOUNT.0, ACCOUNT.1]);
             fs::write(directory.path().join("accounts"), made).unwrap();
-            config.push_str(&format!("auth: {{htpasswd: {{realm: r, path: {}}}}}\n", path("accounts")));
+            config.push_str(&format!(
+                "auth: {{htpasswd: {{realm: r, path: {}}}}}\n",
+                path("accounts")
+            ));
         }
         config.push_str("http:\n  addr: 127.0.0.1:0\n");
         if options.tls {

@@ -146,9 +146,7 @@ impl RegistryClient {
                 realm.query_pairs_mut().append_pair("scope", &scope);
                 let request = client.get(realm);
                 match credentials {
-                    Some(_) => {
-                        request.header(reqwest::header::AUTHORIZATION, self.basic_header()?)
-                    }
+                    Some(_) => request.header(reqwest::header::AUTHORIZATION, self.basic_header()?),
                     None => request,
                 }
             }
@@ -161,14 +159,13 @@ impl RegistryClient {
             let error = error.without_url();
             ImageError::Registry(format!("the registry's token server did not answer: {error}"))
         };
-        let answer =
-            request.timeout(self.access.stall).send().await.map_err(failed)?;
+        let answer = request.timeout(self.access.stall).send().await.map_err(failed)?;
         if !answer.status().is_success() {
             return Err(match answer.status().as_u16() {
                 401 | 403 => self.denied(),
-                status => ImageError::Registry(format!(
-                    "the registry's token server answered {status}"
-                )),
+                status => {
+                    ImageError::Registry(format!("the registry's token server answered {status}"))
+                }
             });
         }
         let bytes = read_bounded(answer, TOKEN_BYTES, "the token").await?;

@@ -158,9 +158,8 @@ impl RegistryClient {
         let mut url = self.base.join(request.path).map_err(malformed)?;
         for _ in 0..=REDIRECTS {
             let client = self.client_for(&url).await?;
-            let mut building = client
-                .request(request.method.clone(), url.clone())
-                .header(ACCEPT, request.accept);
+            let mut building =
+                client.request(request.method.clone(), url.clone()).header(ACCEPT, request.accept);
             if url.origin() == self.base.origin()
                 && let Some(value) = self.authorization.lock().clone()
             {

@@ -102,10 +102,8 @@ async fn one_of_several_images_is_chosen_by_its_name() {
     let store = Store::new().await;
     let error = store.import(tar.clone()).await.unwrap_err().to_string();
     assert!(error.contains("choose one with --ref: one, two"), "{error}");
-    let choice = ImportChoice {
-        reference: Some("two".to_owned()),
-        name: Some("mine:1".parse().unwrap()),
-    };
+    let choice =
+        ImportChoice { reference: Some("two".to_owned()), name: Some("mine:1".parse().unwrap()) };
     let new = store.import_chosen(tar.clone(), choice).await.unwrap();
     assert_eq!(new.image.digest.to_string(), second);
     assert_eq!(new.names, ["mine:1".parse().unwrap()]);

@@ -59,7 +59,11 @@ async fn a_layer_that_breaks_out_is_refused() {
         ("hard link to a directory", new().dir("d").hard_link("x", "d").end(), "is a directory"),
         ("hard link to the root", new().hard_link("x", "./").end(), "hard link to the root"),
         ("below a file", new().file("f", b"1").file("f/x", b"2").end(), "which is a file"),
-        ("link loop", new().link("a", "b").link("b", "a").file("a/x", b"1").end(), "too many links"),
+        (
+            "link loop",
+            new().link("a", "b").link("b", "a").file("a/x", b"1").end(),
+            "too many links",
+        ),
         ("root as a link", new().link("./", "/etc").end(), "a root that is not a directory"),
         ("root as a file", new().file(".", b"1").end(), "a root that is not a directory"),
         ("whiteout of ..", new().file(".wh...", b"").end(), "whiteout without a path"),
@@ -89,7 +93,11 @@ async fn a_layer_that_breaks_out_is_refused() {
         ),
         ("deep", new().records(&[("path", &deep.repeat(20))]).dir("x").end(), "too deep"),
         ("NUL", new().records(&[("path", "a\0b")]).file("x", b"1").end(), "NUL"),
-        ("long name", new().records(&[("path", &"n".repeat(300))]).file("x", b"").end(), "too long"),
+        (
+            "long name",
+            new().records(&[("path", &"n".repeat(300))]).file("x", b"").end(),
+            "too long",
+        ),
     ] {
         refuse(&store, what, with_layer(layer), reason).await;
     }
@@ -154,7 +162,8 @@ async fn a_layer_that_lies_is_refused() {
     let short = plain[..2000].to_vec();
     let image = TestImage::of_files(vec![(short.clone(), short)]);
     refuse(&store, "cut tar", image.layout(), "ends early").await;
-    let noise: Vec<u8> = (0..4000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let noise: Vec<u8> =
+        (0..4000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let image = TestImage::of_files(vec![(noise.clone(), noise)]);
     refuse(&store, "noise", image.layout(), "checksum").await;
 }
@@ -182,7 +191,8 @@ async fn bombs_are_refused_before_they_fill_the_disk() {
     let image = TestImage::new(&[plain.clone()]);
     refuse(&store, "gzip", image.layout(), "compression ratio").await;
     let packed = zstd::encode_all(&plain[..], 3).unwrap();
-    let image = TestImage { media_type: GZIP, ..TestImage::of_files(vec![(packed, plain.clone())]) };
+    let image =
+        TestImage { media_type: GZIP, ..TestImage::of_files(vec![(packed, plain.clone())]) };
     refuse(&store, "zstd", image.layout(), "compression ratio").await;
 
     store.limits = ImageLimits { bytes: ByteSize::mib(1), ..ImageLimits::default() };
@@ -220,7 +230,11 @@ async fn an_archive_that_is_none_is_refused() {
         ("cut", good().layout()[..3000].to_vec(), ""),
         ("no index", new().file("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#).end(), "lacks"),
         ("version", new().file("oci-layout", br#"{"imageLayoutVersion":"9"}"#).end(), "version"),
-        ("saved", new().file("manifest.json", br#"[{"Config":"../c","Layers":[]}]"#).end(), "lacks"),
+        (
+            "saved",
+            new().file("manifest.json", br#"[{"Config":"../c","Layers":[]}]"#).end(),
+            "lacks",
+        ),
         ("saved json", new().file("manifest.json", b"{").end(), "cannot be read"),
         ("gzip", gzip(&good().layout()), "compressed with gzip"),
     ] {

@@ -16,7 +16,9 @@ fn program() -> (Vec<u8>, String) {
 async fn interpreters_are_found_through_links_of_the_image() {
     let (elf, loader) = program();
     let base = TarBytes::default()
-        .link("bin", "usr/bin").link("lib64", "usr/lib64").link("lib", "usr/lib")
+        .link("bin", "usr/bin")
+        .link("lib64", "usr/lib64")
+        .link("lib", "usr/lib")
         .file(&loader.trim_start_matches('/').replace("lib", "usr/lib"), b"loader")
         .file("usr/bin/python3.9", &elf)
         .link("usr/bin/python3", "python3.9")
@@ -29,7 +31,8 @@ async fn interpreters_are_found_through_links_of_the_image() {
               #define NODE_PATCH_VERSION 0\n",
         )
         .file("usr/bin/bash", &elf)
-        .link("usr/bin/sh", "dash").file("usr/bin/dash", &elf)
+        .link("usr/bin/sh", "dash")
+        .file("usr/bin/dash", &elf)
         .link("usr/bin/perl", "/nowhere")
         .file("usr/bin/ruby", b"#!/bin/sh\nexec rbenv ruby")
         .with_mode("usr/bin/php", 0o644, &elf)
@@ -50,13 +53,16 @@ async fn interpreters_are_found_through_links_of_the_image() {
         .iter()
         .map(|it| (&it.language[..], &it.path[..], it.version.as_deref()))
         .collect();
-    assert_eq!(found, [
-        ("bash", "/usr/bin/bash", None),
-        ("go", "/usr/lib/go-1.22/bin/go", Some("1.22")),
-        ("node", "/usr/bin/node", Some("25.9.0")),
-        ("python", "/venv/bin/python", Some("3.14")),
-        ("sh", "/usr/bin/sh", None),
-    ]);
+    assert_eq!(
+        found,
+        [
+            ("bash", "/usr/bin/bash", None),
+            ("go", "/usr/lib/go-1.22/bin/go", Some("1.22")),
+            ("node", "/usr/bin/node", Some("25.9.0")),
+            ("python", "/venv/bin/python", Some("3.14")),
+            ("sh", "/usr/bin/sh", None),
+        ]
+    );
     assert_eq!(table.get("go").unwrap().arguments, ["run"]);
     let reason = |language: &str| {
         let refused = table.refused.iter().find(|it| it.language == language);

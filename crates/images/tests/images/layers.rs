@@ -36,21 +36,33 @@ async fn every_compression_gives_the_same_layer() {
 #[tokio::test]
 async fn whiteouts_hide_lower_layers_in_any_order() {
     let lower = TarBytes::default()
-        .dir("keep").file("keep/old", b"1")
-        .dir("gone").file("gone/x", b"1")
-        .dir("opaque").file("opaque/old", b"1")
-        .dir("again").file("again/old", b"1")
+        .dir("keep")
+        .file("keep/old", b"1")
+        .dir("gone")
+        .file("gone/x", b"1")
+        .dir("opaque")
+        .file("opaque/old", b"1")
+        .dir("again")
+        .file("again/old", b"1")
         .file("file", b"1")
         .end();
     let upper = TarBytes::default()
-        .file("keep/.wh.old", b"").file(".wh.gone", b"")
-        .file("opaque/new", b"2").file("opaque/.wh..wh..opq", b"").file("opaque/.wh.old", b"")
+        .file("keep/.wh.old", b"")
+        .file(".wh.gone", b"")
+        .file("opaque/new", b"2")
+        .file("opaque/.wh..wh..opq", b"")
+        .file("opaque/.wh.old", b"")
         // A directory that is removed and made again hides what it had.
-        .dir("again").file("again/new", b"2").file(".wh.again", b"")
+        .dir("again")
+        .file("again/new", b"2")
+        .file(".wh.again", b"")
         // A file that is there wins over a whiteout of its name.
-        .file(".wh.file", b"").file("file", b"2")
+        .file(".wh.file", b"")
+        .file("file", b"2")
         // Marks of another tool, and a whiteout of nothing.
-        .file(".wh..wh.plnk/1.2", b"").file(".wh..wh.aufs", b"").file(".wh.never", b"")
+        .file(".wh..wh.plnk/1.2", b"")
+        .file(".wh..wh.aufs", b"")
+        .file(".wh.never", b"")
         .end();
     let store = Store::new().await;
     let new = store.import(TestImage::new(&[lower, upper]).layout()).await.unwrap();
@@ -63,11 +75,18 @@ async fn whiteouts_hide_lower_layers_in_any_order() {
 #[tokio::test]
 async fn a_later_entry_replaces_an_earlier_one() {
     let layer = TarBytes::default()
-        .file("a", b"first").file("a", b"second")
+        .file("a", b"first")
+        .file("a", b"second")
         // The name keeps the content that it had when the link was made.
-        .file("b", b"old").hard_link("c", "b").file("b", b"new")
-        .dir("d").file("d/x", b"1").file("d", b"file now")
-        .file("e", b"1").dir("e").file("e/x", b"2")
+        .file("b", b"old")
+        .hard_link("c", "b")
+        .file("b", b"new")
+        .dir("d")
+        .file("d/x", b"1")
+        .file("d", b"file now")
+        .file("e", b"1")
+        .dir("e")
+        .file("e/x", b"2")
         .end();
     let store = Store::new().await;
     let new = store.import(TestImage::new(&[layer]).layout()).await.unwrap();
@@ -116,7 +135,8 @@ async fn a_hard_link_to_a_lower_layer_becomes_a_copy() {
 #[tokio::test]
 async fn devices_privileges_and_attributes_are_left_out() {
     let layer = TarBytes::default()
-        .entry(b'3', "dev-null", "", b"").entry(b'4', "dev-disk", "", b"")
+        .entry(b'3', "dev-null", "", b"")
+        .entry(b'4', "dev-disk", "", b"")
         .with_mode("su", 0o6755, b"x")
         .records(&[
             ("SCHILY.xattr.security.capability", "v"),

@@ -135,9 +135,9 @@ fn answer_with(blobs: &BTreeMap<String, Vec<u8>>, digest: &str, request: &Reques
     let name = path.rsplit('/').next().unwrap_or_default();
     let name = if name == "1" { digest } else { name };
     let Some(blob) = blobs.get(name) else { return Answer::status(404) };
-    let start = headers.get("range").and_then(|range| {
-        range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok()
-    });
+    let start = headers
+        .get("range")
+        .and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
     match start {
         Some(start) if start < blob.len() => {
             let range = format!("bytes {start}-{}/{}", blob.len() - 1, blob.len());
@@ -249,7 +249,8 @@ async fn a_connection_that_breaks_is_continued() {
     let new = pull(&store, &registry).await.unwrap();
     assert_eq!(paths(&store.tree(&new).await).len(), 2);
     let seen = registry.seen.lock();
-    let ranges: Vec<&String> = seen.iter().filter_map(|(.., headers)| headers.get("range")).collect();
+    let ranges: Vec<&String> =
+        seen.iter().filter_map(|(.., headers)| headers.get("range")).collect();
     assert!(ranges.len() >= 4 && ranges[0] == "bytes=70000-", "{ranges:?}");
 }
 
@@ -337,15 +338,13 @@ async fn a_registry_that_lies_is_refused() {
     let mut other = image.layers[1].0.clone();
     other[12] ^= 1;
     let name = top.clone();
-    let change = move |request: &Request| {
-        request.1.ends_with(&name).then(|| Answer::ok(other.clone()))
-    };
+    let change =
+        move |request: &Request| request.1.ends_with(&name).then(|| Answer::ok(other.clone()));
     refuse(change, "has the digest").await;
 
     let (name, more) = (top.clone(), [&image.layers[1].0[..], b"more"].concat());
-    let change = move |request: &Request| {
-        request.1.ends_with(&name).then(|| Answer::ok(more.clone()))
-    };
+    let change =
+        move |request: &Request| request.1.ends_with(&name).then(|| Answer::ok(more.clone()));
     refuse(change, "has more than").await;
 
     let manifest = |request: &Request| {
@@ -362,9 +361,8 @@ async fn a_registry_that_lies_is_refused() {
 
     let config = image.blobs().0.into_values().find(|it| it.starts_with(b"{\"arch")).unwrap();
     let name = sha256(&config);
-    let change = move |request: &Request| {
-        request.1.ends_with(&name).then(|| Answer::ok(b"{}".to_vec()))
-    };
+    let change =
+        move |request: &Request| request.1.ends_with(&name).then(|| Answer::ok(b"{}".to_vec()));
     refuse(change, "bytes instead of").await;
 }
 
@@ -425,7 +423,8 @@ async fn a_redirect_to_an_internal_address_is_not_followed() {
 async fn a_redirect_is_followed_without_the_password() {
     let image = image();
     let (blobs, (digest, _)) = image.blobs();
-    let store_of_blobs = Registry::start(move |request| answer_with(&blobs, &digest, request)).await;
+    let store_of_blobs =
+        Registry::start(move |request| answer_with(&blobs, &digest, request)).await;
     let target = store_of_blobs.address.clone();
     let registry = Registry::with_image(&image, move |request| {
         if !request.2.contains_key("authorization") {
@@ -451,8 +450,10 @@ async fn a_redirect_is_followed_without_the_password() {
 #[tokio::test]
 async fn a_password_is_not_sent_to_a_stranger() {
     let stranger = Registry::start(|_| Answer::ok(json!({"token": "t"}).to_string().into())).await;
-    let challenge = format!("Bearer realm=\"http://localhost:{}/token\",service=\"s\"",
-        stranger.address.rsplit(':').next().unwrap());
+    let challenge = format!(
+        "Bearer realm=\"http://localhost:{}/token\",service=\"s\"",
+        stranger.address.rsplit(':').next().unwrap()
+    );
     let change = move |request: &Request| {
         let known = request.2.get("authorization").is_some_and(|value| value == "Bearer t");
         (!known).then(|| Answer::status(401).with("www-authenticate", challenge.clone()))
@@ -483,7 +484,10 @@ async fn a_password_is_not_sent_to_a_stranger() {
 async fn plain_http_is_for_this_host_only() {
     let store = Store::new().await;
     let error = pull_with(&store, "192.0.2.1:5000/tool:1", access()).await.unwrap_err();
-    assert!(error.to_string().contains("plain HTTP is only for a registry on this host"), "{error}");
+    assert!(
+        error.to_string().contains("plain HTTP is only for a registry on this host"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -289,8 +289,11 @@ impl TestImage {
     /// The image as a tar of an OCI layout.
     pub(crate) fn layout(&self) -> Vec<u8> {
         let (blobs, (digest, size)) = self.blobs();
-        layout_of(&blobs, &[json!({"mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "digest": digest, "size": size})])
+        layout_of(
+            &blobs,
+            &[json!({"mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "digest": digest, "size": size})],
+        )
     }
 
     /// The image as `docker save` writes it.

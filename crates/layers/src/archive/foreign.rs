@@ -224,7 +224,10 @@ fn normalize_path(given: &[u8]) -> Result<Vec<u8>, LayerError> {
             }
             // The name of a whiteout is longer than the name that it hides.
             _ if name.len() > NAME_BYTES + WHITEOUT.len() => {
-                return Err(LayerError::Refused(format!("{} has a name that is too long", shown())));
+                return Err(LayerError::Refused(format!(
+                    "{} has a name that is too long",
+                    shown()
+                )));
             }
             _ => names.push(name),
         }

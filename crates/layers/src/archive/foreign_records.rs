@@ -2,11 +2,7 @@
 //!
 //! The records before an entry of an archive that another tool wrote.
 
-use super::{
-    USER, USER_OVERLAY, XATTR, pax,
-    read::refused_archive,
-    records::decode_key,
-};
+use super::{USER, USER_OVERLAY, XATTR, pax, read::refused_archive, records::decode_key};
 use crate::{
     LayerError,
     entry::{Mtime, Xattr},

@@ -95,11 +95,8 @@ impl Layers {
         let layers = self.clone();
         let handle = Handle::current();
         let work = move || {
-            let bounds = LayerBounds {
-                entries: limits.entries,
-                bytes: limits.bytes,
-                ratio: limits.ratio,
-            };
+            let bounds =
+                LayerBounds { entries: limits.entries, bytes: limits.bytes, ratio: limits.ratio };
             layers.prepare_layer(file, &below, (&expected, bounds), (&progress, &handle))
         };
         let UnpublishedLayer { ingested, blob, diff_id, needs_below, notes } =
@@ -336,9 +333,9 @@ impl<W: Write> Read for SpoolingReader<'_, W> {
             .room
             .checked_sub(count as u64)
             .ok_or_else(|| LayerError::TooMuch("too many bytes").into_io())?;
-        self.to.write_all(&buffer[..count]).map_err(|error| {
-            LayerError::Io { what: "writing a layer", source: error }.into_io()
-        })?;
+        self.to
+            .write_all(&buffer[..count])
+            .map_err(|error| LayerError::Io { what: "writing a layer", source: error }.into_io())?;
         self.progress.store(self.from.compressed_count(), Ordering::Relaxed);
         Ok(count)
     }

@@ -184,7 +184,9 @@ impl<'a> ForeignTree<'a> {
             };
             let EntryKind::Symlink { target } = &self.inodes[*inode].entry.kind else {
                 let shown = String::from_utf8_lossy(&next);
-                return Err(LayerError::Refused(format!("a path below {shown:?}, which is a file")));
+                return Err(LayerError::Refused(format!(
+                    "a path below {shown:?}, which is a file"
+                )));
             };
             links += 1;
             if links > LINKS {
@@ -250,7 +252,8 @@ impl<'a> ForeignTree<'a> {
             finished.insert(path, done);
         }
         for path in whiteouts {
-            let entry = LayerEntry { kind: EntryKind::Whiteout, mode: 0, ..plain_directory(Vec::new()) };
+            let entry =
+                LayerEntry { kind: EntryKind::Whiteout, mode: 0, ..plain_directory(Vec::new()) };
             finished.insert(path, FinishedEntry { entry, data: None });
         }
         if finished.len() as u64 > self.bounds.entries {
@@ -320,9 +323,12 @@ impl<'a> ForeignTree<'a> {
         self.needs_below = true;
         let plain = plain_directory(path.to_vec());
         match self.below.get(path) {
-            Some(node) if node.kind == NodeKind::Directory => {
-                LayerEntry { mode: node.mode, mtime: node.mtime, xattrs: node.xattrs.clone(), ..plain }
-            }
+            Some(node) if node.kind == NodeKind::Directory => LayerEntry {
+                mode: node.mode,
+                mtime: node.mtime,
+                xattrs: node.xattrs.clone(),
+                ..plain
+            },
             _ => plain,
         }
     }

@@ -113,13 +113,15 @@ async fn put_image_rows(
         .execute(&mut *connection)
         .await?;
     for (position, layer) in (0_i64..).zip(&image.layers) {
-        sqlx::query("INSERT INTO image_layers (image, position, source, layer) VALUES (?, ?, ?, ?)")
-            .bind(digest.clone())
-            .bind(position)
-            .bind(layer.source.to_string())
-            .bind(layer.stored.as_ref().map(|layer| layer.digest.to_string()))
-            .execute(&mut *connection)
-            .await?;
+        sqlx::query(
+            "INSERT INTO image_layers (image, position, source, layer) VALUES (?, ?, ?, ?)",
+        )
+        .bind(digest.clone())
+        .bind(position)
+        .bind(layer.source.to_string())
+        .bind(layer.stored.as_ref().map(|layer| layer.digest.to_string()))
+        .execute(&mut *connection)
+        .await?;
     }
     for name in names {
         sqlx::query("INSERT OR REPLACE INTO image_names (name, image) VALUES (?, ?)")

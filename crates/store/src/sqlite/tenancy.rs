@@ -5,8 +5,8 @@ use cloche_model::{ApiKey, Decision, KeyId, Moment, Sandbox, SandboxId, Team, Te
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
-    images::check_sandbox_image,
     SqliteStore,
+    images::check_sandbox_image,
     row_reader::{key_from_row, sandbox_from_row, team_from_row, to_json, to_sql_integer},
     sealed, updates,
 };

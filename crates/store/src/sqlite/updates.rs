@@ -8,8 +8,8 @@ use sqlx::{
 };
 
 use super::{
-    images::check_sandbox_image,
     gates::insert_decision,
+    images::check_sandbox_image,
     row_reader::{to_json, to_sql_integer},
     tenancy::{SealedValue, name_taken_error, to_sql_seconds},
 };

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use cloche_engine::{
-    ImageProgressReport, ImagePull, ProgressPhase, RegistryAccess, RegistryCredentials, Refusal,
+    ImageProgressReport, ImagePull, ProgressPhase, Refusal, RegistryAccess, RegistryCredentials,
     RemovedImages, format_rfc3339,
 };
 use cloche_model::{ImageRecord, Invalid, ListedImage, Secret};
@@ -58,13 +58,10 @@ impl PullImage {
         }
         let credentials = match (self.username, self.password, self.identity_token) {
             (None, None, None) => None,
-            (Some(username), Some(password), None) => Some(RegistryCredentials::Password {
-                username,
-                password: Secret::new(password),
-            }),
-            (_, None, Some(token)) => {
-                Some(RegistryCredentials::IdentityToken(Secret::new(token)))
+            (Some(username), Some(password), None) => {
+                Some(RegistryCredentials::Password { username, password: Secret::new(password) })
             }
+            (_, None, Some(token)) => Some(RegistryCredentials::IdentityToken(Secret::new(token))),
             _ => {
                 return Err(Invalid::new(
                     "give either username and password, or identity_token, or none of them",
