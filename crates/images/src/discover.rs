@@ -241,12 +241,11 @@ impl InterpreterSearch<'_> {
             }
         }
         let in_path = |path: &str| {
-            let part = path.split('/').rev().find_map(|part| {
+            path.split('/').rev().find_map(|part| {
                 let version = part.trim_start_matches(|c: char| !c.is_ascii_digit());
                 let version = version.split('-').next().unwrap_or_default();
                 (version.contains('.') && is_version(version)).then(|| version.to_owned())
-            });
-            part
+            })
         };
         Ok(in_path(path).or_else(|| in_path(&file)))
     }
