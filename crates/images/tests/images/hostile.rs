@@ -123,7 +123,7 @@ async fn a_layer_that_lies_is_refused() {
     let plain = TarBytes::default().file("a", &[7; 100_000]).end();
     let other = TarBytes::default().file("b", b"2").end();
     let edit = |edit: &dyn Fn(&mut Value)| {
-        let (mut blobs, (digest, _)) = TestImage::new(&[plain.clone()]).blobs();
+        let (mut blobs, (digest, _)) = TestImage::new(std::slice::from_ref(&plain)).blobs();
         let mut manifest: Value = serde_json::from_slice(&blobs.remove(&digest).unwrap()).unwrap();
         edit(&mut manifest);
         let bytes = manifest.to_string().into_bytes();
@@ -147,10 +147,10 @@ async fn a_layer_that_lies_is_refused() {
         refuse(&store, what, tar, reason).await;
     }
 
-    let mut wrong_archive = TestImage::new(&[plain.clone()]);
+    let mut wrong_archive = TestImage::new(std::slice::from_ref(&plain));
     wrong_archive.config["rootfs"]["diff_ids"] = json!([sha256(&other)]);
     refuse(&store, "diff id", wrong_archive.layout(), "has the digest").await;
-    let mut count = TestImage::new(&[plain.clone()]);
+    let mut count = TestImage::new(std::slice::from_ref(&plain));
     count.config["rootfs"]["diff_ids"] = json!([]);
     refuse(&store, "diff id count", count.layout(), "its configuration lists 0").await;
 
@@ -188,7 +188,7 @@ async fn bombs_are_refused_before_they_fill_the_disk() {
     store.limits = ImageLimits { bytes: ByteSize::mib(512), ..ImageLimits::default() };
     let zeros = vec![0; 200 << 20];
     let plain = TarBytes::default().file("zeros", &zeros).end();
-    let image = TestImage::new(&[plain.clone()]);
+    let image = TestImage::new(std::slice::from_ref(&plain));
     refuse(&store, "gzip", image.layout(), "compression ratio").await;
     let packed = zstd::encode_all(&plain[..], 3).unwrap();
     let image =
@@ -247,7 +247,7 @@ async fn absurd_settings_are_refused_or_harmless() {
     let store = occupied().await;
     let plain = TarBytes::default().file("a", b"1").end();
     let with = |settings: Value| {
-        let mut image = TestImage::new(&[plain.clone()]);
+        let mut image = TestImage::new(std::slice::from_ref(&plain));
         image.config["config"] = settings;
         image.layout()
     };

@@ -401,7 +401,7 @@ async fn a_busy_registry_is_asked_again() {
     let count = std::sync::atomic::AtomicU32::new(0);
     let registry = Registry::with_image(&image, move |_| {
         let turn = count.fetch_add(1, Ordering::SeqCst);
-        (turn % 2 == 0).then(|| Answer::status(503).with("retry-after", "0"))
+        turn.is_multiple_of(2).then(|| Answer::status(503).with("retry-after", "0"))
     })
     .await;
     let store = Store::new().await;

@@ -22,6 +22,14 @@ use tempfile::TempDir;
 #[derive(Default)]
 pub(crate) struct Catalog(Mutex<HashMap<LayerDigest, ImageLayer>>);
 
+impl Catalog {
+    fn needs(&self, layer: &LayerDigest) -> bool {
+        let known = self.0.lock();
+        let mut stored = known.values().filter_map(|known| known.stored.as_ref());
+        stored.any(|stored| stored.digest == *layer)
+    }
+}
+
 #[async_trait]
 impl LayerCatalog for Catalog {
     async fn find_layer(
@@ -105,10 +113,7 @@ impl Store {
         for layer in assembler.take_pins() {
             self.layers.release_pin(&layer);
             if made.is_err() {
-                let known = self.catalog.0.lock();
-                let mut stored = known.values().filter_map(|layer| layer.stored.as_ref());
-                let needed = stored.any(|stored| stored.digest == layer);
-                drop(known);
+                let needed = self.catalog.needs(&layer);
                 let needed = async { Ok::<_, cloche_layers::LayerError>(needed) };
                 self.layers.remove_unless(&layer, needed).await.unwrap();
             }
