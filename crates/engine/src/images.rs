@@ -213,7 +213,14 @@ impl Images {
         };
         let digest = match digest {
             Some(digest) => digest,
-            None => find_by_reference(&*self.parts.store, reference).await?.digest,
+            None => match find_by_reference(&*self.parts.store, reference).await {
+                Ok(image) => image.digest,
+                // A malformed name names nothing.
+                Err(refusal) if refusal.code == ErrorCode::Validation => {
+                    return Err(Refusal::not_found("image"));
+                }
+                Err(refusal) => return Err(refusal),
+            },
         };
         let found = images.into_iter().find(|listed| listed.image.digest == digest);
         found.ok_or_else(|| Refusal::not_found("image"))

@@ -3,7 +3,7 @@
 //! The image of a sandbox. A name is resolved to a digest when the sandbox is saved, so that a tag
 //! that moves does not change a sandbox.
 
-use cloche_model::{ErrorCode, HOST_IMAGE, ImageReference};
+use cloche_model::{HOST_IMAGE, ImageReference};
 
 use super::{SandboxChange, Tenancy};
 use crate::{Refusal, images::find_by_reference};
@@ -19,10 +19,6 @@ impl Tenancy {
             Some(image) => image,
         };
         let in_field = |refusal: Refusal| Refusal {
-            code: match refusal.code {
-                ErrorCode::NotFound => ErrorCode::Validation,
-                code => code,
-            },
             message: format!("image: {}", refusal.message).into(),
             ..refusal
         };

@@ -28,7 +28,9 @@ macro_rules! sandbox_body {
             $($head)*
             /// `host`, or the name or digest of an image that was pulled or imported. A name is
             /// resolved to the digest that it has now.
-            #[schema(example = "host", min_length = 1, max_length = 330)]
+            #[schema(example = "host", max_length = 255, pattern = "^([a-z0-9]+([.-][a-z0-9]+)*\
+(:[1-9][0-9]{0,3})?/)?[a-z0-9]+([._-][a-z0-9]+)*(/[a-z0-9]+([._-][a-z0-9]+)*)*\
+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$")]
             image: Option<String>,
             /// Only `blocked` in this build.
             #[schema(example = "blocked", pattern = "^blocked$")]
