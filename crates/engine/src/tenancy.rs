@@ -13,6 +13,7 @@ mod env;
 mod gate_settings;
 mod key_cache;
 mod keys;
+mod sandbox_image;
 mod sandboxes;
 mod teams;
 

@@ -17,6 +17,7 @@ mod home_path;
 mod ids;
 mod image;
 mod image_languages;
+mod image_record;
 mod language;
 mod layer;
 mod moment;
@@ -53,6 +54,7 @@ pub use image::{
     HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter, InterpreterTable,
     RefusedInterpreter,
 };
+pub use image_record::{ImageLayer, ImageRecord, ImageSettings, ListedImage};
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;

@@ -110,7 +110,7 @@ impl Executor {
             Some(_) => CellSource::Contained(HomePlace::choose_directory()),
             None => CellSource::Nothing(SpawnKind::Cell),
         };
-        let mut cell = cell::spawn_cell(&self.inner.spawner, &key.config, source).await?;
+        let mut cell = cell::spawn_cell(&self.inner.spawner, &key.making, source).await?;
         let built = warm::wait_for_walls(&mut cell).await;
         self.inner.spawner.kill_cell(cell.id).await;
         built

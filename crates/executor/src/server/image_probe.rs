@@ -214,8 +214,11 @@ impl Executor {
     ) -> Result<(), RunError> {
         let code = if language == Language::Node { "console.log(42)" } else { "print(42)" };
         let spec = RunSpec { sandbox: shape_of(image), ..RunSpec::new(language, code) };
-        let job =
-            job_builder::build_job(&spec, &interpreter::find_interpreter(language, Some(image))?, &HomePlace::Usual)?;
+        let job = job_builder::build_job(
+            &spec,
+            &interpreter::find_interpreter(language, Some(image))?,
+            &HomePlace::Usual,
+        )?;
         let outcome = self.run_in(cell, job).await?;
         if outcome.ending == RunEnding::Exited(0) && outcome.stdout.bytes == b"42\n" {
             return Ok(());

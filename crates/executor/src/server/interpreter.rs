@@ -94,8 +94,7 @@ fn own_env(image: Option<&ImageRoot>, place: &HomePlace) -> Vec<(String, String)
         ("NPM_CONFIG_PREFIX", &format!("{home}/.local")),
         ("NPM_CONFIG_UPDATE_NOTIFIER", "false"),
     ];
-    let mut env: Vec<_> =
-        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let mut env: Vec<_> = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     if let HomePlace::Contained { path, hides_packages, .. } = place {
         env.push(("TMPDIR".to_owned(), format!("{path}/tmp")));
         if *hides_packages {

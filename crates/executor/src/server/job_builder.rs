@@ -9,6 +9,7 @@ use super::{
     home_place::HomePlace,
     interpreter::{self, CellInterpreter},
 };
+use crate::protocol::HOME;
 
 /// The environment of a run, as `NAME=value`: that of every program, then its own variables.
 fn run_env(spec: &RunSpec, place: &HomePlace) -> Vec<CString> {

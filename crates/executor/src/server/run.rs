@@ -183,7 +183,7 @@ impl<'a> Run<'a> {
         if let HomePlace::Contained { directory, .. } = &self.place {
             increment_counter(&metrics.cold);
             let source = CellSource::Contained(directory.clone());
-            return Ok(cell::spawn_cell(spawner, &key.config, source).await?);
+            return Ok(cell::spawn_cell(spawner, &key.making, source).await?);
         }
         match found {
             PoolLookup::Parked(cell) => return Ok(*cell),
