@@ -182,7 +182,8 @@ async fn serve_requests(
         Some(certificate) => certificate.start_watch()?,
         None => greeting::warn_without_tls(server.address()),
     }
-    greeting::print_greeting(&server, &settings);
+    let image = server.engine().tenancy().find_default_image().await?;
+    greeting::print_greeting(&server, &settings, image.as_ref());
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
     server.run(stop).await?;

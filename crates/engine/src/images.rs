@@ -4,6 +4,7 @@
 //! the store. What an attempt stored before it failed or was cancelled is removed.
 
 mod clients;
+mod probe;
 
 use std::{
     error::Error,
@@ -30,8 +31,8 @@ use tokio_util::{
 };
 
 use crate::{
-    EngineConfig, EngineOpenError, Refusal, StorageBudgets, clock, lifecycle::Lifecycle,
-    shared_parts::SharedParts,
+    Dispatcher, EngineConfig, EngineOpenError, Refusal, StorageBudgets, clock,
+    lifecycle::Lifecycle, shared_parts::SharedParts, tenancy::KeyCache,
 };
 use clients::RegistryClients;
 
@@ -51,6 +52,8 @@ pub struct Images {
 struct ImageParts {
     store: Arc<dyn Store>,
     storage: Arc<StorageBudgets>,
+    dispatcher: Arc<dyn Dispatcher>,
+    key_cache: Arc<KeyCache>,
     lifecycle: Arc<Lifecycle>,
     layers: Option<Layers>,
     limits: ImageLimits,
@@ -110,6 +113,8 @@ impl Images {
             parts: Arc::new(ImageParts {
                 store: Arc::clone(&shared.store),
                 storage: Arc::clone(storage),
+                dispatcher: Arc::clone(&shared.dispatcher),
+                key_cache: Arc::clone(&shared.key_cache),
                 lifecycle: Arc::clone(&shared.lifecycle),
                 layers: config.homes.layers.clone(),
                 limits: ImageLimits::default(),
@@ -170,8 +175,13 @@ impl Images {
                 let limits = (parts.limits, reported);
                 let assembler = ImageAssembler::new(layers, limits, catalog, &parts.scratch);
                 let assembler = Arc::new(assembler);
+                let work = async {
+                    let mut made = work(Arc::clone(&assembler)).await.map_err(image_refusal)?;
+                    parts.probe_interpreters(&mut made.image).await;
+                    Ok(made)
+                };
                 let made = tokio::select! {
-                    made = work(Arc::clone(&assembler)) => made.map_err(image_refusal),
+                    made = work => made,
                     () = cancelled.cancelled() => Err(stopped_refusal()),
                     () = parts.lifecycle.closed() => Err(stopped_refusal()),
                 };
@@ -284,6 +294,7 @@ impl ImageParts {
         let kept = match made {
             Ok(NewImage { image, names }) => {
                 let put = self.store.put_image(&image, &names).await;
+                self.key_cache.forget_all();
                 put.map(|()| image.digest).map_err(Refusal::from)
             }
             Err(refusal) => Err(refusal),

@@ -128,8 +128,16 @@ impl ImageAssembler {
         let interpreters = self.search(&stack, &settings).await?;
         let platform = ImagePlatform::of_host().to_text();
         let layers = stack.layers;
-        let image =
-            ImageRecord { digest, platform, settings, layers, interpreters, notes, added_at: now };
+        let image = ImageRecord {
+            digest,
+            platform,
+            settings,
+            layers,
+            interpreters,
+            probes: Vec::new(),
+            notes,
+            added_at: now,
+        };
         Ok(NewImage { image, names })
     }
 

@@ -38,7 +38,24 @@ pub(crate) fn all_languages() -> &'static [LanguageEntry] {
 
 #[cfg(test)]
 mod tests {
+    use cloche_model::Language;
+
     use super::*;
+
+    #[test]
+    fn the_table_agrees_with_the_languages_of_requests() {
+        let mut known: Vec<&str> = Language::ALL.iter().map(|language| language.name()).collect();
+        let mut listed: Vec<&str> = all_languages().iter().map(|entry| &entry.name[..]).collect();
+        known.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, known);
+        for entry in all_languages() {
+            let language: Language = entry.name.parse().unwrap();
+            assert_eq!(entry.main_file, language.main_file(), "{language}");
+            assert_eq!(entry.arguments, language.arguments(), "{language}");
+            assert_eq!(entry.programs[0], language.interpreter(), "{language}");
+        }
+    }
 
     #[test]
     fn the_table_can_be_read_and_has_each_language_once() {

@@ -9,6 +9,9 @@ use crate::{EnvVars, Invalid, LayerDigest};
 /// The name of the image that is a read-only view of the host's own `/usr`.
 pub const HOST_IMAGE: &str = "host";
 
+/// The name of the image that new sandboxes get if it is present.
+pub const DEFAULT_IMAGE: &str = "cloche/default";
+
 /// The registry of names without one.
 const DEFAULT_REGISTRY: &str = "docker.io";
 /// Another name of that registry.
@@ -99,6 +102,12 @@ impl ImageName {
     pub fn tag(&self) -> &str {
         &self.tag
     }
+
+    /// Whether this is a name of the default image, with any tag.
+    #[must_use]
+    pub fn is_default_image(&self) -> bool {
+        self.registry == DEFAULT_REGISTRY && self.repository == DEFAULT_IMAGE
+    }
 }
 
 impl FromStr for ImageName {
@@ -170,10 +179,11 @@ impl FromStr for ImageReference {
         if let Some((name, digest)) = text.split_once('@') {
             return Ok(Self { name: Some(name.parse()?), digest: Some(digest.parse()?) });
         }
-        match text.parse() {
-            Ok(digest) => Ok(Self { name: None, digest: Some(digest) }),
-            Err(_) => Ok(Self { name: Some(text.parse()?), digest: None }),
+        // `sha256:…` is never the tag of an image named `sha256`.
+        if text.starts_with(ImageDigest::PREFIX) {
+            return Ok(Self { name: None, digest: Some(text.parse()?) });
         }
+        Ok(Self { name: Some(text.parse()?), digest: None })
     }
 }
 

@@ -21,6 +21,9 @@ pub struct ImageRecord {
     pub layers: Vec<ImageLayer>,
     /// Its interpreters.
     pub interpreters: InterpreterTable,
+    /// What its interpreters are, as cells of this host found out. Empty if none was tried.
+    #[serde(default)]
+    pub probes: Vec<InterpreterProbe>,
     /// What was left out or ignored when it was imported, as sentences.
     pub notes: Vec<String>,
     /// When it was pulled or imported.
@@ -61,6 +64,50 @@ impl ImageRecord {
             env: self.settings.env.clone(),
             workdir: self.settings.workdir.clone(),
             interpreters: self.interpreters.clone(),
+        }
+    }
+}
+
+/// What an interpreter of an image is, as a cell of this host found out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterpreterProbe {
+    /// The language.
+    pub language: String,
+    /// The version that it says it has.
+    pub version: Option<String>,
+    /// Its implementation, such as `cpython`, if the language has several.
+    pub implementation: Option<String>,
+    /// Its C library and the version of that, if it says so.
+    pub libc: Option<String>,
+    /// How programs are started.
+    pub start: InterpreterStart,
+    /// Why programs are not started in a faster way, or not at all.
+    pub reason: Option<String>,
+}
+
+/// How the programs of a language are started on an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InterpreterStart {
+    /// A template forks an interpreter that has started.
+    Forked,
+    /// An interpreter is started ahead and waits for one program.
+    Waiting,
+    /// Each program starts its interpreter itself.
+    Cold,
+    /// The interpreter does not start.
+    Failed,
+}
+
+impl InterpreterStart {
+    /// The name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forked => "forked",
+            Self::Waiting => "waiting",
+            Self::Cold => "cold",
+            Self::Failed => "failed",
         }
     }
 }

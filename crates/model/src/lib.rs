@@ -51,10 +51,12 @@ pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
 };
 pub use image::{
-    HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter, InterpreterTable,
-    RefusedInterpreter,
+    DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
+    InterpreterTable, RefusedInterpreter,
 };
-pub use image_record::{ImageLayer, ImageRecord, ImageSettings, ListedImage};
+pub use image_record::{
+    ImageLayer, ImageRecord, ImageSettings, InterpreterProbe, InterpreterStart, ListedImage,
+};
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;

@@ -215,7 +215,7 @@ impl Tenancy {
             retention: LedgerRetention::default(),
             created_at: clock::now(),
         };
-        self.resolve_image(draft.settings).await?.apply(&mut sandbox, &team)?;
+        self.choose_image(draft.settings).await?.apply(&mut sandbox, &team)?;
         self.store.create_sandbox(&sandbox).await?;
         Ok(sandbox)
     }

@@ -138,6 +138,13 @@ impl Executor {
         self.inner.pool.as_ref().is_none_or(Pool::is_full)
     }
 
+    /// Whether cells can have an image as their root: contained cells have no root of their own, and
+    /// images need layers.
+    #[must_use]
+    pub fn runs_images(&self) -> bool {
+        self.inner.contained.is_none() && self.inner.layers.is_some()
+    }
+
     /// Whether the spawner is there. Without it no cell can be started until the next start.
     #[must_use]
     pub fn has_spawner(&self) -> bool {

@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{CpuPriority, HomeWrites, MemoryAccount, OutputChunk, RunOutcome, RunSpec};
+use cloche_model::{
+    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, OutputChunk, RunOutcome, RunSpec,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -95,6 +97,12 @@ impl<'a> Run<'a> {
     async fn prepare_job(&self) -> Result<(Vec<u8>, Option<HomeMount>), RunError> {
         let language = self.spec.language;
         let image = self.spec.sandbox.root.as_deref();
+        let is_contained = matches!(self.place, HomePlace::Contained { .. });
+        // A program never runs on another root than the one of its sandbox.
+        let is_lost = image.is_none() && self.spec.sandbox.image != HOST_IMAGE;
+        if is_lost || (image.is_some() && is_contained) {
+            return Err(RunError::OtherRoot(self.spec.sandbox.image.clone()));
+        }
         let interpreter = interpreter::find_interpreter(language, image)?;
         let job = job_builder::build_job(&self.spec, &interpreter, &self.place)?;
         let home = HomeMount::prepare(self.executor.layers.as_ref(), &self.spec).await?;

@@ -28,6 +28,9 @@ pub enum RunError {
         /// The languages that it has.
         has: String,
     },
+    /// The cell would have another root than the image of the sandbox.
+    #[error("this executor cannot run programs on the image {0:?}")]
+    OtherRoot(String),
     /// An interpreter that was started ahead does not wait for its program; what it said.
     #[error("the interpreter does not wait for a program: {0}")]
     NotWaiting(String),

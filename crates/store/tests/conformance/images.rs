@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use cloche_model::{
     ByteSize, ImageDigest, ImageLayer, ImageName, ImageRecord, ImageSettings, Interpreter,
-    InterpreterTable, Layer, LayerDigest, Moment, Sandbox, SandboxShape,
+    InterpreterProbe, InterpreterStart, InterpreterTable, Layer, LayerDigest, Moment, Sandbox,
+    SandboxShape,
 };
 use cloche_store::{ImageRemoval, Revisioned, Store, StoreError};
 
@@ -43,6 +44,14 @@ fn image(n: u8) -> ImageRecord {
             }],
             refused: Vec::new(),
         },
+        probes: vec![InterpreterProbe {
+            language: "python".to_owned(),
+            version: Some("3.14.2".to_owned()),
+            implementation: Some("cpython".to_owned()),
+            libc: None,
+            start: InterpreterStart::Waiting,
+            reason: Some("no template".to_owned()),
+        }],
         notes: vec!["a note".to_owned()],
         added_at: Moment(i64::from(n)),
     }

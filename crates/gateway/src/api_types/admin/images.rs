@@ -8,7 +8,7 @@ use cloche_engine::{
     ImageProgressReport, ImagePull, ProgressPhase, Refusal, RegistryAccess, RegistryCredentials,
     RemovedImages, format_rfc3339,
 };
-use cloche_model::{ImageRecord, Invalid, ListedImage, Secret};
+use cloche_model::{ImageRecord, Interpreter, InterpreterProbe, Invalid, ListedImage, Secret};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -129,6 +129,15 @@ pub(crate) struct InterpreterRecord {
     language: String,
     path: String,
     version: Option<String>,
+    /// Its implementation, such as cpython, if the language has several.
+    implementation: Option<String>,
+    /// Its C library, if it says so.
+    libc: Option<String>,
+    /// How programs start: forked from a template, waiting (an interpreter is started ahead), cold,
+    /// or failed. Null if it was not tried.
+    start: Option<String>,
+    /// Why programs are not started in a faster way, or not at all.
+    reason: Option<String>,
 }
 
 /// Something that looks like an interpreter and cannot be used.
@@ -183,17 +192,17 @@ impl From<ListedImage> for ImageSummary {
 
 impl From<ListedImage> for ImageDetail {
     fn from(listed: ListedImage) -> Self {
-        let ImageRecord { settings, layers, interpreters, notes, .. } = listed.image.clone();
+        let ImageRecord { settings, layers, interpreters, probes, notes, .. } =
+            listed.image.clone();
         let layers = layers.into_iter().map(|layer| ImageLayerRecord {
             diff_id: layer.diff_id.to_string(),
             layer: layer.stored.as_ref().map(|stored| stored.digest.to_string()),
             stored_bytes: layer.stored.as_ref().map_or(0, |stored| stored.stored.bytes()),
             entries: layer.stored.as_ref().map_or(0, |stored| stored.entries),
         });
-        let found = interpreters.found.into_iter().map(|found| InterpreterRecord {
-            language: found.language,
-            path: found.path,
-            version: found.version,
+        let found = interpreters.found.into_iter().map(|found| {
+            let probe = probes.iter().find(|probe| probe.language == found.language).cloned();
+            InterpreterRecord::new(found, probe)
         });
         let refused = interpreters.refused.into_iter().map(|refused| RefusedInterpreterRecord {
             language: refused.language,
@@ -211,6 +220,26 @@ impl From<ListedImage> for ImageDetail {
             layers: layers.collect(),
             notes,
             summary: listed.into(),
+        }
+    }
+}
+
+impl InterpreterRecord {
+    /// What was found in the image's files, and what a cell found out.
+    fn new(found: Interpreter, probe: Option<InterpreterProbe>) -> Self {
+        let Interpreter { language, path, version, .. } = found;
+        let Some(probe) = probe else {
+            let (implementation, libc, start, reason) = (None, None, None, None);
+            return Self { language, path, version, implementation, libc, start, reason };
+        };
+        Self {
+            language,
+            path,
+            version: probe.version.or(version),
+            implementation: probe.implementation,
+            libc: probe.libc,
+            start: Some(probe.start.name().to_owned()),
+            reason: probe.reason,
         }
     }
 }
