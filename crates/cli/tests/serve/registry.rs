@@ -157,7 +157,7 @@ impl Layouts {
         Some(made)
     }
 
-    fn add_layer(&self, from: &str, tag: &str, change: impl FnOnce(&Path)) {
+    pub(crate) fn add_layer(&self, from: &str, tag: &str, change: impl FnOnce(&Path)) {
         let layout = self.path();
         let bundle = self.directory.path().join(format!("bundle-{tag}"));
         let bundle = bundle.to_str().unwrap();
