@@ -1,5 +1,5 @@
-//! `cloche team|sandbox|key|thread|approval|usage`: commands for operators, through the API of a
-//! running server.
+//! `cloche team|sandbox|image|key|thread|approval|usage`: commands for operators, through the API of
+//! a running server.
 //!
 //! Each noun has a file with its verbs, the request of each verb, and the columns of its table. The
 //! server validates requests; nothing is validated twice.
@@ -17,6 +17,9 @@ use crate::print_error;
 
 mod approval;
 mod client;
+mod credentials;
+mod image;
+mod image_progress;
 mod key;
 mod sandbox;
 mod table;
@@ -25,6 +28,7 @@ mod thread;
 mod usage;
 
 pub(crate) use approval::ApprovalArguments;
+pub(crate) use image::ImageArguments;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use team::TeamArguments;
@@ -103,6 +107,11 @@ pub(crate) fn run_team_command(arguments: TeamArguments) -> ExitCode {
 
 /// `cloche sandbox`.
 pub(crate) fn run_sandbox_command(arguments: SandboxArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
+}
+
+/// `cloche image`.
+pub(crate) fn run_image_command(arguments: ImageArguments) -> ExitCode {
     run_verb(&arguments.common, arguments.verb)
 }
 

@@ -146,7 +146,7 @@ async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCell
         }
     };
     let mut languages = Vec::new();
-    for language in Language::ALL {
+    for language in Language::CORE {
         languages.push(probe_interpreter(&executor, language, &mut trial).await);
     }
     executor.stop().await;
@@ -165,7 +165,7 @@ async fn probe_interpreter(
     let code = match language {
         Language::Python => "import sys; print(sys.executable, sys.version.split()[0])",
         Language::Node => "console.log(process.execPath, process.version.slice(1))",
-        Language::Bash => "echo $BASH ${BASH_VERSION%%[^0-9.]*}",
+        _ => "echo $BASH ${BASH_VERSION%%[^0-9.]*}",
     };
     let outcome = executor.run(RunSpec::new(language, code), RunIo::default()).await;
     let mut found = InterpreterFinding { language, path: None, version: None, why: None };

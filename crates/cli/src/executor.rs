@@ -230,7 +230,7 @@ async fn serve_jobs(
         disk: usual.disk.min(most.disk),
         ..usual
     };
-    for language in Language::ALL {
+    for language in Language::CORE {
         executor.prewarm_pool(language, &limits, &SandboxShape::default());
     }
     let server =

@@ -6,18 +6,30 @@
 use std::{
     collections::BTreeMap,
     error::Error,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use cloche_engine::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds};
-use cloche_executor::{Executor, HomeError, RunError, RunIo, SpawnError};
-use cloche_model::{OutputChunk, RunOutcome, error_chain};
+use cloche_executor::{
+    Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError, RunIo,
+    SpawnError,
+};
+use cloche_model::{
+    ImageRoot, InterpreterProbe, InterpreterStart, OutputChunk, RunOutcome, error_chain,
+};
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// The message for an operator whose spawner is gone.
 const NO_SPAWNER: &str = "the spawner of this host is gone; restart the server";
+
+/// The refusal of a run on an image where cells have no root of their own.
+const NO_IMAGES: &str = "image: the sandboxes of this host have no root of their own, so they cannot run images; set \
+     the sandbox's image to \"host\"";
 
 /// The executor of this host.
 pub(crate) struct LocalDispatcher {
@@ -46,11 +58,32 @@ impl Dispatcher for LocalDispatcher {
         Box::pin(async move { executor.run(run.into_spec(), io).await.map_err(dispatch_error) })
     }
 
-    fn check_run(&self, _needs: &RunNeeds) -> Result<(), DispatchError> {
+    fn check_run(&self, needs: &RunNeeds) -> Result<(), DispatchError> {
+        if needs.image && !self.executor.runs_images() {
+            return Err(DispatchError::Refused(NO_IMAGES.to_owned()));
+        }
         if self.executor.has_spawner() {
             return Ok(());
         }
         Err(DispatchError::Unavailable(NO_SPAWNER.to_owned()))
+    }
+
+    fn runs_images(&self) -> bool {
+        self.executor.runs_images()
+    }
+
+    fn probe_image(
+        &self,
+        image: Arc<ImageRoot>,
+    ) -> BoxFuture<'static, Result<Option<Vec<InterpreterProbe>>, DispatchError>> {
+        let executor = self.executor.clone();
+        Box::pin(async move {
+            if !executor.runs_images() {
+                return Ok(None);
+            }
+            let probed = executor.probe_image(&image).await.map_err(dispatch_error)?;
+            Ok(Some(probed.into_iter().map(to_probe).collect()))
+        })
     }
 
     fn check_ready(&self) -> Result<(), String> {
@@ -87,10 +120,37 @@ impl Dispatcher for LocalDispatcher {
     }
 }
 
+/// What the executor found out, as it is kept.
+fn to_probe(probed: ProbedInterpreter) -> InterpreterProbe {
+    let language = probed.language.name().to_owned();
+    let facts = match probed.facts {
+        Ok(facts) => facts,
+        Err(reason) => {
+            return InterpreterProbe {
+                language,
+                version: None,
+                implementation: None,
+                libc: None,
+                start: InterpreterStart::Failed,
+                reason: Some(reason),
+            };
+        }
+    };
+    let (start, reason) = match probed.start {
+        ProgramStart::Forked => (InterpreterStart::Forked, None),
+        ProgramStart::Waiting { reason } => (InterpreterStart::Waiting, reason),
+        ProgramStart::Cold { reason } => (InterpreterStart::Cold, reason),
+    };
+    let InterpreterFacts { version, implementation, libc, .. } = facts;
+    InterpreterProbe { language, version: Some(version), implementation, libc, start, reason }
+}
+
 /// What a run that failed on this host is to the engine.
 fn dispatch_error(error: RunError) -> DispatchError {
     match error {
-        RunError::NoInterpreter(_) => DispatchError::Impossible(error.to_string()),
+        RunError::NoInterpreter(_) | RunError::NotInImage { .. } | RunError::OtherRoot(_) => {
+            DispatchError::Impossible(error.to_string())
+        }
         RunError::Home(HomeError::Mount(SpawnError::Blocked(_))) => {
             DispatchError::Impossible(error.source().map_or_else(String::new, ToString::to_string))
         }

@@ -43,6 +43,8 @@ enum CliCommand {
     Team(admin::TeamArguments),
     /// Manage sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
+    /// Manage the images of a running server: pull, import, list and remove them.
+    Image(Box<admin::ImageArguments>),
     /// Manage threads of a running server: history, forks, rollback, export and import.
     Thread(Box<admin::ThreadArguments>),
     /// Show what teams and keys used: executions, credits, processor time, bytes.
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         CliCommand::Approval(arguments) => admin::run_approval_command(arguments),
         CliCommand::Team(arguments) => admin::run_team_command(arguments),
         CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),
+        CliCommand::Image(arguments) => admin::run_image_command(*arguments),
         CliCommand::Thread(arguments) => admin::run_thread_command(*arguments),
         CliCommand::Usage(arguments) => admin::run_usage_command(arguments),
         CliCommand::Doctor(arguments) => doctor::main(&arguments),

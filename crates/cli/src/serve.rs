@@ -182,7 +182,8 @@ async fn serve_requests(
         Some(certificate) => certificate.start_watch()?,
         None => greeting::warn_without_tls(server.address()),
     }
-    greeting::print_greeting(&server, &settings);
+    let image = server.engine().tenancy().find_default_image().await?;
+    greeting::print_greeting(&server, &settings, image.as_ref());
     let stop = CancellationToken::new();
     tokio::spawn(wait_for_signal(stop.clone())?);
     server.run(stop).await?;
@@ -224,7 +225,7 @@ pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), 
         let limits = sandbox.resources.to_run_limits(usual.timeout, ByteSize::default());
         let shape = sandbox.shape.in_group(sandbox.team.as_str());
         let later = |language: &Language| *language == Language::Python && !is_ahead;
-        for language in Language::ALL.into_iter().filter(|language| !later(language)) {
+        for language in Language::CORE.into_iter().filter(|language| !later(language)) {
             executor.prewarm_pool(language, &limits, &shape);
         }
     }

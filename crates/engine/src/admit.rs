@@ -9,8 +9,9 @@ mod job;
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
-    ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, Invalid, Language,
-    MemoryAccount, PlanLimits, RunLimits, RunSpec, TeamId, TeamPlan, ThreadHome, TraceId, env,
+    ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, HOST_IMAGE, Invalid, Language,
+    MemoryAccount, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan, ThreadHome,
+    TraceId, env,
 };
 use parking_lot::Mutex;
 
@@ -119,7 +120,8 @@ impl AdmittedRun {
 
     /// What it needs of an executor, with a thread or without one.
     pub(crate) fn needs(&self, home: bool) -> RunNeeds {
-        RunNeeds { timeout: self.spec.limits.timeout, home }
+        let image = self.spec.sandbox.image != HOST_IMAGE;
+        RunNeeds { timeout: self.spec.limits.timeout, home, image }
     }
 
     pub(crate) fn language(&self) -> Language {
@@ -145,6 +147,8 @@ pub(crate) fn admit_execution(
     check_timeout(caller.team.plan, &allowance, request)?;
     check_resources(caller, &allowance)?;
     check_storage(request)?;
+    check_image(&caller.sandbox.shape)?;
+    caller.sandbox.shape.check_language(request.language)?;
     let (sandbox, key) = (&caller.sandbox, &caller.key);
     let of_sandbox = env::reveal_level(&sandbox.env, &sandbox.secret_env);
     let of_key = env::reveal_level(&key.env, &key.secret_env);
@@ -203,6 +207,18 @@ fn check_resources(caller: &Caller, allowance: &PlanLimits) -> Result<(), Refusa
         return Err(over("CPU", format!("{} cores", resources.cpus), format!("{limit} cores")));
     }
     Ok(())
+}
+
+/// An image in use cannot be removed here. This catches a store that lost it otherwise.
+fn check_image(shape: &SandboxShape) -> Result<(), Refusal> {
+    if shape.image == HOST_IMAGE || shape.root.is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "the image {:?} of this sandbox is not on this server; get it again, or set another one",
+        shape.image
+    );
+    Err(Refusal::new(ErrorCode::Unavailable, message).without_retry())
 }
 
 /// No sandbox can have storage yet, so no slug is mounted.

@@ -2,9 +2,9 @@
 //!
 //! The trait of what runs code: the executor of this host, or sidecars over the network.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use cloche_model::{OutputChunk, RunOutcome};
+use cloche_model::{ImageRoot, InterpreterProbe, OutputChunk, RunOutcome};
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,22 @@ pub trait Dispatcher: Send + Sync {
         true
     }
 
+    /// Whether a sandbox can have another image than `host`.
+    fn runs_images(&self) -> bool {
+        true
+    }
+
+    /// Tries the interpreters of an image in cells. `None` where nothing can be tried.
+    ///
+    /// # Errors
+    /// If the image cannot be mounted, or no cell can be started.
+    fn probe_image(
+        &self,
+        _image: Arc<ImageRoot>,
+    ) -> BoxFuture<'static, Result<Option<Vec<InterpreterProbe>>, DispatchError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// Whether a run could start now; if not, why.
     ///
     /// # Errors
@@ -68,6 +84,8 @@ pub struct RunNeeds {
     pub timeout: Duration,
     /// Whether it has a thread, whose home the executor must be able to mount and store.
     pub home: bool,
+    /// Whether its root is an image, not the executor's host.
+    pub image: bool,
 }
 
 /// Reports that an executor has taken a run. Dropped before, it reports that none has.

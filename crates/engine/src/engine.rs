@@ -8,9 +8,10 @@ use std::{io, sync::Arc, time::Duration};
 use cloche_store::{Store, StoreError};
 
 use crate::{
-    AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, LockedDataDir, Refusal,
-    Responses, StorageBudgets, Tenancy, Threads, UsageAccounts, clock, maintenance::Maintenance,
-    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, shared_parts::SharedParts,
+    AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir,
+    Refusal, Responses, StorageBudgets, Tenancy, Threads, UsageAccounts, clock,
+    maintenance::Maintenance, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
+    shared_parts::SharedParts,
 };
 
 /// The error in the record of an execution that a restart has ended.
@@ -29,6 +30,7 @@ struct EngineParts {
     threads: Arc<Threads>,
     files: Files,
     storage: Arc<StorageBudgets>,
+    images: Arc<Images>,
     responses: Responses,
     shared: SharedParts,
     /// How long executions may go on once the engine shuts down.
@@ -90,9 +92,9 @@ impl Engine {
     }
 
     fn start_background(&self, config: &EngineConfig) {
-        let EngineParts { shared, storage, threads, approvals, .. } = &*self.parts;
+        let EngineParts { shared, storage, threads, images, approvals, .. } = &*self.parts;
         let closing = shared.lifecycle.closing_token();
-        let maintenance = Maintenance::new(shared, storage, threads, config.gates.keep);
+        let maintenance = Maintenance::new(shared, storage, (threads, images), config.gates.keep);
         shared.lifecycle.spawn(Arc::clone(&shared.webhooks).run(closing.clone()));
         shared.lifecycle.spawn(Arc::clone(approvals).expire_overdue());
         shared.lifecycle.spawn(Arc::clone(&shared.usage).record_transfers(closing.clone()));
@@ -158,6 +160,12 @@ impl Engine {
         &self.parts.shared.usage
     }
 
+    /// Images, and the work of getting them.
+    #[must_use]
+    pub fn images(&self) -> &Images {
+        &self.parts.images
+    }
+
     /// Rows of the Agent API.
     #[must_use]
     pub fn responses(&self) -> &Responses {
@@ -221,6 +229,8 @@ impl EngineParts {
     ) -> Result<Self, EngineOpenError> {
         let scratch = data_dir.reset_scratch()?;
         let storage = Arc::new(StorageBudgets::new(&shared, data_dir.path(), config));
+        let dirs = (data_dir.path(), scratch.as_path());
+        let images = Arc::new(Images::new(&shared, &storage, config, dirs)?);
         let threads = Arc::new(Threads::new(&shared, Arc::clone(&storage), config, scratch));
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
         let executions = Arc::new(Executions::new(&shared, budgets, homes, config));
@@ -234,6 +244,7 @@ impl EngineParts {
             executions,
             threads,
             storage,
+            images,
             shared,
             grace: config.grace,
             data_dir,

@@ -2,7 +2,7 @@
 //! webhooks.
 //!
 //! [`Engine`] is a facade over parts with their own state: [`Tenancy`], [`Approvals`],
-//! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`] and [`Responses`]. A part gets the
+//! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`], [`Images`] and [`Responses`]. A part gets the
 //! others that it uses when it is made; no part holds the engine.
 //!
 //! The engine knows no HTTP of its callers, no kernel and no SQL. Requests are in the words of the
@@ -19,6 +19,7 @@ mod dispatch;
 mod engine;
 mod executions;
 mod files;
+mod images;
 mod json_pieces;
 mod lifecycle;
 mod maintenance;
@@ -62,6 +63,10 @@ pub use executions::{
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, FileUpload, Files, HomeFile, SignedToken, UrlGrant,
     UrlPurpose, UrlSigner,
+};
+pub use images::{
+    ImageImportChoice, ImageProgressReport, ImagePull, ImageWork, Images, ProgressPhase,
+    RegistryAccess, RegistryCredentials, RemovedImages,
 };
 pub use json_pieces::{JsonPieces, serialize_text, serialize_text_or_null};
 pub use memory::{MEMORY_WAIT, MemoryBudgets, MemoryConfig, MemoryPool, refuse_memory};

@@ -8,7 +8,8 @@ use std::{sync::Arc, time::Duration};
 use cloche_store::Store;
 
 use crate::{
-    Refusal, StorageBudgets, Threads, clock, lifecycle::Lifecycle, shared_parts::SharedParts,
+    Images, Refusal, StorageBudgets, Threads, clock, lifecycle::Lifecycle,
+    shared_parts::SharedParts,
 };
 
 /// What is looked after at intervals.
@@ -16,6 +17,7 @@ pub(crate) struct Maintenance {
     store: Arc<dyn Store>,
     storage: Arc<StorageBudgets>,
     threads: Arc<Threads>,
+    images: Arc<Images>,
     lifecycle: Arc<Lifecycle>,
     /// How long decisions are kept.
     keep_decisions: Duration,
@@ -25,13 +27,14 @@ impl Maintenance {
     pub(crate) fn new(
         shared: &SharedParts,
         storage: &Arc<StorageBudgets>,
-        threads: &Arc<Threads>,
+        (threads, images): (&Arc<Threads>, &Arc<Images>),
         keep_decisions: Duration,
     ) -> Self {
         Self {
             store: Arc::clone(&shared.store),
             storage: Arc::clone(storage),
             threads: Arc::clone(threads),
+            images: Arc::clone(images),
             lifecycle: Arc::clone(&shared.lifecycle),
             keep_decisions,
         }
@@ -50,6 +53,7 @@ impl Maintenance {
             self.delete_old_rows().await;
             log_failure(self.storage.prune_teams_over_budget().await, "teams were not pruned");
             log_failure(self.threads.sweep_layers().await, "layers were not swept");
+            self.images.remove_old_partials();
         }
     }
 

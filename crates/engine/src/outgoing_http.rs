@@ -52,6 +52,27 @@ pub fn client_builder_trusting(
     Ok(builder_with_tls(tls_settings(extra_ca)?))
 }
 
+/// The same, which also trusts the authorities in this PEM text.
+///
+/// # Errors
+/// If the text has no certificate, or the TLS library does not accept its settings.
+pub(crate) fn builder_trusting(pem: Option<&[u8]>) -> Result<ClientBuilder, OutgoingHttpError> {
+    let mut roots = native_roots().clone();
+    if let Some(pem) = pem {
+        let unreadable = |source| OutgoingHttpError::Authorities {
+            path: "the given authorities".to_owned(),
+            source,
+        };
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let certificates = certificates.map_err(unreadable)?;
+        if certificates.is_empty() {
+            return Err(unreadable(rustls::pki_types::pem::Error::NoItemsFound));
+        }
+        roots.add_parsable_certificates(certificates);
+    }
+    Ok(builder_with_tls(settings_with_roots(roots)?))
+}
+
 /// The same, with TLS settings that were made before.
 pub(crate) fn builder_with_tls(tls: ClientConfig) -> ClientBuilder {
     Client::builder()
@@ -71,6 +92,10 @@ pub(crate) fn tls_settings(extra_ca: Option<&Path>) -> Result<ClientConfig, Outg
         let certificates: Result<Vec<_>, _> = certificates.collect();
         roots.add_parsable_certificates(certificates.map_err(unreadable)?);
     }
+    settings_with_roots(roots)
+}
+
+fn settings_with_roots(roots: RootCertStore) -> Result<ClientConfig, OutgoingHttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let settings = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

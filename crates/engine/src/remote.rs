@@ -207,6 +207,10 @@ impl Dispatcher for RemoteDispatcher {
         false
     }
 
+    fn runs_images(&self) -> bool {
+        false
+    }
+
     fn check_ready(&self) -> Result<(), String> {
         self.shared.registry.check_ready()
     }

@@ -9,13 +9,15 @@ use cloche_store::Store;
 
 use crate::{
     Dispatcher, EngineConfig, EngineMetrics, admit::AdmissionControl, lifecycle::Lifecycle,
-    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, usage::UsageAccounts,
-    webhooks::WebhookSender,
+    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, tenancy::KeyCache,
+    usage::UsageAccounts, webhooks::WebhookSender,
 };
 
 pub(crate) struct SharedParts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) dispatcher: Arc<dyn Dispatcher>,
+    /// The callers that are remembered, until a key, a team, a sandbox or an image changes.
+    pub(crate) key_cache: Arc<KeyCache>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) metrics: Arc<EngineMetrics>,
     pub(crate) memory: Arc<MemoryBudgets>,
@@ -40,6 +42,17 @@ impl SharedParts {
         let webhooks = Arc::new(webhooks.with_memory(Arc::clone(&memory)));
         let lifecycle = Arc::new(Lifecycle::default());
         let usage = Arc::new(UsageAccounts::new(Arc::clone(&store), config.allowances));
-        Ok(Self { store, dispatcher, lifecycle, metrics, memory, admission, webhooks, usage })
+        let key_cache = Arc::default();
+        Ok(Self {
+            store,
+            dispatcher,
+            key_cache,
+            lifecycle,
+            metrics,
+            memory,
+            admission,
+            webhooks,
+            usage,
+        })
     }
 }

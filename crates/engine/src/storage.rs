@@ -192,6 +192,11 @@ impl StorageBudgets {
         metrics.set_gauges(&usages, host.measure(), host.refusal_count());
     }
 
+    /// Refuses new data if the disk of the data directory is short.
+    pub(crate) fn check_host(&self) -> Result<(), Refusal> {
+        self.host.check_now()
+    }
+
     /// Lets go of the pin of a stored layer: a row refers to it from now on.
     pub(crate) fn settle_layer(&self, layer: &LayerDigest) {
         if let Some(layers) = &self.layers {

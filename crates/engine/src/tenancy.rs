@@ -13,6 +13,7 @@ mod env;
 mod gate_settings;
 mod key_cache;
 mod keys;
+mod sandbox_image;
 mod sandboxes;
 mod teams;
 
@@ -22,9 +23,13 @@ use cloche_model::ErrorCode;
 use cloche_store::Store;
 use tokio::sync::Mutex;
 
-use crate::{EngineMetrics, Refusal, secrets, shared_parts::SharedParts, webhooks::WebhookSender};
+use crate::{
+    Dispatcher, EngineMetrics, Refusal, secrets, shared_parts::SharedParts, webhooks::WebhookSender,
+};
 
-use key_cache::{KeyCache, unauthorized_refusal};
+use key_cache::unauthorized_refusal;
+
+pub(crate) use key_cache::KeyCache;
 
 pub use bootstrap::BootstrapFile;
 pub use env::EnvDraft;
@@ -42,7 +47,8 @@ const UPDATE_ATTEMPTS: usize = 32;
 /// Who may use the server, and how it is set up for them.
 pub struct Tenancy {
     store: Arc<dyn Store>,
-    key_cache: KeyCache,
+    key_cache: Arc<KeyCache>,
+    dispatcher: Arc<dyn Dispatcher>,
     /// Checks the addresses of webhooks.
     webhooks: Arc<WebhookSender>,
     metrics: Arc<EngineMetrics>,
@@ -54,7 +60,8 @@ impl Tenancy {
     pub(crate) fn new(shared: &SharedParts) -> Self {
         Self {
             store: Arc::clone(&shared.store),
-            key_cache: KeyCache::default(),
+            key_cache: Arc::clone(&shared.key_cache),
+            dispatcher: Arc::clone(&shared.dispatcher),
             webhooks: Arc::clone(&shared.webhooks),
             metrics: Arc::clone(&shared.metrics),
             updating: Mutex::default(),

@@ -78,22 +78,31 @@ fn check_round_trip<T: Serialize + DeserializeOwned>(packet: &T) {
     }
 }
 
+/// Whether the name of a file or a layer cannot be a path.
+fn is_one_part(name: &str) -> bool {
+    !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..")
+}
+
+fn check_layers(layers: &[String]) {
+    for name in layers.iter().filter(|name| check_layer_name(name).is_ok()) {
+        assert!(is_one_part(name) && !name.contains(['.', ',', ':', '\\', '=']), "{name:?}");
+    }
+}
+
 fn check_names(request: &SpawnerRequest) {
-    let plain = |name: &str| !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..");
     match request {
+        SpawnerRequest::MountImage { layers, .. } => check_layers(layers),
         SpawnerRequest::Home { home, .. } => {
-            for name in home.layers.iter().filter(|name| check_layer_name(name).is_ok()) {
-                assert!(plain(name) && !name.contains(['.', ',', ':', '\\', '=']), "{name:?}");
-            }
+            check_layers(&home.layers);
             let placed = home.placed.iter().filter(|name| is_plain_name(name));
-            assert!(placed.into_iter().all(|name| plain(name)));
+            assert!(placed.into_iter().all(|name| is_one_part(name)));
         }
         SpawnerRequest::Pack { request } => {
             let placed = request.placed.iter().filter(|placed| is_plain_name(&placed.name));
-            assert!(placed.into_iter().all(|placed| plain(&placed.name)));
+            assert!(placed.into_iter().all(|placed| is_one_part(&placed.name)));
         }
         SpawnerRequest::Contain { directory, .. } => {
-            assert!(!is_plain_name(directory) || plain(directory), "{directory:?}");
+            assert!(!is_plain_name(directory) || is_one_part(directory), "{directory:?}");
         }
         SpawnerRequest::Spawn { .. }
         | SpawnerRequest::Fork { .. }

@@ -34,6 +34,8 @@ pub use server::{
     config::ExecutorConfig,
     executor::{Executor, ExecutorStartError},
     home_mount::HomeError,
+    image_mounts::ImageError,
+    image_probe::{InterpreterFacts, ProbedInterpreter, ProgramStart},
     metrics,
     pool::PoolSettings,
     run::RunIo,

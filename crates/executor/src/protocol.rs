@@ -2,7 +2,7 @@
 //! other, and what all of them know about a cell.
 //!
 //! The spawner is privileged and trusts no packet to name a path or a mount. It receives limits,
-//! the name of an image, and plain names of layers and files; it builds the rest itself.
+//! the number of an image, and plain names of layers and files; it builds the rest itself.
 
 mod guest_user;
 mod messages;
@@ -12,8 +12,9 @@ mod packet;
 pub(crate) use guest_user::{GUEST_ID, NODE_START, SITE_DIR};
 pub use guest_user::{HOME, USER};
 pub(crate) use messages::{
-    CellConfig, CellId, CellUsage, HomeRequest, RequestPacket, SPAWNER_ARG0, SPAWNER_CONTAINED,
-    SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup, inodes_for_disk, is_plain_name,
+    CellConfig, CellId, CellUsage, HomeRequest, ImageNumber, RequestPacket, SPAWNER_ARG0,
+    SPAWNER_CONTAINED, SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup, inodes_for_disk,
+    is_plain_name,
 };
 pub(crate) use pack_messages::{PackReport, PackRequest, PlacedDigest};
 pub(crate) use packet::{PacketBuffer, ProtocolError, send_packet};

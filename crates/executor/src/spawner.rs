@@ -16,6 +16,7 @@ mod home_mounter;
 mod host_ids;
 mod host_setup;
 mod image;
+mod image_mounter;
 mod lock_watch;
 mod packer_process;
 mod plan_cache;

@@ -14,7 +14,8 @@ mod threads;
 mod usage;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, KeyList, KeyRecord, SandboxList,
+    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent,
+    ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
     SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
     UpdateTeam,
 };

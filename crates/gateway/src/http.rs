@@ -10,6 +10,7 @@ pub(crate) mod executions;
 pub(crate) mod files;
 pub(crate) mod gates;
 pub(crate) mod health;
+pub(crate) mod images;
 pub(crate) mod keys;
 pub(crate) mod responses;
 pub(crate) mod sandboxes;

@@ -26,7 +26,7 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{
-        approvals, docs, execute, execution_files, executions, files, gates, health, keys,
+        approvals, docs, execute, execution_files, executions, files, gates, health, images, keys,
         responses, sandboxes, signed_files, teams, thread_archive, threads, usage,
     },
     mcp::{self, McpSessions},
@@ -70,7 +70,7 @@ impl FromRef<AppState> for MemoryPool {
         (name = "usage", description = "What a team used, and its monthly allowance"),
         (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
         (name = "agent", description = "Responses of a model that can run code"),
-        (name = "admin", description = "Teams, sandboxes, keys and gates"),
+        (name = "admin", description = "Teams, sandboxes, images, keys and gates"),
         (name = "health", description = "Health and metrics for operators")
     ),
     // Listed here, because its path is a wildcard for the router.
@@ -134,6 +134,11 @@ fn api_routes() -> OpenApiRouter<AppState> {
             sandboxes::update_sandbox,
             sandboxes::delete_sandbox
         ))
+        .routes(routes!(images::list_images))
+        .routes(routes!(images::pull_image))
+        .routes(routes!(images::import_image))
+        .routes(routes!(images::prune_images))
+        .routes(routes!(images::get_image, images::remove_image))
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
         .routes(routes!(gates::get_defaults, gates::update_defaults))

@@ -1,9 +1,14 @@
 //! The archive format of layers: POSIX pax, the OCI conventions for whiteouts, and four records of
 //! our own for what those cannot express.
 //!
+//! `read` accepts what our packer writes, `foreign` what other tools write into image layers. Both
+//! read blocks, records and sparse maps with the same code.
+//!
 //! The `tar` crate handles the header block. Records are read and written here, because the crate
 //! splits them at line ends, which values may contain, and does not support pax sparse files.
 
+pub(crate) mod foreign;
+mod foreign_records;
 pub(crate) mod pax;
 pub(crate) mod read;
 mod records;

@@ -24,6 +24,20 @@ impl Layers {
         pin.stores = pin.stores.saturating_add(1);
     }
 
+    /// Protects a stored layer from removal, until it is released. Returns false if there is none.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn pin_stored(&self, digest: &LayerDigest) -> Result<bool, LayerError> {
+        // Nothing is deleted while this lock is held.
+        let _shared = self.0.gate.read().await;
+        let found = self.0.blobs.blob_meta(digest).await?.is_some();
+        if found {
+            self.pin_layer(digest);
+        }
+        Ok(found)
+    }
+
     /// Releases one pin of a layer. The caller has committed a record that refers to the layer, or
     /// has given the layer up. Without pins the layer can be removed.
     pub fn release_pin(&self, digest: &LayerDigest) {

@@ -29,6 +29,7 @@ mod tree;
 mod unpack;
 mod unpacked_stack;
 
+pub use archive::foreign::{ConversionNotes, visit_archive};
 pub use beneath::open_directory as directory_beneath;
 pub use config::{LayersConfig, S3Config, StoreConfig};
 pub use content::OpenFile;
@@ -38,7 +39,7 @@ pub use layer_cache::remove_unpacked;
 pub use layer_index::LayerIndex;
 pub use layer_writer::LayerWriter;
 pub use layers::{Layers, LayersUsage, StoredLayer, survey_archive};
-pub use oci::ExportMeta;
+pub use oci::{ConversionLimits, ConvertedLayer, ExpectedLayer, ExportMeta};
 pub use pack::{
     ContentLimits, OWNER_EXEC, OverlayXattrs, PackOmissions, PackOptions, UpperDir,
     copy_up_hard_links, pack_upper_dir,

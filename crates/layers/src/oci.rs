@@ -1,7 +1,10 @@
 //! OCI image layouts, which other tools read: the documents and constants of export and import.
 
+mod convert;
+mod decompress;
 mod export;
 mod foreign_layer;
+mod foreign_tree;
 mod import;
 
 use std::collections::BTreeMap;
@@ -9,9 +12,12 @@ use std::collections::BTreeMap;
 use cloche_model::LayerDigest;
 use serde::{Deserialize, Serialize};
 
-pub use self::export::ExportMeta;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use self::import::read_image;
+pub(crate) use self::{convert::convert_bytes, import::read_image};
+pub use self::{
+    convert::{ConversionLimits, ConvertedLayer, ExpectedLayer},
+    export::ExportMeta,
+};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";

@@ -5,6 +5,9 @@ use std::{fmt, path::Path, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 /// A language that a sandbox can run.
+///
+/// Python, Node.js and Bash are the languages of the contract: their interpreters are started
+/// ahead. An image may have interpreters of the others, which run in cold cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
@@ -12,8 +15,32 @@ pub enum Language {
     Python,
     /// Node.js, started as `node main.js`.
     Node,
-    /// GNU Bash, started as `bash main.sh`.
+    /// GNU Bash, started as `bash main.sh`; `sh main.sh` in an image without Bash.
     Bash,
+    /// The POSIX shell of the image, whichever that is.
+    Sh,
+    /// Ruby.
+    Ruby,
+    /// Perl.
+    Perl,
+    /// PHP.
+    Php,
+    /// TypeScript or JavaScript in Deno.
+    Deno,
+    /// TypeScript or JavaScript in Bun.
+    Bun,
+    /// R.
+    R,
+    /// Lua.
+    Lua,
+    /// Go: `go run`.
+    Go,
+    /// Java: a program in a single source file.
+    Java,
+    /// Julia.
+    Julia,
+    /// Tcl.
+    Tcl,
 }
 
 /// A name that is not a supported language.
@@ -21,38 +48,102 @@ pub enum Language {
 #[error("unknown language {0:?}: use python, node or bash")]
 pub struct UnknownLanguage(pub String);
 
+/// How the programs of a language are started.
+struct LanguageRow {
+    /// The name on the wire and on the command line.
+    name: &'static str,
+    /// The file in the guest's home that the code is written to.
+    main_file: &'static str,
+    /// The file names of its interpreter, the preferred one first.
+    interpreters: &'static [&'static str],
+    /// The arguments before the main file.
+    arguments: &'static [&'static str],
+}
+
+const fn row(
+    name: &'static str,
+    main_file: &'static str,
+    interpreters: &'static [&'static str],
+    arguments: &'static [&'static str],
+) -> LanguageRow {
+    LanguageRow { name, main_file, interpreters, arguments }
+}
+
+/// One row for each language, in the order of the variants.
+const TABLE: [LanguageRow; Language::ALL.len()] = [
+    row("python", "main.py", &["python3", "python"], &[]),
+    row("node", "main.js", &["node", "nodejs"], &[]),
+    row("bash", "main.sh", &["bash"], &[]),
+    row("sh", "main.sh", &["sh"], &[]),
+    row("ruby", "main.rb", &["ruby"], &[]),
+    row("perl", "main.pl", &["perl"], &[]),
+    row("php", "main.php", &["php"], &[]),
+    // The cell is the sandbox, and Deno has no terminal to ask for permissions.
+    row("deno", "main.ts", &["deno"], &["run", "--allow-all", "--quiet"]),
+    row("bun", "main.ts", &["bun"], &["run"]),
+    row("r", "main.R", &["Rscript"], &[]),
+    row("lua", "main.lua", &["lua", "lua5.4", "lua5.3", "luajit"], &[]),
+    row("go", "main.go", &["go"], &["run"]),
+    row("java", "Main.java", &["java"], &[]),
+    row("julia", "main.jl", &["julia"], &[]),
+    row("tcl", "main.tcl", &["tclsh"], &[]),
+];
+
 impl Language {
     /// Every language, in display order.
-    pub const ALL: [Self; 3] = [Self::Python, Self::Node, Self::Bash];
+    pub const ALL: [Self; 15] = [
+        Self::Python,
+        Self::Node,
+        Self::Bash,
+        Self::Sh,
+        Self::Ruby,
+        Self::Perl,
+        Self::Php,
+        Self::Deno,
+        Self::Bun,
+        Self::R,
+        Self::Lua,
+        Self::Go,
+        Self::Java,
+        Self::Julia,
+        Self::Tcl,
+    ];
+
+    /// The languages of the contract, which every sandbox of the image `host` accepts.
+    pub const CORE: [Self; 3] = [Self::Python, Self::Node, Self::Bash];
+
+    const fn row(self) -> &'static LanguageRow {
+        &TABLE[self as usize]
+    }
 
     /// The name on the wire and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Python => "python",
-            Self::Node => "node",
-            Self::Bash => "bash",
-        }
+        self.row().name
     }
 
     /// The file in the guest's home that the code is written to.
     #[must_use]
     pub const fn main_file(self) -> &'static str {
-        match self {
-            Self::Python => "main.py",
-            Self::Node => "main.js",
-            Self::Bash => "main.sh",
-        }
+        self.row().main_file
     }
 
     /// The interpreter, as looked up on the guest's `PATH`.
     #[must_use]
     pub const fn interpreter(self) -> &'static str {
-        match self {
-            Self::Python => "python3",
-            Self::Node => "node",
-            Self::Bash => "bash",
-        }
+        self.row().interpreters[0]
+    }
+
+    /// The file names that its interpreter may have, the preferred one first.
+    #[must_use]
+    pub const fn interpreter_names(self) -> &'static [&'static str] {
+        self.row().interpreters
+    }
+
+    /// The interpreter's arguments before the main file.
+    #[must_use]
+    pub const fn arguments(self) -> &'static [&'static str] {
+        self.row().arguments
     }
 
     /// Guesses the language from the extension, then from the first line (`#!…`).
@@ -132,7 +223,15 @@ mod tests {
 
     #[test]
     fn an_unknown_language_is_named_in_the_error() {
-        let error = "ruby".parse::<Language>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown language \"ruby\": use python, node or bash");
+        let error = "cobol".parse::<Language>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown language \"cobol\": use python, node or bash");
+    }
+
+    #[test]
+    fn the_table_has_the_row_of_each_language_and_its_name_on_the_wire() {
+        for language in Language::ALL {
+            assert_eq!(serde_json::to_value(language).unwrap(), language.name());
+            assert_eq!(language.name().parse(), Ok(language));
+        }
     }
 }

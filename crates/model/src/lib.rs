@@ -15,6 +15,9 @@ mod gates;
 mod home_changes;
 mod home_path;
 mod ids;
+mod image;
+mod image_languages;
+mod image_record;
 mod language;
 mod layer;
 mod moment;
@@ -46,6 +49,13 @@ pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+};
+pub use image::{
+    DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
+    InterpreterTable, RefusedInterpreter,
+};
+pub use image_record::{
+    ImageLayer, ImageRecord, ImageSettings, InterpreterProbe, InterpreterStart, ListedImage,
 };
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};

@@ -312,8 +312,8 @@ mod tests {
 
     #[test]
     fn an_unknown_language_is_named_in_the_error() {
-        let asked = ExecuteRequest { language: Some("ruby".to_owned()), ..request() };
-        assert_eq!(refusal(asked), "language must be one of: python, node, bash; got \"ruby\"");
+        let asked = ExecuteRequest { language: Some("cobol".to_owned()), ..request() };
+        assert_eq!(refusal(asked), "language must be one of: python, node, bash; got \"cobol\"");
     }
 
     #[test]

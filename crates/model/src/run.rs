@@ -1,10 +1,10 @@
 //! The input of one run: the program, its environment and its limits.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, CpuShare, Invalid, Language, ThreadHome};
+use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, ThreadHome};
 
 /// One program to run once, in a fresh cell.
 ///
@@ -138,8 +138,12 @@ impl Default for RunLimits {
 /// Two runs with equal shapes and limits can use cells of the same pool bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SandboxShape {
-    /// The root file system; `host` is a read-only view of this machine's `/usr`.
+    /// The name of the root file system; `host` is a read-only view of this machine's `/usr`.
     pub image: String,
+    /// The image of that name, looked up when a run is admitted; `None` for `host`. Not part of
+    /// the configuration.
+    #[serde(skip)]
+    pub root: Option<Arc<ImageRoot>>,
     /// What the program can connect to.
     pub network: NetworkPolicy,
     /// Python modules imported once, in the template.
@@ -160,6 +164,33 @@ impl SandboxShape {
     #[must_use]
     pub fn uses_template(&self) -> bool {
         self.template && self.profile == SandboxProfile::Standard
+    }
+
+    /// Checks that the image has an interpreter of a language. The image `host` accepts the
+    /// languages of the contract; whether they are installed is found out when a cell starts.
+    ///
+    /// # Errors
+    /// Names the image and lists what it has.
+    pub fn check_language(&self, language: Language) -> Result<(), Invalid> {
+        let Some(root) = &self.root else {
+            return match Language::CORE.contains(&language) {
+                true => Ok(()),
+                false => Err(Invalid::new(format!(
+                    "language must be one of: python, node, bash; got {:?}",
+                    language.name()
+                ))),
+            };
+        };
+        if root.interpreter_of(language).is_some() {
+            return Ok(());
+        }
+        let image = &self.image;
+        let has: Vec<&str> = root.languages().map(Language::name).collect();
+        let has = match has.as_slice() {
+            [] => "it has no interpreter".to_owned(),
+            has => format!("it has {}", has.join(", ")),
+        };
+        Err(Invalid::new(format!("language: the image {image:?} has no {language}; {has}")))
     }
 
     /// The same shape for the runs of one group.
@@ -207,7 +238,8 @@ impl FromStr for SandboxProfile {
 impl Default for SandboxShape {
     fn default() -> Self {
         Self {
-            image: "host".to_owned(),
+            image: HOST_IMAGE.to_owned(),
+            root: None,
             network: NetworkPolicy::Blocked,
             preload: Vec::new(),
             template: true,

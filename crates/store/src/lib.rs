@@ -1,5 +1,5 @@
 //! The rows that survive a restart: teams, keys, sandboxes, executions, threads, deliveries,
-//! approvals, decisions and responses.
+//! approvals, decisions, responses and images.
 //!
 //! The traits are the interface; [`SqliteStore`] is the implementation for one machine. The store
 //! knows no policy: it does not enforce plans, hash secrets, send webhooks or read the clock.
@@ -7,6 +7,7 @@
 
 mod filter;
 mod gates;
+mod images;
 mod responses;
 mod revision;
 mod sealing;
@@ -28,6 +29,7 @@ pub use gates::{
     ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, CallId, DecisionFilter, GateStore,
     QuestionLimits,
 };
+pub use images::{ImageRemoval, ImageStore};
 pub use responses::{ResponseRow, ResponseStore};
 pub use revision::{Revisioned, UpdateOutcome};
 pub use sealing::{KeyError, KeySource};
@@ -322,6 +324,7 @@ pub trait Store:
     + ResponseStore
     + StorageAccounting
     + UsageAccounting
+    + ImageStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

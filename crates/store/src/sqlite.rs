@@ -6,6 +6,7 @@
 
 mod gates;
 mod heads;
+mod images;
 mod ledger;
 mod ledger_end;
 mod outbox;

@@ -4,6 +4,8 @@
 
 #[path = "conformance/gates.rs"]
 mod gates;
+#[path = "conformance/images.rs"]
+mod images;
 #[path = "conformance/responses.rs"]
 mod responses;
 #[path = "conformance/revisions.rs"]
@@ -113,6 +115,14 @@ macro_rules! conformance_of {
                 a_response_changes_until_it_ends,
                 a_response_is_visible_only_to_its_team,
                 old_responses_are_pruned_and_open_ones_are_kept,
+            },
+            images::{
+                an_image_is_read_as_it_was_written,
+                a_name_moves_to_the_newest_image,
+                a_layer_is_found_by_its_source,
+                layers_of_images_are_in_use,
+                an_image_that_a_sandbox_uses_is_not_removed,
+                a_sandbox_is_saved_only_with_an_image_that_exists,
             },
             gates::{
                 an_approval_is_valid_for_one_state_of_a_home,

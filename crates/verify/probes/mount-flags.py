@@ -17,6 +17,9 @@ WANTED = {
 with open("/proc/self/mountinfo") as lines:
     mounts = [line.split() for line in lines]
 there = {fields[4]: fields[5].split(",") for fields in mounts}
+if "/usr" not in there:
+    # The root is an image, in one mount.
+    WANTED["/"] += " " + WANTED.pop("/usr")
 for place, wanted in WANTED.items():
     have = there.get(place, [])
     lacks = [flag for flag in wanted.split() if flag not in have]

@@ -27,6 +27,8 @@ pub struct ProbeRunner {
     pub executor: Executor,
     /// What the programs look for.
     pub decoys: HostDecoys,
+    /// The sandbox they run in, but for the profile, which is the probe's.
+    pub shape: SandboxShape,
 }
 
 /// What became of a probe.
@@ -51,8 +53,7 @@ struct ProbeRuns {
 impl ProbeRunner {
     /// Waits until a cell for this probe is parked; a while at most, as a run needs none.
     pub async fn warm_up(&self, probe: &Probe) {
-        let shape = SandboxShape { profile: probe.profile, ..SandboxShape::default() };
-        self.executor.prewarm_pool(probe.language, &(probe.limits)(), &shape);
+        self.executor.prewarm_pool(probe.language, &(probe.limits)(), &self.shape_for(probe));
         // Not a wait without an end: where no cell can be parked, the probe runs in a cold one.
         for _ in 0..200 {
             if self.executor.is_warm() {
@@ -95,6 +96,10 @@ impl ProbeRunner {
         }))
     }
 
+    fn shape_for(&self, probe: &Probe) -> SandboxShape {
+        SandboxShape { profile: probe.profile, ..self.shape.clone() }
+    }
+
     async fn run_probe(&self, probe: &Probe) -> Result<ProbeRuns, RunError> {
         match probe.scenario {
             ProbeScenario::Once => self.run_once(probe).await,
@@ -107,7 +112,7 @@ impl ProbeRunner {
     fn build_spec(&self, probe: &Probe, role: &str, found: &str) -> io::Result<RunSpec> {
         let mut spec = RunSpec::new(probe.language, probe.code);
         spec.limits = (probe.limits)();
-        spec.sandbox.profile = probe.profile;
+        spec.sandbox = self.shape_for(probe);
         spec.env = self.decoys.probe_env()?;
         spec.env.insert("PROBE_ROLE".to_owned(), role.to_owned());
         spec.env.insert("PROBE_FOUND".to_owned(), found.to_owned());

@@ -3,7 +3,7 @@
 use std::{error::Error, sync::Arc, time::Instant};
 
 use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings};
-use cloche_model::Language;
+use cloche_model::{Language, SandboxShape};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -71,7 +71,8 @@ async fn start_runner(
         }
         started => (started?, Vec::new()),
     };
-    Ok((Arc::new(ProbeRunner { executor, decoys: HostDecoys::create()? }), missing))
+    let (decoys, shape) = (HostDecoys::create()?, SandboxShape::default());
+    Ok((Arc::new(ProbeRunner { executor, decoys, shape }), missing))
 }
 
 async fn stop_runner(stage: Arc<ProbeRunner>) {

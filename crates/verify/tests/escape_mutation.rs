@@ -19,7 +19,7 @@ use std::{
 };
 
 use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings, RunIo};
-use cloche_model::{Language, RunSpec};
+use cloche_model::{Language, RunSpec, SandboxShape};
 use cloche_test_support::{
     eventually_blocking,
     own_main::{self, OwnTest, block_on},
@@ -322,7 +322,8 @@ async fn miss(mode: Mode, wall: &str) -> Missed {
     };
     let guards = GUARDS.iter().find(|(prefix, _)| wall.starts_with(prefix));
     let guards = guards.map_or(&[][..], |(_, guards)| guards);
-    let stage = ProbeRunner { executor, decoys: HostDecoys::create().unwrap() };
+    let (decoys, shape) = (HostDecoys::create().unwrap(), SandboxShape::default());
+    let stage = ProbeRunner { executor, decoys, shape };
     let mut missed = Missed::Not;
     for name in guards {
         let probe = PROBES.iter().find(|probe| probe.name == *name).unwrap();

@@ -25,6 +25,8 @@ const KEY: &str = "CLOCHE_API_KEY";
 const PIECE: usize = 256 << 10;
 /// How long a response may take.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The format of events: one JSON object per line.
+const EVENTS: &str = "application/x-ndjson";
 /// The longest response that is read.
 const ANSWER: usize = 64 << 20;
 
@@ -67,6 +69,10 @@ pub(super) enum AdminError {
          plan or name: use two commands"
     )]
     Mixed,
+    #[error("--username needs --password-file")]
+    NoPassword,
+    #[error("the server ended its answer too early")]
+    CutShort,
     #[error("team {team:?} has no sandbox {name:?}")]
     NoSuchSandbox { team: String, name: String },
     #[error("cannot read the webhook secret in {}", path.display())]
@@ -183,6 +189,69 @@ impl AdminClient {
             let answer = self.send_request(request).await?;
             self.read_answer(answer).await
         })
+    }
+
+    /// Sends a body, and passes the events of the response to `show`. Returns the image of the last.
+    pub(super) fn post_for_events(
+        &self,
+        path: &str,
+        body: &Value,
+        show: impl FnMut(&Value),
+    ) -> Result<Value, AdminError> {
+        let request = self.build_request(Method::POST, path)?;
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(body.to_string());
+        self.block_on(self.read_events(request, show))
+    }
+
+    /// Like [`Self::post_for_events`], with a file as the body, in constant memory.
+    pub(super) fn upload_for_events(
+        &self,
+        path: &str,
+        file: File,
+        show: impl FnMut(&Value),
+    ) -> Result<Value, AdminError> {
+        self.block_on(async {
+            let pieces = ReaderStream::with_capacity(tokio::fs::File::from_std(file), PIECE);
+            let request = self
+                .build_request(Method::POST, path)?
+                .header(header::CONTENT_TYPE, "application/x-tar")
+                .body(Body::wrap_stream(pieces));
+            self.read_events(request, show).await
+        })
+    }
+
+    async fn read_events(
+        &self,
+        request: RequestBuilder,
+        mut show: impl FnMut(&Value),
+    ) -> Result<Value, AdminError> {
+        let request = request.header(header::ACCEPT, EVENTS);
+        let mut answer = self.send_request(request).await?;
+        if !answer.status().is_success() {
+            return self.read_answer(answer).await;
+        }
+        let mut waiting = Vec::new();
+        loop {
+            let piece = tokio::time::timeout(RESPONSE_TIMEOUT, self.next_piece(&mut answer)).await;
+            let piece = piece.map_err(|_| AdminError::Slow(self.url.to_string()))??;
+            waiting.extend_from_slice(&piece.ok_or(AdminError::CutShort)?);
+            if waiting.len() > ANSWER {
+                return Err(self.exchange_error("the response is too long".into()));
+            }
+            while let Some(end) = waiting.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = waiting.drain(..=end).collect();
+                let mut event: Value = serde_json::from_slice(&line).unwrap_or_default();
+                match event["event"].as_str() {
+                    Some("image") => return Ok(event["image"].take()),
+                    Some("error") => {
+                        let message = event["message"].as_str().unwrap_or("it failed");
+                        return Err(AdminError::Refused(message.to_owned()));
+                    }
+                    _ => show(&event),
+                }
+            }
+        }
     }
 
     fn request_json(

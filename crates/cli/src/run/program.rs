@@ -7,7 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cloche_model::{ByteSize, FileName, InputFile, InvalidFileName, Language, RunLimits, RunSpec};
+use cloche_model::{
+    ByteSize, FileName, InputFile, Invalid, InvalidFileName, Language, RunLimits, RunSpec,
+};
 
 use super::RunArguments;
 
@@ -29,6 +31,8 @@ pub(super) enum UsageError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("cannot tell the language of {}: give --language python, node or bash", .0.display())]
     UnknownLanguage(PathBuf),
+    #[error(transparent)]
+    Language(#[from] Invalid),
     #[error("{} is a directory: --file takes files", .0.display())]
     Directory(PathBuf),
     #[error("{} has no file name to use in the sandbox", .0.display())]
@@ -63,6 +67,7 @@ impl ResolvedRun {
             None => guess_language(path, &code)?,
         };
         let mut spec = RunSpec::new(language, code);
+        spec.sandbox.check_language(language)?;
         spec.files = read_input_files(&arguments.files, language, &mut budget)?;
         spec.env = arguments.env.into_iter().collect();
         spec.limits = limits;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use cloche_gateway::Server;
+use cloche_model::{DEFAULT_IMAGE, HOST_IMAGE, ImageReference};
 use tracing_subscriber::EnvFilter;
 
 use super::settings::{RunsOn, ServeSettings};
@@ -36,11 +37,18 @@ pub(super) fn warn_without_tls(address: SocketAddr) {
 
 /// Prints the address, the file with the keys, and a first request to paste.
 #[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
-pub(super) fn print_greeting(server: &Server, settings: &ServeSettings) {
+pub(super) fn print_greeting(
+    server: &Server,
+    settings: &ServeSettings,
+    image: Option<&ImageReference>,
+) {
     let file = settings.data_dir.join("bootstrap.json");
     let address = format!("{}://{}", server.scheme(), server.address());
     println!("cloche is listening on {address}");
     println!("{}", where_code_runs(&settings.runs_on));
+    if !matches!(settings.runs_on, RunsOn::Nothing) {
+        println!("{}", which_image(&settings.runs_on, image));
+    }
     let Some(bootstrap) = server.bootstrap() else {
         println!(
             "{} is missing; with its admin token in CLOCHE_ADMIN_TOKEN, \
@@ -80,6 +88,19 @@ fn where_code_runs(runs_on: &RunsOn) -> String {
              --no-local-executor is set"
                 .to_owned()
         }
+    }
+}
+
+/// The line about the image of new sandboxes.
+fn which_image(runs_on: &RunsOn, image: Option<&ImageReference>) -> String {
+    match (image, runs_on) {
+        (Some(image), _) => format!("new sandboxes get the image {image}"),
+        (None, RunsOn::ThisHost) => format!(
+            "new sandboxes get the image {HOST_IMAGE}, the programs of this host; for the default \
+             image run `make image`, then `cloche image import target/images/default --name \
+             {DEFAULT_IMAGE}`"
+        ),
+        (None, _) => format!("new sandboxes get the image {HOST_IMAGE}, the programs of a sidecar"),
     }
 }
 

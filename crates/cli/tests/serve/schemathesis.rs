@@ -35,5 +35,6 @@ async fn the_public_api_conforms_to_its_description() {
 #[tokio::test]
 async fn the_admin_api_conforms_to_its_description() {
     let Some(host) = Host::start().await else { return };
-    check(&host, &host.admin, "^/v1/admin").await;
+    // The same is true of the import of an image, and a pull needs a registry.
+    check(&host, &host.admin, "^/v1/admin/(?!images/(import|pull))").await;
 }

@@ -109,6 +109,7 @@ pub fn admit_job(job: JobRequest, config: &SidecarConfig) -> Result<AdmittedRun,
         ..ExecuteRequest::default()
     };
     let request = request.check()?;
+    sandbox.check_language(request.language)?;
     let spec = RunSpec {
         env: job.env.unwrap_or_default(),
         limits,

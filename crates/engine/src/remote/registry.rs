@@ -65,6 +65,9 @@ enum SidecarHealth {
     Down(String),
 }
 
+/// The refusal of a run on an image.
+pub(super) const NO_IMAGES: &str = "image: this server runs code on sidecars, which cannot run images yet; set the sandbox's image \
+     to \"host\"";
 /// The sentence for a run with a thread if no sidecar shares the layer store.
 const NO_HOMES: &str = "thread_id cannot be used here: this server's executors do not share its \
     layer store, so they keep nothing between runs; leave out thread_id";
@@ -123,6 +126,9 @@ impl SidecarRegistry {
 
     /// Whether a run with these needs can be taken, as far as the health checks know.
     pub(super) fn check_run(&self, needs: &RunNeeds) -> Result<(), DispatchError> {
+        if needs.image {
+            return Err(DispatchError::Refused(NO_IMAGES.to_owned()));
+        }
         let state = self.state.lock();
         let entries = &state.entries;
         let is_down = |entry: &SidecarEntry| matches!(entry.health, SidecarHealth::Down(_));
@@ -219,7 +225,8 @@ impl Drop for SidecarSlot {
 mod tests {
     use super::*;
 
-    const PLAIN: RunNeeds = RunNeeds { timeout: Duration::from_secs(60), home: false };
+    const PLAIN: RunNeeds =
+        RunNeeds { timeout: Duration::from_secs(60), home: false, image: false };
     const HOME: RunNeeds = RunNeeds { home: true, ..PLAIN };
 
     fn unchecked(count: usize) -> SidecarRegistry {
@@ -264,11 +271,12 @@ mod tests {
         let registry = unchecked(2);
         registry.note_health(0, Ok(offer(true, 60)));
         registry.note_health(1, Ok(offer(false, 600)));
-        let long = RunNeeds { timeout: Duration::from_secs(300), home: false };
+        let long = RunNeeds { timeout: Duration::from_secs(300), home: false, image: false };
         assert_eq!(registry.take(&long, &[]).unwrap().index, 1);
         let refusal = |needs| registry.check_run(&needs).unwrap_err().to_string();
+        assert_eq!(refusal(RunNeeds { image: true, ..PLAIN }), NO_IMAGES);
         assert!(refusal(RunNeeds { home: true, ..long }).contains("the 60s"));
-        let longer = RunNeeds { timeout: Duration::from_secs(601), home: false };
+        let longer = RunNeeds { timeout: Duration::from_secs(601), home: false, image: false };
         assert!(refusal(longer).contains("601s exceeds the 600s"));
         registry.note_health(1, Err("gone".to_owned()));
         assert!(matches!(registry.check_run(&long), Err(DispatchError::Unavailable(_))));

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use cloche_layers::Layers;
-use cloche_model::{Layer, LayerDigest, RunSpec};
+use cloche_model::{HOST_IMAGE, Layer, LayerDigest, RunSpec};
 
 use super::{SidecarSlot, job_body};
 use crate::{DispatchError, RunNeeds, TakenSignal};
@@ -22,7 +22,11 @@ pub(super) struct RemoteJob {
 
 impl RemoteJob {
     pub(super) fn new(spec: RunSpec, taken: Option<TakenSignal>, layers: Option<Layers>) -> Self {
-        let needs = RunNeeds { timeout: spec.limits.timeout, home: spec.home.is_some() };
+        let needs = RunNeeds {
+            timeout: spec.limits.timeout,
+            home: spec.home.is_some(),
+            image: spec.sandbox.image != HOST_IMAGE,
+        };
         Self { needs, spec: Some(spec), taken, layers }
     }
 

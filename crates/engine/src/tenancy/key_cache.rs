@@ -1,6 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! The callers of requests. Keys are looked up by digest and remembered until anything changes.
+//! The callers of requests, with the images of their sandboxes. Keys are looked up by digest and
+//! remembered until anything changes.
 
 use std::{
     collections::HashMap,
@@ -12,6 +13,7 @@ use cloche_model::ErrorCode;
 use cloche_store::{KeyAccess, Store};
 use parking_lot::RwLock;
 
+use super::sandbox_image::find_root;
 use crate::{Refusal, secrets};
 
 /// The most keys that are remembered; beyond it, all are forgotten and looked up again.
@@ -22,7 +24,7 @@ pub type Caller = Arc<KeyAccess>;
 
 /// The callers of the keys that were used lately.
 #[derive(Default)]
-pub(super) struct KeyCache {
+pub(crate) struct KeyCache {
     known: RwLock<HashMap<String, Caller>>,
     /// Counts changes, so that a look-up that began before a change is not remembered after it.
     changes: AtomicU64,
@@ -39,7 +41,8 @@ impl KeyCache {
             return Ok(Arc::clone(caller));
         }
         let before = self.changes.load(Ordering::SeqCst);
-        let access = store.find_key_access(&digest).await?.ok_or_else(unauthorized_refusal)?;
+        let mut access = store.find_key_access(&digest).await?.ok_or_else(unauthorized_refusal)?;
+        access.sandbox.shape.root = find_root(store, &access.sandbox.shape.image).await?;
         let caller = Arc::new(access);
         let mut known = self.known.write();
         if self.changes.load(Ordering::SeqCst) == before {
@@ -51,8 +54,8 @@ impl KeyCache {
         Ok(caller)
     }
 
-    /// Forgets everything, because a key, a team or a sandbox has changed.
-    pub(super) fn forget_all(&self) {
+    /// Forgets everything, because a key, a team, a sandbox or an image has changed.
+    pub(crate) fn forget_all(&self) {
         let mut known = self.known.write();
         self.changes.fetch_add(1, Ordering::SeqCst);
         known.clear();

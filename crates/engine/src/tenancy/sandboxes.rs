@@ -15,8 +15,6 @@ use crate::{Refusal, clock, secrets};
 
 /// The most modules of a preload list.
 const MAX_PRELOAD: usize = 50;
-/// The only image there is so far.
-const HOST_IMAGE: &str = "host";
 /// From the smallest memory in which an interpreter starts, to a tebibyte.
 const MEMORY_MB: RangeInclusive<u64> = 16..=1 << 20;
 const DISK_MB: RangeInclusive<u64> = 1..=1 << 20;
@@ -47,7 +45,7 @@ impl SandboxDraft {
 pub struct SandboxChange {
     /// The name.
     pub name: Option<String>,
-    /// The image.
+    /// The image: `host`, or the name or digest of an image that was pulled or imported.
     pub image: Option<String>,
     /// The network policy, by name.
     pub network: Option<String>,
@@ -113,7 +111,6 @@ impl SandboxChange {
             sandbox.name = name;
         }
         if let Some(image) = self.image {
-            check_image(&image)?;
             sandbox.shape.image = image;
         }
         if let Some(network) = self.network {
@@ -141,13 +138,6 @@ impl SandboxChange {
         }
         check_resources(&sandbox.resources, team)
     }
-}
-
-fn check_image(image: &str) -> Result<(), Invalid> {
-    if image != HOST_IMAGE {
-        return Err(Invalid::new("image: this build has only the image \"host\""));
-    }
-    Ok(())
 }
 
 fn check_network(network: &str) -> Result<NetworkPolicy, Invalid> {
@@ -225,7 +215,7 @@ impl Tenancy {
             retention: LedgerRetention::default(),
             created_at: clock::now(),
         };
-        draft.settings.apply(&mut sandbox, &team)?;
+        self.choose_image(draft.settings).await?.apply(&mut sandbox, &team)?;
         self.store.create_sandbox(&sandbox).await?;
         Ok(sandbox)
     }
@@ -263,6 +253,7 @@ impl Tenancy {
     ) -> Result<Sandbox, Refusal> {
         let missing = || Refusal::not_found("sandbox");
         let id = id.parse().map_err(|_| missing())?;
+        let change = self.resolve_image(change).await?;
         let _turn = self.updating.lock().await;
         for _ in 0..UPDATE_ATTEMPTS {
             let read = self.store.sandbox_for_update(&id).await?;

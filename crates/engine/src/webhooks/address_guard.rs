@@ -83,7 +83,8 @@ async fn resolve_host(name: &str, port: u16) -> Result<Vec<SocketAddr>, BlockedU
     }
 }
 
-fn is_public(ip: IpAddr) -> bool {
+/// Whether an address belongs to the public internet.
+pub(crate) fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
         IpAddr::V6(ip) => is_public_v6(ip),

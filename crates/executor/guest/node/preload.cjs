@@ -7,7 +7,8 @@
 //
 // The file stays in the cell: threads of the program inherit the options of the process and require
 // it again. It does nothing for them. docs/GUEST-PROTOCOL.md has the byte layout of a job.
-if (process.env.NODE_OPTIONS === `--require=${__filename}`) {
+// The options of an image come after ours.
+if (`${process.env.NODE_OPTIONS} `.startsWith(`--require=${__filename} `)) {
   const fs = require('fs');
   const Module = require('module');
   // build.rs replaces the next line by the table of crates/jail/src/protocol/constants.rs.

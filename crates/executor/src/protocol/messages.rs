@@ -18,10 +18,16 @@ pub(crate) const SPAWNER_CONTAINED: &str = "CLOCHE_SPAWNER_CONTAINED";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct CellId(pub(crate) u64);
 
+/// The number of a mounted image. The server chooses it and never reuses one, so that no cell is
+/// built on another image than it was asked for, whatever becomes of the names of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ImageNumber(pub(crate) u64);
+
 /// The configuration of a cell. Cells with equal configurations are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct CellConfig {
-    pub(crate) image: String,
+    /// The mounted image that is its root; `None` for the image `host`.
+    pub(crate) image: Option<ImageNumber>,
     pub(crate) memory: u64,
     pub(crate) cpu_milli: u32,
     pub(crate) pids: u32,
@@ -71,6 +77,8 @@ pub(crate) struct RequestPacket {
     /// Cells whose gauges the server will not read any more.
     #[serde(rename = "let_go")]
     pub(crate) released_gauges: Vec<CellId>,
+    /// Images that the server will start no cell on any more.
+    pub(crate) released_images: Vec<ImageNumber>,
 }
 
 /// A request of the server.
@@ -84,6 +92,8 @@ pub(crate) enum SpawnerRequest {
     Fork { cell: CellId, config: CellConfig, template: CellId },
     /// Kill every process of a cell.
     Kill { cell: CellId },
+    /// Mount an image: the names of its unpacked layers, the lowest first.
+    MountImage { image: ImageNumber, layers: Vec<String> },
     /// Mount a home in a cell that has run nothing yet.
     Home { cell: CellId, home: HomeRequest },
     /// Pack a directory that a guest has written to. Carries the directory, a pipe for the archive,
@@ -138,6 +148,10 @@ pub(crate) enum SpawnerEvent {
     Spawned { cell: CellId, gauges: [bool; 4] },
     /// A cell could not be started.
     Refused { cell: CellId, reason: String },
+    /// An image was mounted.
+    ImageMounted { image: ImageNumber },
+    /// An image could not be mounted.
+    ImageRefused { image: ImageNumber, reason: String },
     /// A home was mounted. Carries its upper directory, and the merged directory if the home has
     /// layers.
     #[serde(rename = "Housed")]

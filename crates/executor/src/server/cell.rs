@@ -7,17 +7,29 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream as StdStream,
     },
+    sync::Arc,
 };
 
+use cloche_model::ImageRoot;
 use tokio::net::{UnixStream, unix::pipe};
 
 use super::{
     cell_exit::CellExit,
     cell_meter::CellMeter,
     control_socket::ControlSocket,
+    image_mounts::ImageError,
     spawner_client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
 };
 use crate::protocol::{CellConfig, CellId};
+
+/// What a cell is made from. Cells of equal makings are interchangeable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CellMaking {
+    /// Its limits and its walls. The image is filled in when it is mounted.
+    pub(crate) config: CellConfig,
+    /// The image that is its root; `None` for the image `host`.
+    pub(crate) image: Option<Arc<ImageRoot>>,
+}
 
 /// A cell that has run nothing yet. Watching it takes it by value, so that no cell is used twice.
 pub(crate) struct Cell {
@@ -52,6 +64,8 @@ impl Cell {
 pub(crate) enum CellError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
     #[error("cannot make the pipes and sockets of a cell")]
     Io(#[from] io::Error),
 }
@@ -59,9 +73,13 @@ pub(crate) enum CellError {
 /// Lets the spawner start a cell.
 pub(crate) async fn spawn_cell(
     spawner: &SpawnerClient,
-    config: &CellConfig,
+    making: &CellMaking,
     source: CellSource,
 ) -> Result<Cell, CellError> {
+    let image = match &making.image {
+        Some(root) => Some(spawner.hold_image(root).await?),
+        None => None,
+    };
     let (stdin_theirs, stdin) = io::pipe()?;
     let (stdout, stdout_theirs) = io::pipe()?;
     let (stderr, stderr_theirs) = io::pipe()?;
@@ -74,7 +92,8 @@ pub(crate) async fn spawn_cell(
         job_theirs.as_fd(),
         control_theirs.as_fd(),
     ];
-    let SpawnedCell { cell, meter, exit } = spawner.spawn_cell(config, source, theirs).await?;
+    let SpawnedCell { cell, meter, exit } =
+        spawner.spawn_cell(&making.config, image, source, theirs).await?;
     job.set_nonblocking(true)?;
     Ok(Cell {
         id: cell,

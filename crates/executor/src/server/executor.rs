@@ -10,7 +10,7 @@ use super::{
     cell,
     cell_exit::CellExit,
     config::ExecutorConfig,
-    job_builder::HomePlace,
+    home_place::HomePlace,
     metrics::{ExecutorMetrics, ExecutorReading},
     pool::{Pool, PoolKey},
     run_error::RunError,
@@ -69,7 +69,7 @@ impl Executor {
         process: SpawnerProcess,
         config: ExecutorConfig,
     ) -> Result<Self, ExecutorStartError> {
-        let spawner = SpawnerClient::from_process(process)?;
+        let spawner = SpawnerClient::from_process(process, config.layers.clone())?;
         let missing = spawner.missing_walls().await?;
         let mut refused = missing.clone();
         refused.retain(|(wall, _)| !config.allow_missing.contains(wall));
@@ -110,7 +110,7 @@ impl Executor {
             Some(_) => CellSource::Contained(HomePlace::choose_directory()),
             None => CellSource::Nothing(SpawnKind::Cell),
         };
-        let mut cell = cell::spawn_cell(&self.inner.spawner, &key.config, source).await?;
+        let mut cell = cell::spawn_cell(&self.inner.spawner, &key.making, source).await?;
         let built = warm::wait_for_walls(&mut cell).await;
         self.inner.spawner.kill_cell(cell.id).await;
         built
@@ -118,7 +118,9 @@ impl Executor {
 
     /// Parks cells for runs like this one before the first run.
     pub fn prewarm_pool(&self, language: Language, limits: &RunLimits, sandbox: &SandboxShape) {
-        if let Some(pool) = &self.inner.pool {
+        let image = sandbox.root.as_deref();
+        let is_there = image.is_none_or(|image| image.interpreter_of(language).is_some());
+        if let Some(pool) = self.inner.pool.as_ref().filter(|_| is_there) {
             pool.prewarm_bucket(PoolKey::new(language, limits, sandbox));
         }
     }
@@ -134,6 +136,13 @@ impl Executor {
     #[must_use]
     pub fn is_warm(&self) -> bool {
         self.inner.pool.as_ref().is_none_or(Pool::is_full)
+    }
+
+    /// Whether cells can have an image as their root: contained cells have no root of their own, and
+    /// images need layers.
+    #[must_use]
+    pub fn runs_images(&self) -> bool {
+        self.inner.contained.is_none() && self.inner.layers.is_some()
     }
 
     /// Whether the spawner is there. Without it no cell can be started until the next start.

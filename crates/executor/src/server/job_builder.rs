@@ -1,93 +1,23 @@
 //! Runs in: server (no capabilities). Encodes the job of a run: files, variables, what to start.
 
-use std::{ffi::CString, path::Path};
+use std::ffi::CString;
 
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
 use cloche_model::{Language, RunSpec};
 
-use crate::protocol::{HOME, SITE_DIR, USER};
+use super::{
+    home_place::HomePlace,
+    interpreter::{self, CellInterpreter},
+};
+use crate::protocol::HOME;
 
-/// Where a run has its home.
-#[derive(Clone, Debug)]
-pub(crate) enum HomePlace {
-    /// At its usual path, in a cell with a root of its own.
-    Usual,
-    /// In a directory of the container.
-    Contained {
-        /// The name of the cell's directory.
-        directory: String,
-        /// The path of that directory.
-        path: String,
-        /// Whether the packages of the container are hidden from Python.
-        hides_packages: bool,
-    },
-}
-
-impl HomePlace {
-    /// The place of a new run; contained cells have theirs in `scratch`.
-    pub(crate) fn choose(scratch: Option<&Path>, hides_packages: bool) -> Self {
-        let Some(scratch) = scratch else { return Self::Usual };
-        let directory = Self::choose_directory();
-        let path = scratch.join(&directory).display().to_string();
-        Self::Contained { directory, path, hides_packages }
-    }
-
-    /// A name that no other cell can guess: contained cells have the same user.
-    pub(crate) fn choose_directory() -> String {
-        let mut bytes = [0; 16];
-        if getrandom::fill(&mut bytes).is_err() {
-            // The spawner refuses a name that exists, so two runs never share a directory.
-            bytes.copy_from_slice(&std::process::id().to_le_bytes().repeat(4));
-        }
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// The path of the home.
-    fn home(&self) -> String {
-        match self {
-            Self::Usual => HOME.to_owned(),
-            Self::Contained { path, .. } => format!("{path}/home"),
-        }
-    }
-}
-
-/// The environment that every program has beside its own variables.
-fn base_env(place: &HomePlace) -> Vec<(&'static str, String)> {
-    let home = place.home();
-    let mut contained = Vec::new();
-    if let HomePlace::Contained { path, hides_packages, .. } = place {
-        contained.push(("TMPDIR", format!("{path}/tmp")));
-        if *hides_packages {
-            contained.push(("PYTHONPATH", format!("{path}/{SITE_DIR}")));
-        }
-    }
-    let usual = [
-        ("PATH", format!("{home}/.local/bin:/usr/local/bin:/usr/bin:/bin")),
-        ("HOME", home.clone()),
-        ("USER", USER.into()),
-        ("LOGNAME", USER.into()),
-        ("SHELL", "/bin/bash".into()),
-        ("PWD", home.clone()),
-        ("LANG", "C.UTF-8".into()),
-        // Output is read while the program runs, so Python must not buffer it.
-        ("PYTHONUNBUFFERED", "1".into()),
-        // pip installs into the guest's own home, where it breaks no system package.
-        ("PIP_BREAK_SYSTEM_PACKAGES", "1".into()),
-        ("PIP_DISABLE_PIP_VERSION_CHECK", "1".into()),
-        ("NPM_CONFIG_PREFIX", format!("{home}/.local")),
-        ("NPM_CONFIG_UPDATE_NOTIFIER", "false".into()),
-    ];
-    usual.into_iter().chain(contained).collect()
-}
-
-/// The environment of a run, as `NAME=value`.
+/// The environment of a run, as `NAME=value`: that of every program, then its own variables.
 fn run_env(spec: &RunSpec, place: &HomePlace) -> Vec<CString> {
-    let base = base_env(place);
-    let own = base.iter().filter(|(name, _)| !spec.env.contains_key(*name));
-    let own = own.map(|(name, value)| (*name, value.as_str()));
+    let base = interpreter::base_env(spec.sandbox.root.as_deref(), place);
+    let own = base.iter().filter(|(name, _)| !spec.env.contains_key(name));
+    let own = own.map(|(name, value)| (name.as_str(), value.as_str()));
     let given = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let pairs = own.chain(given).map(|(name, value)| format!("{name}={value}"));
-    pairs.filter_map(|pair| CString::new(pair).ok()).collect()
+    interpreter::env_strings(own.chain(given))
 }
 
 /// Whether a run has variables that an interpreter reads only at its start. A parked interpreter
@@ -98,20 +28,19 @@ pub(crate) fn needs_cold_start(spec: &RunSpec) -> bool {
     spec.language == Language::Node && spec.env.keys().any(is_read_at_start)
 }
 
-/// The environment of an interpreter that waits for its job.
-pub(crate) fn base_env_strings() -> Vec<CString> {
-    let pairs =
-        base_env(&HomePlace::Usual).into_iter().map(|(name, value)| format!("{name}={value}"));
-    pairs.filter_map(|pair| CString::new(pair).ok()).collect()
-}
-
 /// The command that runs the main file, as a user would type it. It has no environment yet.
-pub(crate) fn main_exec(language: Language, interpreter: &str, place: &HomePlace) -> ExecProgram {
-    let text = |value: String| CString::new(value).unwrap_or_default();
+pub(crate) fn main_exec(
+    language: Language,
+    interpreter: &CellInterpreter,
+    place: &HomePlace,
+) -> ExecProgram {
+    let text = |value: &str| CString::new(value).unwrap_or_default();
     let main = format!("{}/{}", place.home(), language.main_file());
+    let words = [&interpreter.name[..]].into_iter();
+    let words = words.chain(interpreter.arguments.iter().map(String::as_str)).chain([&main[..]]);
     ExecProgram {
-        program: text(interpreter.to_owned()),
-        args: vec![text(language.interpreter().to_owned()), text(main)],
+        program: text(&interpreter.path),
+        args: words.map(text).collect(),
         env: Vec::new(),
         keeps_job: false,
     }
@@ -121,7 +50,7 @@ pub(crate) fn main_exec(language: Language, interpreter: &str, place: &HomePlace
 /// interpreter takes the same job and runs the main file itself.
 pub(crate) fn build_job(
     spec: &RunSpec,
-    interpreter: &str,
+    interpreter: &CellInterpreter,
     place: &HomePlace,
 ) -> Result<Vec<u8>, InvalidJob> {
     let mut out = Vec::with_capacity(spec.code.len() + 4096);
@@ -137,15 +66,4 @@ pub(crate) fn build_job(
         &ExecProgram { env: run_env(spec, place), ..main_exec(spec.language, interpreter, place) },
     )?;
     Ok(out)
-}
-
-/// Where interpreters are looked for, in this order.
-pub(crate) const INTERPRETER_DIRS: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
-
-/// The path of a language's interpreter on this host, and so in the `host` image.
-pub(crate) fn find_interpreter(language: Language) -> Option<String> {
-    INTERPRETER_DIRS
-        .into_iter()
-        .map(|dir| format!("{dir}/{}", language.interpreter()))
-        .find(|path| Path::new(path).exists())
 }

@@ -20,7 +20,7 @@ use cloche_model::{ByteSize, Language, RunLimits, SandboxProfile, SandboxShape};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use super::{
-    cell::Cell,
+    cell::{Cell, CellMaking},
     metrics::{BucketReading, ExecutorMetrics, increment_counter},
     pool_bucket::PoolBucket,
     run_error::RunError,
@@ -62,7 +62,7 @@ impl Default for PoolSettings {
 /// Cells with equal keys are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PoolKey {
-    pub(crate) config: CellConfig,
+    pub(crate) making: CellMaking,
     pub(crate) language: Language,
     pub(crate) preload: Vec<String>,
     pub(crate) template: bool,
@@ -74,7 +74,7 @@ impl PoolKey {
     /// The key of a run.
     pub(crate) fn new(language: Language, limits: &RunLimits, sandbox: &SandboxShape) -> Self {
         let config = CellConfig {
-            image: sandbox.image.clone(),
+            image: None,
             memory: limits.memory.bytes(),
             cpu_milli: limits.cpus.millicores(),
             pids: limits.pids,
@@ -87,7 +87,8 @@ impl PoolKey {
         let template = python && sandbox.uses_template();
         // Cells with their own interpreter share nothing, so groups need no separate buckets.
         let group = sandbox.pool_group.clone().filter(|_| template);
-        Self { config, language, preload, template, group }
+        let making = CellMaking { config, image: sandbox.root.clone() };
+        Self { making, language, preload, template, group }
     }
 }
 
@@ -276,6 +277,7 @@ impl PoolInner {
         for cell in surplus {
             self.spawner.kill_cell(cell).await;
         }
+        self.spawner.release_idle_images(self.settings.idle);
     }
 
     /// The next thing to do. Buckets take turns, so that a busy one does not starve another.
@@ -291,7 +293,10 @@ impl PoolInner {
         }
         let room_for_template = self.has_room_for_template(&buckets);
         let mut keys: Vec<&PoolKey> = buckets.keys().collect();
-        let order = |key: &&PoolKey| (key.language, key.config.memory, key.config.disk);
+        let order = |key: &&PoolKey| {
+            let CellConfig { memory, disk, .. } = key.making.config;
+            (key.language, memory, disk)
+        };
         keys.sort_by(|one, other| {
             order(one).cmp(&order(other)).then_with(|| one.group.cmp(&other.group))
         });
@@ -328,7 +333,7 @@ impl PoolInner {
     async fn refill_one(&self, work: RefillWork) {
         match work {
             RefillWork::Template(key) => {
-                let started = Template::start(&self.spawner, &key.config, &key.preload).await;
+                let started = Template::start(&self.spawner, &key.making, &key.preload).await;
                 if let Some(bucket) = self.lock_buckets().get_mut(&key) {
                     bucket.put_template(started);
                 }
@@ -349,9 +354,11 @@ impl PoolInner {
         key: &PoolKey,
         template: Option<&Template>,
     ) -> Result<Cell, RunError> {
+        let bucket_waits = self.lock_buckets().get(key).is_none_or(PoolBucket::interpreters_wait);
         match template {
-            Some(template) => template.fork_parked(&self.spawner, &key.config).await,
-            None => warm::start_parked_cell(&self.spawner, &key.config, key.language).await,
+            Some(template) => template.fork_parked(&self.spawner, &key.making).await,
+            None if !bucket_waits => warm::start_empty_cell(&self.spawner, &key.making).await,
+            None => warm::start_parked_cell(&self.spawner, &key.making, key.language).await,
         }
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct PoolBucket {
     failures: u32,
     not_before: Option<Instant>,
     template_not_before: Option<Instant>,
+    /// Whether its interpreters wait for their jobs. An interpreter of an image may not.
+    interpreters_wait: bool,
     dead_count: u64,
 }
 
@@ -52,6 +54,7 @@ impl PoolBucket {
             failures: 0,
             not_before: None,
             template_not_before: None,
+            interpreters_wait: true,
             dead_count: 0,
         }
     }
@@ -135,6 +138,10 @@ impl PoolBucket {
                 self.target = self.target.min(self.max_cells(settings));
                 self.cells.push(cell);
             }
+            Err(error @ RunError::NotWaiting(_)) if self.interpreters_wait => {
+                tracing::warn!(%error, "each program starts its own interpreter");
+                self.interpreters_wait = false;
+            }
             Err(error) => {
                 tracing::warn!(%error, "a cell could not be parked");
                 self.failures += 1;
@@ -172,6 +179,10 @@ impl PoolBucket {
         let newest = self.templates.len().saturating_sub(usize::from(idle <= settings.idle));
         let old = self.templates[..newest].iter().filter(|template| template.is_childless());
         surplus.iter().map(|cell| cell.id).chain(old.map(|template| template.id())).collect()
+    }
+
+    pub(crate) const fn interpreters_wait(&self) -> bool {
+        self.interpreters_wait
     }
 
     pub(crate) fn is_unused(&self, settings: &PoolSettings) -> bool {

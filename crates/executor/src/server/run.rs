@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{CpuPriority, HomeWrites, MemoryAccount, OutputChunk, RunOutcome, RunSpec};
+use cloche_model::{
+    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, OutputChunk, RunOutcome, RunSpec,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +25,8 @@ use super::{
     control_socket::ControlSocket,
     executor::{Executor, ExecutorInner},
     home_mount::{HomeMount, MountedHome},
-    job_builder::{self, HomePlace},
+    home_place::HomePlace,
+    interpreter, job_builder,
     metrics::increment_counter,
     pool::{PoolKey, PoolLookup, PoolRun},
     run_error::RunError,
@@ -93,8 +96,14 @@ impl<'a> Run<'a> {
     /// unpacked while the returned home exists. A run without a thread has none.
     async fn prepare_job(&self) -> Result<(Vec<u8>, Option<HomeMount>), RunError> {
         let language = self.spec.language;
-        let interpreter = job_builder::find_interpreter(language);
-        let interpreter = interpreter.ok_or(RunError::NoInterpreter(language))?;
+        let image = self.spec.sandbox.root.as_deref();
+        let is_contained = matches!(self.place, HomePlace::Contained { .. });
+        // A program never runs on another root than the one of its sandbox.
+        let is_lost = image.is_none() && self.spec.sandbox.image != HOST_IMAGE;
+        if is_lost || (image.is_some() && is_contained) {
+            return Err(RunError::OtherRoot(self.spec.sandbox.image.clone()));
+        }
+        let interpreter = interpreter::find_interpreter(language, image)?;
         let job = job_builder::build_job(&self.spec, &interpreter, &self.place)?;
         let home = HomeMount::prepare(self.executor.layers.as_ref(), &self.spec).await?;
         Ok((job, home))
@@ -182,12 +191,12 @@ impl<'a> Run<'a> {
         if let HomePlace::Contained { directory, .. } = &self.place {
             increment_counter(&metrics.cold);
             let source = CellSource::Contained(directory.clone());
-            return Ok(cell::spawn_cell(spawner, &key.config, source).await?);
+            return Ok(cell::spawn_cell(spawner, &key.making, source).await?);
         }
         match found {
             PoolLookup::Parked(cell) => return Ok(*cell),
             PoolLookup::Template(template) => {
-                if let Ok(cell) = template.fork_cell(spawner, &key.config).await {
+                if let Ok(cell) = template.fork_cell(spawner, &key.making).await {
                     increment_counter(&metrics.forks);
                     return Ok(cell);
                 }
@@ -195,7 +204,7 @@ impl<'a> Run<'a> {
             PoolLookup::Nothing => {}
         }
         increment_counter(&metrics.cold);
-        let start = || cell::spawn_cell(spawner, &key.config, CellSource::Nothing(SpawnKind::Cell));
+        let start = || cell::spawn_cell(spawner, &key.making, CellSource::Nothing(SpawnKind::Cell));
         match start().await {
             // The program has not started, and the supervisor starts a new spawner at once.
             Err(CellError::Spawn(SpawnError::SpawnerLost)) => Ok(start().await?),

@@ -6,8 +6,8 @@ use cloche_jail::{job_writer::InvalidJob, report::WallName, sys::Errno};
 use cloche_model::Language;
 
 use super::{
-    cell::CellError, commit::CommitError, home_mount::HomeError, job_builder,
-    spawner_client::SpawnError,
+    cell::CellError, commit::CommitError, home_mount::HomeError, image_mounts::ImageError,
+    interpreter::INTERPRETER_DIRS, spawner_client::SpawnError,
 };
 
 /// Why a run has no outcome. This host failed, not the program.
@@ -17,9 +17,26 @@ pub enum RunError {
     #[error(
         "{0} is not installed on this host: there is no {program} in {directories}",
         program = .0.interpreter(),
-        directories = job_builder::INTERPRETER_DIRS.join(", ")
+        directories = INTERPRETER_DIRS.join(", ")
     )]
     NoInterpreter(Language),
+    /// The image has no interpreter for the language.
+    #[error("the image has no {language}; it has {has}")]
+    NotInImage {
+        /// The language.
+        language: Language,
+        /// The languages that it has.
+        has: String,
+    },
+    /// The cell would have another root than the image of the sandbox.
+    #[error("this executor cannot run programs on the image {0:?}")]
+    OtherRoot(String),
+    /// An interpreter that was started ahead does not wait for its program; what it said.
+    #[error("the interpreter does not wait for a program: {0}")]
+    NotWaiting(String),
+    /// The image could not be mounted.
+    #[error("the image could not be mounted")]
+    Image(#[source] ImageError),
     /// No cell could be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
@@ -63,6 +80,7 @@ impl From<CellError> for RunError {
     fn from(error: CellError) -> Self {
         match error {
             CellError::Spawn(error) => Self::Spawn(error),
+            CellError::Image(error) => Self::Image(error),
             CellError::Io(error) => Self::Io(error),
         }
     }

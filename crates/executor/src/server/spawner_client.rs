@@ -17,6 +17,7 @@ use std::{
 };
 
 use cloche_jail::cgroup::CgroupGauges;
+use cloche_layers::Layers;
 use tokio::{
     io::unix::AsyncFd,
     sync::{Notify, oneshot, watch},
@@ -25,11 +26,12 @@ use tokio::{
 use super::{
     cell_exit::CellExit,
     cell_meter::{CellMeter, ReleasedGauges},
+    image_mounts::{ImageMounts, MountedImage},
     spawner_process::SpawnerProcess,
 };
 use crate::protocol::{
-    self, CellConfig, CellId, HomeRequest, PackRequest, PacketBuffer, ProtocolError, RequestPacket,
-    SpawnKind, SpawnerEvent, SpawnerRequest,
+    self, CellConfig, CellId, HomeRequest, ImageNumber, PackRequest, PacketBuffer, ProtocolError,
+    RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest,
 };
 
 /// Why the spawner did not do what was asked.
@@ -58,6 +60,9 @@ struct SpawnerConnection {
     state: Mutex<CellWaiters>,
     next_cell: AtomicU64,
     released: Arc<ReleasedGauges>,
+    images: ImageMounts,
+    /// How often the spawner was started again.
+    life: AtomicU64,
     /// Notified whenever a cell is gone.
     cell_gone: Notify,
     missing: watch::Sender<Option<Vec<(String, String)>>>,
@@ -68,8 +73,9 @@ struct SpawnerConnection {
 struct CellWaiters {
     spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
     home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
-    /// Every cell that is not gone yet.
-    alive: HashMap<CellId, CellExit>,
+    image_mounts: HashMap<ImageNumber, oneshot::Sender<Result<(), SpawnError>>>,
+    /// Every cell that is not gone yet, with the image that it keeps mounted.
+    alive: HashMap<CellId, (CellExit, Option<Arc<MountedImage>>)>,
 }
 
 /// How often cells are counted again without an event.
@@ -106,6 +112,7 @@ impl SpawnerClient {
     /// Connects to a spawner that has been started.
     pub(crate) fn from_process(
         SpawnerProcess { socket, supervisor }: SpawnerProcess,
+        layers: Option<Layers>,
     ) -> io::Result<Self> {
         #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
         let socket = AsyncFd::new(socket)?;
@@ -114,6 +121,8 @@ impl SpawnerClient {
             state: Mutex::default(),
             next_cell: AtomicU64::new(1),
             released: Arc::default(),
+            images: ImageMounts::new(layers),
+            life: AtomicU64::new(0),
             cell_gone: Notify::new(),
             missing: watch::Sender::new(None),
         });
@@ -133,15 +142,27 @@ impl SpawnerClient {
         Ok(seen.clone().unwrap_or_default())
     }
 
+    /// The images of this spawner.
+    pub(super) fn images(&self) -> &ImageMounts {
+        &self.shared.images
+    }
+
+    /// How often the spawner was started again. It has forgotten what it knew before.
+    pub(super) fn life(&self) -> u64 {
+        self.shared.life.load(Ordering::Acquire)
+    }
+
     /// Starts a cell; `fds` are its stdin, stdout, stderr, job and control.
     pub(crate) async fn spawn_cell(
         &self,
         config: &CellConfig,
+        image: Option<Arc<MountedImage>>,
         source: CellSource,
         fds: [BorrowedFd<'_>; 5],
     ) -> Result<SpawnedCell, SpawnError> {
         let cell = CellId(self.shared.next_cell.fetch_add(1, Ordering::Relaxed));
-        let config = config.clone();
+        let number = image.as_ref().map(|image| image.number());
+        let config = CellConfig { image: number, ..config.clone() };
         let request = match source {
             CellSource::Nothing(kind) => SpawnerRequest::Spawn { cell, config, kind },
             CellSource::Template(template) => SpawnerRequest::Fork { cell, config, template },
@@ -152,7 +173,7 @@ impl SpawnerClient {
         {
             let mut state = self.shared.lock_waiters();
             state.spawns.insert(cell, answer);
-            state.alive.insert(cell, exit.clone());
+            state.alive.insert(cell, (exit.clone(), image));
         }
         if self.shared.send_request(request, &fds).await.is_err() {
             self.shared.forget_cell(cell);
@@ -173,6 +194,22 @@ impl SpawnerClient {
         self.shared.lock_waiters().home_mounts.insert(cell, answer);
         if self.shared.send_request(SpawnerRequest::Home { cell, home }, &[]).await.is_err() {
             self.shared.lock_waiters().home_mounts.remove(&cell);
+            return Err(SpawnError::SpawnerLost);
+        }
+        answered.await.map_err(|_| SpawnError::SpawnerLost)?
+    }
+
+    /// Mounts an image.
+    pub(super) async fn mount_image(
+        &self,
+        image: ImageNumber,
+        layers: Vec<String>,
+    ) -> Result<(), SpawnError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.lock_waiters().image_mounts.insert(image, answer);
+        let request = SpawnerRequest::MountImage { image, layers };
+        if self.shared.send_request(request, &[]).await.is_err() {
+            self.shared.lock_waiters().image_mounts.remove(&image);
             return Err(SpawnError::SpawnerLost);
         }
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
@@ -241,7 +278,9 @@ impl SpawnerConnection {
         request: SpawnerRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ProtocolError> {
-        let packet = RequestPacket { request, released_gauges: self.released.take_batch() };
+        let (released_gauges, released_images) =
+            (self.released.take_batch(), self.images.take_released());
+        let packet = RequestPacket { request, released_gauges, released_images };
         loop {
             match protocol::send_packet(self.socket.as_fd(), &packet, fds) {
                 Err(ProtocolError::WouldBlock) => {
@@ -276,6 +315,7 @@ impl SpawnerConnection {
             SpawnerEvent::Hello { walls_missing } => {
                 if self.missing.send_replace(Some(walls_missing)).is_some() {
                     tracing::error!("the spawner died and was started again");
+                    self.life.fetch_add(1, Ordering::Release);
                     self.fail_all_waiters();
                 }
             }
@@ -291,6 +331,10 @@ impl SpawnerConnection {
                 if let Some(waiter) = self.lock_waiters().spawns.remove(&cell) {
                     let _ = waiter.send(Err(SpawnError::Refused(reason)));
                 }
+            }
+            SpawnerEvent::ImageMounted { image } => self.answer_image(image, Ok(())),
+            SpawnerEvent::ImageRefused { image, reason } => {
+                self.answer_image(image, Err(SpawnError::Refused(reason)));
             }
             SpawnerEvent::HomeMounted { cell } => {
                 let mut fds = fds.into_iter();
@@ -310,7 +354,8 @@ impl SpawnerConnection {
                 }
             }
             SpawnerEvent::Gone { cell, used } => {
-                if let Some(exit) = self.lock_waiters().alive.remove(&cell) {
+                let gone = self.lock_waiters().alive.remove(&cell);
+                if let Some((exit, _image)) = gone {
                     exit.mark_gone(used);
                 }
                 self.cell_gone.notify_waiters();
@@ -318,11 +363,17 @@ impl SpawnerConnection {
         }
     }
 
+    fn answer_image(&self, image: ImageNumber, answer: Result<(), SpawnError>) {
+        if let Some(waiter) = self.lock_waiters().image_mounts.remove(&image) {
+            let _ = waiter.send(answer);
+        }
+    }
+
     /// Fails every request that waits and marks every cell as lost. Dropping a sender fails its
     /// request.
     fn fail_all_waiters(&self) {
         let lost = std::mem::take(&mut *self.lock_waiters());
-        lost.alive.values().for_each(CellExit::mark_lost);
+        lost.alive.values().for_each(|(exit, _)| exit.mark_lost());
         drop(lost);
         self.cell_gone.notify_waiters();
     }

@@ -5,7 +5,6 @@
 //! be.
 
 use std::{
-    ffi::CString,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -18,21 +17,22 @@ use cloche_jail::{
     protocol::constants,
     report::CellReport,
 };
-use cloche_model::Language;
+use cloche_model::{ImageRoot, Language};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
 };
 
 use super::{
-    cell::{self, Cell},
+    cell::{self, Cell, CellMaking},
     cell_exit::CellExit,
     control_socket::NotReady,
-    job_builder::{self, HomePlace},
+    home_place::HomePlace,
+    interpreter, job_builder,
     run_error::RunError,
     spawner_client::{CellSource, SpawnerClient},
 };
-use crate::protocol::{CellConfig, CellId, HOME, NODE_START, SpawnKind};
+use crate::protocol::{CellId, HOME, NODE_START, SpawnKind};
 
 /// The library that a template loads.
 const TEMPLATE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/template.so"));
@@ -84,11 +84,12 @@ pub const DEFAULT_PRELOAD: [&str; 34] = [
 /// Starts a cold cell and parks it: its interpreter waits for a job, if the language can.
 pub(crate) async fn start_parked_cell(
     spawner: &SpawnerClient,
-    config: &CellConfig,
+    making: &CellMaking,
     language: Language,
 ) -> Result<Cell, RunError> {
-    let mut cell = cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Cell)).await?;
-    match start_job(language)? {
+    let job = start_job(language, making.image.as_deref())?;
+    let mut cell = cell::spawn_cell(spawner, making, CellSource::Nothing(SpawnKind::Cell)).await?;
+    match job {
         Some(job) => {
             // Programs that run now go before an interpreter that is started for later.
             cell.meter.yield_to_others(true);
@@ -101,17 +102,23 @@ pub(crate) async fn start_parked_cell(
 }
 
 /// The job that starts an interpreter and makes it wait; `None` for a language that cannot wait.
-fn start_job(language: Language) -> Result<Option<Vec<u8>>, RunError> {
+fn start_job(language: Language, image: Option<&ImageRoot>) -> Result<Option<Vec<u8>>, RunError> {
     let mut out = Vec::new();
     let variables = match language {
-        Language::Bash => return Ok(None),
         Language::Python => {
             job_writer::append_file(&mut out, PYTHON_ARCHIVE, 0o600, PYTHON_RUNTIME)?;
             python_start(constants::START_SINGLE)
         }
-        Language::Node => vec![("NODE_OPTIONS", format!("--require={NODE_START}"))],
+        Language::Node => {
+            // Node.js looks for a package in the directory where it is started, and caches that
+            // there is none. The job may bring one into the home, so Node.js starts in `/` and
+            // changes to the home later.
+            job_writer::append_directory(&mut out, c"/");
+            vec![("NODE_OPTIONS", format!("--require={NODE_START}"))]
+        }
+        _ => return Ok(None),
     };
-    job_writer::append_exec(&mut out, &interpreter_exec(language, variables)?)?;
+    job_writer::append_exec(&mut out, &interpreter_exec(language, image, variables)?)?;
     Ok(Some(out))
 }
 
@@ -121,26 +128,40 @@ fn python_start(way: &str) -> Vec<(&'static str, String)> {
     vec![("PYTHONPATH", archive), (constants::START_VARIABLE, way.to_owned())]
 }
 
+/// The command that starts an interpreter which waits. An image may set the variables that the
+/// runtime needs for itself. Then both values are there, ours first; the job brings the image's.
 fn interpreter_exec(
     language: Language,
+    image: Option<&ImageRoot>,
     variables: Vec<(&str, String)>,
 ) -> Result<ExecProgram, RunError> {
-    let interpreter =
-        job_builder::find_interpreter(language).ok_or(RunError::NoInterpreter(language))?;
-    let more = variables.into_iter().map(|(name, value)| format!("{name}={value}"));
-    let mut env = job_builder::base_env_strings();
-    env.extend(more.filter_map(|pair| CString::new(pair).ok()));
+    let interpreter = interpreter::find_interpreter(language, image)?;
+    let mut env = interpreter::base_env(image, &HomePlace::Usual);
+    for (name, value) in variables {
+        let between = if name == "PYTHONPATH" { ":" } else { " " };
+        match env.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = format!("{value}{between}{known}"),
+            None => env.push((name.to_owned(), value)),
+        }
+    }
+    let env = interpreter::env_strings(env.iter().map(|(name, value)| (&name[..], &value[..])));
     let main = job_builder::main_exec(language, &interpreter, &HomePlace::Usual);
-    let start = ExecProgram { env, keeps_job: true, ..main };
-    Ok(if language == Language::Node { started_in_root(start) } else { start })
+    Ok(ExecProgram { env, keeps_job: true, ..main })
 }
 
-/// Node.js looks for a package in the directory where it is started, and caches that there is none.
-/// The job may bring one into the home, so Node.js starts in `/` and changes to the home later.
-fn started_in_root(start: ExecProgram) -> ExecProgram {
-    let by = [c"env", c"-C", c"/"].into_iter().map(CString::from);
-    let args = by.chain(start.args).collect();
-    ExecProgram { program: c"/usr/bin/env".into(), args, ..start }
+/// Whether interpreters of a language can wait for a job.
+pub(crate) const fn can_wait(language: Language) -> bool {
+    matches!(language, Language::Python | Language::Node)
+}
+
+/// Starts a cold cell and parks it without an interpreter: the job will start that.
+pub(crate) async fn start_empty_cell(
+    spawner: &SpawnerClient,
+    making: &CellMaking,
+) -> Result<Cell, RunError> {
+    let mut cell = cell::spawn_cell(spawner, making, CellSource::Nothing(SpawnKind::Cell)).await?;
+    wait_for_walls(&mut cell).await?;
+    Ok(cell)
 }
 
 /// Sends the start job and waits for the one byte that the interpreter answers when it is ready.
@@ -151,7 +172,11 @@ async fn wait_for_interpreter(cell: &mut Cell, job: &[u8]) -> Result<(), RunErro
     };
     match timeout(START_LIMIT, ready).await {
         Ok(Ok(_)) => Ok(()),
-        _ => Err(start_failure(cell).await),
+        Ok(Err(_)) => Err(start_failure(cell).await),
+        Err(_) => {
+            let seconds = START_LIMIT.as_secs();
+            Err(RunError::NotWaiting(format!("it did not answer within {seconds} s")))
+        }
     }
 }
 
@@ -166,14 +191,33 @@ pub(crate) async fn wait_for_walls(cell: &mut Cell) -> Result<(), RunError> {
     }
 }
 
-/// Why a cell did not get ready, from the reports of pid 1.
+/// Why an interpreter did not get ready, from the reports of pid 1 and its last words.
 async fn start_failure(cell: &mut Cell) -> RunError {
     loop {
         match timeout(START_LIMIT, cell.control.next_report()).await {
             Ok(Some(CellReport::Ready)) => {}
             Ok(Some(CellReport::Failed(wall, errno))) => return RunError::from_wall(&wall, errno),
+            Ok(Some(CellReport::Exited(code))) => {
+                return RunError::NotWaiting(describe_start(code, &cell.read_stderr()));
+            }
             _ => return RunError::CellLost,
         }
+    }
+}
+
+/// Why an interpreter ended instead of waiting. If it looked for its main file, it has not run the
+/// runtime at all.
+fn describe_start(code: i32, said: &str) -> String {
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).map_or("", str::trim);
+    match code {
+        _ if last.contains("main.py") => "it runs no usercustomize; a virtual environment without \
+             system packages does not, and no interpreter with PYTHONNOUSERSITE"
+            .to_owned(),
+        constants::EXIT_NOT_FOUND => {
+            "the file, or the loader that it names, is not in the image".to_owned()
+        }
+        code if last.is_empty() => format!("it exited with {code}"),
+        _ => last.to_owned(),
     }
 }
 
@@ -193,7 +237,7 @@ impl Template {
     /// Starts a template and waits until it has imported its modules.
     pub(crate) async fn start(
         spawner: &SpawnerClient,
-        config: &CellConfig,
+        making: &CellMaking,
         preload: &[String],
     ) -> Result<Self, RunError> {
         let mut modules: Vec<&str> = DEFAULT_PRELOAD.to_vec();
@@ -203,12 +247,14 @@ impl Template {
         let mut out = Vec::new();
         job_writer::append_file(&mut out, PYTHON_ARCHIVE, 0o644, PYTHON_RUNTIME)?;
         job_writer::append_file(&mut out, constants::TEMPLATE_LIBRARY, 0o755, TEMPLATE_LIBRARY)?;
-        job_writer::append_exec(&mut out, &interpreter_exec(Language::Python, variables)?)?;
+        job_writer::append_exec(
+            &mut out,
+            &interpreter_exec(Language::Python, making.image.as_deref(), variables)?,
+        )?;
         let mut cell =
-            cell::spawn_cell(spawner, config, CellSource::Nothing(SpawnKind::Template)).await?;
+            cell::spawn_cell(spawner, making, CellSource::Nothing(SpawnKind::Template)).await?;
         if let Err(error) = wait_for_interpreter(&mut cell, &out).await {
-            let said = cell.read_stderr();
-            tracing::warn!(%error, said, "no template: each cell starts its own interpreter");
+            tracing::warn!(%error, "no template: each cell starts its own interpreter");
             spawner.kill_cell(cell.id).await;
             return Err(error);
         }
@@ -229,10 +275,10 @@ impl Template {
     pub(crate) async fn fork_cell(
         &self,
         spawner: &SpawnerClient,
-        config: &CellConfig,
+        making: &CellMaking,
     ) -> Result<Cell, RunError> {
         self.forks.fetch_add(1, Ordering::Relaxed);
-        let cell = cell::spawn_cell(spawner, config, CellSource::Template(self.id())).await?;
+        let cell = cell::spawn_cell(spawner, making, CellSource::Template(self.id())).await?;
         let mut cells = self.lock_children();
         // Cells that are gone are removed only when the list would grow.
         if cells.len() == cells.capacity() {
@@ -247,9 +293,9 @@ impl Template {
     pub(crate) async fn fork_parked(
         &self,
         spawner: &SpawnerClient,
-        config: &CellConfig,
+        making: &CellMaking,
     ) -> Result<Cell, RunError> {
-        let mut cell = self.fork_cell(spawner, config).await?;
+        let mut cell = self.fork_cell(spawner, making).await?;
         wait_for_interpreter(&mut cell, &[]).await?;
         Ok(cell)
     }

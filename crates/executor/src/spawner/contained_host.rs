@@ -123,6 +123,7 @@ pub(super) fn prepare_contained_host(
             binds: Vec::new(),
             dev: "/dev".into(),
             hidden: Vec::new(),
+            read_only: false,
         },
         stage: "/".into(),
         facts,

@@ -104,9 +104,13 @@ impl<'a> EventLoop<'a> {
             // The server waits for an answer; nothing waits for the cleaning up.
             if woken.request {
                 match inbox.receive::<RequestPacket>(self.socket) {
-                    Ok((RequestPacket { request, released_gauges }, fds)) => {
+                    Ok((packet, fds)) => {
+                        let RequestPacket { request, released_gauges, released_images } = packet;
                         for cell in released_gauges {
                             self.cells.release_gauges(cell);
+                        }
+                        for image in released_images {
+                            self.cells.plans.release_image(image);
                         }
                         self.handle_request(request, &fds)?;
                     }
@@ -173,6 +177,13 @@ impl<'a> EventLoop<'a> {
             SpawnerRequest::Kill { cell } => {
                 self.cells.kill_cell(cell);
                 Ok(())
+            }
+            SpawnerRequest::MountImage { image, layers } => {
+                let event = match self.cells.plans.images.mount(image, &layers) {
+                    Ok(()) => SpawnerEvent::ImageMounted { image },
+                    Err(error) => SpawnerEvent::ImageRefused { image, reason: error.to_string() },
+                };
+                self.send_event(&event)
             }
             SpawnerRequest::Home { cell, home } => self.mount_home(cell, &home),
             SpawnerRequest::Pack { request } => {

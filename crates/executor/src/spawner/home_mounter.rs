@@ -116,18 +116,8 @@ impl HomeMounter {
     }
 
     /// A mount that shows the layers as files of the guest in this slot.
-    fn open_layers_view(&self, slot: u32) -> io::Result<OwnedFd> {
-        let layers = open_dir(CWD, LAYERS)?;
-        let view = clone_mount(layers.as_fd())?;
-        if let Some(ids) = self.ids {
-            // The owner of the directory is the server's user, who unpacks the layers.
-            let owner = rustix::fs::fstat(&layers)?;
-            let from = (owner.st_uid, owner.st_gid);
-            let mapping = host_setup::IdMapping { from, to: ids.guest_id(slot), count: 1 };
-            let namespace = host_setup::create_idmap_namespace(mapping)?;
-            sys::idmap_mount(view.as_raw_fd(), namespace.as_raw_fd()).map_err(io_error)?;
-        }
-        Ok(view)
+    fn open_guest_view(&self, slot: u32) -> io::Result<OwnedFd> {
+        open_layers_view(self.ids.map(|ids| ids.guest_id(slot)))
     }
 
     /// A tmpfs for the diff, with the quota as its size.
@@ -161,7 +151,7 @@ impl HomeMounter {
     ) -> io::Result<OwnedFd> {
         if !self.wants_mounted {
             if !self.views.contains_key(&slot) {
-                self.views.insert(slot, self.open_layers_view(slot)?);
+                self.views.insert(slot, self.open_guest_view(slot)?);
             }
             let scratch_at = format!("/proc/self/fd/{}", scratch.as_raw_fd());
             match create_overlay(self.views[&slot].as_fd(), &scratch_at, names, self.ids.is_some())
@@ -172,7 +162,7 @@ impl HomeMounter {
             self.wants_mounted = true;
             self.views.clear();
         }
-        let view = self.open_layers_view(slot)?;
+        let view = self.open_guest_view(slot)?;
         let _mounts = TemporaryMounts::mount_parts([&view, scratch])?;
         create_overlay(
             open_dir(CWD, TEMPORARY_MOUNTS[0])?.as_fd(),
@@ -202,6 +192,21 @@ impl HomeMounter {
         }
         Ok(moved?)
     }
+}
+
+/// A mount that shows the unpacked layers as files of one user; as what they are if there is none.
+pub(super) fn open_layers_view(owner: Option<u32>) -> io::Result<OwnedFd> {
+    let layers = open_dir(CWD, LAYERS)?;
+    let view = clone_mount(layers.as_fd())?;
+    if let Some(to) = owner {
+        // The owner of the directory is the server's user, who unpacks the layers.
+        let unpacker = rustix::fs::fstat(&layers)?;
+        let from = (unpacker.st_uid, unpacker.st_gid);
+        let namespace =
+            host_setup::create_idmap_namespace(host_setup::IdMapping { from, to, count: 1 })?;
+        sys::idmap_mount(view.as_raw_fd(), namespace.as_raw_fd()).map_err(io_error)?;
+    }
+    Ok(view)
 }
 
 /// Changes the size of the tmpfs that a cell came with. Runs in the cell's mount namespace.
@@ -344,7 +349,7 @@ pub(crate) fn check_layer_name(name: &str) -> io::Result<()> {
 
 /// Sets the overlay attributes of a new layer's directories, for which the server has no
 /// privileges. It does so once: the list is removed afterwards.
-fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
+pub(super) fn apply_overlay_marks(name: &str, privileged: bool) -> io::Result<()> {
     let list = Path::new(LAYERS).join(format!("{name}.marks"));
     let marks = match fs::read(&list) {
         Ok(marks) => marks,

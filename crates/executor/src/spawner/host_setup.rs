@@ -250,6 +250,7 @@ fn build_root(root: &Path, ids: Option<HostIds>) -> io::Result<ImageView> {
         binds: vec![("/usr".into(), "/usr".into())],
         dev: "/dev".into(),
         hidden: Vec::new(),
+        read_only: false,
     })
 }
 

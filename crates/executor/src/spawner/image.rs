@@ -1,4 +1,5 @@
-//! Runs in: spawner (root). The `host` image: `/usr` of this host, and a generated `/etc`.
+//! Runs in: spawner (root). The trees that the spawner makes itself: the `host` image, which is
+//! `/usr` of this host and a generated `/etc`; and what lies over every other image.
 //!
 //! Builds the small tree around `/usr` that makes it a root file system. It copies only what is on
 //! its list, and nothing else of the host. It must not know how the tree is mounted.
@@ -37,13 +38,17 @@ pub(super) const FROM_HOST_ETC: [&str; 15] = [
     "python3.11",
 ];
 
-/// The generated files of `/etc`.
-fn generated_etc() -> [(&'static str, String); 8] {
+/// The directories of every other image that a cell mounts on, or that a template does.
+const OVER_IMAGES: [&str; 11] =
+    ["proc", "sys", "dev", "tmp", "home/baponi", "run", "data", "etc", "var", "srv", "media"];
+
+/// The files of `/etc` that every cell has, whatever its image is.
+fn cell_etc(shell: &str) -> [(&'static str, String); 6] {
     [
         (
             "passwd",
             format!(
-                "root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{GUEST_ID}:{GUEST_ID}::{HOME}:/bin/bash\n\
+                "root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{GUEST_ID}:{GUEST_ID}::{HOME}:{shell}\n\
                  nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
             ),
         ),
@@ -51,14 +56,15 @@ fn generated_etc() -> [(&'static str, String); 8] {
         ("hosts", "127.0.0.1 localhost cloche\n::1 localhost ip6-localhost\n".into()),
         ("hostname", "cloche\n".into()),
         ("resolv.conf", "# no network, no resolver\n".into()),
-        (
-            "nsswitch.conf",
-            "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n".into(),
-        ),
-        ("shells", "/bin/sh\n/bin/bash\n".into()),
         ("cloche.cjs", include_str!(concat!(env!("OUT_DIR"), "/cloche.cjs")).into()),
     ]
 }
+
+/// The other generated files of the host image's `/etc`.
+const HOST_ETC: [(&str, &str); 2] = [
+    ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n"),
+    ("shells", "/bin/sh\n/bin/bash\n"),
+];
 
 /// Builds the tree in `root`, which is empty, and gives it to `owner`.
 pub(crate) fn build_image(root: &Path, host: &Path, owner: Option<u32>) -> io::Result<()> {
@@ -75,7 +81,24 @@ pub(crate) fn build_image(root: &Path, host: &Path, owner: Option<u32>) -> io::R
             copy_tree(&from, metadata.file_type(), &root.join("etc").join(path))?;
         }
     }
-    for (name, content) in generated_etc() {
+    for (name, content) in HOST_ETC {
+        fs::write(root.join("etc").join(name), content)?;
+    }
+    finish_tree(root, "/bin/bash", owner)
+}
+
+/// Builds the tree that lies over the layers of an image, in `root`, which is empty. What a cell
+/// mounts on is a directory of this tree, so no link of an image leads a mount elsewhere.
+pub(crate) fn build_skeleton(root: &Path, owner: Option<u32>) -> io::Result<()> {
+    for directory in OVER_IMAGES {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    symlink("/tmp", root.join("var/tmp"))?;
+    finish_tree(root, "/bin/sh", owner)
+}
+
+fn finish_tree(root: &Path, shell: &str, owner: Option<u32>) -> io::Result<()> {
+    for (name, content) in cell_etc(shell) {
         fs::write(root.join("etc").join(name), content)?;
     }
     symlink("/proc/self/mounts", root.join("etc/mtab"))?;

@@ -4,17 +4,17 @@ use std::io;
 
 use cloche_jail::{
     cgroup::CgroupLimits,
-    plan::{self, CellPlan, HostIdentity, JailSpec, TEMPLATE_GUESTS},
+    plan::{self, CellPlan, HostIdentity, ImageView, JailSpec, TEMPLATE_GUESTS},
     protocol::fork_request::{NO_ID, WITH_LOOPBACK},
     rlimits::GuestRlimits,
     seccomp::SyscallPolicy,
 };
 
 use super::{
-    host_ids::GUEST_IDS, host_setup::HostSetup, process_watch::CellWatch,
-    template_connection::TemplateIds,
+    host_ids::GUEST_IDS, host_setup::HostSetup, image_mounter::ImageMounter,
+    process_watch::CellWatch, template_connection::TemplateIds,
 };
-use crate::protocol::{CellConfig, GUEST_ID, HOME, inodes_for_disk};
+use crate::protocol::{CellConfig, GUEST_ID, HOME, ImageNumber, inodes_for_disk};
 
 /// The limits of a template, which only imports modules. Those of its cells do not matter.
 const TEMPLATE_MEMORY: u64 = 2 << 30;
@@ -79,6 +79,7 @@ impl PreparedPlan {
 /// All plans so far. Building one costs more than starting a cell should.
 pub(super) struct PlanCache<'a> {
     pub(super) host: HostSetup,
+    pub(super) images: ImageMounter,
     /// Changes a plan before it is used. Only the escape suite changes anything.
     change: &'a dyn Fn(CellPlan) -> CellPlan,
     made: Vec<(CellConfig, CellPlanKind, PreparedPlan)>,
@@ -86,7 +87,14 @@ pub(super) struct PlanCache<'a> {
 
 impl<'a> PlanCache<'a> {
     pub(super) fn new(host: HostSetup, change: &'a dyn Fn(CellPlan) -> CellPlan) -> Self {
-        Self { host, change, made: Vec::new() }
+        let images = ImageMounter::new(host.privileged.then_some(host.ids));
+        Self { host, images, change, made: Vec::new() }
+    }
+
+    /// Unmounts an image, and forgets the plans for its cells.
+    pub(super) fn release_image(&mut self, image: ImageNumber) {
+        self.images.unmount(image);
+        self.made.retain(|(config, ..)| config.image != Some(image));
     }
 
     pub(super) fn get(&self, at: usize) -> &PreparedPlan {
@@ -99,16 +107,13 @@ impl<'a> PlanCache<'a> {
         config: &CellConfig,
         kind: CellPlanKind,
     ) -> io::Result<usize> {
-        if config.image != "host" {
-            return Err(io::Error::other(format!("this host has no image {:?}", config.image)));
-        }
         let known = |(have, have_kind, _): &(CellConfig, CellPlanKind, PreparedPlan)| {
             have == config && *have_kind == kind
         };
         if let Some(at) = self.made.iter().position(known) {
             return Ok(at);
         }
-        let spec = self.jail_spec(config, kind);
+        let spec = self.jail_spec(config, kind)?;
         let plan = match kind {
             CellPlanKind::Cell => plan::plan_cell(&spec),
             CellPlanKind::Template => plan::plan_template(&spec),
@@ -124,10 +129,10 @@ impl<'a> PlanCache<'a> {
         Ok(self.made.len() - 1)
     }
 
-    fn jail_spec(&self, config: &CellConfig, kind: CellPlanKind) -> JailSpec {
+    fn jail_spec(&self, config: &CellConfig, kind: CellPlanKind) -> io::Result<JailSpec> {
         let guest = if kind == CellPlanKind::Template { 0 } else { GUEST_ID };
-        JailSpec {
-            image: self.host.image.clone(),
+        Ok(JailSpec {
+            image: self.view_image(config)?,
             stage: self.host.stage.clone(),
             guest: (guest, guest),
             identity: self.cell_identity(kind, 0),
@@ -142,7 +147,21 @@ impl<'a> PlanCache<'a> {
                 _ => SyscallPolicy::Standard,
             },
             host: self.host.facts.clone(),
-        }
+        })
+    }
+
+    /// The root of a cell. That of an image is one tree, made by others, so it is read-only.
+    fn view_image(&self, config: &CellConfig) -> io::Result<ImageView> {
+        let host = &self.host.image;
+        let Some(image) = config.image else { return Ok(host.clone()) };
+        let tree = self.images.find_tree(image)?;
+        Ok(ImageView {
+            tree,
+            binds: Vec::new(),
+            dev: host.dev.clone(),
+            hidden: Vec::new(),
+            read_only: true,
+        })
     }
 
     /// The resource limits of each process. Where a cgroup or a file system of the cell's own has

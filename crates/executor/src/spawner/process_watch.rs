@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_cell_without_missing_cgroups_is_not_watched() {
         let config = CellConfig {
-            image: "host".into(),
+            image: None,
             memory: 1 << 20,
             cpu_milli: 1000,
             pids: 8,

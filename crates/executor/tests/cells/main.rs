@@ -15,6 +15,9 @@ mod homes;
 mod homes_host;
 mod host;
 mod host_ids;
+mod image_host;
+mod image_interpreters;
+mod images;
 mod pool_groups;
 mod random_homes;
 mod reuse;
@@ -35,6 +38,8 @@ fn main() -> ExitCode {
                 first_process::TESTS,
                 homes::TESTS,
                 host_ids::TESTS,
+                image_interpreters::TESTS,
+                images::TESTS,
                 pool_groups::TESTS,
                 random_homes::TESTS,
                 reuse::TESTS,

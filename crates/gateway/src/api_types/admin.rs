@@ -1,7 +1,8 @@
-//! The admin API's types of teams, sandboxes and keys.
+//! The admin API's types of teams, sandboxes, keys and images.
 
 mod env;
 mod gates;
+mod images;
 mod keys;
 mod sandboxes;
 mod teams;
@@ -9,6 +10,9 @@ mod teams;
 use serde::{Deserialize, Deserializer};
 
 pub(crate) use gates::{GateRecord, UpdateDefaults};
+pub(crate) use images::{
+    ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, PullImage,
+};
 pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
 pub(crate) use teams::{CreateTeam, StorageList, TeamList, TeamRecord, UpdateTeam};

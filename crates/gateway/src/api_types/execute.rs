@@ -54,7 +54,7 @@ pub(crate) struct ExecuteBody {
     files: Option<Vec<InputFileBody>>,
 }
 
-/// The languages.
+/// The languages. The image of the sandbox decides which of them it accepts.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[expect(dead_code, reason = "only its description is used")]
@@ -62,6 +62,18 @@ pub(crate) enum LanguageName {
     Python,
     Node,
     Bash,
+    Sh,
+    Ruby,
+    Perl,
+    Php,
+    Deno,
+    Bun,
+    R,
+    Lua,
+    Go,
+    Java,
+    Julia,
+    Tcl,
 }
 
 /// The status of an execution.

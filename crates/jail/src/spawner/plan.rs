@@ -64,6 +64,8 @@ pub struct ImageView {
     pub dev: PathBuf,
     /// Directories of the cell that are shown empty.
     pub hidden: Vec<PathBuf>,
+    /// Whether the root is mounted read-only. Files of the tree may be writable for all users.
+    pub read_only: bool,
 }
 
 /// The host ids of a cell's users.

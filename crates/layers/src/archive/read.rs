@@ -45,9 +45,7 @@ impl<R: Read> ArchiveReader<R> {
 
     /// The next item. Returns `None` at the end marker, which is required.
     pub(crate) fn next_item(&mut self) -> Result<Option<ArchiveItem>, LayerError> {
-        let rest = self.data + self.padding;
-        self.skip_bytes(rest)?;
-        (self.data, self.padding) = (0, 0);
+        self.end_data()?;
         let mut records = EntryRecords::default();
         loop {
             let block = self.read_block()?;
@@ -131,8 +129,16 @@ impl<R: Read> ArchiveReader<R> {
         Ok(ArchiveItem::Entry(LayerEntry { path, kind, mode, mtime, xattrs: records.xattrs }))
     }
 
+    /// Skips what is left of the current entry.
+    pub(super) fn end_data(&mut self) -> Result<(), LayerError> {
+        let rest = self.data + self.padding;
+        self.skip_bytes(rest)?;
+        (self.data, self.padding) = (0, 0);
+        Ok(())
+    }
+
     /// Makes the data of an entry readable.
-    fn begin_data(&mut self, size: u64) -> Result<(), LayerError> {
+    pub(super) fn begin_data(&mut self, size: u64) -> Result<(), LayerError> {
         if size > FILE_BYTES {
             return Err(LayerError::TooMuch("a file that is too large"));
         }
@@ -141,7 +147,7 @@ impl<R: Read> ArchiveReader<R> {
         Ok(())
     }
 
-    fn read_file_kind(
+    pub(super) fn read_file_kind(
         &mut self,
         stored: u64,
         realsize: Option<u64>,
@@ -183,7 +189,7 @@ impl<R: Read> ArchiveReader<R> {
     }
 
     /// Reads the data of an entry that only describes the next one.
-    fn read_small_data(&mut self, size: u64) -> Result<Vec<u8>, LayerError> {
+    pub(super) fn read_small_data(&mut self, size: u64) -> Result<Vec<u8>, LayerError> {
         if size > PAX_BYTES {
             return Err(LayerError::TooMuch("records that are too long"));
         }
@@ -199,7 +205,7 @@ impl<R: Read> ArchiveReader<R> {
         Ok(bytes)
     }
 
-    fn read_long_name(&mut self, size: u64) -> Result<Vec<u8>, LayerError> {
+    pub(super) fn read_long_name(&mut self, size: u64) -> Result<Vec<u8>, LayerError> {
         if size > PATH_BYTES as u64 + 1 {
             return Err(refused_archive("a path that is too long"));
         }
@@ -208,6 +214,28 @@ impl<R: Read> ArchiveReader<R> {
             name.pop();
         }
         Ok(name)
+    }
+
+    /// The next block, or `None` if the archive ends before it.
+    pub(super) fn read_block_or_end(&mut self) -> Result<Option<[u8; BLOCK]>, LayerError> {
+        let mut block = [0; BLOCK];
+        let mut filled = 0;
+        while filled < BLOCK {
+            match self.inner.read(&mut block[filled..]) {
+                Ok(0) if filled == 0 => return Ok(None),
+                Ok(0) => return Err(refused_archive("an archive that ends early")),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(read_error(error)),
+            }
+        }
+        self.at += BLOCK as u64;
+        Ok(Some(block))
+    }
+
+    /// Reads everything after the end marker and ignores it.
+    pub(super) fn drain(&mut self) -> Result<(), LayerError> {
+        io::copy(&mut self.inner, &mut io::sink()).map(drop).map_err(read_error)
     }
 
     fn read_block(&mut self) -> Result<[u8; BLOCK], LayerError> {
@@ -325,14 +353,20 @@ fn parse_whiteout(
 }
 
 fn check_header(block: &[u8; BLOCK]) -> Result<&Header, LayerError> {
+    let header = check_sum(block)?;
+    if header.as_ustar().is_none() && header.as_gnu().is_none() {
+        return Err(refused_archive("a header of an unknown kind"));
+    }
+    Ok(header)
+}
+
+/// A header whose checksum is right.
+pub(super) fn check_sum(block: &[u8; BLOCK]) -> Result<&Header, LayerError> {
     let header = Header::from_byte_slice(block);
     let sum: u32 =
         block[..148].iter().chain(&[b' '; 8]).chain(&block[156..]).map(|&b| u32::from(b)).sum();
     if header.cksum().ok() != Some(sum) {
         return Err(refused_archive("a header with a wrong checksum"));
-    }
-    if header.as_ustar().is_none() && header.as_gnu().is_none() {
-        return Err(refused_archive("a header of an unknown kind"));
     }
     Ok(header)
 }

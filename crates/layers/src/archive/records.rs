@@ -152,7 +152,7 @@ fn parse_redirect(value: &[u8]) -> Result<Vec<u8>, LayerError> {
     }
 }
 
-fn decode_key(key: &[u8]) -> Vec<u8> {
+pub(super) fn decode_key(key: &[u8]) -> Vec<u8> {
     let mut name = Vec::with_capacity(key.len());
     let mut rest = key;
     while let Some((&byte, more)) = rest.split_first() {

@@ -9,9 +9,8 @@ use std::{
 };
 
 use cloche_model::LayerDigest;
-use flate2::read::MultiGzDecoder;
-use sha2::{Digest, Sha256};
 
+use super::decompress::{DecompressedArchive, LayerCompression};
 use crate::{
     LayerBounds, LayerError,
     archive::{
@@ -19,17 +18,8 @@ use crate::{
         split_path, write,
     },
     entry::{EntryKind, LayerEntry, Mtime},
-    error::RATIO_FREE,
     ingest::{EmptyHomePolicy, IngestedLayer, ingest_archive},
 };
-
-/// The compression of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LayerCompression {
-    Plain,
-    Gzip,
-    Zstd,
-}
 
 /// A layer that was read, and its original digests.
 pub(super) struct ForeignLayer {
@@ -121,79 +111,6 @@ fn plain_directory(path: &[u8]) -> LayerEntry {
         mode: 0o755,
         mtime: Mtime::default(),
         xattrs: Vec::new(),
-    }
-}
-
-/// The archive in a layer. Hashes the compressed and the decompressed bytes.
-struct DecompressedArchive {
-    decoder: LayerDecoder,
-    ratio: u64,
-    hash: Sha256,
-    count: u64,
-}
-
-enum LayerDecoder {
-    Plain(HashingFile),
-    Gzip(MultiGzDecoder<HashingFile>),
-    Zstd(zstd::Decoder<'static, BufReader<HashingFile>>),
-}
-
-impl DecompressedArchive {
-    fn new(from: File, compression: LayerCompression, ratio: u64) -> io::Result<Self> {
-        let hashed = HashingFile { from, hash: Sha256::new(), count: 0 };
-        let decoder = match compression {
-            LayerCompression::Plain => LayerDecoder::Plain(hashed),
-            LayerCompression::Gzip => LayerDecoder::Gzip(MultiGzDecoder::new(hashed)),
-            LayerCompression::Zstd => LayerDecoder::Zstd(zstd::Decoder::new(hashed)?),
-        };
-        Ok(Self { decoder, ratio, hash: Sha256::new(), count: 0 })
-    }
-
-    fn compressed_reader(&mut self) -> &mut HashingFile {
-        match &mut self.decoder {
-            LayerDecoder::Plain(hashed) => hashed,
-            LayerDecoder::Gzip(decoder) => decoder.get_mut(),
-            LayerDecoder::Zstd(decoder) => decoder.get_mut().get_mut(),
-        }
-    }
-
-    /// The digests of the file and of the archive.
-    fn finish(mut self) -> io::Result<(LayerDigest, LayerDigest)> {
-        io::copy(self.compressed_reader(), &mut io::sink())?;
-        let packed = std::mem::take(&mut self.compressed_reader().hash);
-        let digest = |hash: Sha256| LayerDigest::from_sha256(hash.finalize().into());
-        Ok((digest(packed), digest(self.hash)))
-    }
-}
-
-impl Read for DecompressedArchive {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = match &mut self.decoder {
-            LayerDecoder::Plain(hashed) => hashed.read(buffer)?,
-            LayerDecoder::Gzip(decoder) => decoder.read(buffer)?,
-            LayerDecoder::Zstd(decoder) => decoder.read(buffer)?,
-        };
-        self.hash.update(&buffer[..count]);
-        self.count += count as u64;
-        if self.count > RATIO_FREE && self.count / self.ratio > self.compressed_reader().count {
-            return Err(LayerError::TooMuch("a compression ratio that is too high").into_io());
-        }
-        Ok(count)
-    }
-}
-
-struct HashingFile {
-    from: File,
-    hash: Sha256,
-    count: u64,
-}
-
-impl Read for HashingFile {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.from.read(buffer)?;
-        self.hash.update(&buffer[..count]);
-        self.count += count as u64;
-        Ok(count)
     }
 }
 

@@ -16,8 +16,7 @@ use tempfile::NamedTempFile;
 
 use super::{
     ImageIndex, LAYER_GZIP, LAYER_PLAIN, LAYER_ZSTD, MANIFEST, OciConfig, OciDescriptor, OciLayout,
-    OciManifest,
-    foreign_layer::{LayerCompression, ingest_foreign},
+    OciManifest, decompress::LayerCompression, foreign_layer::ingest_foreign,
 };
 use crate::{
     LayerBounds, LayerError, LayerIndex, Layers, StoredLayer,

@@ -37,7 +37,7 @@ where
     text.map(|text| text.parse().map_err(|error: T::Err| corrupt_column(column, error))).transpose()
 }
 
-fn read_json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T> {
+pub(super) fn read_json<T: DeserializeOwned>(row: &SqliteRow, column: &'static str) -> Result<T> {
     let text: &str = row.try_get(column)?;
     serde_json::from_str(text).map_err(|error| corrupt_column(column, error))
 }

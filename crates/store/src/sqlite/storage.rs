@@ -362,10 +362,13 @@ impl StorageAccounting for SqliteStore {
     }
 
     async fn is_layer_needed(&self, layer: &LayerDigest) -> Result<bool> {
-        let row = sqlx::query("SELECT 1 FROM team_layers WHERE layer = ?")
-            .bind(layer.as_str())
-            .fetch_optional(&self.readers)
-            .await?;
+        let row = sqlx::query(
+            "SELECT 1 FROM team_layers WHERE layer = ?1 UNION ALL \
+             SELECT 1 FROM image_layers WHERE layer = ?1",
+        )
+        .bind(layer.as_str())
+        .fetch_optional(&self.readers)
+        .await?;
         Ok(row.is_some())
     }
 

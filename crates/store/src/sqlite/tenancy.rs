@@ -8,6 +8,7 @@ use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{
     SqliteStore,
+    images::check_sandbox_image,
     row_reader::{key_from_row, sandbox_from_row, team_from_row, to_json, to_sql_integer},
     sealed, updates,
 };
@@ -112,8 +113,9 @@ impl TenancyStore for SqliteStore {
         let sandbox = sandbox.clone();
         let sealed_env = self.seal_sandbox_env(&sandbox)?;
         self.writer
-            .run_statement(move |connection| {
+            .run_transaction(move |connection| {
                 Box::pin(async move {
+                    check_sandbox_image(connection, &sandbox.shape.image).await?;
                     sqlx::query(
                         "INSERT INTO sandboxes (name, shape, resources, env, sealed_env, retain_code, \
                          retention_days, id, team_id, created_at) \

@@ -313,7 +313,8 @@ impl ThreadStore for SqliteStore {
             "SELECT value AS digest FROM threads, json_each(threads.stack) UNION \
              SELECT value FROM points, json_each(points.stack) UNION \
              SELECT layer FROM points WHERE layer IS NOT NULL UNION \
-             SELECT layer FROM executions WHERE layer IS NOT NULL",
+             SELECT layer FROM executions WHERE layer IS NOT NULL UNION \
+             SELECT layer FROM image_layers WHERE layer IS NOT NULL",
         )
         .fetch_all(&self.readers)
         .await?;

@@ -9,6 +9,7 @@ use sqlx::{
 
 use super::{
     gates::insert_decision,
+    images::check_sandbox_image,
     row_reader::{to_json, to_sql_integer},
     tenancy::{SealedValue, name_taken_error, to_sql_seconds},
 };
@@ -62,6 +63,7 @@ pub(super) async fn update_sandbox(
     sealed_env: SealedValue,
 ) -> Result<UpdateOutcome> {
     let Revisioned { row: sandbox, revision } = sandbox;
+    check_sandbox_image(connection, &sandbox.shape.image).await?;
     let update = sqlx::query(
         "UPDATE sandboxes SET name = ?, shape = ?, resources = ?, env = ?, sealed_env = ?, \
          retain_code = ?, retention_days = ?, revision = revision + 1 \

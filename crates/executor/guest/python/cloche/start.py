@@ -21,7 +21,7 @@ def start(usercustomize):
     archive = os.path.dirname(os.path.abspath(usercustomize))
     way = os.environ.pop(protocol.START_VARIABLE)
     preload = os.environ.pop(protocol.PRELOAD_VARIABLE, "").split()
-    del os.environ["PYTHONPATH"]
+    restore_python_path(archive)
     if way == protocol.START_TEMPLATE:
         start_template(archive, preload)
         return False
@@ -31,6 +31,15 @@ def start(usercustomize):
     except OSError:
         pass
     return wait_for_job()
+
+
+def restore_python_path(archive):
+    """Takes the runtime out of the variable, which an image may use as well."""
+    of_image = os.environ["PYTHONPATH"][len(archive) + 1:]
+    if of_image:
+        os.environ["PYTHONPATH"] = of_image
+    else:
+        del os.environ["PYTHONPATH"]
 
 
 def start_template(archive, preload):

@@ -49,6 +49,7 @@ class Template:
         known = set(sys.path_importer_cache)
         self.preloaded = preloaded = Preloaded()
         preloaded.load([*_OWN_IMPORTS, *preload])
+        _require_own_imports(preloaded)
         self.gc, self.select, self.ctypes = map(preloaded.module, ("gc", "select", "ctypes"))
         ctypes = self.ctypes
         self.library = ctypes.PyDLL(os.path.join(home, protocol.TEMPLATE_LIBRARY))
@@ -122,6 +123,15 @@ class Template:
         job.set_variables(job.split_strings(strings))
         if job.redo_start():
             sys.modules["site"].execusercustomize()
+
+
+def _require_own_imports(preloaded):
+    """Ends where a module is missing, as in an interpreter that was built without libffi."""
+    for name in _OWN_IMPORTS:
+        if name not in preloaded.modules and name not in sys.modules:
+            message = "a template needs the module %s, which this interpreter lacks\n" % name
+            os.write(2, message.encode())
+            os._exit(1)
 
 
 def _prepare_given(ctypes):

@@ -26,8 +26,11 @@ macro_rules! sandbox_body {
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
             $($head)*
-            /// Only `host` in this build.
-            #[schema(example = "host", pattern = "^host$")]
+            /// `host`, or the name or digest of an image that was pulled or imported. A name is
+            /// resolved to the digest that it has now.
+            #[schema(example = "host", max_length = 255, pattern = "^([a-z0-9]+([.-][a-z0-9]+)*\
+(:[1-9][0-9]{0,3})?/)?[a-z0-9]+([._-][a-z0-9]+)*(/[a-z0-9]+([._-][a-z0-9]+)*)*\
+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$")]
             image: Option<String>,
             /// Only `blocked` in this build.
             #[schema(example = "blocked", pattern = "^blocked$")]

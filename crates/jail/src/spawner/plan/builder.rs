@@ -115,12 +115,13 @@ impl<'a> PlanBuilder<'a> {
     /// watches on them.
     pub(super) fn mount_overlay_root(&self) -> NamedSteps {
         let (stage, lower) = (self.stage.display(), self.image.display());
-        let options =
-            format!("lowerdir={lower},upperdir={stage}/upper,workdir={stage}/work,userxattr");
-        vec![(
-            "root:overlay".into(),
-            mount_step("overlay", &self.root, "overlay", ms::NOSUID | ms::NODEV, &options),
-        )]
+        let (layers, flags) = match self.spec.image.read_only {
+            // The kernel refuses an overlay of a single layer, so there is an empty one below it.
+            true => (format!("lowerdir={lower}:{stage}/upper"), ms::RDONLY),
+            false => (format!("lowerdir={lower},upperdir={stage}/upper,workdir={stage}/work"), 0),
+        };
+        let (options, flags) = (format!("{layers},userxattr"), flags | ms::NOSUID | ms::NODEV);
+        vec![("root:overlay".into(), mount_step("overlay", &self.root, "overlay", flags, &options))]
     }
 
     pub(super) fn bind_dev(&self) -> NamedSteps {
@@ -330,7 +331,7 @@ fn mask_proc_paths<'a>(masks: &[&'a (String, bool)], empty: &mut Option<&'a Path
             None => {
                 // A mount of the cell's own. It is read-only, and so are the bind mounts of it.
                 let flags = ms::RDONLY | ms::NOSUID | ms::NODEV | ms::NOEXEC;
-                steps.push((name.clone(), bind_step(Path::new("../mnt"), target)));
+                steps.push((name.clone(), bind_step(Path::new("../sys"), target)));
                 steps.push((name, remount_step(target, flags)));
                 *empty = Some(target);
             }
