@@ -326,6 +326,14 @@ async fn a_job_reaches_nothing_of_the_container_or_of_other_jobs() {
              except OSError: print('refused')"
         );
         assert_eq!(container.printed(&network).await, "refused\nrefused\nrefused\n", "{engine:?}");
+        // It owns the directories above its home, but closing them closes nothing for others.
+        let close = "import os\npath = os.path.dirname(os.getcwd())\nclosed = []\n\
+            for path in (path, path.rpartition('-')[0], os.path.dirname(path)):\n    \
+            try: os.chmod(path, 0); closed.append(path)\n    except OSError: pass\n\
+            print(len(closed) > 0 and '/tmp' not in closed)";
+        let expected = if engine == Engine::NoNamespaces { "True\n" } else { "False\n" };
+        assert_eq!(container.printed(close).await, expected, "{engine:?}");
+        assert_eq!(container.printed("print(1)").await, "1\n", "{engine:?}");
         // It may kill what is its own, and only that.
         let all = container.python("import os; os.kill(-1, 9)").await;
         assert!([json!(0), json!(1)].contains(&all["exit_code"]), "{engine:?} {all}");

@@ -15,7 +15,7 @@ use super::{
     image,
     scratch_dir::{ScratchDir, remove_tree},
 };
-use crate::protocol::{SITE_DIR, is_plain_name};
+use crate::protocol::{SITE_DIR, contained_cell_dir, is_plain_name};
 
 /// Directories of programs and libraries.
 const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -69,13 +69,14 @@ impl ContainedHost {
         if !is_plain_name(name) {
             return Err(io::Error::other("the directory of a cell is a plain name"));
         }
-        ScratchDir::create(self.scratch.join(name), self.hides_packages)
+        ScratchDir::create(contained_cell_dir(&self.scratch, name), self.hides_packages)
     }
 
-    /// Removes the directory of all cells, at the end of the spawner.
+    /// Removes the directories of all cells, at the end of the spawner.
     pub(super) fn remove_scratch(&self) {
-        if let Err(error) = remove_tree(&self.scratch) {
-            tracing::warn!(%error, "could not remove the directory of contained cells");
+        let removed = remove_cell_dirs(&self.scratch).and_then(|()| remove_tree(&self.scratch));
+        if let Err(error) = removed {
+            tracing::warn!(%error, "could not remove the directories of contained cells");
         }
     }
 }
@@ -87,9 +88,7 @@ pub(super) fn prepare_contained_host(
 ) -> io::Result<HostSetup> {
     let scratch = fs::read_link(format!("/proc/self/fd/{}", scratch.as_raw_fd()))?;
     // An event loop that died may have left directories.
-    for entry in fs::read_dir(&scratch)? {
-        remove_tree(&entry?.path())?;
-    }
+    remove_cell_dirs(&scratch)?;
     let facts = host_setup::read_host_facts();
     let mut missing: Vec<(String, String)> = Vec::new();
     let mut lacks = |wall: &str, why: &str| missing.push((wall.to_owned(), why.to_owned()));
@@ -133,6 +132,19 @@ pub(super) fn prepare_contained_host(
         contained: Some(contained),
         _open: Vec::new(),
     })
+}
+
+/// Removes the directories of cells beside `scratch`.
+fn remove_cell_dirs(scratch: &Path) -> io::Result<()> {
+    let all_begin_with = contained_cell_dir(scratch, "");
+    let prefix = all_begin_with.file_name().unwrap_or_default().as_encoded_bytes();
+    for entry in fs::read_dir(scratch.parent().unwrap_or(scratch))? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(prefix) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Everything that a contained cell may read. A rule of Landlock includes everything below a
