@@ -35,8 +35,11 @@ const FACTS: [&str; 11] = [
     "/proc/sys/vm/overcommit_memory",
     "/sys/devices/system/cpu",
 ];
-const DEVICES: [&str; 6] =
-    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// Devices to read and write.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// Only to read: if it is open for writing, a shared mapping of it is memory that the process watch
+/// cannot see.
+const ZEROS: &str = "/dev/zero";
 /// The walls that a contained cell does not have.
 const ABSENT: [&str; 13] = [
     "namespace:user",
@@ -151,7 +154,7 @@ fn remove_cell_dirs(scratch: &Path) -> io::Result<()> {
 /// directory, so where something below is hidden, its siblings are listed instead.
 fn list_readable(hidden: &[PathBuf]) -> Vec<(PathBuf, ReadAccess)> {
     let etc = image::FROM_HOST_ETC.iter().chain(&ACCOUNTS).map(|name| Path::new("/etc").join(name));
-    let all = PROGRAMS.iter().chain(&FACTS).map(PathBuf::from).chain(etc);
+    let all = PROGRAMS.iter().chain(&FACTS).chain([&ZEROS]).map(PathBuf::from).chain(etc);
     let mut readable = vec![(Path::new("..").join(SITE_DIR), ReadAccess::Directory)];
     for path in all {
         list_except(&path, hidden, &mut readable);
