@@ -5,7 +5,7 @@ use std::{ffi::CString, path::Path};
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
 use cloche_model::{Language, RunSpec};
 
-use crate::protocol::{HOME, SITE_DIR, USER};
+use crate::protocol::{HOME, SITE_DIR, USER, contained_cell_dir};
 
 /// Where a run has its home.
 #[derive(Clone, Debug)]
@@ -24,11 +24,11 @@ pub(crate) enum HomePlace {
 }
 
 impl HomePlace {
-    /// The place of a new run; contained cells have theirs in `scratch`.
+    /// The place of a new run; contained cells have theirs beside `scratch`.
     pub(crate) fn choose(scratch: Option<&Path>, hides_packages: bool) -> Self {
         let Some(scratch) = scratch else { return Self::Usual };
         let directory = Self::choose_directory();
-        let path = scratch.join(&directory).display().to_string();
+        let path = contained_cell_dir(scratch, &directory).display().to_string();
         Self::Contained { directory, path, hides_packages }
     }
 
