@@ -7,7 +7,7 @@
 use std::{
     fs::DirBuilder,
     io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -138,7 +138,7 @@ async fn try_one_cell(config: ExecutorConfig) -> Result<(), String> {
     tried
 }
 
-/// Makes the private directory of contained cells.
+/// Makes the private directory that reserves the names of contained cells beside it.
 fn make_scratch_dir(parent: &Path) -> io::Result<PathBuf> {
     const TMPFS: u64 = 0x0102_1994;
     const MOST_TRIES: u32 = 1000;
@@ -149,6 +149,11 @@ fn make_scratch_dir(parent: &Path) -> io::Result<PathBuf> {
     let kind = rustix::fs::statfs(parent).map_err(|errno| explain(errno.into()))?.f_type;
     if kind as u64 != TMPFS {
         return Err(explain(io::Error::other("it is not on a tmpfs; name one by --scratch")));
+    }
+    if parent.metadata().map_err(explain)?.uid() == rustix::process::geteuid().as_raw() {
+        let path = parent.display();
+        tracing::warn!(%path, "a job can close this directory for all jobs, because this user owns \
+             it; mount the tmpfs with another owner and mode 1777");
     }
     let own = std::process::id();
     for number in 0..MOST_TRIES {

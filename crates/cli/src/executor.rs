@@ -7,7 +7,13 @@
 
 mod shared_layers;
 
-use std::{env, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
 use cloche_engine::sidecar::SidecarConfig;
@@ -193,7 +199,8 @@ fn start_sidecar(mut arguments: ExecutorArguments) -> Result<(), Failure> {
     identity::protect_from_oom();
     let process = SpawnerProcess::start(&config)?;
     // The homes of contained cells have paths, so Landlock can allow to read them.
-    let reads = config.contained.iter().cloned().collect();
+    let reads = config.contained.iter().filter_map(|path| path.parent().map(Path::to_owned));
+    let reads = reads.collect();
     let runs_cells = config.contained.is_none();
     let needs = ServerNeeds { runs_cells, reads, ..ServerNeeds::default() };
     let needs = match &shared {

@@ -10,13 +10,14 @@ use std::{
     io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{fs::OpenOptionsExt, net::UnixStream},
     },
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::Args;
+use rustix::fs::OFlags;
 
 use crate::identity;
 
@@ -75,12 +76,19 @@ fn write_text(socket: &mut UnixStream, text: &[u8]) -> io::Result<()> {
 /// Reads what the path leads to now. A pipe or a device could block, so only files are read.
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let not_a_file = || format!("{} is not a file", path.display());
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(format!("{} is not a file", path.display()));
+        return Err(not_a_file());
+    }
+    // The path may lead to something else by now, so what is open is looked at again.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(nonblocking).open(path);
+    let file = opened.map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(not_a_file());
     }
     let mut text = Vec::new();
-    let mut file = File::open(path).map_err(failed)?.take(MAX_FILE + 1);
-    file.read_to_end(&mut text).map_err(failed)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > MAX_FILE {
         return Err(format!("{} is larger than 1 MiB", path.display()));
     }

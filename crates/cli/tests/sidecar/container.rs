@@ -208,6 +208,18 @@ async fn memory_is_limited_without_cgroups() {
         assert_eq!(container.printed(SHARED).await, "shared\n", "{engine:?}");
         let hidden = "import os\ntry: os.memfd_create('x')\nexcept OSError as e: print(e.errno)";
         assert_eq!(container.printed(hidden).await, "38\n", "{engine:?}");
+        // Memory that stays in use without being mapped, by name and by the device of zeros.
+        let shared = "import mmap, os\n\
+            def use(open_file):\n    \
+            try: memory = mmap.mmap(open_file(), 512 << 20)\n    \
+            except OSError as e: return e.errno\n    \
+            for at in range(0, 512 << 20, 1 << 20):\n        \
+            memory[at:at + (1 << 20)] = bytes(1 << 20)\n        \
+            memory.madvise(mmap.MADV_DONTNEED, at, 1 << 20)\n    \
+            return 'used'\n\
+            print(use(lambda: -1), use(lambda: os.open('/dev/zero', os.O_RDWR)))\n\
+            print(len(open('/dev/zero', 'rb').read(9)), open('/dev/null', 'w').write('x'))";
+        assert_eq!(container.printed(shared).await, "38 13\n9 1\n", "{engine:?}");
     }
 }
 
@@ -330,6 +342,14 @@ async fn a_job_reaches_nothing_of_the_container_or_of_other_jobs() {
              except OSError: print('refused')"
         );
         assert_eq!(container.printed(&network).await, "refused\nrefused\nrefused\n", "{engine:?}");
+        // It owns the directories above its home, but closing them closes nothing for others.
+        let close = "import os\npath = os.path.dirname(os.getcwd())\nclosed = []\n\
+            for path in (path, path.rpartition('-')[0], os.path.dirname(path)):\n    \
+            try: os.chmod(path, 0); closed.append(path)\n    except OSError: pass\n\
+            print(len(closed) > 0 and '/tmp' not in closed)";
+        let has_closed = container.printed(close).await;
+        assert!(engine == Engine::Namespaces || has_closed == "True\n", "{has_closed}");
+        assert_eq!(container.printed("print(1)").await, "1\n", "{engine:?}");
         // It may kill what is its own, and only that.
         let all = container.python("import os; os.kill(-1, 9)").await;
         assert!([json!(0), json!(1)].contains(&all["exit_code"]), "{engine:?} {all}");

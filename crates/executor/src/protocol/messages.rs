@@ -1,7 +1,10 @@
 //! Runs in: server (no capabilities) and spawner (root). The requests of the server and the events
 //! of the spawner, one packet each.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use cloche_jail::cgroup::CgroupReading;
 use serde::{Deserialize, Serialize};
@@ -120,6 +123,16 @@ pub(crate) struct HomeRequest {
 /// it is looked up in.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     !name.contains(['/', '\0']) && !matches!(name, "" | "." | "..")
+}
+
+/// The directory of a contained cell: a sibling of `scratch` whose name begins with its name. All
+/// contained cells have one user, who may change the mode of every directory that it owns, so they
+/// have no parent of that user in common: a guest could close it for all.
+pub(crate) fn contained_cell_dir(scratch: &Path, name: &str) -> PathBuf {
+    let mut own = scratch.file_name().unwrap_or_default().to_owned();
+    own.push("-");
+    own.push(name);
+    scratch.with_file_name(own)
 }
 
 /// What a cell had used at its end.

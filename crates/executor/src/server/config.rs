@@ -23,7 +23,7 @@ pub struct ExecutorConfig {
     /// The directory of unpacked layers, from which the spawner mounts homes. It must exist when
     /// the spawner is started.
     pub unpacked_layers: Option<PathBuf>,
-    /// A private directory, in which each contained cell gets a directory of its own. With it the
+    /// A private directory, beside which each contained cell gets a directory of its own. With it the
     /// spawner makes contained cells only: they have no namespaces, and only the walls that need no
     /// privilege. There is no pool then.
     pub contained: Option<PathBuf>,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::protocol::HOME;
+use crate::protocol::{HOME, contained_cell_dir};
 
 /// Where a run has its home.
 #[derive(Clone, Debug)]
@@ -22,11 +22,11 @@ pub(crate) enum HomePlace {
 }
 
 impl HomePlace {
-    /// The place of a new run; contained cells have theirs in `scratch`.
+    /// The place of a new run; contained cells have theirs beside `scratch`.
     pub(crate) fn choose(scratch: Option<&Path>, hides_packages: bool) -> Self {
         let Some(scratch) = scratch else { return Self::Usual };
         let directory = Self::choose_directory();
-        let path = scratch.join(&directory).display().to_string();
+        let path = contained_cell_dir(scratch, &directory).display().to_string();
         Self::Contained { directory, path, hides_packages }
     }
 

@@ -29,6 +29,7 @@ use super::{
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
     process_watch::CellWatch,
+    scratch_dir::PendingRemovals,
     template_connection::{ForkAnswer, TemplateConnection},
 };
 use crate::protocol::{CellConfig, CellId, CellUsage, ProtocolError, SpawnKind};
@@ -44,6 +45,7 @@ pub(super) struct CellRegistry<'a> {
     pub(super) plans: PlanCache<'a>,
     pub(super) prepared: PreparedResources,
     poller: EpollSet,
+    removals: PendingRemovals,
 }
 
 /// A cell whose start has succeeded or failed.
@@ -52,7 +54,7 @@ pub(super) type StartedCell = (CellId, io::Result<()>);
 impl<'a> CellRegistry<'a> {
     pub(super) fn new(plans: PlanCache<'a>, prepared: PreparedResources, poller: EpollSet) -> Self {
         let (cells, templates) = (BTreeMap::new(), BTreeMap::new());
-        Self { cells, templates, plans, prepared, poller }
+        Self { cells, templates, plans, prepared, poller, removals: PendingRemovals::default() }
     }
 
     /// Waits for events, at most this long; shorter while ended cells are not cleaned up.
@@ -63,7 +65,8 @@ impl<'a> CellRegistry<'a> {
         let earlier = |one: Timespec, other: Timespec| {
             if (one.tv_sec, one.tv_nsec) < (other.tv_sec, other.tv_nsec) { one } else { other }
         };
-        let times = [most.copied(), has_ended.then_some(SOON), look];
+        let removes = (!self.removals.is_empty()).then(Timespec::default);
+        let times = [most.copied(), has_ended.then_some(SOON), look, removes];
         self.poller.wait(times.into_iter().flatten().reduce(earlier).as_ref())
     }
 
@@ -327,12 +330,13 @@ impl<'a> CellRegistry<'a> {
             let has_ended = matches!(record.state, CellState::Ended);
             if has_ended && self.prepared.reclaim_cgroup(*cell, record) {
                 if let Some(directory) = record.directory.take() {
-                    directory.remove();
+                    self.removals.push(directory);
                 }
                 gone.push((*cell, record.used));
             }
         }
         self.prepared.remove_retired();
+        self.removals.continue_removal();
         for (cell, _) in &gone {
             self.cells.remove(cell);
         }

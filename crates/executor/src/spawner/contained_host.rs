@@ -15,7 +15,7 @@ use super::{
     image,
     scratch_dir::{ScratchDir, remove_tree},
 };
-use crate::protocol::{SITE_DIR, is_plain_name};
+use crate::protocol::{SITE_DIR, contained_cell_dir, is_plain_name};
 
 /// Directories of programs and libraries.
 const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -35,8 +35,11 @@ const FACTS: [&str; 11] = [
     "/proc/sys/vm/overcommit_memory",
     "/sys/devices/system/cpu",
 ];
-const DEVICES: [&str; 6] =
-    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// Devices to read and write.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+/// Only to read: if it is open for writing, a shared mapping of it is memory that the process watch
+/// cannot see.
+const ZEROS: &str = "/dev/zero";
 /// The walls that a contained cell does not have.
 const ABSENT: [&str; 13] = [
     "namespace:user",
@@ -69,13 +72,14 @@ impl ContainedHost {
         if !is_plain_name(name) {
             return Err(io::Error::other("the directory of a cell is a plain name"));
         }
-        ScratchDir::create(self.scratch.join(name), self.hides_packages)
+        ScratchDir::create(contained_cell_dir(&self.scratch, name), self.hides_packages)
     }
 
-    /// Removes the directory of all cells, at the end of the spawner.
+    /// Removes the directories of all cells, at the end of the spawner.
     pub(super) fn remove_scratch(&self) {
-        if let Err(error) = remove_tree(&self.scratch) {
-            tracing::warn!(%error, "could not remove the directory of contained cells");
+        let removed = remove_cell_dirs(&self.scratch).and_then(|()| remove_tree(&self.scratch));
+        if let Err(error) = removed {
+            tracing::warn!(%error, "could not remove the directories of contained cells");
         }
     }
 }
@@ -87,9 +91,7 @@ pub(super) fn prepare_contained_host(
 ) -> io::Result<HostSetup> {
     let scratch = fs::read_link(format!("/proc/self/fd/{}", scratch.as_raw_fd()))?;
     // An event loop that died may have left directories.
-    for entry in fs::read_dir(&scratch)? {
-        remove_tree(&entry?.path())?;
-    }
+    remove_cell_dirs(&scratch)?;
     let facts = host_setup::read_host_facts();
     let mut missing: Vec<(String, String)> = Vec::new();
     let mut lacks = |wall: &str, why: &str| missing.push((wall.to_owned(), why.to_owned()));
@@ -136,11 +138,24 @@ pub(super) fn prepare_contained_host(
     })
 }
 
+/// Removes the directories of cells beside `scratch`.
+fn remove_cell_dirs(scratch: &Path) -> io::Result<()> {
+    let all_begin_with = contained_cell_dir(scratch, "");
+    let prefix = all_begin_with.file_name().unwrap_or_default().as_encoded_bytes();
+    for entry in fs::read_dir(scratch.parent().unwrap_or(scratch))? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(prefix) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Everything that a contained cell may read. A rule of Landlock includes everything below a
 /// directory, so where something below is hidden, its siblings are listed instead.
 fn list_readable(hidden: &[PathBuf]) -> Vec<(PathBuf, ReadAccess)> {
     let etc = image::FROM_HOST_ETC.iter().chain(&ACCOUNTS).map(|name| Path::new("/etc").join(name));
-    let all = PROGRAMS.iter().chain(&FACTS).map(PathBuf::from).chain(etc);
+    let all = PROGRAMS.iter().chain(&FACTS).chain([&ZEROS]).map(PathBuf::from).chain(etc);
     let mut readable = vec![(Path::new("..").join(SITE_DIR), ReadAccess::Directory)];
     for path in all {
         list_except(&path, hidden, &mut readable);

@@ -6,6 +6,7 @@
 use crate::sys::Call;
 
 const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
 const IS: u16 = 0x15;
 const RETURN: u16 = 0x06;
 /// The most calls that a filter can list.
@@ -75,6 +76,26 @@ impl SmallFilter {
         filter
     }
 
+    /// Refuses ways to memory that can be in use while no process has it mapped: objects of their
+    /// own, and anonymous memory that is mapped as shared, which `munmap` of a part does not free.
+    pub(crate) fn of_unmapped_memory() -> Self {
+        // `MAP_SHARED` and `MAP_ANONYMOUS`; the flags are the fourth argument.
+        const SHARED_ANONYMOUS: u32 = 0x21;
+        const FLAGS: u32 = 16 + 3 * 8;
+        let (refused, others) = (FilterVerdict::NotImplemented, FilterVerdict::Allow);
+        let mut filter = Self::for_this_machine(others);
+        filter.push_instruction(LOAD, 0, 0, 0);
+        filter.push_instruction(IS, 6, 0, Call::MemfdCreate.number() as u32);
+        filter.push_instruction(IS, 5, 0, Call::Shmget.number() as u32);
+        filter.push_instruction(IS, 0, 3, Call::Mmap.number() as u32);
+        filter.push_instruction(LOAD, 0, 0, FLAGS);
+        filter.push_instruction(AND, 0, 0, SHARED_ANONYMOUS);
+        filter.push_instruction(IS, 1, 0, SHARED_ANONYMOUS);
+        filter.push_instruction(RETURN, 0, 0, others.return_value());
+        filter.push_instruction(RETURN, 0, 0, refused.return_value());
+        filter
+    }
+
     fn for_this_machine(others: FilterVerdict) -> Self {
         const ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
         let mut filter = Self { bytes: [0; (MOST + 6) * 8], len: 0 };
@@ -110,7 +131,7 @@ mod tests {
         let word = |at: u32| match at {
             0 => number,
             4 => architecture,
-            16 => argument as u32,
+            16 | 40 => argument as u32,
             _ => unreachable!("the filter loads no other offset"),
         };
         let (mut at, mut loaded) = (0, 0);
@@ -120,6 +141,7 @@ mod tests {
             at += 1;
             match u16::from_le_bytes([step[0], step[1]]) {
                 LOAD => loaded = word(value),
+                AND => loaded &= value,
                 IS => at += usize::from(if loaded == value { step[2] } else { step[3] }),
                 RETURN => return value,
                 other => unreachable!("{other:#x}"),
@@ -152,6 +174,24 @@ mod tests {
                 let wanted = if notified { notify } else { allow };
                 assert_eq!(verdict(&filter, number, HERE, family), wanted.return_value());
                 assert_eq!(verdict(&filter, number, !HERE, family), allow.return_value());
+            }
+        }
+    }
+
+    #[test]
+    fn shared_anonymous_memory_is_refused_and_other_mappings_are_not() {
+        let filter = SmallFilter::of_unmapped_memory();
+        let (allow, refused) = (FilterVerdict::Allow, FilterVerdict::NotImplemented);
+        for number in 0..512 {
+            // Shared, private, of a file or anonymous, with flags that do not matter.
+            for flags in [0x01, 0x02, 0x22, 0x21, 0x23, 0x8021, 0x4_0021, 0x4022, 1 << 32 | 0x22] {
+                let is_object = [Call::MemfdCreate, Call::Shmget]
+                    .iter()
+                    .any(|call| call.number() as u32 == number);
+                let is_shared = number == Call::Mmap.number() as u32 && flags & 0x21 == 0x21;
+                let wanted = if is_object || is_shared { refused } else { allow };
+                let given = verdict(&filter, number, HERE, flags);
+                assert_eq!(given, wanted.return_value(), "{number} {flags:#x}");
             }
         }
     }

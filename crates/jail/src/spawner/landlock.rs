@@ -59,18 +59,22 @@ pub(crate) fn contained_steps(
     vec![landlock_step(&rules, version)]
 }
 
-/// The wall as steps; none if the kernel has no Landlock.
-pub(crate) fn wall_steps(writable: &[PathBuf], version: u32) -> Vec<(String, OwnedStep)> {
+/// The wall as steps, with device nodes or directories of them to write to; none if the kernel has
+/// no Landlock.
+pub(crate) fn wall_steps(
+    devices: &[PathBuf],
+    writable: &[PathBuf],
+    version: u32,
+) -> Vec<(String, OwnedStep)> {
     if version == 0 {
         return Vec::new();
     }
     let read = EXECUTE | READ_FILE | READ_DIR;
     let write = handled_access_fs(version) & !(MAKE_CHAR | MAKE_BLOCK);
-    let mut rules: Vec<(CString, u64)> = vec![
-        (c"/".into(), read),
-        // Terminals and the usual device nodes can be written to, never made.
-        (c"/dev".into(), read | WRITE_FILE | TRUNCATE | IOCTL_DEV),
-    ];
+    let mut rules: Vec<(CString, u64)> = vec![(c"/".into(), read)];
+    // Terminals and the usual device nodes can be written to, never made.
+    let device = WRITE_FILE | TRUNCATE | IOCTL_DEV;
+    rules.extend(devices.iter().map(|path| (path_to_cstring(path), device)));
     rules.extend(writable.iter().map(|path| (path_to_cstring(path), write)));
     vec![landlock_step(&rules, version)]
 }

@@ -8,9 +8,9 @@ use super::{HostIdentity, JailSpec, path_to_cstring};
 use crate::{
     protocol::{encode::OwnedStep, fd_numbers::FIRST_FOREIGN_FD, step::Step},
     seccomp::{self, SyscallPolicy},
-    shared::small_filter::{FilterVerdict, SmallFilter},
-    spawner::{proc_masks, speculation},
-    sys::{CLONE_NEWCGROUP, Call},
+    shared::small_filter::SmallFilter,
+    spawner::{landlock, proc_masks, speculation},
+    sys::CLONE_NEWCGROUP,
 };
 
 mod image_steps;
@@ -30,6 +30,9 @@ mod ms {
 
 /// Where a template mounts its image a second time, for its cells.
 pub(super) const TEMPLATE_IMAGE: &str = "/srv";
+/// What can be written to in `/dev`, without `/dev/zero`.
+const WRITABLE_DEVICES: [&str; 6] =
+    ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts"];
 /// The version of Landlock that can restrict signals.
 const LANDLOCK_SCOPES: u32 = 6;
 /// Where a template mounts its device nodes a second time, without its own mounts below them.
@@ -252,9 +255,7 @@ impl<'a> PlanBuilder<'a> {
         if self.spec.cgroup.memory.is_some() {
             return Vec::new();
         }
-        let calls = [Call::MemfdCreate, Call::Shmget];
-        let filter =
-            SmallFilter::of_calls(&calls, FilterVerdict::NotImplemented, FilterVerdict::Allow);
+        let filter = SmallFilter::of_unmapped_memory();
         vec![("unmapped-memory".into(), Step::Seccomp { program: filter.as_bytes().to_vec() })]
     }
 
@@ -309,7 +310,17 @@ impl<'a> PlanBuilder<'a> {
     /// The directories in which Landlock lets the guest write. It is the parent of the home,
     /// because Landlock treats a home that is mounted later as another file. The parent has no
     /// other entry, and the guest does not own it.
-    pub(super) fn landlock_writable_dirs(&self) -> Vec<PathBuf> {
+    /// The Landlock wall of a cell with a root of its own.
+    pub(super) fn restrict_files(&self) -> NamedSteps {
+        let devices = match self.spec.cgroup.memory {
+            Some(_) => vec![PathBuf::from("/dev")],
+            // A shared mapping of `/dev/zero` would be memory that is counted for none.
+            None => WRITABLE_DEVICES.map(PathBuf::from).into(),
+        };
+        landlock::wall_steps(&devices, &self.landlock_writable_dirs(), self.spec.host.landlock)
+    }
+
+    fn landlock_writable_dirs(&self) -> Vec<PathBuf> {
         let above_home = self.spec.home.parent().unwrap_or(&self.spec.home);
         [above_home, Path::new("/tmp"), Path::new("/dev/shm")].map(PathBuf::from).into()
     }
