@@ -34,7 +34,7 @@ pub use server::{
     config::ExecutorConfig,
     executor::{Executor, ExecutorStartError},
     home_mount::HomeError,
-    image_mounts::ImageError,
+    image_mounts::ImageMountError,
     image_probe::{InterpreterFacts, ProbedInterpreter, ProgramStart},
     metrics,
     pool::PoolSettings,

@@ -17,7 +17,7 @@ use super::{
     cell_exit::CellExit,
     cell_meter::CellMeter,
     control_socket::ControlSocket,
-    image_mounts::ImageError,
+    image_mounts::ImageMountError,
     spawner_client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
 };
 use crate::protocol::{CellConfig, CellId};
@@ -65,7 +65,7 @@ pub(crate) enum CellError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error(transparent)]
-    Image(#[from] ImageError),
+    Image(#[from] ImageMountError),
     #[error("cannot make the pipes and sockets of a cell")]
     Io(#[from] io::Error),
 }

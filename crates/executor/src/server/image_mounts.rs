@@ -22,7 +22,7 @@ use crate::protocol::ImageNumber;
 
 /// Why an image could not be mounted.
 #[derive(Debug, thiserror::Error)]
-pub enum ImageError {
+pub enum ImageMountError {
     /// This executor keeps no layers, so it has no images.
     #[error("this executor has no storage for images")]
     NoStorage,
@@ -100,9 +100,9 @@ impl SpawnerClient {
     pub(crate) async fn hold_image(
         &self,
         root: &ImageRoot,
-    ) -> Result<Arc<MountedImage>, ImageError> {
+    ) -> Result<Arc<MountedImage>, ImageMountError> {
         let images = self.images();
-        let layers = images.layers.as_ref().ok_or(ImageError::NoStorage)?;
+        let layers = images.layers.as_ref().ok_or(ImageMountError::NoStorage)?;
         let entry = {
             let mut entries = lock_ignoring_poison(&images.entries);
             Arc::clone(&entries.entry(root.layers.clone()).or_default().mounted)

@@ -6,7 +6,7 @@ use cloche_jail::{job_writer::InvalidJob, report::WallName, sys::Errno};
 use cloche_model::Language;
 
 use super::{
-    cell::CellError, commit::CommitError, home_mount::HomeError, image_mounts::ImageError,
+    cell::CellError, commit::CommitError, home_mount::HomeError, image_mounts::ImageMountError,
     interpreter::INTERPRETER_DIRS, spawner_client::SpawnError,
 };
 
@@ -36,7 +36,7 @@ pub enum RunError {
     NotWaiting(String),
     /// The image could not be mounted.
     #[error("the image could not be mounted")]
-    Image(#[source] ImageError),
+    Image(#[source] ImageMountError),
     /// No cell could be started.
     #[error(transparent)]
     Spawn(#[from] SpawnError),

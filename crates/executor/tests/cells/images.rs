@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cloche_executor::{HOME, ImageError, PoolSettings, RunError, RunIo};
+use cloche_executor::{HOME, ImageMountError, PoolSettings, RunError, RunIo};
 use cloche_model::{ByteSize, ImageRoot, Language, LayerDigest, RunSpec};
 use cloche_test_support::{eventually, own_main::OwnTest, own_tests, processes};
 use cloche_verify::{HostDecoys, PROBES, ProbeFinding, ProbeRunner};
@@ -215,7 +215,7 @@ async fn an_image_that_cannot_be_mounted_is_an_error_and_nothing_runs() {
     };
     assert!(refusal(Vec::new()).await.to_string().contains("no layers"));
     let missing = LayerDigest::from_sha256([9; 32]);
-    assert!(matches!(refusal(vec![missing]).await, ImageError::Layer(_)));
+    assert!(matches!(refusal(vec![missing]).await, ImageMountError::Layer(_)));
     let tree = LayerTree::new();
     tree.file("a", "");
     let layer = host.store(&tree).await;
