@@ -223,9 +223,15 @@ pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), 
         let is_ahead = teams.contains(team);
         let usual = RunLimits::default();
         let limits = sandbox.resources.to_run_limits(usual.timeout, ByteSize::default());
-        let shape = sandbox.shape.in_group(sandbox.team.as_str());
+        let Some(shape) = engine.tenancy().load_image(sandbox.shape).await? else { continue };
+        if shape.root.is_some() && !executor.runs_images() {
+            continue;
+        }
+        let shape = shape.in_group(sandbox.team.as_str());
         let later = |language: &Language| *language == Language::Python && !is_ahead;
-        for language in Language::CORE.into_iter().filter(|language| !later(language)) {
+        let can_run = |language: &Language| shape.check_language(*language).is_ok();
+        let languages = Language::CORE.into_iter().filter(can_run);
+        for language in languages.filter(|language| !later(language)) {
             executor.prewarm_pool(language, &limits, &shape);
         }
     }

@@ -169,25 +169,22 @@ impl Images {
         let cancel = CancellationToken::new();
         let (reported, cancelled) = (progress.clone(), cancel.clone());
         let task = tokio::spawn(async move {
-            let begun = async {
-                let _turn = parts.turn.lock().await;
-                let catalog: Arc<dyn LayerCatalog> = Arc::clone(&parts) as _;
-                let limits = (parts.limits, reported);
-                let assembler = ImageAssembler::new(layers, limits, catalog, &parts.scratch);
-                let assembler = Arc::new(assembler);
-                let work = async {
-                    let mut made = work(Arc::clone(&assembler)).await.map_err(image_refusal)?;
-                    parts.probe_interpreters(&mut made.image).await;
-                    Ok(made)
-                };
-                let made = tokio::select! {
-                    made = work => made,
-                    () = cancelled.cancelled() => Err(stopped_refusal()),
-                    () = parts.lifecycle.closed() => Err(stopped_refusal()),
-                };
-                parts.keep_image(&assembler, made).await
+            let _turn = parts.turn.lock().await;
+            let catalog: Arc<dyn LayerCatalog> = Arc::clone(&parts) as _;
+            let limits = (parts.limits, reported);
+            let assembler = ImageAssembler::new(layers, limits, catalog, &parts.scratch);
+            let assembler = Arc::new(assembler);
+            let work = async {
+                let mut made = work(Arc::clone(&assembler)).await.map_err(image_refusal)?;
+                parts.probe_interpreters(&mut made.image).await;
+                Ok(made)
             };
-            begun.await
+            let made = tokio::select! {
+                made = work => made,
+                () = cancelled.cancelled() => Err(stopped_refusal()),
+                () = parts.lifecycle.closed() => Err(stopped_refusal()),
+            };
+            parts.keep_image(&assembler, made).await
         });
         Ok(ImageWork { progress, task, _cancel: cancel.drop_guard() })
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cloche_model::{HOST_IMAGE, ImageReference, ImageRoot};
+use cloche_model::{ErrorCode, HOST_IMAGE, ImageReference, ImageRoot, SandboxShape};
 use cloche_store::Store;
 
 use super::{SandboxChange, Tenancy};
@@ -22,9 +22,12 @@ impl Tenancy {
             None | Some(HOST_IMAGE) => return Ok(change),
             Some(image) => image,
         };
-        let in_field = |refusal: Refusal| Refusal {
-            message: format!("image: {}", refusal.message).into(),
-            ..refusal
+        // The sandbox is what was asked for. An image that does not exist is a wrong field of it.
+        let in_field = |refusal: Refusal| match refusal.code {
+            ErrorCode::NotFound | ErrorCode::Validation => {
+                Refusal::new(ErrorCode::Validation, format!("image: {}", refusal.message))
+            }
+            _ => refusal,
         };
         let found = find_by_reference(&*self.store, image).await.map_err(in_field)?;
         let name = image.parse::<ImageReference>()?.name;
@@ -47,6 +50,16 @@ impl Tenancy {
             Some(ImageReference { name: Some(name), digest: Some(listed.image.digest) })
         });
         Ok(last)
+    }
+
+    /// The shape of a sandbox with its image as the root; `None` if that image is not here.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn load_image(&self, shape: SandboxShape) -> Result<Option<SandboxShape>, Refusal> {
+        let root = find_root(&*self.store, &shape.image).await?;
+        let is_here = root.is_some() || shape.image == HOST_IMAGE;
+        Ok(is_here.then_some(SandboxShape { root, ..shape }))
     }
 
     /// The settings of a new sandbox, with the default image unless they name one.

@@ -217,9 +217,13 @@ impl Pool {
         self.bucket_readings().iter().map(|bucket| bucket.parked + bucket.templates).sum()
     }
 
-    /// Whether every bucket has its target number of cells.
+    /// Whether every bucket has its target number of cells. A bucket whose image cannot be used
+    /// does not count: it concerns one sandbox, not the host.
     pub(crate) fn is_full(&self) -> bool {
-        self.inner.lock_buckets().values().all(PoolBucket::is_full)
+        let buckets = self.inner.lock_buckets();
+        buckets.iter().all(|(key, bucket)| {
+            bucket.is_full() || (key.making.image.is_some() && bucket.has_failed())
+        })
     }
 
     /// Ends the refilling tasks. The parked cells end with the spawner.

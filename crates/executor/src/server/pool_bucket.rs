@@ -100,6 +100,11 @@ impl PoolBucket {
         self.target = self.target.max(least);
     }
 
+    /// Whether its last attempt to make a cell or a template failed.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
     /// How many cells were found dead since the last call.
     pub(crate) fn take_dead_count(&mut self) -> u64 {
         std::mem::take(&mut self.dead_count)
