@@ -173,7 +173,7 @@ impl ImageAssembler {
     }
 }
 
-/// An image that was pulled by its digest does not get the tag that nobody wrote.
+/// An image that was pulled by its digest does not get the default tag.
 fn names_for(reference: &ImageReference, name: ImageName) -> Vec<ImageName> {
     if reference.digest.is_some() && name.tag() == "latest" { Vec::new() } else { vec![name] }
 }

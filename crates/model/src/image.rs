@@ -250,7 +250,7 @@ impl InterpreterTable {
 /// An image as the root of a cell: what a run needs of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ImageRoot {
-    /// The manifest's digest, by which the image is told apart from others.
+    /// The manifest's digest, which identifies the image.
     pub digest: ImageDigest,
     /// Its layers in the layer store, lowest first.
     pub layers: Vec<LayerDigest>,

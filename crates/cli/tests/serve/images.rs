@@ -80,7 +80,7 @@ async fn an_image_is_pulled_used_and_removed() {
     assert_eq!(listed["images"][0]["used_by"], json!(["default/box"]));
     refuse(&host, &["rm", &name], "in use by default/box");
 
-    // The tag moves; the sandbox stays until it is told.
+    // The tag moves. The sandbox keeps its digest until it is changed.
     registry.push(&layouts.source("two"), "tool:1");
     let moved = image_json(&host, &["pull", &name, "--plain-http"]);
     assert_eq!(moved["digest"], second["digest"]);
