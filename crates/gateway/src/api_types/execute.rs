@@ -24,8 +24,9 @@ pub(crate) struct ExecuteBody {
     /// The program, 1 byte to 1 MB.
     #[schema(min_length = 1, max_length = 1_048_576, example = "print('hello')")]
     code: String,
-    /// `python` if absent.
-    #[schema(value_type = Option<LanguageName>)]
+    /// `python` if absent. A sandbox on an image takes the languages that its image has, of all that
+    /// records name.
+    #[schema(value_type = Option<CoreLanguageName>)]
     language: Option<String>,
     /// The timeout in seconds; 60 if absent. The plan has a maximum.
     #[serde(default, deserialize_with = "whole")]
@@ -54,7 +55,17 @@ pub(crate) struct ExecuteBody {
     files: Option<Vec<InputFileBody>>,
 }
 
-/// The languages. The image of the sandbox decides which of them it accepts.
+/// The languages of a sandbox on the image `host`.
+#[derive(ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its description is used")]
+enum CoreLanguageName {
+    Python,
+    Node,
+    Bash,
+}
+
+/// All languages. The image of the sandbox decides which of them it accepts.
 #[derive(ToSchema)]
 #[schema(rename_all = "lowercase")]
 #[expect(dead_code, reason = "only its description is used")]
