@@ -4,9 +4,10 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod admin;
+mod config;
 mod container_profile;
 mod doctor;
 mod executor;
@@ -49,6 +50,8 @@ enum CliCommand {
     Thread(Box<admin::ThreadArguments>),
     /// Show what teams and keys used: executions, credits, processor time, bytes.
     Usage(admin::UsageArguments),
+    /// Check and show the configuration of the server.
+    Config(Box<config::ConfigArguments>),
     /// Report which walls this host supports, and how to get the missing ones.
     Doctor(doctor::DoctorArguments),
     /// Attack the sandbox on this host and print which walls held.
@@ -65,7 +68,12 @@ enum CliCommand {
 }
 
 fn main() -> ExitCode {
-    match CliArguments::parse().command {
+    let matches = CliArguments::command().get_matches();
+    let arguments = CliArguments::from_arg_matches(&matches);
+    // What clap matched is what clap generated.
+    let command = arguments.unwrap_or_else(|error| error.exit()).command;
+    let own_matches = matches.subcommand().map(|(_, own)| own);
+    match command {
         CliCommand::Run(arguments) => run::main(*arguments),
         CliCommand::Serve(arguments) => serve::main(arguments),
         CliCommand::Executor(arguments) => executor::main(*arguments),
@@ -77,6 +85,7 @@ fn main() -> ExitCode {
         CliCommand::Image(arguments) => admin::run_image_command(*arguments),
         CliCommand::Thread(arguments) => admin::run_thread_command(*arguments),
         CliCommand::Usage(arguments) => admin::run_usage_command(arguments),
+        CliCommand::Config(arguments) => config::main(*arguments, own_matches),
         CliCommand::Doctor(arguments) => doctor::main(&arguments),
         CliCommand::Verify(arguments) => verify::main(&arguments),
         CliCommand::Spawner => run_spawner(),

@@ -43,14 +43,16 @@ pub(crate) mod tls_reader;
 
 use certificate::ServedCertificate;
 pub(crate) use greeting::start_logs;
+#[cfg(test)]
+pub(crate) use settings::compare_settings;
 pub(crate) use settings::{
     LayersArguments, LayersFile, SettingsError, absolute_path, layers_config,
-    secret_key_from_environment, sidecar_capacity,
+    secret_key_from_environment, settings_schema, sidecar_capacity,
 };
 use settings::{RunsOn, SecretKeyArguments, ServeSettings, TlsArguments};
 
 /// The arguments of `cloche serve`. Flags override the environment, which overrides the file.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct ServeArguments {
     /// The address to listen on [default: 127.0.0.1:8080].
     #[arg(long, env = "CLOCHE_LISTEN", value_name = "ADDR")]
@@ -97,6 +99,18 @@ pub(crate) struct ServeArguments {
     json_logs: bool,
 }
 
+impl ServeArguments {
+    /// No argument but a configuration file.
+    pub(crate) fn with_file(file: PathBuf) -> Self {
+        Self { config: Some(file), ..Self::default() }
+    }
+
+    /// The configuration file.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+}
+
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// Serves until a signal stops it.
@@ -108,6 +122,12 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Checks the settings, and starts nothing.
+pub(crate) fn check_settings(arguments: ServeArguments) -> Result<(), Failure> {
+    ServeSettings::merge(arguments)?;
+    Ok(())
 }
 
 fn start_server(arguments: ServeArguments) -> Result<(), Failure> {

@@ -1,10 +1,12 @@
 //! `tidy`: checks the habits of the project that neither the compiler nor clippy does.
 //!
 //! Prints one line for each violation and exits with 1 if there was any. This file reads the tree;
-//! the checks are pure functions of what it read and must not touch the disk.
+//! the checks are pure functions of what it read and must not touch the disk, except for
+//! `generated`, which runs the binary.
 
 mod arrows;
 mod docs;
+mod generated;
 mod lexer;
 mod rules;
 mod runs_in;
@@ -53,6 +55,7 @@ fn check_tree() -> Result<bool, Box<dyn Error>> {
     let rules = TidyRules::load()?;
     let files = read_tree()?;
     let mut found: Vec<Violation> = CHECKS.iter().flat_map(|check| check(&rules, &files)).collect();
+    found.extend(generated::check_generated(&files)?);
     found.sort();
     let mut out = io::stdout().lock();
     for violation in &found {

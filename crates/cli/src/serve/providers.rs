@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use cloche_agent::{AgentConfig, ProviderConfig, ProviderProtocol, RequestsPerMinute, TokenPrices};
 use cloche_model::Secret;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
@@ -23,25 +24,36 @@ impl AgentSettingsError {
 }
 
 /// The section as written.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct AgentFile {
-    /// The maximum duration of a response in seconds.
+    /// The longest response, in seconds.
+    #[schemars(extend("default" = 1800))]
     max_seconds: Option<u64>,
-    /// The maximum number of concurrent responses of one team.
+    /// The most concurrent responses of one team.
+    #[schemars(extend("default" = 64))]
     max_responses: Option<usize>,
     /// The price of a container session in dollars.
+    #[schemars(extend("default" = 0.03))]
     session_price: Option<f64>,
+    /// New responses a minute of one team, by plan; 0 for no limit.
     requests_per_minute: RequestLimitFile,
+    /// Providers of models, by name; see `docs/AGENT.md`.
     providers: BTreeMap<String, ProviderFile>,
 }
 
 /// Requests a minute for new responses, by plan: 0 for no limit.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RequestLimitFile {
+    /// On the plan free.
+    #[schemars(extend("default" = 20))]
     free: Option<u32>,
+    /// On the plan pro.
+    #[schemars(extend("default" = 120))]
     pro: Option<u32>,
+    /// On the plan enterprise.
+    #[schemars(extend("default" = 0))]
     enterprise: Option<u32>,
 }
 
@@ -63,30 +75,49 @@ impl RequestLimitFile {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ProviderFile {
+    /// What the provider speaks: `openai` or `anthropic`.
+    #[schemars(extend("x-default" = "required"))]
     protocol: ProtocolName,
+    /// The address of its API.
+    #[schemars(extend("x-default" = "required"))]
     base_url: String,
+    /// The environment variable with its key.
+    #[schemars(extend("x-default" = "none"))]
     api_key_env: Option<String>,
+    /// Dollars for a million input tokens.
+    #[schemars(extend("default" = 0.0))]
     #[serde(default)]
     input_price: f64,
+    /// Dollars for a million output tokens.
+    #[schemars(extend("default" = 0.0))]
     #[serde(default)]
     output_price: f64,
+    /// Seconds for one call.
+    #[schemars(extend("default" = 120.0))]
     timeout_seconds: Option<f64>,
+    /// How often a failed call is tried again.
+    #[schemars(extend("default" = 2))]
     retries: Option<u32>,
+    /// Prices of single models, by name.
     #[serde(default)]
     models: BTreeMap<String, PriceFile>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PriceFile {
+    /// Dollars for a million input tokens.
+    #[schemars(extend("x-default" = "required"))]
     input_price: f64,
+    /// Dollars for a million output tokens.
+    #[schemars(extend("x-default" = "required"))]
     output_price: f64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum ProtocolName {
     Openai,

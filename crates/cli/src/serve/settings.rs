@@ -17,6 +17,7 @@ use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
 use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit};
 use cloche_store::KeySource;
+use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde::Deserialize;
 
 use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private, make_shared_store};
@@ -96,39 +97,75 @@ pub(crate) enum SettingsError {
 }
 
 /// The file as written. Unknown keys are errors.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct SettingsFile {
+    /// The address to listen on.
+    #[schemars(extend("default" = "127.0.0.1:8080", "x-argument" = "listen"))]
     listen: Option<String>,
+    /// The directory for all data.
+    #[schemars(extend("default" = "cloche-data", "x-argument" = "data_dir"))]
     data_dir: Option<PathBuf>,
+    /// The file with the key that seals secrets in the database. It is created at the first start.
+    #[schemars(extend("x-default" = "secret.key in the data directory", "x-argument" = "secret_key_file"))]
     secret_key_file: Option<PathBuf>,
+    /// The user that a server started as root becomes: a name, or `UID` or `UID:GID`.
+    #[schemars(extend("x-default" = "cloche, else 65529", "x-argument" = "user"))]
     user: Option<String>,
+    /// The certificate of the port. Without one the port speaks plain HTTP.
     tls: TlsFile,
+    /// Walls that may be missing on this host; `cloche doctor` lists them.
+    #[schemars(extend("default" = [], "x-argument" = "allow_missing"))]
     allow_missing: Vec<String>,
+    /// Seconds that executions may continue after a signal to stop.
+    #[schemars(extend("default" = 30, "x-argument" = "grace"))]
     grace_seconds: Option<u64>,
+    /// The output that is kept of each stream of an execution.
+    #[schemars(extend("default" = "16M"))]
     output: Option<String>,
+    /// Cells that are made before they are needed.
     pool: PoolFile,
+    /// What the host gives to cells, and how teams share it.
     capacity: CapacityFile,
+    /// Deliveries to webhooks.
     webhook: WebhookFile,
+    /// The Agent API: limits, prices and providers of models.
     agent: AgentFile,
+    /// Sidecars that run the code instead of this host.
     remote: RemoteFile,
+    /// Approvals of agent tools.
     gates: GateFile,
+    /// Threads and their homes.
     threads: ThreadsFile,
+    /// Where layers are stored.
     layers: LayersFile,
+    /// What teams may store, by plan.
     storage: storage::StorageFile,
+    /// What plans allow.
     plans: PlansFile,
+    /// The MCP server.
     mcp: McpFile,
+    /// Memory budgets that all callers share.
     memory: MemoryFile,
+    /// Limits and timeouts of connections.
     connections: ConnectionsFile,
 }
 
 /// The gates in front of agent tools. Settings of teams are not here.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct GateFile {
+    /// Seconds after which a request for approval expires.
+    #[schemars(extend("default" = 900))]
     approval_seconds: Option<u64>,
+    /// The most approvals of one team that may be open.
+    #[schemars(extend("default" = 100))]
     pending_per_team: Option<u32>,
+    /// The most calls of one team that may wait for an approval.
+    #[schemars(extend("default" = 32))]
     waiting_per_team: Option<usize>,
+    /// Days for which decisions are kept.
+    #[schemars(extend("default" = 365))]
     keep_days: Option<u32>,
 }
 
@@ -263,6 +300,12 @@ impl ServeSettings {
     }
 }
 
+/// The schema of the file: every key with its meaning and default.
+pub(crate) fn settings_schema() -> Schema {
+    let inline = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
+    inline.into_generator().into_root_schema_for::<SettingsFile>()
+}
+
 /// Makes a path absolute, because the server leaves its start directory.
 pub(crate) fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
@@ -319,6 +362,29 @@ fn gate_config(file: &GateFile) -> GateConfig {
         waiting: file.waiting_per_team.unwrap_or(usual.waiting),
         keep: file.keep_days.map_or(usual.keep, days),
     }
+}
+
+/// The settings without a file and those of this file, as text.
+#[cfg(test)]
+pub(crate) fn compare_settings(text: &str) -> (String, String) {
+    let read = |text: &str| {
+        let file: SettingsFile = toml::from_str(text).unwrap();
+        let layers =
+            layers_config(LayersFile::default(), LayersArguments::default(), "/d".as_ref());
+        let admission = file.capacity.to_admission_config(Some(ByteSize::gib(2))).unwrap();
+        format!(
+            "{:#?}",
+            (
+                pool_settings(&file.pool).unwrap(),
+                engine_config(&file).unwrap(),
+                gateway_config(&file).unwrap(),
+                admission,
+                layers.unwrap(),
+                read_agent_config(file.agent, file.grace_seconds).unwrap(),
+            )
+        )
+    };
+    (read(""), read(text))
 }
 
 #[cfg(test)]

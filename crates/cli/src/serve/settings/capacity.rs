@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 
 use cloche_engine::{AdmissionConfig, HostShare, PlanWeights};
 use cloche_model::ByteSize;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
@@ -17,36 +18,61 @@ const OWN_MEMORY: u64 = 512 << 20;
 const LEAST_PROMISED: u64 = 4;
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::serve) struct CapacityFile {
     /// Memory for cells before overcommitment.
+    #[schemars(extend("x-default" = "the host's, less 512 MiB and `pool.memory`"))]
     memory: Option<String>,
+    /// How often the memory is promised.
+    #[schemars(extend("default" = 1.0))]
     memory_overcommit: Option<f64>,
-    /// Cores before overcommitment.
+    /// Cores for cells before overcommitment.
+    #[schemars(extend("x-default" = "the host's"))]
     cpus: Option<f64>,
+    /// How often a core is promised: most programs wait most of the time.
+    #[schemars(extend("default" = 16.0))]
     cpu_overcommit: Option<f64>,
     /// Processes and threads of all cells.
+    #[schemars(extend("x-default" = "half of what the host allows"))]
     pids: Option<u64>,
-    /// The maximum number of running cells, whatever they need.
+    /// The most running cells, whatever they need.
+    #[schemars(extend("x-default" = "no limit"))]
     cells: Option<u64>,
-    /// The share that one team may have, 0 to 1.
+    /// The share of the host that one team may have, 0 to 1.
+    #[schemars(extend("default" = 0.75))]
     team_share: Option<f64>,
+    /// The most executions of one team that may wait for a place.
+    #[schemars(extend("default" = 128))]
     queued_per_team: Option<usize>,
+    /// The most executions that may wait for a place.
+    #[schemars(extend("default" = 1024))]
     queued: Option<usize>,
+    /// Seconds that an execution may wait for a place.
+    #[schemars(extend("default" = 30))]
     queue_seconds: Option<u64>,
+    /// The most cells of one team that compete for processors on equal terms.
+    #[schemars(extend("x-default" = "half of the cores"))]
     cells_in_front: Option<u64>,
     /// Concurrent uploads, imports and exports.
+    #[schemars(extend("default" = 32))]
     transfers: Option<u64>,
+    /// Turns of a team in each round of the queue, by plan.
     weights: WeightsFile,
 }
 
 /// Turns of a team in each round, by plan.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct WeightsFile {
+    /// Turns of a team on the plan free.
+    #[schemars(extend("default" = 1))]
     free: Option<u32>,
+    /// Turns of a team on the plan pro.
+    #[schemars(extend("default" = 2))]
     pro: Option<u32>,
+    /// Turns of a team on the plan enterprise.
+    #[schemars(extend("default" = 4))]
     enterprise: Option<u32>,
 }
 

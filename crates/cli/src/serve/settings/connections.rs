@@ -5,29 +5,38 @@
 use std::time::Duration;
 
 use cloche_gateway::GatewayConfig;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ConnectionsFile {
-    /// In total.
+    /// The most connections.
+    #[schemars(extend("default" = 10000))]
     most: Option<usize>,
-    /// Per address.
+    /// The most connections of one address.
+    #[schemars(extend("default" = 512))]
     per_address: Option<usize>,
-    /// Per loopback address.
+    /// The most connections of one loopback address.
+    #[schemars(extend("x-default" = "`most`"))]
     per_loopback: Option<usize>,
-    /// Timeout of a request's headers.
+    /// Seconds for a request's headers.
+    #[schemars(extend("default" = 30.0))]
     header_seconds: Option<f64>,
-    /// Timeout of the next bytes of a body.
+    /// Seconds for the next bytes of a body.
+    #[schemars(extend("default" = 30.0))]
     body_seconds: Option<f64>,
-    /// The minimum rate of a body beyond that, in bytes per second.
+    /// The lowest rate of a body beyond that, in bytes a second.
+    #[schemars(extend("default" = "16K"))]
     body_rate: Option<String>,
-    /// Timeout of a connection without a request.
+    /// Seconds after which a connection without a request is closed.
+    #[schemars(extend("default" = 75.0))]
     idle_seconds: Option<f64>,
-    /// Timeout of a client that does not read the response.
+    /// Seconds after which a client that does not read is cut off.
+    #[schemars(extend("default" = 30.0))]
     write_seconds: Option<f64>,
 }
 

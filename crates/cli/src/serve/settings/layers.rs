@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use cloche_layers::{LayerBounds, LayersConfig, S3Config, StoreConfig};
 use cloche_model::ByteSize;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, absolute_path, parse_size};
@@ -13,16 +14,32 @@ use super::{SettingsError, absolute_path, parse_size};
 const CACHE: ByteSize = ByteSize::gib(20);
 
 /// The section of the file. Keys are named by environment variable, so the file has no secrets.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LayersFile {
+    /// Disk space for unpacked layers.
+    #[schemars(extend("default" = "20G"))]
     cache: Option<String>,
+    /// A directory for layers that other processes of the same user share, such as sidecars.
+    #[schemars(extend("x-default" = "in the data directory", "x-argument" = "directory"))]
     directory: Option<PathBuf>,
+    /// A bucket for layers instead of the data directory.
+    #[schemars(extend("x-default" = "none", "x-argument" = "bucket"))]
     bucket: Option<String>,
+    /// The address of the S3-compatible service of the bucket.
+    #[schemars(extend("x-default" = "the bucket's at AWS", "x-argument" = "endpoint"))]
     endpoint: Option<String>,
+    /// The region of the bucket.
+    #[schemars(extend("x-default" = "us-east-1", "x-argument" = "region"))]
     region: Option<String>,
+    /// The prefix of all object names.
+    #[schemars(extend("x-default" = "none", "x-argument" = "prefix"))]
     prefix: Option<String>,
+    /// The environment variable with the access key of the bucket.
+    #[schemars(extend("x-default" = "AWS_ACCESS_KEY_ID"))]
     access_key_env: Option<String>,
+    /// The environment variable with the secret key of the bucket.
+    #[schemars(extend("x-default" = "AWS_SECRET_ACCESS_KEY"))]
     secret_key_env: Option<String>,
 }
 

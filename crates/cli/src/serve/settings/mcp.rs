@@ -5,21 +5,26 @@
 use std::time::Duration;
 
 use cloche_gateway::McpConfig;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct McpFile {
-    /// The maximum of each output stream in a result.
+    /// The most of each output stream in a result.
+    #[schemars(extend("default" = "32K"))]
     output: Option<String>,
-    /// The maximum of a file that is read at once.
+    /// The largest file that is read at once.
+    #[schemars(extend("default" = "1M"))]
     file: Option<String>,
     /// Origins of web pages that may send requests.
+    #[schemars(extend("default" = []))]
     origins: Vec<String>,
-    /// How long a call waits for an approval.
+    /// Seconds that a call waits for an approval.
+    #[schemars(extend("default" = 300))]
     approval_wait_seconds: Option<u64>,
 }
 

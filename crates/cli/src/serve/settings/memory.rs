@@ -4,19 +4,23 @@
 
 use cloche_engine::MemoryConfig;
 use cloche_model::ByteSize;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
 /// The section of the file. Defaults follow the memory of the host.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct MemoryFile {
-    /// For bodies of requests.
+    /// Memory for bodies of requests.
+    #[schemars(extend("x-default" = "an eighth of the host's, 128M to 1G"))]
     bodies: Option<String>,
-    /// For output of executions.
+    /// Memory for output of executions.
+    #[schemars(extend("x-default" = "an eighth of the host's, 256M to 2G"))]
     outputs: Option<String>,
-    /// For records that are read again.
+    /// Memory for records that are read again.
+    #[schemars(extend("x-default" = "an eighth of the host's, 256M to 1G"))]
     replies: Option<String>,
 }
 

@@ -4,24 +4,29 @@
 //! budgets are in `[storage]`.
 
 use cloche_engine::CreditAllowances;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::SettingsError;
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PlansFile {
+    /// The plan free.
     free: PlanSection,
+    /// The plan pro.
     pro: PlanSection,
+    /// The plan enterprise.
     enterprise: PlanSection,
 }
 
 /// One plan.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct PlanSection {
-    /// The credits that a team's executions may cost in a month. Without it there is no limit.
+    /// The credits that a team's executions may cost in a month.
+    #[schemars(extend("x-default" = "no limit"))]
     monthly_credits: Option<f64>,
 }
 

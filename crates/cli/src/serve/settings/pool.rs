@@ -5,19 +5,32 @@
 use std::time::Duration;
 
 use cloche_executor::PoolSettings;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PoolFile {
+    /// The fewest parked cells of a configuration that is in use.
+    #[schemars(extend("default" = 2))]
     floor: Option<usize>,
+    /// The most parked cells of one configuration.
+    #[schemars(extend("default" = 128))]
     ceiling: Option<usize>,
+    /// The most memory of all parked cells together.
+    #[schemars(extend("default" = "2G"))]
     memory: Option<String>,
+    /// Forks after which a template is replaced.
+    #[schemars(extend("default" = 20000))]
     template_forks: Option<u32>,
+    /// Age at which a template is replaced.
+    #[schemars(extend("default" = 3600))]
     template_age_seconds: Option<u64>,
+    /// Seconds for which a configuration is kept warm after its last use.
+    #[schemars(extend("default" = 600))]
     idle_seconds: Option<u64>,
 }
 

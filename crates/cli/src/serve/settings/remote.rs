@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use cloche_engine::RemoteConfig;
 use cloche_model::Secret;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Sidecars that run the code. Their key is not in the file but in the environment.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RemoteFile {
-    /// Absent means this host; an empty list means that nothing runs code.
+    /// Addresses of sidecars. An empty list turns code execution off. Their key is in
+    /// `SANDBOX_EXECUTOR_API_KEY`.
+    #[schemars(extend("x-default" = "this host runs the code", "x-argument" = "executor_url"))]
     pub(super) urls: Option<Vec<String>>,
+    /// Seconds that one run at a sidecar may take in total.
+    #[schemars(extend("default" = 65, "x-argument" = "executor_timeout"))]
     pub(super) timeout_seconds: Option<u64>,
 }
 

@@ -3,35 +3,50 @@
 //! Storage budgets: `[storage]` of the file, with a table for each plan.
 
 use cloche_engine::{PlanStorage, StorageConfig, StorageReserve};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct StorageFile {
     /// Free bytes below which new data is refused.
+    #[schemars(extend("x-default" = "2 % or 1 GiB, whichever is more, but 10 % at most"))]
     reserve: Option<String>,
     /// Free inodes below which new data is refused.
+    #[schemars(extend("x-default" = "2 %"))]
     reserve_inodes: Option<u64>,
     /// Exports of one team at once.
+    #[schemars(extend("default" = 4))]
     exports: Option<u32>,
-    /// How long an export may stall because its reader does not read.
+    /// Seconds that an export may stall because its reader does not read.
+    #[schemars(extend("default" = 60))]
     export_stall_seconds: Option<u64>,
+    /// What a team on the plan free may store.
     free: PlanFile,
+    /// What a team on the plan pro may store.
     pro: PlanFile,
+    /// What a team on the plan enterprise may store.
     enterprise: PlanFile,
 }
 
 /// What a team of a plan may store, and how much of its history is kept.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct PlanFile {
-    /// A size, or `none` for no limit.
+    /// The budget of a team: a size, or `none` for no limit.
+    #[schemars(extend("x-default" = "4G on free, 40G on pro, none on enterprise"))]
     bytes: Option<String>,
+    /// So many of the newest snapshots of a thread survive pruning.
+    #[schemars(extend("x-default" = "10 on free, 50 on the others; none if `days` is set"))]
     keep: Option<u64>,
+    /// Snapshots younger than so many days survive pruning, too.
+    #[schemars(extend("x-default" = "none"))]
     days: Option<u32>,
+    /// So many of the newest execution records survive pruning.
+    #[schemars(extend("default" = 1000))]
     records: Option<u64>,
 }
 

@@ -5,19 +5,29 @@
 use std::time::Duration;
 
 use cloche_engine::HomesConfig;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, parse_size};
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ThreadsFile {
-    /// The maximum size of a home, whatever the plan allows.
+    /// The largest home, whatever the plan allows.
+    #[schemars(extend("default" = "64G"))]
     bytes: Option<String>,
+    /// The most files and directories of a home.
+    #[schemars(extend("default" = 4000000))]
     entries: Option<u64>,
+    /// Layers of a home above which they are merged; 2 or more.
+    #[schemars(extend("default" = 16))]
     squash_depth: Option<usize>,
+    /// Seconds for which a signed URL is valid.
+    #[schemars(extend("default" = 900))]
     url_seconds: Option<u64>,
+    /// The largest file that can be uploaded.
+    #[schemars(extend("default" = "10G"))]
     upload: Option<String>,
 }
 

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, builder::BoolishValueParser};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{SettingsError, absolute_path};
@@ -24,11 +25,17 @@ pub(in crate::serve) struct TlsArguments {
 }
 
 /// The section of the file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TlsFile {
+    /// A PEM file with the certificate of this server and its chain; the port then speaks TLS.
+    #[schemars(extend("x-default" = "none", "x-argument" = "tls_cert"))]
     cert: Option<PathBuf>,
+    /// A PEM file with the private key of the certificate.
+    #[schemars(extend("x-default" = "none", "x-argument" = "tls_key"))]
     key: Option<PathBuf>,
+    /// Refuse to start without a certificate.
+    #[schemars(extend("default" = false, "x-argument" = "require_tls"))]
     required: bool,
 }
 

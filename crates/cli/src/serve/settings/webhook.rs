@@ -5,6 +5,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use cloche_engine::WebhookConfig;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::SettingsError;
@@ -14,19 +15,33 @@ pub(super) const MOST_ATTEMPTS: usize = 20;
 /// An attempt waits a day at most.
 const LONGEST_WAIT: f64 = 86_400.0;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WebhookFile {
+    /// Networks that are not public to which webhooks may be sent, such as `10.1.0.0/16`.
+    #[schemars(extend("default" = [], "x-argument" = "webhook_allow"))]
     pub(super) allow: Vec<String>,
+    /// A PEM file with certificate authorities that webhooks trust besides the host's.
+    #[schemars(extend("x-default" = "none", "x-argument" = "webhook_ca"))]
     pub(super) extra_ca: Option<PathBuf>,
+    /// Seconds for one attempt.
+    #[schemars(extend("default" = 10))]
     timeout_seconds: Option<u64>,
-    /// How often a delivery is tried, with the usual waits.
+    /// How often a delivery is tried, 1 to 20 times, with the usual waits.
+    #[schemars(extend("default" = 3))]
     attempts: Option<usize>,
-    /// The wait before each attempt, in seconds. The first counts from the end of the execution,
-    /// each other from the failure of the one before it.
+    /// The wait before each attempt, instead of `attempts`. The first counts from the end of the
+    /// execution, each other from the failure of the one before it.
+    #[schemars(extend("x-default" = "0, 1 and 10"))]
     schedule_seconds: Option<Vec<f64>>,
+    /// Deliveries at once.
+    #[schemars(extend("default" = 64))]
     at_once: Option<usize>,
+    /// Deliveries of one team at once.
+    #[schemars(extend("default" = 16))]
     at_once_per_team: Option<usize>,
+    /// Deliveries to one host at once.
+    #[schemars(extend("default" = 8))]
     at_once_per_host: Option<usize>,
 }
 
