@@ -7,6 +7,8 @@ use std::{env, error::Error, fmt::Write as _, fs, path::Path, process::ExitCode}
 
 #[path = "src/seccomp/bpf.rs"]
 mod bpf;
+#[path = "src/seccomp/oci.rs"]
+mod oci;
 #[path = "src/seccomp/policy.rs"]
 mod policy;
 #[path = "src/seccomp/strict.rs"]
@@ -50,11 +52,27 @@ fn compile_policies() -> Result<(), Box<dyn Error>> {
         let rows = format_denials(&policy)?;
         fs::write(Path::new(&out).join(format!("{name}_denials.rs")), rows)?;
     }
-    let guest = FilterPolicy::parse(&fs::read_to_string("policy/seccomp.json")?)?;
-    let strict = StrictPolicy::derive_policy(&fs::read_to_string(STRICT)?, guest)?;
-    write_filter(&strict, arch, &Path::new(&out).join("seccomp_strict.bpf"))?;
+    let out = Path::new(&out);
+    let parse_guest = || -> Result<FilterPolicy, Box<dyn Error>> {
+        Ok(FilterPolicy::parse(&fs::read_to_string("policy/seccomp.json")?)?)
+    };
+    write_bundle_filter(&parse_guest()?, arch, out, "seccomp")?;
+    let strict = StrictPolicy::derive_policy(&fs::read_to_string(STRICT)?, parse_guest()?)?;
+    write_filter(&strict, arch, &out.join("seccomp_strict.bpf"))?;
+    write_bundle_filter(&strict, arch, out, "seccomp_strict")?;
     let contained = StrictPolicy::derive_policy(&fs::read_to_string(CONTAINED)?, strict)?;
-    write_filter(&contained, arch, &Path::new(&out).join("seccomp_contained.bpf"))
+    write_filter(&contained, arch, &out.join("seccomp_contained.bpf"))
+}
+
+/// Writes a policy in the format of OCI bundles.
+fn write_bundle_filter(
+    policy: &FilterPolicy,
+    arch: Arch,
+    out: &Path,
+    name: &str,
+) -> Result<(), Box<dyn Error>> {
+    let filter = oci::bundle_filter(policy, arch).to_string();
+    Ok(fs::write(out.join(format!("{name}.oci.json")), filter)?)
 }
 
 fn write_filter(policy: &FilterPolicy, arch: Arch, file: &Path) -> Result<(), Box<dyn Error>> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use cloche_executor::{Executor, RunIo};
-use cloche_model::{Language, RunEnding, RunSpec};
+use cloche_model::{Language, RunEnding, RunSpec, Substrate};
 
 use crate::runtimes::{self, OciBundle};
 
@@ -42,7 +42,7 @@ impl BenchProgram {
 /// How a contestant runs the program.
 pub(crate) enum RunMethod {
     /// A cold cell of a running executor.
-    Executor(Executor),
+    Executor(Executor, Substrate),
     /// A command and its arguments, with an empty environment.
     Command(Vec<String>),
     /// An OCI runtime, its flags and its bundle. Every run needs an id of its own.
@@ -61,7 +61,9 @@ impl Contestant {
     pub(crate) async fn time_one_run(&self, round: usize) -> io::Result<Duration> {
         let began = Instant::now();
         match &self.method {
-            RunMethod::Executor(executor) => self.run_in_cell(executor).await?,
+            RunMethod::Executor(executor, substrate) => {
+                self.run_in_cell(executor, *substrate).await?;
+            }
             RunMethod::Command(argv) => self.run_as_command(argv)?,
             RunMethod::Oci(runtime, flags, bundle) => {
                 let id = format!("cloche-bench-{}-{round}", std::process::id());
@@ -71,11 +73,12 @@ impl Contestant {
         Ok(began.elapsed())
     }
 
-    async fn run_in_cell(&self, executor: &Executor) -> io::Result<()> {
-        let spec = match self.program {
+    async fn run_in_cell(&self, executor: &Executor, substrate: Substrate) -> io::Result<()> {
+        let mut spec = match self.program {
             BenchProgram::Nothing => RunSpec::new(Language::Bash, ":"),
             BenchProgram::Python => RunSpec::new(Language::Python, "print(1)"),
         };
+        spec.sandbox.substrate = substrate;
         let outcome = executor.run(spec, RunIo::default()).await.map_err(io::Error::other)?;
         if outcome.ending == RunEnding::Exited(0)
             && outcome.stdout.bytes == self.program.expected_output()
@@ -107,7 +110,11 @@ pub(crate) fn list_contestants(executor: &Executor) -> io::Result<Vec<Contestant
             all.push(Contestant { name: format!("{name} {language}"), program, method });
         };
         add("bare", RunMethod::Command(program.argv().map(str::to_owned).into()));
-        add("cloche cold", RunMethod::Executor(executor.clone()));
+        add("cloche cold", RunMethod::Executor(executor.clone(), Substrate::Native));
+        for substrate in Substrate::ALL.into_iter().skip(1) {
+            let method = RunMethod::Executor(executor.clone(), substrate);
+            add(&format!("cloche {substrate}"), method);
+        }
         add("bwrap", RunMethod::Command(runtimes::bubblewrap_argv(program)));
         if let Some(binary) = find_own_binary() {
             add("cloche run", RunMethod::Command(cloche_run_argv(binary, program)));

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo};
-use cloche_model::{Language, RunEnding, RunSpec, error_chain};
+use cloche_model::{Language, RunEnding, RunSpec, Substrate, error_chain};
 use serde::Serialize;
 
 mod advice;
@@ -48,6 +48,8 @@ struct HostFindings {
     root: bool,
     walls: Vec<Wall>,
     languages: Vec<InterpreterFinding>,
+    /// What can build a sandbox here, each tried.
+    substrates: Vec<SubstrateFinding>,
     /// The cost of cells that wait for a job.
     parked: Vec<ParkedCells>,
     /// The confinement of a server, tried in processes that are confined like one.
@@ -66,6 +68,15 @@ struct InterpreterFinding {
     path: Option<String>,
     version: Option<String>,
     /// Why it was not found.
+    why: Option<String>,
+}
+
+/// A substrate and whether a program ran in a sandbox of it.
+#[derive(Serialize)]
+struct SubstrateFinding {
+    substrate: Substrate,
+    works: bool,
+    /// Why it does not, in the words of its runtime.
     why: Option<String>,
 }
 
@@ -98,7 +109,7 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
 }
 
 async fn examine_host(cells: Option<u64>) -> HostFindings {
-    let (trial, languages, parked) = try_sandbox().await;
+    let (trial, languages, substrates, parked) = try_sandbox().await;
     let server = server::examine_server();
     let mut walls = walls::judge_walls(&trial);
     let of_server = server::server_walls(&server);
@@ -120,6 +131,7 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
         root: rustix::process::geteuid().is_root(),
         walls,
         languages,
+        substrates,
         parked,
         server,
         serve: ServeReadiness { flag: flag.filter(|_| !refuses.is_empty()), refuses },
@@ -129,7 +141,8 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
 }
 
 /// Starts a spawner and runs a program in each language, then parks cells of the languages found.
-async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCells>) {
+async fn try_sandbox()
+-> (SandboxTrial, Vec<InterpreterFinding>, Vec<SubstrateFinding>, Vec<ParkedCells>) {
     let mut trial = SandboxTrial::default();
     let mut config = ExecutorConfig::with_program("/proc/self/exe");
     let mut started = Executor::start(config.clone()).await;
@@ -142,18 +155,23 @@ async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCell
         Ok(executor) => executor,
         Err(error) => {
             trial.refusal = Some(error_chain(&error));
-            return (trial, Vec::new(), Vec::new());
+            return (trial, Vec::new(), Vec::new(), Vec::new());
         }
     };
     let mut languages = Vec::new();
     for language in Language::CORE {
         languages.push(probe_interpreter(&executor, language, &mut trial).await);
     }
+    let mut substrates = Vec::new();
+    for substrate in Substrate::ALL {
+        let why = executor.try_substrate(substrate).await.err().map(|error| error_chain(&error));
+        substrates.push(SubstrateFinding { substrate, works: why.is_none(), why });
+    }
     executor.stop().await;
     let found = languages.iter().filter(|found| found.path.is_some());
     let found: Vec<Language> = found.map(|found| found.language).collect();
     let parked = parked_cells::measure_parked_cells(&config, &found).await;
-    (trial, languages, parked)
+    (trial, languages, substrates, parked)
 }
 
 /// Runs an interpreter in a sandbox and reads its path and version.

@@ -18,7 +18,7 @@ use cloche_executor::{
     SpawnError,
 };
 use cloche_model::{
-    ImageRoot, InterpreterProbe, InterpreterStart, OutputChunk, RunOutcome, error_chain,
+    ImageRoot, InterpreterProbe, InterpreterStart, OutputChunk, RunOutcome, Substrate, error_chain,
 };
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
@@ -97,6 +97,14 @@ impl Dispatcher for LocalDispatcher {
         Err("the pool is still filling".to_owned())
     }
 
+    fn try_substrate(&self, substrate: Substrate) -> BoxFuture<'static, Result<(), String>> {
+        let executor = self.executor.clone();
+        Box::pin(async move {
+            let tried = executor.try_substrate(substrate).await;
+            tried.map_err(|error| error_chain(&error))
+        })
+    }
+
     fn current_load(&self) -> DispatcherLoad {
         let now = self.executor.read_metrics();
         let parked: u64 = now.buckets.iter().map(|bucket| bucket.parked as u64).sum();
@@ -148,9 +156,10 @@ fn to_probe(probed: ProbedInterpreter) -> InterpreterProbe {
 /// What a run that failed on this host is to the engine.
 fn dispatch_error(error: RunError) -> DispatchError {
     match error {
-        RunError::NoInterpreter(_) | RunError::NotInImage { .. } | RunError::OtherRoot(_) => {
-            DispatchError::Impossible(error.to_string())
-        }
+        RunError::NoInterpreter(_)
+        | RunError::NotInImage { .. }
+        | RunError::OtherRoot(_)
+        | RunError::Substrate { .. } => DispatchError::Impossible(error.to_string()),
         RunError::Home(HomeError::Mount(SpawnError::Blocked(_))) => {
             DispatchError::Impossible(error.source().map_or_else(String::new, ToString::to_string))
         }

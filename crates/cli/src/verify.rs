@@ -9,6 +9,7 @@ use std::{
 };
 
 use clap::Args;
+use cloche_model::Substrate;
 use cloche_verify::{choose_probes, run_probes, to_inert_text};
 
 /// What `cloche verify` takes.
@@ -20,6 +21,9 @@ pub(crate) struct VerifyArguments {
     /// Only the probes with these names.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// What builds the sandboxes: native, oci:crun, oci:runc or oci:runsc.
+    #[arg(long, default_value = "native")]
+    substrate: Substrate,
 }
 
 /// Runs the probes.
@@ -41,7 +45,7 @@ pub(crate) fn main(arguments: &VerifyArguments) -> ExitCode {
 fn run_verify(arguments: &VerifyArguments) -> Result<bool, Box<dyn Error>> {
     let chosen = choose_probes(&arguments.only)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(run_probes(&chosen))?;
+    let report = runtime.block_on(run_probes(&chosen, arguments.substrate))?;
     let mut out = io::stdout().lock();
     match arguments.json {
         true => report.write_json(&mut out)?,

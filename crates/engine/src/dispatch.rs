@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cloche_model::{ImageRoot, InterpreterProbe, OutputChunk, RunOutcome};
+use cloche_model::{ImageRoot, InterpreterProbe, OutputChunk, RunOutcome, Substrate};
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,19 @@ pub trait Dispatcher: Send + Sync {
     /// The answer can change: sidecars come and go.
     fn keeps_homes(&self) -> bool {
         true
+    }
+
+    /// Tries whether runs can have this substrate, by starting one.
+    ///
+    /// # Errors
+    /// Why they cannot, with what its runtime said.
+    fn try_substrate(&self, substrate: Substrate) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(std::future::ready(match substrate {
+            Substrate::Native => Ok(()),
+            Substrate::Oci(_) => Err(format!(
+                "this server's executors have no substrate {substrate}; they have native"
+            )),
+        }))
     }
 
     /// What is held ready and what is in use, for metrics.

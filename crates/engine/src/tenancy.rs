@@ -48,6 +48,7 @@ const UPDATE_ATTEMPTS: usize = 32;
 pub struct Tenancy {
     store: Arc<dyn Store>,
     key_cache: Arc<KeyCache>,
+    /// Says which images and substrates can be used.
     dispatcher: Arc<dyn Dispatcher>,
     /// Checks the addresses of webhooks.
     webhooks: Arc<WebhookSender>,

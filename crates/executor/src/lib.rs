@@ -1,7 +1,7 @@
-//! Runs in: server (no capabilities), spawner (root) and packer. Runs one `RunSpec` on this host:
+//! Runs in: server (no capabilities), spawner (root), packer and driver. Runs one `RunSpec` on this host:
 //! takes a cell, gives it the program, watches it to its end.
 //!
-//! Each folder has the code of one process: `server`, `spawner`, `packer`. What they say to each
+//! Each folder has the code of one process: `server`, `spawner`, `packer`, `driver`. What they say to each
 //! other is in `protocol`. `server/run.rs` shows one run from beginning to end.
 //!
 //! The crate knows cells, deadlines and output. It does not know who sent the request, what they
@@ -20,6 +20,7 @@
 //! # Ok(()) }
 //! ```
 
+mod driver;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -12,6 +12,8 @@
 #[cfg(test)]
 mod bpf;
 #[cfg(test)]
+mod oci;
+#[cfg(test)]
 mod policy;
 #[cfg(test)]
 mod strict;
@@ -75,6 +77,21 @@ pub fn guest_filter(policy: SyscallPolicy) -> &'static [u8] {
         SyscallPolicy::Standard => &PROGRAM.0,
         SyscallPolicy::Strict => &STRICT_PROGRAM.0,
         SyscallPolicy::Contained => &CONTAINED_PROGRAM.0,
+    }
+}
+
+/// The same policy in the format of an OCI bundle: its member `linux.seccomp`, as JSON. `None` for
+/// contained cells, which no runtime builds.
+#[must_use]
+pub const fn guest_bundle_filter(policy: SyscallPolicy) -> Option<&'static str> {
+    match policy {
+        SyscallPolicy::Standard => {
+            Some(include_str!(concat!(env!("OUT_DIR"), "/seccomp.oci.json")))
+        }
+        SyscallPolicy::Strict => {
+            Some(include_str!(concat!(env!("OUT_DIR"), "/seccomp_strict.oci.json")))
+        }
+        SyscallPolicy::Contained => None,
     }
 }
 

@@ -28,6 +28,7 @@ mod response;
 mod run;
 mod secret;
 mod sub_path;
+mod substrate;
 mod tenancy;
 mod thread;
 mod units;
@@ -72,6 +73,7 @@ pub use run::{
 };
 pub use secret::Secret;
 pub use sub_path::SubPath;
+pub use substrate::{OciRuntime, Substrate};
 pub use tenancy::{ApiKey, LedgerRetention, Sandbox, SandboxResources, Team};
 pub use thread::{HomeUsage, SnapshotKind, SnapshotRef, Thread, ThreadSnapshot};
 pub use units::{ByteSize, CpuShare, DisplaySeconds, InvalidUnit};

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, ThreadHome};
+use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, Substrate, ThreadHome};
 
 /// One program to run once, in a fresh cell.
 ///
@@ -153,6 +153,9 @@ pub struct SandboxShape {
     /// The set of walls.
     #[serde(default)]
     pub profile: SandboxProfile,
+    /// What builds its cells.
+    #[serde(default)]
+    pub substrate: Substrate,
     /// A tag: runs with the same tag may share a template. The executor does not interpret it. Not
     /// part of the configuration.
     #[serde(skip)]
@@ -163,7 +166,9 @@ impl SandboxShape {
     /// Whether interpreters are forked from a template.
     #[must_use]
     pub fn uses_template(&self) -> bool {
-        self.template && self.profile == SandboxProfile::Standard
+        self.template
+            && self.profile == SandboxProfile::Standard
+            && self.substrate == Substrate::Native
     }
 
     /// Checks that the image has an interpreter of a language. The image `host` accepts the
@@ -244,6 +249,7 @@ impl Default for SandboxShape {
             preload: Vec::new(),
             template: true,
             profile: SandboxProfile::Standard,
+            substrate: Substrate::Native,
             pool_group: None,
         }
     }

@@ -10,6 +10,7 @@ pub mod host;
 pub mod probes;
 pub mod report;
 pub mod runner;
+pub mod substrates;
 mod suite;
 pub mod verdict;
 

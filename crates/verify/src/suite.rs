@@ -3,7 +3,7 @@
 use std::{error::Error, sync::Arc, time::Instant};
 
 use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings};
-use cloche_model::{Language, SandboxShape};
+use cloche_model::{Language, SandboxShape, Substrate};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     probes::{PROBES, Probe},
     report::{CellOrigin, ProbeRow, VerifyReport, to_inert_text},
     runner::{ProbeFinding, ProbeRunner},
+    substrates,
 };
 
 /// How many probes run at once, of those that need not be alone.
@@ -26,26 +27,40 @@ pub fn choose_probes(only: &[String]) -> Result<Vec<&'static Probe>, String> {
     Ok(PROBES.iter().filter(wanted).collect())
 }
 
-/// Runs these probes in cold cells and then in warm ones.
-pub async fn run_probes(chosen: &[&'static Probe]) -> Result<VerifyReport, Box<dyn Error>> {
+/// Runs these probes in cold cells of a substrate and then in warm ones, which only the native
+/// substrate has. A probe that cannot apply is not run, and its row says why.
+pub async fn run_probes(
+    chosen: &[&'static Probe],
+    substrate: Substrate,
+) -> Result<VerifyReport, Box<dyn Error>> {
     let started = Instant::now();
-    let (cold, missing) = start_runner(None).await?;
+    let (cold, missing) = start_runner(None, substrate).await?;
     // The first run warms caches, and tells of a host without the language of the probes.
     if let ProbeFinding::NotHere(why) | ProbeFinding::NotStarted(why) =
         cold.run_and_judge(&PROBES[0]).await
     {
         return Err(why.into());
     }
-    let (alone, together): (Vec<_>, Vec<_>) = chosen.iter().copied().partition(|probe| probe.alone);
+    let reason = |probe: &&'static Probe| substrates::why_not_applied(substrate, probe);
+    let (chosen, left_out): (Vec<&'static Probe>, Vec<&'static Probe>) =
+        chosen.iter().copied().partition(|probe| reason(probe).is_none());
+    let (alone, together): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|probe| probe.alone);
     let mut rows = run_concurrently(&cold, CellOrigin::Cold, together.clone()).await;
+    rows.extend(left_out.into_iter().filter_map(|probe| {
+        let why = reason(&probe)?;
+        Some(to_row(probe, CellOrigin::Cold, ProbeFinding::NotHere(format!("not tried: {why}"))))
+    }));
     for probe in alone {
         rows.push(to_row(probe, CellOrigin::Cold, cold.run_and_judge(probe).await));
     }
     stop_runner(cold).await;
-    let (warm, _) = start_runner(Some(PoolSettings::default())).await?;
-    let forked = together.into_iter().filter(|probe| probe.language == Language::Python).collect();
-    rows.extend(run_concurrently(&warm, CellOrigin::Warm, forked).await);
-    stop_runner(warm).await;
+    if substrate == Substrate::Native {
+        let (warm, _) = start_runner(Some(PoolSettings::default()), substrate).await?;
+        let is_forked = |probe: &&'static Probe| probe.language == Language::Python;
+        let forked = together.into_iter().filter(is_forked).collect();
+        rows.extend(run_concurrently(&warm, CellOrigin::Warm, forked).await);
+        stop_runner(warm).await;
+    }
     let place = |row: &ProbeRow| PROBES.iter().position(|probe| probe.name == row.probe);
     rows.sort_by_key(|row| (row.cell, place(row)));
     let held = rows.iter().filter(|row| row.held).count();
@@ -62,6 +77,7 @@ pub async fn run_probes(chosen: &[&'static Probe]) -> Result<VerifyReport, Box<d
 /// Sets the stage, also where walls are missing: what that costs is what the probes tell.
 async fn start_runner(
     pool: Option<PoolSettings>,
+    substrate: Substrate,
 ) -> Result<(Arc<ProbeRunner>, Vec<(String, String)>), Box<dyn Error>> {
     let config = ExecutorConfig { pool, ..ExecutorConfig::with_program("/proc/self/exe") };
     let (executor, missing) = match Executor::start(config.clone()).await {
@@ -71,7 +87,8 @@ async fn start_runner(
         }
         started => (started?, Vec::new()),
     };
-    let (decoys, shape) = (HostDecoys::create()?, SandboxShape::default());
+    let (decoys, shape) =
+        (HostDecoys::create()?, SandboxShape { substrate, ..SandboxShape::default() });
     Ok((Arc::new(ProbeRunner { executor, decoys, shape }), missing))
 }
 

@@ -17,6 +17,7 @@ const COLUMNS: &[&str] = &[
     "image",
     "network",
     "profile",
+    "substrate",
     "cpu",
     "memory_mb",
     "disk_mb",
@@ -107,6 +108,9 @@ pub(super) struct SandboxSettingArguments {
     /// standard, or strict for hostile tenants.
     #[arg(long)]
     profile: Option<String>,
+    /// What builds the sandbox: native, oci:crun, oci:runc or oci:runsc.
+    #[arg(long)]
+    substrate: Option<String>,
     /// Storage connections by name. Hidden from the help until storage can be mounted.
     #[arg(long, value_name = "NAMES", hide = true)]
     storage: Option<String>,
@@ -130,6 +134,7 @@ impl SandboxSettingArguments {
         put_field(&mut fields, "preload", self.preload.as_deref().map(split_words));
         put_field(&mut fields, "template", self.template);
         put_field(&mut fields, "profile", self.profile);
+        put_field(&mut fields, "substrate", self.substrate);
         put_field(&mut fields, "storage", self.storage.as_deref().map(split_words));
         put_field(&mut fields, "retain_code", self.retain_code);
         put_field(&mut fields, "retention_days", self.retention_days);

@@ -40,6 +40,14 @@ fn format_findings(findings: &HostFindings) -> String {
         });
     }
     lines.push(String::new());
+    for tried in &findings.substrates {
+        let name = format!("substrate {}", tried.substrate);
+        lines.push(match &tried.why {
+            None => format!("ok       {name:<20} a program ran in a sandbox of it"),
+            Some(why) => format!("none     {name:<20} {why}"),
+        });
+    }
+    lines.push(String::new());
     for parked in &findings.parked {
         let name = format!("parked {}", parked.language.name());
         let each = parked.pss_kib.map_or("its memory cannot be read here".to_owned(), |kib| {

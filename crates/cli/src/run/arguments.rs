@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use cloche_model::{ByteSize, CpuShare, Language};
+use cloche_model::{ByteSize, CpuShare, Language, Substrate};
 
 /// The arguments of `cloche run`.
 #[derive(Args)]
@@ -37,6 +37,9 @@ pub(crate) struct RunArguments {
     /// The maximum number of bytes in files: 100M.
     #[arg(long, value_name = "SIZE")]
     pub(super) disk: Option<ByteSize>,
+    /// What builds the sandbox: native, oci:crun, oci:runc or oci:runsc.
+    #[arg(long, default_value = "native")]
+    pub(super) substrate: Substrate,
     /// An environment variable for the program; can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub(super) env: Vec<(String, String)>,

@@ -71,6 +71,7 @@ impl ResolvedRun {
         spec.files = read_input_files(&arguments.files, language, &mut budget)?;
         spec.env = arguments.env.into_iter().collect();
         spec.limits = limits;
+        spec.sandbox.substrate = arguments.substrate;
         Ok(Self {
             spec,
             json: arguments.json,

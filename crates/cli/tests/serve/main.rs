@@ -40,6 +40,7 @@ mod secrets;
 mod stop;
 mod storage;
 mod streaming;
+mod substrates;
 #[path = "../support/cloche.rs"]
 mod support;
 mod threads;

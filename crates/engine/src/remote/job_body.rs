@@ -6,6 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use cloche_model::{
     EnvVars, LayerStoreId, NetworkPolicy, RunLimits, RunSpec, SandboxProfile, SandboxShape,
+    Substrate,
 };
 use serde::Serialize;
 
@@ -80,6 +81,9 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
     if spec.sandbox.image != SandboxShape::default().image {
         return Err(refused_error("this server's executors run no image but their own"));
     }
+    if spec.sandbox.substrate != Substrate::Native {
+        return Err(refused_error("this server's executors have no substrate but native"));
+    }
     if spec.sandbox.network != NetworkPolicy::Blocked {
         return Err(refused_error("this server's executors give programs no network"));
     }
@@ -122,6 +126,9 @@ mod tests {
         assert!(refusal(&RunSpec { home, ..spec.clone() }).contains("thread_id"));
         let sandbox = SandboxShape { image: "debian".to_owned(), ..SandboxShape::default() };
         assert!(refusal(&RunSpec { sandbox, ..spec.clone() }).contains("image"));
+        let substrate = "oci:crun".parse().unwrap();
+        let sandbox = SandboxShape { substrate, ..SandboxShape::default() };
+        assert!(refusal(&RunSpec { sandbox, ..spec.clone() }).contains("substrate"));
         assert!(refusal(&RunSpec { stdin: vec![0xff], ..spec }).contains("UTF-8"));
     }
 

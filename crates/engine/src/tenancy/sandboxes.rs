@@ -55,6 +55,8 @@ pub struct SandboxChange {
     pub template: Option<bool>,
     /// How closely programs are held, by name.
     pub profile: Option<String>,
+    /// What builds its cells, by name.
+    pub substrate: Option<String>,
     /// Storage connections; none can be given yet.
     pub storage: Option<Vec<String>>,
     /// What a run may use.
@@ -124,6 +126,10 @@ impl SandboxChange {
         if let Some(profile) = self.profile {
             sandbox.shape.profile = profile.parse()?;
         }
+        if let Some(substrate) = self.substrate {
+            sandbox.shape.substrate = substrate.parse()?;
+        }
+        sandbox.shape.substrate.check_profile(sandbox.shape.profile)?;
         if self.storage.is_some_and(|storage| !storage.is_empty()) {
             return Err(Invalid::new("storage: this build cannot mount storage yet"));
         }
@@ -215,7 +221,11 @@ impl Tenancy {
             retention: LedgerRetention::default(),
             created_at: clock::now(),
         };
+        let is_chosen = draft.settings.substrate.is_some();
         self.choose_image(draft.settings).await?.apply(&mut sandbox, &team)?;
+        if is_chosen {
+            self.try_substrate(&sandbox).await?;
+        }
         self.store.create_sandbox(&sandbox).await?;
         Ok(sandbox)
     }
@@ -260,6 +270,9 @@ impl Tenancy {
             let Revisioned { row: mut sandbox, revision } = read.ok_or_else(missing)?;
             let team = self.find_team(sandbox.team.as_str()).await?;
             change.clone().apply(&mut sandbox, &team)?;
+            if change.substrate.is_some() {
+                self.try_substrate(&sandbox).await?;
+            }
             let update = Revisioned { row: sandbox, revision };
             let outcome = self.store.update_sandbox(&update).await?;
             self.key_cache.forget_all();
@@ -270,6 +283,12 @@ impl Tenancy {
             }
         }
         Err(contended_refusal("sandbox"))
+    }
+
+    /// Refuses a substrate that cannot be used, rather than to save a sandbox that can run nothing.
+    async fn try_substrate(&self, sandbox: &Sandbox) -> Result<(), Invalid> {
+        let tried = self.dispatcher.try_substrate(sandbox.shape.substrate).await;
+        tried.map_err(|why| Invalid::new(format!("substrate: {why}")))
     }
 
     /// Removes a sandbox.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use cloche_jail::cgroup::CgroupReading;
+use cloche_model::Substrate;
 use serde::{Deserialize, Serialize};
 
 use super::pack_messages::PackRequest;
@@ -39,6 +40,8 @@ pub(crate) struct CellConfig {
     pub(crate) cpu_seconds: u64,
     /// Whether the sandbox has the profile `strict`.
     pub(crate) strict: bool,
+    /// What builds the cell.
+    pub(crate) substrate: Substrate,
 }
 
 /// How many files a guest may have on a disk of this many bytes.
@@ -54,6 +57,8 @@ pub(crate) const fn inodes_for_disk(bytes: u64) -> u64 {
 pub(crate) enum SpawnKind {
     /// A cell for guest code.
     Cell,
+    /// The same, to find out whether its substrate can be used.
+    Trial,
     /// A template, which never runs guest code.
     Template,
 }

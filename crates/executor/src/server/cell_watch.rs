@@ -106,7 +106,7 @@ pub(crate) async fn watch_cell(
         None => timeout(DEATH_TIMEOUT, exit.wait()).await.unwrap_or_default(),
     };
     let outcome = RunOutcome {
-        ending: decide_ending(&end, &used)?,
+        ending: decide_ending(&end, &used, &control.words())?,
         stdout: stdout.into_kept(),
         stderr: stderr.into_kept(),
         usage: RunUsage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
@@ -118,7 +118,7 @@ pub(crate) async fn watch_cell(
 
 /// Decides how the run ended, from the report of pid 1, the OOM kills of the cgroup, and what the
 /// spawner killed the cell for.
-fn decide_ending(end: &RunEnd, used: &CellUsage) -> Result<RunEnding, RunError> {
+fn decide_ending(end: &RunEnd, used: &CellUsage, words: &str) -> Result<RunEnding, RunError> {
     const SIGKILL: u8 = 9;
     Ok(match end {
         RunEnd::TimedOut => RunEnding::TimedOut,
@@ -131,11 +131,10 @@ fn decide_ending(end: &RunEnd, used: &CellUsage) -> Result<RunEnding, RunError> 
             RunEnding::Signalled(signal.to_le_bytes()[0])
         }
         RunEnd::Reported(CellReport::Failed(wall, errno)) => {
-            return Err(RunError::from_wall(wall, *errno));
+            return Err(RunError::from_wall(wall, *errno, words));
         }
-        RunEnd::Reported(CellReport::Ready | CellReport::Alone) | RunEnd::Lost => {
-            return Err(RunError::CellLost);
-        }
+        RunEnd::Reported(CellReport::Ready | CellReport::Alone | CellReport::Words(_))
+        | RunEnd::Lost => return Err(RunError::CellLost),
     })
 }
 

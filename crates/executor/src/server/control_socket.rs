@@ -19,11 +19,16 @@ use tokio::{io::Interest, net::UnixStream, time::timeout};
 /// How long the processes of a cell may take to end after they are killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The most bytes of what an OCI runtime said.
+const MAX_WORDS: usize = 4 << 10;
+
 /// The server's end of a cell's control socket.
 pub(crate) struct ControlSocket {
     socket: UnixStream,
     is_ready: bool,
     home: Option<OwnedFd>,
+    /// What an OCI runtime said.
+    words: Vec<u8>,
 }
 
 /// Why a cell is not ready.
@@ -37,20 +42,38 @@ pub(crate) enum NotReady {
 impl ControlSocket {
     pub(crate) fn new(socket: StdStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket: UnixStream::from_std(socket)?, is_ready: false, home: None })
+        Ok(Self {
+            socket: UnixStream::from_std(socket)?,
+            is_ready: false,
+            home: None,
+            words: Vec::new(),
+        })
     }
 
     /// The next report; `None` when pid 1 is gone. Cancel-safe: no report is lost.
     pub(crate) async fn next_report(&mut self) -> Option<CellReport> {
-        let socket = &self.socket;
-        let (bytes, fd) =
-            socket.async_io(Interest::READABLE, || receive_report(socket)).await.ok()?;
-        let report = CellReport::from_bytes(&bytes)?;
-        if report == CellReport::Ready {
-            self.is_ready = true;
-            self.home = fd;
+        loop {
+            let socket = &self.socket;
+            let (bytes, fd) =
+                socket.async_io(Interest::READABLE, || receive_report(socket)).await.ok()?;
+            match CellReport::from_bytes(&bytes)? {
+                CellReport::Words(part) if self.words.len() < MAX_WORDS => {
+                    self.words.extend(part.iter().take_while(|byte| **byte != 0));
+                }
+                CellReport::Words(_) => {}
+                CellReport::Ready => {
+                    self.is_ready = true;
+                    self.home = fd;
+                    return Some(CellReport::Ready);
+                }
+                report => return Some(report),
+            }
         }
-        Some(report)
+    }
+
+    /// What an OCI runtime said before a report of a failure.
+    pub(crate) fn words(&self) -> String {
+        String::from_utf8_lossy(&self.words).into_owned()
     }
 
     /// Waits until pid 1 has reported that every wall is up.

@@ -1,10 +1,16 @@
 //! Runs in: server (no capabilities). The executor itself: starts the spawner, reads metrics,
 //! stops. `run.rs` has what it does for one run.
 
-use std::{io, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeSet,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
 use cloche_layers::Layers;
-use cloche_model::{Language, RunLimits, SandboxShape};
+use cloche_model::{Language, RunLimits, SandboxShape, Substrate};
 
 use super::{
     cell,
@@ -55,6 +61,8 @@ pub(super) struct ExecutorInner {
     pub(super) contained: Option<PathBuf>,
     pub(super) hides_packages: bool,
     missing: Vec<(String, String)>,
+    /// The substrates that were tried and can be used.
+    pub(super) tried: Mutex<BTreeSet<Substrate>>,
 }
 
 impl Executor {
@@ -93,6 +101,7 @@ impl Executor {
             contained,
             hides_packages,
             missing,
+            tried: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -119,7 +128,8 @@ impl Executor {
     /// Parks cells for runs like this one before the first run.
     pub fn prewarm_pool(&self, language: Language, limits: &RunLimits, sandbox: &SandboxShape) {
         let image = sandbox.root.as_deref();
-        let is_there = image.is_none_or(|image| image.interpreter_of(language).is_some());
+        let is_there = sandbox.substrate == Substrate::Native
+            && image.is_none_or(|image| image.interpreter_of(language).is_some());
         if let Some(pool) = self.inner.pool.as_ref().filter(|_| is_there) {
             pool.prewarm_bucket(PoolKey::new(language, limits, sandbox));
         }

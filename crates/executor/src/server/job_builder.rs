@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
-use cloche_model::{Language, RunSpec};
+use cloche_model::{Language, OciRuntime, RunSpec, Substrate};
 
 use super::{
     home_place::HomePlace,
@@ -11,10 +11,16 @@ use super::{
 };
 use crate::protocol::HOME;
 
+/// Has Python write each `print` at once. Not in gVisor: it writes only as much to a pipe as fits,
+/// where a kernel would wait, and Python without buffers would lose the rest.
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+
 /// The environment of a run, as `NAME=value`: that of every program, then its own variables.
 fn run_env(spec: &RunSpec, place: &HomePlace) -> Vec<CString> {
     let base = interpreter::base_env(spec.sandbox.root.as_deref(), place);
-    let own = base.iter().filter(|(name, _)| !spec.env.contains_key(name));
+    let is_buffered = spec.sandbox.substrate == Substrate::Oci(OciRuntime::Runsc);
+    let own = base.iter().filter(|(name, _)| !(is_buffered && name == UNBUFFERED));
+    let own = own.filter(|(name, _)| !spec.env.contains_key(name));
     let own = own.map(|(name, value)| (name.as_str(), value.as_str()));
     let given = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     interpreter::env_strings(own.chain(given))

@@ -81,6 +81,7 @@ impl PoolKey {
             disk: limits.disk.bytes(),
             cpu_seconds: cpu_seconds(limits),
             strict: sandbox.profile == SandboxProfile::Strict,
+            substrate: sandbox.substrate,
         };
         let python = language == Language::Python;
         let preload = if python { sandbox.preload.clone() } else { Vec::new() };

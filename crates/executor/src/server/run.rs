@@ -13,7 +13,7 @@ use std::{
 };
 
 use cloche_model::{
-    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, OutputChunk, RunOutcome, RunSpec,
+    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, OutputChunk, RunOutcome, RunSpec, Substrate,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -52,8 +52,18 @@ pub struct RunIo {
 
 impl Executor {
     /// Runs one program in a fresh cell, to its end, and keeps the files that it wrote.
-    pub async fn run(&self, spec: RunSpec, mut io: RunIo) -> Result<RunOutcome, RunError> {
-        let mut run = Run::new(&self.inner, spec);
+    pub async fn run(&self, spec: RunSpec, io: RunIo) -> Result<RunOutcome, RunError> {
+        self.ensure_substrate(&spec.sandbox).await?;
+        self.run_to_end(Run::new(&self.inner, spec), io).await
+    }
+
+    /// Runs one program in a cell of this kind.
+    pub(super) async fn run_trial(&self, spec: RunSpec) -> Result<RunOutcome, RunError> {
+        let run = Run { kind: SpawnKind::Trial, ..Run::new(&self.inner, spec) };
+        self.run_to_end(run, RunIo::default()).await
+    }
+
+    async fn run_to_end(&self, mut run: Run<'_>, mut io: RunIo) -> Result<RunOutcome, RunError> {
         let (job, home) = run.prepare_job().await?;
         let mut cell = run.acquire_cell(io.priority.take()).await?;
         let mounted = run.mount_home(home.as_ref(), &mut cell).await?;
@@ -83,13 +93,15 @@ struct Run<'a> {
     cell_wait: Duration,
     /// Where the run has its home.
     place: HomePlace,
+    /// What the spawner starts if there is no parked cell.
+    kind: SpawnKind,
 }
 
 impl<'a> Run<'a> {
     fn new(executor: &'a ExecutorInner, spec: RunSpec) -> Self {
         let place = HomePlace::choose(executor.contained.as_deref(), executor.hides_packages);
         let (pool_run, cell_wait) = (PoolRun::default(), Duration::ZERO);
-        Self { executor, spec, pool_run, cell_wait, place }
+        Self { executor, spec, pool_run, cell_wait, place, kind: SpawnKind::Cell }
     }
 
     /// Step 1: encodes the job, and unpacks the layers of the thread's home. The layers stay
@@ -114,7 +126,9 @@ impl<'a> Run<'a> {
     async fn acquire_cell(&mut self, priority: Option<Arc<CpuPriority>>) -> Result<Cell, RunError> {
         let asked = Instant::now();
         let key = PoolKey::new(self.spec.language, &self.spec.limits, &self.spec.sandbox);
-        let pool = self.executor.pool.as_ref();
+        // The pool keeps only cells that the spawner builds itself.
+        let is_native = self.spec.sandbox.substrate == Substrate::Native;
+        let pool = self.executor.pool.as_ref().filter(|_| is_native);
         let found = match pool.filter(|_| !job_builder::needs_cold_start(&self.spec)) {
             Some(pool) => {
                 let (found, pool_run) = pool.begin_run(&key);
@@ -204,7 +218,7 @@ impl<'a> Run<'a> {
             PoolLookup::Nothing => {}
         }
         increment_counter(&metrics.cold);
-        let start = || cell::spawn_cell(spawner, &key.making, CellSource::Nothing(SpawnKind::Cell));
+        let start = || cell::spawn_cell(spawner, &key.making, CellSource::Nothing(self.kind));
         match start().await {
             // The program has not started, and the supervisor starts a new spawner at once.
             Err(CellError::Spawn(SpawnError::SpawnerLost)) => Ok(start().await?),

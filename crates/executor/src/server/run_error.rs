@@ -48,6 +48,14 @@ pub enum RunError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The substrate of the sandbox cannot be used on this host, so the program was not started.
+    #[error("the substrate {substrate} cannot be used: {words}")]
+    Substrate {
+        /// The name of the substrate.
+        substrate: String,
+        /// What its runtime said.
+        words: String,
+    },
     /// The cell ended without a report, for no reason that the program or this server gave.
     #[error("the cell was lost")]
     CellLost,
@@ -69,9 +77,12 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// A wall that pid 1 could not build.
-    pub(super) fn from_wall(wall: &WallName, errno: Errno) -> Self {
+    /// A wall that pid 1 could not build, with what an OCI runtime said of it.
+    pub(super) fn from_wall(wall: &WallName, errno: Errno, words: &str) -> Self {
         let wall = String::from_utf8_lossy(wall).trim_end_matches('\0').to_owned();
+        if !words.is_empty() {
+            return Self::Substrate { substrate: wall, words: words.to_owned() };
+        }
         Self::Wall { wall, source: io::Error::from_raw_os_error(errno.0) }
     }
 }

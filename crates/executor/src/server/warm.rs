@@ -185,7 +185,7 @@ pub(crate) async fn wait_for_walls(cell: &mut Cell) -> Result<(), RunError> {
     match timeout(START_LIMIT, cell.control.wait_until_ready()).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(NotReady::Reported(CellReport::Failed(wall, errno)))) => {
-            Err(RunError::from_wall(&wall, errno))
+            Err(RunError::from_wall(&wall, errno, &cell.control.words()))
         }
         _ => Err(RunError::CellLost),
     }
@@ -196,7 +196,9 @@ async fn start_failure(cell: &mut Cell) -> RunError {
     loop {
         match timeout(START_LIMIT, cell.control.next_report()).await {
             Ok(Some(CellReport::Ready)) => {}
-            Ok(Some(CellReport::Failed(wall, errno))) => return RunError::from_wall(&wall, errno),
+            Ok(Some(CellReport::Failed(wall, errno))) => {
+                return RunError::from_wall(&wall, errno, &cell.control.words());
+            }
             Ok(Some(CellReport::Exited(code))) => {
                 return RunError::NotWaiting(describe_start(code, &cell.read_stderr()));
             }

@@ -8,7 +8,7 @@ use cloche_jail::{
     sys,
 };
 
-use super::{process_watch::CellWatch, scratch_dir::ScratchDir};
+use super::{home_target::HomeMountPoint, process_watch::CellWatch, scratch_dir::ScratchDir};
 use crate::protocol::CellUsage;
 
 /// A cell and the resources that it has.
@@ -16,6 +16,8 @@ pub(super) struct CellRecord {
     /// The slot of its host id.
     pub(super) slot: u32,
     pub(super) state: CellState,
+    /// Where its home is mounted.
+    pub(super) home: HomeMountPoint,
     /// The server asked to kill it. A cell that does not exist yet is killed once it does.
     pub(super) kill_requested: bool,
     pub(super) cgroup: Option<Cgroup>,

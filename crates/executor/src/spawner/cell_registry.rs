@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     time::Instant,
 };
 
@@ -15,6 +15,7 @@ use cloche_jail::{
     launch::{LaunchRequest, launch_cell},
     sys,
 };
+use cloche_model::Substrate;
 use rustix::{
     event::Timespec,
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
@@ -22,6 +23,7 @@ use rustix::{
 
 use super::{
     cell_record::{CellRecord, CellState},
+    home_target::{HomeMountPoint, HomeTarget},
     host_ids::GUEST_IDS,
     host_setup,
     lock_watch::LockWatch,
@@ -39,7 +41,7 @@ const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// The cells of this spawner, and what they are made from.
 pub(super) struct CellRegistry<'a> {
-    cells: BTreeMap<CellId, CellRecord>,
+    pub(super) cells: BTreeMap<CellId, CellRecord>,
     /// The sockets on which templates are asked for forks.
     templates: BTreeMap<CellId, TemplateConnection>,
     pub(super) plans: PlanCache<'a>,
@@ -78,26 +80,30 @@ impl<'a> CellRegistry<'a> {
         kind: SpawnKind,
         fds: &[OwnedFd],
     ) -> io::Result<()> {
-        let [stdin, stdout, stderr, job, control] = fds else {
+        let Ok(fds) = <&[OwnedFd; 5]>::try_from(fds) else {
             return Err(io::Error::other("a cell needs five file descriptors"));
         };
+        if let Substrate::Oci(runtime) = config.substrate {
+            return self.spawn_driven_cell(cell, config, (runtime, kind), fds);
+        }
+        let [stdin, stdout, stderr, job, control] = fds;
         if kind == SpawnKind::Template && host_setup::is_suid_dumpable() {
             return Err(io::Error::other("no template can start while fs.suid_dumpable is 1"));
         }
         let plan_kind = match kind {
-            SpawnKind::Cell => CellPlanKind::Cell,
+            SpawnKind::Cell | SpawnKind::Trial => CellPlanKind::Cell,
             SpawnKind::Template => CellPlanKind::Template,
         };
         let at = self.plans.find_or_build(config, plan_kind)?;
         let limits = self.plans.get(at).plan.cgroup;
         // A template runs no guest code, and its cells are watched for themselves.
         let watch = match kind {
-            SpawnKind::Cell => self.plans.watch_cell(config),
+            SpawnKind::Cell | SpawnKind::Trial => self.plans.watch_cell(config),
             SpawnKind::Template => None,
         };
-        self.register_cell(cell, limits, watch)?;
+        self.register_cell(cell, limits, watch, HomeMountPoint::InCell)?;
         let fork = match kind {
-            SpawnKind::Cell => None,
+            SpawnKind::Cell | SpawnKind::Trial => None,
             SpawnKind::Template => Some(fork_socket_pair()?),
         };
         let network =
@@ -122,47 +128,6 @@ impl<'a> CellRegistry<'a> {
             self.templates.insert(cell, TemplateConnection::new(ours));
         }
         self.mark_running(cell, launched.pidfd)
-    }
-
-    /// Clones a contained cell, in a new directory of this name.
-    pub(super) fn spawn_contained(
-        &mut self,
-        cell: CellId,
-        config: &CellConfig,
-        directory: &str,
-        fds: &[OwnedFd],
-    ) -> io::Result<()> {
-        let [stdin, stdout, stderr, job, control] = fds else {
-            return Err(io::Error::other("a cell needs five file descriptors"));
-        };
-        let at = self.plans.find_or_build(config, CellPlanKind::Contained)?;
-        let prepared = self.plans.get(at);
-        let (limits, guest) = (prepared.plan.cgroup, prepared.plan.guest);
-        let host = self.plans.host.contained.as_ref();
-        let host = host.ok_or_else(|| io::Error::other("cells have namespaces here"))?;
-        let made = host.make_cell_dir(directory)?;
-        let home = made.home();
-        self.register_cell(cell, limits, self.plans.watch_cell(config))?;
-        if let Some(record) = self.cells.get_mut(&cell) {
-            record.directory = Some(made);
-        }
-        // The new process starts in its home: its plan is the same for every cell.
-        std::env::set_current_dir(&home)?;
-        let launched = launch_cell(&LaunchRequest {
-            namespaces: 0,
-            program: self.plans.get(at).encoded_steps(false),
-            network: None,
-            identity: self.plans.cell_identity(CellPlanKind::Contained, 0),
-            guest,
-            cgroup: CgroupEntry::default(),
-            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
-            job: job.as_fd(),
-            control: control.as_fd(),
-            fork: None,
-            contained: true,
-        });
-        std::env::set_current_dir("/")?;
-        self.mark_running(cell, launched?.pidfd)
     }
 
     /// Looks at the processes of cells whose limits no cgroup keeps, and kills those beyond.
@@ -195,7 +160,8 @@ impl<'a> CellRegistry<'a> {
     ) -> io::Result<()> {
         let at = self.plans.find_or_build(config, CellPlanKind::Forked)?;
         let limits = self.plans.get(at).plan.cgroup;
-        self.register_cell(cell, limits, self.plans.watch_cell(config))?;
+        let watch = self.plans.watch_cell(config);
+        self.register_cell(cell, limits, watch, HomeMountPoint::InCell)?;
         let record = &self.cells[&cell];
         let template = self.templates.get_mut(&template);
         let template = template.ok_or_else(|| io::Error::other("the template is gone"))?;
@@ -225,11 +191,12 @@ impl<'a> CellRegistry<'a> {
     }
 
     /// Records a new cell: gives it a host id and a cgroup.
-    fn register_cell(
+    pub(super) fn register_cell(
         &mut self,
         cell: CellId,
         limits: CgroupLimits,
         watch: Option<CellWatch>,
+        home: HomeMountPoint,
     ) -> io::Result<()> {
         let slot = self.find_free_slot();
         let hierarchy = self.plans.host.cgroups.as_ref();
@@ -238,6 +205,7 @@ impl<'a> CellRegistry<'a> {
         self.cells.entry(cell).or_insert(CellRecord {
             slot,
             state: CellState::Pending,
+            home,
             kill_requested: false,
             cgroup,
             limits,
@@ -257,7 +225,7 @@ impl<'a> CellRegistry<'a> {
     }
 
     /// Records pid 1 of a cell, and watches for its end.
-    fn mark_running(&mut self, cell: CellId, pidfd: OwnedFd) -> io::Result<()> {
+    pub(super) fn mark_running(&mut self, cell: CellId, pidfd: OwnedFd) -> io::Result<()> {
         let Some(record) = self.cells.get_mut(&cell) else { return Ok(()) };
         if let Err(error) = self.poller.add(WakeSource::Cell(cell), &pidfd) {
             // Its end would go unnoticed, so it ends now.
@@ -274,10 +242,10 @@ impl<'a> CellRegistry<'a> {
         Ok(())
     }
 
-    /// The slot and pid 1 of a running cell.
-    pub(super) fn running_cell(&self, cell: CellId) -> Option<(u32, BorrowedFd<'_>)> {
+    /// A running cell, for its home.
+    pub(super) fn running_cell(&self, cell: CellId) -> Option<HomeTarget<'_>> {
         let record = self.cells.get(&cell)?;
-        Some((record.slot, record.state.pidfd()?))
+        Some(HomeTarget { slot: record.slot, cell: record.state.pidfd()?, place: record.home })
     }
 
     /// The gauges of a cell, if it has a cgroup.

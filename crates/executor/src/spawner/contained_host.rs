@@ -3,19 +3,26 @@
 
 use std::{
     fs, io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
-use cloche_jail::plan::{ContainedView, ImageView, ReadAccess};
+use cloche_jail::{
+    cgroup::CgroupEntry,
+    launch::{LaunchRequest, launch_cell},
+    plan::{ContainedView, ImageView, ReadAccess},
+};
 
 use super::{
+    cell_registry::CellRegistry,
+    home_target::HomeMountPoint,
     host_ids::HostIds,
     host_setup::{self, HostSetup},
     image,
+    plan_cache::CellPlanKind,
     scratch_dir::{ScratchDir, remove_tree},
 };
-use crate::protocol::{SITE_DIR, contained_cell_dir, is_plain_name};
+use crate::protocol::{CellConfig, CellId, SITE_DIR, contained_cell_dir, is_plain_name};
 
 /// Directories of programs and libraries.
 const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -81,6 +88,50 @@ impl ContainedHost {
         if let Err(error) = removed {
             tracing::warn!(%error, "could not remove the directories of contained cells");
         }
+    }
+}
+
+impl CellRegistry<'_> {
+    /// Clones a contained cell, in a new directory of this name.
+    pub(super) fn spawn_contained(
+        &mut self,
+        cell: CellId,
+        config: &CellConfig,
+        directory: &str,
+        fds: &[OwnedFd],
+    ) -> io::Result<()> {
+        let [stdin, stdout, stderr, job, control] = fds else {
+            return Err(io::Error::other("a cell needs five file descriptors"));
+        };
+        let at = self.plans.find_or_build(config, CellPlanKind::Contained)?;
+        let prepared = self.plans.get(at);
+        let (limits, guest) = (prepared.plan.cgroup, prepared.plan.guest);
+        let host = self.plans.host.contained.as_ref();
+        let host = host.ok_or_else(|| io::Error::other("cells have namespaces here"))?;
+        let made = host.make_cell_dir(directory)?;
+        let home = made.home();
+        let watch = self.plans.watch_cell(config);
+        self.register_cell(cell, limits, watch, HomeMountPoint::InCell)?;
+        if let Some(record) = self.cells.get_mut(&cell) {
+            record.directory = Some(made);
+        }
+        // The new process starts in its home: its plan is the same for every cell.
+        std::env::set_current_dir(&home)?;
+        let launched = launch_cell(&LaunchRequest {
+            namespaces: 0,
+            program: self.plans.get(at).encoded_steps(false),
+            network: None,
+            identity: self.plans.cell_identity(CellPlanKind::Contained, 0),
+            guest,
+            cgroup: CgroupEntry::default(),
+            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            job: job.as_fd(),
+            control: control.as_fd(),
+            fork: None,
+            contained: true,
+        });
+        std::env::set_current_dir("/")?;
+        self.mark_running(cell, launched?.pidfd)
     }
 }
 

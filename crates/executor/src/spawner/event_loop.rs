@@ -196,7 +196,7 @@ impl<'a> EventLoop<'a> {
     /// Mounts a home in a cell that waits for its job, and reports.
     fn mount_home(&mut self, cell: CellId, home: &HomeRequest) -> Result<(), ProtocolError> {
         let mounted = match self.cells.running_cell(cell) {
-            Some((slot, pidfd)) => self.homes.mount(slot, pidfd, home),
+            Some(target) => self.homes.mount(&target, home),
             None => Err(io::Error::other("the cell is gone")),
         };
         match mounted {

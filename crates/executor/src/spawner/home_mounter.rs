@@ -23,8 +23,10 @@ use rustix::{
     },
 };
 
-use super::{host_ids::HostIds, host_setup, io_error, user_xattrs::read_user_xattrs};
-use crate::protocol::{HOME, HomeRequest, is_plain_name};
+use super::{
+    home_target::HomeTarget, host_ids::HostIds, host_setup, io_error, user_xattrs::read_user_xattrs,
+};
+use crate::protocol::{HomeRequest, is_plain_name};
 
 /// Where the unpacked layers are in the spawner's root.
 pub(crate) const LAYERS: &str = "/layers";
@@ -68,13 +70,13 @@ impl HomeMounter {
         Self { ids, views: BTreeMap::new(), wants_mounted: false, own_namespace }
     }
 
-    /// Mounts a home in the cell of this slot. `cell` is the pidfd of its pid 1.
+    /// Mounts a home in a cell.
     pub(super) fn mount(
         &mut self,
-        slot: u32,
-        cell: BorrowedFd<'_>,
+        target: &HomeTarget<'_>,
         request: &HomeRequest,
     ) -> io::Result<HomeMountOutcome> {
+        let slot = target.slot;
         request.layers.iter().try_for_each(|name| check_layer_name(name))?;
         request.layers.iter().try_for_each(|name| apply_overlay_marks(name, self.ids.is_some()))?;
         let scratch = self.make_scratch(slot, request)?;
@@ -94,7 +96,7 @@ impl HomeMounter {
             self.create_input_file(slot, &top, name)?;
         }
         rustix::fs::futimens(&top, &timestamps_of(&found))?;
-        self.attach_home(cell, &home, request.elsewhere)?;
+        self.attach_home(target, &home, request.elsewhere)?;
         let merged = (!request.layers.is_empty()).then_some(top);
         Ok(HomeMountOutcome::Mounted { upper, merged })
     }
@@ -176,15 +178,16 @@ impl HomeMounter {
     /// writable directories.
     fn attach_home(
         &self,
-        cell: BorrowedFd<'_>,
+        target: &HomeTarget<'_>,
         home: &OwnedFd,
         elsewhere: (u64, u64),
     ) -> io::Result<()> {
         let own = self.own_namespace.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        sys::setns(cell.as_raw_fd(), sys::CLONE_NEWNS).map_err(io_error)?;
+        let (home_at, scratch_at) = target.place.paths();
+        sys::setns(target.cell.as_raw_fd(), sys::CLONE_NEWNS).map_err(io_error)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        let moved = rustix::mount::move_mount(home, "", CWD, HOME, flags);
-        let moved = moved.and_then(|()| resize_scratch(elsewhere));
+        let moved = rustix::mount::move_mount(home, "", CWD, home_at, flags);
+        let moved = moved.and_then(|()| resize_scratch(scratch_at, elsewhere));
         if sys::setns(own.as_raw_fd(), sys::CLONE_NEWNS).is_err() {
             // Nothing can be done right in the wrong mount namespace: the supervisor starts a new
             // loop.
@@ -210,8 +213,8 @@ pub(super) fn open_layers_view(owner: Option<u32>) -> io::Result<OwnedFd> {
 }
 
 /// Changes the size of the tmpfs that a cell came with. Runs in the cell's mount namespace.
-fn resize_scratch((bytes, inodes): (u64, u64)) -> rustix::io::Result<()> {
-    let context = rustix::mount::fspick(CWD, "/tmp", FsPickFlags::FSPICK_CLOEXEC)?;
+fn resize_scratch(at: &str, (bytes, inodes): (u64, u64)) -> rustix::io::Result<()> {
+    let context = rustix::mount::fspick(CWD, at, FsPickFlags::FSPICK_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "size", bytes.to_string())?;
     rustix::mount::fsconfig_set_string(&context, "nr_inodes", inodes.to_string())?;
     rustix::mount::fsconfig_reconfigure(&context)

@@ -236,6 +236,7 @@ fn build_root(root: &Path, ids: Option<HostIds>) -> io::Result<ImageView> {
         fs::create_dir_all(root.join(directory))?;
     }
     image::build_image(&root.join("image/host"), Path::new("/"), ids.map(HostIds::image_owner))?;
+    image::prepare_for_runtimes(root, Path::new("/"))?;
     mount_at(c"/proc", &root.join("proc"), c"", BIND_REC, c"")?;
     let mapped = ids.is_some_and(|ids| mount_idmapped_usr(&root.join("usr"), ids).is_ok());
     if !mapped {

@@ -130,6 +130,21 @@ pub(crate) fn list_package_dirs(root: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Directories that OCI runtimes expect. Each driver mounts on those that it needs.
+const FOR_RUNTIMES: [&str; 4] = ["run", "tmp", "etc", "sys/fs/cgroup"];
+
+/// Makes in the spawner's own root what an OCI runtime of the host needs to be loaded.
+pub(crate) fn prepare_for_runtimes(root: &Path, host: &Path) -> io::Result<()> {
+    for directory in FOR_RUNTIMES {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    link_merged_usr(root, host)?;
+    match fs::read(host.join("etc/ld.so.cache")) {
+        Ok(cache) => fs::write(root.join("etc/ld.so.cache"), cache),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Makes `/bin`, `/lib` and the others links into `/usr`, as on the host.
 fn link_merged_usr(root: &Path, host: &Path) -> io::Result<()> {
     for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32"] {

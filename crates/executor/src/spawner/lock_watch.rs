@@ -88,8 +88,9 @@ impl LockWatch {
             Err(errno) => return Err(is_gone(errno)),
         }
         let reported = u64::from_le_bytes(report);
-        let holds_too_many =
-            |held: &CellRecord| held.state.pidfd().and_then(pid_namespace_of) == Some(reported);
+        let holds_too_many = |held: &CellRecord| {
+            held.state.pidfd().is_some_and(|first| has_namespace(first, reported))
+        };
         for held in cells.values_mut().filter(|held| holds_too_many(held)) {
             held.exceeded_kernel_memory = true;
             held.kill();
@@ -117,11 +118,21 @@ const fn is_gone(errno: Errno) -> ProtocolError {
     ProtocolError::System(errno.0)
 }
 
-/// The inode of the pid namespace of a process.
-fn pid_namespace_of(pidfd: BorrowedFd<'_>) -> Option<u64> {
+/// Whether a pid namespace is that of the first process of a cell, or of a child of it: the guest
+/// of a driver is in a namespace of its own.
+fn has_namespace(first: BorrowedFd<'_>, namespace: u64) -> bool {
+    let Some(pid) = pid_of(first) else { return false };
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let children = children.split_ascii_whitespace().filter_map(|child| child.parse().ok());
+    [pid].into_iter().chain(children).any(|pid| pid_namespace(pid) == Some(namespace))
+}
+
+/// The pid of a process.
+fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    pid_namespace(pid.trim().parse().ok()?)
+    pid.trim().parse().ok()
 }
 
 fn pid_namespace(pid: i32) -> Option<u64> {

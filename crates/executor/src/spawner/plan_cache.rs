@@ -9,12 +9,16 @@ use cloche_jail::{
     rlimits::GuestRlimits,
     seccomp::SyscallPolicy,
 };
+use cloche_model::{OciRuntime, Substrate};
 
 use super::{
     host_ids::GUEST_IDS, host_setup::HostSetup, image_mounter::ImageMounter,
     process_watch::CellWatch, template_connection::TemplateIds,
 };
-use crate::protocol::{CellConfig, GUEST_ID, HOME, ImageNumber, inodes_for_disk};
+use crate::{
+    driver::DriverSetup,
+    protocol::{CellConfig, GUEST_ID, HOME, ImageNumber, inodes_for_disk},
+};
 
 /// The limits of a template, which only imports modules. Those of its cells do not matter.
 const TEMPLATE_MEMORY: u64 = 2 << 30;
@@ -73,6 +77,17 @@ impl PreparedPlan {
     /// The steps for a cell with or without a prepared netns.
     pub(super) fn encoded_steps(&self, networked: bool) -> &[u8] {
         if networked { &self.networked } else { &self.program }
+    }
+}
+
+/// Processes and threads of a runtime and its driver, which are in the cgroup of the cell beside
+/// the guest's. The guest of crun and runc has a limit of its own as well.
+const fn runtime_threads(substrate: Substrate) -> u32 {
+    match substrate {
+        Substrate::Native => 0,
+        Substrate::Oci(OciRuntime::Crun) => 8,
+        Substrate::Oci(OciRuntime::Runc) => 64,
+        Substrate::Oci(OciRuntime::Runsc) => 256,
     }
 }
 
@@ -187,7 +202,39 @@ impl<'a> PlanCache<'a> {
         CellWatch::for_cell(config, self.cgroup_limits(config, CellPlanKind::Cell))
     }
 
-    fn cgroup_limits(&self, config: &CellConfig, kind: CellPlanKind) -> CgroupLimits {
+    /// What the driver of a cell in this slot builds it from.
+    pub(super) fn driver_setup(
+        &self,
+        config: &CellConfig,
+        runtime: OciRuntime,
+        slot: u32,
+    ) -> io::Result<DriverSetup> {
+        let HostIdentity::Own { image_owner, guest } = self.cell_identity(CellPlanKind::Cell, slot)
+        else {
+            return Err(io::Error::other(format!(
+                "the substrate oci:{} needs a spawner that is root",
+                runtime.program()
+            )));
+        };
+        Ok(DriverSetup {
+            runtime,
+            image: self.view_image(config)?,
+            disk: (config.disk, inodes_for_disk(config.disk)),
+            rlimits: GuestRlimits {
+                // The cgroup also counts the runtime, so here the limit is the guest's own. A cell
+                // of the project counts its pid 1.
+                processes: u64::from(config.pids.saturating_sub(1).max(1)),
+                ..self.guest_rlimits(config, CellPlanKind::Cell)
+            },
+            image_owner,
+            guest,
+            syscalls: if config.strict { SyscallPolicy::Strict } else { SyscallPolicy::Standard },
+            facts: self.host.facts.clone(),
+            checks_version: false,
+        })
+    }
+
+    pub(super) fn cgroup_limits(&self, config: &CellConfig, kind: CellPlanKind) -> CgroupLimits {
         let can = self.host.cgroups.as_ref().map_or([false; 3], |all| all.can_limit());
         if kind == CellPlanKind::Template {
             let memory = can[0].then_some(TEMPLATE_MEMORY);
@@ -195,7 +242,7 @@ impl<'a> PlanCache<'a> {
         }
         CgroupLimits {
             memory: can[0].then_some(config.memory),
-            pids: can[1].then_some(config.pids),
+            pids: can[1].then_some(config.pids.saturating_add(runtime_threads(config.substrate))),
             cpu: can[2].then_some(config.cpu_milli),
         }
     }

@@ -183,6 +183,8 @@ fn read_proportional(pid: i32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use cloche_model::Substrate;
+
     use super::*;
 
     #[test]
@@ -228,6 +230,7 @@ mod tests {
             disk: 1 << 20,
             cpu_seconds: 1,
             strict: false,
+            substrate: Substrate::Native,
         };
         let all = CgroupLimits { memory: Some(1), pids: Some(1), cpu: None };
         assert!(CellWatch::for_cell(&config, all).is_none());

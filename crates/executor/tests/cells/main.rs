@@ -22,6 +22,7 @@ mod pool_groups;
 mod random_homes;
 mod reuse;
 mod strict;
+mod substrates;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
                 random_homes::TESTS,
                 reuse::TESTS,
                 strict::TESTS,
+                substrates::TESTS,
             ]
             .concat(),
             asked,

@@ -160,6 +160,34 @@ pub(crate) fn take_variables<'a>(
     Ok((&strings[..variables], mark.found))
 }
 
+/// The last record of a job: the program, its arguments, then its variables.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecRecord<'a> {
+    /// The number of arguments, the name of the program included.
+    pub args: u32,
+    /// All strings, each after its length and with its NUL.
+    pub strings: &'a [u8],
+}
+
+impl<'a> ExecRecord<'a> {
+    /// The strings in order.
+    pub fn texts(self) -> impl Iterator<Item = &'a CStr> {
+        let mut rest = ProgramReader::new(self.strings);
+        core::iter::from_fn(move || if rest.is_empty() { None } else { rest.read_text() })
+    }
+}
+
+/// For a cell whose guest another program starts: takes the files of the job from the job socket,
+/// and returns the rest without executing it.
+pub fn place_job(buffer: &mut [u8]) -> Result<ExecRecord<'_>> {
+    let port = &mut JobSocket;
+    take_files(port).map(drop)?;
+    let [_, args, _, len] = read_words(port)?;
+    let strings = buffer.get_mut(..len as usize).ok_or(Errno::INVAL)?;
+    read_exact(port, strings)?;
+    Ok(ExecRecord { args, strings })
+}
+
 fn read_exact(port: &mut impl JobPort, mut buffer: &mut [u8]) -> Result<()> {
     while !buffer.is_empty() {
         match port.read_job(buffer) {

@@ -20,6 +20,8 @@ pub enum CellReport {
     Signalled(i32),
     /// The answer to a request after the end: pid 1 is the only process left in the cell.
     Alone,
+    /// A part of what an OCI runtime said. A report of a failure follows.
+    Words(WallName),
 }
 
 /// The name of a wall, truncated to what fits into a report.
@@ -38,6 +40,7 @@ impl CellReport {
             Self::Exited(code) => (3, code, [0; 56]),
             Self::Signalled(signal) => (4, signal, [0; 56]),
             Self::Alone => (5, 0, [0; 56]),
+            Self::Words(part) => (6, 0, part),
         };
         let mut out = [0; REPORT_LEN];
         out[..4].copy_from_slice(&kind.to_le_bytes());
@@ -50,23 +53,23 @@ impl CellReport {
     #[must_use]
     pub fn from_bytes(bytes: &[u8; REPORT_LEN]) -> Option<Self> {
         let value = i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let mut name = [0; 56];
+        name.copy_from_slice(&bytes[8..]);
         match bytes[0] {
             1 => Some(Self::Ready),
-            2 => {
-                let mut name = [0; 56];
-                name.copy_from_slice(&bytes[8..]);
-                Some(Self::Failed(name, Errno(value)))
-            }
+            2 => Some(Self::Failed(name, Errno(value))),
             3 => Some(Self::Exited(value)),
             4 => Some(Self::Signalled(value)),
             5 => Some(Self::Alone),
+            6 => Some(Self::Words(name)),
             _ => None,
         }
     }
 }
 
 /// The report that a wall could not be built; its name is truncated.
-pub(crate) fn failure_report(wall: &CStr, errno: Errno) -> CellReport {
+#[must_use]
+pub fn failure_report(wall: &CStr, errno: Errno) -> CellReport {
     let mut name = [0; 56];
     name.iter_mut().zip(wall.to_bytes()).for_each(|(to, from)| *to = *from);
     CellReport::Failed(name, errno)
@@ -74,6 +77,6 @@ pub(crate) fn failure_report(wall: &CStr, errno: Errno) -> CellReport {
 
 /// Sends a report. If the server has closed the socket, the report is dropped; pid 1 continues to
 /// its end either way.
-pub(crate) fn send_report(control: RawFd, report: CellReport) {
+pub fn send_report(control: RawFd, report: CellReport) {
     let _ = sys::sendmsg(control, &report.to_bytes(), &[]);
 }

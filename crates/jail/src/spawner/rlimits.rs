@@ -59,24 +59,53 @@ pub const fn most_open_files(of_the_host: u64) -> u64 {
     }
 }
 
+/// The limits of a guest in the names of an OCI bundle: name, soft and hard.
+#[must_use]
+pub fn bundle_limits(
+    limits: &GuestRlimits,
+    files_of_the_host: u64,
+) -> Vec<(&'static str, u64, u64)> {
+    let name = |which: u32| match which {
+        0 => "RLIMIT_CPU",
+        1 => "RLIMIT_FSIZE",
+        2 => "RLIMIT_DATA",
+        4 => "RLIMIT_CORE",
+        6 => "RLIMIT_NPROC",
+        7 => "RLIMIT_NOFILE",
+        8 => "RLIMIT_MEMLOCK",
+        11 => "RLIMIT_SIGPENDING",
+        12 => "RLIMIT_MSGQUEUE",
+        _ => "RLIMIT_RTPRIO",
+    };
+    let all = common_limits(files_of_the_host).into_iter().chain(guest_limits(limits));
+    all.map(|limit| (name(limit.which), limit.soft, limit.hard)).collect()
+}
+
 /// The limits that do not depend on the configuration of a cell, as steps.
 pub(crate) fn common_steps(files_of_the_host: u64) -> Vec<(String, OwnedStep)> {
-    let hard = most_open_files(files_of_the_host);
-    let name = "rlimit:open-files";
-    let open_files = Rlimit { name, which: 7, soft: USUAL_OPEN_FILES, hard };
-    LIMITS.iter().chain([&open_files]).map(Rlimit::to_step).collect()
+    common_limits(files_of_the_host).iter().map(Rlimit::to_step).collect()
 }
 
 /// The limits of one guest, as steps.
 pub(crate) fn guest_steps(limits: &GuestRlimits) -> Vec<(String, OwnedStep)> {
+    guest_limits(limits).iter().map(Rlimit::to_step).collect()
+}
+
+fn common_limits(files_of_the_host: u64) -> Vec<Rlimit> {
+    let hard = most_open_files(files_of_the_host);
+    let name = "rlimit:open-files";
+    let open_files = Rlimit { name, which: 7, soft: USUAL_OPEN_FILES, hard };
+    LIMITS.into_iter().chain([open_files]).collect()
+}
+
+fn guest_limits(limits: &GuestRlimits) -> Vec<Rlimit> {
     let GuestRlimits { processes, cpu_seconds, file_bytes, data_bytes } = *limits;
     let equal = |name, which, most| Rlimit { name, which, soft: most, hard: most };
     let cpu = Rlimit { hard: cpu_seconds.saturating_add(1), ..equal("rlimit:cpu", 0, cpu_seconds) };
     let data = data_bytes.map(|bytes| equal("rlimit:data", 2, bytes));
     [equal("rlimit:processes", 6, processes), cpu, equal("rlimit:file-size", 1, file_bytes)]
-        .iter()
-        .chain(&data)
-        .map(Rlimit::to_step)
+        .into_iter()
+        .chain(data)
         .collect()
 }
 

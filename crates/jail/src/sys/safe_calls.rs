@@ -49,6 +49,13 @@ pub fn dup_above(fd: RawFd, least: RawFd) -> Result<RawFd> {
         .map(|fd| fd as i32)
 }
 
+/// Has a descriptor closed at the next `exec`.
+pub fn close_on_exec(fd: RawFd) -> Result<()> {
+    const F_SETFD: usize = 2;
+    const FD_CLOEXEC: usize = 1;
+    call_with_numbers(PlainCall::Fcntl, [fd as usize, F_SETFD, FD_CLOEXEC, 0, 0, 0]).map(drop)
+}
+
 /// Makes a directory.
 pub fn mkdir(path: &CStr, mode: u32) -> Result<()> {
     call_with_path(PathCall::Mkdirat, 1, path, [AT_FDCWD, 0, mode as usize, 0, 0, 0]).map(drop)

@@ -59,6 +59,10 @@ macro_rules! sandbox_body {
             /// calls.
             #[schema(example = "standard", pattern = "^(standard|strict)$")]
             profile: Option<String>,
+            /// What builds the sandbox: this server itself, or an OCI runtime of its host. The
+            /// runtime is tried when this is saved.
+            #[schema(example = "native", pattern = "^(native|oci:(crun|runc|runsc))$")]
+            substrate: Option<String>,
             /// Storage connections; must be empty in this build.
             #[schema(max_items = 0)]
             storage: Option<Vec<String>>,
@@ -81,6 +85,7 @@ macro_rules! sandbox_body {
                     preload: self.preload,
                     template: self.template,
                     profile: self.profile,
+                    substrate: self.substrate,
                     storage: self.storage,
                     env: self.env_vars.map(draft),
                     resources: ResourcesChange {
@@ -166,6 +171,7 @@ pub(crate) struct SandboxRecord {
     preload: Vec<String>,
     template: bool,
     profile: String,
+    substrate: String,
     storage: Vec<String>,
     retain_code: bool,
     retention_days: Option<u32>,
@@ -192,6 +198,7 @@ impl From<Sandbox> for SandboxRecord {
             preload: sandbox.shape.preload,
             template: sandbox.shape.template,
             profile: sandbox.shape.profile.name().to_owned(),
+            substrate: sandbox.shape.substrate.name().to_owned(),
             storage: Vec::new(),
             retain_code: sandbox.retention.code,
             retention_days: sandbox.retention.days,
