@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import tarfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,8 +31,9 @@ class ImageLayout:
         self.directory, self.epoch, self.architecture = directory, epoch, architecture
         self.blobs = directory / "blobs" / "sha256"
         self.blobs.mkdir(parents=True)
-        self.layers: list[dict] = []
-        self.diff_ids: list[str] = []
+        # Layers are packed while the next part of the root file system is made.
+        self.packers = ThreadPoolExecutor(os.cpu_count())
+        self.packed: list[Future[tuple[str, dict]]] = []
         self.history: list[dict] = []
         self.seen: dict[str, tuple[int, ...]] = {}
 
@@ -41,17 +43,23 @@ class ImageLayout:
 
     def add_layer(self, root: Path, title: str) -> None:
         """Writes what is new or changed below `root` since the last layer, and what is gone."""
-        archive = self.directory / "layer.tar"
+        archive = self.directory / f"layer-{len(self.packed)}.tar"
         with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
             self.write_entries(tar, root)
-        with archive.open("rb") as file:
-            self.diff_ids.append("sha256:" + hashlib.file_digest(file, "sha256").hexdigest())
-        packed = self.directory / "layer.zst"
-        with archive.open("rb") as source, packed.open("wb") as target:
-            subprocess.run(COMPRESS, stdin=source, stdout=target, check=True)
-        archive.unlink()
-        self.layers.append({**self.keep_blob(packed), "mediaType": LAYER})
+        self.packed.append(self.packers.submit(self.pack_layer, archive))
         self.history.append({"created": self.created, "created_by": title})
+
+    def pack_layer(self, archive: Path) -> tuple[str, dict]:
+        """Compresses an archive. Returns its digest, and the descriptor of the layer."""
+        packed = archive.with_suffix(".zst")
+        with archive.open("rb") as source, packed.open("wb") as target:
+            compressing = subprocess.Popen(COMPRESS, stdin=source, stdout=target)
+            with archive.open("rb") as file:
+                diff_id = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+            if compressing.wait() != 0:
+                raise OSError(f"zstd failed with {compressing.returncode}")
+        archive.unlink()
+        return diff_id, {**self.keep_blob(packed), "mediaType": LAYER}
 
     def write_entries(self, tar: tarfile.TarFile, root: Path) -> None:
         found: dict[str, tuple[int, ...]] = {}
@@ -94,19 +102,21 @@ class ImageLayout:
 
     def finish(self, name: str, environment: dict[str, str]) -> str:
         """Writes config, manifest and index. Returns the digest of the manifest."""
+        packed = [layer.result() for layer in self.packed]
+        self.packers.shutdown()
         config = {
             "created": self.created,
             "architecture": self.architecture,
             "os": "linux",
             "config": {"Env": [f"{key}={value}" for key, value in environment.items()]},
-            "rootfs": {"type": "layers", "diff_ids": self.diff_ids},
+            "rootfs": {"type": "layers", "diff_ids": [diff_id for diff_id, _ in packed]},
             "history": self.history,
         }
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "config": {**self.keep_json(config), "mediaType": CONFIG},
-            "layers": self.layers,
+            "layers": [layer for _, layer in packed],
         }
         entry = {
             **self.keep_json(manifest),

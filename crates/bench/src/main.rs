@@ -13,9 +13,11 @@ use cloche_executor::spawner;
 mod contestants;
 mod figures;
 mod homes;
+mod images;
 mod leftovers;
 mod rounds;
 mod runtimes;
+mod server;
 mod tenants;
 mod warm;
 
@@ -63,6 +65,7 @@ fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
         Ok::<(), Box<dyn Error>>(())
     })?;
     tenants::measure_tenants(arguments).map_err(|error| error.to_string())?;
+    images::measure_images(arguments).map_err(|error| error.to_string())?;
     Ok(())
 }
 

@@ -3,37 +3,29 @@
 //! `print(1)`, all over the HTTP API of a real server.
 
 use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, Read, Write},
-    net::TcpStream,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use serde_json::json;
 
 use crate::{
     BenchArguments, BenchResult,
     figures::{self, LatencyFigures, print_promise},
     print_line,
+    server::{BenchClient, BenchServer, find_binary},
 };
 
 /// The number of clients of the team with the burst.
 const BURST_CLIENTS: usize = 100;
-/// The pause between two requests of the other team's client.
-const PAUSE: Duration = Duration::from_millis(20);
 /// How long the burst runs before the measurement.
 const RAMP: Duration = Duration::from_secs(3);
 /// The maximum factor by which the other team's median may grow.
 const MOST: f64 = 3.0;
-const START_LIMIT: Duration = Duration::from_secs(60);
 /// The programs of the burst; each client runs one of them.
 const PROGRAMS: [(&str, &str); 2] =
     [("node", "console.log(1)"), ("python", "import time; time.sleep(1)")];
@@ -50,7 +42,8 @@ pub(crate) fn measure_tenants(arguments: &BenchArguments) -> BenchResult<()> {
         return Ok(());
     };
     let server = BenchServer::start(&binary)?;
-    let (burst, quiet) = (server.make_team("burst")?, server.make_team("quiet")?);
+    let (burst, quiet) =
+        (server.make_key("burst", json!({}))?, server.make_key("quiet", json!({}))?);
     let rounds = arguments.rounds;
     let one = |name: &str| -> BenchResult<LatencyFigures> {
         let mut client = BenchClient::connect(&server.address, &quiet)?;
@@ -71,79 +64,6 @@ pub(crate) fn measure_tenants(arguments: &BenchArguments) -> BenchResult<()> {
     print_line("\n| promise | at most | measured | kept |\n|---|---|---|---|");
     print_promise("print(1) beside another team's burst : at rest, p50", MOST, ratio);
     Ok(())
-}
-
-fn find_binary(arguments: &BenchArguments) -> Option<PathBuf> {
-    let beside = || Some(std::env::current_exe().ok()?.with_file_name("cloche"));
-    arguments.server.clone().or_else(beside).filter(|path| path.exists())
-}
-
-/// A server with a directory and port of its own.
-struct BenchServer {
-    child: Child,
-    address: String,
-    admin: String,
-    _directory: TempDir,
-}
-
-impl BenchServer {
-    fn start(binary: &Path) -> BenchResult<Self> {
-        let directory = TempDir::new()?;
-        let data = directory.path().join("data");
-        let child = Command::new(binary)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(directory.path().join("log"))?)
-            .spawn()?;
-        let mut server =
-            Self { child, address: String::new(), admin: String::new(), _directory: directory };
-        let deadline = Instant::now() + START_LIMIT;
-        while !server.is_ready(&data) {
-            if Instant::now() > deadline || server.child.try_wait()?.is_some() {
-                return Err("the server did not get ready".into());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
-    }
-
-    fn is_ready(&mut self, data: &Path) -> bool {
-        let Ok(text) = std::fs::read(data.join("bootstrap.json")) else { return false };
-        let Ok(known) = serde_json::from_slice::<Value>(&text) else { return false };
-        let text = |name: &str| known[name].as_str().unwrap_or_default().to_owned();
-        self.address = text("url").trim_start_matches("http://").to_owned();
-        self.admin = text("admin_token");
-        let ready = BenchClient::connect(&self.address, "")
-            .and_then(|mut client| client.send_request("GET", "/readyz", &Value::Null));
-        ready.is_ok_and(|(status, _)| status == 200)
-    }
-
-    /// Creates a team with a sandbox and a key. Returns the key.
-    fn make_team(&self, name: &str) -> BenchResult<String> {
-        let mut client = BenchClient::connect(&self.address, &self.admin)?;
-        let mut post = |what: &str, body: Value| -> BenchResult<Value> {
-            let (status, answer) =
-                client.send_request("POST", &format!("/v1/admin/{what}"), &body)?;
-            if status >= 300 {
-                return Err(format!("{what}: {status} {answer}").into());
-            }
-            Ok(answer)
-        };
-        post("teams", json!({"name": name, "plan": "pro"}))?;
-        post("sandboxes", json!({"team": name, "name": "bench"}))?;
-        let key = post("keys", json!({"team": name, "sandbox": "bench", "name": "bench"}))?;
-        Ok(key["key"].as_str().unwrap_or_default().to_owned())
-    }
-}
-
-impl Drop for BenchServer {
-    fn drop(&mut self) {
-        // The spawner and its cells end when the server's socket is closed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// The clients of the burst, one thread each.
@@ -188,88 +108,5 @@ impl BurstLoad {
             let _ = client.join();
         }
         counts
-    }
-}
-
-/// A persistent connection.
-struct BenchClient {
-    stream: BufReader<TcpStream>,
-    key: String,
-}
-
-impl BenchClient {
-    fn connect(address: &str, key: &str) -> BenchResult<Self> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        Ok(Self { stream: BufReader::new(stream), key: key.to_owned() })
-    }
-
-    /// Runs `print(1)`. Returns the time of the response.
-    fn time_print_one(&mut self) -> BenchResult<Duration> {
-        thread::sleep(PAUSE);
-        let began = Instant::now();
-        let (status, answer) =
-            self.send_request("POST", "/v1/sandbox/execute", &json!({"code": "print(1)"}))?;
-        let took = began.elapsed();
-        if status != 200 || answer["stdout"] != "1\n" {
-            return Err(format!("print(1): {status} {answer}").into());
-        }
-        Ok(took)
-    }
-
-    fn send_request(
-        &mut self,
-        method: &str,
-        path: &str,
-        body: &Value,
-    ) -> BenchResult<(u16, Value)> {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            self.key,
-            body.len()
-        );
-        self.stream.get_mut().write_all((head + &body).as_bytes())?;
-        let mut line = String::new();
-        self.stream.read_line(&mut line)?;
-        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.ok_or_else(|| io::Error::other(format!("not HTTP: {line:?}")))?;
-        let (mut length, mut is_chunked) = (0_usize, false);
-        loop {
-            line.clear();
-            self.stream.read_line(&mut line)?;
-            let lower = line.trim_end().to_ascii_lowercase();
-            if lower.is_empty() {
-                break;
-            }
-            if let Some(value) = lower.strip_prefix("content-length:") {
-                length = value.trim().parse()?;
-            }
-            is_chunked |= lower == "transfer-encoding: chunked";
-        }
-        let answer = if is_chunked { self.read_chunks()? } else { self.read_bytes(length)? };
-        Ok((status, serde_json::from_slice(&answer).unwrap_or(Value::Null)))
-    }
-
-    fn read_bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; length];
-        self.stream.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn read_chunks(&mut self) -> BenchResult<Vec<u8>> {
-        let mut all = Vec::new();
-        loop {
-            let mut line = String::new();
-            self.stream.read_line(&mut line)?;
-            let length = usize::from_str_radix(line.trim(), 16)?;
-            all.extend(self.read_bytes(length)?);
-            self.read_bytes(2)?;
-            if length == 0 {
-                return Ok(all);
-            }
-        }
     }
 }

@@ -12,7 +12,9 @@ use std::{
     },
 };
 
-use cloche_engine::{AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds};
+use cloche_engine::{
+    AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TrialObserver,
+};
 use cloche_executor::{
     Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError, RunIo,
     SpawnError,
@@ -75,13 +77,14 @@ impl Dispatcher for LocalDispatcher {
     fn probe_image(
         &self,
         image: Arc<ImageRoot>,
+        on_try: TrialObserver,
     ) -> BoxFuture<'static, Result<Option<Vec<InterpreterProbe>>, DispatchError>> {
         let executor = self.executor.clone();
         Box::pin(async move {
             if !executor.runs_images() {
                 return Ok(None);
             }
-            let probed = executor.probe_image(&image).await.map_err(dispatch_error)?;
+            let probed = executor.probe_image(&image, on_try).await.map_err(dispatch_error)?;
             Ok(Some(probed.into_iter().map(to_probe).collect()))
         })
     }

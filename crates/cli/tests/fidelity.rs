@@ -5,19 +5,30 @@
 //! errors and ending must be the same, byte for byte. What cannot be the same is in
 //! `docs/FIDELITY.md`, and a case names it (`# differs: …`) and must then really differ.
 //!
-//! `FIDELITY=part-of-a-name` runs only the cases that have it in their names.
+//! `FIDELITY=part-of-a-name` runs only the cases that have it in their names. `FIDELITY_PYTHONS=all`
+//! runs them with every supported CPython that pyenv or uv has installed, not only with the oldest.
 #![allow(clippy::unwrap_used, reason = "a test may fail at any line")]
 
 #[path = "support/cloche.rs"]
 mod support;
 
+#[path = "fidelity/bare.rs"]
+mod bare;
 #[path = "fidelity/case.rs"]
 mod case;
+#[path = "fidelity/corpus.rs"]
+mod corpus;
+#[path = "fidelity/image.rs"]
+mod image;
 #[path = "fidelity/ways.rs"]
 mod ways;
 
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
 use case::Case;
 use cloche_model::Language;
+use corpus::CorpusReport;
+use image::TestImage;
 use support::{can_sandbox, skip};
 use ways::{Seen, Way, Ways};
 
@@ -26,14 +37,22 @@ const DOCUMENTED: &str = include_str!("../../../docs/FIDELITY.md");
 
 /// Runs every case of a language in every way, and demands that none can be told from a cold start.
 async fn indistinguishable(language: Language, warm: &[Way]) {
-    if !can_sandbox() {
-        return;
+    if can_sandbox() {
+        let differences = find_differences(None, language, warm).await;
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
     }
-    let cold = Ways::start(Way::Cold).await;
+}
+
+async fn find_differences(
+    image: Option<&Arc<TestImage>>,
+    language: Language,
+    warm: &[Way],
+) -> Vec<String> {
+    let cold = Ways::start_on(image, Way::Cold, &[]).await;
     let mut differences = Vec::new();
     let mut others = Vec::new();
     for way in warm {
-        others.push(Ways::start(*way).await);
+        others.push(Ways::start_on(image, *way, &[]).await);
     }
     for case in case::all(language) {
         let bare = cold.run(&case).await;
@@ -45,6 +64,20 @@ async fn indistinguishable(language: Language, warm: &[Way]) {
     cold.stop().await;
     for other in others {
         other.stop().await;
+    }
+    differences
+}
+
+/// The same on an image, for the languages that have an interpreter which waits.
+async fn indistinguishable_on(image: &'static str, languages: &[(Language, &[Way])]) {
+    if !can_sandbox() {
+        return;
+    }
+    let Some(image) = TestImage::import(image).await else { return };
+    let image = Arc::new(image);
+    let mut differences = Vec::new();
+    for (language, warm) in languages {
+        differences.extend(find_differences(Some(&image), *language, warm).await);
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
@@ -77,6 +110,87 @@ fn node_programs_cannot_tell_how_they_were_started() {
     ways::block_on(async {
         if std::fs::exists("/usr/bin/node").unwrap_or(false) || skip("this host has no node") {
             indistinguishable(Language::Node, &[Way::Started]).await;
+        }
+    });
+}
+
+#[test]
+fn programs_cannot_tell_how_they_were_started_on_the_default_image() {
+    ways::block_on(async {
+        let python: &[Way] = &[Way::Template, Way::Single];
+        let languages = [(Language::Python, python), (Language::Node, &[Way::Started])];
+        indistinguishable_on("default", &languages).await;
+    });
+}
+
+#[test]
+fn programs_cannot_tell_how_they_were_started_on_a_musl_image() {
+    ways::block_on(async {
+        let python: &[Way] = &[Way::Template, Way::Single];
+        indistinguishable_on("musl", &[(Language::Python, python)]).await;
+    });
+}
+
+/// Other versions of CPython that this machine has, by minor version.
+fn other_pythons() -> BTreeMap<u32, PathBuf> {
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    let collections = [home.join(".pyenv/versions"), home.join(".local/share/uv/python")];
+    let installed = collections.iter().filter_map(|place| std::fs::read_dir(place).ok()).flatten();
+    let prefixes: Vec<_> = installed.map(|entry| entry.unwrap().path()).collect();
+    let has = |prefix: &PathBuf, minor| prefix.join(format!("bin/python3.{minor}")).exists();
+    // The host has 3.11, or what its distribution has; the images have 3.13 and 3.14.
+    let minors = [9, 10, 11, 12, 13, 14].into_iter();
+    minors
+        .filter_map(|minor| Some((minor, prefixes.iter().find(|it| has(it, minor))?.clone())))
+        .collect()
+}
+
+#[test]
+fn programs_cannot_tell_how_they_were_started_with_other_versions_of_python() {
+    ways::block_on(async {
+        let all = std::env::var("FIDELITY_PYTHONS").is_ok_and(|wanted| wanted == "all");
+        let mut differences = Vec::new();
+        for (minor, prefix) in other_pythons().into_iter().take(if all { 6 } else { 1 }) {
+            if !can_sandbox() {
+                return;
+            }
+            let image = Arc::new(TestImage::copy_python(&prefix).await);
+            let warm = [Way::Template, Way::Single];
+            let found = find_differences(Some(&image), Language::Python, &warm).await;
+            differences.extend(found.into_iter().map(|what| format!("3.{minor}: {what}")));
+        }
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
+    });
+}
+
+/// The languages of the corpus.
+const CORPUS: [Language; 3] = [Language::Python, Language::Node, Language::Bash];
+
+#[test]
+fn typical_programs_run_on_this_host_as_they_do_bare() {
+    ways::block_on(async {
+        if let Some(report) = CorpusReport::make(None, &CORPUS).await {
+            report.check(60);
+        }
+    });
+}
+
+#[test]
+fn typical_programs_run_on_the_default_image_as_they_do_bare() {
+    ways::block_on(async {
+        if let Some(report) = CorpusReport::make(Some("default"), &CORPUS).await {
+            assert_eq!(report.left_out, [""; 0], "the default image lacks what they import");
+            report.check(70);
+        }
+    });
+}
+
+#[test]
+fn typical_programs_run_on_a_musl_image_as_they_do_bare() {
+    ways::block_on(async {
+        let languages = [Language::Python, Language::Bash];
+        if let Some(report) = CorpusReport::make(Some("musl"), &languages).await {
+            report.check(52);
         }
     });
 }

@@ -9,6 +9,9 @@ mod support;
 #[path = "fidelity/case.rs"]
 #[expect(dead_code, reason = "the cases of the other suite are not used here")]
 mod case;
+#[path = "fidelity/image.rs"]
+#[expect(dead_code, reason = "these tests run on the host")]
+mod image;
 #[path = "fidelity/ways.rs"]
 #[expect(dead_code, reason = "what compares output is not used here")]
 mod ways;

@@ -44,13 +44,15 @@ pub trait Dispatcher: Send + Sync {
         true
     }
 
-    /// Tries the interpreters of an image in cells. `None` where nothing can be tried.
+    /// Tries the interpreters of an image in cells, and says before each which it is. `None` where
+    /// nothing can be tried.
     ///
     /// # Errors
     /// If the image cannot be mounted, or no cell can be started.
     fn probe_image(
         &self,
         _image: Arc<ImageRoot>,
+        _on_try: TrialObserver,
     ) -> BoxFuture<'static, Result<Option<Vec<InterpreterProbe>>, DispatchError>> {
         Box::pin(std::future::ready(Ok(None)))
     }
@@ -89,6 +91,9 @@ pub trait Dispatcher: Send + Sync {
     /// What is held ready and what is in use, for metrics.
     fn current_load(&self) -> DispatcherLoad;
 }
+
+/// Gets the name of each interpreter of an image before it is tried.
+pub type TrialObserver = Box<dyn Fn(&str) + Send + Sync>;
 
 /// What a run needs of the executor that takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -171,12 +171,12 @@ impl Images {
         let task = tokio::spawn(async move {
             let _turn = parts.turn.lock().await;
             let catalog: Arc<dyn LayerCatalog> = Arc::clone(&parts) as _;
-            let limits = (parts.limits, reported);
+            let limits = (parts.limits, reported.clone());
             let assembler = ImageAssembler::new(layers, limits, catalog, &parts.scratch);
             let assembler = Arc::new(assembler);
             let work = async {
                 let mut made = work(Arc::clone(&assembler)).await.map_err(image_refusal)?;
-                parts.probe_interpreters(&mut made.image).await;
+                parts.probe_interpreters(&mut made.image, &reported).await;
                 Ok(made)
             };
             let made = tokio::select! {

@@ -54,7 +54,9 @@ pub use clock::{
 };
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use data_dir::LockedDataDir;
-pub use dispatch::{DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TakenSignal};
+pub use dispatch::{
+    DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TakenSignal, TrialObserver,
+};
 pub use engine::{Engine, EngineOpenError};
 pub use executions::{
     CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions,

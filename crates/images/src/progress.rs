@@ -27,10 +27,14 @@ pub enum ProgressPhase {
     Storing,
     /// Interpreters are searched.
     Searching,
+    /// Layers are unpacked on this host.
+    Unpacking,
+    /// An interpreter is tried in cells.
+    Trying,
 }
 
 /// A view of the progress.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ProgressReport {
     /// What is done at the moment.
     pub phase: ProgressPhase,
@@ -42,6 +46,8 @@ pub struct ProgressReport {
     pub bytes_done: u64,
     /// All bytes, once known.
     pub bytes: u64,
+    /// The name of the interpreter that is being tried.
+    pub trying: Option<String>,
 }
 
 /// Counts the progress of one pull or import. Cheap to clone.
@@ -57,6 +63,7 @@ struct ProgressCounters {
     bytes: AtomicU64,
     /// Bytes of the layer that is being stored.
     layer: Mutex<Arc<AtomicU64>>,
+    trying: Mutex<Option<String>>,
 }
 
 impl ImageProgress {
@@ -71,7 +78,19 @@ impl ImageProgress {
             layers: counters.layers.load(Ordering::Relaxed),
             bytes_done: counters.bytes_done.load(Ordering::Relaxed).saturating_add(layer),
             bytes: counters.bytes.load(Ordering::Relaxed),
+            trying: counters.trying.lock().clone(),
         }
+    }
+
+    /// The caller unpacks the layers, to try the interpreters.
+    pub fn begin_unpacking(&self) {
+        self.begin_phase(ProgressPhase::Unpacking, 0, 0);
+    }
+
+    /// The caller tries an interpreter with this name.
+    pub fn begin_trial(&self, interpreter: &str) {
+        self.begin_phase(ProgressPhase::Trying, 0, 0);
+        *self.0.trying.lock() = Some(interpreter.to_owned());
     }
 
     /// Begins a phase with this many layers and bytes.

@@ -37,9 +37,10 @@ impl ImageProgressBar {
             self.bar.set_length(bytes);
         }
         self.bar.set_position(number("bytes_done"));
-        self.bar.set_message(match layers {
-            0 => self.phase.clone(),
-            _ => format!("{}, layer {} of {layers}", self.phase, number("layers_done")),
+        self.bar.set_message(match (event["trying"].as_str(), layers) {
+            (Some(interpreter), _) => format!("{} {interpreter}", self.phase),
+            (None, 0) => self.phase.clone(),
+            (None, _) => format!("{}, layer {} of {layers}", self.phase, number("layers_done")),
         });
     }
 }

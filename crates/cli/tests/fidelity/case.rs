@@ -5,6 +5,7 @@
 //! - `differs: name`: documented under this name as different.
 //! - `lines: dos` or `lines: cut`: ends of lines as elsewhere, or none at the end of the file.
 //! - `anew: why`: its interpreter cannot be one that waits.
+//! - `needs: a b`: the modules that its interpreter must have.
 //! - `each: text`: one of several cases, with `EACH` in the program replaced by the text.
 //!
 //! A directory with the case's name and `.d` holds its input files.
@@ -19,6 +20,7 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) differs: Option<String>,
     pub(crate) starts_anew: bool,
+    pub(crate) needs: Vec<String>,
     language: Language,
     code: Vec<u8>,
     stdin: Vec<u8>,
@@ -29,7 +31,16 @@ pub(crate) struct Case {
 
 /// Every case of a language that was asked for, in the order of their names.
 pub(crate) fn all(language: Language) -> Vec<Case> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fidelity").join(language.name());
+    read_directory("tests/fidelity", language)
+}
+
+/// Every program of the corpus in a language that was asked for.
+pub(crate) fn corpus(language: Language) -> Vec<Case> {
+    read_directory("../../tests/corpus", language)
+}
+
+fn read_directory(directory: &str, language: Language) -> Vec<Case> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory).join(language.name());
     let wanted = std::env::var("FIDELITY").unwrap_or_default();
     let mut paths: Vec<_> =
         fs::read_dir(here).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -46,6 +57,7 @@ impl Case {
             name: name.to_owned(),
             differs: None,
             starts_anew: false,
+            needs: Vec::new(),
             language,
             code: code.into(),
             stdin: Vec::new(),
@@ -72,6 +84,7 @@ impl Case {
                 "each" => case.variants.push(value.to_owned()),
                 "lines" if value == "dos" => case.code = text.replace('\n', "\r\n").into(),
                 "lines" => case.code = text.trim_end().into(),
+                "needs" => case.needs = value.split(' ').map(str::to_owned).collect(),
                 "anew" => case.starts_anew = true,
                 "differs" => case.differs = Some(value.to_owned()),
                 _ => {}

@@ -1,13 +1,13 @@
 //! The ways an interpreter is started, and what can be seen of a run.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo};
 use cloche_model::{RunEnding, RunOutcome, RunSpec};
 use cloche_test_support::eventually_blocking;
 use tokio::task::block_in_place;
 
-use crate::case::Case;
+use crate::{case::Case, image::TestImage};
 
 /// Runs a test to its end, with more stack than a test's thread has.
 pub(crate) fn block_on(test: impl Future<Output = ()> + Send + 'static) {
@@ -34,6 +34,8 @@ pub(crate) struct Ways {
     pub(crate) way: Way,
     executor: Executor,
     preload: Vec<String>,
+    /// The root of its cells; that of this host without one.
+    image: Option<Arc<TestImage>>,
 }
 
 /// What a run left behind; addresses are not compared.
@@ -51,10 +53,22 @@ impl Ways {
 
     /// Also imports modules ahead, where there is a template.
     pub(crate) async fn start_with(way: Way, preload: &[&str]) -> Self {
+        Self::start_on(None, way, preload).await
+    }
+
+    /// The same on an image.
+    pub(crate) async fn start_on(
+        image: Option<&Arc<TestImage>>,
+        way: Way,
+        preload: &[&str],
+    ) -> Self {
         let mut config = ExecutorConfig::with_program(env!("CARGO_BIN_EXE_cloche"));
         config.pool = (way != Way::Cold).then(PoolSettings::default);
+        config.unpacked_layers = image.map(|image| image.layers.cache_dir().to_owned());
+        config.layers = image.map(|image| image.layers.clone());
         let executor = Executor::start(config).await.unwrap();
-        Self { way, executor, preload: preload.iter().map(|&name| name.to_owned()).collect() }
+        let preload = preload.iter().map(|&name| name.to_owned()).collect();
+        Self { way, executor, preload, image: image.cloned() }
     }
 
     /// Runs a case, and demands that its interpreter came the way it should.
@@ -66,6 +80,9 @@ impl Ways {
     pub(crate) async fn run_as(&self, mut spec: RunSpec, anew: bool) -> RunOutcome {
         spec.sandbox.template = self.way == Way::Template;
         spec.sandbox.preload.clone_from(&self.preload);
+        if let Some(image) = &self.image {
+            image.apply_to(&mut spec.sandbox);
+        }
         self.executor.prewarm_pool(spec.language, &spec.limits, &spec.sandbox);
         self.wait_until_warm();
         let before = self.executor.read_metrics();
@@ -135,7 +152,7 @@ fn diff(cold: &[u8], warm: &[u8]) -> String {
 }
 
 /// The same text with every hexadecimal number replaced.
-fn without_addresses(text: &[u8]) -> Vec<u8> {
+pub(crate) fn without_addresses(text: &[u8]) -> Vec<u8> {
     let Ok(text) = std::str::from_utf8(text) else { return text.to_vec() };
     let mut parts = text.split("0x");
     let mut out = parts.next().unwrap_or_default().to_owned();

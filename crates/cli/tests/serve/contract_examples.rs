@@ -14,7 +14,7 @@ use crate::{
     host::{Host, MODEL_KEY},
     models::Models,
     python_client::{tool, tool_of, top},
-    support::{binary, skip},
+    support::{binary, ended, skip},
 };
 
 /// The message of the examples to the model. `tests/examples/agent_answer.py` has it as well.
@@ -68,6 +68,25 @@ impl ExampleServer {
         Some(Self { host, files, _models: models })
     }
 
+    /// Moves the sandbox of the first start to the default image. Skips the test without one.
+    fn use_default_image(&self) -> bool {
+        let layout = top().join("target/images/default");
+        if !layout.join("index.json").exists() {
+            return skip("there is no image target/images/default: run scripts/setup-tests");
+        }
+        let layout = layout.display().to_string();
+        for words in [
+            &["image", "import", &layout, "--name", "cloche/default"][..],
+            &["sandbox", "set", "default/default", "--image", "cloche/default"],
+        ] {
+            let mut command = std::process::Command::new(binary());
+            command.args(words).arg("--data-dir").arg(self.host.data());
+            let done = ended(command, b"");
+            assert_eq!(done.code, 0, "{words:?} {done:?} {}", self.host.said("log"));
+        }
+        true
+    }
+
     /// Runs tests of `tests/examples`. Returns the report, which names each.
     async fn run_examples(&self, python: &Path, arguments: &[&str]) -> String {
         let output = tokio::process::Command::new(python)
@@ -105,6 +124,9 @@ async fn the_examples_of_the_contracts_work() {
         return;
     }
     let Some(server) = ExampleServer::start().await else { return };
+    if !server.use_default_image() {
+        return;
+    }
     let others = ["tests/examples", "--ignore=tests/examples/guide"];
     println!("{}", server.run_examples(&python, &others).await);
 }

@@ -40,13 +40,13 @@ fn cloche_json(host: &Host, words: &[&str]) -> Value {
     ended.json()
 }
 
-fn import(host: &Host, layouts: &Layouts, tag: &str) -> Value {
+pub(crate) fn import(host: &Host, layouts: &Layouts, tag: &str) -> Value {
     let layout = layouts.path().display().to_string();
     cloche_json(host, &["image", "import", &layout, "--ref", tag, "--name", &format!("{tag}:1")])
 }
 
 /// A sandbox with this image, and a key of it.
-fn sandbox_key(host: &Host, name: &str, image: &str) -> String {
+pub(crate) fn sandbox_key(host: &Host, name: &str, image: &str) -> String {
     cloche_json(host, &["sandbox", "create", name, "--image", image]);
     key_of(host, name)
 }
@@ -62,13 +62,13 @@ async fn run_as(host: &Host, key: &str, body: Value) -> (u16, Value) {
     (answer.status().as_u16(), answer.json().await.unwrap())
 }
 
-async fn output(host: &Host, key: &str, language: &str, code: &str) -> String {
+pub(crate) async fn output(host: &Host, key: &str, language: &str, code: &str) -> String {
     let (status, body) = run_as(host, key, json!({"language": language, "code": code})).await;
     assert_eq!((status, &body["success"]), (200, &json!(true)), "{body} {}", host.said("log"));
     body["stdout"].as_str().unwrap().to_owned()
 }
 
-fn add_python(root: &Path) {
+pub(crate) fn add_python(root: &Path) {
     run("sh", &["-c", COPY_PYTHON, root.to_str().unwrap()]);
 }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A command for the server of a host, without the logins of this machine.
-fn command(host: &Host, words: &[&str]) -> Command {
+pub(crate) fn command(host: &Host, words: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.args(words).arg("--data-dir").arg(host.data());
     command.env("HOME", host.directory()).env_remove("DOCKER_CONFIG");
@@ -27,24 +27,24 @@ fn command(host: &Host, words: &[&str]) -> Command {
     command
 }
 
-fn image(host: &Host, words: &[&str]) -> Ended {
+pub(crate) fn image(host: &Host, words: &[&str]) -> Ended {
     ended(command(host, &[&["image"], words].concat()), b"")
 }
 
-fn image_json(host: &Host, words: &[&str]) -> Value {
+pub(crate) fn image_json(host: &Host, words: &[&str]) -> Value {
     let ended = image(host, &[words, &["--json"]].concat());
     assert_eq!(ended.code, 0, "{ended:?} {}", host.said("log"));
     ended.json()
 }
 
-fn refuse(host: &Host, words: &[&str], reason: &str) {
+pub(crate) fn refuse(host: &Host, words: &[&str], reason: &str) {
     let ended = image(host, words);
     assert_ne!(ended.code, 0, "{ended:?}");
     assert!(ended.stderr.contains(reason), "{reason}: {ended:?}");
 }
 
 /// The files of layers, and unfinished downloads.
-fn stored(host: &Host) -> (usize, Vec<PathBuf>) {
+pub(crate) fn stored(host: &Host) -> (usize, Vec<PathBuf>) {
     let list = |path: &str| fs::read_dir(host.data().join(path)).unwrap();
     let partial = list("images/partial").map(|entry| entry.unwrap().path()).collect();
     (list("layers/blobs/sha256").count(), partial)

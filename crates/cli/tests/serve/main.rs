@@ -28,6 +28,7 @@ mod help;
 mod host;
 mod http2_floods;
 mod identity;
+mod image_faults;
 mod image_runs;
 mod images;
 mod mcp;

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    task::{JoinHandle, JoinSet},
 };
 
 /// The account of registries that want one.
@@ -194,21 +195,35 @@ pub(crate) struct HoldingProxy {
     pub(crate) address: String,
     pub(crate) limit: Arc<AtomicU64>,
     pub(crate) passed: Arc<AtomicU64>,
+    listening: JoinHandle<()>,
 }
 
 impl HoldingProxy {
     pub(crate) async fn start(target: &str, limit: u64) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at("127.0.0.1:0", target, limit).await
+    }
+
+    /// A proxy at the address of one that has stopped.
+    pub(crate) async fn start_at(address: &str, target: &str, limit: u64) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (limit, passed) = (Arc::new(AtomicU64::new(limit)), Arc::new(AtomicU64::new(0)));
         let (most, count, target) = (Arc::clone(&limit), Arc::clone(&passed), target.to_owned());
-        tokio::spawn(async move {
+        let listening = tokio::spawn(async move {
+            // Dropped with the listener, and every connection with them.
+            let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&target).await.unwrap();
-                tokio::spawn(pass_on(client, server, Arc::clone(&most), Arc::clone(&count)));
+                connections.spawn(pass_on(client, server, Arc::clone(&most), Arc::clone(&count)));
             }
         });
-        Self { address, limit, passed }
+        Self { address, limit, passed, listening }
+    }
+
+    /// Closes every connection, and refuses new ones.
+    pub(crate) async fn stop(&mut self) {
+        self.listening.abort();
+        let _ = (&mut self.listening).await;
     }
 }
 

@@ -373,12 +373,12 @@ async fn below_the_reserve_only_new_data_is_refused() {
 }
 
 /// A small file system for a data directory. Dropping it unmounts it.
-struct SmallDisk {
-    directory: Arc<TempDir>,
+pub(crate) struct SmallDisk {
+    pub(crate) directory: Arc<TempDir>,
 }
 
 impl SmallDisk {
-    fn mount(megabytes: u32) -> Option<Self> {
+    pub(crate) fn mount(megabytes: u32) -> Option<Self> {
         let directory = Arc::new(TempDir::new().unwrap());
         let data = directory.path().join("data");
         fs::create_dir(&data).unwrap();

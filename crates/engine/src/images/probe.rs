@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use cloche_images::ImageProgress;
 use cloche_model::{ImageRecord, InterpreterProbe, InterpreterStart};
 
 use super::ImageParts;
@@ -12,11 +13,18 @@ use super::ImageParts;
 impl ImageParts {
     /// Adds to a record what its interpreters are. This also unpacks the layers, so that the first
     /// run does not have to.
-    pub(super) async fn probe_interpreters(&self, image: &mut ImageRecord) {
+    pub(super) async fn probe_interpreters(
+        &self,
+        image: &mut ImageRecord,
+        progress: &ImageProgress,
+    ) {
         if image.interpreters.found.is_empty() {
             return;
         }
-        match self.dispatcher.probe_image(Arc::new(image.to_root())).await {
+        progress.begin_unpacking();
+        let reported = progress.clone();
+        let on_try = Box::new(move |name: &str| reported.begin_trial(name));
+        match self.dispatcher.probe_image(Arc::new(image.to_root()), on_try).await {
             Ok(Some(probes)) => {
                 image.notes.extend(probes.iter().filter_map(describe_failure));
                 image.probes = probes;

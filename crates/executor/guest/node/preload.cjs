@@ -112,6 +112,9 @@ if (`${process.env.NODE_OPTIONS} `.startsWith(`--require=${__filename} `)) {
   const { isInteger } = Number;
   const { defineProperty, getOwnPropertyDescriptor, isExtensible } = Object;
   const [ToNumber, AnyError] = [Number, Error];
+  // Of a main file that is an ES module, later versions look whether its promise is pending, which
+  // changes the exit code. They tell only themselves, and such a program has no main module.
+  const endsByPromise = ToNumber(process.versions.node.split('.')[0]) >= 22;
   const begins = Buffer.from(`${pid} (${protocol.LAST_WORD}`);
   const stat = Buffer.alloc(begins.length);
 
@@ -143,7 +146,8 @@ if (`${process.env.NODE_OPTIONS} `.startsWith(`--require=${__filename} `)) {
   // when the answer is out. If pid 1 continues this process instead, it ends as usual.
   const leave = () => {
     if (apply(listenerCount, process, ['exit']) !== 0
-      || apply(listenerCount, process, ['beforeExit']) !== 0 || !isCalledByNode()) return;
+      || apply(listenerCount, process, ['beforeExit']) !== 0 || !isCalledByNode()
+      || (endsByPromise && process.mainModule === undefined)) return;
     const code = ToNumber(process.exitCode ?? 0);
     if (!isInteger(code)) return;
     if (ppid === 1 && getOwnPropertyDescriptor(process, 'title')?.writable) {

@@ -125,16 +125,21 @@ const fn probe_program(language: Language) -> ProbeProgram {
 impl Executor {
     /// Tries every interpreter of an image in cells of this host, without a network, for a few
     /// seconds each. An interpreter that does not start is no error: the reason is in the answer.
+    /// `on_try` gets the name of each interpreter before it is tried.
     ///
     /// # Errors
     /// If the image cannot be mounted, or this host cannot start a cell.
     pub async fn probe_image(
         &self,
         image: &Arc<ImageRoot>,
+        on_try: impl Fn(&str),
     ) -> Result<Vec<ProbedInterpreter>, RunError> {
+        // Unpacked and mounted before the first trial, which then takes as long as the others.
+        let _held = self.inner.spawner.hold_image(image).await.map_err(RunError::Image)?;
         let mut probed = Vec::new();
         for language in image.languages() {
             let Some(found) = image.interpreter_of(language) else { continue };
+            on_try(found.path.rsplit('/').next().unwrap_or(language.name()));
             let facts = self.probe_interpreter(image, language).await?;
             let start = match &facts {
                 Ok(_) => self.find_program_start(image, language).await,

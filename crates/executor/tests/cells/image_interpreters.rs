@@ -79,7 +79,7 @@ async fn an_image_of_one_static_program_runs_shell_programs() {
         .await;
     assert!(seen.starts_with("bin\ndata\ndev\netc\nhome\n"), "{seen}");
     assert!(seen.contains("baponi:x:1000:1000::/home/baponi:/bin/sh"), "{seen}");
-    let probed = host.host.executor.probe_image(&Arc::new(image)).await.unwrap();
+    let probed = host.host.executor.probe_image(&Arc::new(image), |_| ()).await.unwrap();
     assert!(probed.iter().all(|found| found.facts.is_ok()), "{probed:?}");
     host.host.executor.stop().await;
 }
@@ -96,7 +96,7 @@ async fn node_waits_in_an_image_and_keeps_its_options() {
     let mut image = host.image(&[&tree], &[(Language::Node, "/opt/node/bin/node")]).await;
     image.env.insert("NODE_OPTIONS".to_owned(), "--stack-trace-limit=3".to_owned());
     let executor = &host.host.executor;
-    let probed = executor.probe_image(&Arc::new(image.clone())).await.unwrap();
+    let probed = executor.probe_image(&Arc::new(image.clone()), |_| ()).await.unwrap();
     assert_eq!(probed[0].start, ProgramStart::Waiting { reason: None }, "{probed:?}");
     executor.prewarm_pool(Language::Node, &RunLimits::default(), &shape_of(&image));
     eventually("an interpreter waits", async || executor.is_warm()).await;
@@ -177,7 +177,7 @@ async fn the_probe_says_what_each_interpreter_is_and_how_it_starts() {
     let Some(host) = ImageHost::start(None).await else { return };
     let executor = &host.host.executor;
     let Some(image) = python_image(&host).await else { return };
-    let probed = executor.probe_image(&Arc::new(image.clone())).await.unwrap();
+    let probed = executor.probe_image(&Arc::new(image.clone()), |_| ()).await.unwrap();
     let [python, bash, _sh] = &probed[..] else { panic!("{probed:?}") };
     let InterpreterFacts { version, implementation, prefix, libc } = python.facts.clone().unwrap();
     assert!(version.starts_with("3."), "{version}");
@@ -193,7 +193,7 @@ async fn the_probe_says_what_each_interpreter_is_and_how_it_starts() {
     let layers = vec![base, host.store(&without).await];
     let broken = (Language::Perl, "/usr/bin/perl");
     let image = image_of(layers, &[PYTHON, broken]);
-    let probed = executor.probe_image(&Arc::new(image.clone())).await.unwrap();
+    let probed = executor.probe_image(&Arc::new(image.clone()), |_| ()).await.unwrap();
     let ProgramStart::Waiting { reason: Some(reason) } = &probed[0].start else {
         panic!("{probed:?}")
     };

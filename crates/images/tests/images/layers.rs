@@ -1,6 +1,11 @@
 //! What becomes of the entries of a layer.
 
+use std::io::Write;
+
 use cloche_layers::NodeKind;
+use cloche_model::LayerDigest;
+use serde_json::json;
+use sha2::{Digest, Sha256};
 use tokio::io::AsyncReadExt;
 
 use crate::support::{Store, TarBytes, TestImage, gzip, paths};
@@ -207,4 +212,48 @@ async fn an_empty_layer_has_no_place_in_the_stack() {
     let store = Store::new().await;
     let new = store.import(TestImage::new(&[empty, layer]).layout()).await.unwrap();
     assert_eq!((new.image.layers.len(), new.image.stack().len()), (2, 1));
+}
+
+/// A layer with this many empty files in directories of a thousand: its file, and the digest of its
+/// archive. The archive itself would not fit into the memory of a small machine several times.
+fn many_files(top: &str, count: usize) -> (Vec<u8>, String) {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut hash = Sha256::new();
+    let mut write = |bytes: &[u8]| {
+        hash.update(bytes);
+        packed.write_all(bytes).unwrap();
+    };
+    for number in 0..count {
+        if number % 1000 == 0 {
+            write(&TarBytes::default().dir(&format!("{top}{}/", number / 1000)).cut());
+        }
+        let name = format!("{top}{}/{}", number / 1000, number % 1000);
+        write(&TarBytes::default().file(&name, b"").cut());
+    }
+    write(&[0; 1024]);
+    let digest = LayerDigest::from_sha256(hash.finalize().into()).to_string();
+    (packed.finish().unwrap(), digest)
+}
+
+fn image_of(layers: &[(Vec<u8>, String)]) -> TestImage {
+    let files = layers.iter().map(|(file, _)| (file.clone(), Vec::new()));
+    let mut image = TestImage::of_files(files.collect());
+    let diff_ids: Vec<&String> = layers.iter().map(|(_, digest)| digest).collect();
+    image.config["rootfs"]["diff_ids"] = json!(diff_ids);
+    image
+}
+
+#[tokio::test]
+async fn a_million_files_are_imported_and_more_than_the_limit_is_refused() {
+    let store = Store::new().await;
+    let million = many_files("a", 1_000_000);
+    let new = store.import(image_of(&[million.clone()]).layout()).await.unwrap();
+    assert_eq!(new.image.layers[0].stored.as_ref().unwrap().entries, 1_001_001);
+    let index = store.layers.load_index(&new.image.stack()[0]).await.unwrap();
+    assert_eq!(index.entries().len(), 1_001_001);
+
+    let more = many_files("b", 50_000);
+    let error = store.import(image_of(&[million, more]).layout()).await.unwrap_err();
+    assert!(error.to_string().contains("too many"), "{error}");
+    assert_eq!((store.blob_count().await, store.leftovers()), (1, Vec::new()));
 }

@@ -171,7 +171,9 @@ class FastExit:
         subclasses, interrupted, *where = self.seen[7:13] or (self.kinds_of_exit, True)
         if subclasses != self.kinds_of_exit or not named:
             return None
-        if any(left):
+        # Until 3.13 the interpreter ends in the middle of its main file then, and has not forgotten
+        # its name. Later ones have, but they have always asked for the code.
+        if any(left) or self.asked:
             return self._code_of_system_exit()
         if not failed:
             return 0

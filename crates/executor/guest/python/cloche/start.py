@@ -10,8 +10,9 @@ import sys
 from cloche import job, protocol
 from cloche import own_builtins as __builtins__  # noqa: F401
 
-# The first and the last version of CPython whose internals a template knows.
-SUPPORTED = (3, 9), (3, 14)
+# The versions of CPython with which the fidelity suite passes. A template depends on internals of
+# CPython, and on how it ends, so another version is not used before the suite has run with it.
+SUPPORTED = (3, 9), (3, 10), (3, 11), (3, 12), (3, 13), (3, 14)
 
 
 def start(usercustomize):
@@ -44,12 +45,12 @@ def restore_python_path(archive):
 
 def start_template(archive, preload):
     """Prepares a template, or ends where this interpreter is not a supported one."""
-    if not is_supported(sys.implementation.name, sys.version_info):
+    if not is_supported(sys.implementation.name, sys.version_info, sys.abiflags):
         # The executor logs this and starts interpreters one by one: they wait in `single`, which
         # depends on nothing but `site`, and they end natively.
-        oldest, newest = ("%d.%d" % version for version in SUPPORTED)
-        message = "a template needs CPython %s to %s, this is %s %d.%d\n" % (
-            oldest, newest, sys.implementation.name, *sys.version_info[:2])
+        message = "a template needs CPython %s; this is %s %d.%d%s\n" % (
+            ", ".join("%d.%d" % version for version in SUPPORTED),
+            sys.implementation.name, *sys.version_info[:2], sys.abiflags)
         os.write(2, message.encode())
         os._exit(1)
     from cloche import template
@@ -57,10 +58,11 @@ def start_template(archive, preload):
     template.install(os.path.dirname(archive), preload, forget_runtime(archive))
 
 
-def is_supported(implementation, version):
-    """Whether the internals that a template depends on are known for this interpreter."""
-    first, last = SUPPORTED
-    return implementation == "cpython" and first <= tuple(version[:2]) <= last
+def is_supported(implementation, version, flags):
+    """Whether the fidelity suite passes with this interpreter. Builds without a global lock (`t`)
+    and those for debugging (`d`) are other interpreters.
+    """
+    return implementation == "cpython" and tuple(version[:2]) in SUPPORTED and not flags
 
 
 def forget_runtime(archive):

@@ -259,12 +259,15 @@ impl From<RemovedImages> for ImageRemovalRecord {
 pub(crate) enum ImageEvent {
     /// How far it is.
     Progress {
-        /// waiting, receiving, resolving, downloading, storing or searching.
+        /// waiting, receiving, resolving, downloading, storing, searching, unpacking or trying.
         phase: String,
         layers_done: usize,
         layers: usize,
         bytes_done: u64,
         bytes: u64,
+        /// The interpreter that is being tried in cells.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trying: Option<String>,
     },
     /// It is done.
     Image { image: Box<ImageDetail> },
@@ -281,9 +284,11 @@ impl ImageEvent {
             ProgressPhase::Downloading => "downloading",
             ProgressPhase::Storing => "storing",
             ProgressPhase::Searching => "searching",
+            ProgressPhase::Unpacking => "unpacking",
+            ProgressPhase::Trying => "trying",
         };
-        let ImageProgressReport { layers_done, layers, bytes_done, bytes, .. } = report;
-        Self::Progress { phase: phase.to_owned(), layers_done, layers, bytes_done, bytes }
+        let ImageProgressReport { layers_done, layers, bytes_done, bytes, trying, .. } = report;
+        Self::Progress { phase: phase.to_owned(), layers_done, layers, bytes_done, bytes, trying }
     }
 
     pub(crate) fn from_result(result: Result<ListedImage, Refusal>) -> Self {

@@ -1,0 +1,2 @@
+for number in range(2000):
+    print(number, "x" * (number % 50))

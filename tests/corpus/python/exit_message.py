@@ -1,0 +1,3 @@
+import sys
+
+sys.exit("error: no input file given")

@@ -1,0 +1,5 @@
+# needs: numpy
+import numpy as np
+
+print(np.ones((2, 3)).shape)
+np.ones((2, 3)) @ np.ones((2, 3))
