@@ -121,7 +121,8 @@ impl AdmittedRun {
     /// What it needs of an executor, with a thread or without one.
     pub(crate) fn needs(&self, home: bool) -> RunNeeds {
         let image = self.spec.sandbox.image != HOST_IMAGE;
-        RunNeeds { timeout: self.spec.limits.timeout, home, image }
+        let network = self.spec.sandbox.network != NetworkPolicy::Blocked;
+        RunNeeds { timeout: self.spec.limits.timeout, home, image, network }
     }
 
     pub(crate) fn language(&self) -> Language {
