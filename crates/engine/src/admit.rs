@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
     ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, HOST_IMAGE, Invalid, Language,
-    MemoryAccount, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan, ThreadHome,
+    MemoryAccount, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan, ThreadHome,
     TraceId, env,
 };
 use parking_lot::Mutex;

@@ -322,7 +322,7 @@ impl<'a> CellRegistry<'a> {
         let hierarchy = self.plans.host.cgroups.as_ref();
         let cgroup =
             hierarchy.map(|hierarchy| self.prepared.take_worker_cgroup(hierarchy)).transpose()?;
-        let worker = self.networks.attach(running, ipv6, session, cgroup)?;
+        let mut worker = self.networks.attach(running, ipv6, session, cgroup)?;
         if let Err(error) = self.poller.add(WakeSource::Network(cell), &worker.pidfd) {
             // Its end would go unnoticed, so it ends now.
             worker.kill();
