@@ -29,8 +29,10 @@ mod protocol;
 mod server;
 pub mod spawner;
 
+pub use cloche_egress::BrokerClient;
 pub use protocol::{HOME, USER};
 pub use server::{
+    cell_network::NetworkError,
     commit::CommitError,
     config::ExecutorConfig,
     executor::{Executor, ExecutorStartError},

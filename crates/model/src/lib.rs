@@ -21,6 +21,8 @@ mod image_record;
 mod language;
 mod layer;
 mod moment;
+mod network;
+mod network_sentence;
 mod outcome;
 mod plan;
 pub mod request;
@@ -61,6 +63,11 @@ pub use image_record::{
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;
+pub use network::{
+    DenialReason, DeniedAttempt, HostName, HostPattern, MAX_NETWORK_RULES, NetworkLimits,
+    NetworkPolicy, NetworkProtocol, NetworkReport, NetworkRule, PortRange, RuleTarget,
+    is_public_address,
+};
 pub use outcome::{
     CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,
 };
@@ -68,8 +75,7 @@ pub use plan::{PlanLimits, TeamPlan};
 pub use request::{CheckedRequest, ExecuteRequest, RequestFile};
 pub use response::ResponseStatus;
 pub use run::{
-    FileName, InputFile, InvalidFileName, NetworkPolicy, RunLimits, RunSpec, SandboxProfile,
-    SandboxShape,
+    FileName, InputFile, InvalidFileName, RunLimits, RunSpec, SandboxProfile, SandboxShape,
 };
 pub use secret::Secret;
 pub use sub_path::SubPath;

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, Substrate, ThreadHome};
+use crate::{
+    ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, NetworkLimits, NetworkPolicy,
+    Substrate, ThreadHome,
+};
 
 /// One program to run once, in a fresh cell.
 ///
@@ -146,6 +149,9 @@ pub struct SandboxShape {
     pub root: Option<Arc<ImageRoot>>,
     /// What the program can connect to.
     pub network: NetworkPolicy,
+    /// The limits of its network, if it has one.
+    #[serde(default)]
+    pub network_limits: NetworkLimits,
     /// Python modules imported once, in the template.
     pub preload: Vec<String>,
     /// Whether interpreters may be forked from a shared template.
@@ -246,6 +252,7 @@ impl Default for SandboxShape {
             image: HOST_IMAGE.to_owned(),
             root: None,
             network: NetworkPolicy::Blocked,
+            network_limits: NetworkLimits::default(),
             preload: Vec::new(),
             template: true,
             profile: SandboxProfile::Standard,
@@ -253,14 +260,6 @@ impl Default for SandboxShape {
             pool_group: None,
         }
     }
-}
-
-/// What a program can connect to beyond its own loopback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NetworkPolicy {
-    /// No network access.
-    Blocked,
 }
 
 #[cfg(test)]

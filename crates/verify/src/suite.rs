@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc, time::Instant};
 
-use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings};
+use cloche_executor::{BrokerClient, Executor, ExecutorConfig, ExecutorStartError, PoolSettings};
 use cloche_model::{Language, SandboxShape, Substrate};
 use tokio::task::JoinSet;
 
@@ -28,13 +28,15 @@ pub fn choose_probes(only: &[String]) -> Result<Vec<&'static Probe>, String> {
 }
 
 /// Runs these probes in cold cells of a substrate and then in warm ones, which only the native
-/// substrate has. A probe that cannot apply is not run, and its row says why.
+/// substrate has. A probe that cannot apply is not run, and its row says why. Those of networks need
+/// a broker.
 pub async fn run_probes(
     chosen: &[&'static Probe],
     substrate: Substrate,
+    broker: Option<BrokerClient>,
 ) -> Result<VerifyReport, Box<dyn Error>> {
     let started = Instant::now();
-    let (cold, missing) = start_runner(None, substrate).await?;
+    let (cold, missing) = start_runner(None, substrate, broker.clone()).await?;
     // The first run warms caches, and tells of a host without the language of the probes.
     if let ProbeFinding::NotHere(why) | ProbeFinding::NotStarted(why) =
         cold.run_and_judge(&PROBES[0]).await
@@ -55,7 +57,7 @@ pub async fn run_probes(
     }
     stop_runner(cold).await;
     if substrate == Substrate::Native {
-        let (warm, _) = start_runner(Some(PoolSettings::default()), substrate).await?;
+        let (warm, _) = start_runner(Some(PoolSettings::default()), substrate, broker).await?;
         let is_forked = |probe: &&'static Probe| probe.language == Language::Python;
         let forked = together.into_iter().filter(is_forked).collect();
         rows.extend(run_concurrently(&warm, CellOrigin::Warm, forked).await);
@@ -78,8 +80,9 @@ pub async fn run_probes(
 async fn start_runner(
     pool: Option<PoolSettings>,
     substrate: Substrate,
+    broker: Option<BrokerClient>,
 ) -> Result<(Arc<ProbeRunner>, Vec<(String, String)>), Box<dyn Error>> {
-    let config = ExecutorConfig { pool, ..ExecutorConfig::with_program("/proc/self/exe") };
+    let config = ExecutorConfig { pool, broker, ..ExecutorConfig::with_program("/proc/self/exe") };
     let (executor, missing) = match Executor::start(config.clone()).await {
         Err(ExecutorStartError::Missing(missing)) => {
             let allow_missing = missing.iter().map(|(wall, _)| wall.clone()).collect();

@@ -10,6 +10,7 @@ use cloche_model::{
 };
 use serde::Serialize;
 
+use super::registry::NO_NETWORK;
 use crate::{
     DispatchError,
     sidecar::{JobHome, JobLimits},
@@ -85,7 +86,7 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
         return Err(refused_error("this server's executors have no substrate but native"));
     }
     if spec.sandbox.network != NetworkPolicy::Blocked {
-        return Err(refused_error("this server's executors give programs no network"));
+        return Err(refused_error(NO_NETWORK));
     }
     Ok(())
 }

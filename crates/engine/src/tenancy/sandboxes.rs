@@ -5,12 +5,15 @@
 use std::ops::RangeInclusive;
 
 use cloche_model::{
-    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, NetworkPolicy, Sandbox, SandboxId,
-    SandboxResources, SandboxShape, SecretVars, Team, check_name,
+    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, Sandbox, SandboxId, SandboxResources,
+    SandboxShape, SecretVars, Team, check_name,
 };
 use cloche_store::{Revisioned, UpdateOutcome};
 
-use super::{EnvDraft, Tenancy, UPDATE_ATTEMPTS, contended_refusal};
+use super::{
+    EnvDraft, NetworkChange, Tenancy, UPDATE_ATTEMPTS, contended_refusal,
+    sandbox_network::check_profile_network,
+};
 use crate::{Refusal, clock, secrets};
 
 /// The most modules of a preload list.
@@ -47,8 +50,8 @@ pub struct SandboxChange {
     pub name: Option<String>,
     /// The image: `host`, or the name or digest of an image that was pulled or imported.
     pub image: Option<String>,
-    /// The network policy, by name.
-    pub network: Option<String>,
+    /// What programs can reach over the network.
+    pub network: NetworkChange,
     /// Modules to import in the template.
     pub preload: Option<Vec<String>>,
     /// Whether interpreters may be forked from a template.
@@ -115,9 +118,7 @@ impl SandboxChange {
         if let Some(image) = self.image {
             sandbox.shape.image = image;
         }
-        if let Some(network) = self.network {
-            sandbox.shape.network = check_network(&network)?;
-        }
+        self.network.apply(&mut sandbox.shape)?;
         if let Some(preload) = self.preload {
             check_preload(&preload)?;
             sandbox.shape.preload = preload;
@@ -130,6 +131,7 @@ impl SandboxChange {
             sandbox.shape.substrate = substrate.parse()?;
         }
         sandbox.shape.substrate.check_profile(sandbox.shape.profile)?;
+        check_profile_network(&sandbox.shape)?;
         if self.storage.is_some_and(|storage| !storage.is_empty()) {
             return Err(Invalid::new("storage: this build cannot mount storage yet"));
         }
@@ -143,16 +145,6 @@ impl SandboxChange {
             check_range("retention_days", RETENTION_DAYS, u64::from(days))?;
         }
         check_resources(&sandbox.resources, team)
-    }
-}
-
-fn check_network(network: &str) -> Result<NetworkPolicy, Invalid> {
-    match network {
-        "blocked" => Ok(NetworkPolicy::Blocked),
-        "unrestricted" => Err(Invalid::new(
-            "network: this build cannot give unrestricted network access yet; use \"blocked\"",
-        )),
-        _ => Err(Invalid::new("network must be one of: blocked, unrestricted")),
     }
 }
 
@@ -226,6 +218,7 @@ impl Tenancy {
         if is_chosen {
             self.try_substrate(&sandbox).await?;
         }
+        self.check_network(&sandbox.shape)?;
         self.store.create_sandbox(&sandbox).await?;
         Ok(sandbox)
     }
@@ -272,6 +265,8 @@ impl Tenancy {
             change.clone().apply(&mut sandbox, &team)?;
             if change.substrate.is_some() {
                 self.try_substrate(&sandbox).await?;
+            if change.network.names_policy() {
+                self.check_network(&sandbox.shape)?;
             }
             let update = Revisioned { row: sandbox, revision };
             let outcome = self.store.update_sandbox(&update).await?;

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
-    ApiKey, ByteSize, DeliveryMode, DeliveryStatus, EventMark, EventOrder, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, GateSettings, HomeWrites, KeyId, Language, LedgerRetention,
-    Moment, OutputFile, Sandbox, SandboxId, SandboxProfile, SandboxResources, SandboxShape, Secret,
-    StreamName, Team, TeamId, TeamPlan, ToolPolicy, TraceId, UsageReport,
+    ApiKey, ByteSize, DeliveryMode, DeliveryStatus, DenialReason, EventMark, EventOrder,
+    ExecutionEnd, ExecutionStart, ExecutionStatus, GateSettings, HomeWrites, KeyId, Language,
+    LedgerRetention, Moment, NetworkProtocol, NetworkReport, OutputFile, Sandbox, SandboxId,
+    SandboxProfile, SandboxResources, SandboxShape, Secret, StreamName, Team, TeamId, TeamPlan,
+    ToolPolicy, TraceId, UsageReport,
 };
 use cloche_store::{
     BeginOutcome, DeliveryAttempt, ExecutionCursor, ExecutionFilter, ExecutionFinish,
@@ -99,8 +100,16 @@ pub(crate) fn thread_key(thread: &str) -> ThreadKey {
     ThreadKey { team: team(1).id, id: thread.parse().unwrap() }
 }
 
+pub(crate) fn network() -> NetworkReport {
+    let mut network = NetworkReport { bytes_in: 70, bytes_out: 8, ..NetworkReport::default() };
+    let reason = DenialReason::NotAllowed;
+    network.count_denied("a.example", 443, NetworkProtocol::Tls, reason);
+    NetworkReport { connections: 2, lost: Some("why".to_owned()), ..network }
+}
+
 pub(crate) fn end() -> ExecutionEnd {
     ExecutionEnd {
+        network: Some(network()),
         exit_code: 3,
         stdout: b"a\n\xff\n".to_vec().into(),
         stderr: b"b".to_vec().into(),
