@@ -6,7 +6,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HomeWrites, Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId,
+    HomeWrites, Invalid, KeyId, Language, Moment, MountUse, SandboxId, StreamName, TeamId, ThreadId,
+    TraceId,
 };
 
 /// The status of an execution.
@@ -205,6 +206,8 @@ pub struct ExecutionEnd {
     pub event_order: EventOrder,
     /// The files it wrote to its home.
     pub written: HomeWrites,
+    /// The storage it had, and the bytes that it read and wrote there.
+    pub mounts: Vec<MountUse>,
     /// When it ended.
     pub completed_at: Moment,
 }

@@ -93,6 +93,10 @@ id!(
     SandboxId, "sbx_", "sandbox id"
 );
 id!(
+    /// Names a connection or a volume.
+    StorageId, "sto_", "storage id"
+);
+id!(
     /// Names a response of the Agent API.
     ResponseId, "resp_", "response id"
 );

@@ -26,7 +26,9 @@ mod plan;
 pub mod request;
 mod response;
 mod run;
+mod scope_path;
 mod secret;
+mod storage_source;
 mod sub_path;
 mod tenancy;
 mod thread;
@@ -48,7 +50,8 @@ pub use gates::{
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
-    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId, ThreadId, TraceId,
+    check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
@@ -70,7 +73,12 @@ pub use run::{
     FileName, InputFile, InvalidFileName, NetworkPolicy, RunLimits, RunSpec, SandboxProfile,
     SandboxShape,
 };
+pub use scope_path::ScopePath;
 pub use secret::Secret;
+pub use storage_source::{
+    BindingUser, BoundStorage, ConnectionKind, MountUse, StorageBacking, StorageBinding, StorageConnection,
+    StorageSource, VolumeSettings,
+};
 pub use sub_path::SubPath;
 pub use tenancy::{ApiKey, LedgerRetention, Sandbox, SandboxResources, Team};
 pub use thread::{HomeUsage, SnapshotKind, SnapshotRef, Thread, ThreadSnapshot};

@@ -1,0 +1,296 @@
+//! Connections and volumes of teams, and what may use them, as rows.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ByteSize, Invalid, KeyId, Moment, SandboxId, ScopePath, SecretVars, StorageId, SubPath, TeamId,
+};
+
+/// A connection or a volume of a team, mounted at `/data/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageSource {
+    /// Its id.
+    pub id: StorageId,
+    /// The team that owns it.
+    pub team: TeamId,
+    /// Its name, unique among the connections and volumes of the team.
+    pub name: String,
+    /// Where the bytes are.
+    pub backing: StorageBacking,
+    /// When it was created.
+    pub created_at: Moment,
+}
+
+impl StorageSource {
+    /// The connection, unless it is a volume.
+    #[must_use]
+    pub const fn connection(&self) -> Option<&StorageConnection> {
+        match &self.backing {
+            StorageBacking::Connection(connection) => Some(connection),
+            StorageBacking::Volume(_) => None,
+        }
+    }
+
+    /// The quota of a volume, unless it is a connection.
+    #[must_use]
+    pub const fn volume_quota(&self) -> Option<ByteSize> {
+        match &self.backing {
+            StorageBacking::Connection(_) => None,
+            StorageBacking::Volume(volume) => Some(volume.quota),
+        }
+    }
+}
+
+/// Where the bytes of a mount are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorageBacking {
+    /// In a bucket of the team.
+    Connection(StorageConnection),
+    /// With this server.
+    Volume(VolumeSettings),
+}
+
+/// The settings of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSettings {
+    /// The most bytes of its files.
+    pub quota: ByteSize,
+}
+
+/// A bucket and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageConnection {
+    /// The protocol.
+    pub kind: ConnectionKind,
+    /// The address of the service. Without one: the address of the provider.
+    pub endpoint: Option<String>,
+    /// The bucket, or the container of Azure.
+    pub bucket: String,
+    /// The region of S3.
+    pub region: Option<String>,
+    /// The storage account of Azure.
+    pub account: Option<String>,
+    /// What every use of the connection is bounded to.
+    pub prefix: ScopePath,
+    /// Whether no use of it may write.
+    pub read_only: bool,
+    /// The secret parts by name, see [`ConnectionKind::credential_names`]. Without any, requests
+    /// are anonymous. Sealed in the store.
+    #[serde(skip)]
+    pub credentials: SecretVars,
+}
+
+/// The protocol of an object store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConnectionKind {
+    /// Amazon S3, or a service that speaks its protocol.
+    S3,
+    /// Google Cloud Storage.
+    Gcs,
+    /// Azure Blob Storage.
+    Azure,
+}
+
+impl ConnectionKind {
+    const ALL: [Self; 3] = [Self::S3, Self::Gcs, Self::Azure];
+
+    /// The name on the wire and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Gcs => "gcs",
+            Self::Azure => "azure",
+        }
+    }
+
+    /// The names of the secret parts.
+    #[must_use]
+    pub const fn credential_names(self) -> &'static [&'static str] {
+        match self {
+            Self::S3 => &["access_key_id", "secret_access_key", "session_token"],
+            Self::Gcs => &["service_account_key"],
+            Self::Azure => &["account_key", "sas_token"],
+        }
+    }
+}
+
+impl FromStr for ConnectionKind {
+    type Err = Invalid;
+
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| Invalid::new("kind must be one of: s3, gcs, azure"))
+    }
+}
+
+/// What a binding is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum BindingUser {
+    /// Every execution in a sandbox.
+    Sandbox(SandboxId),
+    /// Every execution of a key.
+    Key(KeyId),
+}
+
+impl BindingUser {
+    /// The id as text.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Sandbox(id) => id.as_str(),
+            Self::Key(id) => id.as_str(),
+        }
+    }
+}
+
+/// Lets a sandbox or a key use a connection or a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorageBinding {
+    /// The connection or volume.
+    pub storage: StorageId,
+    /// What may use it.
+    pub user: BindingUser,
+    /// What the use is bounded to.
+    pub path: ScopePath,
+    /// Whether the use may not write.
+    pub read_only: bool,
+}
+
+/// A connection or a volume as the executions of a key see it: all levels but the request's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundStorage {
+    /// The connection or volume.
+    pub source: StorageSource,
+    /// What they are bounded to; `None` if the levels have nothing in common.
+    pub scope: Option<ScopePath>,
+    /// Whether they may not write.
+    pub read_only: bool,
+}
+
+impl BoundStorage {
+    /// Applies the bindings of one key and its sandbox, each of which only narrows.
+    #[must_use]
+    pub fn new(source: StorageSource, bindings: &[StorageBinding]) -> Self {
+        let connection = source.connection();
+        let first = connection.map_or_else(ScopePath::root, |found| found.prefix.clone());
+        let scope = bindings.iter().try_fold(first, |scope, next| scope.narrow_to(&next.path));
+        let read_only = connection.is_some_and(|found| found.read_only)
+            || bindings.iter().any(|binding| binding.read_only);
+        Self { source, scope, read_only }
+    }
+
+    /// The scope of one execution: that of the levels above, or a path of the request within it.
+    ///
+    /// # Errors
+    /// When the levels exclude each other, or the path is wider than they are or beside them.
+    pub fn narrow_for_request(&self, sub_path: Option<&SubPath>) -> Result<ScopePath, Invalid> {
+        let name = &self.source.name;
+        let scope = self.scope.as_ref().ok_or_else(|| {
+            Invalid::new(format!(
+                "storage {name:?}: the paths of the connection, the sandbox and the key have \
+                 nothing in common; ask your administrator"
+            ))
+        })?;
+        match sub_path {
+            None => Ok(scope.clone()),
+            Some(path) if scope.contains(path.scope()) => Ok(path.scope().clone()),
+            Some(path) => Err(Invalid::new(format!(
+                "sub_paths: \"/data/{name}/{}\" is not within what this key may use of \
+                 /data/{name}",
+                path.path()
+            ))),
+        }
+    }
+}
+
+/// A mount of one execution, and the bytes that it read and wrote there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountUse {
+    /// The name of the connection or volume.
+    pub name: String,
+    /// Whether it could not write.
+    pub read_only: bool,
+    /// The path of the request, if it narrowed the mount.
+    pub sub_path: Option<ScopePath>,
+    /// Bytes that were read.
+    pub bytes_read: u64,
+    /// Bytes that were written.
+    pub bytes_written: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(prefix: &str, read_only: bool) -> StorageSource {
+        StorageSource {
+            id: "sto_1".parse().unwrap(),
+            team: "team_1".parse().unwrap(),
+            name: "data".to_owned(),
+            backing: StorageBacking::Connection(StorageConnection {
+                kind: ConnectionKind::S3,
+                endpoint: None,
+                bucket: "b".to_owned(),
+                region: None,
+                account: None,
+                prefix: ScopePath::parse("prefix", prefix).unwrap(),
+                read_only,
+                credentials: SecretVars::new(),
+            }),
+            created_at: Moment(0),
+        }
+    }
+
+    fn binding(path: &str, read_only: bool) -> StorageBinding {
+        StorageBinding {
+            storage: "sto_1".parse().unwrap(),
+            user: BindingUser::Key("key_1".parse().unwrap()),
+            path: ScopePath::parse("path", path).unwrap(),
+            read_only,
+        }
+    }
+
+    fn narrowed(bound: &BoundStorage, path: &str) -> Result<String, Invalid> {
+        let paths = SubPath::parse_all(&[format!("/data/data/{path}")])?;
+        bound.narrow_for_request(paths.first()).map(String::from)
+    }
+
+    #[test]
+    fn each_level_only_narrows() {
+        let levels = [binding("t/acme", false), binding("t/acme/a", false)];
+        let bound = BoundStorage::new(connection("t", false), &levels);
+        assert_eq!(bound.scope.as_ref().map(ScopePath::as_str), Some("t/acme/a"));
+        assert!(!bound.read_only);
+        assert_eq!(narrowed(&bound, "t/acme/a/x").unwrap(), "t/acme/a/x");
+        for wider in ["t/acme", "t", "t/acme/ab", "t/acme/b", "x", "T/acme/a"] {
+            let error = narrowed(&bound, wider).unwrap_err().to_string();
+            assert!(error.contains("is not within what this key may use"), "{error}");
+        }
+        // A wider level below a narrow one changes nothing.
+        let bound = BoundStorage::new(connection("t/acme", false), &[binding("t", false)]);
+        assert_eq!(bound.scope.as_ref().map(ScopePath::as_str), Some("t/acme"));
+    }
+
+    #[test]
+    fn levels_without_a_common_path_mount_nothing() {
+        let bound = BoundStorage::new(connection("a", false), &[binding("b", false)]);
+        assert_eq!(bound.scope, None);
+        assert!(bound.narrow_for_request(None).is_err());
+    }
+
+    #[test]
+    fn any_level_can_forbid_writes() {
+        for (connection_ro, levels) in [
+            (true, vec![binding("", false)]),
+            (false, vec![binding("", true), binding("", false)]),
+            (false, vec![binding("", false), binding("", true)]),
+        ] {
+            assert!(BoundStorage::new(connection("", connection_ro), &levels).read_only);
+        }
+        assert!(!BoundStorage::new(connection("", false), &[binding("", false)]).read_only);
+    }
+}
