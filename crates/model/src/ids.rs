@@ -93,6 +93,10 @@ id!(
     SandboxId, "sbx_", "sandbox id"
 );
 id!(
+    /// Names a managed volume of a team.
+    VolumeId, "vol_", "volume id"
+);
+id!(
     /// Names a response of the Agent API.
     ResponseId, "resp_", "response id"
 );

@@ -18,9 +18,11 @@ mod ids;
 mod image;
 mod image_languages;
 mod image_record;
+mod key_prefix;
 mod language;
 mod layer;
 mod moment;
+mod mount;
 mod outcome;
 mod plan;
 pub mod request;
@@ -48,7 +50,8 @@ pub use gates::{
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
-    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, VolumeId,
+    check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
@@ -57,9 +60,14 @@ pub use image::{
 pub use image_record::{
     ImageLayer, ImageRecord, ImageSettings, InterpreterProbe, InterpreterStart, ListedImage,
 };
+pub use key_prefix::KeyPrefix;
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;
+pub use mount::{
+    MOUNTS_ROOT, MountLimits, MountReport, MountSlug, MountSource, MountSpec, ObjectConnection,
+    ObjectCredentials, ObjectStoreKind,
+};
 pub use outcome::{
     CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,
 };
