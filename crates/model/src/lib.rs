@@ -18,15 +18,16 @@ mod ids;
 mod image;
 mod image_languages;
 mod image_record;
+mod key_prefix;
 mod language;
 mod layer;
 mod moment;
+mod mount;
 mod outcome;
 mod plan;
 pub mod request;
 mod response;
 mod run;
-mod scope_path;
 mod secret;
 mod storage_source;
 mod sub_path;
@@ -51,7 +52,7 @@ pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
     ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId, ThreadId, TraceId,
-    check_name,
+    VolumeId, check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
@@ -60,9 +61,14 @@ pub use image::{
 pub use image_record::{
     ImageLayer, ImageRecord, ImageSettings, InterpreterProbe, InterpreterStart, ListedImage,
 };
+pub use key_prefix::KeyPrefix;
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;
+pub use mount::{
+    MOUNTS_ROOT, MountLimits, MountReport, MountSlug, MountSource, MountSpec, ObjectConnection,
+    ObjectCredentials, ObjectStoreKind,
+};
 pub use outcome::{
     CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,
 };
@@ -73,11 +79,10 @@ pub use run::{
     FileName, InputFile, InvalidFileName, NetworkPolicy, RunLimits, RunSpec, SandboxProfile,
     SandboxShape,
 };
-pub use scope_path::ScopePath;
 pub use secret::Secret;
 pub use storage_source::{
-    BindingUser, BoundStorage, ConnectionKind, MountUse, StorageBacking, StorageBinding, StorageConnection,
-    StorageSource, VolumeSettings,
+    BindingUser, BoundStorage, MountUse, StorageBacking, StorageBinding, StorageConnection,
+    StorageSource, VolumeSettings, credential_names,
 };
 pub use sub_path::SubPath;
 pub use tenancy::{ApiKey, LedgerRetention, Sandbox, SandboxResources, Team};

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, ThreadHome};
+use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, MountSpec, ThreadHome};
 
 /// One program to run once, in a fresh cell.
 ///
@@ -28,6 +28,8 @@ pub struct RunSpec {
     pub sandbox: SandboxShape,
     /// The home it starts with; an empty home without a thread if absent.
     pub home: Option<ThreadHome>,
+    /// Storage mounted at `/data/{slug}`.
+    pub mounts: Vec<MountSpec>,
     /// Whether what it writes is stored, by an executor that has layers.
     pub stores_files: bool,
 }
@@ -44,6 +46,7 @@ impl RunSpec {
             limits: RunLimits::default(),
             sandbox: SandboxShape::default(),
             home: None,
+            mounts: Vec::new(),
             stores_files: true,
         }
     }

@@ -1,11 +1,10 @@
 //! Connections and volumes of teams, and what may use them, as rows.
 
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, Invalid, KeyId, Moment, SandboxId, ScopePath, SecretVars, StorageId, SubPath, TeamId,
+    ByteSize, Invalid, KeyId, KeyPrefix, Moment, ObjectStoreKind, SandboxId, SecretVars, StorageId,
+    SubPath, TeamId, VolumeId,
 };
 
 /// A connection or a volume of a team, mounted at `/data/NAME`.
@@ -33,12 +32,12 @@ impl StorageSource {
         }
     }
 
-    /// The quota of a volume, unless it is a connection.
+    /// The settings of a volume, unless it is a connection.
     #[must_use]
-    pub const fn volume_quota(&self) -> Option<ByteSize> {
+    pub const fn volume(&self) -> Option<&VolumeSettings> {
         match &self.backing {
             StorageBacking::Connection(_) => None,
-            StorageBacking::Volume(volume) => Some(volume.quota),
+            StorageBacking::Volume(volume) => Some(volume),
         }
     }
 }
@@ -53,8 +52,10 @@ pub enum StorageBacking {
 }
 
 /// The settings of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeSettings {
+    /// The name of its files at this server.
+    pub id: VolumeId,
     /// The most bytes of its files.
     pub quota: ByteSize,
 }
@@ -63,7 +64,7 @@ pub struct VolumeSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StorageConnection {
     /// The protocol.
-    pub kind: ConnectionKind,
+    pub kind: ObjectStoreKind,
     /// The address of the service. Without one: the address of the provider.
     pub endpoint: Option<String>,
     /// The bucket, or the container of Azure.
@@ -73,57 +74,22 @@ pub struct StorageConnection {
     /// The storage account of Azure.
     pub account: Option<String>,
     /// What every use of the connection is bounded to.
-    pub prefix: ScopePath,
+    pub prefix: KeyPrefix,
     /// Whether no use of it may write.
     pub read_only: bool,
-    /// The secret parts by name, see [`ConnectionKind::credential_names`]. Without any, requests
+    /// The secret parts by name, see [`credential_names`]. Without any, requests
     /// are anonymous. Sealed in the store.
     #[serde(skip)]
     pub credentials: SecretVars,
 }
 
-/// The protocol of an object store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ConnectionKind {
-    /// Amazon S3, or a service that speaks its protocol.
-    S3,
-    /// Google Cloud Storage.
-    Gcs,
-    /// Azure Blob Storage.
-    Azure,
-}
-
-impl ConnectionKind {
-    const ALL: [Self; 3] = [Self::S3, Self::Gcs, Self::Azure];
-
-    /// The name on the wire and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::S3 => "s3",
-            Self::Gcs => "gcs",
-            Self::Azure => "azure",
-        }
-    }
-
-    /// The names of the secret parts.
-    #[must_use]
-    pub const fn credential_names(self) -> &'static [&'static str] {
-        match self {
-            Self::S3 => &["access_key_id", "secret_access_key", "session_token"],
-            Self::Gcs => &["service_account_key"],
-            Self::Azure => &["account_key", "sas_token"],
-        }
-    }
-}
-
-impl FromStr for ConnectionKind {
-    type Err = Invalid;
-
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| Invalid::new("kind must be one of: s3, gcs, azure"))
+/// The names of the secret parts of a connection.
+#[must_use]
+pub const fn credential_names(kind: ObjectStoreKind) -> &'static [&'static str] {
+    match kind {
+        ObjectStoreKind::S3 => &["access_key_id", "secret_access_key", "session_token"],
+        ObjectStoreKind::Gcs => &["service_account_key"],
+        ObjectStoreKind::Azure => &["account_key"],
     }
 }
 
@@ -155,7 +121,7 @@ pub struct StorageBinding {
     /// What may use it.
     pub user: BindingUser,
     /// What the use is bounded to.
-    pub path: ScopePath,
+    pub path: KeyPrefix,
     /// Whether the use may not write.
     pub read_only: bool,
 }
@@ -166,7 +132,7 @@ pub struct BoundStorage {
     /// The connection or volume.
     pub source: StorageSource,
     /// What they are bounded to; `None` if the levels have nothing in common.
-    pub scope: Option<ScopePath>,
+    pub scope: Option<KeyPrefix>,
     /// Whether they may not write.
     pub read_only: bool,
 }
@@ -176,8 +142,8 @@ impl BoundStorage {
     #[must_use]
     pub fn new(source: StorageSource, bindings: &[StorageBinding]) -> Self {
         let connection = source.connection();
-        let first = connection.map_or_else(ScopePath::root, |found| found.prefix.clone());
-        let scope = bindings.iter().try_fold(first, |scope, next| scope.narrow_to(&next.path));
+        let first = connection.map_or_else(KeyPrefix::default, |found| found.prefix.clone());
+        let scope = bindings.iter().try_fold(first, |scope, next| scope.narrower_of(&next.path));
         let read_only = connection.is_some_and(|found| found.read_only)
             || bindings.iter().any(|binding| binding.read_only);
         Self { source, scope, read_only }
@@ -187,7 +153,7 @@ impl BoundStorage {
     ///
     /// # Errors
     /// When the levels exclude each other, or the path is wider than they are or beside them.
-    pub fn narrow_for_request(&self, sub_path: Option<&SubPath>) -> Result<ScopePath, Invalid> {
+    pub fn narrow_for_request(&self, sub_path: Option<&SubPath>) -> Result<KeyPrefix, Invalid> {
         let name = &self.source.name;
         let scope = self.scope.as_ref().ok_or_else(|| {
             Invalid::new(format!(
@@ -215,7 +181,7 @@ pub struct MountUse {
     /// Whether it could not write.
     pub read_only: bool,
     /// The path of the request, if it narrowed the mount.
-    pub sub_path: Option<ScopePath>,
+    pub sub_path: Option<KeyPrefix>,
     /// Bytes that were read.
     pub bytes_read: u64,
     /// Bytes that were written.
@@ -232,12 +198,12 @@ mod tests {
             team: "team_1".parse().unwrap(),
             name: "data".to_owned(),
             backing: StorageBacking::Connection(StorageConnection {
-                kind: ConnectionKind::S3,
+                kind: ObjectStoreKind::S3,
                 endpoint: None,
                 bucket: "b".to_owned(),
                 region: None,
                 account: None,
-                prefix: ScopePath::parse("prefix", prefix).unwrap(),
+                prefix: prefix.parse().unwrap(),
                 read_only,
                 credentials: SecretVars::new(),
             }),
@@ -249,7 +215,7 @@ mod tests {
         StorageBinding {
             storage: "sto_1".parse().unwrap(),
             user: BindingUser::Key("key_1".parse().unwrap()),
-            path: ScopePath::parse("path", path).unwrap(),
+            path: path.parse().unwrap(),
             read_only,
         }
     }
@@ -263,16 +229,16 @@ mod tests {
     fn each_level_only_narrows() {
         let levels = [binding("t/acme", false), binding("t/acme/a", false)];
         let bound = BoundStorage::new(connection("t", false), &levels);
-        assert_eq!(bound.scope.as_ref().map(ScopePath::as_str), Some("t/acme/a"));
+        assert_eq!(bound.scope.as_ref().map(KeyPrefix::as_str), Some("t/acme/a/"));
         assert!(!bound.read_only);
-        assert_eq!(narrowed(&bound, "t/acme/a/x").unwrap(), "t/acme/a/x");
+        assert_eq!(narrowed(&bound, "t/acme/a/x").unwrap(), "t/acme/a/x/");
         for wider in ["t/acme", "t", "t/acme/ab", "t/acme/b", "x", "T/acme/a"] {
             let error = narrowed(&bound, wider).unwrap_err().to_string();
             assert!(error.contains("is not within what this key may use"), "{error}");
         }
         // A wider level below a narrow one changes nothing.
         let bound = BoundStorage::new(connection("t/acme", false), &[binding("t", false)]);
-        assert_eq!(bound.scope.as_ref().map(ScopePath::as_str), Some("t/acme"));
+        assert_eq!(bound.scope.as_ref().map(KeyPrefix::as_str), Some("t/acme/"));
     }
 
     #[test]

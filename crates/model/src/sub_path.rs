@@ -1,6 +1,6 @@
 //! Paths that narrow a storage mount: `/data/{slug}/{path}`, with unambiguous segments only.
 
-use crate::{Invalid, ScopePath};
+use crate::{Invalid, KeyPrefix};
 
 /// The limit on entries of a request.
 const MAX_SUB_PATHS: usize = 10;
@@ -11,7 +11,7 @@ const MAX_SUB_PATH_CHARS: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubPath {
     slug: String,
-    path: ScopePath,
+    path: KeyPrefix,
 }
 
 impl SubPath {
@@ -24,12 +24,12 @@ impl SubPath {
     /// The path from the root of the bucket or volume: plain segments joined by `/`, never empty.
     #[must_use]
     pub fn path(&self) -> &str {
-        self.path.as_str()
+        self.path.as_str().trim_end_matches('/')
     }
 
     /// The same, to be compared with the levels above it.
     #[must_use]
-    pub const fn scope(&self) -> &ScopePath {
+    pub const fn scope(&self) -> &KeyPrefix {
         &self.path
     }
 
@@ -72,7 +72,7 @@ impl SubPath {
         if !is_slug(slug) || path.is_empty() {
             return Err(malformed());
         }
-        let path = ScopePath::parse("sub_paths", path).map_err(|_| {
+        let path = path.parse::<KeyPrefix>().map_err(|_| {
             Invalid::new(format!(
                 "sub_paths: {entry:?} contains a path segment that is not allowed"
             ))

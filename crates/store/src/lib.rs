@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, BoundStorage, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus, HomeState, KeyId,
-    Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
+    ApiKey, BoundStorage, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus,
+    HomeState, KeyId, Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
 pub use filter::{ExecutionCursor, ExecutionFilter};

@@ -315,6 +315,7 @@ async fn without_outcome(
         stderr,
         usage: RunUsage::default(),
         written: HomeWrites::default(),
+        mounts: Vec::new(),
         timings: RunTimings::default(),
     };
     let end_status =

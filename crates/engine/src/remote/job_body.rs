@@ -83,6 +83,9 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
     if spec.sandbox.network != NetworkPolicy::Blocked {
         return Err(refused_error("this server's executors give programs no network"));
     }
+    if !spec.mounts.is_empty() {
+        return Err(refused_error("this server's executors mount no storage"));
+    }
     Ok(())
 }
 

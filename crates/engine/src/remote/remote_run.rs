@@ -79,6 +79,7 @@ impl RemoteRun {
             stderr: std::mem::take(&mut self.stderr),
             usage: RunUsage::default(),
             written: HomeWrites::default(),
+            mounts: Vec::new(),
             timings: RunTimings::default(),
         }
     }
@@ -206,6 +207,7 @@ impl RemoteRun {
             usage: result.run_usage(),
             timings: result.run_timings(),
             written: result.into_written(),
+            mounts: Vec::new(),
             ..self.cancelled_outcome()
         })
     }

@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use cloche_model::{
-    BindingUser, BoundStorage, KeyId, SandboxId, ScopePath, StorageBacking, StorageBinding,
+    BindingUser, BoundStorage, KeyId, KeyPrefix, SandboxId, StorageBacking, StorageBinding,
     StorageConnection, StorageId, StorageSource, TeamId,
 };
 use sqlx::{QueryBuilder, Row, Sqlite as Database, SqliteConnection, sqlite::SqliteRow};
@@ -249,15 +249,11 @@ fn binding_from_row(row: &SqliteRow) -> Result<StorageBinding> {
         true => BindingUser::Key(read_parsed(row, "user_id")?),
         false => BindingUser::Sandbox(read_parsed(row, "user_id")?),
     };
-    let path = ScopePath::parse("path", row.try_get("path")?);
-    let corrupt = |error: cloche_model::Invalid| StoreError::Corrupt {
-        column: "path",
-        reason: error.to_string(),
-    };
+    let path: KeyPrefix = read_parsed(row, "path")?;
     Ok(StorageBinding {
         storage: read_parsed(row, "storage_id")?,
         user,
-        path: path.map_err(corrupt)?,
+        path,
         read_only: row.try_get("read_only")?,
     })
 }

@@ -12,9 +12,7 @@ use super::{
     row_reader::{key_from_row, sandbox_from_row, team_from_row, to_json, to_sql_integer},
     sealed, updates,
 };
-use crate::{
-    KeyAccess, Result, Revisioned, SourceStore, StoreError, TenancyStore, UpdateOutcome,
-};
+use crate::{KeyAccess, Result, Revisioned, SourceStore, StoreError, TenancyStore, UpdateOutcome};
 
 #[async_trait]
 impl TenancyStore for SqliteStore {
