@@ -86,6 +86,8 @@ pub struct RunNeeds {
     pub home: bool,
     /// Whether its root is an image, not the executor's host.
     pub image: bool,
+    /// Whether it has storage mounts.
+    pub mounts: bool,
 }
 
 /// Reports that an executor has taken a run. Dropped before, it reports that none has.

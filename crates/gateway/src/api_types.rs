@@ -14,7 +14,8 @@ mod threads;
 mod usage;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent,
+    BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
+    CreateVolume, UpdateConnection, UpdateVolume, VolumeList, VolumeRecord, CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent,
     ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
     SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
     UpdateTeam,

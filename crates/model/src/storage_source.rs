@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, Invalid, KeyId, KeyPrefix, Moment, ObjectStoreKind, SandboxId, SecretVars, StorageId,
+    ByteSize, Invalid, KeyId, KeyPrefix, Moment, ObjectConnection, ObjectCredentials, ObjectStoreKind, SandboxId, SecretVars, StorageId,
     SubPath, TeamId, VolumeId,
 };
 
@@ -77,10 +77,65 @@ pub struct StorageConnection {
     pub prefix: KeyPrefix,
     /// Whether no use of it may write.
     pub read_only: bool,
+    /// Whether the operator allows an endpoint that is not public, also without TLS.
+    pub allows_private_endpoint: bool,
     /// The secret parts by name, see [`credential_names`]. Without any, requests
     /// are anonymous. Sealed in the store.
     #[serde(skip)]
     pub credentials: SecretVars,
+}
+
+impl StorageConnection {
+    /// The connection as a mount uses it.
+    ///
+    /// # Errors
+    /// When its secret parts are not those of its kind.
+    pub fn to_object_connection(&self) -> Result<ObjectConnection, Invalid> {
+        Ok(ObjectConnection {
+            kind: self.kind,
+            endpoint: self.endpoint.clone(),
+            bucket: self.bucket.clone(),
+            region: self.region.clone(),
+            credentials: self.object_credentials()?,
+            allows_private_endpoint: self.allows_private_endpoint,
+        })
+    }
+
+    fn object_credentials(&self) -> Result<ObjectCredentials, Invalid> {
+        let names = credential_names(self.kind);
+        if let Some(other) = self.credentials.keys().find(|name| !names.contains(&name.as_str())) {
+            let kind = self.kind.name();
+            return Err(Invalid::new(format!(
+                "credentials: a {kind} connection has no part {other:?}; it has {}",
+                names.join(", ")
+            )));
+        }
+        let part = |name: &str| self.credentials.get(name).cloned();
+        let account = self.account.clone().unwrap_or_default();
+        match self.kind {
+            _ if self.credentials.is_empty() => Ok(ObjectCredentials::Anonymous),
+            ObjectStoreKind::S3 => match (part("access_key_id"), part("secret_access_key")) {
+                (Some(id), Some(secret)) => Ok(ObjectCredentials::AccessKey {
+                    id: id.reveal().to_owned(),
+                    secret,
+                    session_token: part("session_token"),
+                }),
+                _ => Err(Invalid::new(
+                    "credentials: access_key_id and secret_access_key belong together",
+                )),
+            },
+            ObjectStoreKind::Gcs => {
+                let document = part("service_account_key");
+                let missing = || Invalid::new("credentials: service_account_key is missing");
+                Ok(ObjectCredentials::ServiceAccount(document.ok_or_else(missing)?))
+            }
+            ObjectStoreKind::Azure => {
+                let missing = || Invalid::new("credentials: account_key is missing");
+                let key = part("account_key").ok_or_else(missing)?;
+                Ok(ObjectCredentials::AccountKey { account, key })
+            }
+        }
+    }
 }
 
 /// The names of the secret parts of a connection.
@@ -205,6 +260,7 @@ mod tests {
                 account: None,
                 prefix: prefix.parse().unwrap(),
                 read_only,
+                allows_private_endpoint: false,
                 credentials: SecretVars::new(),
             }),
             created_at: Moment(0),

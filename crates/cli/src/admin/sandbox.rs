@@ -107,8 +107,8 @@ pub(super) struct SandboxSettingArguments {
     /// standard, or strict for hostile tenants.
     #[arg(long)]
     profile: Option<String>,
-    /// Storage connections by name. Hidden from the help until storage can be mounted.
-    #[arg(long, value_name = "NAMES", hide = true)]
+    /// Connections and volumes that every execution has: a,b:rw; empty for none.
+    #[arg(long, value_name = "NAMES")]
     storage: Option<String>,
     /// Whether the ledger keeps the code, or only its digest.
     #[arg(long, value_name = "true|false")]

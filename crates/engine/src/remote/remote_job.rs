@@ -26,6 +26,7 @@ impl RemoteJob {
             timeout: spec.limits.timeout,
             home: spec.home.is_some(),
             image: spec.sandbox.image != HOST_IMAGE,
+            mounts: !spec.mounts.is_empty(),
         };
         Self { needs, spec: Some(spec), taken, layers }
     }

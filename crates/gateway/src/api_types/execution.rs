@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use cloche_engine::{JsonPieces, format_rfc3339, now, serialize_text_or_null};
-use cloche_model::{Decision, Execution, ExecutionStatus};
+use cloche_model::{Decision, Execution, ExecutionStatus, MountUse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -80,6 +80,32 @@ pub(crate) struct ExecutionRecord {
     decision: Option<DecisionRecord>,
     /// The files written to the home, once it has ended; not in lists.
     output_files: Option<Vec<OutputFileRecord>>,
+    /// The storage it had, once it has ended; not in lists.
+    mounts: Option<Vec<MountRecord>>,
+}
+
+/// A storage mount of an execution.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MountRecord {
+    /// The connection or volume; it was mounted at `/data/{name}`.
+    name: String,
+    read_only: bool,
+    /// The path that the request narrowed it to.
+    sub_path: Option<String>,
+    bytes_read: u64,
+    bytes_written: u64,
+}
+
+impl From<MountUse> for MountRecord {
+    fn from(mount: MountUse) -> Self {
+        Self {
+            name: mount.name,
+            read_only: mount.read_only,
+            sub_path: mount.sub_path.map(Into::into),
+            bytes_read: mount.bytes_read,
+            bytes_written: mount.bytes_written,
+        }
+    }
 }
 
 /// The resources that an execution used.
@@ -120,6 +146,7 @@ impl ExecutionRecord {
             decision: decision.map(Into::into),
             output_files: output
                 .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
+            mounts: output.map(|end| end.mounts.iter().cloned().map(Into::into).collect()),
             ..Self::without_output(execution)
         }
     }
@@ -172,6 +199,7 @@ impl ExecutionRecord {
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
             decision: None,
             output_files: None,
+            mounts: None,
         }
     }
 }

@@ -59,8 +59,8 @@ macro_rules! sandbox_body {
             /// calls.
             #[schema(example = "standard", pattern = "^(standard|strict)$")]
             profile: Option<String>,
-            /// Storage connections; must be empty in this build.
-            #[schema(max_items = 0)]
+            /// The connections and volumes that every execution has: `NAME`, or `NAME:rw` to write.
+            #[schema(max_items = 32)]
             storage: Option<Vec<String>>,
             /// Whether the ledger keeps the code, or only its digest.
             retain_code: Option<bool>,
@@ -166,6 +166,7 @@ pub(crate) struct SandboxRecord {
     preload: Vec<String>,
     template: bool,
     profile: String,
+    /// The connections and volumes that every execution has.
     storage: Vec<String>,
     retain_code: bool,
     retention_days: Option<u32>,
@@ -197,6 +198,12 @@ impl From<Sandbox> for SandboxRecord {
             retention_days: sandbox.retention.days,
             created_at: format_rfc3339(sandbox.created_at),
         }
+    }
+}
+
+impl SandboxRecord {
+    pub(crate) fn with_storage(self, storage: Vec<String>) -> Self {
+        Self { storage, ..self }
     }
 }
 
