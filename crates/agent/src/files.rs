@@ -1,6 +1,6 @@
 //! Files that the code of a response wrote.
 
-use cloche_engine::{Caller, StoredFile, Refusal};
+use cloche_engine::{Caller, Refusal, StoredFile};
 use cloche_model::{HomePath, Moment, ResponseId};
 
 use crate::{Agent, gate, response::StoredResponseFile};

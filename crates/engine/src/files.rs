@@ -13,8 +13,9 @@ use cloche_store::Store;
 use tokio::{io::AsyncRead, sync::OnceCell};
 
 use crate::{
-    Caller, EngineConfig, Executions, Refusal, StorageBudgets, StorageSources, Threads, VolumeAccess,
-    admit::AdmissionControl, clock, lifecycle::Lifecycle, shared_parts::SharedParts, threads::layer_refusal,
+    Caller, EngineConfig, Executions, Refusal, StorageBudgets, StorageSources, Threads,
+    VolumeAccess, admit::AdmissionControl, clock, lifecycle::Lifecycle, shared_parts::SharedParts,
+    threads::layer_refusal,
 };
 
 pub use signing::{FileSource, UrlGrant, UrlPurpose};
@@ -137,7 +138,8 @@ impl Files {
     ) -> Result<SignedToken, Refusal> {
         self.check_length(length)?;
         self.check_upload(signer.team, id, &path, length).await?;
-        self.sign_url(signer, UrlPurpose::Put { length }, FileSource::Thread(id.clone()), path).await
+        self.sign_url(signer, UrlPurpose::Put { length }, FileSource::Thread(id.clone()), path)
+            .await
     }
 
     fn check_length(&self, length: u64) -> Result<(), Refusal> {

@@ -48,8 +48,8 @@ pub use approvals::{
 };
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
-    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageTraffic, StorageUsage,
-    Store, UsageTotals,
+    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageTraffic,
+    StorageUsage, Store, UsageTotals,
 };
 pub use clock::{
     format_rfc3339, format_utc_day, now, parse_first_day, parse_last_day, parse_rfc3339,
@@ -63,8 +63,8 @@ pub use executions::{
     LedgerPage, ReaderCutOff, StartedExecution,
 };
 pub use files::{
-    FileFilter, FileInfo, FilePage, FileReader, FileSource, FileUpload, Files, StoredFile, SignedToken, UrlGrant,
-    UrlPurpose, UrlSigner,
+    FileFilter, FileInfo, FilePage, FileReader, FileSource, FileUpload, Files, SignedToken,
+    StoredFile, UrlGrant, UrlPurpose, UrlSigner,
 };
 pub use images::{
     ImageImportChoice, ImageProgressReport, ImagePull, ImageWork, Images, ProgressPhase,

@@ -15,10 +15,10 @@ mod usage;
 
 pub(crate) use admin::{
     BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
-    CreateVolume, UpdateConnection, UpdateVolume, VolumeList, VolumeRecord, CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent,
-    ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
-    SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
-    UpdateTeam,
+    CreateKey, CreateSandbox, CreateTeam, CreateVolume, CreatedKey, GateRecord, ImageDetail,
+    ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage,
+    SandboxList, SandboxRecord, StorageList, TeamList, TeamRecord, UpdateConnection,
+    UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam, UpdateVolume, VolumeList, VolumeRecord,
 };
 pub(crate) use approvals::{
     ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,

@@ -27,7 +27,8 @@ use crate::{
     error::ApiError,
     http::{
         approvals, docs, execute, execution_files, executions, files, gates, health, images, keys,
-        responses, sandboxes, signed_files, storage, teams, thread_archive, threads, usage, volumes,
+        responses, sandboxes, signed_files, storage, teams, thread_archive, threads, usage,
+        volumes,
     },
     mcp::{self, McpSessions},
     transfer_counter::count_transfers,

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, Invalid, KeyId, KeyPrefix, Moment, ObjectConnection, ObjectCredentials, ObjectStoreKind, SandboxId, SecretVars, StorageId,
-    SubPath, TeamId, VolumeId,
+    ByteSize, Invalid, KeyId, KeyPrefix, Moment, ObjectConnection, ObjectCredentials,
+    ObjectStoreKind, SandboxId, SecretVars, StorageId, SubPath, TeamId, VolumeId,
 };
 
 /// A connection or a volume of a team, mounted at `/data/NAME`.

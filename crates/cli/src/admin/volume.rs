@@ -72,8 +72,7 @@ pub(super) struct TeamVolumeVerb {
 impl AdminVerb for TeamVolumeVerb {
     fn send_to(self, server: &AdminClient) -> Result<(Value, AnswerView), AdminError> {
         let team = self.team;
-        let path =
-            |name: &str| list_path(&format!("volumes/{}", path_segment(name)), Some(&team));
+        let path = |name: &str| list_path(&format!("volumes/{}", path_segment(name)), Some(&team));
         Ok(match self.verb {
             VolumeVerb::Create { name, quota } => {
                 let body = json!({"team": team, "name": name, "quota_bytes": quota.bytes()});

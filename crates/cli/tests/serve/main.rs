@@ -39,6 +39,8 @@ mod schemathesis;
 mod secrets;
 mod stop;
 mod storage;
+mod storage_connections;
+mod storage_scoping;
 mod streaming;
 #[path = "../support/cloche.rs"]
 mod support;
@@ -46,6 +48,7 @@ mod threads;
 mod tls;
 mod tls_port;
 mod usage;
+mod volumes;
 mod webhooks;
 
 use cloche_test_support::{models, moto, processes};

@@ -52,11 +52,9 @@ fn mount_spec(bound: &BoundStorage, sub_path: Option<&SubPath>) -> Result<MountS
             let connection = connection.to_object_connection()?;
             MountSource::Objects { connection, prefix }
         }
-        StorageBacking::Volume(volume) => MountSource::Volume {
-            id: volume.id.clone(),
-            quota: volume.quota,
-            sub_path: prefix,
-        },
+        StorageBacking::Volume(volume) => {
+            MountSource::Volume { id: volume.id.clone(), quota: volume.quota, sub_path: prefix }
+        }
     };
     Ok(MountSpec {
         slug: bound.source.name.parse()?,

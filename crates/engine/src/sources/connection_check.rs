@@ -37,7 +37,8 @@ impl ConnectionCheck {
     /// The step that failed and why, as a sentence.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        let failed = |step: &CheckStep| Some(format!("{} failed: {}", step.name, step.error.as_ref()?));
+        let failed =
+            |step: &CheckStep| Some(format!("{} failed: {}", step.name, step.error.as_ref()?));
         self.steps.iter().find_map(failed)
     }
 
@@ -55,8 +56,7 @@ pub(super) async fn check_bucket(
 ) -> Result<ConnectionCheck, Refusal> {
     let object = connection.to_object_connection()?;
     let mut check = ConnectionCheck::default();
-    let opened =
-        ObjectStorage::connect(&object, connection.prefix.clone(), Arc::new(SystemAccess));
+    let opened = ObjectStorage::connect(&object, connection.prefix.clone(), Arc::new(SystemAccess));
     let storage = match opened {
         Ok(storage) => storage,
         Err(error) => {
@@ -111,10 +111,13 @@ async fn try_steps(
         return;
     }
     let read = read_some(storage, probe, PROBE.len() as u64).await;
-    check.note("read", read.and_then(|content| match content == PROBE {
-        true => Ok(()),
-        false => Err(StorageError::Invalid("the probe object has another content".to_owned())),
-    }));
+    check.note(
+        "read",
+        read.and_then(|content| match content == PROBE {
+            true => Ok(()),
+            false => Err(StorageError::Invalid("the probe object has another content".to_owned())),
+        }),
+    );
     check.note("delete", storage.delete(probe).await);
 }
 

@@ -113,9 +113,8 @@ fn check_word(field: &str, word: &str, further: &str, most: usize) -> Result<(),
 
 /// The form of an endpoint. Whether its address may be used is found out when it is.
 fn check_endpoint(endpoint: &str, is_private_allowed: bool) -> Result<(), Invalid> {
-    let invalid = || {
-        Invalid::new("endpoint must be a URL such as https://storage.example, without a path")
-    };
+    let invalid =
+        || Invalid::new("endpoint must be a URL such as https://storage.example, without a path");
     let url = Url::parse(endpoint).map_err(|_| invalid())?;
     let plain = url.username().is_empty()
         && url.password().is_none()
@@ -129,9 +128,9 @@ fn check_endpoint(endpoint: &str, is_private_allowed: bool) -> Result<(), Invali
     match url.scheme() {
         "https" => Ok(()),
         "http" if is_private_allowed => Ok(()),
-        "http" => Err(Invalid::new(
-            "endpoint must use https; plain http needs allow_private_endpoint",
-        )),
+        "http" => {
+            Err(Invalid::new("endpoint must use https; plain http needs allow_private_endpoint"))
+        }
         _ => Err(invalid()),
     }
 }
@@ -258,7 +257,8 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_https_unless_the_operator_allows_private_ones() {
-        for endpoint in ["https://s3.example", "https://s3.example:9000/", "https://a.example/acc"] {
+        for endpoint in ["https://s3.example", "https://s3.example:9000/", "https://a.example/acc"]
+        {
             assert!(check_endpoint(endpoint, false).is_ok(), "{endpoint}");
         }
         assert!(check_endpoint("http://127.0.0.1:9000", true).is_ok());

@@ -2,7 +2,9 @@
 //!
 //! The wire format of usage.
 
-use cloche_engine::{AllowanceState, StorageTraffic, UsageSummary, UsageTotals, format_rfc3339, format_utc_day};
+use cloche_engine::{
+    AllowanceState, StorageTraffic, UsageSummary, UsageTotals, format_rfc3339, format_utc_day,
+};
 use cloche_model::{KeyId, TeamId};
 use serde::Serialize;
 use utoipa::ToSchema;

@@ -139,9 +139,7 @@ pub(crate) async fn sign_download_url(
     let files = state.engine.files();
     let signed = match &source {
         RequestedSource::Thread(thread) => files.download_url(&signer, thread, path).await?,
-        RequestedSource::Volume(volume) => {
-            files.volume_download_url(&signer, volume, path).await?
-        }
+        RequestedSource::Volume(volume) => files.volume_download_url(&signer, volume, path).await?,
     };
     let base = request_base_url(&state.config, &headers, &uri);
     Ok(Json(SignedUrl::for_download(&base, &signed)))

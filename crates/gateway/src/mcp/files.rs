@@ -2,7 +2,7 @@
 //! thread can be listed, read and written. Every file can be read as a resource.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use cloche_engine::{Caller, FileFilter, StoredFile, Refusal};
+use cloche_engine::{Caller, FileFilter, Refusal, StoredFile};
 use cloche_model::{Execution, HomePath, Invalid, ThreadId, TraceId};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource, ResourceContents};
 use serde::Deserialize;
