@@ -1,6 +1,6 @@
 //! Files that the code of a response wrote.
 
-use cloche_engine::{Caller, HomeFile, Refusal};
+use cloche_engine::{Caller, Refusal, StoredFile};
 use cloche_model::{HomePath, Moment, ResponseId};
 
 use crate::{Agent, gate, response::StoredResponseFile};
@@ -42,7 +42,7 @@ impl Agent {
         caller: &Caller,
         id: &ResponseId,
         file_id: &str,
-    ) -> Result<HomeFile, Refusal> {
+    ) -> Result<StoredFile, Refusal> {
         gate::check_offered(self.engine(), caller).await?;
         let (kept, _) = self.load_stored(caller, id).await?;
         let none = || Refusal::not_found("file");

@@ -1,5 +1,5 @@
-//! `cloche team|sandbox|image|key|thread|approval|usage`: commands for operators, through the API of
-//! a running server.
+//! `cloche team|sandbox|image|key|thread|approval|storage|volume|usage`: commands for operators,
+//! through the API of a running server.
 //!
 //! Each noun has a file with its verbs, the request of each verb, and the columns of its table. The
 //! server validates requests; nothing is validated twice.
@@ -22,18 +22,22 @@ mod image;
 mod image_progress;
 mod key;
 mod sandbox;
+mod storage;
 mod table;
 mod team;
 mod thread;
 mod usage;
+mod volume;
 
 pub(crate) use approval::ApprovalArguments;
 pub(crate) use image::ImageArguments;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
+pub(crate) use storage::StorageArguments;
 pub(crate) use team::TeamArguments;
 pub(crate) use thread::ThreadArguments;
 pub(crate) use usage::UsageArguments;
+pub(crate) use volume::VolumeArguments;
 
 use client::{AdminClient, AdminError, ApiRoot};
 
@@ -129,6 +133,18 @@ pub(crate) fn run_key_command(arguments: KeyArguments) -> ExitCode {
 pub(crate) fn run_thread_command(arguments: ThreadArguments) -> ExitCode {
     let of_team = thread::TeamThreadVerb { verb: arguments.verb, team: arguments.team };
     run_verb(&arguments.common, of_team)
+}
+
+/// `cloche storage`.
+pub(crate) fn run_storage_command(arguments: StorageArguments) -> ExitCode {
+    let (common, verb) = arguments.into_verb();
+    run_verb(&common, verb)
+}
+
+/// `cloche volume`.
+pub(crate) fn run_volume_command(arguments: VolumeArguments) -> ExitCode {
+    let (common, verb) = arguments.into_verb();
+    run_verb(&common, verb)
 }
 
 /// `cloche usage`.

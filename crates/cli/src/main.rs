@@ -49,6 +49,10 @@ enum CliCommand {
     Image(Box<admin::ImageArguments>),
     /// Manage threads of a running server: history, forks, rollback, export and import.
     Thread(Box<admin::ThreadArguments>),
+    /// Manage connections to buckets, and which sandboxes and keys may use them.
+    Storage(Box<admin::StorageArguments>),
+    /// Manage volumes: storage of teams that this server keeps.
+    Volume(Box<admin::VolumeArguments>),
     /// Show what teams and keys used: executions, credits, processor time, bytes.
     Usage(admin::UsageArguments),
     /// Check and show the configuration of the server.
@@ -88,6 +92,8 @@ fn main() -> ExitCode {
         CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),
         CliCommand::Image(arguments) => admin::run_image_command(*arguments),
         CliCommand::Thread(arguments) => admin::run_thread_command(*arguments),
+        CliCommand::Storage(arguments) => admin::run_storage_command(*arguments),
+        CliCommand::Volume(arguments) => admin::run_volume_command(*arguments),
         CliCommand::Usage(arguments) => admin::run_usage_command(arguments),
         CliCommand::Config(arguments) => config::main(*arguments, own_matches),
         CliCommand::Doctor(arguments) => doctor::main(&arguments),

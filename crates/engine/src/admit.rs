@@ -5,12 +5,13 @@
 mod admission;
 mod fair_queue;
 mod job;
+mod storage_mounts;
 
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
-    ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, HOST_IMAGE, Invalid, Language,
-    MemoryAccount, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan,
+    ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, HOST_IMAGE, Language,
+    MemoryAccount, MountUse, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan,
     ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
@@ -27,6 +28,8 @@ pub struct AdmittedRun {
     spec: RunSpec,
     trace_id: TraceId,
     team: TeamId,
+    /// The record of each mount.
+    mount_uses: Vec<MountUse>,
     /// What the output that is kept is paid from.
     output_account: Option<Arc<MemoryAccount>>,
     /// Its turn to run, where it has to have one.
@@ -42,6 +45,7 @@ impl AdmittedRun {
             spec,
             trace_id,
             team,
+            mount_uses: Vec::new(),
             output_account: None,
             ticket: None,
             priority: None,
@@ -65,6 +69,11 @@ impl AdmittedRun {
     #[must_use]
     pub fn team(&self) -> &TeamId {
         &self.team
+    }
+
+    /// The record of each of its mounts, without what was read and written.
+    pub(crate) fn take_mount_uses(&mut self) -> Vec<MountUse> {
+        std::mem::take(&mut self.mount_uses)
     }
 
     /// The same with the home of its thread, if it has one.
@@ -122,7 +131,8 @@ impl AdmittedRun {
     pub(crate) fn needs(&self, home: bool) -> RunNeeds {
         let image = self.spec.sandbox.image != HOST_IMAGE;
         let network = self.spec.sandbox.network != NetworkPolicy::Blocked;
-        RunNeeds { timeout: self.spec.limits.timeout, home, image, network }
+        let mounts = !self.spec.mounts.is_empty();
+        RunNeeds { timeout: self.spec.limits.timeout, home, image, network, mounts }
     }
 
     pub(crate) fn language(&self) -> Language {
@@ -147,7 +157,7 @@ pub(crate) fn admit_execution(
     check_delivery(&allowance, delivery)?;
     check_timeout(caller.team.plan, &allowance, request)?;
     check_resources(caller, &allowance)?;
-    check_storage(request)?;
+    let mounts = storage_mounts::admit_mounts(caller, request)?;
     check_image(&caller.sandbox.shape)?;
     caller.sandbox.shape.check_language(request.language)?;
     let (sandbox, key) = (&caller.sandbox, &caller.key);
@@ -161,9 +171,11 @@ pub(crate) fn admit_execution(
         sandbox: caller.sandbox.shape.clone().in_group(caller.team.id.as_str()),
         stdin: request.stdin.clone(),
         files: request.files.clone(),
+        mounts: mounts.specs,
         ..RunSpec::new(request.language, request.code.as_bytes())
     };
-    Ok(AdmittedRun::new(spec, trace_id.clone(), caller.team.id.clone()))
+    let run = AdmittedRun::new(spec, trace_id.clone(), caller.team.id.clone());
+    Ok(AdmittedRun { mount_uses: mounts.uses, ..run })
 }
 
 fn check_delivery(allowance: &PlanLimits, delivery: DeliveryMode) -> Result<(), Refusal> {
@@ -220,16 +232,6 @@ fn check_image(shape: &SandboxShape) -> Result<(), Refusal> {
         shape.image
     );
     Err(Refusal::new(ErrorCode::Unavailable, message).without_retry())
-}
-
-/// No sandbox can have storage yet, so no slug is mounted.
-fn check_storage(request: &CheckedRequest) -> Result<(), Invalid> {
-    match request.sub_paths.first() {
-        Some(path) => {
-            Err(Invalid::new(format!("sub_paths: no storage is mounted at /data/{}", path.slug())))
-        }
-        None => Ok(()),
-    }
 }
 
 /// Counts the executions of each team.

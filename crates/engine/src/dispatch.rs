@@ -116,6 +116,8 @@ pub struct RunNeeds {
     pub image: bool,
     /// Whether it has a network.
     pub network: bool,
+    /// Whether it has storage mounts.
+    pub mounts: bool,
 }
 
 /// Reports that an executor has taken a run. Dropped before, it reports that none has.

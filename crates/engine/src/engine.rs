@@ -5,11 +5,12 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use cloche_mounts::VolumeStore;
 use cloche_store::{Store, StoreError};
 
 use crate::{
     AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir,
-    Refusal, Responses, StorageBudgets, Tenancy, Threads, UsageAccounts, clock,
+    Refusal, Responses, StorageBudgets, StorageSources, Tenancy, Threads, UsageAccounts, clock,
     maintenance::Maintenance, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
     shared_parts::SharedParts,
 };
@@ -30,6 +31,7 @@ struct EngineParts {
     threads: Arc<Threads>,
     files: Files,
     storage: Arc<StorageBudgets>,
+    sources: Arc<StorageSources>,
     images: Arc<Images>,
     responses: Responses,
     shared: SharedParts,
@@ -154,6 +156,12 @@ impl Engine {
         &self.parts.storage
     }
 
+    /// Storage connections and volumes, and what may use them.
+    #[must_use]
+    pub fn storage_sources(&self) -> &StorageSources {
+        &self.parts.sources
+    }
+
     /// What teams used, and may use in a month.
     #[must_use]
     pub fn usage(&self) -> &Arc<UsageAccounts> {
@@ -220,6 +228,10 @@ impl Engine {
     }
 }
 
+fn shown(path: &std::path::Path) -> String {
+    path.display().to_string()
+}
+
 impl EngineParts {
     /// Each part gets what it uses of the others; the order is that of their dependencies.
     fn build(
@@ -235,7 +247,12 @@ impl EngineParts {
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
         let executions = Arc::new(Executions::new(&shared, budgets, homes, config));
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
-        let files = Files::new(&shared, budgets, homes, Arc::clone(&executions), config);
+        let volumes = data_dir.path().join("volumes");
+        let unusable = |source| EngineOpenError::Directory { path: shown(&volumes), source };
+        let volumes = Arc::new(VolumeStore::open(&volumes).map_err(unusable)?);
+        let sources = Arc::new(StorageSources::new(&shared, volumes));
+        let with_files = (Arc::clone(&executions), Arc::clone(&sources));
+        let files = Files::new(&shared, budgets, homes, with_files, config);
         Ok(Self {
             tenancy: Tenancy::new(&shared),
             approvals: Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates)),
@@ -244,6 +261,7 @@ impl EngineParts {
             executions,
             threads,
             storage,
+            sources,
             images,
             shared,
             grace: config.grace,

@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! Files of threads and of executions: list, upload, download, and URLs that are signed for one
+//! Files of threads, of volumes and of executions: list, upload, download, and URLs that are signed for one
 //! purpose.
 
 mod signing;
@@ -10,15 +10,16 @@ use std::{sync::Arc, time::Duration};
 
 use cloche_model::{ByteSize, ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
 use cloche_store::Store;
-use tokio::sync::OnceCell;
+use tokio::{io::AsyncRead, sync::OnceCell};
 
 use crate::{
-    Caller, EngineConfig, Executions, Refusal, StorageBudgets, Threads, admit::AdmissionControl,
-    clock, lifecycle::Lifecycle, shared_parts::SharedParts, threads::layer_refusal,
+    Caller, EngineConfig, Executions, Refusal, StorageBudgets, StorageSources, Threads,
+    VolumeAccess, admit::AdmissionControl, clock, lifecycle::Lifecycle, shared_parts::SharedParts,
+    threads::layer_refusal,
 };
 
-pub use signing::{UrlGrant, UrlPurpose};
-pub use transfer::{FileReader, FileUpload, HomeFile};
+pub use signing::{FileSource, UrlGrant, UrlPurpose};
+pub use transfer::{FileReader, FileUpload, StoredFile};
 
 /// The longest validity of a URL, whatever the configuration. Deletions of threads are remembered for
 /// longer.
@@ -78,6 +79,7 @@ pub struct Files {
     threads: Arc<Threads>,
     storage: Arc<StorageBudgets>,
     executions: Arc<Executions>,
+    sources: Arc<StorageSources>,
     /// Places for uploads.
     admission: Arc<AdmissionControl>,
     lifecycle: Arc<Lifecycle>,
@@ -92,7 +94,7 @@ impl Files {
         shared: &SharedParts,
         storage: Arc<StorageBudgets>,
         threads: Arc<Threads>,
-        executions: Arc<Executions>,
+        (executions, sources): (Arc<Executions>, Arc<StorageSources>),
         config: &EngineConfig,
     ) -> Self {
         Self {
@@ -100,6 +102,7 @@ impl Files {
             storage,
             threads,
             executions,
+            sources,
             admission: Arc::clone(&shared.admission),
             lifecycle: Arc::clone(&shared.lifecycle),
             largest_upload: config.homes.upload,
@@ -133,13 +136,50 @@ impl Files {
         path: HomePath,
         length: u64,
     ) -> Result<SignedToken, Refusal> {
-        let limit = self.largest_upload.bytes();
-        if length > limit {
-            let message = format!("content_length must be at most {limit} bytes, got {length}");
-            return Err(Refusal::new(ErrorCode::Validation, message));
-        }
+        self.check_length(length)?;
         self.check_upload(signer.team, id, &path, length).await?;
-        self.sign_url(signer, UrlPurpose::Put { length }, id, path).await
+        self.sign_url(signer, UrlPurpose::Put { length }, FileSource::Thread(id.clone()), path)
+            .await
+    }
+
+    fn check_length(&self, length: u64) -> Result<(), Refusal> {
+        let limit = self.largest_upload.bytes();
+        if length <= limit {
+            return Ok(());
+        }
+        let message = format!("content_length must be at most {limit} bytes, got {length}");
+        Err(Refusal::new(ErrorCode::Validation, message))
+    }
+
+    /// A URL that a file of this length can be put to in a volume.
+    ///
+    /// # Errors
+    /// When the file is too large, or the signer may not write there.
+    pub async fn volume_upload_url(
+        &self,
+        signer: &UrlSigner<'_>,
+        volume: &VolumeAccess,
+        path: HomePath,
+        length: u64,
+    ) -> Result<SignedToken, Refusal> {
+        self.check_length(length)?;
+        self.sources.check_volume_upload(volume, &path, length).await?;
+        let source = FileSource::Volume(volume.id.clone());
+        self.sign_url(signer, UrlPurpose::Put { length }, source, path).await
+    }
+
+    /// A URL that a file of a volume can be had from.
+    ///
+    /// # Errors
+    /// When there is no such file that the signer may see.
+    pub async fn volume_download_url(
+        &self,
+        signer: &UrlSigner<'_>,
+        volume: &VolumeAccess,
+        path: HomePath,
+    ) -> Result<SignedToken, Refusal> {
+        self.sources.open_volume_file(volume, &path).await?;
+        self.sign_url(signer, UrlPurpose::Get, FileSource::Volume(volume.id.clone()), path).await
     }
 
     /// A URL that a file can be had from.
@@ -154,14 +194,14 @@ impl Files {
     ) -> Result<SignedToken, Refusal> {
         let thread = self.threads.find_thread(signer.team, id).await?;
         self.file_in(thread.layers, &path).await?;
-        self.sign_url(signer, UrlPurpose::Get, id, path).await
+        self.sign_url(signer, UrlPurpose::Get, FileSource::Thread(id.clone()), path).await
     }
 
     async fn sign_url(
         &self,
         signer: &UrlSigner<'_>,
         purpose: UrlPurpose,
-        id: &ThreadId,
+        source: FileSource,
         path: HomePath,
     ) -> Result<SignedToken, Refusal> {
         let signed_at = clock::now();
@@ -170,7 +210,7 @@ impl Files {
             purpose,
             team: signer.team.id.clone(),
             key: signer.key.cloned(),
-            thread: id.clone(),
+            source,
             path,
             signed_at,
             expires_at,
@@ -199,6 +239,54 @@ impl Files {
         Ok((grant, team))
     }
 
+    /// The file of a signed URL as it is now.
+    ///
+    /// # Errors
+    /// When there is none, or the key of the URL may not see it any more.
+    pub async fn find_granted_file(
+        &self,
+        team: &Team,
+        grant: &UrlGrant,
+    ) -> Result<StoredFile, Refusal> {
+        match &grant.source {
+            FileSource::Thread(id) => self.find_file(team, id, &grant.path).await,
+            FileSource::Volume(id) => {
+                let sources = &self.sources;
+                let volume = sources.find_granted_volume(team, grant.key.as_ref(), id).await?;
+                let file = sources.open_volume_file(&volume, &grant.path).await?;
+                Ok(StoredFile::from_volume(file, grant.path.clone()))
+            }
+        }
+    }
+
+    /// Takes the content of a file that a signed URL is for.
+    ///
+    /// # Errors
+    /// As for [`Files::upload_file`], or when the key of the URL may not write there any more.
+    pub async fn upload_granted_file(
+        &self,
+        team: &Team,
+        grant: &UrlGrant,
+        length: u64,
+        content: impl AsyncRead + Send + Unpin,
+    ) -> Result<(), Refusal> {
+        let (path, allowed_at) = (&grant.path, Some(grant.signed_at));
+        match &grant.source {
+            FileSource::Thread(thread) => {
+                let file = FileUpload { thread, path, length, allowed_at, approved: None };
+                self.upload_file(team, file, content).await
+            }
+            FileSource::Volume(id) => {
+                self.lifecycle.check_taking_work()?;
+                let _place = self.admission.enter_transfer(team).await?;
+                self.storage.host().check_lately()?;
+                let sources = &self.sources;
+                let volume = sources.find_granted_volume(team, grant.key.as_ref(), id).await?;
+                sources.write_volume_file(&volume, path, length, content).await
+            }
+        }
+    }
+
     /// A file of a thread as it is now.
     ///
     /// # Errors
@@ -208,7 +296,7 @@ impl Files {
         team: &Team,
         id: &ThreadId,
         path: &HomePath,
-    ) -> Result<HomeFile, Refusal> {
+    ) -> Result<StoredFile, Refusal> {
         let thread = self.threads.find_thread(team, id).await?;
         self.file_in(thread.layers, path).await
     }
@@ -222,7 +310,7 @@ impl Files {
         caller: &Caller,
         trace_id: &TraceId,
         path: &HomePath,
-    ) -> Result<HomeFile, Refusal> {
+    ) -> Result<StoredFile, Refusal> {
         let execution = self.executions.find_execution(caller, trace_id).await?;
         let layer = execution.end.and_then(|end| end.written.layer);
         let layer = layer.ok_or_else(|| Refusal::not_found("file"))?;

@@ -2,7 +2,8 @@
 //! webhooks.
 //!
 //! [`Engine`] is a facade over parts with their own state: [`Tenancy`], [`Approvals`],
-//! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`], [`Images`] and [`Responses`]. A part gets the
+//! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`], [`StorageSources`], [`Images`] and
+//! [`Responses`]. A part gets the
 //! others that it uses when it is made; no part holds the engine.
 //!
 //! The engine knows no HTTP of its callers, no kernel and no SQL. Requests are in the words of the
@@ -33,6 +34,7 @@ mod responses;
 mod secrets;
 mod shared_parts;
 pub mod sidecar;
+mod sources;
 mod storage;
 mod tenancy;
 mod threads;
@@ -46,8 +48,8 @@ pub use approvals::{
 };
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
-    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageUsage,
-    Store, UsageTotals,
+    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageTraffic,
+    StorageUsage, Store, UsageTotals,
 };
 pub use clock::{
     format_rfc3339, format_utc_day, now, parse_first_day, parse_last_day, parse_rfc3339,
@@ -63,8 +65,8 @@ pub use executions::{
     LedgerPage, ReaderCutOff, StartedExecution,
 };
 pub use files::{
-    FileFilter, FileInfo, FilePage, FileReader, FileUpload, Files, HomeFile, SignedToken, UrlGrant,
-    UrlPurpose, UrlSigner,
+    FileFilter, FileInfo, FilePage, FileReader, FileSource, FileUpload, Files, SignedToken,
+    StoredFile, UrlGrant, UrlPurpose, UrlSigner,
 };
 pub use images::{
     ImageImportChoice, ImageProgressReport, ImagePull, ImageWork, Images, ProgressPhase,
@@ -77,6 +79,10 @@ pub use null_dispatcher::NullDispatcher;
 pub use refusal::Refusal;
 pub use remote::{RemoteConfig, RemoteConfigError, RemoteDispatcher};
 pub use responses::Responses;
+pub use sources::{
+    BindingTarget, CheckStep, ConnectionChange, ConnectionCheck, ConnectionDraft, NamedBinding,
+    StorageSources, VolumeAccess, VolumeFile, VolumeState,
+};
 pub use storage::{
     DiskSpace, HistoryPolicy, PlanStorage, PrunedHistory, StorageBudgets, StorageConfig,
     StorageReserve, TeamStorage,

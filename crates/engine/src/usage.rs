@@ -7,7 +7,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use cloche_model::{ErrorCode, Invalid, KeyId, Moment, Team, TeamId, TeamPlan};
-use cloche_store::{Store, Transfer, UsageFilter, UsageTotals};
+use cloche_store::{StorageTraffic, Store, Transfer, UsageFilter, UsageTotals};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -79,6 +79,8 @@ pub struct UsageSummary {
     /// What is stored now. `None` if the query is about one key, because what is stored belongs to
     /// the team.
     pub stored_bytes: Option<u64>,
+    /// The bytes that executions read and wrote in connections and volumes.
+    pub storage: Vec<StorageTraffic>,
     /// The allowance of the team, if it has one.
     pub allowance: Option<AllowanceState>,
     /// The days with any usage, if they were asked for.
@@ -169,11 +171,12 @@ impl UsageAccounts {
         let team = team.map(|team| team.id.clone());
         let filter = UsageFilter { team, key: query.key, first_day, last_day };
         let totals = self.store.sum_usage(&filter).await?;
+        let storage = self.store.storage_traffic(&filter).await?;
         let days = match query.by_day {
             true => Some(self.store.usage_by_day(&filter).await?),
             false => None,
         };
-        Ok(UsageSummary { first_day, last_day, totals, stored_bytes, allowance, days })
+        Ok(UsageSummary { first_day, last_day, totals, stored_bytes, storage, allowance, days })
     }
 
     async fn stored_bytes(&self, team: Option<&Team>) -> Result<u64, Refusal> {
@@ -221,6 +224,12 @@ impl UsageAccounts {
         match self.store.usage_by_team(this_month().0).await {
             Ok(usages) => metrics.set_gauges(&usages),
             Err(error) => tracing::error!(%error, "usage could not be read"),
+        }
+        let first_day = this_month().0;
+        let all = UsageFilter { team: None, key: None, first_day, last_day: i64::MAX };
+        match self.store.storage_traffic(&all).await {
+            Ok(traffic) => metrics.set_storage(&traffic),
+            Err(error) => tracing::error!(%error, "the usage of storage could not be read"),
         }
     }
 }

@@ -55,6 +55,7 @@ impl Dispatcher for Instantly {
                 usage: RunUsage::default(),
                 written: HomeWrites::default(),
                 network: None,
+                mounts: Vec::new(),
                 timings: RunTimings::default(),
             })
         })

@@ -15,10 +15,11 @@ mod threads;
 mod usage;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent,
-    ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
-    SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
-    UpdateTeam,
+    BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
+    CreateKey, CreateSandbox, CreateTeam, CreateVolume, CreatedKey, GateRecord, ImageDetail,
+    ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage,
+    SandboxList, SandboxRecord, StorageList, TeamList, TeamRecord, UpdateConnection,
+    UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam, UpdateVolume, VolumeList, VolumeRecord,
 };
 pub(crate) use approvals::{
     ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,

@@ -22,6 +22,8 @@ pub(crate) struct AdminAuth;
 pub(crate) struct TeamAuth {
     pub(crate) team: Team,
     pub(crate) key: Option<KeyId>,
+    /// Everything about the key, unless it is the admin token.
+    pub(crate) caller: Option<Caller>,
 }
 
 /// The prefix of every admin token.
@@ -63,14 +65,16 @@ impl FromRequestParts<AppState> for TeamAuth {
             let caller = state.engine.tenancy().find_caller(token).await?;
             parts.extensions.insert(BodyOwner(caller.key.id.to_string()));
             set_transfer_owner(&parts.extensions, &caller.team.id, Some(&caller.key.id));
-            return Ok(Self { team: caller.team.clone(), key: Some(caller.key.id.clone()) });
+            let (team, key) = (caller.team.clone(), Some(caller.key.id.clone()));
+            return Ok(Self { team, key, caller: Some(caller) });
         }
         state.engine.tenancy().check_admin_token(token).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "team");
         let team = named.map_or(DEFAULT_TEAM.into(), |(_, value)| value);
-        Ok(Self { team: state.engine.tenancy().find_team(&team).await?, key: None })
+        let team = state.engine.tenancy().find_team(&team).await?;
+        Ok(Self { team, key: None, caller: None })
     }
 }
 

@@ -27,7 +27,8 @@ use crate::{
     error::ApiError,
     http::{
         approvals, docs, execute, execution_files, executions, files, gates, health, images, keys,
-        responses, sandboxes, signed_files, teams, thread_archive, threads, usage,
+        responses, sandboxes, signed_files, storage, teams, thread_archive, threads, usage,
+        volumes,
     },
     mcp::{self, McpSessions},
     transfer_counter::count_transfers,
@@ -139,6 +140,17 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(images::import_image))
         .routes(routes!(images::prune_images))
         .routes(routes!(images::get_image, images::remove_image))
+        .routes(routes!(storage::list_connections, storage::create_connection))
+        .routes(routes!(
+            storage::get_connection,
+            storage::update_connection,
+            storage::remove_connection
+        ))
+        .routes(routes!(storage::check_connection))
+        .routes(routes!(storage::bind_storage))
+        .routes(routes!(storage::unbind_storage))
+        .routes(routes!(volumes::list_volumes, volumes::create_volume))
+        .routes(routes!(volumes::get_volume, volumes::update_volume, volumes::remove_volume))
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
         .routes(routes!(gates::get_defaults, gates::update_defaults))

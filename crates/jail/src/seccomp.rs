@@ -22,7 +22,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use crate::server::privileges::confine_server;
+pub use crate::server::privileges::{confine_mount_server, confine_server};
 
 /// A refused system call, for documentation and `cloche doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HomeWrites, Invalid, KeyId, Language, Moment, NetworkReport, SandboxId, StreamName, TeamId,
+    HomeWrites, Invalid, KeyId, Language, Moment, MountUse, NetworkReport, SandboxId, StreamName, TeamId,
     ThreadId, TraceId,
 };
 
@@ -209,6 +209,8 @@ pub struct ExecutionEnd {
     pub written: HomeWrites,
     /// What it did over its network, if it had one.
     pub network: Option<NetworkReport>,
+    /// The storage it had, and the bytes that it read and wrote there.
+    pub mounts: Vec<MountUse>,
     /// When it ended.
     pub completed_at: Moment,
 }

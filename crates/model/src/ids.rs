@@ -93,6 +93,14 @@ id!(
     SandboxId, "sbx_", "sandbox id"
 );
 id!(
+    /// Names a connection or a volume of a team.
+    StorageId, "sto_", "storage id"
+);
+id!(
+    /// Names a managed volume of a team.
+    VolumeId, "vol_", "volume id"
+);
+id!(
     /// Names a response of the Agent API.
     ResponseId, "resp_", "response id"
 );

@@ -18,17 +18,20 @@ mod ids;
 mod image;
 mod image_languages;
 mod image_record;
+mod key_prefix;
 mod language;
 mod layer;
 mod moment;
 mod network;
 mod network_sentence;
+mod mount;
 mod outcome;
 mod plan;
 pub mod request;
 mod response;
 mod run;
 mod secret;
+mod storage_source;
 mod sub_path;
 mod substrate;
 mod tenancy;
@@ -51,7 +54,8 @@ pub use gates::{
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
-    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId, ThreadId, TraceId,
+    VolumeId, check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
@@ -60,6 +64,7 @@ pub use image::{
 pub use image_record::{
     ImageLayer, ImageRecord, ImageSettings, InterpreterProbe, InterpreterStart, ListedImage,
 };
+pub use key_prefix::KeyPrefix;
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;
@@ -67,6 +72,9 @@ pub use network::{
     DenialReason, DeniedAttempt, HostName, HostPattern, MAX_NETWORK_RULES, NetworkLimits,
     NetworkPolicy, NetworkProtocol, NetworkReport, NetworkRule, PortRange, RuleTarget,
     is_public_address,
+pub use mount::{
+    MOUNTS_ROOT, MountLimits, MountReport, MountSlug, MountSource, MountSpec, ObjectConnection,
+    ObjectCredentials, ObjectStoreKind,
 };
 pub use outcome::{
     CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,
@@ -78,6 +86,10 @@ pub use run::{
     FileName, InputFile, InvalidFileName, RunLimits, RunSpec, SandboxProfile, SandboxShape,
 };
 pub use secret::Secret;
+pub use storage_source::{
+    BindingUser, BoundStorage, MountUse, StorageBacking, StorageBinding, StorageConnection,
+    StorageSource, VolumeSettings, credential_names,
+};
 pub use sub_path::SubPath;
 pub use substrate::{OciRuntime, Substrate};
 pub use tenancy::{ApiKey, LedgerRetention, Sandbox, SandboxResources, Team};

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, HomeWrites, MemoryAccount, MemoryReservation, NetworkReport};
+use crate::{ByteSize, HomeWrites, MemoryAccount, MemoryReservation, MountReport, NetworkReport};
 
 /// How a run ended, its output, its usage and the files it wrote.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct RunOutcome {
     pub written: HomeWrites,
     /// What it did over its network, if it had one.
     pub network: Option<NetworkReport>,
+    /// What it read and wrote in its storage mounts.
+    pub mounts: Vec<MountReport>,
     /// The duration of each phase.
     pub timings: RunTimings,
 }

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, NetworkLimits, NetworkPolicy,
-    Substrate, ThreadHome,
+    ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, MountSpec, NetworkLimits,
+    NetworkPolicy, Substrate, ThreadHome,
 };
 
 /// One program to run once, in a fresh cell.
@@ -31,6 +31,8 @@ pub struct RunSpec {
     pub sandbox: SandboxShape,
     /// The home it starts with; an empty home without a thread if absent.
     pub home: Option<ThreadHome>,
+    /// Storage mounted at `/data/{slug}`.
+    pub mounts: Vec<MountSpec>,
     /// Whether what it writes is stored, by an executor that has layers.
     pub stores_files: bool,
 }
@@ -47,6 +49,7 @@ impl RunSpec {
             limits: RunLimits::default(),
             sandbox: SandboxShape::default(),
             home: None,
+            mounts: Vec::new(),
             stores_files: true,
         }
     }

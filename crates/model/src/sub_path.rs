@@ -1,6 +1,6 @@
 //! Paths that narrow a storage mount: `/data/{slug}/{path}`, with unambiguous segments only.
 
-use crate::Invalid;
+use crate::{Invalid, KeyPrefix};
 
 /// The limit on entries of a request.
 const MAX_SUB_PATHS: usize = 10;
@@ -11,7 +11,7 @@ const MAX_SUB_PATH_CHARS: usize = 512;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubPath {
     slug: String,
-    path: String,
+    path: KeyPrefix,
 }
 
 impl SubPath {
@@ -21,9 +21,15 @@ impl SubPath {
         &self.slug
     }
 
-    /// The path below the connection's root: plain segments joined by `/`, never empty.
+    /// The path from the root of the bucket or volume: plain segments joined by `/`, never empty.
     #[must_use]
     pub fn path(&self) -> &str {
+        self.path.as_str().trim_end_matches('/')
+    }
+
+    /// The same, to be compared with the levels above it.
+    #[must_use]
+    pub const fn scope(&self) -> &KeyPrefix {
         &self.path
     }
 
@@ -63,31 +69,21 @@ impl SubPath {
             || Invalid::new(format!("sub_paths: {entry:?} must be /data/{{slug}}/{{path}}"));
         let rest = entry.strip_prefix("/data/").ok_or_else(malformed)?;
         let (slug, path) = rest.split_once('/').ok_or_else(malformed)?;
-        let path = path.strip_suffix('/').unwrap_or(path);
         if !is_slug(slug) || path.is_empty() {
             return Err(malformed());
         }
-        if !path.split('/').all(is_plain_segment) {
-            return Err(Invalid::new(format!(
+        let path = path.parse::<KeyPrefix>().map_err(|_| {
+            Invalid::new(format!(
                 "sub_paths: {entry:?} contains a path segment that is not allowed"
-            )));
-        }
-        Ok(Self { slug: slug.to_owned(), path: path.to_owned() })
+            ))
+        })?;
+        Ok(Self { slug: slug.to_owned(), path })
     }
 }
 
 fn is_slug(slug: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     !slug.is_empty() && slug.len() <= 63 && slug.chars().all(plain)
-}
-
-/// Whether a segment has only one possible meaning: no `..`, no other spelling of a separator, no
-/// escapes, no characters that look like a dot or a slash.
-fn is_plain_segment(segment: &str) -> bool {
-    const LOOKALIKES: [char; 7] =
-        ['\u{2024}', '\u{2025}', '\u{2026}', '\u{ff0e}', '\u{ff0f}', '\u{2215}', '\u{2044}'];
-    let odd = |c: char| c.is_control() || matches!(c, '\\' | '%') || LOOKALIKES.contains(&c);
-    !segment.is_empty() && !segment.contains("..") && segment != "." && !segment.contains(odd)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The rows that survive a restart: teams, keys, sandboxes, executions, threads, deliveries,
-//! approvals, decisions, responses and images.
+//! approvals, decisions, responses, images, connections and volumes.
 //!
 //! The traits are the interface; [`SqliteStore`] is the implementation for one machine. The store
 //! knows no policy: it does not enforce plans, hash secrets, send webhooks or read the clock.
@@ -11,6 +11,7 @@ mod images;
 mod responses;
 mod revision;
 mod sealing;
+mod sources;
 mod sqlite;
 mod storage;
 mod threads;
@@ -20,8 +21,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus, HomeState, KeyId,
-    Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
+    ApiKey, BoundStorage, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus,
+    HomeState, KeyId, Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
 pub use filter::{ExecutionCursor, ExecutionFilter};
@@ -33,6 +34,7 @@ pub use images::{ImageRemoval, ImageStore};
 pub use responses::{ResponseRow, ResponseStore};
 pub use revision::{Revisioned, UpdateOutcome};
 pub use sealing::{KeyError, KeySource};
+pub use sources::{SourceRemoval, SourceStore, StorageTraffic};
 pub use sqlite::SqliteStore;
 pub use storage::{HistoryPruneOutcome, HistoryRule, PrunedRows, StorageAccounting, StorageUsage};
 pub use threads::{
@@ -100,6 +102,8 @@ pub struct KeyAccess {
     pub team: Team,
     /// Its sandbox.
     pub sandbox: Sandbox,
+    /// The connections and volumes that its executions can use, by name.
+    pub storage: Vec<BoundStorage>,
 }
 
 /// The outcome of an attempt to start an execution.
@@ -325,6 +329,7 @@ pub trait Store:
     + StorageAccounting
     + UsageAccounting
     + ImageStore
+    + SourceStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

@@ -13,6 +13,7 @@ mod outbox;
 mod responses;
 mod row_reader;
 mod sealed;
+mod sources;
 mod storage;
 mod tenancy;
 mod threads;

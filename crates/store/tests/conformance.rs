@@ -10,6 +10,8 @@ mod images;
 mod responses;
 #[path = "conformance/revisions.rs"]
 mod revisions;
+#[path = "conformance/sources.rs"]
+mod sources;
 #[path = "conformance/storage.rs"]
 mod storage;
 #[path = "conformance/suite.rs"]
@@ -71,6 +73,13 @@ macro_rules! conformance_of {
                 old_records_are_pruned_and_running_ones_are_kept,
                 concurrent_writers_lose_nothing,
                 settings_are_kept,
+            },
+            sources::{
+                a_connection_is_read_as_it_was_written,
+                bindings_stay_within_their_team,
+                what_is_in_use_is_not_removed,
+                a_revoked_key_uses_nothing,
+                bytes_of_mounts_are_counted_with_the_outcome,
             },
             usage::{
                 usage_is_summed_by_team_key_and_day,

@@ -69,6 +69,10 @@ pub(super) enum AdminError {
          plan or name: use two commands"
     )]
     Mixed,
+    #[error("the variable {0} is not set")]
+    NoVariable(String),
+    #[error("the connection {name:?} does not work: {failed}")]
+    CheckFailed { name: String, failed: String },
     #[error("--username needs --password-file")]
     NoPassword,
     #[error("the server ended its answer too early")]

@@ -119,8 +119,8 @@ pub(super) struct SandboxSettingArguments {
     /// What builds the sandbox: native, oci:crun, oci:runc or oci:runsc.
     #[arg(long)]
     substrate: Option<String>,
-    /// Storage connections by name. Hidden from the help until storage can be mounted.
-    #[arg(long, value_name = "NAMES", hide = true)]
+    /// Connections and volumes that every execution has: a,b:rw; empty for none.
+    #[arg(long, value_name = "NAMES")]
     storage: Option<String>,
     /// Whether the ledger keeps the code, or only its digest.
     #[arg(long, value_name = "true|false")]

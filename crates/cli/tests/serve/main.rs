@@ -41,6 +41,8 @@ mod schemathesis;
 mod secrets;
 mod stop;
 mod storage;
+mod storage_connections;
+mod storage_scoping;
 mod streaming;
 mod substrates;
 #[path = "../support/cloche.rs"]
@@ -49,6 +51,7 @@ mod threads;
 mod tls;
 mod tls_port;
 mod usage;
+mod volumes;
 mod webhooks;
 
 use cloche_test_support::{models, moto, processes};

@@ -50,6 +50,7 @@ impl NotAdmitted {
                 usage: RunUsage::default(),
                 written: HomeWrites::default(),
                 network: None,
+                mounts: Vec::new(),
                 timings: RunTimings::default(),
             }),
             Self::TooLate(waited) => Err(DispatchError::Unavailable(format!(

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 use cloche_model::{
     CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, HomeWrites, NetworkReport, RunEnding, RunLimits, RunOutcome,
-    RunTimings, RunUsage, StreamName, Team, UsageReport,
+    ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse, NetworkReport, RunEnding,
+    RunLimits, RunOutcome, RunTimings, RunUsage, StreamName, Team, UsageReport,
 };
 use cloche_store::ExecutionFinish;
 use tokio::sync::{mpsc, watch};
@@ -93,26 +93,30 @@ struct EndedRun {
     /// What is kept of standard output, and of standard error.
     heads: [Bytes; 2],
     event_order: EventOrder,
+    /// The storage that it had.
+    mounts: Vec<MountUse>,
 }
 
 impl Executions {
     /// Runs an execution in its thread and records the end. Returns an end whatever went wrong.
     pub(super) async fn run_execution(
         &self,
-        run: AdmittedRun,
+        mut run: AdmittedRun,
         mut start: ExecutionStart,
         follower: RunFollower<'_>,
     ) -> EndedExecution {
         let RunFollower { team, live, taken } = follower;
         let limits = run.limits();
+        let mounts = run.take_mount_uses();
         let account = self.memory.outputs.account_for(start.key.as_str());
         let run = run.with_output_account(account);
         let mut lines = LineSplitter::default();
         let thread = self.threads.open(&start, team);
-        let ended = match self.run_in_home(run, &thread, live, &mut lines).await {
+        let mut ended = match self.run_in_home(run, &thread, live, &mut lines).await {
             Ok(outcome) => with_outcome(outcome, lines, &limits, live).await,
             Err(error) => without_outcome(&error, lines, live).await,
         };
+        ended.mounts = mounts;
         let (timings, reason) = (ended.outcome.timings, ended.reason);
         let is_refused = matches!(reason, EndReason::NoExecutor | EndReason::Refused);
         if is_refused && taken.is_some_and(|taken| !*taken.borrow()) {
@@ -228,7 +232,7 @@ impl Executions {
 
 impl EndedRun {
     fn into_execution_end(self, limits: &RunLimits) -> ExecutionEnd {
-        let Self { end_status, outcome, heads: [stdout, stderr], event_order, .. } = self;
+        let Self { end_status, outcome, heads: [stdout, stderr], event_order, mounts, .. } = self;
         let tail = |stream: &CapturedStream| stream.tail().to_vec();
         let mut end = ExecutionEnd {
             exit_code: end_status.exit_code,
@@ -241,6 +245,7 @@ impl EndedRun {
             error: end_status.error,
             usage: usage_report(&outcome.usage, limits),
             event_order,
+            mounts: with_reports(mounts, &outcome.mounts),
             written: outcome.written,
             network: outcome.network,
             completed_at: clock::now(),
@@ -249,6 +254,21 @@ impl EndedRun {
         end.output_truncated = end.loses_output();
         end
     }
+}
+
+/// The mounts with what was read and written there. A fault of the storage is for the log.
+fn with_reports(mut mounts: Vec<MountUse>, reports: &[MountReport]) -> Vec<MountUse> {
+    for mount in &mut mounts {
+        let report = reports.iter().find(|report| report.slug.as_str() == mount.name);
+        let Some(report) = report else { continue };
+        mount.bytes_read = report.bytes_read;
+        mount.bytes_written = report.bytes_written;
+        if let Some(error) = &report.first_error {
+            let (name, errors) = (&mount.name, report.errors);
+            tracing::warn!(name, errors, error, "a storage mount had faults");
+        }
+    }
+    mounts
 }
 
 /// The end of a run that has an outcome; the rest of its output goes to the log.
@@ -270,7 +290,7 @@ async fn with_outcome(
         end_status.blame_network(network);
     }
     let (reason, event_order) = (EndReason::Outcome, live.event_order());
-    EndedRun { reason, end_status, outcome, heads, event_order }
+    EndedRun { reason, end_status, outcome, heads, event_order, mounts: Vec::new() }
 }
 
 fn end_status(
@@ -335,11 +355,12 @@ async fn without_outcome(
         usage: RunUsage::default(),
         written: HomeWrites::default(),
         network: None,
+        mounts: Vec::new(),
         timings: RunTimings::default(),
     };
     let end_status =
         EndStatus { status: ExecutionStatus::Failed, exit_code: -1, error: Some(error.to_owned()) };
-    EndedRun { reason, end_status, outcome, heads, event_order }
+    EndedRun { reason, end_status, outcome, heads, event_order, mounts: Vec::new() }
 }
 
 /// Minutes × (cores + GiB) / 2, in millionths of a credit. See

@@ -3,7 +3,7 @@
 //! The claims of a signed URL, protected by an HMAC-SHA256 over all of them.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use cloche_model::{HomePath, KeyId, Moment, Secret, TeamId, ThreadId};
+use cloche_model::{HomePath, KeyId, Moment, Secret, StorageId, TeamId, ThreadId};
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
@@ -29,17 +29,27 @@ pub enum UrlPurpose {
     },
 }
 
+/// Where a file is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileSource {
+    /// In the home of a thread.
+    Thread(ThreadId),
+    /// In a volume.
+    Volume(StorageId),
+}
+
 /// What a signed URL allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlGrant {
     /// The one thing it is for.
     pub purpose: UrlPurpose,
-    /// Whose thread it is.
+    /// Whose thread or volume it is.
     pub team: TeamId,
     /// The key that asked, if it was one.
     pub key: Option<KeyId>,
-    /// The thread.
-    pub thread: ThreadId,
+    /// The thread or volume.
+    pub source: FileSource,
     /// The file.
     pub path: HomePath,
     /// Since when.
@@ -55,13 +65,13 @@ struct GrantClaims {
     purpose: UrlPurpose,
     team: TeamId,
     key: Option<KeyId>,
-    thread: ThreadId,
+    source: FileSource,
     path: String,
     signed_at: Moment,
     expires_at: Moment,
 }
 
-const KIND: &str = "file-2";
+const KIND: &str = "file-3";
 
 impl UrlGrant {
     pub(crate) fn sign_token(&self, key: &[u8]) -> String {
@@ -70,7 +80,7 @@ impl UrlGrant {
             purpose: self.purpose,
             team: self.team.clone(),
             key: self.key.clone(),
-            thread: self.thread.clone(),
+            source: self.source.clone(),
             path: self.path.to_string(),
             signed_at: self.signed_at,
             expires_at: self.expires_at,
@@ -94,7 +104,7 @@ impl UrlGrant {
             purpose: text.purpose,
             team: text.team,
             key: text.key,
-            thread: text.thread,
+            source: text.source,
             path,
             signed_at: text.signed_at,
             expires_at: text.expires_at,
@@ -139,7 +149,7 @@ mod tests {
             purpose: UrlPurpose::Put { length: 5 },
             team: "team_a".parse().unwrap(),
             key: None,
-            thread: "t".parse().unwrap(),
+            source: FileSource::Thread("t".parse().unwrap()),
             path: "a/ü\n".parse().unwrap(),
             signed_at: Moment(6),
             expires_at: Moment(7),

@@ -10,11 +10,11 @@ use cloche_model::{
     ThreadId,
 };
 use cloche_store::{HeadMoveOutcome, LayerAppend};
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _};
 
 use super::{FileFilter, FileInfo, FilePage, Files, layer_refusal, over_quota_refusal};
 use crate::{
-    Refusal, clock,
+    Refusal, VolumeFile, clock,
     threads::{moved_thread, thread_busy_refusal, thread_key},
 };
 
@@ -27,10 +27,15 @@ const MODE: u32 = 0o644;
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Where the content of a file is.
+enum StoredContent {
+    Layer(Layers, TreeNode),
+    Volume(std::fs::File),
+}
+
 /// A file that was found.
-pub struct HomeFile {
-    layers: Layers,
-    node: TreeNode,
+pub struct StoredFile {
+    content: StoredContent,
     path: HomePath,
     /// Its size.
     pub size: u64,
@@ -40,7 +45,7 @@ pub struct HomeFile {
     pub tag: String,
 }
 
-impl HomeFile {
+impl StoredFile {
     /// Its name, without the directories.
     #[must_use]
     pub fn file_name(&self) -> &[u8] {
@@ -52,8 +57,24 @@ impl HomeFile {
     /// # Errors
     /// When its layer cannot be read.
     pub async fn read_range(self, range: Range<u64>) -> Result<FileReader, Refusal> {
-        let opened = self.layers.open_node(&self.node, Some(range)).await;
-        Ok(opened.map_err(layer_refusal)?.content)
+        match self.content {
+            StoredContent::Layer(layers, node) => {
+                let opened = layers.open_node(&node, Some(range)).await;
+                Ok(opened.map_err(layer_refusal)?.content)
+            }
+            StoredContent::Volume(file) => {
+                let mut file = tokio::fs::File::from_std(file);
+                let start = std::io::SeekFrom::Start(range.start);
+                file.seek(start).await.map_err(Refusal::internal)?;
+                Ok(Box::new(file.take(range.end.saturating_sub(range.start))))
+            }
+        }
+    }
+
+    /// A file of a volume.
+    pub(super) fn from_volume(file: VolumeFile, path: HomePath) -> Self {
+        let VolumeFile { file, size, modified, tag } = file;
+        Self { content: StoredContent::Volume(file), path, size, modified, tag }
     }
 }
 
@@ -224,17 +245,16 @@ impl Files {
         &self,
         stack: Vec<LayerDigest>,
         path: &HomePath,
-    ) -> Result<HomeFile, Refusal> {
+    ) -> Result<StoredFile, Refusal> {
         let layers = self.threads.layers()?.clone();
         let tree = self.threads.home_tree(&stack).await?;
         let node = tree.get(path.as_bytes()).filter(|node| node.kind == NodeKind::File);
         let node = node.ok_or_else(|| Refusal::not_found("file"))?;
-        Ok(HomeFile {
+        Ok(StoredFile {
             size: node.size,
             modified: modified_at(node),
             tag: entity_tag(node),
-            node: node.clone(),
-            layers,
+            content: StoredContent::Layer(layers, node.clone()),
             path: path.clone(),
         })
     }

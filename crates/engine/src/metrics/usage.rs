@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 
 use cloche_model::TeamId;
-use cloche_store::UsageTotals;
+use cloche_store::{StorageTraffic, UsageTotals};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
@@ -23,6 +23,13 @@ struct TransferLabels {
     direction: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StorageTrafficLabels {
+    team: String,
+    storage: String,
+    direction: &'static str,
+}
+
 /// A gauge of a number that is not whole.
 type FloatGauge = Gauge<f64, AtomicU64>;
 
@@ -34,6 +41,7 @@ pub(crate) struct UsageMetrics {
     cpu_seconds: Family<UsageLabels, FloatGauge>,
     transferred: Family<TransferLabels, Gauge>,
     network: Family<TransferLabels, Gauge>,
+    storage: Family<StorageTrafficLabels, Gauge>,
 }
 
 impl UsageMetrics {
@@ -63,6 +71,22 @@ impl UsageMetrics {
             "What the programs of a team transferred in this month (UTC), by direction",
             self.network.clone(),
         );
+            "team_month_storage_bytes",
+            "Bytes that executions of a team read and wrote in storage in this month (UTC)",
+            self.storage.clone(),
+        );
+    }
+
+    pub(crate) fn set_storage(&self, traffic: &[StorageTraffic]) {
+        self.storage.clear();
+        for one in traffic {
+            for (direction, bytes) in [("read", one.read_bytes), ("written", one.written_bytes)] {
+                let (team, storage) = (one.team.to_string(), one.name.clone());
+                let labels = StorageTrafficLabels { team, storage, direction };
+                let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+                self.storage.get_or_create(&labels).set(bytes);
+            }
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]

@@ -79,6 +79,9 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
     if spec.home.is_some() && store.is_none() {
         return Err(refused_error("thread_id needs an executor that shares this server's layers"));
     }
+    if !spec.mounts.is_empty() {
+        return Err(refused_error("this server's executors cannot mount storage"));
+    }
     if spec.sandbox.image != SandboxShape::default().image {
         return Err(refused_error("this server's executors run no image but their own"));
     }
@@ -87,6 +90,9 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
     }
     if spec.sandbox.network != NetworkPolicy::Blocked {
         return Err(refused_error(NO_NETWORK));
+    }
+    if !spec.mounts.is_empty() {
+        return Err(refused_error("this server's executors mount no storage"));
     }
     Ok(())
 }

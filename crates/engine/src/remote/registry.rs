@@ -65,6 +65,9 @@ enum SidecarHealth {
     Down(String),
 }
 
+/// The refusal of a run with storage mounts. Credentials of storage stay with the server.
+pub(super) const NO_MOUNTS: &str = "storage: this server runs code on sidecars, which cannot mount storage; unbind the storage from \
+     the sandbox and the key, or use a server that runs code itself";
 /// The refusal of a run on an image.
 pub(super) const NO_IMAGES: &str = "image: this server runs code on sidecars, which cannot run images yet; set the sandbox's image \
      to \"host\"";
@@ -129,6 +132,9 @@ impl SidecarRegistry {
 
     /// Whether a run with these needs can be taken, as far as the health checks know.
     pub(super) fn check_run(&self, needs: &RunNeeds) -> Result<(), DispatchError> {
+        if needs.mounts {
+            return Err(DispatchError::Refused(NO_MOUNTS.to_owned()));
+        }
         if needs.image {
             return Err(DispatchError::Refused(NO_IMAGES.to_owned()));
         }
@@ -232,7 +238,7 @@ mod tests {
     use super::*;
 
     const PLAIN: RunNeeds =
-        RunNeeds { timeout: Duration::from_secs(60), home: false, image: false, network: false };
+        RunNeeds { timeout: Duration::from_secs(60), home: false, image: false, network: false, mounts: false };
     const HOME: RunNeeds = RunNeeds { home: true, ..PLAIN };
 
     fn unchecked(count: usize) -> SidecarRegistry {
@@ -282,17 +288,20 @@ mod tests {
             home: false,
             image: false,
             network: false,
+            mounts: false,
         };
         assert_eq!(registry.take(&long, &[]).unwrap().index, 1);
         let refusal = |needs| registry.check_run(&needs).unwrap_err().to_string();
         assert_eq!(refusal(RunNeeds { image: true, ..PLAIN }), NO_IMAGES);
         assert_eq!(refusal(RunNeeds { network: true, ..PLAIN }), NO_NETWORK);
+        assert_eq!(refusal(RunNeeds { mounts: true, ..PLAIN }), NO_MOUNTS);
         assert!(refusal(RunNeeds { home: true, ..long }).contains("the 60s"));
         let longer = RunNeeds {
             timeout: Duration::from_secs(601),
             home: false,
             image: false,
             network: false,
+            mounts: false,
         };
         assert!(refusal(longer).contains("601s exceeds the 600s"));
         registry.note_health(1, Err("gone".to_owned()));

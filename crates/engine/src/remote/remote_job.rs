@@ -27,6 +27,7 @@ impl RemoteJob {
             home: spec.home.is_some(),
             image: spec.sandbox.image != HOST_IMAGE,
             network: spec.sandbox.network != NetworkPolicy::Blocked,
+            mounts: !spec.mounts.is_empty(),
         };
         Self { needs, spec: Some(spec), taken, layers }
     }

@@ -80,6 +80,7 @@ impl RemoteRun {
             usage: RunUsage::default(),
             written: HomeWrites::default(),
             network: None,
+            mounts: Vec::new(),
             timings: RunTimings::default(),
         }
     }
@@ -207,6 +208,7 @@ impl RemoteRun {
             usage: result.run_usage(),
             timings: result.run_timings(),
             written: result.into_written(),
+            mounts: Vec::new(),
             ..self.cancelled_outcome()
         })
     }

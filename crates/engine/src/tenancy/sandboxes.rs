@@ -14,7 +14,7 @@ use super::{
     EnvDraft, NetworkChange, Tenancy, UPDATE_ATTEMPTS, contended_refusal,
     sandbox_network::check_profile_network,
 };
-use crate::{Refusal, clock, secrets};
+use crate::{Refusal, clock, secrets, sources::SandboxStorage};
 
 /// The most modules of a preload list.
 const MAX_PRELOAD: usize = 50;
@@ -60,7 +60,7 @@ pub struct SandboxChange {
     pub profile: Option<String>,
     /// What builds its cells, by name.
     pub substrate: Option<String>,
-    /// Storage connections; none can be given yet.
+    /// The connections and volumes that every execution has: `NAME`, or `NAME:rw` to write.
     pub storage: Option<Vec<String>>,
     /// What a run may use.
     pub resources: ResourcesChange,
@@ -132,9 +132,6 @@ impl SandboxChange {
         }
         sandbox.shape.substrate.check_profile(sandbox.shape.profile)?;
         check_profile_network(&sandbox.shape)?;
-        if self.storage.is_some_and(|storage| !storage.is_empty()) {
-            return Err(Invalid::new("storage: this build cannot mount storage yet"));
-        }
         sandbox.resources = self.resources.apply(sandbox.resources);
         if let Some(env) = self.env {
             (sandbox.env, sandbox.secret_env) = env.into_vars(&sandbox.secret_env)?;
@@ -214,12 +211,15 @@ impl Tenancy {
             created_at: clock::now(),
         };
         let is_chosen = draft.settings.substrate.is_some();
+        let names = draft.settings.storage.clone().unwrap_or_default();
+        let storage = SandboxStorage::resolve(&*self.store, &team, &names).await?;
         self.choose_image(draft.settings).await?.apply(&mut sandbox, &team)?;
         if is_chosen {
             self.try_substrate(&sandbox).await?;
         }
         self.check_network(&sandbox.shape)?;
         self.store.create_sandbox(&sandbox).await?;
+        storage.apply(&*self.store, &sandbox).await?;
         Ok(sandbox)
     }
 
@@ -245,6 +245,19 @@ impl Tenancy {
         self.store.find_sandbox(&id).await?.ok_or_else(missing)
     }
 
+    /// What a sandbox is bound to: `NAME`, or `NAME:rw` if it may write.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn sandbox_storage(&self, id: &SandboxId) -> Result<Vec<String>, Refusal> {
+        let bound = self.store.sandbox_storage(id).await?.into_iter();
+        let shown = |(name, read_only): (String, bool)| match read_only {
+            true => name,
+            false => format!("{name}:rw"),
+        };
+        Ok(bound.map(shown).collect())
+    }
+
     /// Changes a sandbox; the next execution runs in the new one.
     ///
     /// # Errors
@@ -262,6 +275,10 @@ impl Tenancy {
             let read = self.store.sandbox_for_update(&id).await?;
             let Revisioned { row: mut sandbox, revision } = read.ok_or_else(missing)?;
             let team = self.find_team(sandbox.team.as_str()).await?;
+            let storage = match &change.storage {
+                Some(names) => Some(SandboxStorage::resolve(&*self.store, &team, names).await?),
+                None => None,
+            };
             change.clone().apply(&mut sandbox, &team)?;
             if change.substrate.is_some() {
                 self.try_substrate(&sandbox).await?;
@@ -270,6 +287,9 @@ impl Tenancy {
             }
             let update = Revisioned { row: sandbox, revision };
             let outcome = self.store.update_sandbox(&update).await?;
+            if let Some(storage) = storage.filter(|_| outcome == UpdateOutcome::Done) {
+                storage.apply(&*self.store, &update.row).await?;
+            }
             self.key_cache.forget_all();
             match outcome {
                 UpdateOutcome::Done => return Ok(update.row),

@@ -64,6 +64,7 @@ fn outcome(ending: RunEnding) -> RunOutcome {
         usage: RunUsage::default(),
         written: HomeWrites::default(),
         network: None,
+        mounts: Vec::new(),
         timings: RunTimings::default(),
     }
 }

@@ -112,6 +112,7 @@ pub(crate) async fn watch_cell(
         usage: RunUsage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
         written: HomeWrites::default(),
         network: None,
+        mounts: Vec::new(),
         timings: RunTimings { attach, run: wall, ..RunTimings::default() },
     };
     Ok(FinishedRun { outcome, cell_home: control.take_home(), control })

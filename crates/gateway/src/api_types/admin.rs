@@ -1,10 +1,11 @@
-//! The admin API's types of teams, sandboxes, keys and images.
+//! The admin API's types of teams, sandboxes, keys, images and storage.
 
 mod env;
 mod gates;
 mod images;
 mod keys;
 mod sandboxes;
+mod storage;
 mod teams;
 
 use serde::{Deserialize, Deserializer};
@@ -15,6 +16,10 @@ pub(crate) use images::{
 };
 pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
+pub(crate) use storage::{
+    BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
+    CreateVolume, UpdateConnection, UpdateVolume, VolumeList, VolumeRecord,
+};
 pub(crate) use teams::{CreateTeam, StorageList, TeamList, TeamRecord, UpdateTeam};
 
 /// A field that is present, even if it is null; an absent field is `None`.

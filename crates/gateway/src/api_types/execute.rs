@@ -45,7 +45,8 @@ pub(crate) struct ExecuteBody {
     /// Environment variables for this execution.
     #[schema(schema_with = env_schema)]
     env_vars: Option<BTreeMap<String, String>>,
-    /// Narrows storage mounts: up to 10 of `/data/{slug}/{path}`. This build mounts no storage yet.
+    /// Narrows storage mounts: up to 10 of `/data/{slug}/{path}`, one for each mount. The path
+    /// counts from the root of the bucket or volume, and is within what the key may use.
     #[schema(schema_with = sub_paths_schema)]
     sub_paths: Option<Vec<String>>,
     /// The standard input of the program; at most 1 MB.
@@ -144,13 +145,13 @@ pub(in crate::api_types) fn webhook_url_schema() -> Schema {
         .into()
 }
 
-/// The schema of `sub_paths`. No slug is mounted, so every entry would be refused.
+/// The schema of `sub_paths`.
 fn sub_paths_schema() -> Schema {
     let entry = ObjectBuilder::new()
         .schema_type(Type::String)
         .max_length(Some(512))
-        .pattern(Some("^/data/[a-z0-9_-]+/.+$"));
-    let mut array = ArrayBuilder::new().items(entry).max_items(Some(0)).build();
+        .pattern(Some("^/data/[a-z0-9_-]{1,63}/[^/%\\\\]+(/[^/%\\\\]+)*/?$"));
+    let mut array = ArrayBuilder::new().items(entry).max_items(Some(10)).build();
     array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
     Schema::Array(array)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use cloche_engine::{JsonPieces, format_rfc3339, now, serialize_text_or_null};
-use cloche_model::{Decision, Execution, ExecutionStatus};
+use cloche_model::{Decision, Execution, ExecutionStatus, MountUse};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -84,6 +84,32 @@ pub(crate) struct ExecutionRecord {
     /// What it did over its network; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<NetworkRecord>,
+    /// The storage it had, once it has ended; not in lists.
+    mounts: Option<Vec<MountRecord>>,
+}
+
+/// A storage mount of an execution.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct MountRecord {
+    /// The connection or volume; it was mounted at `/data/{name}`.
+    name: String,
+    read_only: bool,
+    /// The path that the request narrowed it to.
+    sub_path: Option<String>,
+    bytes_read: u64,
+    bytes_written: u64,
+}
+
+impl From<MountUse> for MountRecord {
+    fn from(mount: MountUse) -> Self {
+        Self {
+            name: mount.name,
+            read_only: mount.read_only,
+            sub_path: mount.sub_path.map(Into::into),
+            bytes_read: mount.bytes_read,
+            bytes_written: mount.bytes_written,
+        }
+    }
 }
 
 /// The resources that an execution used.
@@ -124,6 +150,7 @@ impl ExecutionRecord {
             decision: decision.map(Into::into),
             output_files: output
                 .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
+            mounts: output.map(|end| end.mounts.iter().cloned().map(Into::into).collect()),
             ..Self::without_output(execution)
         }
     }
@@ -177,6 +204,7 @@ impl ExecutionRecord {
             decision: None,
             output_files: None,
             network: end.and_then(|end| end.network.clone()).map(NetworkRecord::from),
+            mounts: None,
         }
     }
 }

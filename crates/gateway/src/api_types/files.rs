@@ -104,7 +104,7 @@ pub(crate) enum SourceName {
     /// The home of a thread.
     #[default]
     Thread,
-    /// A volume. This build has none yet.
+    /// A volume that the key is bound to.
     Volume,
 }
 
@@ -142,7 +142,7 @@ fn content_type_schema() -> Schema {
 pub(crate) struct ListFiles {
     #[serde(default)]
     pub(crate) source: SourceName,
-    /// The thread.
+    /// The thread, or the name of the volume.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) id: String,
     /// Only this file, or the files below this directory.
@@ -162,7 +162,7 @@ pub(crate) struct ListFiles {
 pub(crate) struct UploadUrl {
     #[serde(default)]
     pub(crate) source: SourceName,
-    /// The thread; created if it does not exist.
+    /// The thread, which is created if it does not exist, or the name of the volume.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) id: String,
     /// The path of the file.
@@ -182,7 +182,7 @@ pub(crate) struct UploadUrl {
 pub(crate) struct DownloadUrl {
     #[serde(default)]
     pub(crate) source: SourceName,
-    /// The thread.
+    /// The thread, or the name of the volume.
     #[schema(min_length = 1, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$")]
     pub(crate) id: String,
     /// The path of the file.
@@ -231,10 +231,10 @@ impl SignedUrl {
     }
 }
 
-/// A file of a thread.
+/// A file of a thread or volume.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FileRecord {
-    /// Its path below the home, in the form that `download_url` accepts. A byte that is not valid
+    /// Its path below the home or in the volume, in the form that `download_url` accepts. A byte that is not valid
     /// UTF-8 is written as `\xFF`.
     path: String,
     /// Its size.
@@ -250,7 +250,7 @@ impl From<FileInfo> for FileRecord {
     }
 }
 
-/// A page of files of a thread.
+/// A page of files of a thread or volume.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FileList {
     /// Regular files, sorted by path.

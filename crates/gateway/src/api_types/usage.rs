@@ -2,7 +2,9 @@
 //!
 //! The wire format of usage.
 
-use cloche_engine::{AllowanceState, UsageSummary, UsageTotals, format_rfc3339, format_utc_day};
+use cloche_engine::{
+    AllowanceState, StorageTraffic, UsageSummary, UsageTotals, format_rfc3339, format_utc_day,
+};
 use cloche_model::{KeyId, TeamId};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -76,6 +78,26 @@ impl From<AllowanceState> for AllowanceRecord {
     }
 }
 
+/// The bytes that executions read and wrote in one connection or volume.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct StorageTrafficRecord {
+    team_id: String,
+    name: String,
+    bytes_read: u64,
+    bytes_written: u64,
+}
+
+impl From<StorageTraffic> for StorageTrafficRecord {
+    fn from(traffic: StorageTraffic) -> Self {
+        Self {
+            team_id: traffic.team.into(),
+            name: traffic.name,
+            bytes_read: traffic.read_bytes,
+            bytes_written: traffic.written_bytes,
+        }
+    }
+}
+
 /// The usage of a team, or of all teams.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct UsageReply {
@@ -93,6 +115,8 @@ pub(crate) struct UsageReply {
     counts: UsageCounts,
     /// What is stored now; null for one key, because what is stored belongs to the team.
     bytes_stored: Option<u64>,
+    /// The bytes that executions read and wrote in connections and volumes.
+    storage: Vec<StorageTrafficRecord>,
     /// The monthly allowance of the team; null if there is none.
     allowance: Option<AllowanceRecord>,
     /// The days with any usage, oldest first. Only with `by=day`.
@@ -113,6 +137,7 @@ impl UsageReply {
             to: format_utc_day(summary.last_day),
             counts: summary.totals.into(),
             bytes_stored: summary.stored_bytes,
+            storage: summary.storage.into_iter().map(Into::into).collect(),
             allowance: summary.allowance.map(Into::into),
             days: summary.days.map(|days| days.into_iter().map(day).collect()),
         }

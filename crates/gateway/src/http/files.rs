@@ -1,11 +1,11 @@
-//! `/v1/files`: the files of a thread's home, and signed URLs for transfers.
+//! `/v1/files`: the files of a thread's home or of a volume, and signed URLs for transfers.
 
 use axum::{
     Json,
     extract::State,
     http::{HeaderMap, Uri, header},
 };
-use cloche_engine::{FileFilter, Refusal, UrlSigner};
+use cloche_engine::{FileFilter, UrlSigner, VolumeAccess};
 use cloche_model::{HomePath, Invalid, ThreadId};
 
 use crate::{
@@ -21,18 +21,34 @@ use crate::{
 
 const MAX_LIMIT: u32 = 10_000;
 
-/// The thread of a request. Volumes do not exist yet.
-fn parse_thread_source(source: SourceName, id: &str) -> Result<ThreadId, ApiError> {
+/// The thread or volume of a request. A volume is what the caller may use of it.
+enum RequestedSource {
+    Thread(ThreadId),
+    Volume(VolumeAccess),
+}
+
+async fn find_requested_source(
+    state: &AppState,
+    member: &TeamAuth,
+    (source, id): (SourceName, &str),
+) -> Result<RequestedSource, ApiError> {
     match source {
-        SourceName::Thread => Ok(id.parse::<ThreadId>().map_err(|why| {
-            // The field is called `id` here.
-            Invalid::new(why.to_string().replacen("thread_id", "id", 1))
-        })?),
-        SourceName::Volume => Err(Refusal::not_found("volume").into()),
+        SourceName::Thread => {
+            let thread = id.parse::<ThreadId>().map_err(|why| {
+                // The field is called `id` here.
+                Invalid::new(why.to_string().replacen("thread_id", "id", 1))
+            })?;
+            Ok(RequestedSource::Thread(thread))
+        }
+        SourceName::Volume => {
+            let (sources, caller) = (state.engine.storage_sources(), member.caller.as_ref());
+            let volume = sources.find_volume(&member.team, caller, id).await?;
+            Ok(RequestedSource::Volume(volume))
+        }
     }
 }
 
-/// List the files of a thread.
+/// List the files of a thread or a volume.
 #[utoipa::path(
     post,
     path = "/v1/files/list",
@@ -47,7 +63,7 @@ pub(crate) async fn list_files(
     member: TeamAuth,
     JsonBody(body): JsonBody<ListFiles>,
 ) -> Result<Json<FileList>, ApiError> {
-    let thread = parse_thread_source(body.source, &body.id)?;
+    let source = find_requested_source(&state, &member, (body.source, &body.id)).await?;
     let below = body.path.as_deref().map(HomePath::parse_directory).transpose()?.flatten();
     let limit = body.limit.unwrap_or(MAX_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
@@ -57,7 +73,15 @@ pub(crate) async fn list_files(
         return Err(Invalid::new("after must be a path from an earlier page").into());
     }
     let filter = FileFilter { below, after: body.after, limit: limit as usize };
-    Ok(Json(state.engine.files().list_files(&member.team, &thread, &filter).await?.into()))
+    let page = match &source {
+        RequestedSource::Thread(thread) => {
+            state.engine.files().list_files(&member.team, thread, &filter).await?
+        }
+        RequestedSource::Volume(volume) => {
+            state.engine.storage_sources().list_volume_files(volume, &filter).await?
+        }
+    };
+    Ok(Json(page.into()))
 }
 
 /// Get a URL for uploading a file.
@@ -77,12 +101,17 @@ pub(crate) async fn sign_upload_url(
     uri: Uri,
     JsonBody(body): JsonBody<UploadUrl>,
 ) -> Result<Json<SignedUrl>, ApiError> {
-    let thread = parse_thread_source(body.source, &body.id)?;
+    let source = find_requested_source(&state, &member, (body.source, &body.id)).await?;
     let content_type = check_media_type(body.content_type)?;
     let path = body.path.parse::<HomePath>()?;
     let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
-    let signed =
-        state.engine.files().upload_url(&signer, &thread, path, body.content_length).await?;
+    let (files, length) = (state.engine.files(), body.content_length);
+    let signed = match &source {
+        RequestedSource::Thread(thread) => files.upload_url(&signer, thread, path, length).await?,
+        RequestedSource::Volume(volume) => {
+            files.volume_upload_url(&signer, volume, path, length).await?
+        }
+    };
     let base = request_base_url(&state.config, &headers, &uri);
     Ok(Json(SignedUrl::for_upload(&base, &signed, content_type)))
 }
@@ -104,10 +133,14 @@ pub(crate) async fn sign_download_url(
     uri: Uri,
     JsonBody(body): JsonBody<DownloadUrl>,
 ) -> Result<Json<SignedUrl>, ApiError> {
-    let thread = parse_thread_source(body.source, &body.id)?;
+    let source = find_requested_source(&state, &member, (body.source, &body.id)).await?;
     let path = body.path.parse::<HomePath>()?;
     let signer = UrlSigner { team: &member.team, key: member.key.as_ref() };
-    let signed = state.engine.files().download_url(&signer, &thread, path).await?;
+    let files = state.engine.files();
+    let signed = match &source {
+        RequestedSource::Thread(thread) => files.download_url(&signer, thread, path).await?,
+        RequestedSource::Volume(volume) => files.volume_download_url(&signer, volume, path).await?,
+    };
     let base = request_base_url(&state.config, &headers, &uri);
     Ok(Json(SignedUrl::for_download(&base, &signed)))
 }

@@ -5,6 +5,7 @@ use axum::{
     extract::{RawQuery, State},
     http::StatusCode,
 };
+use cloche_model::Sandbox;
 use url::form_urlencoded;
 
 use crate::{
@@ -14,6 +15,12 @@ use crate::{
     error::ApiError,
     router::AppState,
 };
+
+/// The record of a sandbox, with the storage that it is bound to.
+async fn sandbox_record(state: &AppState, sandbox: Sandbox) -> Result<SandboxRecord, ApiError> {
+    let storage = state.engine.tenancy().sandbox_storage(&sandbox.id).await?;
+    Ok(SandboxRecord::from(sandbox).with_storage(storage))
+}
 
 /// List sandboxes.
 #[utoipa::path(
@@ -34,7 +41,11 @@ pub(crate) async fn list_sandboxes(
 ) -> Result<Json<SandboxList>, ApiError> {
     let team = team_parameter(query.as_deref().unwrap_or_default());
     let sandboxes = state.engine.tenancy().list_sandboxes(team.as_deref()).await?;
-    Ok(Json(SandboxList { sandboxes: sandboxes.into_iter().map(SandboxRecord::from).collect() }))
+    let mut records = Vec::with_capacity(sandboxes.len());
+    for sandbox in sandboxes {
+        records.push(sandbox_record(&state, sandbox).await?);
+    }
+    Ok(Json(SandboxList { sandboxes: records }))
 }
 
 /// Create a sandbox.
@@ -56,7 +67,7 @@ pub(crate) async fn create_sandbox(
     JsonBody(body): JsonBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
     let made = state.engine.tenancy().create_sandbox(body.into_draft()?).await?;
-    Ok((StatusCode::CREATED, Json(made.into())))
+    Ok((StatusCode::CREATED, Json(sandbox_record(&state, made).await?)))
 }
 
 /// Get a sandbox.
@@ -74,7 +85,8 @@ pub(crate) async fn get_sandbox(
     _: AdminAuth,
     PathId(id): PathId,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(state.engine.tenancy().find_sandbox(&id).await?.into()))
+    let sandbox = state.engine.tenancy().find_sandbox(&id).await?;
+    Ok(Json(sandbox_record(&state, sandbox).await?))
 }
 
 /// Change a sandbox.
@@ -97,7 +109,8 @@ pub(crate) async fn update_sandbox(
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
-    Ok(Json(state.engine.tenancy().update_sandbox(&id, body.into_change()?).await?.into()))
+    let sandbox = state.engine.tenancy().update_sandbox(&id, body.into_change()?).await?;
+    Ok(Json(sandbox_record(&state, sandbox).await?))
 }
 
 /// Delete a sandbox.

@@ -7,7 +7,7 @@ use axum::{
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::{FileUpload, HomeFile, Refusal, UrlPurpose};
+use cloche_engine::{Refusal, StoredFile, UrlPurpose};
 use cloche_model::ErrorCode;
 use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
@@ -56,7 +56,7 @@ pub(crate) async fn download_file(
     if grant.purpose != UrlPurpose::Get {
         return Err(wrong_method_error());
     }
-    let file = state.engine.files().find_file(&team, &grant.thread, &grant.path).await?;
+    let file = state.engine.files().find_granted_file(&team, &grant).await?;
     send_file(file, &headers).await
 }
 
@@ -88,15 +88,8 @@ pub(crate) async fn upload_file(
         let message = format!("this URL was signed for exactly {length} bytes");
         return Err(Refusal::new(ErrorCode::Unauthorized, message).into());
     }
-    let file = FileUpload {
-        approved: None,
-        thread: &grant.thread,
-        path: &grant.path,
-        length,
-        allowed_at: Some(grant.signed_at),
-    };
     let (incoming, status) = StreamedBody::new(body, &state.config);
-    let put = state.engine.files().upload_file(&team, file, incoming).await;
+    let put = state.engine.files().upload_granted_file(&team, &grant, length, incoming).await;
     status.or_client_error(put)?;
     Ok(Json(Uploaded { path: grant.path.to_string(), size: length }))
 }
@@ -108,7 +101,7 @@ fn wrong_method_error() -> ApiError {
 
 /// Sends a file, or the range that the headers request. The content is untrusted, so a browser must
 /// neither guess its type nor display it.
-pub(crate) async fn send_file(file: HomeFile, headers: &HeaderMap) -> Result<Response, ApiError> {
+pub(crate) async fn send_file(file: StoredFile, headers: &HeaderMap) -> Result<Response, ApiError> {
     let (size, tag) = (file.size, format!("\"{}\"", file.tag));
     let range = match parse_range_headers(headers, size, &tag) {
         RequestedRange::All => 0..size,

@@ -2,7 +2,7 @@
 //! thread can be listed, read and written. Every file can be read as a resource.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use cloche_engine::{Caller, FileFilter, HomeFile, Refusal};
+use cloche_engine::{Caller, FileFilter, Refusal, StoredFile};
 use cloche_model::{Execution, HomePath, Invalid, ThreadId, TraceId};
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject, Resource, ResourceContents};
 use serde::Deserialize;
@@ -231,7 +231,7 @@ fn to_resource_contents(bytes: &[u8], address: String, kind: &str) -> ResourceCo
 }
 
 /// Reads the first bytes of a file.
-async fn read_bytes(file: HomeFile, limit: u64) -> Result<Vec<u8>, Refusal> {
+async fn read_bytes(file: StoredFile, limit: u64) -> Result<Vec<u8>, Refusal> {
     let length = file.size.min(limit);
     let mut bytes = Vec::new();
     let reader = file.read_range(0..length).await?;

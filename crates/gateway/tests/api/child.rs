@@ -105,6 +105,7 @@ async fn run_child(
         usage,
         written,
         network: None,
+        mounts: Vec::new(),
         timings: RunTimings::default(),
     })
 }

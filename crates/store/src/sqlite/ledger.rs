@@ -39,7 +39,7 @@ macro_rules! whole_execution {
     ($condition:literal) => {
         concat!(
             small_columns!(),
-            ", e.code, e.score, e.stdout, e.stderr, e.layer, e.written",
+            ", e.code, e.score, e.stdout, e.stderr, e.layer, e.written, e.mounts",
             from_executions!(),
             $condition
         )

@@ -77,12 +77,16 @@ pub(super) async fn write_outcome(
     let network = end.network.as_ref().map(|report| to_json("network", report)).transpose()?;
     let (network_in, network_out) =
         end.network.as_ref().map_or((0, 0), |report| (report.bytes_in, report.bytes_out));
+    let mounts = match end.mounts.is_empty() {
+        true => None,
+        false => Some(to_json("mounts", &end.mounts)?),
+    };
     let updated = sqlx::query(
         "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
          stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, wall_ms = ?, \
          cpu_ms = ?, peak_memory = ?, micro_credits = ?, score = ?, stdout = ?, stderr = ?, \
-         layer_bytes = ?, layer = ?, written = ?, network = ?, \
-         network_in_bytes = ?, network_out_bytes = ? WHERE trace_id = ? AND status = 'running'",
+         layer_bytes = ?, layer = ?, written = ?, network = ?, network_in_bytes = ?, \
+         network_out_bytes = ?, mounts = ? WHERE trace_id = ? AND status = 'running'",
     )
     .bind(status.name())
     .bind(end.completed_at.0)
@@ -104,6 +108,7 @@ pub(super) async fn write_outcome(
     .bind(network)
     .bind(to_sql_integer(network_in))
     .bind(to_sql_integer(network_out))
+    .bind(mounts)
     .bind(trace.to_string())
     .execute(connection)
     .await?;

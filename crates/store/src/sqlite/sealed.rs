@@ -149,7 +149,27 @@ pub(super) fn seal_env(
     (table, id): (&'static str, &str),
     vars: &SecretVars,
 ) -> Result<Option<Vec<u8>>> {
-    let column = SealedColumn { table, column: "sealed_env", id };
+    seal_vars(sealer, SealedColumn { table, column: "sealed_env", id }, vars)
+}
+
+/// The sealed form of the secret parts of a connection. `None` if there are none.
+pub(super) fn seal_credentials(
+    sealer: &SecretSealer,
+    id: &str,
+    vars: &SecretVars,
+) -> Result<Option<Vec<u8>>> {
+    seal_vars(sealer, credentials_column(id), vars)
+}
+
+const fn credentials_column(id: &str) -> SealedColumn<'_> {
+    SealedColumn { table: "storage_sources", column: "sealed_credentials", id }
+}
+
+fn seal_vars(
+    sealer: &SecretSealer,
+    column: SealedColumn<'_>,
+    vars: &SecretVars,
+) -> Result<Option<Vec<u8>>> {
     if vars.is_empty() {
         return Ok(None);
     }
@@ -165,7 +185,23 @@ pub(super) fn open_env(
     (table, id): (&'static str, &str),
     row: &SqliteRow,
 ) -> Result<SecretVars> {
-    let column = SealedColumn { table, column: "sealed_env", id };
+    open_vars(sealer, SealedColumn { table, column: "sealed_env", id }, row)
+}
+
+/// Opens the secret parts of a connection.
+pub(super) fn open_credentials(
+    sealer: &SecretSealer,
+    id: &str,
+    row: &SqliteRow,
+) -> Result<SecretVars> {
+    open_vars(sealer, credentials_column(id), row)
+}
+
+fn open_vars(
+    sealer: &SecretSealer,
+    column: SealedColumn<'_>,
+    row: &SqliteRow,
+) -> Result<SecretVars> {
     let Some(text) = open_sealed_column(sealer, column, row)? else { return Ok(SecretVars::new()) };
     // The parse error is dropped, because it would quote the text.
     let vars: EnvVars = serde_json::from_str(text.reveal())

@@ -12,7 +12,7 @@ use super::{
     row_reader::{key_from_row, sandbox_from_row, team_from_row, to_json, to_sql_integer},
     sealed, updates,
 };
-use crate::{KeyAccess, Result, Revisioned, StoreError, TenancyStore, UpdateOutcome};
+use crate::{KeyAccess, Result, Revisioned, SourceStore, StoreError, TenancyStore, UpdateOutcome};
 
 #[async_trait]
 impl TenancyStore for SqliteStore {
@@ -279,7 +279,9 @@ impl TenancyStore for SqliteStore {
         let Some(key) = key else { return Ok(None) };
         let team = self.find_team(key.team.as_str()).await?;
         let sandbox = self.find_sandbox(&key.sandbox).await?;
-        Ok(team.zip(sandbox).map(|(team, sandbox)| KeyAccess { key, team, sandbox }))
+        let Some((team, sandbox)) = team.zip(sandbox) else { return Ok(None) };
+        let storage = self.bound_storage(&sandbox.id, &key.id).await?;
+        Ok(Some(KeyAccess { key, team, sandbox, storage }))
     }
 }
 

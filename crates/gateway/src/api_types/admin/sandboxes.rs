@@ -73,8 +73,8 @@ macro_rules! sandbox_body {
             /// runtime is tried when this is saved.
             #[schema(example = "native", pattern = "^(native|oci:(crun|runc|runsc))$")]
             substrate: Option<String>,
-            /// Storage connections; must be empty in this build.
-            #[schema(max_items = 0)]
+            /// The connections and volumes that every execution has: `NAME`, or `NAME:rw` to write.
+            #[schema(max_items = 32)]
             storage: Option<Vec<String>>,
             /// Whether the ledger keeps the code, or only its digest.
             retain_code: Option<bool>,
@@ -188,6 +188,7 @@ pub(crate) struct SandboxRecord {
     template: bool,
     profile: String,
     substrate: String,
+    /// The connections and volumes that every execution has.
     storage: Vec<String>,
     retain_code: bool,
     retention_days: Option<u32>,
@@ -220,6 +221,12 @@ impl From<Sandbox> for SandboxRecord {
             retention_days: sandbox.retention.days,
             created_at: format_rfc3339(sandbox.created_at),
         }
+    }
+}
+
+impl SandboxRecord {
+    pub(crate) fn with_storage(self, storage: Vec<String>) -> Self {
+        Self { storage, ..self }
     }
 }
 

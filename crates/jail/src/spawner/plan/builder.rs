@@ -95,6 +95,8 @@ impl<'a> PlanBuilder<'a> {
             "scratch:home".into(),
             directory_step(&stage.join("home"), 0o755, self.spec.guest),
         ));
+        // Storage is mounted on directories that the spawner makes in it.
+        steps.push(("scratch:data".into(), directory_step(&stage.join("data"), 0o755, builder)));
         for name in ["tmp", "shm"] {
             steps.push((
                 format!("scratch:{name}"),
@@ -206,6 +208,7 @@ impl<'a> PlanBuilder<'a> {
             ("home".into(), bind_step(&stage.join("home"), &self.path_in_root(&self.spec.home))),
             ("tmp".into(), bind_step(&stage.join("tmp"), &self.path_in_root(Path::new("/tmp")))),
             ("shm".into(), bind_step(&stage.join("shm"), &shm)),
+            ("data".into(), bind_step(&stage.join("data"), &self.path_in_root(Path::new("/data")))),
         ]
     }
 
@@ -324,7 +327,10 @@ impl<'a> PlanBuilder<'a> {
 
     fn landlock_writable_dirs(&self) -> Vec<PathBuf> {
         let above_home = self.spec.home.parent().unwrap_or(&self.spec.home);
-        [above_home, Path::new("/tmp"), Path::new("/dev/shm")].map(PathBuf::from).into()
+        // The same for `/data` and the storage that is mounted below it.
+        [above_home, Path::new("/tmp"), Path::new("/dev/shm"), Path::new("/data")]
+            .map(PathBuf::from)
+            .into()
     }
 
     fn path_in_root(&self, path: &Path) -> PathBuf {

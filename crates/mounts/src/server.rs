@@ -1,0 +1,12 @@
+//! Runs in: mount server (no capabilities). The FUSE process of one cell: it serves every mount of
+//! that cell, and ends with it.
+
+mod attributes;
+mod confinement;
+mod control;
+mod directory;
+mod meter;
+mod objects;
+mod process;
+
+pub use process::{MountServerInput, run_mount_server};

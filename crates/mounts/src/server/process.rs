@@ -1,0 +1,208 @@
+//! Runs in: mount server (no capabilities). The life of the process: it reads its mounts, confines
+//! itself, serves them, reports, and ends.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use cloche_jail::sys;
+use cloche_model::MountSlug;
+use fuser::{Config, Filesystem, Session, SessionACL};
+use parking_lot::Mutex;
+
+use super::{
+    confinement,
+    control::{RemoteAccess, RootsFile, ServerSocket},
+    directory::{DirectoryFs, DirectoryMount},
+    objects::{ObjectFs, ObjectMount, ObjectMountSettings},
+};
+use crate::{
+    MountCommand, MountSetup, MountSetupSource,
+    volume::{VolumeLedger, VolumeQuota},
+};
+
+/// Threads that read requests of one directory mount. Those of an object store are answered by the
+/// asynchronous runtime.
+const DIRECTORY_THREADS: usize = 2;
+/// How long a finished run waits for writes that were closed just before.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What the spawner gives a mount server.
+#[derive(Debug)]
+pub struct MountServerInput {
+    /// The socket to the server.
+    pub control: OwnedFd,
+    /// The FUSE connections, in the order in which the server sends the mounts.
+    pub connections: Vec<OwnedFd>,
+    /// The host ids of the guest.
+    pub guest: (u32, u32),
+}
+
+/// One mount that is served.
+enum ServedMount {
+    Directory(Arc<DirectoryMount>),
+    Objects(Arc<ObjectMount>),
+}
+
+/// Serves the mounts of one cell until the server says that its run is over, or is gone. The process
+/// must have one thread, no capability and its final user. Ends the process.
+pub fn run_mount_server(input: MountServerInput) -> ! {
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let code = match serve(input) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    };
+    // Closing the FUSE connections ends every request of the guest that is under way.
+    sys::exit(code)
+}
+
+fn serve(input: MountServerInput) -> io::Result<()> {
+    let MountServerInput { control, connections, guest } = input;
+    let socket = Arc::new(ServerSocket::new(control));
+    let (mounts, network) = receive_setup(&socket)?;
+    if mounts.len() != connections.len() {
+        return Err(io::Error::other("there are not as many connections as mounts"));
+    }
+    let mut visible: Vec<_> =
+        mounts.iter().flat_map(|(_, fds)| fds.iter().take(2)).map(AsFd::as_fd).collect();
+    visible.extend(network.as_ref().map(|(_, spool)| spool.as_fd()));
+    confinement::confine(&visible, network.is_some())?;
+    let runtime = match network {
+        Some((roots, spool)) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .max_blocking_threads(4)
+                .enable_all()
+                .build()?;
+            let roots = Mutex::new(RootsFile::Unread(File::from(roots)));
+            let access = Arc::new(RemoteAccess { socket: Arc::clone(&socket), roots });
+            Some((runtime, access, Arc::new(spool)))
+        }
+        None => None,
+    };
+    let mut served = Vec::new();
+    for ((setup, fds), connection) in mounts.into_iter().zip(connections) {
+        let slug = setup.slug.clone();
+        let mount = match setup.source {
+            MountSetupSource::Objects(connection_setup) => {
+                let (runtime, access, spool) =
+                    runtime.as_ref().ok_or_else(|| io::Error::other("there is no network"))?;
+                let settings = ObjectMountSettings {
+                    connection: connection_setup.into_parts(),
+                    access: Arc::clone(access) as Arc<_>,
+                    spool: Arc::clone(spool),
+                    owner: guest,
+                    read_only: setup.read_only,
+                    most_bytes: setup.file_size,
+                    most_spool: setup.spool,
+                };
+                let mount = Arc::new(ObjectMount::new(settings, runtime.handle().clone()));
+                start_session(ObjectFs(Arc::clone(&mount)), connection, 1)?;
+                ServedMount::Objects(mount)
+            }
+            MountSetupSource::Volume { .. } | MountSetupSource::Directory => {
+                let mount = Arc::new(open_directory(&setup, fds, guest)?);
+                start_session(DirectoryFs(Arc::clone(&mount)), connection, DIRECTORY_THREADS)?;
+                ServedMount::Directory(mount)
+            }
+        };
+        served.push((slug, mount));
+    }
+    follow_commands(&socket, &served)
+}
+
+type Setup = (Vec<(MountSetup, Vec<OwnedFd>)>, Option<(OwnedFd, OwnedFd)>);
+
+/// Reads the mounts, and what an object store needs besides.
+fn receive_setup(socket: &ServerSocket) -> io::Result<Setup> {
+    let mut mounts = Vec::new();
+    loop {
+        match socket.receive().map_err(io::Error::other)? {
+            (MountCommand::Mount(setup), fds) => mounts.push((setup, fds)),
+            (MountCommand::Start { has_network }, fds) => {
+                let mut fds = fds.into_iter();
+                let network = match (has_network, fds.next(), fds.next()) {
+                    (false, ..) => None,
+                    (true, Some(roots), Some(spool)) => Some((roots, spool)),
+                    _ => return Err(io::Error::other("an object store needs a spool")),
+                };
+                return Ok((mounts, network));
+            }
+            _ => return Err(io::Error::other("this is not a setup")),
+        }
+    }
+}
+
+fn open_directory(
+    setup: &MountSetup,
+    fds: Vec<OwnedFd>,
+    guest: (u32, u32),
+) -> io::Result<DirectoryMount> {
+    let missing = || io::Error::other("a mount came without its file descriptors");
+    let mut fds = fds.into_iter();
+    let root = fds.next().ok_or_else(missing)?;
+    let ledger = match setup.source {
+        MountSetupSource::Volume { quota, boot } => {
+            let files = fds.next().ok_or_else(missing)?;
+            let ledger = [fds.next(), fds.next()].map(|fd| fd.map(File::from));
+            let [Some(ledger), Some(users)] = ledger else { return Err(missing()) };
+            let quota = VolumeQuota { bytes: quota };
+            Some(VolumeLedger::new(files, [ledger, users], quota, boot))
+        }
+        _ => None,
+    };
+    Ok(DirectoryMount::new(root, ledger, guest, setup.file_size))
+}
+
+/// Answers the first request of the kernel, and serves the others in threads of their own.
+fn start_session<F: Filesystem>(
+    filesystem: F,
+    connection: OwnedFd,
+    threads: usize,
+) -> io::Result<()> {
+    let mut config = Config::default();
+    config.n_threads = Some(threads);
+    let session = Session::from_fd(filesystem, connection, SessionACL::All, config)?;
+    thread::Builder::new().name("mount".to_owned()).spawn(move || session.run())?;
+    Ok(())
+}
+
+/// Follows the server's commands to the end.
+fn follow_commands(socket: &ServerSocket, served: &[(MountSlug, ServedMount)]) -> io::Result<()> {
+    let mut was_busy = false;
+    loop {
+        match socket.receive().map_err(io::Error::other)? {
+            (MountCommand::Resolved { id, addresses }, _) => socket.answer(id, addresses),
+            (MountCommand::Finish, _) => {
+                let has_writers = |(_, mount): &(MountSlug, ServedMount)| match mount {
+                    ServedMount::Directory(mount) => mount.has_writers(),
+                    ServedMount::Objects(mount) => mount.has_writers(),
+                };
+                if was_busy || !served.iter().any(has_writers) {
+                    break;
+                }
+                was_busy = true;
+                socket.report_busy();
+            }
+            _ => return Err(io::Error::other("this is not a command of a running mount server")),
+        }
+    }
+    let finish = |(slug, mount): &(MountSlug, ServedMount)| match mount {
+        ServedMount::Directory(mount) => {
+            mount.finish();
+            mount.meter().report(slug.clone())
+        }
+        ServedMount::Objects(mount) => {
+            mount.finish(DRAIN_TIMEOUT);
+            mount.meter().report(slug.clone())
+        }
+    };
+    let reports = served.iter().map(finish).collect();
+    socket.report(reports);
+    Ok(())
+}
