@@ -9,7 +9,7 @@ use cloche_store::{Store, StoreError};
 
 use crate::{
     AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir,
-    Refusal, Responses, StorageBudgets, Tenancy, Threads, UsageAccounts, clock,
+    Refusal, Responses, StorageBudgets, Tenancy, Threads, UsageAccounts, WebTools, clock,
     maintenance::Maintenance, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
     shared_parts::SharedParts,
 };
@@ -32,6 +32,7 @@ struct EngineParts {
     storage: Arc<StorageBudgets>,
     images: Arc<Images>,
     responses: Responses,
+    web_tools: Arc<WebTools>,
     shared: SharedParts,
     /// How long executions may go on once the engine shuts down.
     grace: Duration,
@@ -172,6 +173,12 @@ impl Engine {
         &self.parts.responses
     }
 
+    /// The web tools.
+    #[must_use]
+    pub fn web_tools(&self) -> &Arc<WebTools> {
+        &self.parts.web_tools
+    }
+
     /// The memory that callers share.
     #[must_use]
     pub fn memory_budgets(&self) -> &MemoryBudgets {
@@ -232,16 +239,21 @@ impl EngineParts {
         let dirs = (data_dir.path(), scratch.as_path());
         let images = Arc::new(Images::new(&shared, &storage, config, dirs)?);
         let threads = Arc::new(Threads::new(&shared, Arc::clone(&storage), config, scratch));
+        let approvals = Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates));
+        let web_tools = config.web_tools.clone();
+        let web_tools = Arc::new(WebTools::new(&shared, Arc::clone(&approvals), web_tools)?);
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
-        let executions = Arc::new(Executions::new(&shared, budgets, homes, config));
+        let executions = Executions::new(&shared, budgets, homes, config);
+        let executions = Arc::new(executions.with_web_tools(Arc::clone(&web_tools)));
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
         let files = Files::new(&shared, budgets, homes, Arc::clone(&executions), config);
         Ok(Self {
             tenancy: Tenancy::new(&shared),
-            approvals: Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates)),
+            approvals,
             files,
             responses: Responses::new(&shared, Arc::clone(&storage)),
             executions,
+            web_tools,
             threads,
             storage,
             images,

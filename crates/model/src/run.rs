@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, ThreadHome};
+use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, ThreadHome, WebTool};
 
 /// One program to run once, in a fresh cell.
 ///
@@ -153,6 +153,13 @@ pub struct SandboxShape {
     /// The set of walls.
     #[serde(default)]
     pub profile: SandboxProfile,
+    /// The web tools that its code may call, as far as the team's policies allow them.
+    #[serde(default)]
+    pub tools: Vec<WebTool>,
+    /// Whether programs find the client of the web tools on their search paths. Not part of the
+    /// configuration.
+    #[serde(skip)]
+    pub tool_client: bool,
     /// A tag: runs with the same tag may share a template. The executor does not interpret it. Not
     /// part of the configuration.
     #[serde(skip)]
@@ -244,6 +251,8 @@ impl Default for SandboxShape {
             preload: Vec::new(),
             template: true,
             profile: SandboxProfile::Standard,
+            tools: Vec::new(),
+            tool_client: false,
             pool_group: None,
         }
     }

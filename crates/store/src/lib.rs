@@ -14,6 +14,7 @@ mod sealing;
 mod sqlite;
 mod storage;
 mod threads;
+mod tool_calls;
 mod usage;
 
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub use threads::{
     DELETED_KEPT, HeadMoveOutcome, LayerAppend, LayerSquash, ThreadCreation, ThreadFork, ThreadKey,
     ThreadStore,
 };
+pub use tool_calls::ToolCallStore;
 pub use usage::{Transfer, UsageAccounting, UsageFilter, UsageTotals};
 
 /// Why the store refused or failed.
@@ -325,6 +327,7 @@ pub trait Store:
     + StorageAccounting
     + UsageAccounting
     + ImageStore
+    + ToolCallStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

@@ -16,6 +16,7 @@ mod sealed;
 mod storage;
 mod tenancy;
 mod threads;
+mod tool_calls;
 mod updates;
 mod usage;
 mod writer;

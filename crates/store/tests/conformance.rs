@@ -16,6 +16,8 @@ mod storage;
 mod suite;
 #[path = "conformance/threads.rs"]
 mod threads;
+#[path = "conformance/tool_calls.rs"]
+mod tool_calls;
 #[path = "conformance/usage.rs"]
 mod usage;
 
@@ -71,6 +73,11 @@ macro_rules! conformance_of {
                 old_records_are_pruned_and_running_ones_are_kept,
                 concurrent_writers_lose_nothing,
                 settings_are_kept,
+            },
+            tool_calls::{
+                calls_of_web_tools_are_summed_by_execution,
+                a_decision_allows_one_call_of_a_web_tool,
+                old_calls_of_web_tools_are_pruned_with_decisions,
             },
             usage::{
                 usage_is_summed_by_team_key_and_day,

@@ -107,6 +107,9 @@ pub(super) struct SandboxSettingArguments {
     /// standard, or strict for hostile tenants.
     #[arg(long)]
     profile: Option<String>,
+    /// Web tools that code may call: web_search,fetch_url,people_search; empty for none.
+    #[arg(long, value_name = "TOOLS")]
+    tools: Option<String>,
     /// Storage connections by name. Hidden from the help until storage can be mounted.
     #[arg(long, value_name = "NAMES", hide = true)]
     storage: Option<String>,
@@ -130,6 +133,7 @@ impl SandboxSettingArguments {
         put_field(&mut fields, "preload", self.preload.as_deref().map(split_words));
         put_field(&mut fields, "template", self.template);
         put_field(&mut fields, "profile", self.profile);
+        put_field(&mut fields, "tools", self.tools.as_deref().map(split_words));
         put_field(&mut fields, "storage", self.storage.as_deref().map(split_words));
         put_field(&mut fields, "retain_code", self.retain_code);
         put_field(&mut fields, "retention_days", self.retention_days);

@@ -46,6 +46,7 @@ mod threads;
 mod tls;
 mod tls_port;
 mod usage;
+mod web_tools;
 mod webhooks;
 
 use cloche_test_support::{models, moto, processes};

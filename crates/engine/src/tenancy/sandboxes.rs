@@ -2,11 +2,11 @@
 //!
 //! Sandbox configurations. A setting that this build does not support is refused when it is saved.
 
-use std::ops::RangeInclusive;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use cloche_model::{
     ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, NetworkPolicy, Sandbox, SandboxId,
-    SandboxResources, SandboxShape, SecretVars, Team, check_name,
+    SandboxResources, SandboxShape, SecretVars, Team, WebTool, check_name,
 };
 use cloche_store::{Revisioned, UpdateOutcome};
 
@@ -55,6 +55,8 @@ pub struct SandboxChange {
     pub template: Option<bool>,
     /// How closely programs are held, by name.
     pub profile: Option<String>,
+    /// The web tools that code may call, by name.
+    pub tools: Option<Vec<String>>,
     /// Storage connections; none can be given yet.
     pub storage: Option<Vec<String>>,
     /// What a run may use.
@@ -124,6 +126,9 @@ impl SandboxChange {
         if let Some(profile) = self.profile {
             sandbox.shape.profile = profile.parse()?;
         }
+        if let Some(tools) = self.tools {
+            sandbox.shape.tools = check_tools(&tools)?;
+        }
         if self.storage.is_some_and(|storage| !storage.is_empty()) {
             return Err(Invalid::new("storage: this build cannot mount storage yet"));
         }
@@ -148,6 +153,12 @@ fn check_network(network: &str) -> Result<NetworkPolicy, Invalid> {
         )),
         _ => Err(Invalid::new("network must be one of: blocked, unrestricted")),
     }
+}
+
+/// The web tools of these names, each once and in order.
+fn check_tools(names: &[String]) -> Result<Vec<WebTool>, Invalid> {
+    let tools = names.iter().map(|name| name.parse()).collect::<Result<BTreeSet<_>, _>>()?;
+    Ok(tools.into_iter().collect())
 }
 
 fn check_preload(preload: &[String]) -> Result<(), Invalid> {

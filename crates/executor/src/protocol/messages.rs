@@ -99,6 +99,8 @@ pub(crate) enum SpawnerRequest {
     MountImage { image: ImageNumber, layers: Vec<String> },
     /// Mount a home in a cell that has run nothing yet.
     Home { cell: CellId, home: HomeRequest },
+    /// Mount the socket of the web tools in a cell that has run nothing yet.
+    ToolSocket { cell: CellId },
     /// Pack a directory that a guest has written to. Carries the directory, a pipe for the archive,
     /// a pipe for the packer's report, and the merged directory if the first is an overlay's upper.
     Pack { request: PackRequest },
@@ -175,6 +177,10 @@ pub(crate) enum SpawnerEvent {
     /// The home has a directory with the name of a file that the run needs.
     #[serde(rename = "Blocked")]
     HomeBlocked { cell: CellId, name: String },
+    /// The socket of the web tools was mounted. Carries its listener.
+    ToolSocketMounted { cell: CellId },
+    /// The socket of the web tools could not be mounted.
+    ToolSocketRefused { cell: CellId, reason: String },
     /// A cell is gone: its processes, its mounts, and its cgroup unless that is reused. Carries the
     /// usage, which was read before.
     Gone { cell: CellId, used: CellUsage },

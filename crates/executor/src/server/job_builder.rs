@@ -13,7 +13,8 @@ use crate::protocol::HOME;
 
 /// The environment of a run, as `NAME=value`: that of every program, then its own variables.
 fn run_env(spec: &RunSpec, place: &HomePlace) -> Vec<CString> {
-    let base = interpreter::base_env(spec.sandbox.root.as_deref(), place);
+    let tool_client = spec.sandbox.tool_client;
+    let base = interpreter::base_env(spec.sandbox.root.as_deref(), place, tool_client);
     let own = base.iter().filter(|(name, _)| !spec.env.contains_key(name));
     let own = own.map(|(name, value)| (name.as_str(), value.as_str()));
     let given = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cloche_engine::{
     ResourcesChange, RetentionChange, SandboxChange, SandboxDraft, format_rfc3339,
 };
-use cloche_model::{ByteSize, CpuShare, Invalid, Sandbox, env::show_level};
+use cloche_model::{ByteSize, CpuShare, Invalid, Sandbox, WebTool, env::show_level};
 use serde::{Deserialize, Serialize};
 use utoipa::{
     ToSchema,
@@ -59,6 +59,9 @@ macro_rules! sandbox_body {
             /// calls.
             #[schema(example = "standard", pattern = "^(standard|strict)$")]
             profile: Option<String>,
+            /// The web tools that code may call, as far as the team's policies allow them.
+            #[schema(schema_with = tools_schema)]
+            tools: Option<Vec<String>>,
             /// Storage connections; must be empty in this build.
             #[schema(max_items = 0)]
             storage: Option<Vec<String>>,
@@ -81,6 +84,7 @@ macro_rules! sandbox_body {
                     preload: self.preload,
                     template: self.template,
                     profile: self.profile,
+                    tools: self.tools,
                     storage: self.storage,
                     env: self.env_vars.map(draft),
                     resources: ResourcesChange {
@@ -141,6 +145,15 @@ fn preload_schema() -> Schema {
     Schema::Array(array)
 }
 
+fn tools_schema() -> Schema {
+    let tool = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(WebTool::ALL.iter().map(|tool| tool.name())));
+    let mut array = ArrayBuilder::new().items(tool).max_items(Some(16)).build();
+    array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
+    Schema::Array(array)
+}
+
 fn cpus(cores: Option<f64>) -> Result<Option<CpuShare>, Invalid> {
     let Some(cores) = cores else { return Ok(None) };
     let invalid = |_| Invalid::new("cpu must be between 0.01 and 4096 cores");
@@ -166,6 +179,8 @@ pub(crate) struct SandboxRecord {
     preload: Vec<String>,
     template: bool,
     profile: String,
+    /// The web tools that code may call.
+    tools: Vec<String>,
     storage: Vec<String>,
     retain_code: bool,
     retention_days: Option<u32>,
@@ -192,6 +207,7 @@ impl From<Sandbox> for SandboxRecord {
             preload: sandbox.shape.preload,
             template: sandbox.shape.template,
             profile: sandbox.shape.profile.name().to_owned(),
+            tools: sandbox.shape.tools.iter().map(ToString::to_string).collect(),
             storage: Vec::new(),
             retain_code: sandbox.retention.code,
             retention_days: sandbox.retention.days,
