@@ -1,7 +1,8 @@
 //! Runs in: the build.
 //!
 //! Makes what the executor places in cells: the library that a template loads, from the core of the
-//! jail; the Python runtime, as an archive; and the Node.js preload with its constants.
+//! jail; the command `cloche-tool`, from the same files; the Python runtime, as an archive; and the
+//! Node.js preload with its constants.
 
 use std::{
     env, fs, io,
@@ -39,6 +40,7 @@ fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=guest");
     build_library(&rustc, &target, &out);
+    build_tool_client(&rustc, &target, &out);
     fs::write(out.join("cloche.zip"), python_archive()?)?;
     fs::write(out.join("cloche.cjs"), node_preload()?)
 }
@@ -59,6 +61,20 @@ fn build_library(rustc: &str, target: &str, out: &Path) {
         .arg(jail.join("template_lib.rs"))
         .status();
     assert!(built.is_ok_and(|status| status.success()), "the template library did not build");
+}
+
+/// The command `cloche-tool`: a static program without a libc, so that it runs on every image.
+fn build_tool_client(rustc: &str, target: &str, out: &Path) {
+    let built = Command::new(rustc)
+        .args(["--edition", "2024", "--crate-type", "bin", "--crate-name", "cloche_tool"])
+        .args(["--cfg", "cloche_template", "--target", target, "-Awarnings"])
+        .args(["-Cpanic=abort", "-Copt-level=s", "-Cstrip=symbols", "-Crelocation-model=static"])
+        .args(["-Ctarget-feature=+crt-static", "-Clink-arg=-nostartfiles", "-Clink-arg=-nostdlib"])
+        .arg("-o")
+        .arg(out.join("cloche-tool"))
+        .arg("../jail/src/tool_client.rs")
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "cloche-tool did not build");
 }
 
 fn python_archive() -> io::Result<Vec<u8>> {

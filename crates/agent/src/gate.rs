@@ -10,7 +10,7 @@ use cloche_engine::{
 use cloche_model::{AgentTool, Approval, ErrorCode, PendingApproval, ResponseStatus};
 use serde_json::json;
 
-use crate::{response::PendingAction, sandbox::SandboxProgram};
+use crate::{WebToolRequest, response::PendingAction, sandbox::SandboxProgram};
 
 /// How long one wait for a person lasts before the gate is queried again.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -27,6 +27,24 @@ pub(crate) async fn check_offered(engine: &Engine, caller: &Caller) -> Result<()
         }
         Some(closed) => Err(Refusal::new(ErrorCode::Forbidden, closed.message)),
     }
+}
+
+/// Refuses a response with a web tool that this server does not offer, or not to this caller.
+pub(crate) async fn check_web_tools(
+    engine: &Engine,
+    caller: &Caller,
+    tools: &[WebToolRequest],
+) -> Result<(), Refusal> {
+    for WebToolRequest { tool, .. } in tools {
+        if let Some(why) = engine.web_tools().why_not_offered(caller, *tool).await {
+            let code = match engine.web_tools().config().offers(*tool) {
+                true => ErrorCode::Forbidden,
+                false => ErrorCode::Validation,
+            };
+            return Err(Refusal::new(code, why));
+        }
+    }
+    Ok(())
 }
 
 /// The call in the form that a person approves: everything that decides what happens.
@@ -94,10 +112,11 @@ pub(crate) async fn pending_status(
 
 /// The action that the owner of the response sees while the call waits.
 pub(crate) fn approval_action(approval: &Approval) -> PendingAction {
+    let what = if approval.tool.runs_code() { "code" } else { "call" };
     PendingAction {
         approval_id: approval.id.to_string(),
         message: format!(
-            "a person must approve this code before {}: an operator of this \
+            "a person must approve this {what} before {}: an operator of this \
              server can approve it with `cloche approval approve {}`",
             format_rfc3339(approval.expires_at),
             approval.id

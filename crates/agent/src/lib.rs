@@ -18,6 +18,7 @@ mod request_limit;
 mod response;
 mod response_task;
 mod sandbox;
+mod web_tool;
 
 pub use agent::{Agent, AgentStartError, ResponseEvents, StartedResponse};
 pub use chat::{
@@ -26,7 +27,7 @@ pub use chat::{
 pub use config::{AgentConfig, ProviderConfig, ProviderProtocol};
 pub use files::ResponseFile;
 pub use live::{ResponseEvent, ResponseEventKind, ResponseEventReader};
-pub use price::{ResponseBill, TokenPrices};
+pub use price::{ResponseBill, TokenPrices, WebToolBill};
 pub use provider::{
     AnthropicProvider, ModelProvider, OpenAiProvider, ProviderError, ProviderErrorKind,
     TextListener,
@@ -37,3 +38,4 @@ pub use response::{
     OutputTruncation, PendingAction, Response, ResponseFailure, ResponseItem, RunResult, RunStatus,
     SandboxCall,
 };
+pub use web_tool::WebToolRequest;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use cloche_engine::{FetchedPage, SearchHit};
 use cloche_model::{ResponseId, ResponseStatus, TeamId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,30 @@ pub enum ResponseEventKind {
         /// The full text.
         text: String,
     },
+    /// The model starts to search, or to read pages.
+    ReasoningStarted,
+    /// A search was begun.
+    SearchQueries {
+        /// What is searched for.
+        queries: Vec<String>,
+    },
+    /// A search has results.
+    SearchResults {
+        /// The results.
+        results: Vec<SearchHit>,
+    },
+    /// Pages are being read.
+    FetchQueries {
+        /// Their URLs.
+        urls: Vec<String>,
+    },
+    /// Pages were read.
+    FetchResults {
+        /// The pages.
+        pages: Vec<FetchedPage>,
+    },
+    /// The search, or the reading, is over.
+    ReasoningStopped,
     /// The response has ended, or requires action.
     Completed(Response),
     /// The response failed or was cancelled.

@@ -1,8 +1,9 @@
-//! The cost of a response, on three axes: tokens, container sessions, and tools that code in the
-//! sandbox used. Code in the sandbox has no access to paid tools, so the third is always zero.
+//! The cost of a response, on three axes: tokens, container sessions, and web tools, whether the
+//! model called them or code in the sandbox did.
 
 use std::time::Duration;
 
+use cloche_model::WebTool;
 use serde::{Deserialize, Serialize};
 
 use crate::TokenCounts;
@@ -32,6 +33,27 @@ pub struct ResponseBill {
     pub sandbox_invocations: u64,
     /// The cost of container sessions.
     pub sandbox_cost: f64,
+    /// Calls of web tools, in the order of [`WebTool::ALL`].
+    #[serde(default)]
+    pub web_tools: [WebToolBill; WebTool::ALL.len()],
+}
+
+/// Calls of one web tool, and their cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WebToolBill {
+    /// How many a provider answered.
+    pub calls: u64,
+    /// What they cost, in millionths of a dollar.
+    pub micro_dollars: u64,
+}
+
+impl WebToolBill {
+    /// What the calls cost, in dollars.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "money is shown, not summed for accounts")]
+    pub fn dollars(self) -> f64 {
+        self.micro_dollars as f64 / 1e6
+    }
 }
 
 impl ResponseBill {
@@ -43,10 +65,26 @@ impl ResponseBill {
         self.output_cost += tokens.output as f64 * prices.output / 1e6;
     }
 
+    /// Adds calls of a web tool, with the cost of all of them.
+    pub(crate) fn add_web_calls(&mut self, tool: WebTool, calls: u64, micro_dollars: u64) {
+        let bills = WebTool::ALL.iter().zip(&mut self.web_tools);
+        for (_, bill) in bills.filter(|(known, _)| **known == tool) {
+            bill.calls = bill.calls.saturating_add(calls);
+            bill.micro_dollars = bill.micro_dollars.saturating_add(micro_dollars);
+        }
+    }
+
+    /// The cost of tools: container sessions and web tools.
+    #[must_use]
+    pub fn tool_cost(&self) -> f64 {
+        let web_tools = self.web_tools.iter().map(|bill| bill.micro_dollars).sum::<u64>();
+        self.sandbox_cost + WebToolBill { calls: 0, micro_dollars: web_tools }.dollars()
+    }
+
     /// The total cost.
     #[must_use]
     pub fn total(&self) -> f64 {
-        self.input_cost + self.output_cost + self.sandbox_cost
+        self.input_cost + self.output_cost + self.tool_cost()
     }
 }
 
@@ -86,6 +124,20 @@ mod tests {
         let tokens = TokenCounts { input: 2_000_000, output: 500_000, ..TokenCounts::default() };
         bill.add_tokens(tokens, TokenPrices { input: 1.25, output: 10.0 });
         assert!((bill.total() - 7.5).abs() < 1e-9, "{bill:?}");
+    }
+
+    #[test]
+    fn web_tools_are_on_the_bill_by_tool() {
+        let mut bill = ResponseBill::default();
+        bill.add_web_calls(WebTool::FetchUrl, 2, 1_000);
+        bill.add_web_calls(WebTool::FetchUrl, 1, 500);
+        bill.add_web_calls(WebTool::WebSearch, 1, 5_000);
+        assert_eq!(bill.web_tools.map(|bill| bill.calls), [1, 3, 0]);
+        assert!((bill.total() - 0.0065).abs() < 1e-9, "{bill:?}");
+        let old = r#"{"tokens":{"input":0,"output":0,"cache_read":0,"cache_creation":0},
+            "input_cost":0,"output_cost":0,"sandbox_invocations":0,"sandbox_cost":0.03}"#;
+        let old: ResponseBill = serde_json::from_str(old).unwrap();
+        assert!((old.total() - 0.03).abs() < 1e-9, "a stored bill without web tools is read");
     }
 
     #[test]

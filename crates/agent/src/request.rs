@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use cloche_model::{Invalid, NetworkPolicy, ResponseId};
 use serde_json::{Value, json};
 
-use crate::{ChatMessage, ModelToolCall, ToolChoice, ToolDefinition, sandbox};
+use crate::{ChatMessage, ModelToolCall, ToolChoice, ToolDefinition, WebToolRequest, sandbox};
 
 /// The limit on input items.
 const MAX_ITEMS: usize = 1000;
@@ -95,6 +95,8 @@ pub enum InputItem {
 pub enum ToolRequest {
     /// Runs code in a container.
     Sandbox,
+    /// A web tool.
+    Web(WebToolRequest),
     /// A function that the caller runs.
     Function {
         /// Its name.
@@ -114,6 +116,7 @@ pub(crate) struct CheckedResponseRequest {
     pub(crate) models: Vec<String>,
     pub(crate) tools: Vec<ToolDefinition>,
     pub(crate) sandbox: bool,
+    pub(crate) web_tools: Vec<WebToolRequest>,
     pub(crate) choice: ToolChoice,
     pub(crate) max_steps: u32,
     pub(crate) max_tokens: Option<u32>,
@@ -141,6 +144,7 @@ impl NewResponse {
         let models = self.model_names()?;
         let instructions = build_instructions(self.instructions, self.language_preference)?;
         check_size(&self.input, instructions.as_deref())?;
+        let web_tools = list_web_tools(&self.tools);
         let (tools, sandbox) = check_tools(self.tools)?;
         let previous = self.previous_response_id.map(|id| id.parse()).transpose();
         let previous =
@@ -153,6 +157,7 @@ impl NewResponse {
             choice: check_choice(self.tool_choice.as_deref(), &tools)?,
             tools,
             sandbox,
+            web_tools,
             max_steps: max_steps.unwrap_or(DEFAULT_STEPS),
             max_tokens: check_number("max_output_tokens", self.max_output_tokens, MAX_TOKENS)?,
             background: self.background,
@@ -309,20 +314,36 @@ fn check_function_name(name: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// The web tools of a request. One that is named twice counts as it was first named.
+fn list_web_tools(tools: &[ToolRequest]) -> Vec<WebToolRequest> {
+    let mut found: Vec<WebToolRequest> = Vec::new();
+    for tool in tools {
+        if let ToolRequest::Web(request) = tool
+            && !found.iter().any(|known| known.tool == request.tool)
+        {
+            found.push(request.clone());
+        }
+    }
+    found
+}
+
 /// Returns the tool definitions for the model, and whether the sandbox is one of them.
 fn check_tools(tools: Vec<ToolRequest>) -> Result<(Vec<ToolDefinition>, bool), Invalid> {
     if tools.len() > MAX_TOOLS {
         let got = tools.len();
         return Err(Invalid::new(format!("tools exceeds {MAX_TOOLS} entries, got {got}")));
     }
+    let web_tools: Vec<_> = list_web_tools(&tools).iter().map(|request| request.tool).collect();
     let mut names = BTreeSet::new();
     let (mut checked, mut with_sandbox) = (Vec::with_capacity(tools.len()), false);
     for tool in tools {
         let tool = match tool {
             ToolRequest::Sandbox if with_sandbox => continue,
+            ToolRequest::Web(request) if names.contains(request.tool.name()) => continue,
+            ToolRequest::Web(request) => request.definition(),
             ToolRequest::Sandbox => {
                 with_sandbox = true;
-                sandbox::tool_definition()
+                sandbox::tool_definition(&web_tools)
             }
             ToolRequest::Function { name, description, parameters } => {
                 check_function(name, description, parameters)?

@@ -1,6 +1,7 @@
 //! A response as stored and returned: its output, its status and its cost.
 
-use cloche_model::{ErrorCode, Moment, ResponseId, ResponseStatus, TraceId};
+use cloche_engine::{FetchedPage, SearchHit};
+use cloche_model::{ErrorCode, Moment, ResponseId, ResponseStatus, TraceId, WebTool};
 use serde::{Deserialize, Serialize};
 
 use crate::{ChatMessage, ResponseBill, price::ResponseContainer};
@@ -72,6 +73,24 @@ pub enum ResponseItem {
     },
     /// A sandbox call by the model.
     Sandbox(SandboxCall),
+    /// A search by the model.
+    Search {
+        /// Which search.
+        tool: WebTool,
+        /// What was searched for.
+        queries: Vec<String>,
+        /// What was found.
+        results: Vec<SearchHit>,
+        /// Why nothing was found.
+        error: Option<String>,
+    },
+    /// Pages that the model read.
+    Fetch {
+        /// The pages, with the beginning of their text.
+        pages: Vec<FetchedPage>,
+        /// Why none could be read.
+        error: Option<String>,
+    },
     /// A function call for the caller to run.
     Function {
         /// Its id.
@@ -91,6 +110,12 @@ impl ResponseItem {
         match self {
             Self::Message { text, .. } => text.len(),
             Self::Function { arguments, .. } => arguments.len(),
+            Self::Search { results, .. } => {
+                results.iter().map(|hit| hit.title.len() + hit.url.len() + hit.snippet.len()).sum()
+            }
+            Self::Fetch { pages, .. } => {
+                pages.iter().map(|page| page.title.len() + page.url.len() + page.text.len()).sum()
+            }
             Self::Sandbox(call) => {
                 let outputs = call.results.iter().map(|run| run.stdout.len() + run.stderr.len());
                 call.code.len() + outputs.sum::<usize>()

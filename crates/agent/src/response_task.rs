@@ -3,6 +3,7 @@
 
 mod calls;
 mod message_writer;
+mod web_calls;
 
 use std::{sync::Arc, time::Duration};
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use cloche_engine::{CallPermit, Caller, Engine, Refusal};
 use cloche_model::{
     DeliveryMode, ErrorCode, ExecuteRequest, Execution, ExecutionEnd, ExecutionStatus, Language,
-    OutputFile, TraceId,
+    OutputFile, TraceId, WebTool,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,14 +30,28 @@ const DEFAULT_TIMEOUT: u64 = 60;
 const MAX_TIMEOUT: u64 = 600;
 
 /// The definition of the tool for the model.
-pub(crate) fn tool_definition() -> ToolDefinition {
-    let description = "Runs a program in an isolated Linux container and returns its \
-                       output. Its home directory, which is the working directory, is kept \
-                       between calls; processes and variables are not. Files written there are \
-                       handed to the user.";
+/// `web_tools` are those that its code may call.
+pub(crate) fn tool_definition(web_tools: &[WebTool]) -> ToolDefinition {
+    let mut description = "Runs a program in an isolated Linux container and returns its \
+                           output. Its home directory, which is the working directory, is kept \
+                           between calls; processes and variables are not. Files written there are \
+                           handed to the user."
+        .to_owned();
+    let functions = web_tools.iter().map(|tool| match tool {
+        WebTool::WebSearch => "cloche_tools.search(query)",
+        WebTool::FetchUrl => "cloche_tools.fetch(url)",
+        WebTool::PeopleSearch => "cloche_tools.people_search(query)",
+    });
+    let functions = functions.collect::<Vec<_>>().join(", ");
+    if !functions.is_empty() {
+        description.push_str(&format!(
+            " Programs can call web tools: in Python, `import cloche_tools` and use {functions}; in \
+             other languages, run the command `cloche-tool`."
+        ));
+    }
     ToolDefinition {
         name: NAME.to_owned(),
-        description: description.to_owned(),
+        description,
         parameters: json!({
             "type": "object",
             "properties": {

@@ -13,17 +13,18 @@ use std::{
 };
 
 use cloche_engine::{
-    AdmittedRun, DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TrialObserver,
+    AdmittedRun, CellTools, DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds,
+    TrialObserver,
 };
 use cloche_executor::{
-    Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError, RunIo,
+    CellCall, Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError, RunIo,
     SpawnError,
 };
 use cloche_model::{
     ImageRoot, InterpreterProbe, InterpreterStart, OutputChunk, RunOutcome, Substrate, error_chain,
 };
 use futures::future::BoxFuture;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// The message for an operator whose spawner is gone.
@@ -60,7 +61,9 @@ impl Dispatcher for LocalDispatcher {
     ) -> BoxFuture<'static, Result<RunOutcome, DispatchError>> {
         let executor = self.executor.clone();
         let (memory, priority) = (run.output_account(), run.cpu_priority());
-        let io = RunIo { output: Some(output), stdin: None, cancel, memory, priority };
+        let tool_calls = run.cell_tools().map(serve_tool_calls);
+        let output = Some(output);
+        let io = RunIo { output, stdin: None, cancel, memory, priority, tool_calls };
         Box::pin(async move { executor.run(run.into_spec(), io).await.map_err(dispatch_error) })
     }
 
@@ -143,6 +146,28 @@ impl Dispatcher for LocalDispatcher {
             pools: pools.into_values().collect(),
         }
     }
+}
+
+/// Takes the calls of a program to its web tools, until the program has ended. Each call has a task
+/// of its own, which ends with the program.
+fn serve_tool_calls(tools: Arc<CellTools>) -> mpsc::Sender<CellCall> {
+    let (calls, mut asked) = mpsc::channel::<CellCall>(1);
+    tokio::spawn(async move {
+        let mut running = JoinSet::new();
+        loop {
+            tokio::select! {
+                call = asked.recv() => {
+                    let Some(CellCall { request, answer }) = call else { return };
+                    let tools = Arc::clone(&tools);
+                    running.spawn(async move {
+                        let _ = answer.send(tools.answer_request(&request).await);
+                    });
+                }
+                _ = running.join_next(), if !running.is_empty() => {}
+            }
+        }
+    });
+    calls
 }
 
 /// What the executor found out, as it is kept.

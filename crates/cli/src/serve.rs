@@ -259,7 +259,8 @@ pub(crate) async fn warm_up(engine: &Engine, executor: &Executor) -> Result<(), 
         if shape.root.is_some() && !executor.runs_images() {
             continue;
         }
-        let shape = shape.in_group(sandbox.team.as_str());
+        let mut shape = shape.in_group(sandbox.team.as_str());
+        shape.tool_client = engine.web_tools().config().offers_any();
         let later = |language: &Language| *language == Language::Python && !is_ahead;
         let can_run = |language: &Language| shape.check_language(*language).is_ok();
         let languages = Language::CORE.into_iter().filter(can_run);

@@ -16,7 +16,7 @@ use cloche_model::{
 };
 use parking_lot::Mutex;
 
-use crate::{Caller, Refusal, RunNeeds, TakenSignal};
+use crate::{Caller, CellTools, Refusal, RunNeeds, TakenSignal};
 
 pub(crate) use admission::AdmissionControl;
 pub(crate) use fair_queue::{FairQueue, HostPlace, PlaceRequest, QueueTicket};
@@ -37,6 +37,8 @@ pub struct AdmittedRun {
     priority: Option<Arc<CpuPriority>>,
     /// Reports that an executor has taken it, where the answer waits for that.
     taken: Option<TakenSignal>,
+    /// The web tools that its code may call.
+    cell_tools: Option<Arc<CellTools>>,
 }
 
 impl AdmittedRun {
@@ -50,6 +52,7 @@ impl AdmittedRun {
             ticket: None,
             priority: None,
             taken: None,
+            cell_tools: None,
         }
     }
 
@@ -92,6 +95,24 @@ impl AdmittedRun {
     #[must_use]
     pub fn output_account(&self) -> Option<Arc<MemoryAccount>> {
         self.output_account.clone()
+    }
+
+    /// The same with the web tools that its code may call.
+    pub(crate) fn with_cell_tools(mut self, tools: Option<Arc<CellTools>>) -> Self {
+        self.cell_tools = tools;
+        self
+    }
+
+    /// The same, whose programs find the client of the web tools.
+    pub(crate) fn with_tool_client(mut self, has_client: bool) -> Self {
+        self.spec.sandbox.tool_client = has_client;
+        self
+    }
+
+    /// The web tools that its code may call; if there are none, nothing is put into the cell.
+    #[must_use]
+    pub fn cell_tools(&self) -> Option<Arc<CellTools>> {
+        self.cell_tools.clone()
     }
 
     /// The same with its turn to run.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use cloche_model::{
     AgentTool, Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState,
-    PendingApproval, ToolPolicy, TraceId,
+    PendingApproval, ResponseId, ToolPolicy, TraceId, WebTool,
 };
 use cloche_store::Store;
 
@@ -73,6 +73,17 @@ pub struct CallPermit {
     pub by: String,
     /// The home that a person approved it for; none where a policy let it through.
     pub home: Option<HomeState>,
+    /// What the response lets the code of this call use besides.
+    pub web_tools: ResponseTools,
+}
+
+/// The web tools that a response lets its code call.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseTools {
+    /// The tools.
+    pub tools: Vec<WebTool>,
+    /// The response; `None` for a call that belongs to none.
+    pub response: Option<ResponseId>,
 }
 
 /// Why a call may not run.
@@ -127,7 +138,7 @@ impl Approvals {
 
     /// Whether a tool is to be shown to this caller's agents at all. An error means no.
     pub async fn tool_offered(&self, caller: &Caller, tool: AgentTool) -> bool {
-        if !self.dispatcher.is_wired() {
+        if tool.runs_code() && !self.dispatcher.is_wired() {
             return false;
         }
         match self.caller_gates(caller).await {
@@ -205,10 +216,15 @@ impl Approvals {
             }
         };
         if standing.effective.policy_for(call.tool) == ToolPolicy::Allow {
-            let whose = standing.own.execute_code.map_or("fleet policy", |_| "team policy");
+            let own = standing.own.set_policy(call.tool);
+            let whose = own.map_or("fleet policy", |_| "team policy");
             let allowed = new_decision(DecisionKind::Allowed, whose.to_owned(), caller, call)?;
-            let pass =
-                CallPermit { decision: allowed.id.clone(), by: allowed.by.clone(), home: None };
+            let pass = CallPermit {
+                decision: allowed.id.clone(),
+                by: allowed.by.clone(),
+                home: None,
+                web_tools: ResponseTools::default(),
+            };
             self.store.record_decision(allowed).await?;
             self.metrics.agents.count_decision(DecisionKind::Allowed);
             return Ok(GateDecision::Open(pass));
@@ -240,7 +256,7 @@ impl Approvals {
         caller: &Caller,
         tool: AgentTool,
     ) -> Result<Result<CallerGates, GateRefusal>, Refusal> {
-        if !self.dispatcher.is_wired() {
+        if tool.runs_code() && !self.dispatcher.is_wired() {
             return Ok(Err(GateRefusal {
                 why: GateRefusalReason::NotWired,
                 message: format!(
@@ -299,7 +315,8 @@ impl Approvals {
 /// Gate 2 and a policy that says no.
 fn policy_refusal(standing: &CallerGates, tool: AgentTool) -> Option<GateRefusal> {
     let team = &standing.team_name;
-    if !standing.effective.allows_agents() {
+    // Gate 2 is about running code.
+    if tool.runs_code() && !standing.effective.allows_agents() {
         return Some(GateRefusal {
             why: GateRefusalReason::TeamOff,
             message: format!(
@@ -312,8 +329,9 @@ fn policy_refusal(standing: &CallerGates, tool: AgentTool) -> Option<GateRefusal
         why: GateRefusalReason::Policy,
         message: format!(
             "the policy of the team {team:?} denies {tool}: an operator of this server can change \
-             it with `cloche team set {team} {}=ask`",
-            tool.policy_name()
+             it with `cloche team set {team} {}={}`",
+            tool.policy_name(),
+            if tool.runs_code() { "ask" } else { "allow" },
         ),
     })
 }

@@ -8,7 +8,7 @@ use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeQuota};
 use ipnet::IpNet;
 
-use crate::{AdmissionConfig, CreditAllowances, MemoryConfig, StorageConfig};
+use crate::{AdmissionConfig, CreditAllowances, MemoryConfig, StorageConfig, WebToolsConfig};
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct EngineConfig {
     pub allowances: CreditAllowances,
     /// Webhooks.
     pub webhook: WebhookConfig,
+    /// The web tools.
+    pub web_tools: WebToolsConfig,
 }
 
 impl Default for EngineConfig {
@@ -52,6 +54,7 @@ impl Default for EngineConfig {
             storage: StorageConfig::default(),
             allowances: CreditAllowances::default(),
             webhook: WebhookConfig::default(),
+            web_tools: WebToolsConfig::default(),
         }
     }
 }

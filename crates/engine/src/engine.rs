@@ -10,7 +10,8 @@ use cloche_store::{Store, StoreError};
 
 use crate::{
     AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir,
-    Refusal, Responses, StorageBudgets, StorageSources, Tenancy, Threads, UsageAccounts, clock,
+    Refusal, Responses, StorageBudgets, StorageSources, Tenancy, Threads, UsageAccounts, WebTools,
+    clock,
     maintenance::Maintenance, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
     shared_parts::SharedParts,
 };
@@ -34,6 +35,7 @@ struct EngineParts {
     sources: Arc<StorageSources>,
     images: Arc<Images>,
     responses: Responses,
+    web_tools: Arc<WebTools>,
     shared: SharedParts,
     /// How long executions may go on once the engine shuts down.
     grace: Duration,
@@ -180,6 +182,12 @@ impl Engine {
         &self.parts.responses
     }
 
+    /// The web tools.
+    #[must_use]
+    pub fn web_tools(&self) -> &Arc<WebTools> {
+        &self.parts.web_tools
+    }
+
     /// The memory that callers share.
     #[must_use]
     pub fn memory_budgets(&self) -> &MemoryBudgets {
@@ -244,8 +252,12 @@ impl EngineParts {
         let dirs = (data_dir.path(), scratch.as_path());
         let images = Arc::new(Images::new(&shared, &storage, config, dirs)?);
         let threads = Arc::new(Threads::new(&shared, Arc::clone(&storage), config, scratch));
+        let approvals = Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates));
+        let web_tools = config.web_tools.clone();
+        let web_tools = Arc::new(WebTools::new(&shared, Arc::clone(&approvals), web_tools)?);
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
-        let executions = Arc::new(Executions::new(&shared, budgets, homes, config));
+        let executions = Executions::new(&shared, budgets, homes, config);
+        let executions = Arc::new(executions.with_web_tools(Arc::clone(&web_tools)));
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
         let volumes = data_dir.path().join("volumes");
         let unusable = |source| EngineOpenError::Directory { path: shown(&volumes), source };
@@ -255,10 +267,11 @@ impl EngineParts {
         let files = Files::new(&shared, budgets, homes, with_files, config);
         Ok(Self {
             tenancy: Tenancy::new(&shared),
-            approvals: Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates)),
+            approvals,
             files,
             responses: Responses::new(&shared, Arc::clone(&storage)),
             executions,
+            web_tools,
             threads,
             storage,
             sources,

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     Caller, Dispatcher, EngineConfig, EngineMetrics, Refusal, StorageBudgets, Threads,
-    UsageAccounts,
+    UsageAccounts, WebTools,
     admit::{AdmissionControl, TeamSlots},
     lifecycle::Lifecycle,
     memory::{MEMORY_WAIT, MemoryBudgets, hold_output},
@@ -48,6 +48,8 @@ pub struct Executions {
     memory: Arc<MemoryBudgets>,
     metrics: Arc<EngineMetrics>,
     lifecycle: Arc<Lifecycle>,
+    /// The web tools that code can call, once they are there.
+    web_tools: Option<Arc<WebTools>>,
     /// How many each team has under way.
     slots: TeamSlots,
     /// Those under way, with their logs.
@@ -93,12 +95,18 @@ impl Executions {
             memory: Arc::clone(&shared.memory),
             metrics: Arc::clone(&shared.metrics),
             lifecycle: Arc::clone(&shared.lifecycle),
+            web_tools: None,
             slots: TeamSlots::default(),
             live: RwLock::default(),
             runs: TaskTracker::new(),
             output: config.output,
             keepalive: config.keepalive,
         }
+    }
+
+    /// The same, whose code can call web tools.
+    pub(crate) fn with_web_tools(self, web_tools: Arc<WebTools>) -> Self {
+        Self { web_tools: Some(web_tools), ..self }
     }
 
     /// How many are under way.

@@ -2,7 +2,8 @@
 //! webhooks.
 //!
 //! [`Engine`] is a facade over parts with their own state: [`Tenancy`], [`Approvals`],
-//! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`], [`StorageSources`], [`Images`] and
+//! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`], [`StorageSources`], [`Images`],
+//! [`WebTools`] and
 //! [`Responses`]. A part gets the
 //! others that it uses when it is made; no part holds the engine.
 //!
@@ -39,12 +40,13 @@ mod storage;
 mod tenancy;
 mod threads;
 mod usage;
+mod web_tools;
 mod webhooks;
 
 pub use admit::{AdmittedRun, JobRefusal, JobRequest, admit_job};
 pub use approvals::{
     ApprovalWaitResult, Approvals, Approver, CallPermit, GateDecision, GateRefusal,
-    GateRefusalReason, ToolCall, describe_approval, form_text,
+    GateRefusalReason, ResponseTools, ToolCall, describe_approval, form_text,
 };
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
@@ -93,3 +95,8 @@ pub use tenancy::{
 };
 pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage, Threads};
 pub use usage::{AllowanceState, CreditAllowances, UsageAccounts, UsageQuery, UsageSummary};
+pub use web_tools::{
+    CellTools, FetchConfig, FetchedPage, MAX_REQUEST, MAX_RESULTS, MAX_URLS, SearchConfig,
+    SearchHit, SearchPointers, ToolCallOrigin, WebToolAnswer, WebToolCall, WebToolError, WebTools,
+    WebToolsConfig, parse_cell_request,
+};

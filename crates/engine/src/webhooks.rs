@@ -19,12 +19,13 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+pub(crate) use address_guard::AddressGuard;
+
 use crate::{
     EngineMetrics, WebhookConfig, clock,
     memory::{MemoryBudgets, hold_output},
     outgoing_http::OutgoingHttpError,
 };
-use address_guard::AddressGuard;
 use client::WebhookClient;
 use lanes::{DeliveryLanes, LaneLimits};
 

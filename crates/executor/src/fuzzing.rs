@@ -107,6 +107,7 @@ fn check_names(request: &SpawnerRequest) {
         SpawnerRequest::Spawn { .. }
         | SpawnerRequest::Fork { .. }
         | SpawnerRequest::Network { .. }
+        | SpawnerRequest::ToolSocket { .. }
         | SpawnerRequest::Kill { .. } => {}
     }
 }

@@ -44,5 +44,6 @@ pub use server::{
     run::RunIo,
     run_error::RunError,
     spawner_client::SpawnError,
+    tool_socket::CellCall,
     warm::DEFAULT_PRELOAD,
 };

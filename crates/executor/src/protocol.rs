@@ -9,7 +9,9 @@ mod messages;
 mod pack_messages;
 mod packet;
 
-pub(crate) use guest_user::{GUEST_ID, NODE_START, SITE_DIR};
+pub(crate) use guest_user::{
+    GUEST_ID, NODE_START, SITE_DIR, TOOL_CLIENT_DIR, TOOL_SOCKET_DIR, TOOL_SOCKET_NAME,
+};
 pub use guest_user::{HOME, USER};
 pub(crate) use messages::{
     CellConfig, CellId, CellUsage, HomeRequest, ImageNumber, RequestPacket, SPAWNER_ARG0,

@@ -28,4 +28,5 @@ pub(crate) mod run_error;
 pub(crate) mod spawner_client;
 pub(crate) mod spawner_process;
 pub(crate) mod substrates;
+pub(crate) mod tool_socket;
 pub(crate) mod warm;

@@ -29,6 +29,7 @@ mod process_watch;
 mod scratch_dir;
 mod supervisor;
 mod template_connection;
+mod tool_socket;
 mod user_xattrs;
 
 pub(crate) use home_mounter::LAYERS;

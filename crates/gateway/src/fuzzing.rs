@@ -1,13 +1,15 @@
 //! Runs in: test.
 //!
-//! The checks of the fuzz targets for input from callers: bodies, tool arguments, ranges and paths.
+//! The checks of the fuzz targets for input from callers: bodies, tool arguments, ranges and paths;
+//! and for requests of guests for web tools.
 //!
 //! Each function takes arbitrary bytes and panics if a property of a parser does not hold. The test
 //! at the end replays the seeds of the repository.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use cloche_agent::NewResponse;
-use cloche_model::{ExecuteRequest, HomePath, SubPath, ThreadId};
+use cloche_engine::{MAX_REQUEST, MAX_RESULTS, MAX_URLS, WebToolCall, parse_cell_request};
+use cloche_model::{ExecuteRequest, HomePath, SubPath, ThreadId, WebTool};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -61,6 +63,22 @@ pub fn check_body(bytes: &[u8]) {
             Some(Err(message)) => check_message(&message),
             None => {}
         },
+    }
+}
+
+/// Parses the bytes as a request of a guest for a web tool. An accepted request is within the limits
+/// of a call; the message for a refused one is short.
+pub fn check_tool_request(bytes: &[u8]) {
+    match parse_cell_request(bytes) {
+        Ok(WebToolCall::Search { tool, query, count }) => {
+            assert!(tool != WebTool::FetchUrl && !query.trim().is_empty() && query.len() <= 2_000);
+            assert!((1..=MAX_RESULTS).contains(&count) && bytes.len() <= MAX_REQUEST);
+        }
+        Ok(WebToolCall::Fetch { urls }) => {
+            assert!((1..=MAX_URLS).contains(&urls.len()) && bytes.len() <= MAX_REQUEST);
+            assert!(urls.iter().all(|url| url.len() <= 4_096));
+        }
+        Err(error) => check_message(&error.message),
     }
 }
 
@@ -231,7 +249,11 @@ mod tests {
 
     #[test]
     fn fuzz_seeds_and_mutations_of_them_pass() {
-        let all: [FuzzCheck; 2] = [("bodies", check_body), ("paths", check_path)];
+        let all: [FuzzCheck; 3] = [
+            ("bodies", check_body),
+            ("paths", check_path),
+            ("tool_request", check_tool_request),
+        ];
         for (target, check) in all {
             let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
             let seeds: Vec<_> =

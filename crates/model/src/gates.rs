@@ -7,7 +7,8 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ApprovalId, DecisionId, HomeChanges, HomeState, Invalid, KeyId, Moment, TeamId, TraceId,
+    ApprovalId, DecisionId, HomeChanges, HomeState, Invalid, KeyId, Moment, ResponseId, TeamId,
+    TraceId,
 };
 
 /// Implements the names of an enum: `name`, `Display` and `FromStr`, for the wire and the store.
@@ -50,9 +51,19 @@ pub enum AgentTool {
     ExecuteCode,
     /// Writes a file into a home that code runs in. Same tier and same policy.
     WriteFile,
+    /// Asks a search engine. Without a policy, no call may run.
+    WebSearch,
+    /// Reads a public page. Without a policy, no call may run.
+    FetchUrl,
+    /// Looks for people. Without a policy, no call may run.
+    PeopleSearch,
 }
 
-named!(AgentTool, "tool": ExecuteCode = "execute_code", WriteFile = "write_file");
+named!(
+    AgentTool, "tool":
+    ExecuteCode = "execute_code", WriteFile = "write_file", WebSearch = "web_search",
+    FetchUrl = "fetch_url", PeopleSearch = "people_search",
+);
 
 impl AgentTool {
     /// The name of the setting that holds its policy.
@@ -60,8 +71,74 @@ impl AgentTool {
     pub const fn policy_name(self) -> &'static str {
         match self {
             Self::ExecuteCode | Self::WriteFile => Self::ExecuteCode.name(),
+            Self::WebSearch | Self::FetchUrl | Self::PeopleSearch => self.name(),
         }
     }
+
+    /// Whether it runs code, or changes what code will run.
+    #[must_use]
+    pub const fn runs_code(self) -> bool {
+        matches!(self, Self::ExecuteCode | Self::WriteFile)
+    }
+}
+
+/// A web tool: it asks a service outside on behalf of a model, or of code in a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WebTool {
+    /// Asks a search engine.
+    WebSearch,
+    /// Reads a public page.
+    FetchUrl,
+    /// Looks for people.
+    PeopleSearch,
+}
+
+named!(
+    WebTool, "tools":
+    WebSearch = "web_search", FetchUrl = "fetch_url", PeopleSearch = "people_search",
+);
+
+impl From<WebTool> for AgentTool {
+    fn from(tool: WebTool) -> Self {
+        match tool {
+            WebTool::WebSearch => Self::WebSearch,
+            WebTool::FetchUrl => Self::FetchUrl,
+            WebTool::PeopleSearch => Self::PeopleSearch,
+        }
+    }
+}
+
+/// How often a web tool was used, and what that cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebToolUsage {
+    /// The tool.
+    pub tool: WebTool,
+    /// Calls that a provider answered.
+    pub calls: u64,
+    /// What they cost, in millionths of a dollar.
+    pub micro_dollars: u64,
+}
+
+/// A call of a web tool that a provider answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebToolRecord {
+    /// The decision that allowed it.
+    pub decision: DecisionId,
+    /// The team.
+    pub team: TeamId,
+    /// The key.
+    pub key: KeyId,
+    /// The tool.
+    pub tool: WebTool,
+    /// The execution whose code made it; `None` if a model made it.
+    pub execution: Option<TraceId>,
+    /// The response that it belongs to.
+    pub response: Option<ResponseId>,
+    /// Its price in millionths of a dollar.
+    pub micro_dollars: u64,
+    /// When it was answered.
+    pub at: Moment,
 }
 
 /// A team's policy for a tool.
@@ -106,6 +183,12 @@ pub struct GateSettings {
     pub elicitation: Option<bool>,
     /// How a response is shown while a call of it waits for a person.
     pub pending_approval: Option<PendingApproval>,
+    /// The policy for calls of `web_search`.
+    pub web_search: Option<ToolPolicy>,
+    /// The policy for calls of `fetch_url`.
+    pub fetch_url: Option<ToolPolicy>,
+    /// The policy for calls of `people_search`.
+    pub people_search: Option<ToolPolicy>,
 }
 
 impl GateSettings {
@@ -117,6 +200,9 @@ impl GateSettings {
             execute_code: self.execute_code.or(outer.execute_code),
             elicitation: self.elicitation.or(outer.elicitation),
             pending_approval: self.pending_approval.or(outer.pending_approval),
+            web_search: self.web_search.or(outer.web_search),
+            fetch_url: self.fetch_url.or(outer.fetch_url),
+            people_search: self.people_search.or(outer.people_search),
         }
     }
 
@@ -129,10 +215,18 @@ impl GateSettings {
     /// The policy for this tool; without one, its risk tier decides.
     #[must_use]
     pub fn policy_for(self, tool: AgentTool) -> ToolPolicy {
+        let usual = if tool.runs_code() { ToolPolicy::Ask } else { ToolPolicy::Deny };
+        self.set_policy(tool).unwrap_or(usual)
+    }
+
+    /// The policy for this tool, if one is set.
+    #[must_use]
+    pub const fn set_policy(self, tool: AgentTool) -> Option<ToolPolicy> {
         match tool {
-            AgentTool::ExecuteCode | AgentTool::WriteFile => {
-                self.execute_code.unwrap_or(ToolPolicy::Ask)
-            }
+            AgentTool::ExecuteCode | AgentTool::WriteFile => self.execute_code,
+            AgentTool::WebSearch => self.web_search,
+            AgentTool::FetchUrl => self.fetch_url,
+            AgentTool::PeopleSearch => self.people_search,
         }
     }
 
@@ -272,6 +366,9 @@ mod tests {
         let settings = GateSettings::default();
         assert!(!settings.allows_agents());
         assert_eq!(settings.policy_for(AgentTool::ExecuteCode), ToolPolicy::Ask);
+        for tool in WebTool::ALL {
+            assert_eq!(settings.policy_for((*tool).into()), ToolPolicy::Deny, "{tool}");
+        }
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use execution::{
 };
 pub use gates::{
     AgentTool, Approval, ApprovalState, Decision, DecisionKind, GateSettings, PendingApproval,
-    ToolPolicy,
+    ToolPolicy, WebTool, WebToolRecord, WebToolUsage,
 };
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, MountSpec, NetworkLimits,
-    NetworkPolicy, Substrate, ThreadHome,
+    NetworkPolicy, Substrate, ThreadHome, WebTool,
 };
 
 /// One program to run once, in a fresh cell.
@@ -165,6 +165,13 @@ pub struct SandboxShape {
     /// What builds its cells.
     #[serde(default)]
     pub substrate: Substrate,
+    /// The web tools that its code may call, as far as the team's policies allow them.
+    #[serde(default)]
+    pub tools: Vec<WebTool>,
+    /// Whether programs find the client of the web tools on their search paths. Not part of the
+    /// configuration.
+    #[serde(skip)]
+    pub tool_client: bool,
     /// A tag: runs with the same tag may share a template. The executor does not interpret it. Not
     /// part of the configuration.
     #[serde(skip)]
@@ -260,6 +267,8 @@ impl Default for SandboxShape {
             template: true,
             profile: SandboxProfile::Standard,
             substrate: Substrate::Native,
+            tools: Vec::new(),
+            tool_client: false,
             pool_group: None,
         }
     }

@@ -15,6 +15,7 @@ mod sources;
 mod sqlite;
 mod storage;
 mod threads;
+mod tool_calls;
 mod usage;
 
 use std::time::Duration;
@@ -41,6 +42,7 @@ pub use threads::{
     DELETED_KEPT, HeadMoveOutcome, LayerAppend, LayerSquash, ThreadCreation, ThreadFork, ThreadKey,
     ThreadStore,
 };
+pub use tool_calls::ToolCallStore;
 pub use usage::{Transfer, UsageAccounting, UsageFilter, UsageTotals};
 
 /// Why the store refused or failed.
@@ -330,6 +332,7 @@ pub trait Store:
     + UsageAccounting
     + ImageStore
     + SourceStore
+    + ToolCallStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

@@ -17,6 +17,7 @@ mod sources;
 mod storage;
 mod tenancy;
 mod threads;
+mod tool_calls;
 mod updates;
 mod usage;
 mod writer;

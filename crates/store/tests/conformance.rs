@@ -18,6 +18,8 @@ mod storage;
 mod suite;
 #[path = "conformance/threads.rs"]
 mod threads;
+#[path = "conformance/tool_calls.rs"]
+mod tool_calls;
 #[path = "conformance/usage.rs"]
 mod usage;
 
@@ -80,6 +82,10 @@ macro_rules! conformance_of {
                 what_is_in_use_is_not_removed,
                 a_revoked_key_uses_nothing,
                 bytes_of_mounts_are_counted_with_the_outcome,
+            tool_calls::{
+                calls_of_web_tools_are_summed_by_execution,
+                a_decision_allows_one_call_of_a_web_tool,
+                old_calls_of_web_tools_are_pruned_with_decisions,
             },
             usage::{
                 usage_is_summed_by_team_key_and_day,

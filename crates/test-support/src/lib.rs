@@ -21,6 +21,8 @@ pub mod moto;
 pub mod own_main;
 pub mod processes;
 mod skip;
+#[cfg(feature = "models")]
+pub mod web;
 
 pub use eventually::{Observation, PATIENCE, eventually, eventually_blocking};
 #[cfg(feature = "http")]

@@ -45,6 +45,7 @@ impl Agent {
         if order.sandbox {
             gate::check_offered(&self.inner.engine, caller).await?;
         }
+        gate::check_web_tools(&self.inner.engine, caller, &order.web_tools).await?;
         let (mut conversation, container) =
             self.load_previous(caller, order.previous.as_ref()).await?;
         conversation.extend(order.input.iter().cloned());

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cloche_engine::{CallPermit, now};
+use cloche_engine::{CallPermit, ResponseTools, ToolCall, now};
 use cloche_model::{OutputFile, ResponseStatus, TraceId};
 
 use super::{ResponseTask, deadline_message, interrupted_failure};
@@ -21,7 +21,7 @@ use crate::{
 const MAX_FILES: usize = 1000;
 
 impl ResponseTask {
-    /// Runs sandbox calls; returns true if the caller has to run a function.
+    /// Runs calls of the sandbox and of web tools; returns true if the caller has to run a function.
     pub(super) async fn run_calls(
         &mut self,
         calls: Vec<ModelToolCall>,
@@ -30,6 +30,9 @@ impl ResponseTask {
         for call in calls {
             if self.order.sandbox && call.name == sandbox::NAME {
                 let for_model = self.run_code(&call).await?;
+                self.conversation.push(ChatMessage::Tool { call_id: call.id, text: for_model });
+            } else if let Some(request) = self.find_web_tool(&call.name) {
+                let for_model = self.run_web_call(&request, &call).await?;
                 self.conversation.push(ChatMessage::Tool { call_id: call.id, text: for_model });
             } else if self.order.tools.iter().any(|tool| tool.name == call.name) {
                 self.hand_over_call(call);
@@ -121,9 +124,15 @@ impl ResponseTask {
         call: &ModelToolCall,
         program: &SandboxProgram,
     ) -> Result<SandboxCallOutcome, ResponseFailure> {
-        let permit = match self.obtain_permit(program).await? {
+        let container = self.container.as_ref().map_or("", |container| &container.id);
+        let gate_call = gate::sandbox_tool_call(program, container);
+        let mut permit = match self.obtain_permit(&gate_call).await? {
             Ok(permit) => permit,
             Err(why) => return Ok(SandboxCallOutcome::not_run(&why)),
+        };
+        permit.web_tools = ResponseTools {
+            tools: self.order.web_tools.iter().map(|request| request.tool).collect(),
+            response: Some(self.live.id.clone()),
         };
         let Some(container) = &mut self.container else {
             return Ok(SandboxCallOutcome::not_run("no container"));
@@ -160,19 +169,22 @@ impl ResponseTask {
                 ((), Vec::new())
             });
         }
+        if let Some(trace_id) = &ran.trace_id {
+            for used in self.engine.web_tools().usage_of(trace_id).await {
+                self.bill_web_calls(used.tool, used.calls, used.micro_dollars);
+            }
+        }
         Ok(ran)
     }
 
-    /// Obtains the permit to run a program, or the reason of a refusal. While a person's answer is
+    /// Obtains the permit for a call, or the reason of a refusal. While a person's answer is
     /// awaited, the response names the approval, and the team's setting decides its status.
-    async fn obtain_permit(
+    pub(super) async fn obtain_permit(
         &mut self,
-        program: &SandboxProgram,
+        call: &ToolCall,
     ) -> Result<Result<CallPermit, String>, ResponseFailure> {
-        let container = self.container.as_ref().map_or("", |container| &container.id);
-        let call = gate::sandbox_tool_call(program, container);
         loop {
-            let approval = match gate::ask_gate(&self.engine, &self.caller, &call).await {
+            let approval = match gate::ask_gate(&self.engine, &self.caller, call).await {
                 GateVerdict::Go(permit) => return Ok(Ok(permit)),
                 GateVerdict::No(why) => return Ok(Err(why)),
                 GateVerdict::Wait(approval) => approval,

@@ -1,6 +1,7 @@
 //! `cloche approval`: approval requests of agents, and decisions.
 
 use clap::{Args, Subcommand};
+use cloche_model::AgentTool;
 use serde_json::{Value, json};
 
 use super::{
@@ -112,7 +113,10 @@ impl AdminVerb for ApprovalVerb {
                 if always {
                     let team =
                         format!("teams/{}", path_segment(answer["team_id"].as_str().unwrap_or("")));
-                    server.patch(&team, &json!({"execute_code": "allow"}))?;
+                    let tool: Option<AgentTool> =
+                        answer["tool"].as_str().and_then(|tool| tool.parse().ok());
+                    let policy = tool.unwrap_or(AgentTool::ExecuteCode).policy_name();
+                    server.patch(&team, &json!({policy: "allow"}))?;
                 }
                 (answer, AnswerView::Done(format!("approved {approval}")))
             }

@@ -119,6 +119,9 @@ pub(super) struct SandboxSettingArguments {
     /// What builds the sandbox: native, oci:crun, oci:runc or oci:runsc.
     #[arg(long)]
     substrate: Option<String>,
+    /// Web tools that code may call: web_search,fetch_url,people_search; empty for none.
+    #[arg(long, value_name = "TOOLS")]
+    tools: Option<String>,
     /// Connections and volumes that every execution has: a,b:rw; empty for none.
     #[arg(long, value_name = "NAMES")]
     storage: Option<String>,
@@ -147,6 +150,7 @@ impl SandboxSettingArguments {
         put_field(&mut fields, "template", self.template);
         put_field(&mut fields, "profile", self.profile);
         put_field(&mut fields, "substrate", self.substrate);
+        put_field(&mut fields, "tools", self.tools.as_deref().map(split_words));
         put_field(&mut fields, "storage", self.storage.as_deref().map(split_words));
         put_field(&mut fields, "retain_code", self.retain_code);
         put_field(&mut fields, "retention_days", self.retention_days);

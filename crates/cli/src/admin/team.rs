@@ -63,7 +63,8 @@ pub(super) enum TeamVerb {
         #[command(flatten)]
         limits: TeamLimitArguments,
         /// Gates: agent_sandbox=on|off, execute_code=allow|ask|deny, elicitation=on|off,
-        /// pending_approval=in_progress|requires_action; `none` uses the fleet's setting. For the
+        /// pending_approval=in_progress|requires_action, and allow|ask|deny for web_search,
+        /// fetch_url and people_search; `none` uses the fleet's setting. For the
         /// team `default`, these are the fleet's settings.
         #[arg(value_name = "NAME=VALUE", value_parser = parse_gate_setting)]
         gates: Vec<(String, Value)>,
@@ -150,17 +151,22 @@ fn set_team(
 fn parse_gate_setting(text: &str) -> Result<(String, Value), String> {
     let (name, value) = text.split_once('=').ok_or("a setting must be NAME=VALUE")?;
     let value = match (name, value) {
-        ("agent_sandbox" | "execute_code" | "elicitation" | "pending_approval", "none") => {
-            Value::Null
-        }
+        (
+            "agent_sandbox" | "execute_code" | "elicitation" | "pending_approval" | "web_search"
+            | "fetch_url" | "people_search",
+            "none",
+        ) => Value::Null,
         ("agent_sandbox" | "elicitation", "on") => json!(true),
         ("agent_sandbox" | "elicitation", "off") => json!(false),
-        ("execute_code", "allow" | "ask" | "deny")
+        (
+            "execute_code" | "web_search" | "fetch_url" | "people_search",
+            "allow" | "ask" | "deny",
+        )
         | ("pending_approval", "in_progress" | "requires_action") => json!(value),
         ("agent_sandbox" | "elicitation", _) => {
             return Err(format!("{name} must be on, off or none, not {value:?}"));
         }
-        ("execute_code", _) => {
+        ("execute_code" | "web_search" | "fetch_url" | "people_search", _) => {
             return Err(format!("{name} must be allow, ask, deny or none, not {value:?}"));
         }
         ("pending_approval", _) => {
@@ -170,8 +176,8 @@ fn parse_gate_setting(text: &str) -> Result<(String, Value), String> {
         }
         _ => {
             return Err(format!(
-                "unknown setting {name:?}; use agent_sandbox, execute_code, elicitation or \
-                 pending_approval"
+                "unknown setting {name:?}; use agent_sandbox, execute_code, elicitation, \
+                 pending_approval, web_search, fetch_url or people_search"
             ));
         }
     };

@@ -40,6 +40,7 @@ mod secret_key;
 mod storage;
 mod threads;
 mod tls;
+mod tools;
 mod webhook;
 
 use capacity::CapacityFile;
@@ -58,6 +59,7 @@ pub(crate) use secret_key::from_environment as secret_key_from_environment;
 use threads::{ThreadsFile, homes_config};
 use tls::TlsFile;
 pub(super) use tls::{TlsArguments, TlsPaths};
+use tools::{ToolSettingsError, ToolsFile};
 use webhook::{MOST_ATTEMPTS, WebhookFile};
 
 /// A setting that cannot be used.
@@ -73,6 +75,8 @@ pub(crate) enum SettingsError {
     Network(String),
     #[error(transparent)]
     Agent(#[from] AgentSettingsError),
+    #[error(transparent)]
+    Tools(#[from] ToolSettingsError),
     #[error("threads.squash_depth in the configuration must be 2 or more")]
     SquashDepth,
     #[error("layers.endpoint, region, prefix or a key variable is set but layers.bucket is not")]
@@ -133,6 +137,7 @@ struct SettingsFile {
     /// The Agent API: limits, prices and providers of models.
     agent: AgentFile,
     /// Sidecars that run the code instead of this host.
+    tools: ToolsFile,
     remote: RemoteFile,
     /// Approvals of agent tools.
     gates: GateFile,
@@ -347,6 +352,7 @@ fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {
     engine.homes = homes_config(&file.threads)?;
     engine.storage = storage::storage_config(&file.storage)?;
     engine.allowances = file.plans.to_allowances()?;
+    engine.web_tools = file.tools.to_config(|name| std::env::var(name).ok())?;
     Ok(engine)
 }
 

@@ -4,8 +4,9 @@
 //! binary: curl, the public Python and TypeScript clients, and MCP clients. `tests/examples` has
 //! the examples, one test each, and the list of those that need a missing capability.
 
-use std::path::Path;
+use std::{net::Ipv4Addr, path::Path};
 
+use cloche_test_support::web::Web;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -19,6 +20,15 @@ use crate::{
 
 /// The message of the examples to the model. `tests/examples/agent_answer.py` has it as well.
 const PROMPT: &str = "Write a CSV of the first ten Fibonacci numbers, each with its square.";
+
+/// The message about web tools in `docs/CLIENTS.md`.
+const SEARCH_PROMPT: &str = "Search for the first computer program, and name the best source.";
+
+/// The replies to it: a search, and then the answer.
+fn search_replies() -> Vec<Value> {
+    let call = json!({"name": "web_search", "arguments": {"query": "first computer program"}});
+    vec![json!({"calls": [call]}), json!({"text": "The best source is Result 1."})]
+}
 
 /// The replies of the model: a program, and then the answer.
 fn replies() -> Vec<Value> {
@@ -39,16 +49,21 @@ impl ExampleServer {
     /// A server with a model provider `openai` and open gates, which delivers webhooks to this
     /// machine.
     async fn start() -> Option<Self> {
-        let models = Models::start_with([(PROMPT.to_owned(), replies())]).await;
+        let scripts =
+            [(PROMPT.to_owned(), replies()), (SEARCH_PROMPT.to_owned(), search_replies())];
+        let models = Models::start_with(scripts).await;
+        let web = Web::start(Ipv4Addr::LOCALHOST.into()).await;
         let files = TempDir::new().unwrap();
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         std::fs::write(files.path().join("cert.pem"), made.cert.pem()).unwrap();
         std::fs::write(files.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
         let config = format!(
             "[agent.providers.openai]\nprotocol = \"openai\"\nbase_url = \"{}\"\n\
-             api_key_env = \"{}\"\n",
+             api_key_env = \"{}\"\n\
+             [tools.search]\nkind = \"searxng\"\nurl = \"{}\"\n",
             models.base_url(),
-            MODEL_KEY.0
+            MODEL_KEY.0,
+            web.url("")
         );
         std::fs::write(files.path().join("cloche.toml"), config).unwrap();
         let path = |name: &str| files.path().join(name).display().to_string();
@@ -63,7 +78,8 @@ impl ExampleServer {
             "0",
         ])
         .await?;
-        let gates = json!({"agent_sandbox": true, "execute_code": "allow"});
+        let gates =
+            json!({"agent_sandbox": true, "execute_code": "allow", "web_search": "allow"});
         host.admin_json(Method::PATCH, "defaults", gates).await;
         Some(Self { host, files, _models: models })
     }

@@ -52,6 +52,7 @@ mod tls;
 mod tls_port;
 mod usage;
 mod volumes;
+mod web_tools;
 mod webhooks;
 
 use cloche_test_support::{models, moto, processes};

@@ -44,7 +44,12 @@ impl Approvals {
                 self.metrics.agents.count_decision(DecisionKind::Used);
                 self.waiters.wake_waiters(&approval.id);
                 let by = approval.decided_by.unwrap_or_default();
-                return Ok(GateDecision::Open(CallPermit { decision: pass, by, home }));
+                return Ok(GateDecision::Open(CallPermit {
+                    decision: pass,
+                    by,
+                    home,
+                    web_tools: super::ResponseTools::default(),
+                }));
             }
             if let Some(denied) = store.find_denial(&id, now).await? {
                 let by = denied.decided_by.as_deref().unwrap_or("someone");

@@ -18,7 +18,7 @@ use super::{
     task::{EndedExecution, RunFollower, UNAVAILABLE},
 };
 use crate::{
-    AdmittedRun, CallPermit, Caller, DispatchError, Refusal, TakenSignal,
+    AdmittedRun, CallPermit, Caller, CellTools, DispatchError, Refusal, TakenSignal,
     admit::{self, ExecutionSlot},
     clock, null_dispatcher, secrets, threads,
 };
@@ -104,7 +104,7 @@ impl Executions {
         request: ExecuteRequest,
         delivery: DeliveryMode,
     ) -> Result<StartedExecution, Refusal> {
-        self.start_in_home(caller, request, delivery, None).await
+        self.start_with_permit(caller, request, delivery, None).await
     }
 
     /// The same for a call of an agent that a gate let through. Where a person approved it, the
@@ -119,21 +119,28 @@ impl Executions {
         delivery: DeliveryMode,
         permit: &CallPermit,
     ) -> Result<StartedExecution, Refusal> {
-        self.start_in_home(caller, request, delivery, permit.home.as_ref()).await
+        self.start_with_permit(caller, request, delivery, Some(permit)).await
     }
 
-    async fn start_in_home(
+    async fn start_with_permit(
         self: &Arc<Self>,
         caller: &Caller,
         request: ExecuteRequest,
         delivery: DeliveryMode,
-        home: Option<&HomeState>,
+        permit: Option<&CallPermit>,
     ) -> Result<StartedExecution, Refusal> {
         self.lifecycle.check_taking_work()?;
         let trace_id = TraceId::from_random(secrets::random_bytes()?);
         let mut start = describe_request(caller, &request, delivery, &trace_id);
+        let home = permit.and_then(|permit| permit.home.as_ref());
         match self.begin_execution(caller, request, &mut start, home).await {
-            Ok((run, slot)) => Ok(self.spawn_execution(run, slot, start, caller.team.clone())),
+            Ok((run, slot)) => {
+                let offers = self.web_tools.as_ref().map(|tools| tools.config().offers_any());
+                let run = run
+                    .with_tool_client(offers.unwrap_or(false))
+                    .with_cell_tools(self.open_cell_tools(caller, &trace_id, permit));
+                Ok(self.spawn_execution(run, slot, start, caller.team.clone()))
+            }
             Err(refusal) => {
                 if refusal.code != ErrorCode::Internal {
                     self.note_refusal(start, &refusal).await;
@@ -141,6 +148,18 @@ impl Executions {
                 Err(refusal.with_trace_id(trace_id))
             }
         }
+    }
+
+    /// The web tools that the code of an execution may call; none where it may call none.
+    fn open_cell_tools(
+        &self,
+        caller: &Caller,
+        trace_id: &TraceId,
+        permit: Option<&CallPermit>,
+    ) -> Option<Arc<CellTools>> {
+        let of_response = permit.map(|permit| permit.web_tools.clone()).unwrap_or_default();
+        let of_response = (&of_response.tools[..], of_response.response);
+        CellTools::open(self.web_tools.as_ref()?, caller, trace_id, of_response)
     }
 
     async fn begin_execution(

@@ -46,6 +46,7 @@ pub struct AgentMetrics {
     models: Family<ModelLabels, Counter>,
     tokens: Family<TokenLabels, Counter>,
     calls: Family<CallLabels, Counter>,
+    web_tools: Family<CallLabels, Counter>,
 }
 
 impl AgentMetrics {
@@ -62,6 +63,8 @@ impl AgentMetrics {
         registry.register("model_tokens", tokens, self.tokens.clone());
         let calls = "Calls of MCP tools, by tool and status";
         registry.register("mcp_calls", calls, self.calls.clone());
+        let web_tools = "Calls of web tools, by tool and result";
+        registry.register("web_tool_calls", web_tools, self.web_tools.clone());
     }
 
     /// A decision is in the ledger.
@@ -90,6 +93,11 @@ impl AgentMetrics {
             let provider = provider.to_owned();
             self.tokens.get_or_create(&TokenLabels { provider, direction }).inc_by(count);
         }
+    }
+
+    /// A call of a web tool is over.
+    pub(crate) fn web_tool_called(&self, tool: &'static str, status: &'static str) {
+        self.web_tools.get_or_create(&CallLabels { tool, status }).inc();
     }
 
     /// A call of an MCP tool is over.

@@ -20,6 +20,12 @@ pub struct GateChange {
     pub elicitation: Option<Option<bool>>,
     /// How a response is shown while a call of it waits for a person.
     pub pending_approval: Option<Option<PendingApproval>>,
+    /// What happens to a call of `web_search`.
+    pub web_search: Option<Option<ToolPolicy>>,
+    /// What happens to a call of `fetch_url`.
+    pub fetch_url: Option<Option<ToolPolicy>>,
+    /// What happens to a call of `people_search`.
+    pub people_search: Option<Option<ToolPolicy>>,
 }
 
 impl GateChange {
@@ -29,6 +35,9 @@ impl GateChange {
             execute_code: self.execute_code.unwrap_or(settings.execute_code),
             elicitation: self.elicitation.unwrap_or(settings.elicitation),
             pending_approval: self.pending_approval.unwrap_or(settings.pending_approval),
+            web_search: self.web_search.unwrap_or(settings.web_search),
+            fetch_url: self.fetch_url.unwrap_or(settings.fetch_url),
+            people_search: self.people_search.unwrap_or(settings.people_search),
         }
     }
 }
@@ -86,11 +95,16 @@ pub(super) fn gate_decision(
 /// As they are typed.
 fn format_settings(settings: GateSettings) -> String {
     let switch = |on: Option<bool>| on.map_or("none", |on| if on { "on" } else { "off" });
+    let policy = |policy: Option<ToolPolicy>| policy.map_or("none", ToolPolicy::name);
     format!(
-        "agent_sandbox={} execute_code={} elicitation={} pending_approval={}",
+        "agent_sandbox={} execute_code={} elicitation={} pending_approval={} web_search={} \
+         fetch_url={} people_search={}",
         switch(settings.agent_sandbox),
-        settings.execute_code.map_or("none", ToolPolicy::name),
+        policy(settings.execute_code),
         switch(settings.elicitation),
         settings.pending_approval.map_or("none", PendingApproval::name),
+        policy(settings.web_search),
+        policy(settings.fetch_url),
+        policy(settings.people_search),
     )
 }

@@ -2,11 +2,11 @@
 //!
 //! Sandbox configurations. A setting that this build does not support is refused when it is saved.
 
-use std::ops::RangeInclusive;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use cloche_model::{
     ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, Sandbox, SandboxId, SandboxResources,
-    SandboxShape, SecretVars, Team, check_name,
+    SandboxShape, SecretVars, Team, WebTool, check_name,
 };
 use cloche_store::{Revisioned, UpdateOutcome};
 
@@ -60,6 +60,8 @@ pub struct SandboxChange {
     pub profile: Option<String>,
     /// What builds its cells, by name.
     pub substrate: Option<String>,
+    /// The web tools that code may call, by name.
+    pub tools: Option<Vec<String>>,
     /// The connections and volumes that every execution has: `NAME`, or `NAME:rw` to write.
     pub storage: Option<Vec<String>>,
     /// What a run may use.
@@ -127,6 +129,9 @@ impl SandboxChange {
         if let Some(profile) = self.profile {
             sandbox.shape.profile = profile.parse()?;
         }
+        if let Some(tools) = self.tools {
+            sandbox.shape.tools = check_tools(&tools)?;
+        }
         if let Some(substrate) = self.substrate {
             sandbox.shape.substrate = substrate.parse()?;
         }
@@ -143,6 +148,12 @@ impl SandboxChange {
         }
         check_resources(&sandbox.resources, team)
     }
+}
+
+/// The web tools of these names, each once and in order.
+fn check_tools(names: &[String]) -> Result<Vec<WebTool>, Invalid> {
+    let tools = names.iter().map(|name| name.parse()).collect::<Result<BTreeSet<_>, _>>()?;
+    Ok(tools.into_iter().collect())
 }
 
 fn check_preload(preload: &[String]) -> Result<(), Invalid> {

@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! The addresses that a webhook may go to. Every address of a name is checked, and the connection is
+//! The addresses that a webhook may go to, and that a page may be read from. Every address of a name is checked, and the connection is
 //! made to one of the checked addresses, so a name that changes its answer gains nothing.
 
 use std::{
@@ -16,16 +16,16 @@ use url::{Host, Url};
 const RESOLVE: Duration = Duration::from_secs(3);
 
 /// Knows which addresses are allowed.
-pub(super) struct AddressGuard {
+pub(crate) struct AddressGuard {
     allow: Vec<IpNet>,
 }
 
 /// Why a URL leads nowhere.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BlockedUrl {
+pub(crate) enum BlockedUrl {
     #[error("the name could not be resolved: {0}")]
     Unresolved(String),
-    #[error("{0} is not an address that webhooks may be sent to")]
+    #[error("{0} is not a public address")]
     Address(IpAddr),
 }
 
@@ -46,12 +46,12 @@ pub(super) fn parse_webhook_url(field: &str, url: &str) -> Result<Url, Invalid> 
 }
 
 impl AddressGuard {
-    pub(super) fn new(allow: Vec<IpNet>) -> Self {
+    pub(crate) fn new(allow: Vec<IpNet>) -> Self {
         Self { allow }
     }
 
     /// The addresses of a URL's host, all of them allowed.
-    pub(super) async fn resolve_allowed(&self, url: &Url) -> Result<Vec<SocketAddr>, BlockedUrl> {
+    pub(crate) async fn resolve_allowed(&self, url: &Url) -> Result<Vec<SocketAddr>, BlockedUrl> {
         let port = url.port_or_known_default().unwrap_or(443);
         let addresses: Vec<SocketAddr> = match url.host() {
             Some(Host::Ipv4(ip)) => vec![(ip, port).into()],

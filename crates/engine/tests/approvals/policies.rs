@@ -12,6 +12,9 @@ const NO_CHANGE: GateChange = GateChange {
     execute_code: None,
     elicitation: None,
     pending_approval: None,
+    web_search: None,
+    fetch_url: None,
+    people_search: None,
 };
 const ON: GateChange = GateChange { agent_sandbox: Some(Some(true)), ..NO_CHANGE };
 const OFF: GateChange = GateChange { agent_sandbox: Some(Some(false)), ..NO_CHANGE };

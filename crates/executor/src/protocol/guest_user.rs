@@ -9,5 +9,11 @@ pub const HOME: &str = "/home/baponi";
 pub(crate) const SITE_DIR: &str = "python";
 /// The script that makes Node.js wait for its job. Every cell has it; a program never runs it.
 pub(crate) const NODE_START: &str = "/etc/cloche.cjs";
+/// The directory with the clients of the web tools. Every cell with a root of its own has it.
+pub(crate) const TOOL_CLIENT_DIR: &str = "/run/cloche";
+/// Where the socket of the web tools is mounted, in cells whose code may call one.
+pub(crate) const TOOL_SOCKET_DIR: &str = "/run/cloche/socket";
+/// The name of that socket.
+pub(crate) const TOOL_SOCKET_NAME: &str = "tools";
 /// The guest's user and group id, as it sees them.
 pub(crate) const GUEST_ID: u32 = 1000;

@@ -109,6 +109,8 @@ pub(crate) enum SpawnerRequest {
     /// Attach a network to a cell that has run nothing yet. Carries the stack worker's end of a
     /// session with the broker.
     Network { cell: CellId, ipv6: bool },
+    /// Mount the socket of the web tools in a cell that has run nothing yet.
+    ToolSocket { cell: CellId },
     /// Pack a directory that a guest has written to. Carries the directory, a pipe for the archive,
     /// a pipe for the packer's report, and the merged directory if the first is an overlay's upper.
     Pack { request: PackRequest },
@@ -189,6 +191,10 @@ pub(crate) enum SpawnerEvent {
     NetworkAttached { cell: CellId },
     /// A network could not be attached.
     NetworkRefused { cell: CellId, reason: String },
+    /// The socket of the web tools was mounted. Carries its listener.
+    ToolSocketMounted { cell: CellId },
+    /// The socket of the web tools could not be mounted.
+    ToolSocketRefused { cell: CellId, reason: String },
     /// A cell is gone: its processes, its mounts, and its cgroup unless that is reused. Carries the
     /// usage, which was read before.
     Gone { cell: CellId, used: CellUsage },

@@ -29,6 +29,8 @@ pub(crate) struct CellMaking {
     pub(crate) config: CellConfig,
     /// The image that is its root; `None` for the image `host`.
     pub(crate) image: Option<Arc<ImageRoot>>,
+    /// Whether interpreters find the client of the web tools on their search paths.
+    pub(crate) tool_client: bool,
 }
 
 /// A cell that has run nothing yet. Watching it takes it by value, so that no cell is used twice.

@@ -273,7 +273,7 @@ fn build_probe_job(image: &ImageRoot, language: Language) -> Result<Vec<u8>, Run
     let usual = if code.is_some() { usual } else { &[] };
     let own = arguments.iter().filter_map(|word| std::ffi::CString::new(*word).ok());
     let args = name.into_iter().chain(own).chain(usual.iter().cloned()).collect();
-    let env = interpreter::base_env(Some(image), &HomePlace::Usual);
+    let env = interpreter::base_env(Some(image), &HomePlace::Usual, false);
     let env = interpreter::env_strings(env.iter().map(|(name, value)| (&name[..], &value[..])));
     let mut out = Vec::new();
     if let Some(code) = code {

@@ -6,7 +6,7 @@ use std::{ffi::CString, path::Path};
 use cloche_model::{ImageRoot, Interpreter, Language};
 
 use super::{home_place::HomePlace, run_error::RunError};
-use crate::protocol::{SITE_DIR, USER};
+use crate::protocol::{SITE_DIR, TOOL_CLIENT_DIR, USER};
 
 /// Where interpreters are looked for on the host, in this order.
 pub(crate) const INTERPRETER_DIRS: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
@@ -53,7 +53,14 @@ pub(crate) fn find_interpreter(
 
 /// The environment that every program has beside its own variables. The variables of an image come
 /// after ours, and replace them unless they are fixed.
-pub(crate) fn base_env(image: Option<&ImageRoot>, place: &HomePlace) -> Vec<(String, String)> {
+///
+/// With `tool_client`, the client of the web tools is at the end of the search paths of programs and
+/// of Python modules, so that it shadows nothing of an image. Contained cells do not have it.
+pub(crate) fn base_env(
+    image: Option<&ImageRoot>,
+    place: &HomePlace,
+    tool_client: bool,
+) -> Vec<(String, String)> {
     let mut env = own_env(image, place);
     for (name, value) in image.into_iter().flat_map(|image| &image.env) {
         let is_ours = name == "PATH" || FIXED.contains(&&name[..]) || name.starts_with("CLOCHE_");
@@ -65,7 +72,21 @@ pub(crate) fn base_env(image: Option<&ImageRoot>, place: &HomePlace) -> Vec<(Str
             None => env.push((name.clone(), value.clone())),
         }
     }
+    if tool_client && matches!(place, HomePlace::Usual) {
+        append_to_path(&mut env, "PATH", format!("{TOOL_CLIENT_DIR}/bin"));
+        append_to_path(&mut env, "PYTHONPATH", format!("{TOOL_CLIENT_DIR}/python"));
+    }
     env
+}
+
+fn append_to_path(env: &mut Vec<(String, String)>, name: &str, directory: String) {
+    match env.iter_mut().find(|(known, value)| known == name && !value.is_empty()) {
+        Some((_, value)) => *value = format!("{value}:{directory}"),
+        None => {
+            env.retain(|(known, _)| known != name);
+            env.push((name.to_owned(), directory));
+        }
+    }
 }
 
 fn own_env(image: Option<&ImageRoot>, place: &HomePlace) -> Vec<(String, String)> {
@@ -148,13 +169,25 @@ mod tests {
             &[("PATH", "/opt/bin:/bin"), ("LANG", "de"), ("HOME", "/root"), ("A", "1"), ("", "x")],
             &["sh"],
         );
-        let env = base_env(Some(&image), &HomePlace::Usual);
+        let env = base_env(Some(&image), &HomePlace::Usual, false);
         assert_eq!(value(&env, "PATH").unwrap(), "/home/baponi/.local/bin:/opt/bin:/bin");
         assert_eq!(value(&env, "LANG").unwrap(), "de");
         assert_eq!(value(&env, "HOME").unwrap(), HOME);
         assert_eq!(value(&env, "SHELL").unwrap(), "/opt/bin/sh");
         assert_eq!(value(&env, "A").unwrap(), "1");
         assert_eq!(value(&env, ""), None);
+    }
+
+    #[test]
+    fn the_tool_client_is_last_on_the_search_paths() {
+        let paths = |env: &[(&str, &str)]| {
+            let env = base_env(Some(&image(env, &[])), &HomePlace::Usual, true);
+            (value(&env, "PATH").unwrap(), value(&env, "PYTHONPATH").unwrap())
+        };
+        let (path, modules) = paths(&[("PATH", "/bin"), ("PYTHONPATH", "/opt/lib")]);
+        assert_eq!(path, "/home/baponi/.local/bin:/bin:/run/cloche/bin");
+        assert_eq!(modules, "/opt/lib:/run/cloche/python");
+        assert_eq!(paths(&[("PYTHONPATH", "")]).1, "/run/cloche/python");
     }
 
     #[test]

@@ -17,7 +17,8 @@ const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 /// The environment of a run, as `NAME=value`: that of every program, then its own variables.
 fn run_env(spec: &RunSpec, place: &HomePlace) -> Vec<CString> {
-    let base = interpreter::base_env(spec.sandbox.root.as_deref(), place);
+    let tool_client = spec.sandbox.tool_client;
+    let base = interpreter::base_env(spec.sandbox.root.as_deref(), place, tool_client);
     let is_buffered = spec.sandbox.substrate == Substrate::Oci(OciRuntime::Runsc);
     let own = base.iter().filter(|(name, _)| !(is_buffered && name == UNBUFFERED));
     let own = own.filter(|(name, _)| !spec.env.contains_key(name));

@@ -16,7 +16,7 @@ use cloche_model::{
     CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, NetworkReport, OutputChunk, RunOutcome,
     RunSpec, Substrate,
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -33,6 +33,8 @@ use super::{
     pool::{PoolKey, PoolLookup, PoolRun},
     run_error::RunError,
     spawner_client::{CellSource, SpawnError},
+    tool_socket::{CellCall, ToolSocket},
+    warm,
 };
 use crate::protocol::SpawnKind;
 
@@ -50,6 +52,9 @@ pub struct RunIo {
     pub memory: Option<Arc<MemoryAccount>>,
     /// How the cell competes for processors. Without it, the cell competes on equal terms.
     pub priority: Option<Arc<CpuPriority>>,
+    /// Answers what the program asks through the socket of the web tools. Without it, the cell has
+    /// no such socket.
+    pub tool_calls: Option<mpsc::Sender<CellCall>>,
 }
 
 impl Executor {
@@ -71,8 +76,11 @@ impl Executor {
         let mut cell = run.acquire_cell(io.priority.take()).await?;
         let mounted = run.mount_home(home.as_ref(), &mut cell).await?;
         let network = run.attach_network(network, &cell).await?;
+        let tool_socket = run.mount_tool_socket(io.tool_calls.take(), &mut cell).await?;
         let FinishedRun { mut outcome, cell_home, mut control } =
             run.watch_run(cell, job, io).await?;
+        // Nothing that the program has left running may call a tool after its end.
+        drop(tool_socket);
         let ended = Instant::now();
         outcome.network = run.finish_network(network).await;
         outcome.written = run.commit_home(mounted, cell_home, &mut control).await?;
@@ -187,6 +195,32 @@ impl<'a> Run<'a> {
         match network {
             Some(network) => Some(network.finish().await),
             None => None,
+    /// Also step 3: mounts the socket of the web tools, if the program may call one. It is served
+    /// until the returned value is dropped. Contained cells have no mounts, so they have no socket.
+    async fn mount_tool_socket(
+        &self,
+        calls: Option<mpsc::Sender<CellCall>>,
+        cell: &mut Cell,
+    ) -> Result<Option<JoinSet<()>>, RunError> {
+        let Some(calls) = calls.filter(|_| matches!(self.place, HomePlace::Usual)) else {
+            return Ok(None);
+        };
+        warm::wait_for_walls(cell).await?;
+        let spawner = &self.executor.spawner;
+        let socket = match spawner.mount_tool_socket(cell.id).await {
+            Ok(listener) => ToolSocket::new(listener, calls).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match socket {
+            Ok(socket) => {
+                let mut serving = JoinSet::new();
+                serving.spawn(socket.serve());
+                Ok(Some(serving))
+            }
+            Err(reason) => {
+                spawner.kill_cell(cell.id).await;
+                Err(RunError::ToolSocket(reason))
+            }
         }
     }
 

@@ -62,6 +62,9 @@ pub enum RunError {
     /// This executor keeps no layers, so a thread has no home.
     #[error("this executor has no storage for threads")]
     NoThreads,
+    /// The socket of the web tools could not be mounted.
+    #[error("the socket of the web tools could not be mounted: {0}")]
+    ToolSocket(String),
     /// The home of a thread could not be mounted.
     #[error("the thread's home could not be mounted")]
     Home(#[source] HomeError),

@@ -74,6 +74,7 @@ struct CellWaiters {
     spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
     home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
     networks: HashMap<CellId, oneshot::Sender<Result<(), SpawnError>>>,
+    tool_sockets: HashMap<CellId, oneshot::Sender<Result<OwnedFd, SpawnError>>>,
     image_mounts: HashMap<ImageNumber, oneshot::Sender<Result<(), SpawnError>>>,
     /// Every cell that is not gone yet, with the image that it keeps mounted.
     alive: HashMap<CellId, (CellExit, Option<Arc<MountedImage>>)>,
@@ -212,6 +213,12 @@ impl SpawnerClient {
         let request = SpawnerRequest::Network { cell, ipv6 };
         if self.shared.send_request(request, &[socket.as_fd()]).await.is_err() {
             self.shared.lock_waiters().networks.remove(&cell);
+    /// Mounts the socket of the web tools in a cell that waits for its job. Returns its listener.
+    pub(crate) async fn mount_tool_socket(&self, cell: CellId) -> Result<OwnedFd, SpawnError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.lock_waiters().tool_sockets.insert(cell, answer);
+        if self.shared.send_request(SpawnerRequest::ToolSocket { cell }, &[]).await.is_err() {
+            self.shared.lock_waiters().tool_sockets.remove(&cell);
             return Err(SpawnError::SpawnerLost);
         }
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
@@ -341,39 +348,49 @@ impl SpawnerConnection {
                 let mut files = fds.into_iter().map(File::from);
                 let [oom, cpu, peak, idle] =
                     exists.map(|exists| exists.then(|| files.next()).flatten());
-                if let Some(waiter) = self.lock_waiters().spawns.remove(&cell) {
-                    let _ = waiter.send(Ok(CgroupGauges { oom, cpu, peak, idle }));
-                }
+                let waiter = self.lock_waiters().spawns.remove(&cell);
+                answer_waiter(waiter, Ok(CgroupGauges { oom, cpu, peak, idle }));
             }
             SpawnerEvent::Refused { cell, reason } => {
-                if let Some(waiter) = self.lock_waiters().spawns.remove(&cell) {
-                    let _ = waiter.send(Err(SpawnError::Refused(reason)));
-                }
+                let waiter = self.lock_waiters().spawns.remove(&cell);
+                answer_waiter(waiter, Err(SpawnError::Refused(reason)));
             }
-            SpawnerEvent::ImageMounted { image } => self.answer_image(image, Ok(())),
+            SpawnerEvent::ImageMounted { image } => {
+                answer_waiter(self.lock_waiters().image_mounts.remove(&image), Ok(()));
+            }
             SpawnerEvent::ImageRefused { image, reason } => {
-                self.answer_image(image, Err(SpawnError::Refused(reason)));
+                let waiter = self.lock_waiters().image_mounts.remove(&image);
+                answer_waiter(waiter, Err(SpawnError::Refused(reason)));
             }
             SpawnerEvent::HomeMounted { cell } => {
                 let mut fds = fds.into_iter();
                 let (waiter, upper) = (self.lock_waiters().home_mounts.remove(&cell), fds.next());
-                if let (Some(waiter), Some(upper)) = (waiter, upper) {
-                    let _ = waiter.send(Ok(OverlayDirs { upper, merged: fds.next() }));
+                if let Some(upper) = upper {
+                    answer_waiter(waiter, Ok(OverlayDirs { upper, merged: fds.next() }));
                 }
             }
             SpawnerEvent::HomeRefused { cell, reason } => {
-                if let Some(waiter) = self.lock_waiters().home_mounts.remove(&cell) {
-                    let _ = waiter.send(Err(SpawnError::Refused(reason)));
-                }
+                let refused = Err(SpawnError::Refused(reason));
+                answer_waiter(self.lock_waiters().home_mounts.remove(&cell), refused);
             }
             SpawnerEvent::HomeBlocked { cell, name } => {
-                if let Some(waiter) = self.lock_waiters().home_mounts.remove(&cell) {
-                    let _ = waiter.send(Err(SpawnError::Blocked(name)));
-                }
+                let blocked = Err(SpawnError::Blocked(name));
+                answer_waiter(self.lock_waiters().home_mounts.remove(&cell), blocked);
             }
-            SpawnerEvent::NetworkAttached { cell } => self.answer_network(cell, Ok(())),
+            SpawnerEvent::ToolSocketMounted { cell } => {
+                let waiter = self.lock_waiters().tool_sockets.remove(&cell);
+                answer_waiter(waiter, fds.into_iter().next().ok_or(SpawnError::SpawnerLost));
+            }
+            SpawnerEvent::ToolSocketRefused { cell, reason } => {
+                let waiter = self.lock_waiters().tool_sockets.remove(&cell);
+                answer_waiter(waiter, Err(SpawnError::Refused(reason)));
+            }
+            SpawnerEvent::NetworkAttached { cell } => {
+                answer_waiter(self.lock_waiters().networks.remove(&cell), Ok(()));
+            }
             SpawnerEvent::NetworkRefused { cell, reason } => {
-                self.answer_network(cell, Err(SpawnError::Refused(reason)));
+                let waiter = self.lock_waiters().networks.remove(&cell);
+                answer_waiter(waiter, Err(SpawnError::Refused(reason)));
             }
             SpawnerEvent::Gone { cell, used } => {
                 let gone = self.lock_waiters().alive.remove(&cell);
@@ -385,18 +402,6 @@ impl SpawnerConnection {
         }
     }
 
-    fn answer_image(&self, image: ImageNumber, answer: Result<(), SpawnError>) {
-        if let Some(waiter) = self.lock_waiters().image_mounts.remove(&image) {
-            let _ = waiter.send(answer);
-        }
-    }
-
-    fn answer_network(&self, cell: CellId, answer: Result<(), SpawnError>) {
-        if let Some(waiter) = self.lock_waiters().networks.remove(&cell) {
-            let _ = waiter.send(answer);
-        }
-    }
-
     /// Fails every request that waits and marks every cell as lost. Dropping a sender fails its
     /// request.
     fn fail_all_waiters(&self) {
@@ -404,5 +409,12 @@ impl SpawnerConnection {
         lost.alive.values().for_each(|(exit, _)| exit.mark_lost());
         drop(lost);
         self.cell_gone.notify_waiters();
+    }
+}
+
+/// Answers a request, if anything still waits for it.
+fn answer_waiter<T>(waiter: Option<oneshot::Sender<T>>, answer: T) {
+    if let Some(waiter) = waiter {
+        let _ = waiter.send(answer);
     }
 }

@@ -17,7 +17,7 @@ use cloche_jail::{
     protocol::constants,
     report::CellReport,
 };
-use cloche_model::{ImageRoot, Language};
+use cloche_model::Language;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
@@ -87,7 +87,7 @@ pub(crate) async fn start_parked_cell(
     making: &CellMaking,
     language: Language,
 ) -> Result<Cell, RunError> {
-    let job = start_job(language, making.image.as_deref())?;
+    let job = start_job(language, making)?;
     let mut cell = cell::spawn_cell(spawner, making, CellSource::Nothing(SpawnKind::Cell)).await?;
     match job {
         Some(job) => {
@@ -102,7 +102,7 @@ pub(crate) async fn start_parked_cell(
 }
 
 /// The job that starts an interpreter and makes it wait; `None` for a language that cannot wait.
-fn start_job(language: Language, image: Option<&ImageRoot>) -> Result<Option<Vec<u8>>, RunError> {
+fn start_job(language: Language, making: &CellMaking) -> Result<Option<Vec<u8>>, RunError> {
     let mut out = Vec::new();
     let variables = match language {
         Language::Python => {
@@ -118,7 +118,7 @@ fn start_job(language: Language, image: Option<&ImageRoot>) -> Result<Option<Vec
         }
         _ => return Ok(None),
     };
-    job_writer::append_exec(&mut out, &interpreter_exec(language, image, variables)?)?;
+    job_writer::append_exec(&mut out, &interpreter_exec(language, making, variables)?)?;
     Ok(Some(out))
 }
 
@@ -132,11 +132,12 @@ fn python_start(way: &str) -> Vec<(&'static str, String)> {
 /// runtime needs for itself. Then both values are there, ours first; the job brings the image's.
 fn interpreter_exec(
     language: Language,
-    image: Option<&ImageRoot>,
+    making: &CellMaking,
     variables: Vec<(&str, String)>,
 ) -> Result<ExecProgram, RunError> {
+    let image = making.image.as_deref();
     let interpreter = interpreter::find_interpreter(language, image)?;
-    let mut env = interpreter::base_env(image, &HomePlace::Usual);
+    let mut env = interpreter::base_env(image, &HomePlace::Usual, making.tool_client);
     for (name, value) in variables {
         let between = if name == "PYTHONPATH" { ":" } else { " " };
         match env.iter_mut().find(|(known, _)| known == name) {
@@ -251,7 +252,7 @@ impl Template {
         job_writer::append_file(&mut out, constants::TEMPLATE_LIBRARY, 0o755, TEMPLATE_LIBRARY)?;
         job_writer::append_exec(
             &mut out,
-            &interpreter_exec(Language::Python, making.image.as_deref(), variables)?,
+            &interpreter_exec(Language::Python, making, variables)?,
         )?;
         let mut cell =
             cell::spawn_cell(spawner, making, CellSource::Nothing(SpawnKind::Template)).await?;

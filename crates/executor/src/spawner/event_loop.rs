@@ -23,6 +23,7 @@ use super::{
     plan_cache::PlanCache,
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
+    tool_socket::ToolSocketMounter,
 };
 use crate::protocol::{
     self, CellId, CellUsage, HomeRequest, PacketBuffer, ProtocolError, RequestPacket, SpawnerEvent,
@@ -69,6 +70,7 @@ struct EventLoop<'a> {
     socket: BorrowedFd<'a>,
     cells: CellRegistry<'a>,
     homes: HomeMounter,
+    tool_sockets: ToolSocketMounter,
     lock_watch: LockWatch,
 }
 
@@ -87,7 +89,8 @@ impl<'a> EventLoop<'a> {
         let homes = HomeMounter::new(host.privileged.then_some(host.ids));
         let plans = PlanCache::new(host, change);
         let cells = CellRegistry::new(plans, PreparedResources::new(packer), poller);
-        Ok(Self { socket: socket.as_fd(), cells, homes, lock_watch })
+        let tool_sockets = ToolSocketMounter::new();
+        Ok(Self { socket: socket.as_fd(), cells, homes, tool_sockets, lock_watch })
     }
 
     fn serve(&mut self) -> Result<(), ProtocolError> {
@@ -196,6 +199,7 @@ impl<'a> EventLoop<'a> {
                 };
                 self.send_event(&event)
             }
+            SpawnerRequest::ToolSocket { cell } => self.mount_tool_socket(cell),
             SpawnerRequest::Pack { request } => {
                 self.cells.prepared.pack_upper_dir(&request, &fds);
                 Ok(())
@@ -221,6 +225,24 @@ impl<'a> EventLoop<'a> {
             Err(error) => {
                 let reason = error.to_string();
                 self.send_event(&SpawnerEvent::HomeRefused { cell, reason })
+            }
+        }
+    }
+
+    /// Mounts the socket of the web tools in a cell that waits for its job, and reports.
+    fn mount_tool_socket(&mut self, cell: CellId) -> Result<(), ProtocolError> {
+        let mounted = match self.cells.running_cell(cell) {
+            Some((_, pidfd)) => self.tool_sockets.mount(pidfd),
+            None => Err(io::Error::other("the cell is gone")),
+        };
+        match mounted {
+            Ok(listener) => {
+                let event = SpawnerEvent::ToolSocketMounted { cell };
+                protocol::send_packet(self.socket, &event, &[listener.as_fd()])
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                self.send_event(&SpawnerEvent::ToolSocketRefused { cell, reason })
             }
         }
     }

@@ -13,7 +13,7 @@ use std::{
 
 use cloche_egress::addresses;
 
-use crate::protocol::{GUEST_ID, HOME, USER};
+use crate::protocol::{GUEST_ID, HOME, TOOL_CLIENT_DIR, TOOL_SOCKET_DIR, USER};
 
 /// Directories that are empty until something is mounted on them.
 const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
@@ -100,7 +100,28 @@ pub(crate) fn build_skeleton(root: &Path, owner: Option<u32>) -> io::Result<()> 
     finish_tree(root, "/bin/sh", owner)
 }
 
+/// The clients of the web tools, by their path in `/run/cloche`: a command for any program, and a
+/// module for Python.
+const TOOL_CLIENTS: [(&str, &[u8], u32); 2] = [
+    ("bin/cloche-tool", include_bytes!(concat!(env!("OUT_DIR"), "/cloche-tool")), 0o755),
+    ("python/cloche_tools.py", include_bytes!("../../guest/python/cloche_tools.py"), 0o644),
+];
+
+/// Adds the clients of the web tools, and the directory that their socket is mounted on.
+fn add_tool_clients(root: &Path) -> io::Result<()> {
+    let inside = |path: &str| root.join(path.trim_start_matches('/'));
+    fs::create_dir_all(inside(TOOL_SOCKET_DIR))?;
+    for (name, content, mode) in TOOL_CLIENTS {
+        let path = inside(TOOL_CLIENT_DIR).join(name);
+        path.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(&path, content)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
 fn finish_tree(root: &Path, shell: &str, owner: Option<u32>) -> io::Result<()> {
+    add_tool_clients(root)?;
     for (name, content) in cell_etc(shell) {
         fs::write(root.join("etc").join(name), content)?;
     }

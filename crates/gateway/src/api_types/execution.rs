@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use cloche_engine::{JsonPieces, format_rfc3339, now, serialize_text_or_null};
-use cloche_model::{Decision, Execution, ExecutionStatus, MountUse};
+use cloche_model::{Decision, Execution, ExecutionStatus, MountUse, WebToolUsage};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -13,6 +13,7 @@ use super::{
     execute::{LanguageName, StatusName},
     files::OutputFileRecord,
     network::NetworkRecord,
+    responses::ToolUse,
 };
 
 /// An execution.
@@ -79,6 +80,9 @@ pub(crate) struct ExecutionRecord {
     /// The decision that allowed an agent to run it; not in lists, null if it was not run by an
     /// agent.
     decision: Option<DecisionRecord>,
+    /// The web tools that its code has called, by name; not in lists, absent if it has called none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    tool_calls_details: BTreeMap<&'static str, ToolUse>,
     /// The files written to the home, once it has ended; not in lists.
     output_files: Option<Vec<OutputFileRecord>>,
     /// What it did over its network; absent without one.
@@ -139,6 +143,15 @@ pub(crate) struct Health {
 }
 
 impl ExecutionRecord {
+    /// The same with the web tools that its code has called.
+    pub(crate) fn with_tool_usage(self, used: &[WebToolUsage]) -> Self {
+        let tool = |used: &WebToolUsage| {
+            let cost_usd = micro_to_credits(used.micro_dollars);
+            (used.tool.name(), ToolUse { invocation: used.calls, cost_usd })
+        };
+        Self { tool_calls_details: used.iter().map(tool).collect(), ..self }
+    }
+
     /// The record with code, output and the decision that allowed it.
     pub(crate) fn with_output(execution: &Execution, decision: Option<Decision>) -> Self {
         let output = execution.end.as_ref();
@@ -202,6 +215,7 @@ impl ExecutionRecord {
             stdout_dropped_bytes: end.map_or(0, |end| end.stdout_dropped),
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
             decision: None,
+            tool_calls_details: BTreeMap::new(),
             output_files: None,
             network: end.and_then(|end| end.network.clone()).map(NetworkRecord::from),
             mounts: None,

@@ -1,19 +1,23 @@
 //! The wire format of the Agent API: requests, responses, stream events and files.
 
 mod create;
+mod stream_events;
+mod web_results;
 
 use std::collections::BTreeMap;
 
 use cloche_agent::{
-    PendingAction, Response, ResponseBill, ResponseEvent, ResponseEventKind, ResponseFailure,
-    ResponseFile, ResponseItem, RunResult, SandboxCall,
+    PendingAction, Response, ResponseBill, ResponseFailure, ResponseFile, ResponseItem, RunResult,
+    SandboxCall,
 };
-use cloche_model::{Moment, ResponseStatus};
+use cloche_model::{Moment, ResponseStatus, WebTool};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 pub(crate) use create::CreateResponse;
+pub(crate) use stream_events::encode_sse;
+use web_results::{FetchedContent, SearchResultRecord, fetched_contents, search_records};
 
 /// A response in its current state.
 #[derive(Debug, Serialize, ToSchema)]
@@ -29,7 +33,7 @@ pub(crate) struct ResponseRecord {
     status: &'static str,
     /// The model that answered.
     model: String,
-    /// Messages, sandbox calls and function calls, in order.
+    /// Messages, calls of the sandbox and of web tools, and function calls, in order.
     output: Vec<OutputItem>,
     /// Whether it was created in the background.
     background: bool,
@@ -73,6 +77,21 @@ enum OutputItem {
         code: String,
         status: &'static str,
         results: Vec<SandboxResult>,
+    },
+    /// The results of a search by the model.
+    SearchResults {
+        queries: Vec<String>,
+        results: Vec<SearchResultRecord>,
+        /// Why the search failed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    /// Pages that the model read.
+    FetchUrlResults {
+        contents: Vec<FetchedContent>,
+        /// Why no page could be read.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     /// A function call for the caller to run.
     FunctionCall {
@@ -153,9 +172,9 @@ struct InputTokens {
 
 /// The usage of a tool.
 #[derive(Debug, Serialize, ToSchema)]
-struct ToolUse {
-    invocation: u64,
-    cost_usd: f64,
+pub(crate) struct ToolUse {
+    pub(super) invocation: u64,
+    pub(super) cost_usd: f64,
 }
 
 /// The cost of a response.
@@ -250,6 +269,14 @@ impl OutputItem {
                 status: status.name(),
                 results: results.iter().map(SandboxResult::from).collect(),
             },
+            ResponseItem::Search { queries, results, error, .. } => Self::SearchResults {
+                queries: queries.clone(),
+                results: search_records(results),
+                error: error.clone(),
+            },
+            ResponseItem::Fetch { pages, error } => {
+                Self::FetchUrlResults { contents: fetched_contents(pages), error: error.clone() }
+            }
             ResponseItem::Function { id, call_id, name, arguments } => Self::FunctionCall {
                 id: id.clone(),
                 call_id: call_id.clone(),
@@ -301,7 +328,11 @@ impl From<&ResponseBill> for UsageInfo {
     fn from(bill: &ResponseBill) -> Self {
         let tokens = &bill.tokens;
         let sandbox = ToolUse { invocation: bill.sandbox_invocations, cost_usd: bill.sandbox_cost };
-        let used = bill.sandbox_invocations > 0;
+        let sandbox = (bill.sandbox_invocations > 0).then_some(("sandbox", sandbox));
+        let web_tools = WebTool::ALL.iter().zip(bill.web_tools).filter(|(_, bill)| bill.calls > 0);
+        let web_tools = web_tools.map(|(tool, bill)| {
+            (tool.name(), ToolUse { invocation: bill.calls, cost_usd: bill.dollars() })
+        });
         Self {
             input_tokens: tokens.input,
             output_tokens: tokens.output,
@@ -310,12 +341,12 @@ impl From<&ResponseBill> for UsageInfo {
                 cache_read_input_tokens: tokens.cache_read,
                 cache_creation_input_tokens: tokens.cache_creation,
             },
-            tool_calls_details: used.then_some(("sandbox", sandbox)).into_iter().collect(),
+            tool_calls_details: sandbox.into_iter().chain(web_tools).collect(),
             cost: Cost {
                 currency: "USD",
                 input_cost: bill.input_cost,
                 output_cost: bill.output_cost,
-                tool_calls_cost: bill.sandbox_cost,
+                tool_calls_cost: bill.tool_cost(),
                 total_cost: bill.total(),
             },
         }
@@ -338,54 +369,5 @@ impl ResponseFiles {
             created_at: unix_seconds(file.created_at),
         };
         Self { object: "list", data: files.into_iter().map(record).collect() }
-    }
-}
-
-/// Encodes events as server-sent events.
-pub(crate) fn encode_sse(events: &[ResponseEvent]) -> String {
-    let mut text = String::new();
-    for event in events {
-        let (name, mut data) = describe_event(&event.kind);
-        data["type"] = name.into();
-        data["sequence_number"] = event.seq.into();
-        text.push_str(&format!("event: {name}\ndata: {data}\n\n"));
-    }
-    text
-}
-
-fn describe_event(kind: &ResponseEventKind) -> (&'static str, Value) {
-    let whole = |response: &Response| json!({"response": ResponseRecord::from(response)});
-    let item = |index: &usize, item: &ResponseItem| {
-        let item = OutputItem::from_item(item, ResponseStatus::InProgress);
-        json!({"output_index": index, "item": item})
-    };
-    match kind {
-        ResponseEventKind::Created(response) => ("response.created", whole(response)),
-        ResponseEventKind::InProgress(response) => ("response.in_progress", whole(response)),
-        ResponseEventKind::Completed(response) => ("response.completed", whole(response)),
-        ResponseEventKind::Failed(response) => {
-            let mut data = whole(response);
-            let stopped = ResponseFailure {
-                code: response.status.name().to_owned(),
-                message: "the response was cancelled".to_owned(),
-            };
-            let error = ErrorInfo::from(response.error.as_ref().unwrap_or(&stopped));
-            data["error"] = json!(error);
-            ("response.failed", data)
-        }
-        ResponseEventKind::ItemAdded { index, item: added } => {
-            ("response.output_item.added", item(index, added))
-        }
-        ResponseEventKind::ItemDone { index, item: done } => {
-            ("response.output_item.done", item(index, done))
-        }
-        ResponseEventKind::TextDelta { index, item_id, delta } => (
-            "response.output_text.delta",
-            json!({"item_id": item_id, "output_index": index, "content_index": 0, "delta": delta}),
-        ),
-        ResponseEventKind::TextDone { index, item_id, text } => (
-            "response.output_text.done",
-            json!({"item_id": item_id, "output_index": index, "content_index": 0, "text": text}),
-        ),
     }
 }

@@ -117,7 +117,8 @@ pub(crate) async fn get(
     let trace_id = parse_trace_id(&id)?;
     let execution = state.engine.executions().find_execution(&caller, &trace_id).await?;
     let decision = state.engine.approvals().decision_of(&caller, &trace_id).await?;
-    let record = ExecutionRecord::with_output(&execution, decision);
+    let used = state.engine.web_tools().usage_of(&trace_id).await;
+    let record = ExecutionRecord::with_output(&execution, decision).with_tool_usage(&used);
     Ok(with_trace_id(reply::json_response(StatusCode::OK, record.to_json_pieces()), &trace_id))
 }
 

@@ -100,6 +100,8 @@ fn build_form(approval: &Approval, text: &str) -> ElicitRequestParams {
     let (action, title) = match approval.tool {
         AgentTool::ExecuteCode => ("run this code", "Run this code?"),
         AgentTool::WriteFile => ("write this file, where code will run", "Write this file?"),
+        AgentTool::WebSearch | AgentTool::PeopleSearch => ("search for this", "Search for this?"),
+        AgentTool::FetchUrl => ("read these pages", "Read these pages?"),
     };
     let requested_schema = ElicitationSchema::builder()
         .required_bool_property(APPROVE_FIELD, |field| field.title(title))

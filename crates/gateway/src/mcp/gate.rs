@@ -62,7 +62,7 @@ impl ApprovalFlow<'_> {
     fn refuse_call(&self, message: String) -> McpGateOutcome {
         let result = match self.tool {
             AgentTool::ExecuteCode => result::not_allowed(ErrorCode::Forbidden, message),
-            AgentTool::WriteFile => {
+            _ => {
                 result::tool_error(format!("{}: {message}", ErrorCode::Forbidden.name()))
             }
         };

@@ -328,6 +328,7 @@ impl GateStore for SqliteStore {
                          AND state NOT IN ('pending', 'approved')",
                         "DELETE FROM decisions WHERE at < ?",
                         "DELETE FROM approved_homes WHERE at < ?",
+                        "DELETE FROM tool_calls WHERE at < ?",
                     ] {
                         let gone =
                             sqlx::query(statement).bind(before.0).execute(&mut *connection).await?;

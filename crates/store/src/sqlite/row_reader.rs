@@ -105,6 +105,9 @@ pub(super) fn team_from_row(row: &SqliteRow) -> Result<Team> {
             execute_code: read_parsed_or_null(row, "execute_code")?,
             elicitation: row.try_get("elicitation")?,
             pending_approval: read_parsed_or_null(row, "pending_approval")?,
+            web_search: read_parsed_or_null(row, "web_search")?,
+            fetch_url: read_parsed_or_null(row, "fetch_url")?,
+            people_search: read_parsed_or_null(row, "people_search")?,
         },
         created_at: read_moment(row, "created_at")?,
     })

@@ -25,8 +25,8 @@ impl TenancyStore for SqliteStore {
                     sqlx::query(
                         "INSERT INTO teams (id, name, plan, max_concurrency, max_timeout_s, \
                          storage_bytes, monthly_micro_credits, agent_sandbox, execute_code, \
-                         elicitation, pending_approval, created_at) \
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                         elicitation, pending_approval, web_search, fetch_url, people_search, \
+                         created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(String::from(team.id))
                     .bind(team.name)
@@ -39,6 +39,9 @@ impl TenancyStore for SqliteStore {
                     .bind(team.gates.execute_code.map(ToolPolicy::name))
                     .bind(team.gates.elicitation)
                     .bind(team.gates.pending_approval.map(PendingApproval::name))
+                    .bind(team.gates.web_search.map(ToolPolicy::name))
+                    .bind(team.gates.fetch_url.map(ToolPolicy::name))
+                    .bind(team.gates.people_search.map(ToolPolicy::name))
                     .bind(team.created_at.0)
                     .execute(connection)
                     .await

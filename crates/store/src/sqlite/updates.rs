@@ -33,7 +33,8 @@ pub(super) async fn update_team(
     let update = sqlx::query(
         "UPDATE teams SET name = ?, plan = ?, max_concurrency = ?, max_timeout_s = ?, \
          storage_bytes = ?, monthly_micro_credits = ?, agent_sandbox = ?, execute_code = ?, \
-         elicitation = ?, pending_approval = ?, revision = revision + 1 \
+         elicitation = ?, pending_approval = ?, web_search = ?, fetch_url = ?, \
+         people_search = ?, revision = revision + 1 \
          WHERE id = ? AND revision = ?",
     )
     .bind(team.name.clone())
@@ -46,6 +47,9 @@ pub(super) async fn update_team(
     .bind(team.gates.execute_code.map(ToolPolicy::name))
     .bind(team.gates.elicitation)
     .bind(team.gates.pending_approval.map(PendingApproval::name))
+    .bind(team.gates.web_search.map(ToolPolicy::name))
+    .bind(team.gates.fetch_url.map(ToolPolicy::name))
+    .bind(team.gates.people_search.map(ToolPolicy::name))
     .bind(team.id.to_string())
     .bind(revision);
     let outcome = run_update(connection, update, ("teams", team.id.as_str())).await;

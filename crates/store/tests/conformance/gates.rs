@@ -100,6 +100,9 @@ pub(crate) async fn gate_settings_are_stored_with_their_decision(store: &dyn Sto
         execute_code: Some(ToolPolicy::Deny),
         elicitation: Some(false),
         pending_approval: Some(PendingApproval::RequiresAction),
+        web_search: Some(ToolPolicy::Allow),
+        fetch_url: Some(ToolPolicy::Ask),
+        people_search: Some(ToolPolicy::Deny),
     };
     let changed = decision(1, DecisionKind::Changed);
     let none = GateSettings::default();

@@ -83,6 +83,18 @@ pub(crate) struct UpdateDefaults {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<PendingApprovalName>)]
     pending_approval: Option<Option<PendingApprovalName>>,
+    /// The policy for calls of `web_search`; `deny` if null.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    web_search: Option<Option<PolicyName>>,
+    /// The policy for calls of `fetch_url`; `deny` if null.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    fetch_url: Option<Option<PolicyName>>,
+    /// The policy for calls of `people_search`; `deny` if null.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    people_search: Option<Option<PolicyName>>,
 }
 
 impl From<UpdateDefaults> for GateChange {
@@ -92,6 +104,9 @@ impl From<UpdateDefaults> for GateChange {
             execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
             elicitation: body.elicitation,
             pending_approval: body.pending_approval.map(|shown| shown.map(Into::into)),
+            web_search: body.web_search.map(|policy| policy.map(Into::into)),
+            fetch_url: body.fetch_url.map(|policy| policy.map(Into::into)),
+            people_search: body.people_search.map(|policy| policy.map(Into::into)),
         }
     }
 }
@@ -103,6 +118,9 @@ pub(crate) struct GateRecord {
     execute_code: Option<PolicyName>,
     elicitation: Option<bool>,
     pending_approval: Option<PendingApprovalName>,
+    web_search: Option<PolicyName>,
+    fetch_url: Option<PolicyName>,
+    people_search: Option<PolicyName>,
 }
 
 impl From<GateSettings> for GateRecord {
@@ -112,6 +130,9 @@ impl From<GateSettings> for GateRecord {
             execute_code: gates.execute_code.map(Into::into),
             elicitation: gates.elicitation,
             pending_approval: gates.pending_approval.map(Into::into),
+            web_search: gates.web_search.map(Into::into),
+            fetch_url: gates.fetch_url.map(Into::into),
+            people_search: gates.people_search.map(Into::into),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cloche_engine::{
     NetworkChange, ResourcesChange, RetentionChange, SandboxChange, SandboxDraft, format_rfc3339,
 };
-use cloche_model::{ByteSize, CpuShare, Invalid, Sandbox, env::show_level};
+use cloche_model::{ByteSize, CpuShare, Invalid, Sandbox, WebTool, env::show_level};
 use serde::{Deserialize, Serialize};
 use utoipa::{
     ToSchema,
@@ -73,6 +73,9 @@ macro_rules! sandbox_body {
             /// runtime is tried when this is saved.
             #[schema(example = "native", pattern = "^(native|oci:(crun|runc|runsc))$")]
             substrate: Option<String>,
+            /// The web tools that code may call, as far as the team's policies allow them.
+            #[schema(schema_with = tools_schema)]
+            tools: Option<Vec<String>>,
             /// The connections and volumes that every execution has: `NAME`, or `NAME:rw` to write.
             #[schema(max_items = 32)]
             storage: Option<Vec<String>>,
@@ -100,6 +103,7 @@ macro_rules! sandbox_body {
                     template: self.template,
                     profile: self.profile,
                     substrate: self.substrate,
+                    tools: self.tools,
                     storage: self.storage,
                     env: self.env_vars.map(draft),
                     resources: ResourcesChange {
@@ -160,6 +164,15 @@ fn preload_schema() -> Schema {
     Schema::Array(array)
 }
 
+fn tools_schema() -> Schema {
+    let tool = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .enum_values(Some(WebTool::ALL.iter().map(|tool| tool.name())));
+    let mut array = ArrayBuilder::new().items(tool).max_items(Some(16)).build();
+    array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
+    Schema::Array(array)
+}
+
 fn cpus(cores: Option<f64>) -> Result<Option<CpuShare>, Invalid> {
     let Some(cores) = cores else { return Ok(None) };
     let invalid = |_| Invalid::new("cpu must be between 0.01 and 4096 cores");
@@ -189,6 +202,8 @@ pub(crate) struct SandboxRecord {
     profile: String,
     substrate: String,
     /// The connections and volumes that every execution has.
+    /// The web tools that code may call.
+    tools: Vec<String>,
     storage: Vec<String>,
     retain_code: bool,
     retention_days: Option<u32>,
@@ -216,6 +231,7 @@ impl From<Sandbox> for SandboxRecord {
             template: sandbox.shape.template,
             profile: sandbox.shape.profile.name().to_owned(),
             substrate: sandbox.shape.substrate.name().to_owned(),
+            tools: sandbox.shape.tools.iter().map(ToString::to_string).collect(),
             storage: Vec::new(),
             retain_code: sandbox.retention.code,
             retention_days: sandbox.retention.days,

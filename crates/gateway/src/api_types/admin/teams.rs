@@ -116,6 +116,18 @@ pub(crate) struct UpdateTeam {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<PendingApprovalName>)]
     pending_approval: Option<Option<PendingApprovalName>>,
+    /// The policy for calls of `web_search`; null falls back to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    web_search: Option<Option<PolicyName>>,
+    /// The policy for calls of `fetch_url`; null falls back to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    fetch_url: Option<Option<PolicyName>>,
+    /// The policy for calls of `people_search`; null falls back to the fleet's default.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<PolicyName>)]
+    people_search: Option<Option<PolicyName>>,
 }
 
 impl From<UpdateTeam> for TeamChange {
@@ -132,6 +144,9 @@ impl From<UpdateTeam> for TeamChange {
                 execute_code: body.execute_code.map(|policy| policy.map(Into::into)),
                 elicitation: body.elicitation,
                 pending_approval: body.pending_approval.map(|shown| shown.map(Into::into)),
+                web_search: body.web_search.map(|policy| policy.map(Into::into)),
+                fetch_url: body.fetch_url.map(|policy| policy.map(Into::into)),
+                people_search: body.people_search.map(|policy| policy.map(Into::into)),
             },
         }
     }

@@ -1,10 +1,11 @@
 //! The body of a request for a response. `input` and `tools` are lists of different kinds of items,
 //! so they are parsed by hand, with errors that name the position.
 
-use cloche_agent::{InputItem, NewResponse, ToolRequest};
-use cloche_model::Invalid;
+use cloche_agent::{InputItem, NewResponse, ToolRequest, WebToolRequest};
+use cloche_engine::MAX_URLS;
+use cloche_model::{Invalid, WebTool};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::{
     ToSchema,
     openapi::{
@@ -30,7 +31,8 @@ pub(crate) struct CreateResponse {
     /// Models to try in order, at most 5; takes precedence over `model`.
     #[schema(schema_with = models_schema)]
     models: Option<Vec<String>>,
-    /// The tools: `{"type": "sandbox"}` and functions of the caller.
+    /// The tools: `{"type": "sandbox"}`, the web tools `web_search`, `fetch_url` and
+    /// `people_search`, and functions of the caller.
     #[schema(schema_with = tools_schema)]
     tools: Option<Vec<Value>>,
     /// `auto`, `none` or `required`.
@@ -210,10 +212,89 @@ fn parse_tool((at, tool): (usize, Value)) -> Result<ToolRequest, Invalid> {
             let parameters = fields.remove("parameters").filter(|schema| !schema.is_null());
             Ok(ToolRequest::Function { name, description, parameters })
         }
-        other => Err(Invalid::new(format!(
-            "{position}.type must be one of: sandbox, function; got {:?}",
-            shorten_word(other)
-        ))),
+        other => match other.parse() {
+            Ok(tool) => parse_web_tool(&position, tool, &fields).map(ToolRequest::Web),
+            Err(_) => Err(Invalid::new(format!(
+                "{position}.type must be one of: sandbox, web_search, fetch_url, people_search, \
+                 function; got {:?}",
+                shorten_word(other)
+            ))),
+        },
+    }
+}
+
+/// The options of a web tool. One that would change the answer and cannot be honoured is refused.
+fn parse_web_tool(
+    position: &str,
+    tool: WebTool,
+    fields: &Map<String, Value>,
+) -> Result<WebToolRequest, Invalid> {
+    let number = |name: &str, most: u64| match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_u64().filter(|number| (1..=most).contains(number)) {
+            Some(number) => Ok(usize::try_from(number).ok()),
+            None => {
+                Err(Invalid::new(format!("{position}.{name} must be between 1 and {most}")))
+            }
+        },
+    };
+    let count = match fields.get("search_context_size").and_then(Value::as_str) {
+        None => None,
+        Some("low") => Some(5),
+        Some("medium") => Some(10),
+        Some("high") => Some(20),
+        Some(_) => {
+            return Err(Invalid::new(format!(
+                "{position}.search_context_size must be one of: low, medium, high"
+            )));
+        }
+    };
+    if fields.get("user_location").is_some_and(|location| !location.is_null()) {
+        return Err(Invalid::new(format!(
+            "{position}.user_location is not supported; leave it out"
+        )));
+    }
+    Ok(WebToolRequest {
+        tool,
+        count,
+        max_tokens: number("max_tokens", 1_000_000)?,
+        max_tokens_per_page: number("max_tokens_per_page", 1_000_000)?,
+        domains: parse_domains(position, fields.get("filters"))?,
+        max_urls: number("max_urls", MAX_URLS as u64)?,
+    })
+}
+
+/// The hosts of `filters.search_domain_filter`. No other filter is supported.
+fn parse_domains(position: &str, filters: Option<&Value>) -> Result<Vec<String>, Invalid> {
+    let filters = match filters {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Object(filters)) => filters,
+        Some(_) => return Err(Invalid::new(format!("{position}.filters must be an object"))),
+    };
+    let other = |(name, value): &(&String, &Value)| {
+        name.as_str() != "search_domain_filter" && !value.is_null()
+    };
+    if let Some((name, _)) = filters.iter().find(other) {
+        return Err(Invalid::new(format!(
+            "{position}.filters.{} is not supported; leave it out",
+            shorten_word(name)
+        )));
+    }
+    let wrong = || {
+        Invalid::new(format!(
+            "{position}.filters.search_domain_filter must be a list of at most 20 host names"
+        ))
+    };
+    match filters.get("search_domain_filter") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Array(hosts)) if hosts.len() <= 20 => hosts
+            .iter()
+            .map(|host| {
+                let host = host.as_str().filter(|host| host.len() <= 253);
+                host.map(str::to_ascii_lowercase).ok_or_else(wrong)
+            })
+            .collect(),
+        Some(_) => Err(wrong()),
     }
 }
 
@@ -258,6 +339,9 @@ fn models_schema() -> Schema {
 
 fn tools_schema() -> Schema {
     let sandbox = ObjectBuilder::new().property("type", enum_schema(&["sandbox"])).required("type");
+    let web_tools = WebTool::ALL.iter().map(|tool| tool.name()).collect::<Vec<_>>();
+    let web_tool =
+        ObjectBuilder::new().property("type", enum_schema(&web_tools)).required("type");
     let function = ObjectBuilder::new()
         .property("type", enum_schema(&["function"]))
         .required("type")
@@ -265,7 +349,8 @@ fn tools_schema() -> Schema {
         .required("name")
         .property("description", string_schema())
         .property("parameters", ObjectBuilder::new().schema_type(Type::Object));
-    list_schema(OneOfBuilder::new().item(sandbox).item(function).into(), 64)
+    let any = OneOfBuilder::new().item(sandbox).item(web_tool).item(function);
+    list_schema(any.into(), 64)
 }
 
 fn list_schema(item: RefOr<Schema>, most: usize) -> Schema {
@@ -304,11 +389,38 @@ mod tests {
     }
 
     #[test]
+    fn options_of_web_tools_are_parsed_or_refused() {
+        let tools = |tool: Value| read(json!({"input": "a", "tools": [tool]}));
+        let read = tools(json!({"type": "web_search", "search_context_size": "low",
+            "max_tokens_per_page": 9, "filters": {"search_domain_filter": ["-A.example"]}}));
+        let expected = WebToolRequest {
+            count: Some(5),
+            max_tokens_per_page: Some(9),
+            domains: vec!["-a.example".to_owned()],
+            ..WebToolRequest::new(WebTool::WebSearch)
+        };
+        assert_eq!(read.unwrap().tools, [ToolRequest::Web(expected)]);
+        for (tool, error) in [
+            (json!({"type": "fetch_url", "max_urls": 11}), "tools[0].max_urls must be between 1"),
+            (json!({"type": "web_search", "filters": {"search_recency_filter": "day"}}),
+             "tools[0].filters.search_recency_filter is not supported; leave it out"),
+            (json!({"type": "web_search", "user_location": {"country": "DE"}}),
+             "tools[0].user_location is not supported; leave it out"),
+            (json!({"type": "web_search", "filters": {"search_domain_filter": [1]}}),
+             "must be a list of at most 20 host names"),
+        ] {
+            let refused = tools(tool).unwrap_err();
+            assert!(refused.contains(error), "{refused}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_position() {
         let tools = |tools: Value| read(json!({"input": "a", "tools": tools})).unwrap_err();
         assert_eq!(
-            tools(json!([{"type": "sandbox"}, {"type": "web_search"}])),
-            "tools[1].type must be one of: sandbox, function; got \"web_search\""
+            tools(json!([{"type": "sandbox"}, {"type": "finance_search"}])),
+            "tools[1].type must be one of: sandbox, web_search, fetch_url, people_search, \
+             function; got \"finance_search\""
         );
         assert_eq!(tools(json!([{"type": "function"}])), "tools[0].name must be a string");
         assert_eq!(
