@@ -5,6 +5,7 @@
 mod admission;
 mod fair_queue;
 mod job;
+mod run_credentials;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -152,7 +153,9 @@ pub(crate) fn admit_execution(
     let (sandbox, key) = (&caller.sandbox, &caller.key);
     let of_sandbox = env::reveal_level(&sandbox.env, &sandbox.secret_env);
     let of_key = env::reveal_level(&key.env, &key.secret_env);
-    let env = env::merge_levels(&of_sandbox, &of_key, &request.env)?;
+    let mut lowest = run_credentials::injected_variables(&caller.credentials);
+    lowest.extend(of_sandbox);
+    let env = env::merge_levels(&lowest, &of_key, &request.env)?;
     let spec = RunSpec {
         env,
         limits: caller.sandbox.resources.to_run_limits(request.timeout, output),
@@ -162,6 +165,7 @@ pub(crate) fn admit_execution(
         files: request.files.clone(),
         ..RunSpec::new(request.language, request.code.as_bytes())
     };
+    let spec = run_credentials::with_credentials(spec, &caller.credentials);
     Ok(AdmittedRun::new(spec, trace_id.clone(), caller.team.id.clone()))
 }
 

@@ -4,6 +4,7 @@
 //! turn on the host to its record.
 
 mod begin;
+mod credential_uses;
 mod event_log;
 mod line_splitter;
 mod live_execution;
@@ -28,6 +29,7 @@ use crate::{
 };
 
 pub use begin::{CancelOnDrop, StartedExecution};
+use credential_uses::CredentialUses;
 pub use event_log::{ExecutionEvent, ExecutionEventKind};
 pub(crate) use live_execution::LiveExecution;
 use live_execution::StopCause;
@@ -48,6 +50,7 @@ pub struct Executions {
     memory: Arc<MemoryBudgets>,
     metrics: Arc<EngineMetrics>,
     lifecycle: Arc<Lifecycle>,
+    credential_uses: CredentialUses,
     /// How many each team has under way.
     slots: TeamSlots,
     /// Those under way, with their logs.
@@ -93,6 +96,7 @@ impl Executions {
             memory: Arc::clone(&shared.memory),
             metrics: Arc::clone(&shared.metrics),
             lifecycle: Arc::clone(&shared.lifecycle),
+            credential_uses: CredentialUses::new(Arc::clone(&shared.store)),
             slots: TeamSlots::default(),
             live: RwLock::default(),
             runs: TaskTracker::new(),

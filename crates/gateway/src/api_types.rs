@@ -14,9 +14,10 @@ mod threads;
 mod usage;
 
 pub(crate) use admin::{
-    CreateKey, CreateSandbox, CreateTeam, CreatedKey, GateRecord, ImageDetail, ImageEvent,
-    ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
-    SandboxRecord, StorageList, TeamList, TeamRecord, UpdateDefaults, UpdateKey, UpdateSandbox,
+    CreateCredential, CreateKey, CreateSandbox, CreateTeam, CreatedKey, CredentialList,
+    CredentialRecord, CredentialTarget, GateRecord, ImageDetail, ImageEvent, ImageList,
+    ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList, SandboxRecord,
+    StorageList, TeamList, TeamRecord, UpdateCredential, UpdateDefaults, UpdateKey, UpdateSandbox,
     UpdateTeam,
 };
 pub(crate) use approvals::{

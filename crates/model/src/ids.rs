@@ -93,6 +93,10 @@ id!(
     SandboxId, "sbx_", "sandbox id"
 );
 id!(
+    /// Names a credential; not its value.
+    CredentialId, "cred_", "credential id"
+);
+id!(
     /// Names a response of the Agent API.
     ResponseId, "resp_", "response id"
 );

@@ -5,6 +5,7 @@
 
 mod budget;
 mod cpu_priority;
+mod credential;
 pub mod display;
 pub mod env;
 mod error;
@@ -34,6 +35,11 @@ mod units;
 
 pub use budget::{MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage};
 pub use cpu_priority::CpuPriority;
+pub use credential::{
+    BrokerRule, BrokeredCredential, Credential, CredentialBinding, CredentialDelivery,
+    CredentialForm, CredentialHost, HeldCredential, InjectionTarget, SECRETS_DIR, SecretFile,
+    check_credential_value,
+};
 pub use env::{EnvVars, SecretVars};
 pub use error::{ErrorCode, Invalid};
 pub use error_chain::error_chain;
@@ -48,7 +54,8 @@ pub use gates::{
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
-    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId, check_name,
+    ApprovalId, CredentialId, DecisionId, KeyId, ResponseId, SandboxId, TeamId, ThreadId, TraceId,
+    check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, ThreadHome};
+use crate::{
+    BrokeredCredential, ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, SecretFile,
+    ThreadHome,
+};
 
 /// One program to run once, in a fresh cell.
 ///
@@ -22,6 +25,10 @@ pub struct RunSpec {
     pub env: BTreeMap<String, String>,
     /// Files written to the home before the program starts.
     pub files: Vec<InputFile>,
+    /// Credentials that the program reads as files, outside of its home.
+    pub secret_files: Vec<SecretFile>,
+    /// Credentials that are added to its requests outside of the cell.
+    pub brokered: Vec<BrokeredCredential>,
     /// The limits of the run.
     pub limits: RunLimits,
     /// The sandbox it runs in.
@@ -41,6 +48,8 @@ impl RunSpec {
             stdin: Vec::new(),
             env: BTreeMap::new(),
             files: Vec::new(),
+            secret_files: Vec::new(),
+            brokered: Vec::new(),
             limits: RunLimits::default(),
             sandbox: SandboxShape::default(),
             home: None,

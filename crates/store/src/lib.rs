@@ -5,6 +5,7 @@
 //! knows no policy: it does not enforce plans, hash secrets, send webhooks or read the clock.
 //! Secrets in rows are sealed, see [`KeySource`].
 
+mod credentials;
 mod filter;
 mod gates;
 mod images;
@@ -20,10 +21,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cloche_model::{
-    ApiKey, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus, HomeState, KeyId,
-    Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
+    ApiKey, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus, HeldCredential,
+    HomeState, KeyId, Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
+pub use credentials::CredentialStore;
 pub use filter::{ExecutionCursor, ExecutionFilter};
 pub use gates::{
     ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, CallId, DecisionFilter, GateStore,
@@ -91,7 +93,7 @@ fn is_disk_full(error: &sqlx::Error) -> bool {
 /// The result of most calls.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A key with its team and its sandbox.
+/// A key with its team, its sandbox and their credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyAccess {
     /// The key.
@@ -100,6 +102,8 @@ pub struct KeyAccess {
     pub team: Team,
     /// Its sandbox.
     pub sandbox: Sandbox,
+    /// The credentials of its executions: those of the sandbox and those of the key, by name.
+    pub credentials: Vec<HeldCredential>,
 }
 
 /// The outcome of an attempt to start an execution.
@@ -325,6 +329,7 @@ pub trait Store:
     + StorageAccounting
     + UsageAccounting
     + ImageStore
+    + CredentialStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

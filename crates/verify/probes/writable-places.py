@@ -1,4 +1,4 @@
-# The guest writes in its home, /tmp and /dev/shm, and nowhere else.
+# The guest writes in its home, /tmp, /dev/shm and /run/secrets, and nowhere else.
 import os
 from probe import check, refused, verdict
 
@@ -10,7 +10,7 @@ def make(place):
     os.unlink(path)
 
 
-for place in ["/home/baponi", "/tmp", "/dev/shm", "/var/tmp"]:
+for place in ["/home/baponi", "/tmp", "/dev/shm", "/var/tmp", "/run/secrets"]:
     try:
         make(place)
         good = True

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
-use cloche_model::{Language, RunSpec};
+use cloche_model::{Language, RunSpec, SECRETS_DIR};
 
 use super::{
     home_place::HomePlace,
@@ -56,6 +56,10 @@ pub(crate) fn build_job(
     let mut out = Vec::with_capacity(spec.code.len() + 4096);
     if spec.home.is_some() {
         job_writer::append_directory(&mut out, &CString::new(HOME).unwrap_or_default());
+    }
+    for secret in &spec.secret_files {
+        let path = format!("{SECRETS_DIR}/{}", secret.name);
+        job_writer::append_file(&mut out, &path, 0o400, secret.content.reveal().as_bytes())?;
     }
     for input in &spec.files {
         job_writer::append_file(&mut out, input.name.as_str(), 0o644, &input.content)?;

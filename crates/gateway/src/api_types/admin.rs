@@ -1,5 +1,6 @@
-//! The admin API's types of teams, sandboxes, keys and images.
+//! The admin API's types of teams, sandboxes, keys, credentials and images.
 
+mod credentials;
 mod env;
 mod gates;
 mod images;
@@ -9,6 +10,9 @@ mod teams;
 
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use credentials::{
+    CreateCredential, CredentialList, CredentialRecord, CredentialTarget, UpdateCredential,
+};
 pub(crate) use gates::{GateRecord, UpdateDefaults};
 pub(crate) use images::{
     ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, PullImage,

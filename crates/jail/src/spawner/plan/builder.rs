@@ -28,6 +28,8 @@ mod ms {
     pub(super) const REC: u64 = 16384;
 }
 
+/// The directory of injected credentials in a cell.
+const SECRETS_DIR: &str = "/run/secrets";
 /// Where a template mounts its image a second time, for its cells.
 pub(super) const TEMPLATE_IMAGE: &str = "/srv";
 /// What can be written to in `/dev`, without `/dev/zero`.
@@ -89,10 +91,12 @@ impl<'a> PlanBuilder<'a> {
                 directory_step(&stage.join(name), 0o755, builder),
             ));
         }
-        steps.push((
-            "scratch:home".into(),
-            directory_step(&stage.join("home"), 0o755, self.spec.guest),
-        ));
+        for (name, mode) in [("home", 0o755), ("secrets", 0o700)] {
+            steps.push((
+                format!("scratch:{name}"),
+                directory_step(&stage.join(name), mode, self.spec.guest),
+            ));
+        }
         for name in ["tmp", "shm"] {
             steps.push((
                 format!("scratch:{name}"),
@@ -205,6 +209,13 @@ impl<'a> PlanBuilder<'a> {
             ("tmp".into(), bind_step(&stage.join("tmp"), &self.path_in_root(Path::new("/tmp")))),
             ("shm".into(), bind_step(&stage.join("shm"), &shm)),
         ]
+    }
+
+    /// Where the guest's process writes injected credentials before the program starts: in memory,
+    /// outside of the home, and gone with the cell.
+    pub(super) fn bind_secrets_dir(&self) -> NamedSteps {
+        let inside = self.path_in_root(Path::new(SECRETS_DIR));
+        vec![("secrets".into(), bind_step(&self.stage.join("secrets"), &inside))]
     }
 
     pub(super) fn pivot_root(&self) -> NamedSteps {
@@ -322,7 +333,9 @@ impl<'a> PlanBuilder<'a> {
 
     fn landlock_writable_dirs(&self) -> Vec<PathBuf> {
         let above_home = self.spec.home.parent().unwrap_or(&self.spec.home);
-        [above_home, Path::new("/tmp"), Path::new("/dev/shm")].map(PathBuf::from).into()
+        [above_home, Path::new("/tmp"), Path::new("/dev/shm"), Path::new(SECRETS_DIR)]
+            .map(PathBuf::from)
+            .into()
     }
 
     fn path_in_root(&self, path: &Path) -> PathBuf {
