@@ -19,8 +19,6 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-pub(crate) use address_guard::is_public;
-
 use crate::{
     EngineMetrics, WebhookConfig, clock,
     memory::{MemoryBudgets, hold_output},

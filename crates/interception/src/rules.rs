@@ -64,12 +64,12 @@ impl SessionRules {
             });
             for host in &credential.rule.hosts {
                 let known = |known: &&mut BoundHost| {
-                    known.name == host.name && known.port == host.port
+                    known.name == host.name.as_str() && known.port == host.port
                 };
                 match hosts.iter_mut().find(known) {
                     Some(known) => known.credentials.push(Arc::clone(&bound)),
                     None => hosts.push(BoundHost {
-                        name: host.name.clone(),
+                        name: host.name.as_str().to_owned(),
                         port: host.port,
                         credentials: vec![Arc::clone(&bound)],
                     }),

@@ -14,6 +14,7 @@
 //! | `safe_calls` | calls that need no unsafe code |
 //! | `io`, `mount`, `namespaces`, `process` | calls with pointers: descriptors, mounts, processes |
 //! | `message`, `confine` | calls with pointers: sockets, capabilities, Landlock, seccomp |
+//! | `tun` | the network device of a cell |
 //! | `shared_stack`, `context`, `hot_pages` | how a template forks cells |
 //! | `template_ffi` | the exported functions of the template library |
 #![allow(unsafe_code, reason = "this folder is the address of unsafe code; each block is argued")]
@@ -33,6 +34,8 @@ mod shared_stack;
 mod syscall_table;
 #[cfg(cloche_template)]
 mod template_ffi;
+#[cfg(not(cloche_template))]
+mod tun;
 
 /// A file descriptor by number. The caller keeps track of its ownership.
 pub type RawFd = i32;
@@ -41,6 +44,8 @@ pub type RawFd = i32;
 pub use io::into_owned_fd;
 #[cfg(cloche_template)]
 pub use safe_calls::set_name;
+#[cfg(not(cloche_template))]
+pub use tun::{TUN_NAME, TunAddresses, VNET_HEADER_LEN, configure_tun, make_tun};
 pub use {
     confine::{
         LandlockRuleset, capset_none, install_logged_seccomp, install_seccomp, landlock_allow,

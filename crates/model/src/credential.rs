@@ -9,7 +9,9 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CredentialId, FileName, Invalid, KeyId, Moment, SandboxId, Secret, TeamId};
+use crate::{
+    CredentialId, FileName, HostName, Invalid, KeyId, Moment, SandboxId, Secret, TeamId,
+};
 
 pub use rules::check_credential_value;
 
@@ -92,8 +94,8 @@ pub struct BrokerRule {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CredentialHost {
-    /// The exact name, in lower case.
-    pub name: String,
+    /// The exact name.
+    pub name: HostName,
     /// The TCP port.
     pub port: u16,
 }
@@ -118,7 +120,7 @@ impl FromStr for CredentialHost {
 impl fmt::Display for CredentialHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port {
-            HTTPS => f.write_str(&self.name),
+            HTTPS => f.write_str(self.name.as_str()),
             port => write!(f, "{}:{port}", self.name),
         }
     }

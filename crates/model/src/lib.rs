@@ -22,6 +22,7 @@ mod image_record;
 mod language;
 mod layer;
 mod moment;
+mod network;
 mod outcome;
 mod plan;
 pub mod request;
@@ -67,6 +68,11 @@ pub use image_record::{
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;
+pub use network::{
+    DenialReason, DeniedAttempt, HostName, HostPattern, MAX_NETWORK_RULES, NetworkLimits,
+    NetworkPolicy, NetworkProtocol, NetworkReport, NetworkRule, PortRange, RuleTarget,
+    is_public_address,
+};
 pub use outcome::{
     CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,
 };
@@ -74,8 +80,7 @@ pub use plan::{PlanLimits, TeamPlan};
 pub use request::{CheckedRequest, ExecuteRequest, RequestFile};
 pub use response::ResponseStatus;
 pub use run::{
-    FileName, InputFile, InvalidFileName, NetworkPolicy, RunLimits, RunSpec, SandboxProfile,
-    SandboxShape,
+    FileName, InputFile, InvalidFileName, RunLimits, RunSpec, SandboxProfile, SandboxShape,
 };
 pub use secret::Secret;
 pub use sub_path::SubPath;

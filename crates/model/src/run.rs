@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BrokeredCredential, ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, SecretFile,
-    ThreadHome,
+    BrokeredCredential, ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, NetworkPolicy,
+    SecretFile, ThreadHome,
 };
 
 /// One program to run once, in a fresh cell.
@@ -256,14 +256,6 @@ impl Default for SandboxShape {
             pool_group: None,
         }
     }
-}
-
-/// What a program can connect to beyond its own loopback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NetworkPolicy {
-    /// No network access.
-    Blocked,
 }
 
 #[cfg(test)]

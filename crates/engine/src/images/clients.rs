@@ -8,7 +8,7 @@ use std::{error::Error, net::IpAddr, time::Duration};
 use cloche_images::{ClientSource, ClientTarget};
 use reqwest::Client;
 
-use crate::{outgoing_http, webhooks::is_public};
+use crate::outgoing_http;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -24,6 +24,6 @@ impl ClientSource for RegistryClients {
     }
 
     fn is_public(&self, address: IpAddr) -> bool {
-        is_public(address.to_canonical())
+        cloche_model::is_public_address(address)
     }
 }

@@ -143,8 +143,8 @@ impl SandboxChange {
 fn check_network(network: &str) -> Result<NetworkPolicy, Invalid> {
     match network {
         "blocked" => Ok(NetworkPolicy::Blocked),
-        "unrestricted" => Err(Invalid::new(
-            "network: this build cannot give unrestricted network access yet; use \"blocked\"",
+        "unrestricted" | "allowlist" => Err(Invalid::new(
+            "network: this build cannot give a sandbox network access yet; use \"blocked\"",
         )),
         _ => Err(Invalid::new("network must be one of: blocked, unrestricted")),
     }

@@ -4,11 +4,11 @@
 //! made to one of the checked addresses, so a name that changes its answer gains nothing.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
-use cloche_model::{Invalid, request::check_webhook_url};
+use cloche_model::{Invalid, is_public_address, request::check_webhook_url};
 use ipnet::IpNet;
 use url::{Host, Url};
 
@@ -70,7 +70,7 @@ impl AddressGuard {
 
     fn allows(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        self.allow.iter().any(|net| net.contains(&ip)) || is_public(ip)
+        self.allow.iter().any(|net| net.contains(&ip)) || is_public_address(ip)
     }
 }
 
@@ -80,48 +80,6 @@ async fn resolve_host(name: &str, port: u16) -> Result<Vec<SocketAddr>, BlockedU
         Ok(Ok(addresses)) => Ok(addresses.collect()),
         Ok(Err(error)) => Err(BlockedUrl::Unresolved(error.to_string())),
         Err(_) => Err(BlockedUrl::Unresolved("it took too long".to_owned())),
-    }
-}
-
-/// Whether an address belongs to the public internet.
-pub(crate) fn is_public(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => is_public_v4(ip),
-        IpAddr::V6(ip) => is_public_v6(ip),
-    }
-}
-
-fn is_public_v4(ip: Ipv4Addr) -> bool {
-    let [a, b, c, _] = ip.octets();
-    let special = ip.is_private()
-        || ip.is_loopback()
-        || ip.is_link_local()
-        || ip.is_documentation()
-        || ip.is_multicast()
-        || a == 0 // this network
-        || a >= 240 // reserved, broadcast
-        || (a == 100 && (64..128).contains(&b)) // carrier-grade NAT
-        || (a == 192 && b == 0 && c == 0) // protocol assignments
-        || (a == 192 && b == 88 && c == 99) // 6to4 relays
-        || (a == 198 && (18..20).contains(&b)); // benchmarks
-    !special
-}
-
-/// Only global unicast, without the blocks that lead back to IPv4 or nowhere.
-fn is_public_v6(ip: Ipv6Addr) -> bool {
-    let segments = ip.segments();
-    let [a, b, ..] = segments;
-    let v4 = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Ipv4Addr::new(a, b, c, d)
-    };
-    match (a, b) {
-        // NAT64: the last 32 bits are the address that is reached.
-        (0x64, 0xff9b) => is_public_v4(v4(segments[6], segments[7])),
-        (0x2002, high) => is_public_v4(v4(high, segments[2])),
-        (0x2001, b) if b < 0x200 || b == 0xdb8 => false,
-        (0x3fff, _) => false,
-        _ => a & 0xe000 == 0x2000,
     }
 }
 

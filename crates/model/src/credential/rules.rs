@@ -1,7 +1,7 @@
 //! The rules for credentials: names of hosts, headers and parameters, and values.
 
 use super::{BrokerRule, CredentialDelivery, CredentialForm, InjectionTarget};
-use crate::{EnvVars, Invalid, Secret, env};
+use crate::{EnvVars, HostName, Invalid, Secret, env};
 
 /// The limit on hosts, methods and paths of a credential.
 const MOST_RULES: usize = 32;
@@ -162,28 +162,15 @@ fn check_path(path: &str) -> Result<(), Invalid> {
     }
 }
 
-/// A name as it is compared: lower case, letters, digits and hyphens, at least two labels.
-pub(super) fn check_host_name(name: &str) -> Result<String, Invalid> {
-    let refused = || {
+/// An exact name of at least two labels.
+pub(super) fn check_host_name(name: &str) -> Result<HostName, Invalid> {
+    let parsed = name.parse::<HostName>().ok().filter(|name| name.as_str().contains('.'));
+    parsed.ok_or_else(|| {
         Invalid::new(
             "hosts: a host must be an exact name such as api.example.com, with a port if it is not \
              443; addresses and wildcards are not allowed",
         )
-    };
-    let name = name.to_ascii_lowercase();
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.len() <= 63
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
-    let labels: Vec<&str> = name.split('.').collect();
-    let numeric = labels.last().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
-    if name.len() > 253 || labels.len() < 2 || numeric || !labels.iter().all(|part| label(part)) {
-        return Err(refused());
-    }
-    Ok(name)
+    })
 }
 
 fn is_token_byte(byte: u8) -> bool {

@@ -180,9 +180,7 @@ impl From<Sandbox> for SandboxRecord {
             team_id: sandbox.team.into(),
             name: sandbox.name,
             image: sandbox.shape.image,
-            network: match sandbox.shape.network {
-                cloche_model::NetworkPolicy::Blocked => "blocked".to_owned(),
-            },
+            network: sandbox.shape.network.name().to_owned(),
             cpu: f64::from(resources.cpus.millicores()) / 1000.0,
             memory_mb: resources.memory.bytes() >> 20,
             disk_mb: resources.disk.bytes() >> 20,

@@ -1,0 +1,278 @@
+//! Runs in: server (no capabilities).
+//!
+//! The server's side of the broker: opens a session for a run, and gets its report at the end.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use cloche_model::{NetworkLimits, NetworkPolicy, NetworkReport};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{mpsc, oneshot},
+};
+
+use crate::{
+    EgressSettings,
+    protocol::{
+        BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, decode_message, encode_message,
+        receive_packet, send_packet, set_packet_buffers,
+    },
+};
+
+/// What a session is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionSpec {
+    pub(crate) policy: NetworkPolicy,
+    pub(crate) limits: NetworkLimits,
+}
+
+impl SessionSpec {
+    /// A session with a policy and limits.
+    #[must_use]
+    pub fn new(policy: NetworkPolicy, limits: NetworkLimits) -> Self {
+        Self { policy, limits }
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The broker has ended.
+    #[error("the network broker has ended, so no cell gets a network; restart cloche")]
+    BrokerLost,
+    /// The broker refused.
+    #[error("the network broker opened no session: {0}")]
+    NotOpened(String),
+}
+
+/// A connection to the broker. Clones share it.
+#[derive(Clone, Debug)]
+pub struct BrokerClient {
+    commands: mpsc::UnboundedSender<Command>,
+    next: Arc<AtomicU64>,
+    ipv6: bool,
+}
+
+/// The network of one run. Dropping it closes every connection of the run.
+#[derive(Debug)]
+pub struct NetworkSession {
+    id: u64,
+    commands: mpsc::UnboundedSender<Command>,
+    stack_socket: Option<OwnedFd>,
+    authority: Option<String>,
+    finished: bool,
+}
+
+#[derive(Debug)]
+enum Command {
+    Open(u64, Box<SessionSpec>, oneshot::Sender<Opened>),
+    Finish(u64, oneshot::Sender<NetworkReport>),
+    Close(u64),
+}
+
+type Opened = Result<(OwnedFd, Option<String>), SessionError>;
+
+impl BrokerClient {
+    /// Takes over the socket to a broker that was started with the other end, and configures it.
+    /// Needs a tokio runtime, on which one task of the client runs.
+    ///
+    /// # Errors
+    /// If the broker does not answer.
+    pub async fn connect(control: OwnedFd, settings: &EgressSettings) -> io::Result<Self> {
+        set_packet_buffers(control.as_fd())?;
+        rustix::io::ioctl_fionbio(&control, true)?;
+        let socket = ControlSocket { socket: AsyncFd::register(control)? };
+        socket.send(&BrokerRequest::Configure(settings.clone())).await?;
+        let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive().await? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        let (commands, queue) = mpsc::unbounded_channel();
+        tokio::spawn(carry_commands(socket, queue));
+        Ok(Self { commands, next: Arc::new(AtomicU64::new(0)), ipv6 })
+    }
+
+    /// Whether cells get an IPv6 address.
+    #[must_use]
+    pub fn ipv6(&self) -> bool {
+        self.ipv6
+    }
+
+    /// Whether the broker has ended.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.commands.is_closed()
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// If the broker has ended, or refuses.
+    pub async fn open_session(&self, spec: SessionSpec) -> Result<NetworkSession, SessionError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (send, receive) = oneshot::channel();
+        self.commands
+            .send(Command::Open(id, Box::new(spec), send))
+            .map_err(|_| SessionError::BrokerLost)?;
+        // Dropped together with this future, so that a session is closed when its run is cancelled
+        // while it is opened.
+        let mut session = NetworkSession {
+            id,
+            commands: self.commands.clone(),
+            stack_socket: None,
+            authority: None,
+            finished: false,
+        };
+        let (stack_socket, authority) = receive.await.map_err(|_| SessionError::BrokerLost)??;
+        session.stack_socket = Some(stack_socket);
+        session.authority = authority;
+        Ok(session)
+    }
+}
+
+impl NetworkSession {
+    /// The socket for [`crate::stack::run`], once.
+    #[must_use]
+    pub fn take_stack_socket(&mut self) -> Option<OwnedFd> {
+        self.stack_socket.take()
+    }
+
+    /// The certificate that the cell has to trust, in PEM, if the broker intercepts TLS for this
+    /// session.
+    #[must_use]
+    pub fn authority(&self) -> Option<&str> {
+        self.authority.as_deref()
+    }
+
+    /// Ends the network of the run: the worker ends, connections are closed. Returns what it did.
+    /// Call it at the end of the run, before the worker is killed: a worker that ends first is
+    /// reported as lost.
+    pub async fn finish(mut self) -> NetworkReport {
+        self.finished = true;
+        let (send, receive) = oneshot::channel();
+        let sent = self.commands.send(Command::Finish(self.id, send));
+        match sent {
+            Ok(()) => receive.await.unwrap_or_else(|_| report_without_broker()),
+            Err(_) => report_without_broker(),
+        }
+    }
+}
+
+fn report_without_broker() -> NetworkReport {
+    let lost = "the network broker ended during the run, and the network with it";
+    NetworkReport { lost: Some(lost.to_owned()), ..NetworkReport::default() }
+}
+
+impl Drop for NetworkSession {
+    fn drop(&mut self) {
+        if !self.finished {
+            // If the broker is gone, so is the session.
+            let _ = self.commands.send(Command::Close(self.id));
+        }
+    }
+}
+
+struct ControlSocket {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl ControlSocket {
+    async fn send(&self, request: &BrokerRequest) -> io::Result<()> {
+        let bytes = encode_message(request).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let send = |fd: &OwnedFd| send_packet(fd.as_fd(), &bytes, None);
+        self.socket.async_io(Interest::WRITABLE, send).await
+    }
+
+    /// The next reply; `None` at the end.
+    async fn receive(&self) -> io::Result<Option<(BrokerReply, Option<OwnedFd>)>> {
+        let mut buffer = vec![0; MAX_CONTROL_PACKET];
+        let receive = |fd: &OwnedFd| receive_packet(fd.as_fd(), &mut buffer);
+        let (len, fd) = self.socket.async_io(Interest::READABLE, receive).await?;
+        if len == 0 {
+            return Ok(None);
+        }
+        match decode_message(&buffer[..len]) {
+            Some(reply) => Ok(Some((reply, fd))),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// The callers that wait for the broker.
+#[derive(Default)]
+struct Waiting {
+    opening: HashMap<u64, oneshot::Sender<Opened>>,
+    finishing: HashMap<u64, oneshot::Sender<NetworkReport>>,
+}
+
+/// Carries commands to the broker and its replies to the callers, until either side ends. Dropping
+/// the queue and the callers then tells everyone.
+async fn carry_commands(socket: ControlSocket, mut queue: mpsc::UnboundedReceiver<Command>) {
+    let mut waiting = Waiting::default();
+    loop {
+        let carried = tokio::select! {
+            command = queue.recv() => match command {
+                Some(command) => carry_command(&socket, &mut waiting, command).await,
+                None => return,
+            },
+            reply = socket.receive() => match reply {
+                Ok(Some((reply, fd))) => { waiting.deliver(reply, fd); Ok(()) }
+                Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => Err(error),
+            },
+        };
+        if let Err(error) = carried {
+            tracing::error!(%error, "the network broker has ended; no cell gets a network until \
+                                     cloche is started again");
+            return;
+        }
+    }
+}
+
+async fn carry_command(
+    socket: &ControlSocket,
+    waiting: &mut Waiting,
+    command: Command,
+) -> io::Result<()> {
+    let request = match command {
+        Command::Open(session, spec, caller) => {
+            waiting.opening.insert(session, caller);
+            BrokerRequest::Open { session, spec: *spec }
+        }
+        Command::Finish(session, caller) => {
+            waiting.finishing.insert(session, caller);
+            BrokerRequest::Finish { session }
+        }
+        Command::Close(session) => BrokerRequest::Close { session },
+    };
+    socket.send(&request).await
+}
+
+impl Waiting {
+    fn deliver(&mut self, reply: BrokerReply, fd: Option<OwnedFd>) {
+        match reply {
+            BrokerReply::Configured { .. } => {}
+            BrokerReply::Opened { session, authority } => {
+                let opened = fd
+                    .map(|fd| (fd, authority))
+                    .ok_or_else(|| SessionError::NotOpened("its socket did not arrive".to_owned()));
+                // A caller that is gone has dropped its session, which closes it.
+                let _ = self.opening.remove(&session).map(|caller| caller.send(opened));
+            }
+            BrokerReply::NotOpened { session, why } => {
+                let refused = Err(SessionError::NotOpened(why));
+                let _ = self.opening.remove(&session).map(|caller| caller.send(refused));
+            }
+            BrokerReply::Finished { session, report } => {
+                let _ = self.finishing.remove(&session).map(|caller| caller.send(report));
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Runs in: server (no capabilities), broker (no capabilities).
+//!
+//! What the operator sets for the networks of all cells: `[network]` in `cloche.toml`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// The settings of the broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EgressSettings {
+    /// The DNS servers that names are asked of. `cli` fills in those of the host's
+    /// `/etc/resolv.conf` when the operator names none.
+    pub resolvers: Vec<SocketAddr>,
+    /// Networks that no cell reaches, beyond those that are never reached.
+    pub deny: Vec<IpNet>,
+    /// Private networks that a policy may reach. Loopback, link-local and the host's own addresses
+    /// stay out of reach.
+    pub reachable_private: Vec<IpNet>,
+    /// TCP and UDP ports that no cell reaches, beyond those that are never reached.
+    pub deny_ports: Vec<u16>,
+    /// Whether cells get IPv6. The broker turns it off if the host has no route.
+    pub ipv6: bool,
+    /// The most sessions at once.
+    pub sessions: usize,
+}
+
+impl Default for EgressSettings {
+    fn default() -> Self {
+        Self {
+            resolvers: Vec::new(),
+            deny: Vec::new(),
+            reachable_private: Vec::new(),
+            deny_ports: Vec::new(),
+            ipv6: true,
+            sessions: 1024,
+        }
+    }
+}
+
+/// The name servers of a `resolv.conf`, at most three as in libc. A scoped address (`fe80::1%eth0`)
+/// is left out.
+#[must_use]
+pub fn resolvers_of(resolv_conf: &str) -> Vec<SocketAddr> {
+    resolv_conf
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver"))
+        .filter_map(|rest| rest.trim().parse::<IpAddr>().ok())
+        .take(3)
+        .map(|address| SocketAddr::new(address, 53))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_are_read_from_resolv_conf() {
+        let text = "# a\nsearch x\nnameserver 127.0.0.53\n nameserver\t2001:db8::1\n\
+                    nameserver fe80::1%eth0\nnameserver 1.1.1.1\nnameserver 9.9.9.9\n";
+        let found = resolvers_of(text);
+        assert_eq!(
+            found,
+            ["127.0.0.53:53", "[2001:db8::1]:53", "1.1.1.1:53"].map(|a| a.parse().unwrap())
+        );
+    }
+}
