@@ -19,7 +19,7 @@ use strict::StrictPolicy;
 use table::{Arch, RuleTable};
 
 /// `seccomp` is the guest's filter; the others are those of our own processes.
-const POLICIES: [&str; 3] = ["seccomp", "server", "packer"];
+const POLICIES: [&str; 4] = ["seccomp", "server", "packer", "stack"];
 /// What the strict profile removes from `seccomp`.
 const STRICT: &str = "policy/strict.json";
 /// What a contained cell, which has no namespaces, removes from that.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use cloche_model::{Invalid, ResponseId};
+use cloche_model::{Invalid, NetworkPolicy, ResponseId};
 use serde_json::{Value, json};
 
 use crate::{ChatMessage, ModelToolCall, ToolChoice, ToolDefinition, sandbox};
@@ -161,6 +161,16 @@ impl NewResponse {
             temperature: check_range("temperature", self.temperature, 2.0)?,
             top_p: check_range("top_p", self.top_p, 1.0)?,
         })
+    }
+}
+
+impl CheckedResponseRequest {
+    /// Tells the model what programs in the caller's sandbox can reach.
+    pub(crate) fn describe_network(&mut self, network: &NetworkPolicy) {
+        let sandbox = self.tools.iter_mut().find(|tool| tool.name == sandbox::NAME);
+        if let Some(tool) = sandbox.filter(|_| self.sandbox) {
+            tool.description = format!("{} {}", tool.description, network.describe());
+        }
     }
 }
 

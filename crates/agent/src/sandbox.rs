@@ -32,9 +32,9 @@ const MAX_TIMEOUT: u64 = 600;
 /// The definition of the tool for the model.
 pub(crate) fn tool_definition() -> ToolDefinition {
     let description = "Runs a program in an isolated Linux container and returns its \
-                       output. The container has no network. Its home directory, which is the \
-                       working directory, is kept between calls; processes and variables are not. \
-                       Files written there are handed to the user.";
+                       output. Its home directory, which is the working directory, is kept \
+                       between calls; processes and variables are not. Files written there are \
+                       handed to the user.";
     ToolDefinition {
         name: NAME.to_owned(),
         description: description.to_owned(),

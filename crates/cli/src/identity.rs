@@ -94,6 +94,23 @@ pub(crate) fn confine_reader() -> io::Result<()> {
     Ok(())
 }
 
+/// The user and group of a broker whose server was started as root.
+const BROKER_USER: u32 = 65528;
+
+/// Leaves a broker of networks the host's network, and the files for TLS and name resolution. It
+/// has a user of its own, so that neither it nor the server can inspect or signal the other.
+pub(crate) fn confine_broker() -> io::Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => privileges::become_user(BROKER_USER, BROKER_USER)?,
+        false => privileges::drop_all_capabilities()?,
+    }
+    privileges::forbid_inspection()?;
+    let reads = ["/etc", "/usr/share", "/usr/lib/ssl", "/usr/local/share", "/proc/net"];
+    // On an old kernel its user, the filter and the single purpose are the only limits.
+    let _ = landlock::restrict_access(&reads.map(PathBuf::from), &[], true);
+    seccomp::confine_server().map_err(|errno| io::Error::from_raw_os_error(errno.0))
+}
+
 /// Builds every wall. Returns those that this host does not support.
 fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, Failure> {
     let mut missing = Vec::new();

@@ -31,6 +31,10 @@ const NO_SPAWNER: &str = "the spawner of this host is gone; restart the server";
 const NO_IMAGES: &str = "image: the sandboxes of this host have no root of their own, so they cannot run images; set \
      the sandbox's image to \"host\"";
 
+/// The refusal of a run with a network where there is no broker, or cells have no netns.
+const NO_NETWORK: &str = "network: programs can have no network here; set the sandbox's network to \"blocked\", or ask your \
+     administrator to restart the server";
+
 /// The executor of this host.
 pub(crate) struct LocalDispatcher {
     executor: Executor,
@@ -62,6 +66,9 @@ impl Dispatcher for LocalDispatcher {
         if needs.image && !self.executor.runs_images() {
             return Err(DispatchError::Refused(NO_IMAGES.to_owned()));
         }
+        if needs.network {
+            self.check_network().map_err(DispatchError::Refused)?;
+        }
         if self.executor.has_spawner() {
             return Ok(());
         }
@@ -70,6 +77,13 @@ impl Dispatcher for LocalDispatcher {
 
     fn runs_images(&self) -> bool {
         self.executor.runs_images()
+    }
+
+    fn check_network(&self) -> Result<(), String> {
+        if self.executor.gives_networks() {
+            return Ok(());
+        }
+        Err(NO_NETWORK.to_owned())
     }
 
     fn probe_image(

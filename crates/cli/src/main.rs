@@ -13,6 +13,7 @@ mod executor;
 mod identity;
 mod local_dispatcher;
 mod mcp;
+mod network;
 mod run;
 mod serve;
 mod verify;
@@ -61,6 +62,9 @@ enum CliCommand {
     /// The process that reads the server's certificate; started by `cloche serve`.
     #[command(name = "__tls-files", hide = true)]
     TlsReader(serve::tls_reader::TlsReaderArguments),
+    /// The process that dials for cells with a network; started by cloche itself.
+    #[command(name = network::BROKER, hide = true)]
+    NetworkBroker,
     /// A process that confines itself like a server and runs a trial; started by `cloche doctor`.
     #[command(name = "__confined", hide = true)]
     Confined(identity::trial::TrialArguments),
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         CliCommand::Verify(arguments) => verify::main(&arguments),
         CliCommand::Spawner => run_spawner(),
         CliCommand::TlsReader(arguments) => serve::tls_reader::main(&arguments),
+        CliCommand::NetworkBroker => network::broker::main(),
         CliCommand::Confined(arguments) => identity::trial::main(&arguments),
     }
 }

@@ -6,8 +6,9 @@
 
 use std::{io, process::ExitCode};
 
+use cloche_egress::EgressSettings;
 use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, RunError, RunIo};
-use cloche_model::{ByteSize, RunOutcome, RunSpec};
+use cloche_model::{ByteSize, NetworkPolicy, RunOutcome, RunSpec};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -22,7 +23,7 @@ mod report;
 pub(crate) use arguments::{RunArguments, parse_variable};
 use program::ResolvedRun;
 
-use crate::print_error;
+use crate::{network::BrokerProcess, print_error};
 
 /// Exit code of our own failure: the sandbox could not be built, or the host lacks something.
 const OUR_FAULT: u8 = 125;
@@ -76,6 +77,10 @@ async fn run_in_sandbox(resolved: ResolvedRun) -> Result<u8, RunFailure> {
     config.allow_missing.clone_from(&allow_missing);
     if !rustix::process::geteuid().is_root() {
         config.allow_missing.extend(PRIVILEGED_WALLS.map(str::to_owned));
+    }
+    if spec.sandbox.network != NetworkPolicy::Blocked {
+        let broker = BrokerProcess::start(&config.program, EgressSettings::default())?;
+        config.broker = Some(broker.connect().await?);
     }
     let executor = Executor::start(config).await?;
     report::print_missing_walls(executor.missing_walls(), &allow_missing);

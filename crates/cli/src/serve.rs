@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     identity::{self, ServerUser},
     local_dispatcher::LocalDispatcher,
+    network::BrokerProcess,
     print_error,
 };
 
@@ -122,9 +123,7 @@ fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
     settings.make_data_dir(&user)?;
     identity::protect_from_oom();
     let local = match settings.runs_on {
-        RunsOn::ThisHost => {
-            Some(start_spawner(settings.executor_config(std::env::current_exe()?))?)
-        }
+        RunsOn::ThisHost => Some(start_local_processes(&settings)?),
         RunsOn::Sidecars(_) | RunsOn::Nothing => None,
     };
     let certificate = settings.tls.clone().map(ServedCertificate::load).transpose()?;
@@ -135,15 +134,23 @@ fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
     Runtime::new()?.block_on(serve_requests(local, settings, certificate))
 }
 
-/// The spawner process, and the configuration of the executor that uses it.
-type Spawned = (SpawnerProcess, ExecutorConfig);
+/// The processes that the executor of this host needs, and its configuration.
+struct LocalProcesses {
+    spawner: SpawnerProcess,
+    broker: BrokerProcess,
+    config: ExecutorConfig,
+}
 
-fn start_spawner(config: ExecutorConfig) -> Result<Spawned, Failure> {
-    Ok((SpawnerProcess::start(&config)?, config))
+/// Starts the spawner, which keeps its privileges, and the broker, which keeps the host's network.
+fn start_local_processes(settings: &ServeSettings) -> Result<LocalProcesses, Failure> {
+    let program = std::env::current_exe()?;
+    let broker = BrokerProcess::start(&program, settings.network.clone())?;
+    let config = settings.executor_config(program);
+    Ok(LocalProcesses { spawner: SpawnerProcess::start(&config)?, broker, config })
 }
 
 async fn serve_requests(
-    local: Option<Spawned>,
+    local: Option<LocalProcesses>,
     settings: ServeSettings,
     certificate: Option<ServedCertificate>,
 ) -> Result<(), Failure> {
@@ -152,9 +159,10 @@ async fn serve_requests(
     let layers = Layers::open(settings.layers_config()).await?;
     layers.claim_store()?;
     let executor = match local {
-        Some((process, config)) => {
-            let config = ExecutorConfig { layers: Some(layers.clone()), ..config };
-            Some(Executor::with_spawner(process, config).await?)
+        Some(LocalProcesses { spawner, broker, config }) => {
+            let broker = Some(broker.connect().await?);
+            let config = ExecutorConfig { layers: Some(layers.clone()), broker, ..config };
+            Some(Executor::with_spawner(spawner, config).await?)
         }
         None => None,
     };

@@ -11,7 +11,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
     ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, HOST_IMAGE, Invalid, Language,
-    MemoryAccount, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan, ThreadHome,
+    MemoryAccount, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan, ThreadHome,
     TraceId, env,
 };
 use parking_lot::Mutex;
@@ -122,7 +122,8 @@ impl AdmittedRun {
     /// What it needs of an executor, with a thread or without one.
     pub(crate) fn needs(&self, home: bool) -> RunNeeds {
         let image = self.spec.sandbox.image != HOST_IMAGE;
-        RunNeeds { timeout: self.spec.limits.timeout, home, image }
+        let network = self.spec.sandbox.network != NetworkPolicy::Blocked;
+        RunNeeds { timeout: self.spec.limits.timeout, home, image, network }
     }
 
     pub(crate) fn language(&self) -> Language {

@@ -44,6 +44,16 @@ pub trait Dispatcher: Send + Sync {
         true
     }
 
+    /// Whether a sandbox can have a network here.
+    ///
+    /// # Errors
+    /// A sentence for the caller that says why not, and what to do.
+    fn check_network(&self) -> Result<(), String> {
+        Err("network: this server cannot give programs a network; set the sandbox's network to \
+             \"blocked\""
+            .to_owned())
+    }
+
     /// Tries the interpreters of an image in cells. `None` where nothing can be tried.
     ///
     /// # Errors
@@ -86,6 +96,8 @@ pub struct RunNeeds {
     pub home: bool,
     /// Whether its root is an image, not the executor's host.
     pub image: bool,
+    /// Whether it has a network.
+    pub network: bool,
 }
 
 /// Reports that an executor has taken a run. Dropped before, it reports that none has.

@@ -81,8 +81,8 @@ pub use storage::{
 };
 pub use tenancy::{
     BindingTarget, BootstrapFile, Caller, CredentialChange, CredentialDraft, CredentialSettings,
-    EnvDraft, GateChange, KeyChange, KeyDraft, NewKey, ResourcesChange, RetentionChange,
-    SandboxChange, SandboxDraft, TeamChange, TeamDraft, Tenancy,
+    EnvDraft, GateChange, KeyChange, KeyDraft, NetworkChange, NewKey, ResourcesChange,
+    RetentionChange, SandboxChange, SandboxDraft, TeamChange, TeamDraft, Tenancy,
 };
 pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage, Threads};
 pub use usage::{AllowanceState, CreditAllowances, UsageAccounts, UsageQuery, UsageSummary};

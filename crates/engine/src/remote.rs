@@ -211,6 +211,10 @@ impl Dispatcher for RemoteDispatcher {
         false
     }
 
+    fn check_network(&self) -> Result<(), String> {
+        Err(registry::NO_NETWORK.to_owned())
+    }
+
     fn check_ready(&self) -> Result<(), String> {
         self.shared.registry.check_ready()
     }

@@ -15,6 +15,7 @@ mod gate_settings;
 mod key_cache;
 mod keys;
 mod sandbox_image;
+mod sandbox_network;
 mod sandboxes;
 mod teams;
 
@@ -38,6 +39,7 @@ pub use env::EnvDraft;
 pub use gate_settings::GateChange;
 pub use key_cache::Caller;
 pub use keys::{KeyChange, KeyDraft, NewKey};
+pub use sandbox_network::NetworkChange;
 pub use sandboxes::{ResourcesChange, RetentionChange, SandboxChange, SandboxDraft};
 pub use teams::{TeamChange, TeamDraft};
 

@@ -106,6 +106,7 @@ fn check_names(request: &SpawnerRequest) {
         }
         SpawnerRequest::Spawn { .. }
         | SpawnerRequest::Fork { .. }
+        | SpawnerRequest::Network { .. }
         | SpawnerRequest::Kill { .. } => {}
     }
 }

@@ -30,6 +30,7 @@ pub mod spawner;
 
 pub use protocol::{HOME, USER};
 pub use server::{
+    cell_network::NetworkError,
     commit::CommitError,
     config::ExecutorConfig,
     executor::{Executor, ExecutorStartError},

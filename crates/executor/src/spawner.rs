@@ -18,6 +18,7 @@ mod host_setup;
 mod image;
 mod image_mounter;
 mod lock_watch;
+mod network_worker;
 mod packer_process;
 mod plan_cache;
 mod poller;

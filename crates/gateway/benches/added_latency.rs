@@ -54,6 +54,7 @@ impl Dispatcher for Instantly {
                 stderr: CapturedStream::default(),
                 usage: RunUsage::default(),
                 written: HomeWrites::default(),
+                network: None,
                 timings: RunTimings::default(),
             })
         })

@@ -8,6 +8,7 @@ mod execute;
 mod execution;
 mod files;
 mod home_changes;
+mod network;
 pub(crate) mod number;
 mod responses;
 mod threads;

@@ -1,9 +1,9 @@
-//! Runs in: spawner (root), server (no capabilities), packer.
+//! Runs in: spawner (root), server (no capabilities), packer, stack worker.
 //!
 //! Shared between processes: the seccomp filters that `build.rs` compiles from `policy/`.
 //! `seccomp.json` is the filter of a guest, `strict.json` is what the strict profile removes from
 //! it, `contained.json` what a cell without namespaces removes from that, `server.json` is the
-//! server's, `packer.json` a packer's.
+//! server's, `packer.json` a packer's, `stack.json` a stack worker's.
 //!
 //! This file only embeds the results. It must not know how a filter is installed, nor decide what
 //! is in it: the policy does, with a reason for every rule. The modules below it run in the build
@@ -52,6 +52,9 @@ static SERVER: &AlignedProgram<[u8]> =
 static PACKER: &AlignedProgram<[u8]> =
     &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/packer.bpf")));
 
+static STACK: &AlignedProgram<[u8]> =
+    &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/stack.bpf")));
+
 static DENIALS: &[Denial] = &include!(concat!(env!("OUT_DIR"), "/seccomp_denials.rs"));
 
 /// The system call policy of a cell.
@@ -88,6 +91,12 @@ pub fn server_filter() -> &'static [u8] {
 #[must_use]
 pub fn packer_filter() -> &'static [u8] {
     &PACKER.0
+}
+
+/// The filter of a stack worker, from `policy/stack.json`.
+#[must_use]
+pub fn stack_filter() -> &'static [u8] {
+    &STACK.0
 }
 
 /// Every refusal that the policy names, with its reason. Calls that it does not name get `ENOSYS`.

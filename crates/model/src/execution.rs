@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HomeWrites, Invalid, KeyId, Language, Moment, SandboxId, StreamName, TeamId, ThreadId, TraceId,
+    HomeWrites, Invalid, KeyId, Language, Moment, NetworkReport, SandboxId, StreamName, TeamId, ThreadId, TraceId,
 };
 
 /// The status of an execution.
@@ -25,7 +25,8 @@ pub enum ExecutionStatus {
     Cancelled,
     /// The memory limit was reached.
     Oom,
-    /// It was refused and never started.
+    /// It was refused and never started, or the program failed after its network had denied it
+    /// something.
     Blocked,
 }
 
@@ -205,6 +206,8 @@ pub struct ExecutionEnd {
     pub event_order: EventOrder,
     /// The files it wrote to its home.
     pub written: HomeWrites,
+    /// What it did over its network, if it had one.
+    pub network: Option<NetworkReport>,
     /// When it ended.
     pub completed_at: Moment,
 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteSize, HomeWrites, MemoryAccount, MemoryReservation};
+use crate::{ByteSize, HomeWrites, MemoryAccount, MemoryReservation, NetworkReport};
 
 /// How a run ended, its output, its usage and the files it wrote.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct RunOutcome {
     pub usage: RunUsage,
     /// The changes to its home.
     pub written: HomeWrites,
+    /// What it did over its network, if it had one.
+    pub network: Option<NetworkReport>,
     /// The duration of each phase.
     pub timings: RunTimings,
 }

@@ -155,6 +155,9 @@ pub struct SandboxShape {
     pub root: Option<Arc<ImageRoot>>,
     /// What the program can connect to.
     pub network: NetworkPolicy,
+    /// The limits of its network, if it has one.
+    #[serde(default)]
+    pub network_limits: NetworkLimits,
     /// Python modules imported once, in the template.
     pub preload: Vec<String>,
     /// Whether interpreters may be forked from a shared template.
@@ -250,6 +253,7 @@ impl Default for SandboxShape {
             image: HOST_IMAGE.to_owned(),
             root: None,
             network: NetworkPolicy::Blocked,
+            network_limits: NetworkLimits::default(),
             preload: Vec::new(),
             template: true,
             profile: SandboxProfile::Standard,

@@ -23,6 +23,10 @@ pub struct UsageTotals {
     pub received_bytes: u64,
     /// Bytes of response bodies.
     pub sent_bytes: u64,
+    /// Bytes that programs received over the networks of their sandboxes.
+    pub network_in_bytes: u64,
+    /// Bytes that they sent.
+    pub network_out_bytes: u64,
 }
 
 /// Which usage is summed up. Days are counted from 1970-01-01 in UTC.

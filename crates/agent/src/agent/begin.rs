@@ -40,7 +40,8 @@ impl Agent {
         let team = (&caller.team.id, caller.team.plan);
         self.inner.request_limiter.admit_request(team, Instant::now())?;
         let chain = self.build_chain(&request.model_names()?)?;
-        let order = request.check()?;
+        let mut order = request.check()?;
+        order.describe_network(&caller.sandbox.shape.network);
         if order.sandbox {
             gate::check_offered(&self.inner.engine, caller).await?;
         }

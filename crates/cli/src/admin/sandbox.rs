@@ -83,9 +83,17 @@ pub(super) struct SandboxSettingArguments {
     /// The image of its root.
     #[arg(long)]
     image: Option<String>,
-    /// The network policy. Hidden from the help until there is a choice.
-    #[arg(long, hide = true)]
+    /// What programs can reach: blocked, unrestricted, or allowlist with --allow.
+    #[arg(long, value_name = "POLICY")]
     network: Option<String>,
+    /// A rule of the allowlist: pypi.org, '*.example.com:443', 203.0.113.0/24:5432. Can be
+    /// repeated; the rules replace those that there are.
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<String>,
+    /// A limit of the network, such as connections=64 or bytes_per_run=1000000. Can be repeated;
+    /// limits that are not named get their defaults.
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_network_limit)]
+    network_limit: Vec<(String, u64)>,
     /// Processor cores: 0.5, 2.
     #[arg(long, value_name = "CORES")]
     cpus: Option<CpuShare>,
@@ -123,6 +131,10 @@ impl SandboxSettingArguments {
         let mut fields = Fields::new();
         put_field(&mut fields, "image", self.image);
         put_field(&mut fields, "network", self.network);
+        put_field(&mut fields, "network_allow", Some(self.allow).filter(|rules| !rules.is_empty()));
+        let limits: Fields =
+            self.network_limit.into_iter().map(|(name, value)| (name, value.into())).collect();
+        put_field(&mut fields, "network_limits", Some(limits).filter(|limits| !limits.is_empty()));
         put_field(&mut fields, "cpu", self.cpus.map(|cpus| f64::from(cpus.millicores()) / 1000.0));
         put_field(&mut fields, "memory_mb", self.memory);
         put_field(&mut fields, "disk_mb", self.disk);
@@ -139,6 +151,14 @@ impl SandboxSettingArguments {
 
 fn split_words(text: &str) -> Vec<Value> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(Value::from).collect()
+}
+
+/// Parses `NAME=NUMBER`. The server knows the names.
+fn parse_network_limit(text: &str) -> Result<(String, u64), String> {
+    let limit = text.split_once('=').and_then(|(name, number)| {
+        Some((name.to_owned(), number.parse().ok()?))
+    });
+    limit.ok_or_else(|| format!("{text} is not a limit such as connections=64"))
 }
 
 /// Parses a size in whole mebibytes, the unit of the API.

@@ -8,8 +8,16 @@ use url::form_urlencoded;
 
 use super::{AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView};
 
-const DAYS: &[&str] =
-    &["date", "executions", "credits", "cpu_seconds", "bytes_received", "bytes_sent"];
+const DAYS: &[&str] = &[
+    "date",
+    "executions",
+    "credits",
+    "cpu_seconds",
+    "bytes_received",
+    "bytes_sent",
+    "network_bytes_in",
+    "network_bytes_out",
+];
 
 /// The arguments of `cloche usage`.
 #[derive(Args)]

@@ -37,6 +37,13 @@ pub(crate) struct RunArguments {
     /// The maximum number of bytes in files: 100M.
     #[arg(long, value_name = "SIZE")]
     pub(super) disk: Option<ByteSize>,
+    /// What the program can reach: blocked, unrestricted, or allowlist with --allow.
+    #[arg(long, value_name = "POLICY", default_value = "blocked")]
+    pub(super) network: String,
+    /// A rule of the allowlist: pypi.org, '*.example.com:443', 203.0.113.0/24:5432. Can be
+    /// repeated.
+    #[arg(long, value_name = "RULE")]
+    pub(super) allow: Vec<String>,
     /// An environment variable for the program; can be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub(super) env: Vec<(String, String)>,

@@ -8,7 +8,8 @@ use std::{
 };
 
 use cloche_model::{
-    ByteSize, FileName, InputFile, Invalid, InvalidFileName, Language, RunLimits, RunSpec,
+    ByteSize, FileName, InputFile, Invalid, InvalidFileName, Language, NetworkPolicy, RunLimits,
+    RunSpec,
 };
 
 use super::RunArguments;
@@ -68,6 +69,7 @@ impl ResolvedRun {
         };
         let mut spec = RunSpec::new(language, code);
         spec.sandbox.check_language(language)?;
+        spec.sandbox.network = NetworkPolicy::from_texts(&arguments.network, &arguments.allow)?;
         spec.files = read_input_files(&arguments.files, language, &mut budget)?;
         spec.env = arguments.env.into_iter().collect();
         spec.limits = limits;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use cloche_model::{Language, RunEnding, RunLimits, RunOutcome};
+use cloche_model::{DeniedAttempt, Language, NetworkReport, RunEnding, RunLimits, RunOutcome};
 use serde::Serialize;
 
 /// Prints the missing walls, except those that the user allowed.
@@ -26,6 +26,29 @@ pub(super) fn print_ending(outcome: &RunOutcome, limits: &RunLimits) {
         // A closed standard error is ignored.
         let _ = writeln!(io::stderr().lock(), "cloche: {sentence}");
     }
+    for sentence in outcome.network.iter().flat_map(explain_network) {
+        let _ = writeln!(io::stderr().lock(), "cloche: {sentence}");
+    }
+}
+
+/// The most denied destinations that are printed.
+const MOST_DENIED_LINES: usize = 8;
+
+/// What the network denied, and whether it was lost.
+fn explain_network(network: &NetworkReport) -> Vec<String> {
+    let shown = network.denied.iter().take(MOST_DENIED_LINES);
+    let mut lines: Vec<_> = shown
+        .map(|denied| {
+            let DeniedAttempt { host, port, protocol, reason, count } = denied;
+            format!("the network denied {host} port {port} ({protocol}): {reason}, {count} times")
+        })
+        .collect();
+    let more = network.denied.len().saturating_sub(MOST_DENIED_LINES) as u64 + network.denied_more;
+    if more > 0 {
+        lines.push(format!("the network denied {more} more"));
+    }
+    lines.extend(network.lost.clone());
+    lines
 }
 
 fn explain_ending(ending: RunEnding, limits: &RunLimits) -> Option<String> {
@@ -58,6 +81,9 @@ struct RunReport {
     stderr_truncated: bool,
     stdout_dropped_bytes: u64,
     stderr_dropped_bytes: u64,
+    /// What it did over its network, if it had one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<NetworkReport>,
 }
 
 /// Prints the result as one line of JSON.
@@ -76,6 +102,7 @@ pub(super) fn print_json(language: Language, outcome: &RunOutcome, exit_code: u8
         stderr_truncated: outcome.stderr.dropped > 0,
         stdout_dropped_bytes: outcome.stdout.dropped,
         stderr_dropped_bytes: outcome.stderr.dropped,
+        network: outcome.network.clone(),
     };
     let mut line = serde_json::to_vec(&report).unwrap_or_default();
     line.push(b'\n');

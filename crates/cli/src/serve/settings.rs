@@ -11,6 +11,7 @@ use std::{
 };
 
 use cloche_agent::AgentConfig;
+use cloche_egress::EgressSettings;
 use cloche_engine::{EngineConfig, GateConfig};
 use cloche_executor::{ExecutorConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
@@ -120,6 +121,7 @@ struct SettingsFile {
     mcp: McpFile,
     memory: MemoryFile,
     connections: ConnectionsFile,
+    network: EgressSettings,
 }
 
 /// The gates in front of agent tools. Settings of teams are not here.
@@ -149,6 +151,8 @@ pub(crate) struct ServeSettings {
     pub(super) runs_on: RunsOn,
     /// The certificate of the port; if absent, it speaks plain HTTP.
     pub(super) tls: Option<TlsPaths>,
+    /// The networks of all sandboxes.
+    pub(super) network: EgressSettings,
 }
 
 impl ServeSettings {
@@ -184,6 +188,7 @@ impl ServeSettings {
             user: arguments.user.or(file.user),
             runs_on,
             tls: tls::tls_paths(arguments.tls, file.tls)?,
+            network: file.network,
         })
     }
 

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 use cloche_model::{
     CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings,
+    ExecutionStart, ExecutionStatus, HomeWrites, NetworkReport, RunEnding, RunLimits, RunOutcome, RunTimings,
     RunUsage, StreamName, Team, UsageReport,
 };
 use cloche_store::ExecutionFinish;
@@ -27,6 +27,21 @@ struct EndStatus {
     status: ExecutionStatus,
     exit_code: i32,
     error: Option<String>,
+}
+
+impl EndStatus {
+    /// A program that failed by itself may have failed for want of what its network denied, or for
+    /// want of a network that was lost.
+    fn blame_network(&mut self, network: &NetworkReport) {
+        if self.status != ExecutionStatus::Failed || self.error.is_some() {
+            return;
+        }
+        if let Some(lost) = &network.lost {
+            self.error = Some(lost.clone());
+        } else if !network.denied.is_empty() {
+            self.status = ExecutionStatus::Blocked;
+        }
+    }
 }
 
 /// Why an execution ended, beyond what its record says.
@@ -227,6 +242,7 @@ impl EndedRun {
             usage: usage_report(&outcome.usage, limits),
             event_order,
             written: outcome.written,
+            network: outcome.network,
             completed_at: clock::now(),
             output_truncated: false,
         };
@@ -249,6 +265,9 @@ async fn with_outcome(
     let mut end_status = end_status(&outcome, limits, live.stopped_by());
     if outcome.written.quota_exceeded && end_status.error.is_none() {
         end_status.error = Some(QUOTA.to_owned());
+    }
+    if let Some(network) = &outcome.network {
+        end_status.blame_network(network);
     }
     let (reason, event_order) = (EndReason::Outcome, live.event_order());
     EndedRun { reason, end_status, outcome, heads, event_order }
@@ -315,6 +334,7 @@ async fn without_outcome(
         stderr,
         usage: RunUsage::default(),
         written: HomeWrites::default(),
+        network: None,
         timings: RunTimings::default(),
     };
     let end_status =

@@ -33,6 +33,7 @@ pub(crate) struct UsageMetrics {
     credits: Family<UsageLabels, FloatGauge>,
     cpu_seconds: Family<UsageLabels, FloatGauge>,
     transferred: Family<TransferLabels, Gauge>,
+    network: Family<TransferLabels, Gauge>,
 }
 
 impl UsageMetrics {
@@ -57,6 +58,11 @@ impl UsageMetrics {
             "HTTP bodies of a team in this month (UTC), by direction",
             self.transferred.clone(),
         );
+        registry.register(
+            "team_month_network_bytes",
+            "What the programs of a team transferred in this month (UTC), by direction",
+            self.network.clone(),
+        );
     }
 
     #[expect(clippy::cast_precision_loss, reason = "gauges are floating-point numbers")]
@@ -66,6 +72,7 @@ impl UsageMetrics {
         self.credits.clear();
         self.cpu_seconds.clear();
         self.transferred.clear();
+        self.network.clear();
         for (team, usage) in usages {
             let labels = UsageLabels { team: team.to_string() };
             self.executions.get_or_create(&labels).set(gauge(usage.executions));
@@ -76,6 +83,12 @@ impl UsageMetrics {
             {
                 let labels = TransferLabels { team: team.to_string(), direction };
                 self.transferred.get_or_create(&labels).set(gauge(bytes));
+            }
+            for (direction, bytes) in
+                [("received", usage.network_in_bytes), ("sent", usage.network_out_bytes)]
+            {
+                let labels = TransferLabels { team: team.to_string(), direction };
+                self.network.get_or_create(&labels).set(gauge(bytes));
             }
         }
     }

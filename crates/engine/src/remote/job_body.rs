@@ -9,6 +9,7 @@ use cloche_model::{
 };
 use serde::Serialize;
 
+use super::registry::NO_NETWORK;
 use crate::{
     DispatchError,
     sidecar::{JobHome, JobLimits},
@@ -81,7 +82,7 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
         return Err(refused_error("this server's executors run no image but their own"));
     }
     if spec.sandbox.network != NetworkPolicy::Blocked {
-        return Err(refused_error("this server's executors give programs no network"));
+        return Err(refused_error(NO_NETWORK));
     }
     // They would lie in the home, and so in the layers of a thread.
     if !spec.secret_files.is_empty() {

@@ -68,6 +68,9 @@ enum SidecarHealth {
 /// The refusal of a run on an image.
 pub(super) const NO_IMAGES: &str = "image: this server runs code on sidecars, which cannot run images yet; set the sandbox's image \
      to \"host\"";
+/// The refusal of a run with a network.
+pub(super) const NO_NETWORK: &str = "network: this server runs code on sidecars, which give programs no network; set the sandbox's \
+     network to \"blocked\"";
 /// The sentence for a run with a thread if no sidecar shares the layer store.
 const NO_HOMES: &str = "thread_id cannot be used here: this server's executors do not share its \
     layer store, so they keep nothing between runs; leave out thread_id";
@@ -128,6 +131,9 @@ impl SidecarRegistry {
     pub(super) fn check_run(&self, needs: &RunNeeds) -> Result<(), DispatchError> {
         if needs.image {
             return Err(DispatchError::Refused(NO_IMAGES.to_owned()));
+        }
+        if needs.network {
+            return Err(DispatchError::Refused(NO_NETWORK.to_owned()));
         }
         let state = self.state.lock();
         let entries = &state.entries;
@@ -226,7 +232,7 @@ mod tests {
     use super::*;
 
     const PLAIN: RunNeeds =
-        RunNeeds { timeout: Duration::from_secs(60), home: false, image: false };
+        RunNeeds { timeout: Duration::from_secs(60), home: false, image: false, network: false };
     const HOME: RunNeeds = RunNeeds { home: true, ..PLAIN };
 
     fn unchecked(count: usize) -> SidecarRegistry {
@@ -271,12 +277,13 @@ mod tests {
         let registry = unchecked(2);
         registry.note_health(0, Ok(offer(true, 60)));
         registry.note_health(1, Ok(offer(false, 600)));
-        let long = RunNeeds { timeout: Duration::from_secs(300), home: false, image: false };
+        let long = RunNeeds { timeout: Duration::from_secs(300), home: false, image: false, network: false };
         assert_eq!(registry.take(&long, &[]).unwrap().index, 1);
         let refusal = |needs| registry.check_run(&needs).unwrap_err().to_string();
         assert_eq!(refusal(RunNeeds { image: true, ..PLAIN }), NO_IMAGES);
+        assert_eq!(refusal(RunNeeds { network: true, ..PLAIN }), NO_NETWORK);
         assert!(refusal(RunNeeds { home: true, ..long }).contains("the 60s"));
-        let longer = RunNeeds { timeout: Duration::from_secs(601), home: false, image: false };
+        let longer = RunNeeds { timeout: Duration::from_secs(601), home: false, image: false, network: false };
         assert!(refusal(longer).contains("601s exceeds the 600s"));
         registry.note_health(1, Err("gone".to_owned()));
         assert!(matches!(registry.check_run(&long), Err(DispatchError::Unavailable(_))));

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use cloche_layers::Layers;
-use cloche_model::{HOST_IMAGE, Layer, LayerDigest, RunSpec};
+use cloche_model::{HOST_IMAGE, Layer, LayerDigest, NetworkPolicy, RunSpec};
 
 use super::{SidecarSlot, job_body};
 use crate::{DispatchError, RunNeeds, TakenSignal};
@@ -26,6 +26,7 @@ impl RemoteJob {
             timeout: spec.limits.timeout,
             home: spec.home.is_some(),
             image: spec.sandbox.image != HOST_IMAGE,
+            network: spec.sandbox.network != NetworkPolicy::Blocked,
         };
         Self { needs, spec: Some(spec), taken, layers }
     }

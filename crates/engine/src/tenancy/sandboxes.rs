@@ -5,12 +5,15 @@
 use std::ops::RangeInclusive;
 
 use cloche_model::{
-    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, NetworkPolicy, Sandbox, SandboxId,
+    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, Sandbox, SandboxId,
     SandboxResources, SandboxShape, SecretVars, Team, check_name,
 };
 use cloche_store::{Revisioned, UpdateOutcome};
 
-use super::{EnvDraft, Tenancy, UPDATE_ATTEMPTS, contended_refusal};
+use super::{
+    EnvDraft, NetworkChange, Tenancy, UPDATE_ATTEMPTS, contended_refusal,
+    sandbox_network::check_profile_network,
+};
 use crate::{Refusal, clock, secrets};
 
 /// The most modules of a preload list.
@@ -47,8 +50,8 @@ pub struct SandboxChange {
     pub name: Option<String>,
     /// The image: `host`, or the name or digest of an image that was pulled or imported.
     pub image: Option<String>,
-    /// The network policy, by name.
-    pub network: Option<String>,
+    /// What programs can reach over the network.
+    pub network: NetworkChange,
     /// Modules to import in the template.
     pub preload: Option<Vec<String>>,
     /// Whether interpreters may be forked from a template.
@@ -113,9 +116,7 @@ impl SandboxChange {
         if let Some(image) = self.image {
             sandbox.shape.image = image;
         }
-        if let Some(network) = self.network {
-            sandbox.shape.network = check_network(&network)?;
-        }
+        self.network.apply(&mut sandbox.shape)?;
         if let Some(preload) = self.preload {
             check_preload(&preload)?;
             sandbox.shape.preload = preload;
@@ -124,6 +125,7 @@ impl SandboxChange {
         if let Some(profile) = self.profile {
             sandbox.shape.profile = profile.parse()?;
         }
+        check_profile_network(&sandbox.shape)?;
         if self.storage.is_some_and(|storage| !storage.is_empty()) {
             return Err(Invalid::new("storage: this build cannot mount storage yet"));
         }
@@ -137,16 +139,6 @@ impl SandboxChange {
             check_range("retention_days", RETENTION_DAYS, u64::from(days))?;
         }
         check_resources(&sandbox.resources, team)
-    }
-}
-
-fn check_network(network: &str) -> Result<NetworkPolicy, Invalid> {
-    match network {
-        "blocked" => Ok(NetworkPolicy::Blocked),
-        "unrestricted" | "allowlist" => Err(Invalid::new(
-            "network: this build cannot give a sandbox network access yet; use \"blocked\"",
-        )),
-        _ => Err(Invalid::new("network must be one of: blocked, unrestricted")),
     }
 }
 
@@ -216,6 +208,7 @@ impl Tenancy {
             created_at: clock::now(),
         };
         self.choose_image(draft.settings).await?.apply(&mut sandbox, &team)?;
+        self.check_network(&sandbox.shape)?;
         self.store.create_sandbox(&sandbox).await?;
         Ok(sandbox)
     }
@@ -260,6 +253,9 @@ impl Tenancy {
             let Revisioned { row: mut sandbox, revision } = read.ok_or_else(missing)?;
             let team = self.find_team(sandbox.team.as_str()).await?;
             change.clone().apply(&mut sandbox, &team)?;
+            if change.network.names_policy() {
+                self.check_network(&sandbox.shape)?;
+            }
             let update = Revisioned { row: sandbox, revision };
             let outcome = self.store.update_sandbox(&update).await?;
             self.key_cache.forget_all();

@@ -63,6 +63,7 @@ fn outcome(ending: RunEnding) -> RunOutcome {
         stderr: CapturedStream::from_bytes(Vec::new()),
         usage: RunUsage::default(),
         written: HomeWrites::default(),
+        network: None,
         timings: RunTimings::default(),
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct CellConfig {
     pub(crate) cpu_seconds: u64,
     /// Whether the sandbox has the profile `strict`.
     pub(crate) strict: bool,
+    /// Whether a network is attached to it before it gets its job.
+    pub(crate) network: bool,
 }
 
 /// How many files a guest may have on a disk of this many bytes.
@@ -99,6 +101,9 @@ pub(crate) enum SpawnerRequest {
     MountImage { image: ImageNumber, layers: Vec<String> },
     /// Mount a home in a cell that has run nothing yet.
     Home { cell: CellId, home: HomeRequest },
+    /// Attach a network to a cell that has run nothing yet. Carries the stack worker's end of a
+    /// session with the broker.
+    Network { cell: CellId, ipv6: bool },
     /// Pack a directory that a guest has written to. Carries the directory, a pipe for the archive,
     /// a pipe for the packer's report, and the merged directory if the first is an overlay's upper.
     Pack { request: PackRequest },
@@ -175,6 +180,10 @@ pub(crate) enum SpawnerEvent {
     /// The home has a directory with the name of a file that the run needs.
     #[serde(rename = "Blocked")]
     HomeBlocked { cell: CellId, name: String },
+    /// A network was attached to a cell.
+    NetworkAttached { cell: CellId },
+    /// A network could not be attached.
+    NetworkRefused { cell: CellId, reason: String },
     /// A cell is gone: its processes, its mounts, and its cgroup unless that is reused. Carries the
     /// usage, which was read before.
     Gone { cell: CellId, used: CellUsage },

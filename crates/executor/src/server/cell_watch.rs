@@ -111,6 +111,7 @@ pub(crate) async fn watch_cell(
         stderr: stderr.into_kept(),
         usage: RunUsage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
         written: HomeWrites::default(),
+        network: None,
         timings: RunTimings { attach, run: wall, ..RunTimings::default() },
     };
     Ok(FinishedRun { outcome, cell_home: control.take_home(), control })

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cloche_egress::BrokerClient;
 use cloche_layers::Layers;
 
 use super::pool::PoolSettings;
@@ -32,6 +33,8 @@ pub struct ExecutorConfig {
     pub hides_packages: bool,
     /// Whether outcomes name the files that runs wrote, although none is stored.
     pub names_files: bool,
+    /// The broker of networks. Without it, runs whose sandbox has a network are refused.
+    pub broker: Option<BrokerClient>,
 }
 
 impl ExecutorConfig {
@@ -47,6 +50,7 @@ impl ExecutorConfig {
             contained: None,
             hides_packages: false,
             names_files: false,
+            broker: None,
         }
     }
 }

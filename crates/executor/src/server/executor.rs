@@ -3,6 +3,7 @@
 
 use std::{io, path::PathBuf, sync::Arc, time::Instant};
 
+use cloche_egress::BrokerClient;
 use cloche_layers::Layers;
 use cloche_model::{Language, RunLimits, SandboxShape};
 
@@ -54,6 +55,8 @@ pub(super) struct ExecutorInner {
     /// The directory in which contained cells have theirs.
     pub(super) contained: Option<PathBuf>,
     pub(super) hides_packages: bool,
+    /// The broker of networks. Without it no run has a network.
+    pub(super) broker: Option<BrokerClient>,
     missing: Vec<(String, String)>,
 }
 
@@ -83,15 +86,17 @@ impl Executor {
             .pool
             .filter(|_| config.contained.is_none())
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        let ExecutorConfig { layers, names_files, contained, hides_packages, .. } = config;
+        let ExecutorConfig { layers, names_files, contained, hides_packages, broker, .. } = config;
         let inner = ExecutorInner {
             spawner,
             metrics,
             pool,
             layers,
             names_files,
-            contained,
             hides_packages,
+            // A contained cell has no network namespace that could get a device.
+            broker: broker.filter(|_| contained.is_none()),
+            contained,
             missing,
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -143,6 +148,12 @@ impl Executor {
     #[must_use]
     pub fn runs_images(&self) -> bool {
         self.inner.contained.is_none() && self.inner.layers.is_some()
+    }
+
+    /// Whether programs can have a network: there is a broker, and cells have a netns.
+    #[must_use]
+    pub fn gives_networks(&self) -> bool {
+        self.inner.broker.as_ref().is_some_and(|broker| !broker.is_lost())
     }
 
     /// Whether the spawner is there. Without it no cell can be started until the next start.

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{ByteSize, Language, RunLimits, SandboxProfile, SandboxShape};
+use cloche_model::{ByteSize, Language, NetworkPolicy, RunLimits, SandboxProfile, SandboxShape};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use super::{
@@ -81,6 +81,7 @@ impl PoolKey {
             disk: limits.disk.bytes(),
             cpu_seconds: cpu_seconds(limits),
             strict: sandbox.profile == SandboxProfile::Strict,
+            network: sandbox.network != NetworkPolicy::Blocked,
         };
         let python = language == Language::Python;
         let preload = if python { sandbox.preload.clone() } else { Vec::new() };

@@ -13,13 +13,15 @@ use std::{
 };
 
 use cloche_model::{
-    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, OutputChunk, RunOutcome, RunSpec,
+    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, NetworkReport, OutputChunk, RunOutcome,
+    RunSpec,
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     cell::{self, Cell, CellError},
+    cell_network::CellNetwork,
     cell_watch::{self, CellInput, FinishedRun},
     commit::{self, HomeDiff, OutputSink, PlacedFile, WrittenHome},
     control_socket::ControlSocket,
@@ -55,11 +57,14 @@ impl Executor {
     pub async fn run(&self, spec: RunSpec, mut io: RunIo) -> Result<RunOutcome, RunError> {
         let mut run = Run::new(&self.inner, spec);
         let (job, home) = run.prepare_job().await?;
+        let network = run.open_network().await?;
         let mut cell = run.acquire_cell(io.priority.take()).await?;
         let mounted = run.mount_home(home.as_ref(), &mut cell).await?;
+        let network = run.attach_network(network, &cell).await?;
         let FinishedRun { mut outcome, cell_home, mut control } =
             run.watch_run(cell, job, io).await?;
         let ended = Instant::now();
+        outcome.network = run.finish_network(network).await;
         outcome.written = run.commit_home(mounted, cell_home, &mut control).await?;
         // Pid 1 takes the cell apart when its control socket ends. The home is packed by now.
         control.release();
@@ -142,6 +147,32 @@ impl<'a> Run<'a> {
         match home {
             Some(home) => Ok(Some(home.mount_into(cell, &self.executor.spawner).await?)),
             None => Ok(None),
+        }
+    }
+
+    /// Opens the network of the run, if its sandbox has one.
+    async fn open_network(&self) -> Result<Option<CellNetwork>, RunError> {
+        let opened = CellNetwork::open(self.executor.broker.as_ref(), &self.spec).await;
+        opened.map_err(RunError::Network)
+    }
+
+    /// Attaches the network to the cell, which has run nothing yet.
+    async fn attach_network(
+        &self,
+        network: Option<CellNetwork>,
+        cell: &Cell,
+    ) -> Result<Option<CellNetwork>, RunError> {
+        let Some(mut network) = network else { return Ok(None) };
+        let attached = network.attach_to(cell, &self.executor.spawner).await;
+        attached.map_err(RunError::Network)?;
+        Ok(Some(network))
+    }
+
+    /// Ends the network while the cell still exists, so that no count is lost.
+    async fn finish_network(&self, network: Option<CellNetwork>) -> Option<NetworkReport> {
+        match network {
+            Some(network) => Some(network.finish().await),
+            None => None,
         }
     }
 

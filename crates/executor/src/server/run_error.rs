@@ -6,7 +6,7 @@ use cloche_jail::{job_writer::InvalidJob, report::WallName, sys::Errno};
 use cloche_model::Language;
 
 use super::{
-    cell::CellError, commit::CommitError, home_mount::HomeError, image_mounts::ImageMountError,
+    cell::CellError, cell_network::NetworkError, commit::CommitError, home_mount::HomeError, image_mounts::ImageMountError,
     interpreter::INTERPRETER_DIRS, spawner_client::SpawnError,
 };
 
@@ -57,6 +57,9 @@ pub enum RunError {
     /// The home of a thread could not be mounted.
     #[error("the thread's home could not be mounted")]
     Home(#[source] HomeError),
+    /// The sandbox has a network, and the run could not get it.
+    #[error("the program was not started, because its network could not be set up")]
+    Network(#[source] NetworkError),
     /// The program has run, but the files that it wrote to its home could not be stored.
     #[error("the files that the program wrote could not be stored")]
     Commit(#[source] CommitError),

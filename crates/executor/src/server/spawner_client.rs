@@ -73,6 +73,7 @@ struct SpawnerConnection {
 struct CellWaiters {
     spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
     home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
+    networks: HashMap<CellId, oneshot::Sender<Result<(), SpawnError>>>,
     image_mounts: HashMap<ImageNumber, oneshot::Sender<Result<(), SpawnError>>>,
     /// Every cell that is not gone yet, with the image that it keeps mounted.
     alive: HashMap<CellId, (CellExit, Option<Arc<MountedImage>>)>,
@@ -194,6 +195,23 @@ impl SpawnerClient {
         self.shared.lock_waiters().home_mounts.insert(cell, answer);
         if self.shared.send_request(SpawnerRequest::Home { cell, home }, &[]).await.is_err() {
             self.shared.lock_waiters().home_mounts.remove(&cell);
+            return Err(SpawnError::SpawnerLost);
+        }
+        answered.await.map_err(|_| SpawnError::SpawnerLost)?
+    }
+
+    /// Attaches a network to a cell that waits for its job. `socket` is the stack worker's.
+    pub(super) async fn attach_network(
+        &self,
+        cell: CellId,
+        ipv6: bool,
+        socket: OwnedFd,
+    ) -> Result<(), SpawnError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.lock_waiters().networks.insert(cell, answer);
+        let request = SpawnerRequest::Network { cell, ipv6 };
+        if self.shared.send_request(request, &[socket.as_fd()]).await.is_err() {
+            self.shared.lock_waiters().networks.remove(&cell);
             return Err(SpawnError::SpawnerLost);
         }
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
@@ -353,6 +371,10 @@ impl SpawnerConnection {
                     let _ = waiter.send(Err(SpawnError::Blocked(name)));
                 }
             }
+            SpawnerEvent::NetworkAttached { cell } => self.answer_network(cell, Ok(())),
+            SpawnerEvent::NetworkRefused { cell, reason } => {
+                self.answer_network(cell, Err(SpawnError::Refused(reason)));
+            }
             SpawnerEvent::Gone { cell, used } => {
                 let gone = self.lock_waiters().alive.remove(&cell);
                 if let Some((exit, _image)) = gone {
@@ -365,6 +387,12 @@ impl SpawnerConnection {
 
     fn answer_image(&self, image: ImageNumber, answer: Result<(), SpawnError>) {
         if let Some(waiter) = self.lock_waiters().image_mounts.remove(&image) {
+            let _ = waiter.send(answer);
+        }
+    }
+
+    fn answer_network(&self, cell: CellId, answer: Result<(), SpawnError>) {
+        if let Some(waiter) = self.lock_waiters().networks.remove(&cell) {
             let _ = waiter.send(answer);
         }
     }

@@ -134,6 +134,7 @@ pub(super) fn prepare_contained_host(
         ids: HostIds::SHARED,
         missing,
         contained: Some(contained),
+        tun_node: None,
         _open: Vec::new(),
     })
 }

@@ -112,7 +112,7 @@ impl<'a> EventLoop<'a> {
                         for image in released_images {
                             self.cells.plans.release_image(image);
                         }
-                        self.handle_request(request, &fds)?;
+                        self.handle_request(request, fds)?;
                     }
                     Err(ProtocolError::Closed) => return Ok(()),
                     Err(ProtocolError::WouldBlock | ProtocolError::Malformed(_)) => {}
@@ -123,6 +123,9 @@ impl<'a> EventLoop<'a> {
                 self.cells.kill_lock_holders(&self.lock_watch)?;
             }
             self.cells.enforce_limits();
+            self.cells.kill_workers();
+            self.cells.kill_overdue_workers();
+            self.cells.remove_workers(&woken.ended_workers);
             let gone = self.cells.reap_cells(&woken.ended);
             self.report_gone(gone)?;
             self.lock_watch.set_active(self.cells.has_cells())?;
@@ -156,19 +159,19 @@ impl<'a> EventLoop<'a> {
     fn handle_request(
         &mut self,
         request: SpawnerRequest,
-        fds: &[OwnedFd],
+        fds: Vec<OwnedFd>,
     ) -> Result<(), ProtocolError> {
         match request {
             SpawnerRequest::Spawn { cell, config, kind } => {
-                let started = self.cells.spawn_cell(cell, &config, kind, fds);
+                let started = self.cells.spawn_cell(cell, &config, kind, &fds);
                 self.report_start((cell, started))
             }
             SpawnerRequest::Contain { cell, config, directory } => {
-                let started = self.cells.spawn_contained(cell, &config, &directory, fds);
+                let started = self.cells.spawn_contained(cell, &config, &directory, &fds);
                 self.report_start((cell, started))
             }
             SpawnerRequest::Fork { cell, config, template } => {
-                match self.cells.request_fork(cell, &config, template, fds) {
+                match self.cells.request_fork(cell, &config, template, &fds) {
                     // The answer of the template is reported when it comes.
                     Ok(()) => Ok(()),
                     Err(error) => self.report_start((cell, Err(error))),
@@ -186,8 +189,15 @@ impl<'a> EventLoop<'a> {
                 self.send_event(&event)
             }
             SpawnerRequest::Home { cell, home } => self.mount_home(cell, &home),
+            SpawnerRequest::Network { cell, ipv6 } => {
+                let event = match self.cells.attach_network(cell, ipv6, fds) {
+                    Ok(()) => SpawnerEvent::NetworkAttached { cell },
+                    Err(error) => SpawnerEvent::NetworkRefused { cell, reason: error.to_string() },
+                };
+                self.send_event(&event)
+            }
             SpawnerRequest::Pack { request } => {
-                self.cells.prepared.pack_upper_dir(&request, fds);
+                self.cells.prepared.pack_upper_dir(&request, &fds);
                 Ok(())
             }
         }
@@ -248,8 +258,9 @@ impl<'a> EventLoop<'a> {
         self.cells.kill_all();
         for _ in 0..SHUTDOWN_ROUNDS {
             let woken = self.wait_for_events(Some(&NOW));
-            let ended = woken.map(|woken| woken.ended).unwrap_or_default();
-            let gone = self.cells.reap_cells(&ended);
+            let woken = woken.unwrap_or_default();
+            self.cells.remove_workers(&woken.ended_workers);
+            let gone = self.cells.reap_cells(&woken.ended);
             // The server may have ended, and then nothing receives this.
             let _ = self.report_gone(gone);
             if self.cells.is_empty() {

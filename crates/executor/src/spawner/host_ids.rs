@@ -22,11 +22,13 @@ const FIRST_ID: u32 = 0x7000_0000;
 const IMAGE_IDS: u32 = 0x1_0000;
 /// How many guests of one spawner can be alive at once, each with an id of its own.
 pub(super) const GUEST_IDS: u32 = 60_000;
-/// The ids of one spawner: those of the image, then those of guests.
+/// How many ids stack workers have.
+const WORKER_IDS: u32 = 4096;
+/// The ids of one spawner: those of the image, of guests, and of stack workers.
 const RANGE_IDS: u32 = 2 * IMAGE_IDS;
 /// How many spawners a host can have at once.
 const RANGES: u32 = 1024;
-const _: () = assert!(GUEST_IDS <= RANGE_IDS - IMAGE_IDS);
+const _: () = assert!(GUEST_IDS + WORKER_IDS <= RANGE_IDS - IMAGE_IDS);
 const _: () =
     assert!((RANGES as u64) * (RANGE_IDS as u64) + FIRST_ID as u64 <= i32::MAX as u64 + 1);
 
@@ -49,6 +51,12 @@ impl HostIds {
     /// How many ids the image has, from its owner on.
     pub(super) const fn image_ids(self) -> u32 {
         IMAGE_IDS
+    }
+
+    /// The host id of the stack worker of the cell in a slot. Workers of cells that are alive at
+    /// once share an id only if there are more than [`WORKER_IDS`].
+    pub(super) const fn worker_id(self, slot: u32) -> u32 {
+        self.first + IMAGE_IDS + GUEST_IDS + slot % WORKER_IDS
     }
 
     /// The host id of the guest in a slot.

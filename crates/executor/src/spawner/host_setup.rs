@@ -24,6 +24,7 @@ use cloche_jail::{
     proc_masks, speculation,
     sys::{self, CloneRequest, CloneSide},
 };
+use rustix::fs::{Mode, OFlags};
 
 use super::{
     contained_host::{self, ContainedHost},
@@ -49,6 +50,8 @@ pub(super) struct HostSetup {
     pub(super) missing: Vec<(String, String)>,
     /// Where contained cells are made; `None` where cells have namespaces.
     pub(super) contained: Option<ContainedHost>,
+    /// The device node of tun interfaces, opened without access; `None` if there is none.
+    pub(super) tun_node: Option<OwnedFd>,
     /// Keeps the cgroup directories reachable without the host's root, and the host ids reserved.
     pub(super) _open: Vec<OwnedFd>,
 }
@@ -106,6 +109,7 @@ pub(super) fn prepare_host(ground: &SpawnerGround) -> io::Result<HostSetup> {
     mount_at(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
     // Cloned before the new root hides any path.
     let layers = layers.map(clone_mount_tree).transpose()?;
+    let tun_node = open_tun_node();
     let root = Path::new("/tmp");
     mount_at(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
     let mut image = build_root(root, privileged.then_some(ids))?;
@@ -128,6 +132,7 @@ pub(super) fn prepare_host(ground: &SpawnerGround) -> io::Result<HostSetup> {
         ids,
         missing,
         contained: None,
+        tun_node: tun_node.or_else(|| make_tun_node(privileged)),
         _open: open,
     })
 }
@@ -344,6 +349,23 @@ fn make_device_nodes(dev: &Path, privileged: bool) -> io::Result<()> {
         symlink(target, dev.join(name))?;
     }
     Ok(())
+}
+
+/// Opens the host's node of tun interfaces before the private root hides it.
+fn open_tun_node() -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/net/tun", flags, Mode::empty()).ok()
+}
+
+/// Makes a node where the host has none, as many containers do. It is in the spawner's root only.
+fn make_tun_node(privileged: bool) -> Option<OwnedFd> {
+    const TUN: (u32, u32) = (10, 200);
+    if !privileged {
+        return None;
+    }
+    sys::mknod(c"/tun", 0o020_600, TUN.0, TUN.1).ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open("/tun", flags, Mode::empty()).ok()
 }
 
 pub(super) fn read_host_facts() -> HostFacts {

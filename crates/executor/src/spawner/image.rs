@@ -11,6 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cloche_egress::addresses;
+
 use crate::protocol::{GUEST_ID, HOME, USER};
 
 /// Directories that are empty until something is mounted on them.
@@ -55,7 +57,7 @@ const OVER_IMAGES: [&str; 11] = [
 ];
 
 /// The files of `/etc` that every cell has, whatever its image is.
-fn cell_etc(shell: &str) -> [(&'static str, String); 6] {
+fn cell_etc(shell: &str) -> [(&'static str, String); 7] {
     [
         (
             "passwd",
@@ -68,6 +70,7 @@ fn cell_etc(shell: &str) -> [(&'static str, String); 6] {
         ("hosts", "127.0.0.1 localhost cloche\n::1 localhost ip6-localhost\n".into()),
         ("hostname", "cloche\n".into()),
         ("resolv.conf", "# no network, no resolver\n".into()),
+        ("cloche.resolv.conf", addresses::RESOLV_CONF.into()),
         ("cloche.cjs", include_str!(concat!(env!("OUT_DIR"), "/cloche.cjs")).into()),
     ]
 }

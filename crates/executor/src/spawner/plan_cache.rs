@@ -5,7 +5,7 @@ use std::io;
 use cloche_jail::{
     cgroup::CgroupLimits,
     plan::{self, CellPlan, HostIdentity, ImageView, JailSpec, TEMPLATE_GUESTS},
-    protocol::fork_request::{NO_ID, WITH_LOOPBACK},
+    protocol::fork_request::{NETNS_USED_ONCE, NO_ID, WITH_LOOPBACK},
     rlimits::GuestRlimits,
     seccomp::SyscallPolicy,
 };
@@ -64,6 +64,7 @@ impl PreparedPlan {
                 program.clone_from(&networked);
                 let with_loopback = plan.wall_names().iter().any(|wall| wall == "loopback");
                 namespaces |= if with_loopback { WITH_LOOPBACK } else { 0 };
+                namespaces |= if plan.network { NETNS_USED_ONCE } else { 0 };
             }
             program.splice(..0, namespaces.to_le_bytes());
         }
@@ -146,6 +147,7 @@ impl<'a> PlanCache<'a> {
                 _ if config.strict => SyscallPolicy::Strict,
                 _ => SyscallPolicy::Standard,
             },
+            network: config.network && kind != CellPlanKind::Template,
             host: self.host.facts.clone(),
         })
     }

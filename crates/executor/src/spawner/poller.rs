@@ -28,18 +28,21 @@ pub(super) enum WakeSource {
     Template(CellId),
     /// A cell: readable when its pid 1 has ended.
     Cell(CellId),
+    /// The stack worker of a cell: readable when it has ended.
+    Network(CellId),
     /// The lock watcher's: a cell holds too many locks.
     LockWatch,
 }
 
 impl WakeSource {
-    const KINDS: u64 = 3;
+    const KINDS: u64 = 4;
 
     fn encode(self) -> u64 {
         match self {
             Self::Server => 0,
             Self::Template(CellId(id)) => id * Self::KINDS + 1,
             Self::Cell(CellId(id)) => id * Self::KINDS + 2,
+            Self::Network(CellId(id)) => id * Self::KINDS + 3,
             Self::LockWatch => Self::KINDS,
         }
     }
@@ -49,6 +52,7 @@ impl WakeSource {
         match number % Self::KINDS {
             1 => Self::Template(id),
             2 => Self::Cell(id),
+            3 => Self::Network(id),
             _ if id.0 == 0 => Self::Server,
             _ => Self::LockWatch,
         }
@@ -93,6 +97,7 @@ impl EpollSet {
                 WakeSource::Server => woken.request = true,
                 WakeSource::Template(id) => woken.answered.push(id),
                 WakeSource::Cell(id) => woken.ended.push(id),
+                WakeSource::Network(id) => woken.ended_workers.push(id),
                 WakeSource::LockWatch => woken.lock_report = true,
             }
         }
@@ -107,6 +112,8 @@ pub(super) struct WakeEvents {
     pub(super) request: bool,
     /// Cells that have ended.
     pub(super) ended: Vec<CellId>,
+    /// Cells whose stack worker has ended.
+    pub(super) ended_workers: Vec<CellId>,
     /// Templates that have answered.
     pub(super) answered: Vec<CellId>,
     pub(super) lock_report: bool,
@@ -115,7 +122,8 @@ pub(super) struct WakeEvents {
 impl WakeEvents {
     pub(super) fn is_empty(&self) -> bool {
         let is_silent = !self.request && !self.lock_report;
-        is_silent && self.ended.is_empty() && self.answered.is_empty()
+        let is_over = !self.ended.is_empty() || !self.ended_workers.is_empty();
+        is_silent && !is_over && self.answered.is_empty()
     }
 }
 
@@ -126,7 +134,11 @@ mod tests {
     #[test]
     fn a_wake_source_survives_its_encoding() {
         for id in [0, 1, 2, 3, 1 << 60] {
-            for source in [WakeSource::Template(CellId(id)), WakeSource::Cell(CellId(id))] {
+            for source in [
+                WakeSource::Template(CellId(id)),
+                WakeSource::Cell(CellId(id)),
+                WakeSource::Network(CellId(id)),
+            ] {
                 assert_eq!(WakeSource::decode(source.encode()), source);
             }
         }

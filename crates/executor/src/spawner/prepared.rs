@@ -19,6 +19,7 @@ use cloche_jail::{
 
 use super::{
     cell_record::CellRecord,
+    network_worker::WORKER_LIMITS,
     packer_process::{IdlePacker, PackerProcess},
 };
 use crate::protocol::{CellId, PackRequest};
@@ -48,6 +49,9 @@ pub(super) struct PreparedResources {
     /// The netns of the spawner, to return to.
     own_network: Option<OwnedFd>,
     cgroups_made: u64,
+    /// For the next stack workers; only once a network was attached.
+    worker_cgroups: Vec<Cgroup>,
+    has_networks: bool,
     packer: PackerProcess,
     packer_reserve: PackerReserve,
 }
@@ -75,6 +79,8 @@ impl PreparedResources {
             limits: None,
             own_network: File::open("/proc/self/ns/net").ok().map(OwnedFd::from),
             cgroups_made: 0,
+            worker_cgroups: Vec::new(),
+            has_networks: false,
         }
     }
 
@@ -92,6 +98,30 @@ impl PreparedResources {
         if !accepted {
             let _ = self.packer.start(request, fds);
         }
+    }
+
+    /// A cgroup for a stack worker.
+    pub(super) fn take_worker_cgroup(&mut self, all: &CgroupHierarchy) -> io::Result<Cgroup> {
+        self.has_networks = true;
+        match self.worker_cgroups.pop() {
+            Some(cgroup) => Ok(cgroup),
+            None => self.make_worker_cgroup(all),
+        }
+    }
+
+    fn make_worker_cgroup(&mut self, all: &CgroupHierarchy) -> io::Result<Cgroup> {
+        let can = all.can_limit();
+        let limits = CgroupLimits {
+            memory: WORKER_LIMITS.memory.filter(|_| can[0]),
+            pids: WORKER_LIMITS.pids.filter(|_| can[1]),
+            cpu: WORKER_LIMITS.cpu.filter(|_| can[2]),
+        };
+        self.make_cgroup(all, limits)
+    }
+
+    /// Removes the cgroup of a stack worker that has ended, now or as soon as the kernel can.
+    pub(super) fn retire_worker_cgroup(&mut self, cgroup: Cgroup) {
+        self.retired.push(cgroup);
     }
 
     /// A cgroup with these limits.
@@ -190,7 +220,12 @@ impl PreparedResources {
             && (self.cached.len() > MAX_CACHED
                 || matches!(self.packer_reserve, PackerReserve::Taken)
                 || self.networks.len() < LEVEL
-                || with_cgroups && self.missing_cgroup_limits().is_some())
+                || with_cgroups && self.missing_cgroup_limits().is_some()
+                || with_cgroups && self.needs_worker_cgroup())
+    }
+
+    fn needs_worker_cgroup(&self) -> bool {
+        self.has_networks && self.worker_cgroups.len() < LEVEL
     }
 
     /// The limits of a cgroup that should be prepared.
@@ -226,6 +261,12 @@ impl PreparedResources {
             self.cgroups.push((limits, cgroup));
             return true;
         }
+        if let Some(all) = all.filter(|_| self.needs_worker_cgroup())
+            && let Ok(cgroup) = self.make_worker_cgroup(all)
+        {
+            self.worker_cgroups.push(cgroup);
+            return true;
+        }
         false
     }
 
@@ -248,7 +289,7 @@ impl Drop for PreparedResources {
     fn drop(&mut self) {
         let idle = self.cgroups.drain(..).map(|(_, cgroup)| cgroup);
         let read = mem::take(&mut self.being_read).into_values().map(|(_, cgroup)| cgroup);
-        let cached = self.cached.drain(..);
+        let cached = self.cached.drain(..).chain(self.worker_cgroups.drain(..));
         let until = Instant::now() + SHUTDOWN_BUDGET;
         for mut cgroup in idle.chain(read).chain(self.retired.drain(..)).chain(cached) {
             if Instant::now() < until && cgroup.page_cache_bytes() > 0 {

@@ -228,6 +228,7 @@ mod tests {
             disk: 1 << 20,
             cpu_seconds: 1,
             strict: false,
+            network: false,
         };
         let all = CgroupLimits { memory: Some(1), pids: Some(1), cpu: None };
         assert!(CellWatch::for_cell(&config, all).is_none());

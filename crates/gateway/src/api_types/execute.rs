@@ -15,6 +15,7 @@ use utoipa::{
 
 use super::{
     files::{InputFileBody, OutputFileRecord, input_files_schema},
+    network::NetworkRecord,
     number::whole,
 };
 
@@ -206,6 +207,9 @@ pub(crate) struct ExecuteResult {
     output_files: Vec<OutputFileRecord>,
     /// How many written files are not listed.
     output_files_omitted: u64,
+    /// What the program did over the network of its sandbox; absent if that is `blocked`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<NetworkRecord>,
 }
 
 impl ExecuteResult {
@@ -225,6 +229,7 @@ impl ExecuteResult {
             stderr_dropped_bytes: end.stderr_dropped,
             output_files: end.written.files.into_iter().map(OutputFileRecord::from).collect(),
             output_files_omitted: end.written.files_omitted,
+            network: end.network.map(NetworkRecord::from),
         }
     }
 

@@ -12,6 +12,7 @@ use super::{
     DecisionRecord,
     execute::{LanguageName, StatusName},
     files::OutputFileRecord,
+    network::NetworkRecord,
 };
 
 /// An execution.
@@ -80,6 +81,9 @@ pub(crate) struct ExecutionRecord {
     decision: Option<DecisionRecord>,
     /// The files written to the home, once it has ended; not in lists.
     output_files: Option<Vec<OutputFileRecord>>,
+    /// What it did over its network; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<NetworkRecord>,
 }
 
 /// The resources that an execution used.
@@ -172,6 +176,7 @@ impl ExecutionRecord {
             stderr_dropped_bytes: end.map_or(0, |end| end.stderr_dropped),
             decision: None,
             output_files: None,
+            network: end.and_then(|end| end.network.clone()).map(NetworkRecord::from),
         }
     }
 }

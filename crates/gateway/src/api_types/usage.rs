@@ -24,6 +24,10 @@ pub(crate) struct UsageCounts {
     bytes_sent: u64,
     /// The sum of both.
     bytes_transferred: u64,
+    /// Bytes that programs received over the networks of their sandboxes.
+    network_bytes_in: u64,
+    /// Bytes that programs sent over them.
+    network_bytes_out: u64,
 }
 
 impl From<UsageTotals> for UsageCounts {
@@ -36,6 +40,8 @@ impl From<UsageTotals> for UsageCounts {
             bytes_received: totals.received_bytes,
             bytes_sent: totals.sent_bytes,
             bytes_transferred: totals.received_bytes.saturating_add(totals.sent_bytes),
+            network_bytes_in: totals.network_in_bytes,
+            network_bytes_out: totals.network_out_bytes,
         }
     }
 }

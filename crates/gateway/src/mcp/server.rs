@@ -2,7 +2,7 @@
 
 use axum::http::request::Parts;
 use cloche_engine::{Caller, Engine, Refusal};
-use cloche_model::{AgentTool as GatedTool, ErrorCode};
+use cloche_model::{AgentTool as GatedTool, ErrorCode, NetworkPolicy};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -36,10 +36,10 @@ pub(super) struct McpHandler {
     pub(super) caller_source: CallerSource,
 }
 
-const INSTRUCTIONS: &str = "Runs code in a sandbox without network access. Use execute_code; pass \
-    the same thread_id to keep files between calls.";
-const INSTRUCTIONS_WITHOUT_HOMES: &str = "Runs code in a sandbox without network access. Use \
-    execute_code; nothing is kept between calls.";
+const INSTRUCTIONS: &str = "Runs code in a sandbox. Use execute_code; pass the same thread_id to \
+    keep files between calls.";
+const INSTRUCTIONS_WITHOUT_HOMES: &str =
+    "Runs code in a sandbox. Use execute_code; nothing is kept between calls.";
 /// The message about files if the executors keep none.
 pub(super) const NOTHING_KEPT: &str =
     "the executors of this server keep nothing between calls, so there are no threads and no files";
@@ -120,7 +120,9 @@ impl ServerHandler for McpHandler {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let name = tools::canonical_name(name)?;
-        tools::list_tools(self.engine.keeps_homes()).into_iter().find(|tool| tool.name == name)
+        // The schemas are the same for every sandbox; only the list is shown to callers.
+        let tools = tools::list_tools(self.engine.keeps_homes(), &NetworkPolicy::Blocked);
+        tools.into_iter().find(|tool| tool.name == name)
     }
 
     async fn list_prompts(
@@ -178,7 +180,11 @@ impl ServerHandler for McpHandler {
         let caller = self.identify_caller(&context)?;
         // A tool that may not be used is not listed.
         let open = gate::is_open(self, &caller).await;
-        let list = if open { tools::list_tools(self.engine.keeps_homes()) } else { Vec::new() };
+        let network = &caller.sandbox.shape.network;
+        let list = match open {
+            true => tools::list_tools(self.engine.keeps_homes(), network),
+            false => Vec::new(),
+        };
         Ok(ListToolsResult::with_all_items(list))
     }
 

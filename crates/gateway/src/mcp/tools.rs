@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cloche_model::NetworkPolicy;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -31,15 +32,15 @@ pub(super) fn canonical_name(name: &str) -> Option<&'static str> {
 }
 
 /// The tool that runs code. Without homes it has no `thread_id`.
-fn execute_tool(keeps_homes: bool) -> Tool {
+fn execute_tool(keeps_homes: bool, network: &NetworkPolicy) -> Tool {
     let annotations = ToolAnnotations::with_title("Execute code")
         .read_only(false)
         .destructive(false)
         .idempotent(false)
-        .open_world(false);
-    let (mut input, description) = (execute_input_schema(), [EXECUTE_DESCRIPTION, HOMES].concat());
-    let description =
-        if keeps_homes { description } else { [EXECUTE_DESCRIPTION, NO_HOMES].concat() };
+        .open_world(*network != NetworkPolicy::Blocked);
+    let mut input = execute_input_schema();
+    let homes = if keeps_homes { HOMES } else { NO_HOMES };
+    let description = format!("{EXECUTE_DESCRIPTION} {} {homes}", network.describe());
     if !keeps_homes && let Some(properties) = input["properties"].as_object_mut() {
         properties.remove("thread_id");
     }
@@ -50,7 +51,7 @@ fn execute_tool(keeps_homes: bool) -> Tool {
 }
 
 const EXECUTE_DESCRIPTION: &str = "Runs a program in an isolated sandbox and returns its output, \
-    its exit code and how it ended. There is no network. ";
+    its exit code and how it ended.";
 const HOMES: &str = "Each call starts with an empty home, unless thread_id names one that is kept. \
     Images that the program writes to its home are returned with the result.";
 const NO_HOMES: &str = "Each call starts with an empty home, and nothing is kept.";
@@ -130,14 +131,14 @@ fn execute_output_schema() -> Value {
 }
 
 /// All tools. Without homes, only the tool that runs code.
-pub(super) fn list_tools(keeps_homes: bool) -> Vec<Tool> {
+pub(super) fn list_tools(keeps_homes: bool, network: &NetworkPolicy) -> Vec<Tool> {
     if !keeps_homes {
-        return vec![execute_tool(false)];
+        return vec![execute_tool(false, network)];
     }
     let reads = |title| ToolAnnotations::with_title(title).read_only(true).open_world(false);
     let writes = ToolAnnotations::with_title("Write a file").read_only(false).destructive(true);
     vec![
-        execute_tool(true),
+        execute_tool(true, network),
         Tool::new(
             LIST,
             "Lists the files of a thread's home.",

@@ -10,6 +10,9 @@ use crate::sys::SharedStack;
 
 /// A flag among the namespaces of a request: the loopback interface of the new netns is up.
 pub const WITH_LOOPBACK: u64 = 1 << 63;
+/// A flag among the namespaces of a request: a network will be attached to the new netns, so no
+/// other cell may use it afterwards.
+pub const NETNS_USED_ONCE: u64 = 1 << 62;
 /// The longest request, its head included.
 pub const REQUEST_LEN: usize = SharedStack::BYTES;
 /// An id in the head: none.

@@ -24,6 +24,7 @@ use crate::{
 
 mod builder;
 
+pub use builder::RESOLVER_FILE;
 use builder::{PlanBuilder, TEMPLATE_IMAGE};
 
 /// The specification of a cell.
@@ -49,6 +50,8 @@ pub struct JailSpec {
     pub rlimits: GuestRlimits,
     /// The system call policy of the guest.
     pub syscalls: SyscallPolicy,
+    /// Whether a network is attached to the cell before it gets its job.
+    pub network: bool,
     /// What the plan must know of this host.
     pub host: HostFacts,
 }
@@ -137,6 +140,8 @@ pub struct CellPlan {
     pub guest: (u32, u32),
     /// The limits of the cell's cgroup.
     pub cgroup: CgroupLimits,
+    /// Whether a network is attached to the cell. Its netns is then never reused.
+    pub network: bool,
     /// The steps in order, each with the name of its wall.
     pub(crate) steps: Vec<(String, OwnedStep)>,
 }
@@ -190,6 +195,7 @@ pub fn plan_cell(spec: &JailSpec) -> CellPlan {
             build.mount_scratch(),
             build.mount_overlay_root(),
             build.mount_image_overlays(),
+            build.name_resolver(),
             build.hide_directories(),
             build.bind_dev(),
             build.make_dev_read_only(),
@@ -255,6 +261,7 @@ pub fn plan_forked_cell(spec: &JailSpec) -> CellPlan {
             build.mount_scratch(),
             build.mount_overlay_root(),
             build.mount_forked_image_overlays(),
+            build.name_resolver(),
             build.hide_directories(),
             build.bind_forked_dev(),
             build.mount_pts(),
@@ -318,6 +325,7 @@ fn assemble_plan<const N: usize>(spec: &JailSpec, steps: [builder::NamedSteps; N
         identity: spec.identity,
         guest: spec.guest,
         cgroup: spec.cgroup,
+        network: spec.network,
         steps: steps.into_iter().flatten().collect(),
     }
 }

@@ -11,7 +11,7 @@
 use super::netns_pool::{NetnsHandle, NetnsPool};
 use crate::{
     pid_one::forked_cell::{NewCell, run_new_cell},
-    protocol::fork_request::{NO_ID, REQUEST_HEAD, REQUEST_LEN, WITH_LOOPBACK},
+    protocol::fork_request::{NETNS_USED_ONCE, NO_ID, REQUEST_HEAD, REQUEST_LEN, WITH_LOOPBACK},
     setup::enter::{CellFds, MAX_CGROUPS},
     shared::fmt_buf::FmtBuf,
     sys::{
@@ -93,7 +93,7 @@ impl CellTable {
         for slot in self.stacks.iter_mut().map_while(Option::as_mut) {
             if slot.used && slot.stack.is_free() {
                 match slot.network.take() {
-                    Some(network) if slot.stack.is_marked_clean() => {
+                    Some(network) if network.is_reusable() && slot.stack.is_marked_clean() => {
                         self.networks.keep_unused(network);
                     }
                     Some(network) => network.close(),
@@ -159,6 +159,8 @@ impl ForkServer {
             0 => None,
             _ => Some(self.table.networks.enter_unused(namespaces & WITH_LOOPBACK != 0)?),
         };
+        let is_used_once = namespaces & NETNS_USED_ONCE != 0;
+        let network = network.map(|network| if is_used_once { network.used_once() } else { network });
         let stack = self.table.take_stack(self.block, network);
         if let (Err(_), Some(network)) = (&stack, network) {
             network.close();
@@ -169,7 +171,7 @@ impl ForkServer {
         let fds = CellFds { go, stdio, job: *job, control: *control, fork: None, cgroups };
         let Self { libc, guest, hot, .. } = *self;
         let cell = NewCell { fds, ready, stack, user: id(8), libc, guest, hot };
-        let namespaces = namespaces & !(CLONE_NEWNET | WITH_LOOPBACK);
+        let namespaces = namespaces & !(CLONE_NEWNET | WITH_LOOPBACK | NETNS_USED_ONCE);
         let started = stack.start_process(namespaces, cell, program, run_new_cell);
         sys::close(go);
         let mapped = started.and_then(|(pid, pidfd)| {

@@ -16,6 +16,8 @@ const MOST: usize = 64;
 pub(crate) struct NetnsHandle {
     handle: RawFd,
     with_loopback: bool,
+    /// A network is attached to it, so it is discarded whatever its cell did.
+    used_once: bool,
 }
 
 impl NetnsHandle {
@@ -26,7 +28,17 @@ impl NetnsHandle {
             sys::loopback_up()?;
         }
         let handle = sys::open(c"/proc/self/ns/net", 0, 0)?;
-        Ok(Self { handle, with_loopback })
+        Ok(Self { handle, with_loopback, used_once: false })
+    }
+
+    /// The same netns, which no further cell may use.
+    pub(crate) const fn used_once(self) -> Self {
+        Self { used_once: true, ..self }
+    }
+
+    /// Whether another cell may use it if this one left it as it was made.
+    pub(crate) const fn is_reusable(self) -> bool {
+        !self.used_once
     }
 
     /// Closes the handle; no further cell starts in this netns.

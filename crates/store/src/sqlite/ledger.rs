@@ -25,7 +25,7 @@ macro_rules! small_columns {
         "SELECT e.trace_id, e.team_id, e.key_id, e.sandbox_id, e.language, e.thread_id, e.delivery, \
          e.webhook_url, e.metadata, e.status, e.created_at, e.completed_at, e.exit_code, e.error, \
          e.stdout_dropped, e.stderr_dropped, e.output_truncated, e.wall_ms, e.cpu_ms, \
-         e.peak_memory, e.micro_credits, e.code_digest, e.code_bytes, \
+         e.peak_memory, e.micro_credits, e.network, e.code_digest, e.code_bytes, \
          coalesce(d.status, iif(e.webhook_url IS NOT NULL AND e.status = 'running', 'pending', NULL)) \
          AS webhook_status"
     };

@@ -74,11 +74,15 @@ pub(super) async fn write_outcome(
         true => None,
         false => Some(to_json("written", &end.written)?),
     };
+    let network = end.network.as_ref().map(|report| to_json("network", report)).transpose()?;
+    let (network_in, network_out) =
+        end.network.as_ref().map_or((0, 0), |report| (report.bytes_in, report.bytes_out));
     let updated = sqlx::query(
         "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
          stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, wall_ms = ?, \
          cpu_ms = ?, peak_memory = ?, micro_credits = ?, score = ?, stdout = ?, stderr = ?, \
-         layer_bytes = ?, layer = ?, written = ? WHERE trace_id = ? AND status = 'running'",
+         layer_bytes = ?, layer = ?, written = ?, network = ?, \
+         network_in_bytes = ?, network_out_bytes = ? WHERE trace_id = ? AND status = 'running'",
     )
     .bind(status.name())
     .bind(end.completed_at.0)
@@ -97,6 +101,9 @@ pub(super) async fn write_outcome(
     .bind(end.written.layer.as_ref().map_or(0, |layer| to_sql_integer(layer.disk_bytes())))
     .bind(end.written.layer.map(|layer| String::from(layer.digest)))
     .bind(written)
+    .bind(network)
+    .bind(to_sql_integer(network_in))
+    .bind(to_sql_integer(network_out))
     .bind(trace.to_string())
     .execute(connection)
     .await?;

@@ -51,6 +51,15 @@ pub(super) fn read_json_or_default<T: DeserializeOwned + Default>(
     Ok(value.map_err(|error| corrupt_column(column, error))?.unwrap_or_default())
 }
 
+fn read_json_or_null<T: DeserializeOwned>(
+    row: &SqliteRow,
+    column: &'static str,
+) -> Result<Option<T>> {
+    let text: Option<&str> = row.try_get(column)?;
+    let value = text.map(serde_json::from_str).transpose();
+    value.map_err(|error| corrupt_column(column, error))
+}
+
 /// The text for a JSON column.
 pub(super) fn to_json<T: Serialize>(column: &'static str, value: &T) -> Result<String> {
     serde_json::to_string(value).map_err(|error| corrupt_column(column, error))
@@ -232,6 +241,7 @@ fn execution_end_from_row(
         } else {
             Default::default()
         },
+        network: read_json_or_null(row, "network")?,
         written: if whole { written_from_row(row)? } else { Default::default() },
         completed_at,
     })

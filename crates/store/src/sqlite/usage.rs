@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! Usage by day in SQLite. The trigger of migration 11 counts executions. Here transferred bytes
+//! Usage by day in SQLite. A trigger of the last migration counts executions. Here transferred bytes
 //! are added, and days are summed up.
 
 use async_trait::async_trait;
@@ -17,7 +17,9 @@ use crate::{Result, Transfer, UsageAccounting, UsageFilter, UsageTotals};
 const SUMS: &str = "coalesce(sum(executions), 0) AS executions, \
     coalesce(sum(micro_credits), 0) AS micro_credits, coalesce(sum(wall_ms), 0) AS wall_ms, \
     coalesce(sum(cpu_ms), 0) AS cpu_ms, coalesce(sum(received_bytes), 0) AS received_bytes, \
-    coalesce(sum(sent_bytes), 0) AS sent_bytes FROM usage_days";
+    coalesce(sum(sent_bytes), 0) AS sent_bytes, \
+    coalesce(sum(network_in_bytes), 0) AS network_in_bytes, \
+    coalesce(sum(network_out_bytes), 0) AS network_out_bytes FROM usage_days";
 
 fn totals_from_row(row: &SqliteRow) -> Result<UsageTotals> {
     Ok(UsageTotals {
@@ -27,6 +29,8 @@ fn totals_from_row(row: &SqliteRow) -> Result<UsageTotals> {
         cpu_ms: read_number(row, "cpu_ms")?,
         received_bytes: read_number(row, "received_bytes")?,
         sent_bytes: read_number(row, "sent_bytes")?,
+        network_in_bytes: read_number(row, "network_in_bytes")?,
+        network_out_bytes: read_number(row, "network_out_bytes")?,
     })
 }
 
@@ -51,7 +55,9 @@ impl UsageAccounting for SqliteStore {
                 Box::pin(async move {
                     for transfer in transfers {
                         sqlx::query(
-                            "INSERT INTO usage_days VALUES (?1, ?2, ?3, 0, 0, 0, 0, \
+                            "INSERT INTO usage_days (team_id, day, key_id, executions, \
+                             micro_credits, wall_ms, cpu_ms, received_bytes, sent_bytes) \
+                             VALUES (?1, ?2, ?3, 0, 0, 0, 0, \
                              min(?4, 1000000000000000), min(?5, 1000000000000000)) \
                              ON CONFLICT (team_id, day, key_id) DO UPDATE SET \
                              received_bytes = min(received_bytes + excluded.received_bytes, \

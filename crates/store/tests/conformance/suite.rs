@@ -99,8 +99,16 @@ pub(crate) fn thread_key(thread: &str) -> ThreadKey {
     ThreadKey { team: team(1).id, id: thread.parse().unwrap() }
 }
 
+pub(crate) fn network() -> NetworkReport {
+    let mut network = NetworkReport { bytes_in: 70, bytes_out: 8, ..NetworkReport::default() };
+    let reason = DenialReason::NotAllowed;
+    network.count_denied("a.example", 443, NetworkProtocol::Tls, reason);
+    NetworkReport { connections: 2, lost: Some("why".to_owned()), ..network }
+}
+
 pub(crate) fn end() -> ExecutionEnd {
     ExecutionEnd {
+        network: Some(network()),
         exit_code: 3,
         stdout: b"a\n\xff\n".to_vec().into(),
         stderr: b"b".to_vec().into(),

@@ -5,10 +5,14 @@
 
 use std::time::Duration;
 
-use cloche_model::{ExecutionEnd, ExecutionStart, KeyId, Moment, TeamId, TraceId, UsageReport};
+use cloche_model::{
+    ExecutionEnd, ExecutionStart, KeyId, Moment, NetworkReport, TeamId, TraceId, UsageReport,
+};
 use cloche_store::{ExecutionFinish, FinishOutcome, Store, Transfer, UsageFilter, UsageTotals};
 
-use crate::suite::{LATER, end, finish, key, sandbox, start, team, tenants, thread_key, trace};
+use crate::suite::{
+    LATER, end, finish, key, network, sandbox, start, team, tenants, thread_key, trace,
+};
 
 const ALL: UsageFilter = UsageFilter { team: None, key: None, first_day: 0, last_day: i64::MAX };
 
@@ -39,6 +43,8 @@ fn runs(count: u64) -> UsageTotals {
         micro_credits: 1_000 * count,
         wall_ms: 10 * count,
         cpu_ms: 5 * count,
+        network_in_bytes: 70 * count,
+        network_out_bytes: 8 * count,
         ..UsageTotals::default()
     }
 }
@@ -129,6 +135,7 @@ pub(crate) async fn absurd_numbers_do_not_fail_a_sum(store: &dyn Store) {
         let mut finish = ended(trace(n), 10);
         finish.end.usage.cpu_ms = u64::MAX;
         finish.end.usage.micro_credits = u64::MAX;
+        finish.end.network = Some(NetworkReport { bytes_in: u64::MAX, ..network() });
         store.begin_execution(start(n), LATER, None).await.unwrap();
         assert_eq!(store.finish_execution(finish).await.unwrap(), FinishOutcome::Recorded);
     }

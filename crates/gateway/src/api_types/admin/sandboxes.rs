@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cloche_engine::{
-    ResourcesChange, RetentionChange, SandboxChange, SandboxDraft, format_rfc3339,
+    NetworkChange, ResourcesChange, RetentionChange, SandboxChange, SandboxDraft, format_rfc3339,
 };
 use cloche_model::{ByteSize, CpuShare, Invalid, Sandbox, env::show_level};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,10 @@ use utoipa::{
 };
 
 use super::{
-    super::number::{whole, whole_or_null},
+    super::{
+        network::{NetworkLimitsBody, NetworkLimitsRecord, network_allow_schema},
+        number::{whole, whole_or_null},
+    },
     env::{EnvBody, draft, env_body_schema},
 };
 
@@ -32,9 +35,16 @@ macro_rules! sandbox_body {
 (:[1-9][0-9]{0,3})?/)?[a-z0-9]+([._-][a-z0-9]+)*(/[a-z0-9]+([._-][a-z0-9]+)*)*\
 (:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$")]
             image: Option<String>,
-            /// Only `blocked` in this build.
-            #[schema(example = "blocked", pattern = "^blocked$")]
+            /// What programs can reach beyond their own loopback: nothing, the public internet,
+            /// or what `network_allow` names of it.
+            #[schema(example = "blocked", pattern = "^(blocked|unrestricted|allowlist)$")]
             network: Option<String>,
+            /// The rules of an allowlist; they replace those that it has. A host name without a
+            /// port means 80 and 443.
+            #[schema(schema_with = network_allow_schema)]
+            network_allow: Option<Vec<String>>,
+            /// Replaces all limits of the network.
+            network_limits: Option<NetworkLimitsBody>,
             /// The number of cores.
             #[schema(minimum = 0.01, maximum = 4096)]
             cpu: Option<f64>,
@@ -77,7 +87,11 @@ macro_rules! sandbox_body {
                 Ok(SandboxChange {
                     name: None,
                     image: self.image,
-                    network: self.network,
+                    network: NetworkChange {
+                        policy: self.network,
+                        allow: self.network_allow,
+                        limits: self.network_limits.map(Into::into),
+                    },
                     preload: self.preload,
                     template: self.template,
                     profile: self.profile,
@@ -155,6 +169,8 @@ pub(crate) struct SandboxRecord {
     name: String,
     image: String,
     network: String,
+    network_allow: Vec<String>,
+    network_limits: NetworkLimitsRecord,
     cpu: f64,
     memory_mb: u64,
     disk_mb: u64,
@@ -181,6 +197,8 @@ impl From<Sandbox> for SandboxRecord {
             name: sandbox.name,
             image: sandbox.shape.image,
             network: sandbox.shape.network.name().to_owned(),
+            network_allow: sandbox.shape.network.rules().iter().map(ToString::to_string).collect(),
+            network_limits: sandbox.shape.network_limits.into(),
             cpu: f64::from(resources.cpus.millicores()) / 1000.0,
             memory_mb: resources.memory.bytes() >> 20,
             disk_mb: resources.disk.bytes() >> 20,

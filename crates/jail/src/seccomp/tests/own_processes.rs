@@ -1,14 +1,14 @@
 //! Runs in: tests.
 //!
-//! The filters of our own processes: the calls that kill the server or a packer, and those they
-//! need.
+//! The filters of our own processes: the calls that kill the server, a packer or a stack worker,
+//! and those they need.
 
 use super::{
     super::{
         bpf::{self, return_value},
         packer_filter,
         policy::{FilterPolicy, SyscallVerdict},
-        server_filter,
+        server_filter, stack_filter,
         table::{Arch, RuleTable},
     },
     machine::{Call, run},
@@ -16,6 +16,7 @@ use super::{
 
 const SERVER: &str = include_str!("../../../policy/server.json");
 const PACKER: &str = include_str!("../../../policy/packer.json");
+const STACK: &str = include_str!("../../../policy/stack.json");
 
 /// Asserts on every architecture that has the call.
 #[track_caller]
@@ -36,14 +37,14 @@ fn expect(policy: &str, verdict: SyscallVerdict, name: &str, args: &[u64]) {
 #[test]
 fn the_embedded_filters_are_the_compiled_policies() {
     let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
-    for (text, embedded) in [(SERVER, server_filter()), (PACKER, packer_filter())] {
+    for (text, embedded) in [(SERVER, server_filter()), (PACKER, packer_filter()), (STACK, stack_filter())] {
         let table = RuleTable::new(&FilterPolicy::parse(text).unwrap(), arch).unwrap();
         assert_eq!(embedded, bpf::program_bytes(&bpf::compile_filter(&table).unwrap()));
     }
 }
 
 #[test]
-fn exec_fork_mount_and_setuid_kill_server_and_packer() {
+fn exec_fork_mount_and_setuid_kill_our_own_processes() {
     for call in [
         "execve",
         "execveat",
@@ -81,6 +82,7 @@ fn exec_fork_mount_and_setuid_kill_server_and_packer() {
     ] {
         expect(SERVER, SyscallVerdict::Kill, call, &[]);
         expect(PACKER, SyscallVerdict::Kill, call, &[]);
+        expect(STACK, SyscallVerdict::Kill, call, &[]);
     }
     expect(SERVER, SyscallVerdict::Kill, "capset", &[]);
     expect(SERVER, SyscallVerdict::Kill, "open_by_handle_at", &[]);
@@ -116,6 +118,17 @@ fn the_server_has_tcp_udp_and_local_sockets() {
     }
     expect(PACKER, SyscallVerdict::Kill, "socket", &[2, 1, 0]);
     expect(PACKER, SyscallVerdict::Kill, "connect", &[]);
+}
+
+#[test]
+fn a_stack_worker_uses_sockets_that_it_was_given_and_opens_nothing() {
+    for call in ["recvmsg", "sendmsg", "read", "write", "shutdown", "epoll_pwait", "ppoll"] {
+        expect(STACK, SyscallVerdict::Allow, call, &[]);
+    }
+    for call in ["socket", "socketpair", "connect", "bind", "listen", "accept4", "openat2", "clone"] {
+        expect(STACK, SyscallVerdict::Kill, call, &[2, 1, 0]);
+    }
+    expect(STACK, SyscallVerdict::NotPermitted, "openat", &[]);
 }
 
 #[test]

@@ -15,6 +15,8 @@ use crate::{
 
 mod image_steps;
 
+pub use image_steps::RESOLVER_FILE;
+
 pub(super) type NamedSteps = Vec<(String, OwnedStep)>;
 
 /// mount(2) flags.

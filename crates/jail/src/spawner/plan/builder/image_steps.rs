@@ -10,6 +10,9 @@ use super::{NamedSteps, PlanBuilder, TEMPLATE_IMAGE, bind_step, mount_step, ms, 
 /// directories are hidden: the cells could not put an overlay on a tree with mounts in it.
 const TEMPLATE_USR: &str = "/opt";
 
+/// The `resolv.conf` of cells with a network, in every tree that cells have as their root.
+pub const RESOLVER_FILE: &str = "/etc/cloche.resolv.conf";
+
 impl PlanBuilder<'_> {
     pub(in crate::spawner::plan) fn mount_image_overlays(&self) -> NamedSteps {
         self.mount_overlays_of(&self.spec.image.binds)
@@ -53,6 +56,17 @@ impl PlanBuilder<'_> {
             ]
         };
         self.spec.image.hidden.iter().flat_map(hide).collect()
+    }
+
+    /// A cell with a network asks the resolver of its gateway. Every tree of ours has the file that
+    /// says so beside the one for cells without a network.
+    pub(in crate::spawner::plan) fn name_resolver(&self) -> NamedSteps {
+        if !self.spec.network {
+            return Vec::new();
+        }
+        let [from, to] = [RESOLVER_FILE, "/etc/resolv.conf"]
+            .map(|path| self.path_in_root(Path::new(path)));
+        vec![("network:resolver".into(), bind_step(&from, &to))]
     }
 
     /// The second mount of the image's first directory, for the cells of a template.
