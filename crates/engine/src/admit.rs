@@ -154,6 +154,7 @@ pub(crate) fn admit_execution(
     let (sandbox, key) = (&caller.sandbox, &caller.key);
     let of_sandbox = env::reveal_level(&sandbox.env, &sandbox.secret_env);
     let of_key = env::reveal_level(&key.env, &key.secret_env);
+    run_credentials::check_amount(&caller.credentials)?;
     let mut lowest = run_credentials::injected_variables(&caller.credentials);
     lowest.extend(of_sandbox);
     let env = env::merge_levels(&lowest, &of_key, &request.env)?;

@@ -9,7 +9,7 @@ mod messages;
 mod pack_messages;
 mod packet;
 
-pub(crate) use guest_user::{GUEST_ID, NODE_START, SITE_DIR};
+pub(crate) use guest_user::{GUEST_ID, NODE_START, SITE_DIR, TRUST_DIR};
 pub use guest_user::{HOME, USER};
 pub(crate) use messages::{
     CellConfig, CellId, CellUsage, HomeRequest, ImageNumber, RequestPacket, SPAWNER_ARG0,

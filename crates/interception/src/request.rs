@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Headers that belong to one connection.
-const OF_ONE_CONNECTION: [HeaderName; 8] = [
+static OF_ONE_CONNECTION: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     header::PROXY_AUTHENTICATE,
@@ -41,7 +41,13 @@ pub(crate) fn prepare_request(
     let query = head.uri.query().map(str::to_owned);
     let additions =
         host.choose_additions(&head.method, (&path, query.as_deref()), &head.headers)?;
+    // The only value that HTTP/2 allows, which gRPC demands.
+    let is_http2 = head.version == Version::HTTP_2;
+    let takes_trailers = is_http2 && head.headers.get(header::TE).is_some_and(|te| te == "trailers");
     strip_headers(&mut head.headers);
+    if takes_trailers {
+        head.headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
     let mut query = query;
     for addition in &additions {
         match addition {
@@ -58,7 +64,7 @@ pub(crate) fn prepare_request(
     let mut parts = uri::Parts::default();
     parts.path_and_query = Some(target.parse().map_err(|_| RequestRefusal::Target)?);
     head.headers.remove(HOST);
-    if head.version == Version::HTTP_2 {
+    if is_http2 {
         parts.scheme = Some(uri::Scheme::HTTPS);
         parts.authority = Some(authority.parse().map_err(|_| RequestRefusal::Target)?);
     } else {

@@ -158,6 +158,10 @@ pub struct SandboxShape {
     /// The limits of its network, if it has one.
     #[serde(default)]
     pub network_limits: NetworkLimits,
+    /// Whether credentials are added to its requests outside of the cell, so that the cell has to
+    /// trust the broker for that. Not part of the configuration.
+    #[serde(skip)]
+    pub trusts_broker: bool,
     /// Python modules imported once, in the template.
     pub preload: Vec<String>,
     /// Whether interpreters may be forked from a shared template.
@@ -254,6 +258,7 @@ impl Default for SandboxShape {
             root: None,
             network: NetworkPolicy::Blocked,
             network_limits: NetworkLimits::default(),
+            trusts_broker: false,
             preload: Vec::new(),
             template: true,
             profile: SandboxProfile::Standard,

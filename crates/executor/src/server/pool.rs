@@ -82,6 +82,7 @@ impl PoolKey {
             cpu_seconds: cpu_seconds(limits),
             strict: sandbox.profile == SandboxProfile::Strict,
             network: sandbox.network != NetworkPolicy::Blocked,
+            trust: sandbox.trusts_broker,
         };
         let python = language == Language::Python;
         let preload = if python { sandbox.preload.clone() } else { Vec::new() };

@@ -229,6 +229,7 @@ mod tests {
             cpu_seconds: 1,
             strict: false,
             network: false,
+            trust: false,
         };
         let all = CgroupLimits { memory: Some(1), pids: Some(1), cpu: None };
         assert!(CellWatch::for_cell(&config, all).is_none());

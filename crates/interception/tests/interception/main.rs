@@ -2,6 +2,7 @@
 //! HTTP of both versions.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
+mod clients;
 mod server;
 
 use bytes::Bytes;

@@ -93,6 +93,10 @@ impl TestServer {
         Self { address, seen }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn seen(&self) -> Vec<SeenRequest> {
         self.seen.lock().unwrap().clone()
     }

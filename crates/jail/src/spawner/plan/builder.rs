@@ -220,6 +220,19 @@ impl<'a> PlanBuilder<'a> {
         vec![("secrets".into(), bind_step(&self.stage.join("secrets"), &inside))]
     }
 
+    /// Where the guest's process writes the certificate authorities of its job, and where programs
+    /// look for those of the system.
+    pub(super) fn bind_trust_dirs(&self) -> NamedSteps {
+        let Some(first) = self.spec.trust_dirs.first() else { return Vec::new() };
+        let source = self.stage.join("trust");
+        let mut steps =
+            vec![(format!("trust:{}", first.display()), directory_step(&source, 0o755, self.spec.guest))];
+        steps.extend(self.spec.trust_dirs.iter().map(|directory| {
+            (format!("trust:{}", directory.display()), bind_step(&source, &self.path_in_root(directory)))
+        }));
+        steps
+    }
+
     pub(super) fn pivot_root(&self) -> NamedSteps {
         vec![
             ("root:pivot".into(), Step::Pivot { root: path_to_cstring(&self.root) }),
@@ -335,9 +348,8 @@ impl<'a> PlanBuilder<'a> {
 
     fn landlock_writable_dirs(&self) -> Vec<PathBuf> {
         let above_home = self.spec.home.parent().unwrap_or(&self.spec.home);
-        [above_home, Path::new("/tmp"), Path::new("/dev/shm"), Path::new(SECRETS_DIR)]
-            .map(PathBuf::from)
-            .into()
+        let usual = [above_home, Path::new("/tmp"), Path::new("/dev/shm"), Path::new(SECRETS_DIR)];
+        usual.map(PathBuf::from).into_iter().chain(self.spec.trust_dirs.first().cloned()).collect()
     }
 
     fn path_in_root(&self, path: &Path) -> PathBuf {
