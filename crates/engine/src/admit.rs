@@ -11,8 +11,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
     ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, HOST_IMAGE, Invalid, Language,
-    MemoryAccount, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan, ThreadHome,
-    TraceId, env,
+    MemoryAccount, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan,
+    ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
 

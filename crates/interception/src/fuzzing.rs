@@ -67,7 +67,8 @@ pub fn check_request_head(data: &[u8]) {
 /// # Panics
 /// If it is.
 pub fn check_redaction(data: &[u8]) {
-    let (Some((first, rest)), Ok(forms)) = (data.split_first(), SecretForms::new([VALUE].into_iter()))
+    let (Some((first, rest)), Ok(forms)) =
+        (data.split_first(), SecretForms::new([VALUE].into_iter()))
     else {
         return;
     };

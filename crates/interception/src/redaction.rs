@@ -232,7 +232,10 @@ mod tests {
             let text = format!("before {text} after");
             let redacted = String::from_utf8(forms.redact(text.as_bytes()).unwrap()).unwrap();
             assert_eq!(redacted.len(), text.len());
-            assert!(redacted.starts_with("before *") && redacted.ends_with("* after"), "{redacted}");
+            assert!(
+                redacted.starts_with("before *") && redacted.ends_with("* after"),
+                "{redacted}"
+            );
             assert!(!redacted.contains("sk-a"), "{redacted}");
         }
         for before in ["", "x", "xy", "xyz", "user:", "Basic user:"] {

@@ -43,7 +43,8 @@ pub(crate) fn prepare_request(
         host.choose_additions(&head.method, (&path, query.as_deref()), &head.headers)?;
     // The only value that HTTP/2 allows, which gRPC demands.
     let is_http2 = head.version == Version::HTTP_2;
-    let takes_trailers = is_http2 && head.headers.get(header::TE).is_some_and(|te| te == "trailers");
+    let takes_trailers =
+        is_http2 && head.headers.get(header::TE).is_some_and(|te| te == "trailers");
     strip_headers(&mut head.headers);
     if takes_trailers {
         head.headers.insert(header::TE, HeaderValue::from_static("trailers"));

@@ -179,9 +179,8 @@ impl BoundCredential {
 
     /// Whether the program put the placeholder where the credential goes.
     fn is_named(&self, headers: &HeaderMap, query: Option<&str>) -> bool {
-        let is_placeholder = |text: &str| {
-            text.split([' ', ':', '=', '&']).any(|word| word == self.placeholder)
-        };
+        let is_placeholder =
+            |text: &str| text.split([' ', ':', '=', '&']).any(|word| word == self.placeholder);
         match &self.addition {
             Addition::Header(name, _) => headers.get_all(name).iter().any(|value| {
                 let Ok(text) = value.to_str() else { return false };

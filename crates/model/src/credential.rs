@@ -9,9 +9,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    CredentialId, FileName, HostName, Invalid, KeyId, Moment, SandboxId, Secret, TeamId,
-};
+use crate::{CredentialId, FileName, HostName, Invalid, KeyId, Moment, SandboxId, Secret, TeamId};
 
 pub use rules::check_credential_value;
 

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HomeWrites, Invalid, KeyId, Language, Moment, NetworkReport, SandboxId, StreamName, TeamId, ThreadId, TraceId,
+    HomeWrites, Invalid, KeyId, Language, Moment, NetworkReport, SandboxId, StreamName, TeamId,
+    ThreadId, TraceId,
 };
 
 /// The status of an execution.

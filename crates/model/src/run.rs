@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BrokeredCredential, ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, NetworkPolicy,
-    SecretFile, ThreadHome,
+    BrokeredCredential, ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language,
+    NetworkLimits, NetworkPolicy, SecretFile, ThreadHome,
 };
 
 /// One program to run once, in a fresh cell.

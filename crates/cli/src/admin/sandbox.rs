@@ -155,9 +155,9 @@ fn split_words(text: &str) -> Vec<Value> {
 
 /// Parses `NAME=NUMBER`. The server knows the names.
 fn parse_network_limit(text: &str) -> Result<(String, u64), String> {
-    let limit = text.split_once('=').and_then(|(name, number)| {
-        Some((name.to_owned(), number.parse().ok()?))
-    });
+    let limit = text
+        .split_once('=')
+        .and_then(|(name, number)| Some((name.to_owned(), number.parse().ok()?)));
     limit.ok_or_else(|| format!("{text} is not a limit such as connections=64"))
 }
 

@@ -49,7 +49,7 @@ impl NotAdmitted {
                 stderr: CapturedStream::from_bytes(Vec::new()),
                 usage: RunUsage::default(),
                 written: HomeWrites::default(),
-        network: None,
+                network: None,
                 timings: RunTimings::default(),
             }),
             Self::TooLate(waited) => Err(DispatchError::Unavailable(format!(

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 use cloche_model::{
     CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, HomeWrites, NetworkReport, RunEnding, RunLimits, RunOutcome, RunTimings,
-    RunUsage, StreamName, Team, UsageReport,
+    ExecutionStart, ExecutionStatus, HomeWrites, NetworkReport, RunEnding, RunLimits, RunOutcome,
+    RunTimings, RunUsage, StreamName, Team, UsageReport,
 };
 use cloche_store::ExecutionFinish;
 use tokio::sync::{mpsc, watch};

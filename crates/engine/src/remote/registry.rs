@@ -277,13 +277,23 @@ mod tests {
         let registry = unchecked(2);
         registry.note_health(0, Ok(offer(true, 60)));
         registry.note_health(1, Ok(offer(false, 600)));
-        let long = RunNeeds { timeout: Duration::from_secs(300), home: false, image: false, network: false };
+        let long = RunNeeds {
+            timeout: Duration::from_secs(300),
+            home: false,
+            image: false,
+            network: false,
+        };
         assert_eq!(registry.take(&long, &[]).unwrap().index, 1);
         let refusal = |needs| registry.check_run(&needs).unwrap_err().to_string();
         assert_eq!(refusal(RunNeeds { image: true, ..PLAIN }), NO_IMAGES);
         assert_eq!(refusal(RunNeeds { network: true, ..PLAIN }), NO_NETWORK);
         assert!(refusal(RunNeeds { home: true, ..long }).contains("the 60s"));
-        let longer = RunNeeds { timeout: Duration::from_secs(601), home: false, image: false, network: false };
+        let longer = RunNeeds {
+            timeout: Duration::from_secs(601),
+            home: false,
+            image: false,
+            network: false,
+        };
         assert!(refusal(longer).contains("601s exceeds the 600s"));
         registry.note_health(1, Err("gone".to_owned()));
         assert!(matches!(registry.check_run(&long), Err(DispatchError::Unavailable(_))));

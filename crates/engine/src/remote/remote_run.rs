@@ -79,7 +79,7 @@ impl RemoteRun {
             stderr: std::mem::take(&mut self.stderr),
             usage: RunUsage::default(),
             written: HomeWrites::default(),
-        network: None,
+            network: None,
             timings: RunTimings::default(),
         }
     }

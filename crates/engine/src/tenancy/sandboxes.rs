@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 
 use cloche_model::{
-    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, Sandbox, SandboxId,
-    SandboxResources, SandboxShape, SecretVars, Team, check_name,
+    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, Sandbox, SandboxId, SandboxResources,
+    SandboxShape, SecretVars, Team, check_name,
 };
 use cloche_store::{Revisioned, UpdateOutcome};
 

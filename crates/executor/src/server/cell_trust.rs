@@ -44,9 +44,10 @@ impl CellTrust<'_> {
         let names = |names: &'static [&'static str], file: &'static str| {
             names.iter().map(move |name| ((*name).to_owned(), format!("{TRUST_DIR}/{file}")))
         };
-        let placeholders = self.brokered.iter().map(|credential| {
-            (credential.placeholder_variable(), credential.placeholder())
-        });
+        let placeholders = self
+            .brokered
+            .iter()
+            .map(|credential| (credential.placeholder_variable(), credential.placeholder()));
         names(&BUNDLE_VARIABLES, BUNDLE)
             .chain(names(&AUTHORITY_VARIABLES, AUTHORITY))
             .chain(placeholders)
@@ -102,7 +103,8 @@ mod tests {
         let authority = "-----BEGIN CERTIFICATE-----\nown\n-----END CERTIFICATE-----\n";
         let trust = CellTrust { authority, brokered: &[credential] };
         let variables = trust.variables();
-        let value = |name: &str| variables.iter().find(|(known, _)| known == name).unwrap().1.clone();
+        let value =
+            |name: &str| variables.iter().find(|(known, _)| known == name).unwrap().1.clone();
         assert_eq!(value("CLOCHE_CREDENTIAL_MY_API"), "cloche-credential-my-api");
         assert_eq!(value("SSL_CERT_FILE"), "/run/cloche/ca-certificates.crt");
         assert_eq!(value("NODE_EXTRA_CA_CERTS"), "/run/cloche/broker.pem");

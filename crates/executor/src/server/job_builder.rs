@@ -78,7 +78,10 @@ pub(crate) fn build_job(
     job_writer::append_file(&mut out, spec.language.main_file(), 0o644, &spec.code)?;
     job_writer::append_exec(
         &mut out,
-        &ExecProgram { env: run_env(spec, place, trust), ..main_exec(spec.language, interpreter, place) },
+        &ExecProgram {
+            env: run_env(spec, place, trust),
+            ..main_exec(spec.language, interpreter, place)
+        },
     )?;
     Ok(out)
 }

@@ -113,8 +113,7 @@ impl<'a> Run<'a> {
         }
         let interpreter = interpreter::find_interpreter(language, image)?;
         let trust = network.and_then(|network| network.trust(&self.spec));
-        let job =
-            job_builder::build_job(&self.spec, &interpreter, &self.place, trust.as_ref())?;
+        let job = job_builder::build_job(&self.spec, &interpreter, &self.place, trust.as_ref())?;
         let home = HomeMount::prepare(self.executor.layers.as_ref(), &self.spec).await?;
         Ok((job, home))
     }

@@ -6,8 +6,8 @@ use cloche_jail::{job_writer::InvalidJob, report::WallName, sys::Errno};
 use cloche_model::Language;
 
 use super::{
-    cell::CellError, cell_network::NetworkError, commit::CommitError, home_mount::HomeError, image_mounts::ImageMountError,
-    interpreter::INTERPRETER_DIRS, spawner_client::SpawnError,
+    cell::CellError, cell_network::NetworkError, commit::CommitError, home_mount::HomeError,
+    image_mounts::ImageMountError, interpreter::INTERPRETER_DIRS, spawner_client::SpawnError,
 };
 
 /// Why a run has no outcome. This host failed, not the program.

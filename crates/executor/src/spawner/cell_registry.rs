@@ -201,10 +201,7 @@ impl<'a> CellRegistry<'a> {
     fn time_to_next_kill(&self) -> Option<Timespec> {
         let due = self.workers.values().filter_map(|worker| worker.kill_at).min()?;
         let left = due.saturating_duration_since(Instant::now());
-        Some(Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
-        })
+        Some(Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() })
     }
 
     /// Asks a template to fork a cell. The answer comes later, see [`Self::read_template`].

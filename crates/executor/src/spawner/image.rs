@@ -43,8 +43,18 @@ pub(super) const FROM_HOST_ETC: [&str; 15] = [
 
 /// The directories of every other image that a cell mounts on, or that a template does.
 const OVER_IMAGES: [&str; 12] = [
-    "proc", "sys", "dev", "tmp", "home/baponi", "run/secrets", "run/cloche", "data", "etc", "var",
-    "srv", "media",
+    "proc",
+    "sys",
+    "dev",
+    "tmp",
+    "home/baponi",
+    "run/secrets",
+    "run/cloche",
+    "data",
+    "etc",
+    "var",
+    "srv",
+    "media",
 ];
 
 /// The files of `/etc` that every cell has, whatever its image is.

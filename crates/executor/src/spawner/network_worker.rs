@@ -86,11 +86,7 @@ impl NetworkAttacher {
     }
 
     /// Makes the device in the netns of a cell, up and with its addresses and routes.
-    fn make_device(
-        &self,
-        cell: BorrowedFd<'_>,
-        addresses: &TunAddresses,
-    ) -> io::Result<OwnedFd> {
+    fn make_device(&self, cell: BorrowedFd<'_>, addresses: &TunAddresses) -> io::Result<OwnedFd> {
         let node = self.tun_node.as_ref().ok_or_else(|| {
             io::Error::other("this host has no /dev/net/tun; load the kernel module tun")
         })?;

@@ -235,9 +235,8 @@ impl<'a> PlanCache<'a> {
 /// image if it is a directory. A link could lead anywhere.
 fn list_trust_dirs(tree: &Path) -> Vec<PathBuf> {
     const SYSTEM: &str = "etc/ssl/certs";
-    let is_directory = |path: &str| {
-        fs::symlink_metadata(tree.join(path)).is_ok_and(|found| found.is_dir())
-    };
+    let is_directory =
+        |path: &str| fs::symlink_metadata(tree.join(path)).is_ok_and(|found| found.is_dir());
     let is_directory = ["etc", "etc/ssl", SYSTEM].into_iter().all(is_directory);
     let system = is_directory.then(|| Path::new("/").join(SYSTEM));
     std::iter::once(PathBuf::from(TRUST_DIR)).chain(system).collect()

@@ -98,7 +98,15 @@ async fn run_child(
         RunUsage { wall: started.elapsed(), peak_memory: ByteSize::mib(1), ..RunUsage::default() };
     let (stdout, stderr) = (stdout.await.unwrap_or_default(), stderr.await.unwrap_or_default());
     let written = home.seal(layers, main_file, &before).await;
-    Ok(RunOutcome { ending, stdout, stderr, usage, written, network: None, timings: RunTimings::default() })
+    Ok(RunOutcome {
+        ending,
+        stdout,
+        stderr,
+        usage,
+        written,
+        network: None,
+        timings: RunTimings::default(),
+    })
 }
 
 fn ending(status: std::process::ExitStatus) -> RunEnding {

@@ -76,7 +76,8 @@ async fn curl_python_and_node_get_their_credential_added_without_having_it() {
         let mut client = Command::new(command[0]);
         client.args(&command[1..]).stdin(Stdio::null());
         client.env("CLOCHE_CREDENTIAL_API", "cloche-credential-api");
-        for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"] {
+        for name in ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"]
+        {
             client.env(name, &bundle);
         }
         let output = match client.output().await {

@@ -352,7 +352,8 @@ async fn a_connection_that_names_another_host_in_its_handshake_is_not_intercepte
     assert!(serving.await.unwrap().failure.is_some());
     assert!(internet.server.seen().is_empty());
     assert!(internet.interceptor.is_bound(HOST, 443));
-    for (host, port) in [(HOST, 80), (HOST, 8443), ("example.com", 443), ("x.api.example.com", 443)] {
+    for (host, port) in [(HOST, 80), (HOST, 8443), ("example.com", 443), ("x.api.example.com", 443)]
+    {
         assert!(!internet.interceptor.is_bound(host, port), "{host}:{port}");
     }
 }

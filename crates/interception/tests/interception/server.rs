@@ -112,7 +112,8 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, seen: Arc<Mutex<Vec<See
             let service = service_fn(move |request| reply(Arc::clone(&seen), request));
             let io = TokioIo::new(stream);
             if is_http2 {
-                let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
+                let _ =
+                    http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
             } else {
                 let _ = http1::Builder::new().serve_connection(io, service).await;
             }

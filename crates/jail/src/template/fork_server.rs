@@ -160,7 +160,8 @@ impl ForkServer {
             _ => Some(self.table.networks.enter_unused(namespaces & WITH_LOOPBACK != 0)?),
         };
         let is_used_once = namespaces & NETNS_USED_ONCE != 0;
-        let network = network.map(|network| if is_used_once { network.used_once() } else { network });
+        let network =
+            network.map(|network| if is_used_once { network.used_once() } else { network });
         let stack = self.table.take_stack(self.block, network);
         if let (Err(_), Some(network)) = (&stack, network) {
             network.close();

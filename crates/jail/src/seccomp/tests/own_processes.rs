@@ -37,7 +37,9 @@ fn expect(policy: &str, verdict: SyscallVerdict, name: &str, args: &[u64]) {
 #[test]
 fn the_embedded_filters_are_the_compiled_policies() {
     let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
-    for (text, embedded) in [(SERVER, server_filter()), (PACKER, packer_filter()), (STACK, stack_filter())] {
+    for (text, embedded) in
+        [(SERVER, server_filter()), (PACKER, packer_filter()), (STACK, stack_filter())]
+    {
         let table = RuleTable::new(&FilterPolicy::parse(text).unwrap(), arch).unwrap();
         assert_eq!(embedded, bpf::program_bytes(&bpf::compile_filter(&table).unwrap()));
     }
@@ -125,7 +127,8 @@ fn a_stack_worker_uses_sockets_that_it_was_given_and_opens_nothing() {
     for call in ["recvmsg", "sendmsg", "read", "write", "shutdown", "epoll_pwait", "ppoll"] {
         expect(STACK, SyscallVerdict::Allow, call, &[]);
     }
-    for call in ["socket", "socketpair", "connect", "bind", "listen", "accept4", "openat2", "clone"] {
+    for call in ["socket", "socketpair", "connect", "bind", "listen", "accept4", "openat2", "clone"]
+    {
         expect(STACK, SyscallVerdict::Kill, call, &[2, 1, 0]);
     }
     expect(STACK, SyscallVerdict::NotPermitted, "openat", &[]);

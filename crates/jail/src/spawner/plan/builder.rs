@@ -225,10 +225,15 @@ impl<'a> PlanBuilder<'a> {
     pub(super) fn bind_trust_dirs(&self) -> NamedSteps {
         let Some(first) = self.spec.trust_dirs.first() else { return Vec::new() };
         let source = self.stage.join("trust");
-        let mut steps =
-            vec![(format!("trust:{}", first.display()), directory_step(&source, 0o755, self.spec.guest))];
+        let mut steps = vec![(
+            format!("trust:{}", first.display()),
+            directory_step(&source, 0o755, self.spec.guest),
+        )];
         steps.extend(self.spec.trust_dirs.iter().map(|directory| {
-            (format!("trust:{}", directory.display()), bind_step(&source, &self.path_in_root(directory)))
+            (
+                format!("trust:{}", directory.display()),
+                bind_step(&source, &self.path_in_root(directory)),
+            )
         }));
         steps
     }

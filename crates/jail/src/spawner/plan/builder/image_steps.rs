@@ -64,8 +64,8 @@ impl PlanBuilder<'_> {
         if !self.spec.network {
             return Vec::new();
         }
-        let [from, to] = [RESOLVER_FILE, "/etc/resolv.conf"]
-            .map(|path| self.path_in_root(Path::new(path)));
+        let [from, to] =
+            [RESOLVER_FILE, "/etc/resolv.conf"].map(|path| self.path_in_root(Path::new(path)));
         vec![("network:resolver".into(), bind_step(&from, &to))]
     }
 
