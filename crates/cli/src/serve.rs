@@ -160,7 +160,11 @@ async fn serve_requests(
     layers.claim_store()?;
     let executor = match local {
         Some(LocalProcesses { spawner, broker, config }) => {
-            let broker = Some(broker.connect().await?);
+            let broker = broker.connect().await;
+            if let Err(error) = &broker {
+                tracing::error!(%error, "the network broker did not start; no sandbox has a network");
+            }
+            let broker = broker.ok();
             let config = ExecutorConfig { layers: Some(layers.clone()), broker, ..config };
             Some(Executor::with_spawner(spawner, config).await?)
         }

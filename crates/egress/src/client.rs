@@ -97,7 +97,8 @@ impl BrokerClient {
     pub async fn connect(control: OwnedFd, settings: &EgressSettings) -> io::Result<Self> {
         set_packet_buffers(control.as_fd())?;
         rustix::io::ioctl_fionbio(&control, true)?;
-        let socket = ControlSocket { socket: AsyncFd::register(control)? };
+        #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
+        let socket = ControlSocket { socket: AsyncFd::new(control)? };
         socket.send(&BrokerRequest::Configure(settings.clone())).await?;
         let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive().await? else {
             return Err(io::ErrorKind::UnexpectedEof.into());

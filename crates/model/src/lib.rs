@@ -23,6 +23,7 @@ mod language;
 mod layer;
 mod moment;
 mod network;
+mod network_sentence;
 mod outcome;
 mod plan;
 pub mod request;

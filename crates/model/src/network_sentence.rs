@@ -36,6 +36,9 @@ mod tests {
         assert_eq!(NetworkPolicy::Blocked.describe(), "There is no network.");
         let rules: Vec<String> = (0..22).map(|n| format!("h{n}.example")).collect();
         let said = NetworkPolicy::from_texts("allowlist", &rules).unwrap().describe();
-        assert!(said.contains("h0.example, ") && said.ends_with("h19.example and 2 more."), "{said}");
+        assert!(
+            said.contains("h0.example, ") && said.ends_with("h19.example and 2 more."),
+            "{said}"
+        );
     }
 }

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use cloche_model::{
-    ApiKey, ByteSize, DeliveryMode, DeliveryStatus, EventMark, EventOrder, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, GateSettings, HomeWrites, KeyId, Language, LedgerRetention,
-    Moment, OutputFile, Sandbox, SandboxId, SandboxProfile, SandboxResources, SandboxShape, Secret,
-    StreamName, Team, TeamId, TeamPlan, ToolPolicy, TraceId, UsageReport,
+    ApiKey, ByteSize, DeliveryMode, DeliveryStatus, DenialReason, EventMark, EventOrder,
+    ExecutionEnd, ExecutionStart, ExecutionStatus, GateSettings, HomeWrites, KeyId, Language,
+    LedgerRetention, Moment, NetworkProtocol, NetworkReport, OutputFile, Sandbox, SandboxId,
+    SandboxProfile, SandboxResources, SandboxShape, Secret, StreamName, Team, TeamId, TeamPlan,
+    ToolPolicy, TraceId, UsageReport,
 };
 use cloche_store::{
     BeginOutcome, DeliveryAttempt, ExecutionCursor, ExecutionFilter, ExecutionFinish,
