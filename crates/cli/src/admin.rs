@@ -1,5 +1,5 @@
-//! `cloche team|sandbox|image|key|thread|approval|storage|volume|usage`: commands for operators,
-//! through the API of a running server.
+//! `cloche team|sandbox|image|key|credential|thread|approval|storage|volume|usage`: commands for
+//! operators, through the API of a running server.
 //!
 //! Each noun has a file with its verbs, the request of each verb, and the columns of its table. The
 //! server validates requests; nothing is validated twice.
@@ -17,10 +17,11 @@ use crate::print_error;
 
 mod approval;
 mod client;
-mod credentials;
+mod credential;
 mod image;
 mod image_progress;
 mod key;
+mod registry_logins;
 mod sandbox;
 mod storage;
 mod table;
@@ -30,6 +31,7 @@ mod usage;
 mod volume;
 
 pub(crate) use approval::ApprovalArguments;
+pub(crate) use credential::CredentialArguments;
 pub(crate) use image::ImageArguments;
 pub(crate) use key::KeyArguments;
 pub(crate) use sandbox::SandboxArguments;
@@ -126,6 +128,11 @@ pub(crate) fn run_approval_command(arguments: ApprovalArguments) -> ExitCode {
 
 /// `cloche key`.
 pub(crate) fn run_key_command(arguments: KeyArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
+}
+
+/// `cloche credential`.
+pub(crate) fn run_credential_command(arguments: CredentialArguments) -> ExitCode {
     run_verb(&arguments.common, arguments.verb)
 }
 

@@ -39,6 +39,8 @@ enum CliCommand {
     Mcp(mcp::McpArguments),
     /// Manage keys of a running server: create, list, change and revoke them.
     Key(Box<admin::KeyArguments>),
+    /// Manage credentials of a running server: values for sandboxes, brokered or injected.
+    Credential(Box<admin::CredentialArguments>),
     /// Answer approval requests of agents, and list decisions.
     Approval(admin::ApprovalArguments),
     /// Manage teams of a running server, their plans and their gates.
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
         CliCommand::Executor(arguments) => executor::main(*arguments),
         CliCommand::Mcp(arguments) => mcp::main(arguments),
         CliCommand::Key(arguments) => admin::run_key_command(*arguments),
+        CliCommand::Credential(arguments) => admin::run_credential_command(*arguments),
         CliCommand::Approval(arguments) => admin::run_approval_command(arguments),
         CliCommand::Team(arguments) => admin::run_team_command(arguments),
         CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use cloche_model::{NetworkLimits, NetworkPolicy, NetworkReport};
+use cloche_model::{BrokeredCredential, NetworkLimits, NetworkPolicy, NetworkReport};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use crate::{
-    EgressSettings,
+    EgressSettings, SessionCredential,
     protocol::{
         BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, decode_message, encode_message,
         receive_packet, send_packet, set_packet_buffers,
@@ -32,13 +32,21 @@ use crate::{
 pub struct SessionSpec {
     pub(crate) policy: NetworkPolicy,
     pub(crate) limits: NetworkLimits,
+    pub(crate) credentials: Vec<SessionCredential>,
 }
 
 impl SessionSpec {
     /// A session with a policy and limits.
     #[must_use]
     pub fn new(policy: NetworkPolicy, limits: NetworkLimits) -> Self {
-        Self { policy, limits }
+        Self { policy, limits, credentials: Vec::new() }
+    }
+
+    /// The same with credentials that the broker adds to requests.
+    #[must_use]
+    pub fn with_credentials(mut self, credentials: &[BrokeredCredential]) -> Self {
+        self.credentials = credentials.iter().map(SessionCredential::from).collect();
+        self
     }
 }
 

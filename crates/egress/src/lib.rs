@@ -22,8 +22,10 @@ pub mod addresses;
 pub mod broker;
 pub mod client;
 mod protocol;
+mod session_credential;
 pub mod settings;
 pub mod stack;
 
 pub use client::{BrokerClient, NetworkSession, SessionError, SessionSpec};
+use session_credential::SessionCredential;
 pub use settings::EgressSettings;

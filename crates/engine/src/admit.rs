@@ -6,6 +6,7 @@ mod admission;
 mod fair_queue;
 mod job;
 mod storage_mounts;
+mod run_credentials;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -184,7 +185,10 @@ pub(crate) fn admit_execution(
     let (sandbox, key) = (&caller.sandbox, &caller.key);
     let of_sandbox = env::reveal_level(&sandbox.env, &sandbox.secret_env);
     let of_key = env::reveal_level(&key.env, &key.secret_env);
-    let env = env::merge_levels(&of_sandbox, &of_key, &request.env)?;
+    run_credentials::check_amount(&caller.credentials)?;
+    let mut lowest = run_credentials::injected_variables(&caller.credentials);
+    lowest.extend(of_sandbox);
+    let env = env::merge_levels(&lowest, &of_key, &request.env)?;
     let spec = RunSpec {
         env,
         limits: caller.sandbox.resources.to_run_limits(request.timeout, output),
@@ -195,6 +199,7 @@ pub(crate) fn admit_execution(
         mounts: mounts.specs,
         ..RunSpec::new(request.language, request.code.as_bytes())
     };
+    let spec = run_credentials::with_credentials(spec, &caller.credentials);
     let run = AdmittedRun::new(spec, trace_id.clone(), caller.team.id.clone());
     Ok(AdmittedRun { mount_uses: mounts.uses, ..run })
 }

@@ -4,6 +4,7 @@
 //! turn on the host to its record.
 
 mod begin;
+mod credential_uses;
 mod event_log;
 mod line_splitter;
 mod live_execution;
@@ -28,6 +29,7 @@ use crate::{
 };
 
 pub use begin::{CancelOnDrop, StartedExecution};
+use credential_uses::CredentialUses;
 pub use event_log::{ExecutionEvent, ExecutionEventKind};
 pub(crate) use live_execution::LiveExecution;
 use live_execution::StopCause;
@@ -50,6 +52,7 @@ pub struct Executions {
     lifecycle: Arc<Lifecycle>,
     /// The web tools that code can call, once they are there.
     web_tools: Option<Arc<WebTools>>,
+    credential_uses: CredentialUses,
     /// How many each team has under way.
     slots: TeamSlots,
     /// Those under way, with their logs.
@@ -96,6 +99,7 @@ impl Executions {
             metrics: Arc::clone(&shared.metrics),
             lifecycle: Arc::clone(&shared.lifecycle),
             web_tools: None,
+            credential_uses: CredentialUses::new(Arc::clone(&shared.store)),
             slots: TeamSlots::default(),
             live: RwLock::default(),
             runs: TaskTracker::new(),

@@ -90,8 +90,9 @@ pub use storage::{
     StorageReserve, TeamStorage,
 };
 pub use tenancy::{
-    BootstrapFile, Caller, EnvDraft, GateChange, KeyChange, KeyDraft, NetworkChange, NewKey,
-    ResourcesChange, RetentionChange, SandboxChange, SandboxDraft, TeamChange, TeamDraft, Tenancy,
+    BindingTarget, BootstrapFile, Caller, CredentialChange, CredentialDraft, CredentialSettings,
+    EnvDraft, GateChange, KeyChange, KeyDraft, NetworkChange, NewKey, ResourcesChange,
+    RetentionChange, SandboxChange, SandboxDraft, TeamChange, TeamDraft, Tenancy,
 };
 pub use threads::{TarStream, ThreadDiff, ThreadHistory, ThreadPage, Threads};
 pub use usage::{AllowanceState, CreditAllowances, UsageAccounts, UsageQuery, UsageSummary};

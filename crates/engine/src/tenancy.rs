@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! Teams, sandboxes, keys, gate settings and the admin token. Everything is checked here, whatever
+//! Teams, sandboxes, keys, credentials, gate settings and the admin token. Everything is checked here, whatever
 //! entry point asks.
 //!
 //! An update is compare-and-set: it is computed from a row and its revision, and computed again if
@@ -9,6 +9,7 @@
 //! process that changes a key is not seen by the cache.
 
 mod bootstrap;
+mod credentials;
 mod env;
 mod gate_settings;
 mod key_cache;
@@ -33,6 +34,7 @@ use key_cache::unauthorized_refusal;
 pub(crate) use key_cache::KeyCache;
 
 pub use bootstrap::BootstrapFile;
+pub use credentials::{BindingTarget, CredentialChange, CredentialDraft, CredentialSettings};
 pub use env::EnvDraft;
 pub use gate_settings::GateChange;
 pub use key_cache::Caller;

@@ -10,7 +10,7 @@ mod pack_messages;
 mod packet;
 
 pub(crate) use guest_user::{
-    GUEST_ID, NODE_START, SITE_DIR, TOOL_CLIENT_DIR, TOOL_SOCKET_DIR, TOOL_SOCKET_NAME,
+    GUEST_ID, NODE_START, SITE_DIR, TOOL_CLIENT_DIR, TOOL_SOCKET_DIR, TOOL_SOCKET_NAME, TRUST_DIR,
 };
 pub use guest_user::{HOME, USER};
 pub(crate) use messages::{

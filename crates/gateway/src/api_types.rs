@@ -16,9 +16,10 @@ mod usage;
 
 pub(crate) use admin::{
     BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
-    CreateKey, CreateSandbox, CreateTeam, CreateVolume, CreatedKey, GateRecord, ImageDetail,
-    ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage,
-    SandboxList, SandboxRecord, StorageList, TeamList, TeamRecord, UpdateConnection,
+    CreateCredential, CreateKey, CreateSandbox, CreateTeam, CreateVolume, CreatedKey,
+    CredentialList, CredentialRecord, CredentialTarget, GateRecord, ImageDetail, ImageEvent,
+    ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
+    SandboxRecord, StorageList, TeamList, TeamRecord, UpdateConnection, UpdateCredential,
     UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam, UpdateVolume, VolumeList, VolumeRecord,
 };
 pub(crate) use approvals::{

@@ -2,6 +2,7 @@
 //! and converts the result. It makes no decisions.
 
 pub(crate) mod approvals;
+pub(crate) mod credentials;
 pub(crate) mod docs;
 pub(crate) mod execute;
 mod execute_json;

@@ -26,9 +26,9 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{
-        approvals, docs, execute, execution_files, executions, files, gates, health, images, keys,
-        responses, sandboxes, signed_files, storage, teams, thread_archive, threads, usage,
-        volumes,
+        approvals, credentials, docs, execute, execution_files, executions, files, gates, health,
+        images, keys, responses, sandboxes, signed_files, storage, teams, thread_archive, threads,
+        usage, volumes,
     },
     mcp::{self, McpSessions},
     transfer_counter::count_transfers,
@@ -71,7 +71,7 @@ impl FromRef<AppState> for MemoryPool {
         (name = "usage", description = "What a team used, and its monthly allowance"),
         (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
         (name = "agent", description = "Responses of a model that can run code"),
-        (name = "admin", description = "Teams, sandboxes, images, keys and gates"),
+        (name = "admin", description = "Teams, sandboxes, images, keys, credentials and gates"),
         (name = "health", description = "Health and metrics for operators")
     ),
     // Listed here, because its path is a wildcard for the router.
@@ -153,6 +153,14 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(volumes::get_volume, volumes::update_volume, volumes::remove_volume))
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
+        .routes(routes!(credentials::list_credentials, credentials::create_credential))
+        .routes(routes!(
+            credentials::get_credential,
+            credentials::update_credential,
+            credentials::remove_credential
+        ))
+        .routes(routes!(credentials::bind_credential))
+        .routes(routes!(credentials::unbind_credential))
         .routes(routes!(gates::get_defaults, gates::update_defaults))
         .routes(routes!(gates::list_approvals))
         .routes(routes!(gates::get_approval))

@@ -5,6 +5,7 @@
 
 mod budget;
 mod cpu_priority;
+mod credential;
 pub mod display;
 pub mod env;
 mod error;
@@ -40,6 +41,11 @@ mod units;
 
 pub use budget::{MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage};
 pub use cpu_priority::CpuPriority;
+pub use credential::{
+    BrokerRule, BrokeredCredential, Credential, CredentialBinding, CredentialDelivery,
+    CredentialForm, CredentialHost, HeldCredential, InjectionTarget, SECRETS_DIR, SecretFile,
+    check_credential_value,
+};
 pub use env::{EnvVars, SecretVars};
 pub use error::{ErrorCode, Invalid};
 pub use error_chain::error_chain;
@@ -54,8 +60,8 @@ pub use gates::{
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
-    ApprovalId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId, ThreadId, TraceId,
-    VolumeId, check_name,
+    ApprovalId, CredentialId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId, ThreadId,
+    TraceId, VolumeId, check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,

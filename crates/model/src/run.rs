@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, MountSpec, NetworkLimits,
-    NetworkPolicy, Substrate, ThreadHome, WebTool,
+    BrokeredCredential, ByteSize, CpuShare, HOST_IMAGE, ImageRoot, Invalid, Language, MountSpec,
+    NetworkLimits, NetworkPolicy, SecretFile, Substrate, ThreadHome, WebTool,
 };
 
 /// One program to run once, in a fresh cell.
@@ -25,6 +25,10 @@ pub struct RunSpec {
     pub env: BTreeMap<String, String>,
     /// Files written to the home before the program starts.
     pub files: Vec<InputFile>,
+    /// Credentials that the program reads as files, outside of its home.
+    pub secret_files: Vec<SecretFile>,
+    /// Credentials that are added to its requests outside of the cell.
+    pub brokered: Vec<BrokeredCredential>,
     /// The limits of the run.
     pub limits: RunLimits,
     /// The sandbox it runs in.
@@ -46,6 +50,8 @@ impl RunSpec {
             stdin: Vec::new(),
             env: BTreeMap::new(),
             files: Vec::new(),
+            secret_files: Vec::new(),
+            brokered: Vec::new(),
             limits: RunLimits::default(),
             sandbox: SandboxShape::default(),
             home: None,
@@ -155,6 +161,10 @@ pub struct SandboxShape {
     /// The limits of its network, if it has one.
     #[serde(default)]
     pub network_limits: NetworkLimits,
+    /// Whether credentials are added to its requests outside of the cell, so that the cell has to
+    /// trust the broker for that. Not part of the configuration.
+    #[serde(skip)]
+    pub trusts_broker: bool,
     /// Python modules imported once, in the template.
     pub preload: Vec<String>,
     /// Whether interpreters may be forked from a shared template.
@@ -263,6 +273,7 @@ impl Default for SandboxShape {
             root: None,
             network: NetworkPolicy::Blocked,
             network_limits: NetworkLimits::default(),
+            trusts_broker: false,
             preload: Vec::new(),
             template: true,
             profile: SandboxProfile::Standard,

@@ -5,6 +5,7 @@
 //! knows no policy: it does not enforce plans, hash secrets, send webhooks or read the clock.
 //! Secrets in rows are sealed, see [`KeySource`].
 
+mod credentials;
 mod filter;
 mod gates;
 mod images;
@@ -23,9 +24,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cloche_model::{
     ApiKey, BoundStorage, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus,
+    HeldCredential,
     HomeState, KeyId, Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
+pub use credentials::CredentialStore;
 pub use filter::{ExecutionCursor, ExecutionFilter};
 pub use gates::{
     ApprovalAnswer, ApprovalFilter, ApprovalRequestOutcome, CallId, DecisionFilter, GateStore,
@@ -95,7 +98,7 @@ fn is_disk_full(error: &sqlx::Error) -> bool {
 /// The result of most calls.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A key with its team and its sandbox.
+/// A key with its team, its sandbox and their credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyAccess {
     /// The key.
@@ -106,6 +109,8 @@ pub struct KeyAccess {
     pub sandbox: Sandbox,
     /// The connections and volumes that its executions can use, by name.
     pub storage: Vec<BoundStorage>,
+    /// The credentials of its executions: those of the sandbox and those of the key, by name.
+    pub credentials: Vec<HeldCredential>,
 }
 
 /// The outcome of an attempt to start an execution.
@@ -333,6 +338,7 @@ pub trait Store:
     + ImageStore
     + SourceStore
     + ToolCallStore
+    + CredentialStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

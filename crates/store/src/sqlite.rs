@@ -4,6 +4,7 @@
 //! `synchronous=NORMAL`: a killed process loses nothing that was acknowledged. `synchronous=FULL`
 //! for everything that moves the head of a thread, so that a power cut does not lose it either.
 
+mod credentials;
 mod gates;
 mod heads;
 mod images;

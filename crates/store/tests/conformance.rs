@@ -2,6 +2,8 @@
 //! file.
 #![allow(clippy::unwrap_used, reason = "a set-up that fails is a test that fails")]
 
+#[path = "conformance/credentials.rs"]
+mod credentials;
 #[path = "conformance/gates.rs"]
 mod gates;
 #[path = "conformance/images.rs"]
@@ -138,6 +140,13 @@ macro_rules! conformance_of {
                 layers_of_images_are_in_use,
                 an_image_that_a_sandbox_uses_is_not_removed,
                 a_sandbox_is_saved_only_with_an_image_that_exists,
+            },
+            credentials::{
+                a_credential_is_read_as_it_was_written_without_its_value,
+                a_key_has_the_credentials_of_its_sandbox_and_its_own,
+                a_changed_value_is_what_the_next_execution_gets,
+                bindings_end_with_their_credential_and_their_sandbox,
+                a_credential_of_another_team_is_never_held,
             },
             gates::{
                 an_approval_is_valid_for_one_state_of_a_home,

@@ -2,7 +2,7 @@
 import os
 from probe import check, planted, planting, verdict
 
-PLACES = ["/home/baponi", "/tmp", "/dev/shm", "/run", "/var/tmp", "/usr/local", "/etc"]
+PLACES = ["/home/baponi", "/tmp", "/dev/shm", "/run", "/run/secrets", "/var/tmp", "/usr/local", "/etc"]
 mark = os.environ["PROBE_NONCE"]
 if planting():
     for place in PLACES:

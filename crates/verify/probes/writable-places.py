@@ -1,4 +1,4 @@
-# The guest writes in its home, /tmp and /dev/shm, and nowhere else.
+# The guest writes in its home, /tmp, /dev/shm and /run/secrets, and nowhere else.
 import os
 from probe import check, refused, verdict
 
@@ -10,14 +10,14 @@ def make(place):
     os.unlink(path)
 
 
-for place in ["/home/baponi", "/tmp", "/dev/shm", "/var/tmp"]:
+for place in ["/home/baponi", "/tmp", "/dev/shm", "/var/tmp", "/run/secrets"]:
     try:
         make(place)
         good = True
     except OSError as error:
         place, good = f"{place}: {error}", False
     check(place, good)
-for place in ["/", "/etc", "/usr", "/usr/bin", "/usr/local/lib", "/var/lib", "/opt", "/root", "/run", "/home",
+for place in ["/", "/etc", "/usr", "/usr/bin", "/usr/local/lib", "/var/lib", "/opt", "/root", "/run", "/run/cloche", "/home",
               "/dev", "/proc", "/sys", "/srv", "/mnt", "/data"]:
     refused(place, "EACCES EROFS EPERM ENOENT", make, place)
 for attempt, path in [(os.unlink, "/etc/passwd"), (os.rmdir, "/srv"), (os.unlink, "/usr/bin/env")]:

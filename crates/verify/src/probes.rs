@@ -192,7 +192,7 @@ pub const PROBES: &[Probe] = &[
     probe!(HostBoundary, "setuid", "a set-user-ID program leaves the uid unchanged"),
     probe!(HostBoundary, "file-capabilities", "a file capability gives nothing"),
     probe!(HostBoundary, "core-dump", "a crash leaves nothing and starts nothing"),
-    probe!(HostBoundary, "writable-places", "writes only in home, /tmp and /dev/shm"),
+    probe!(HostBoundary, "writable-places", "writes only in home, /tmp, /dev/shm and /run/secrets"),
     probe!(
         HostBoundary,
         "special-files",

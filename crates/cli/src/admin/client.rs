@@ -79,7 +79,9 @@ pub(super) enum AdminError {
     CutShort,
     #[error("team {team:?} has no sandbox {name:?}")]
     NoSuchSandbox { team: String, name: String },
-    #[error("cannot read the webhook secret in {}", path.display())]
+    #[error("team {team:?} has no credential {name:?}")]
+    NoSuchCredential { team: String, name: String },
+    #[error("cannot read the secret in {}", path.display())]
     Secret { path: PathBuf, source: io::Error },
     #[error("cannot use {}", path.display())]
     File { path: PathBuf, source: io::Error },

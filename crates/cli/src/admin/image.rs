@@ -16,7 +16,8 @@ use serde_json::Value;
 
 use super::{
     AdminArguments, AdminClient, AdminError, AdminVerb, AnswerView, Fields, client::path_segment,
-    credentials::find_credentials, image_progress::ImageProgressBar, key::read_secret, put_field,
+    image_progress::ImageProgressBar, key::read_secret, put_field,
+    registry_logins::find_credentials,
 };
 use crate::print_error;
 

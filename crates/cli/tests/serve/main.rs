@@ -22,6 +22,7 @@ mod concurrent_changes;
 mod connections;
 mod contract_examples;
 mod crashes;
+mod credentials;
 mod execute;
 mod first_start;
 mod help;

@@ -199,6 +199,7 @@ impl Executions {
         }
         let until = start.created_at.saturating_add(self.threads.lease());
         self.begin_within_budget(&caller.team, start, until, home).await?;
+        self.credential_uses.note(&caller.credentials, &self.lifecycle);
         Ok((run, slot))
     }
 

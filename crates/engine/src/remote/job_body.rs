@@ -93,6 +93,12 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
     }
     if !spec.mounts.is_empty() {
         return Err(refused_error("this server's executors mount no storage"));
+    // They would lie in the home, and so in the layers of a thread.
+    if !spec.secret_files.is_empty() {
+        return Err(refused_error(
+            "the sandbox has credentials as files, which this server's executors cannot give to \
+             programs; inject them as variables",
+        ));
     }
     Ok(())
 }
@@ -113,7 +119,9 @@ fn job_limits(limits: &RunLimits, profile: SandboxProfile) -> JobLimits {
 
 #[cfg(test)]
 mod tests {
-    use cloche_model::{ByteSize, HomeQuota, Language, LayerDigest, ThreadHome};
+    use cloche_model::{
+        ByteSize, FileName, HomeQuota, Language, LayerDigest, Secret, SecretFile, ThreadHome,
+    };
 
     use super::*;
 
@@ -136,6 +144,10 @@ mod tests {
         let substrate = "oci:crun".parse().unwrap();
         let sandbox = SandboxShape { substrate, ..SandboxShape::default() };
         assert!(refusal(&RunSpec { sandbox, ..spec.clone() }).contains("substrate"));
+        let file = FileName::try_from("key.pem".to_owned()).unwrap();
+        let secret_files = vec![SecretFile { name: file, content: Secret::new("hunter2") }];
+        let refused = refusal(&RunSpec { secret_files, ..spec.clone() });
+        assert!(refused.contains("credentials as files") && !refused.contains("hunter2"));
         assert!(refusal(&RunSpec { stdin: vec![0xff], ..spec }).contains("UTF-8"));
     }
 

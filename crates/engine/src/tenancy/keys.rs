@@ -122,7 +122,11 @@ impl Tenancy {
         Ok(NewKey { key, secret })
     }
 
-    async fn sandbox_of(&self, team: &Team, id_or_name: &str) -> Result<Sandbox, Refusal> {
+    pub(super) async fn sandbox_of(
+        &self,
+        team: &Team,
+        id_or_name: &str,
+    ) -> Result<Sandbox, Refusal> {
         let sandboxes = self.store.list_sandboxes(Some(&team.id)).await?;
         sandboxes
             .into_iter()

@@ -44,6 +44,8 @@ pub(crate) struct CellConfig {
     pub(crate) substrate: Substrate,
     /// Whether a network is attached to it before it gets its job.
     pub(crate) network: bool,
+    /// Whether its job brings authorities that it trusts besides those of its image.
+    pub(crate) trust: bool,
 }
 
 /// How many files a guest may have on a disk of this many bytes.

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::{
     cell::Cell,
+    cell_trust::CellTrust,
     spawner_client::{SpawnError, SpawnerClient},
 };
 
@@ -52,9 +53,17 @@ impl CellNetwork {
         }
         let broker = broker.ok_or(NetworkError::NoBroker)?;
         let policy = spec.sandbox.network.clone();
-        let session = broker.open_session(SessionSpec::new(policy, spec.sandbox.network_limits));
+        let limits = spec.sandbox.network_limits;
+        let session = SessionSpec::new(policy, limits).with_credentials(&spec.brokered);
+        let session = broker.open_session(session);
         let session = timeout(ANSWER_LIMIT, session).await.map_err(|_| NetworkError::Silent)??;
         Ok(Some(Self { session, ipv6: broker.ipv6() }))
+    }
+
+    /// What the program has to trust, if credentials are added to its requests.
+    pub(crate) fn trust<'a>(&'a self, spec: &'a RunSpec) -> Option<CellTrust<'a>> {
+        let authority = self.session.authority()?;
+        Some(CellTrust { authority, brokered: &spec.brokered })
     }
 
     /// Attaches it to a cell that waits for its job.

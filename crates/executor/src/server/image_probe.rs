@@ -223,6 +223,7 @@ impl Executor {
             &spec,
             &interpreter::find_interpreter(language, Some(image))?,
             &HomePlace::Usual,
+            None,
         )?;
         let outcome = self.run_in(cell, job).await?;
         if outcome.ending == RunEnding::Exited(0) && outcome.stdout.bytes == b"42\n" {

@@ -3,9 +3,10 @@
 use std::ffi::CString;
 
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
-use cloche_model::{Language, OciRuntime, RunSpec, Substrate};
+use cloche_model::{Language, NetworkPolicy, OciRuntime, RunSpec, SECRETS_DIR, Substrate};
 
 use super::{
+    cell_trust::CellTrust,
     home_place::HomePlace,
     interpreter::{self, CellInterpreter},
 };
@@ -16,9 +17,13 @@ use crate::protocol::HOME;
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 /// The environment of a run, as `NAME=value`: that of every program, then its own variables.
-fn run_env(spec: &RunSpec, place: &HomePlace) -> Vec<CString> {
+fn run_env(spec: &RunSpec, place: &HomePlace, trust: Option<&CellTrust<'_>>) -> Vec<CString> {
     let tool_client = spec.sandbox.tool_client;
-    let base = interpreter::base_env(spec.sandbox.root.as_deref(), place, tool_client);
+    let mut base = interpreter::base_env(spec.sandbox.root.as_deref(), place, tool_client);
+    for (name, value) in trust.map(CellTrust::variables).unwrap_or_default() {
+        base.retain(|(known, _)| *known != name);
+        base.push((name, value));
+    }
     let is_buffered = spec.sandbox.substrate == Substrate::Oci(OciRuntime::Runsc);
     let own = base.iter().filter(|(name, _)| !(is_buffered && name == UNBUFFERED));
     let own = own.filter(|(name, _)| !spec.env.contains_key(name));
@@ -32,7 +37,9 @@ fn run_env(spec: &RunSpec, place: &HomePlace) -> Vec<CString> {
 /// Python, nor `NODE_OPTIONS`: they are reserved.
 pub(crate) fn needs_cold_start(spec: &RunSpec) -> bool {
     let is_read_at_start = |name: &String| name.starts_with("NODE_") && name != "NODE_ENV";
-    spec.language == Language::Node && spec.env.keys().any(is_read_at_start)
+    // The authority of brokered credentials is such a variable, too.
+    let has_authority = !spec.brokered.is_empty() && spec.sandbox.network != NetworkPolicy::Blocked;
+    spec.language == Language::Node && (has_authority || spec.env.keys().any(is_read_at_start))
 }
 
 /// The command that runs the main file, as a user would type it. It has no environment yet.
@@ -59,10 +66,18 @@ pub(crate) fn build_job(
     spec: &RunSpec,
     interpreter: &CellInterpreter,
     place: &HomePlace,
+    trust: Option<&CellTrust<'_>>,
 ) -> Result<Vec<u8>, InvalidJob> {
     let mut out = Vec::with_capacity(spec.code.len() + 4096);
     if spec.home.is_some() {
         job_writer::append_directory(&mut out, &CString::new(HOME).unwrap_or_default());
+    }
+    for secret in &spec.secret_files {
+        let path = format!("{SECRETS_DIR}/{}", secret.name);
+        job_writer::append_file(&mut out, &path, 0o400, secret.content.reveal().as_bytes())?;
+    }
+    if let Some(trust) = trust {
+        trust.append_files(&mut out)?;
     }
     for input in &spec.files {
         job_writer::append_file(&mut out, input.name.as_str(), 0o644, &input.content)?;
@@ -70,7 +85,10 @@ pub(crate) fn build_job(
     job_writer::append_file(&mut out, spec.language.main_file(), 0o644, &spec.code)?;
     job_writer::append_exec(
         &mut out,
-        &ExecProgram { env: run_env(spec, place), ..main_exec(spec.language, interpreter, place) },
+        &ExecProgram {
+            env: run_env(spec, place, trust),
+            ..main_exec(spec.language, interpreter, place)
+        },
     )?;
     Ok(out)
 }

@@ -83,6 +83,7 @@ impl PoolKey {
             strict: sandbox.profile == SandboxProfile::Strict,
             substrate: sandbox.substrate,
             network: sandbox.network != NetworkPolicy::Blocked,
+            trust: sandbox.trusts_broker,
         };
         let python = language == Language::Python;
         let preload = if python { sandbox.preload.clone() } else { Vec::new() };

@@ -71,8 +71,8 @@ impl Executor {
     }
 
     async fn run_to_end(&self, mut run: Run<'_>, mut io: RunIo) -> Result<RunOutcome, RunError> {
-        let (job, home) = run.prepare_job().await?;
         let network = run.open_network().await?;
+        let (job, home) = run.prepare_job(network.as_ref()).await?;
         let mut cell = run.acquire_cell(io.priority.take()).await?;
         let mounted = run.mount_home(home.as_ref(), &mut cell).await?;
         let network = run.attach_network(network, &cell).await?;
@@ -119,7 +119,10 @@ impl<'a> Run<'a> {
 
     /// Step 1: encodes the job, and unpacks the layers of the thread's home. The layers stay
     /// unpacked while the returned home exists. A run without a thread has none.
-    async fn prepare_job(&self) -> Result<(Vec<u8>, Option<HomeMount>), RunError> {
+    async fn prepare_job(
+        &self,
+        network: Option<&CellNetwork>,
+    ) -> Result<(Vec<u8>, Option<HomeMount>), RunError> {
         let language = self.spec.language;
         let image = self.spec.sandbox.root.as_deref();
         let is_contained = matches!(self.place, HomePlace::Contained { .. });
@@ -129,7 +132,8 @@ impl<'a> Run<'a> {
             return Err(RunError::OtherRoot(self.spec.sandbox.image.clone()));
         }
         let interpreter = interpreter::find_interpreter(language, image)?;
-        let job = job_builder::build_job(&self.spec, &interpreter, &self.place)?;
+        let trust = network.and_then(|network| network.trust(&self.spec));
+        let job = job_builder::build_job(&self.spec, &interpreter, &self.place, trust.as_ref())?;
         let home = HomeMount::prepare(self.executor.layers.as_ref(), &self.spec).await?;
         Ok((job, home))
     }
@@ -172,7 +176,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Opens the network of the run, if its sandbox has one.
+    /// Opens the network of the run, if its sandbox has one. The job names what the program has to
+    /// trust for it, so this comes first.
     async fn open_network(&self) -> Result<Option<CellNetwork>, RunError> {
         let opened = CellNetwork::open(self.executor.broker.as_ref(), &self.spec).await;
         opened.map_err(RunError::Network)

@@ -16,7 +16,8 @@ use cloche_egress::addresses;
 use crate::protocol::{GUEST_ID, HOME, TOOL_CLIENT_DIR, TOOL_SOCKET_DIR, USER};
 
 /// Directories that are empty until something is mounted on them.
-const MOUNT_POINTS: [&str; 8] = ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run", "data"];
+const MOUNT_POINTS: [&str; 9] =
+    ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run/secrets", "run/cloche", "data"];
 /// Directories that stay empty, as programs expect them.
 const EMPTY: [&str; 9] =
     ["etc", "var/lib", "var/cache", "var/log", "opt", "root", "mnt", "srv", "media"];
@@ -41,8 +42,20 @@ pub(super) const FROM_HOST_ETC: [&str; 15] = [
 ];
 
 /// The directories of every other image that a cell mounts on, or that a template does.
-const OVER_IMAGES: [&str; 11] =
-    ["proc", "sys", "dev", "tmp", "home/baponi", "run", "data", "etc", "var", "srv", "media"];
+const OVER_IMAGES: [&str; 12] = [
+    "proc",
+    "sys",
+    "dev",
+    "tmp",
+    "home/baponi",
+    "run/secrets",
+    "run/cloche",
+    "data",
+    "etc",
+    "var",
+    "srv",
+    "media",
+];
 
 /// The files of `/etc` that every cell has, whatever its image is.
 fn cell_etc(shell: &str) -> [(&'static str, String); 7] {

@@ -1,6 +1,9 @@
 //! Runs in: spawner (root). The plans of cells, one for each configuration and kind, built once.
 
-use std::io;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use cloche_jail::{
     cgroup::CgroupLimits,
@@ -17,7 +20,7 @@ use super::{
 };
 use crate::{
     driver::DriverSetup,
-    protocol::{CellConfig, GUEST_ID, HOME, ImageNumber, inodes_for_disk},
+    protocol::{CellConfig, GUEST_ID, HOME, ImageNumber, TRUST_DIR, inodes_for_disk},
 };
 
 /// The limits of a template, which only imports modules. Those of its cells do not matter.
@@ -147,8 +150,11 @@ impl<'a> PlanCache<'a> {
 
     fn jail_spec(&self, config: &CellConfig, kind: CellPlanKind) -> io::Result<JailSpec> {
         let guest = if kind == CellPlanKind::Template { 0 } else { GUEST_ID };
+        let image = self.view_image(config)?;
+        let has_trust = config.trust && kind != CellPlanKind::Template;
         Ok(JailSpec {
-            image: self.view_image(config)?,
+            trust_dirs: if has_trust { list_trust_dirs(&image.tree) } else { Vec::new() },
+            image,
             stage: self.host.stage.clone(),
             guest: (guest, guest),
             identity: self.cell_identity(kind, 0),
@@ -270,4 +276,15 @@ impl<'a> PlanCache<'a> {
         }
         [NO_ID, 0, GUEST_ID]
     }
+}
+
+/// The directories of a cell that show the authorities of its job: one of ours, and that of the
+/// image if it is a directory. A link could lead anywhere.
+fn list_trust_dirs(tree: &Path) -> Vec<PathBuf> {
+    const SYSTEM: &str = "etc/ssl/certs";
+    let is_directory =
+        |path: &str| fs::symlink_metadata(tree.join(path)).is_ok_and(|found| found.is_dir());
+    let is_directory = ["etc", "etc/ssl", SYSTEM].into_iter().all(is_directory);
+    let system = is_directory.then(|| Path::new("/").join(SYSTEM));
+    std::iter::once(PathBuf::from(TRUST_DIR)).chain(system).collect()
 }

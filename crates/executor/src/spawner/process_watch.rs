@@ -232,6 +232,7 @@ mod tests {
             strict: false,
             substrate: Substrate::Native,
             network: false,
+            trust: false,
         };
         let all = CgroupLimits { memory: Some(1), pids: Some(1), cpu: None };
         assert!(CellWatch::for_cell(&config, all).is_none());

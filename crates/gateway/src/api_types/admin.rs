@@ -1,5 +1,6 @@
-//! The admin API's types of teams, sandboxes, keys, images and storage.
+//! The admin API's types of teams, sandboxes, keys, credentials, images and storage.
 
+mod credentials;
 mod env;
 mod gates;
 mod images;
@@ -10,6 +11,9 @@ mod teams;
 
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use credentials::{
+    CreateCredential, CredentialList, CredentialRecord, CredentialTarget, UpdateCredential,
+};
 pub(crate) use gates::{GateRecord, UpdateDefaults};
 pub(crate) use images::{
     ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, PullImage,

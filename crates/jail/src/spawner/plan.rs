@@ -52,6 +52,9 @@ pub struct JailSpec {
     pub syscalls: SyscallPolicy,
     /// Whether a network is attached to the cell before it gets its job.
     pub network: bool,
+    /// The directories of the cell that show the certificate authorities of its job. The first one
+    /// is where the job writes them; none if it brings none.
+    pub trust_dirs: Vec<PathBuf>,
     /// What the plan must know of this host.
     pub host: HostFacts,
 }
@@ -202,6 +205,8 @@ pub fn plan_cell(spec: &JailSpec) -> CellPlan {
             build.mount_pts(),
             build.mount_proc(&spec.host.proc_masks),
             build.bind_writable_dirs(),
+            build.bind_secrets_dir(),
+            build.bind_trust_dirs(),
             build.pivot_root(),
             rlimits::common_steps(spec.host.open_files),
             rlimits::guest_steps(&spec.rlimits),
@@ -266,6 +271,8 @@ pub fn plan_forked_cell(spec: &JailSpec) -> CellPlan {
             build.mount_pts(),
             build.mount_proc(&spec.host.proc_masks),
             build.bind_writable_dirs(),
+            build.bind_secrets_dir(),
+            build.bind_trust_dirs(),
             build.pivot_root(),
             rlimits::guest_steps(&spec.rlimits),
             build.become_guest_user(),

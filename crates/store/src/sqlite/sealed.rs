@@ -143,6 +143,30 @@ pub(super) fn open_webhook_secret(
     open_sealed_column(sealer, webhook_secret_column(id), row)
 }
 
+const fn credential_column(id: &str) -> SealedColumn<'_> {
+    SealedColumn { table: "credentials", column: "sealed_value", id }
+}
+
+/// The sealed form of the value of a credential.
+pub(super) fn seal_credential_value(
+    sealer: &SecretSealer,
+    id: &str,
+    value: &Secret,
+) -> Result<Vec<u8>> {
+    Ok(sealer.seal(credential_column(id), value.reveal().as_bytes())?)
+}
+
+/// Opens the value of a credential.
+pub(super) fn open_credential_value(
+    sealer: &SecretSealer,
+    id: &str,
+    row: &SqliteRow,
+) -> Result<Secret> {
+    let column = credential_column(id);
+    open_sealed_column(sealer, column, row)?
+        .ok_or_else(|| corrupt_sealed_column(column, "it is empty"))
+}
+
 /// The sealed form of the secret variables of a key or a sandbox. `None` if there are none.
 pub(super) fn seal_env(
     sealer: &SecretSealer,

@@ -91,6 +91,9 @@ impl TenancyStore for SqliteStore {
                         "SELECT count(*) AS n FROM keys WHERE team_id = ? AND revoked_at IS NULL";
                     refuse_while_used(connection, GOOD, &id, "team").await?;
                     for statement in [
+                        "DELETE FROM credential_bindings WHERE credential_id IN \
+                         (SELECT id FROM credentials WHERE team_id = ?)",
+                        "DELETE FROM credentials WHERE team_id = ?",
                         "DELETE FROM keys WHERE team_id = ?",
                         "DELETE FROM sandboxes WHERE team_id = ?",
                         "DELETE FROM approvals WHERE team_id = ?",
@@ -182,6 +185,10 @@ impl TenancyStore for SqliteStore {
                     const GOOD: &str =
                         "SELECT count(*) AS n FROM keys WHERE sandbox_id = ? AND revoked_at IS NULL";
                     refuse_while_used(connection, GOOD, &id, "sandbox").await?;
+                    sqlx::query("DELETE FROM credential_bindings WHERE bound_to = ?")
+                        .bind(id.clone())
+                        .execute(&mut *connection)
+                        .await?;
                     let deleted = sqlx::query("DELETE FROM sandboxes WHERE id = ?")
                         .bind(id)
                         .execute(connection)
@@ -284,7 +291,8 @@ impl TenancyStore for SqliteStore {
         let sandbox = self.find_sandbox(&key.sandbox).await?;
         let Some((team, sandbox)) = team.zip(sandbox) else { return Ok(None) };
         let storage = self.bound_storage(&sandbox.id, &key.id).await?;
-        Ok(Some(KeyAccess { key, team, sandbox, storage }))
+        let credentials = self.credentials_of_key(&key).await?;
+        Ok(Some(KeyAccess { key, team, sandbox, storage, credentials }))
     }
 }
 

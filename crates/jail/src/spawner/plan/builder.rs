@@ -30,6 +30,8 @@ mod ms {
     pub(super) const REC: u64 = 16384;
 }
 
+/// The directory of injected credentials in a cell.
+const SECRETS_DIR: &str = "/run/secrets";
 /// Where a template mounts its image a second time, for its cells.
 pub(super) const TEMPLATE_IMAGE: &str = "/srv";
 /// What can be written to in `/dev`, without `/dev/zero`.
@@ -91,10 +93,12 @@ impl<'a> PlanBuilder<'a> {
                 directory_step(&stage.join(name), 0o755, builder),
             ));
         }
-        steps.push((
-            "scratch:home".into(),
-            directory_step(&stage.join("home"), 0o755, self.spec.guest),
-        ));
+        for (name, mode) in [("home", 0o755), ("secrets", 0o700)] {
+            steps.push((
+                format!("scratch:{name}"),
+                directory_step(&stage.join(name), mode, self.spec.guest),
+            ));
+        }
         // Storage is mounted on directories that the spawner makes in it.
         steps.push(("scratch:data".into(), directory_step(&stage.join("data"), 0o755, builder)));
         for name in ["tmp", "shm"] {
@@ -210,6 +214,31 @@ impl<'a> PlanBuilder<'a> {
             ("shm".into(), bind_step(&stage.join("shm"), &shm)),
             ("data".into(), bind_step(&stage.join("data"), &self.path_in_root(Path::new("/data")))),
         ]
+    }
+
+    /// Where the guest's process writes injected credentials before the program starts: in memory,
+    /// outside of the home, and gone with the cell.
+    pub(super) fn bind_secrets_dir(&self) -> NamedSteps {
+        let inside = self.path_in_root(Path::new(SECRETS_DIR));
+        vec![("secrets".into(), bind_step(&self.stage.join("secrets"), &inside))]
+    }
+
+    /// Where the guest's process writes the certificate authorities of its job, and where programs
+    /// look for those of the system.
+    pub(super) fn bind_trust_dirs(&self) -> NamedSteps {
+        let Some(first) = self.spec.trust_dirs.first() else { return Vec::new() };
+        let source = self.stage.join("trust");
+        let mut steps = vec![(
+            format!("trust:{}", first.display()),
+            directory_step(&source, 0o755, self.spec.guest),
+        )];
+        steps.extend(self.spec.trust_dirs.iter().map(|directory| {
+            (
+                format!("trust:{}", directory.display()),
+                bind_step(&source, &self.path_in_root(directory)),
+            )
+        }));
+        steps
     }
 
     pub(super) fn pivot_root(&self) -> NamedSteps {
@@ -328,9 +357,14 @@ impl<'a> PlanBuilder<'a> {
     fn landlock_writable_dirs(&self) -> Vec<PathBuf> {
         let above_home = self.spec.home.parent().unwrap_or(&self.spec.home);
         // The same for `/data` and the storage that is mounted below it.
-        [above_home, Path::new("/tmp"), Path::new("/dev/shm"), Path::new("/data")]
-            .map(PathBuf::from)
-            .into()
+        let usual = [
+            above_home,
+            Path::new("/tmp"),
+            Path::new("/dev/shm"),
+            Path::new("/data"),
+            Path::new(SECRETS_DIR),
+        ];
+        usual.map(PathBuf::from).into_iter().chain(self.spec.trust_dirs.first().cloned()).collect()
     }
 
     fn path_in_root(&self, path: &Path) -> PathBuf {
