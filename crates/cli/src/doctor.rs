@@ -146,8 +146,13 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
 }
 
 /// Starts a spawner and runs a program in each language, then parks cells of the languages found.
-async fn try_sandbox()
--> (SandboxTrial, Vec<InterpreterFinding>, Vec<SubstrateFinding>, Vec<ParkedCells>, Option<NetworkFinding>) {
+async fn try_sandbox() -> (
+    SandboxTrial,
+    Vec<InterpreterFinding>,
+    Vec<SubstrateFinding>,
+    Vec<ParkedCells>,
+    Option<NetworkFinding>,
+) {
     let mut trial = SandboxTrial::default();
     let mut config = ExecutorConfig::with_program("/proc/self/exe");
     let mut started = Executor::start(config.clone()).await;

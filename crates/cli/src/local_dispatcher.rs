@@ -17,8 +17,8 @@ use cloche_engine::{
     TrialObserver,
 };
 use cloche_executor::{
-    CellCall, Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError, RunIo,
-    SpawnError,
+    CellCall, Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError,
+    RunIo, SpawnError,
 };
 use cloche_model::{
     ImageRoot, InterpreterProbe, InterpreterStart, OutputChunk, RunOutcome, Substrate, error_chain,

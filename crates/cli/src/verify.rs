@@ -9,8 +9,8 @@ use std::{
 };
 
 use clap::Args;
-use cloche_model::Substrate;
 use cloche_egress::EgressSettings;
+use cloche_model::Substrate;
 use cloche_verify::{choose_probes, run_probes, to_inert_text};
 
 use crate::network::BrokerProcess;

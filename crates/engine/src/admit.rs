@@ -5,15 +5,15 @@
 mod admission;
 mod fair_queue;
 mod job;
-mod storage_mounts;
 mod run_credentials;
+mod storage_mounts;
 
 use std::{collections::HashMap, sync::Arc};
 
 use cloche_model::{
     ByteSize, CheckedRequest, CpuPriority, DeliveryMode, ErrorCode, HOST_IMAGE, Language,
-    MemoryAccount, MountUse, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId, TeamPlan,
-    ThreadHome, TraceId, env,
+    MemoryAccount, MountUse, NetworkPolicy, PlanLimits, RunLimits, RunSpec, SandboxShape, TeamId,
+    TeamPlan, ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
 

@@ -11,8 +11,7 @@ use cloche_store::{Store, StoreError};
 use crate::{
     AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir,
     Refusal, Responses, StorageBudgets, StorageSources, Tenancy, Threads, UsageAccounts, WebTools,
-    clock,
-    maintenance::Maintenance, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
+    clock, maintenance::Maintenance, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
     shared_parts::SharedParts,
 };
 

@@ -216,7 +216,13 @@ impl Sidecar {
     /// # Errors
     /// When they cannot.
     pub fn check_sandbox(&self) -> Result<(), JobRefusal> {
-        let needs = RunNeeds { timeout: Duration::ZERO, home: false, image: false, network: false, mounts: false };
+        let needs = RunNeeds {
+            timeout: Duration::ZERO,
+            home: false,
+            image: false,
+            network: false,
+            mounts: false,
+        };
         self.inner.dispatcher.check_run(&needs).map_err(|error| {
             tracing::error!(%error, "no sandbox can be started");
             JobRefusal::NoSandbox

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HomeWrites, Invalid, KeyId, Language, Moment, MountUse, NetworkReport, SandboxId, StreamName, TeamId,
-    ThreadId, TraceId,
+    HomeWrites, Invalid, KeyId, Language, Moment, MountUse, NetworkReport, SandboxId, StreamName,
+    TeamId, ThreadId, TraceId,
 };
 
 /// The status of an execution.

@@ -99,6 +99,8 @@ id!(
 id!(
     /// Names a managed volume of a team.
     VolumeId, "vol_", "volume id"
+);
+id!(
     /// Names a credential; not its value.
     CredentialId, "cred_", "credential id"
 );

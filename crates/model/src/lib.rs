@@ -23,9 +23,9 @@ mod key_prefix;
 mod language;
 mod layer;
 mod moment;
+mod mount;
 mod network;
 mod network_sentence;
-mod mount;
 mod outcome;
 mod plan;
 pub mod request;
@@ -60,8 +60,8 @@ pub use gates::{
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
-    ApprovalId, CredentialId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId, ThreadId,
-    TraceId, VolumeId, check_name,
+    ApprovalId, CredentialId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId,
+    ThreadId, TraceId, VolumeId, check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
@@ -74,13 +74,14 @@ pub use key_prefix::KeyPrefix;
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
 pub use moment::Moment;
+pub use mount::{
+    MOUNTS_ROOT, MountLimits, MountReport, MountSlug, MountSource, MountSpec, ObjectConnection,
+    ObjectCredentials, ObjectStoreKind,
+};
 pub use network::{
     DenialReason, DeniedAttempt, HostName, HostPattern, MAX_NETWORK_RULES, NetworkLimits,
     NetworkPolicy, NetworkProtocol, NetworkReport, NetworkRule, PortRange, RuleTarget,
     is_public_address,
-pub use mount::{
-    MOUNTS_ROOT, MountLimits, MountReport, MountSlug, MountSource, MountSpec, ObjectConnection,
-    ObjectCredentials, ObjectStoreKind,
 };
 pub use outcome::{
     CapturedStream, OutputChunk, RunEnding, RunOutcome, RunTimings, RunUsage, StreamName,

@@ -24,8 +24,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cloche_model::{
     ApiKey, BoundStorage, Decision, Execution, ExecutionEnd, ExecutionStart, ExecutionStatus,
-    HeldCredential,
-    HomeState, KeyId, Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
+    HeldCredential, HomeState, KeyId, Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
 pub use credentials::CredentialStore;

@@ -84,6 +84,7 @@ macro_rules! conformance_of {
                 what_is_in_use_is_not_removed,
                 a_revoked_key_uses_nothing,
                 bytes_of_mounts_are_counted_with_the_outcome,
+            },
             tool_calls::{
                 calls_of_web_tools_are_summed_by_execution,
                 a_decision_allows_one_call_of_a_web_tool,

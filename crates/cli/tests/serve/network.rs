@@ -113,7 +113,10 @@ async fn an_allowlist_reaches_its_hosts_and_denies_all_others() {
     let allow = json!({"network": "allowlist", "network_allow": ["allowed.example"]});
     let key = host.key("listed", allow).await;
     let reply = host
-        .bash(&key, "curl -sS http://allowed.example/ && curl -sS --cacert ca.pem https://allowed.example/")
+        .bash(
+            &key,
+            "curl -sS http://allowed.example/ && curl -sS --cacert ca.pem https://allowed.example/",
+        )
         .await;
     let hello = format!("hello from {WEB_ADDRESS}\n");
     assert_eq!(reply["stdout"], json!(hello.repeat(2)), "{reply}");
@@ -215,7 +218,8 @@ async fn an_unrestricted_network_reaches_no_private_or_host_address() {
     assert_eq!(reply["success"], json!(false), "{reply}");
     assert_eq!(host.internet.reached_canaries(), [""; 0]);
 
-    let code = "fetch('http://allowed.example/').then(r => r.text()).then(t => console.log(t.trim()))";
+    let code =
+        "fetch('http://allowed.example/').then(r => r.text()).then(t => console.log(t.trim()))";
     let reply = host.run(&key, json!({"language": "node", "code": code})).await;
     assert_eq!(reply["stdout"], json!(format!("hello from {WEB_ADDRESS}\n")), "{reply}");
 }
@@ -231,7 +235,8 @@ async fn a_blocked_sandbox_stays_without_a_network() {
     assert_eq!(reply["stdout"], json!(expected), "{reply}");
     assert!(reply.get("network").is_none(), "{reply}");
 
-    let refused = |body: Value| host.host.admin_request(Method::POST, "sandboxes").json(&body).send();
+    let refused =
+        |body: Value| host.host.admin_request(Method::POST, "sandboxes").json(&body).send();
     for (settings, sentence) in [
         (json!({"network": "odd"}), "network must be one of"),
         (json!({"network": "allowlist"}), "at least one rule"),

@@ -71,6 +71,7 @@ impl UsageMetrics {
             "What the programs of a team transferred in this month (UTC), by direction",
             self.network.clone(),
         );
+        registry.register(
             "team_month_storage_bytes",
             "Bytes that executions of a team read and wrote in storage in this month (UTC)",
             self.storage.clone(),

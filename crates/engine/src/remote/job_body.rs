@@ -93,6 +93,7 @@ fn check_supported(spec: &RunSpec, store: Option<LayerStoreId>) -> Result<(), Di
     }
     if !spec.mounts.is_empty() {
         return Err(refused_error("this server's executors mount no storage"));
+    }
     // They would lie in the home, and so in the layers of a thread.
     if !spec.secret_files.is_empty() {
         return Err(refused_error(

@@ -237,8 +237,13 @@ impl Drop for SidecarSlot {
 mod tests {
     use super::*;
 
-    const PLAIN: RunNeeds =
-        RunNeeds { timeout: Duration::from_secs(60), home: false, image: false, network: false, mounts: false };
+    const PLAIN: RunNeeds = RunNeeds {
+        timeout: Duration::from_secs(60),
+        home: false,
+        image: false,
+        network: false,
+        mounts: false,
+    };
     const HOME: RunNeeds = RunNeeds { home: true, ..PLAIN };
 
     fn unchecked(count: usize) -> SidecarRegistry {

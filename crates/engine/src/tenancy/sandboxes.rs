@@ -293,6 +293,7 @@ impl Tenancy {
             change.clone().apply(&mut sandbox, &team)?;
             if change.substrate.is_some() {
                 self.try_substrate(&sandbox).await?;
+            }
             if change.network.names_policy() {
                 self.check_network(&sandbox.shape)?;
             }

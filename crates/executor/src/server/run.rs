@@ -200,6 +200,9 @@ impl<'a> Run<'a> {
         match network {
             Some(network) => Some(network.finish().await),
             None => None,
+        }
+    }
+
     /// Also step 3: mounts the socket of the web tools, if the program may call one. It is served
     /// until the returned value is dropped. Contained cells have no mounts, so they have no socket.
     async fn mount_tool_socket(

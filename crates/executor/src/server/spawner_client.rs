@@ -213,6 +213,11 @@ impl SpawnerClient {
         let request = SpawnerRequest::Network { cell, ipv6 };
         if self.shared.send_request(request, &[socket.as_fd()]).await.is_err() {
             self.shared.lock_waiters().networks.remove(&cell);
+            return Err(SpawnError::SpawnerLost);
+        }
+        answered.await.map_err(|_| SpawnError::SpawnerLost)?
+    }
+
     /// Mounts the socket of the web tools in a cell that waits for its job. Returns its listener.
     pub(crate) async fn mount_tool_socket(&self, cell: CellId) -> Result<OwnedFd, SpawnError> {
         let (answer, answered) = oneshot::channel();
