@@ -7,6 +7,7 @@ pub(crate) mod cell;
 pub(crate) mod cell_exit;
 pub(crate) mod cell_meter;
 pub(crate) mod cell_network;
+pub(crate) mod cell_waiters;
 pub(crate) mod cell_watch;
 pub(crate) mod commit;
 pub(crate) mod config;

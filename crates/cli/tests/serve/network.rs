@@ -348,3 +348,22 @@ async fn a_program_on_the_command_line_can_have_a_network() {
     assert_eq!(wrong.code, 2, "{wrong:?}");
     drop(host);
 }
+
+/// A netns without a socket would be reused if no network was ever attached to it. Then the next
+/// device of the same name could not be made.
+#[tokio::test]
+async fn every_run_has_a_netns_and_a_device_of_its_own() {
+    let Some(host) = NetworkHost::start().await else { return };
+    let key = host.key("open", json!({"network": "unrestricted"})).await;
+    let code = "print(sorted(line.split(':')[0].strip() for line in list(open('/proc/net/dev'))[2:]))";
+    for _ in 0..30 {
+        let reply = host.run(&key, json!({"code": code})).await;
+        assert_eq!(reply["stdout"], "['lo', 'net0']\n", "{reply} {}", host.host.said("log"));
+        assert_eq!(reply["network"]["lost"], json!(null), "{reply}");
+    }
+    eventually("no worker is left", async || match host.workers().as_slice() {
+        [] => Ok(()),
+        left => Err(left.to_vec()),
+    })
+    .await;
+}
