@@ -16,6 +16,8 @@ mod connect;
 mod dns;
 mod first_bytes;
 mod floor;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod http_proxy;
 mod pins;
 mod policy;

@@ -94,6 +94,12 @@ fn read_asked_name(question: &Message) -> Result<AskedName, ResponseCode> {
     Ok(AskedName { name, query: query.clone() })
 }
 
+/// The name that bytes ask for, if they are a query that is answered.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn asked_name_of(bytes: &[u8]) -> Option<HostName> {
+    read_asked_name(&read_question(bytes)?).ok().map(|asked| asked.name)
+}
+
 async fn fill_answer(session: &Session, asked: &AskedName, answer: &mut Message) {
     let (name, policy) = (&asked.name, &session.policy);
     if !allows_name(policy, name) {
