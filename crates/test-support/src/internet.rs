@@ -8,6 +8,8 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use rustix::thread::UnshareFlags;
+
 use crate::command::ended;
 
 const SERVERS: &str = include_str!("../internet/servers.py");
@@ -19,7 +21,7 @@ pub const HOST_ADDRESS: &str = "5.6.7.2";
 pub const WEB_ADDRESS: &str = "93.184.216.34";
 
 /// A running internet. The thread that made it is in the network namespace of a host that is
-/// connected to it, and so are the processes and threads that it starts.
+/// connected to it and trusts its certificates, and so are the processes and threads that it starts.
 pub struct Internet {
     directory: PathBuf,
     servers: Child,
@@ -38,7 +40,9 @@ impl Internet {
         }
         make_certificates(directory);
         fs::write(directory.join("servers.py"), SERVERS).ok()?;
-        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).ok()?;
+        let own = UnshareFlags::NEWNET | UnshareFlags::NEWNS;
+        rustix::thread::unshare(own).ok()?;
+        trust_authority(directory);
         let mut servers = Command::new("unshare")
             .args(["--net", "/usr/bin/python3"])
             .arg(directory.join("servers.py"))
@@ -52,12 +56,6 @@ impl Internet {
         assert_eq!(line, "ready\n", "the servers of the internet did not start");
         connect_host(servers.id());
         Some(Self { directory: directory.to_owned(), servers })
-    }
-
-    /// The certificate authority of its web servers, in PEM.
-    #[must_use]
-    pub fn authority(&self) -> PathBuf {
-        self.directory.join("ca.pem")
     }
 
     /// The forbidden addresses that something has connected to, one for each connection.
@@ -99,6 +97,15 @@ fn make_certificates(directory: &Path) {
     );
     let mut command = Command::new("sh");
     command.args(["-ec", &script]).current_dir(directory);
+    ended(command, b"").printed();
+}
+
+/// Makes the processes of this thread trust the authority besides the host's, in a mount namespace.
+fn trust_authority(directory: &Path) {
+    let script = "mount --make-rprivate / && cat \"$0\" ca.pem > bundle.pem && \
+                  mount --bind bundle.pem \"$0\"";
+    let mut command = Command::new("sh");
+    command.args(["-ec", script, "/etc/ssl/certs/ca-certificates.crt"]).current_dir(directory);
     ended(command, b"").printed();
 }
 

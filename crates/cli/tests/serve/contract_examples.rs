@@ -7,6 +7,7 @@
 use std::{net::Ipv4Addr, path::Path};
 
 use cloche_test_support::web::Web;
+use cloche_test_support::internet::{Internet, NAME_SERVER};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -43,23 +44,29 @@ struct ExampleServer {
     host: Host,
     files: TempDir,
     _models: Models,
+    _internet: Internet,
 }
 
 impl ExampleServer {
     /// A server with a model provider `openai` and open gates, which delivers webhooks to this
     /// machine.
     async fn start() -> Option<Self> {
+        let files = TempDir::new().unwrap();
+        // First: what this thread starts from now on is on that internet.
+        let Some(internet) = Internet::start(files.path()) else {
+            skip("this user cannot make network namespaces");
+            return None;
+        };
         let scripts =
             [(PROMPT.to_owned(), replies()), (SEARCH_PROMPT.to_owned(), search_replies())];
         let models = Models::start_with(scripts).await;
         let web = Web::start(Ipv4Addr::LOCALHOST.into()).await;
-        let files = TempDir::new().unwrap();
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         std::fs::write(files.path().join("cert.pem"), made.cert.pem()).unwrap();
         std::fs::write(files.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
         let config = format!(
             "[agent.providers.openai]\nprotocol = \"openai\"\nbase_url = \"{}\"\n\
-             api_key_env = \"{}\"\n\
+             api_key_env = \"{}\"\n[network]\nresolvers = [\"{NAME_SERVER}\"]\n\
              [tools.search]\nkind = \"searxng\"\nurl = \"{}\"\n",
             models.base_url(),
             MODEL_KEY.0,
@@ -80,7 +87,7 @@ impl ExampleServer {
         .await?;
         let gates = json!({"agent_sandbox": true, "execute_code": "allow", "web_search": "allow"});
         host.admin_json(Method::PATCH, "defaults", gates).await;
-        Some(Self { host, files, _models: models })
+        Some(Self { host, files, _models: models, _internet: internet })
     }
 
     /// Moves the sandbox of the first start to the default image. Skips the test without one.

@@ -21,7 +21,8 @@ use super::{
     control_socket::ControlSocket,
     home_mount::MountedHome,
     run_error::RunError,
-    spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
+    cell_waiters::OverlayDirs,
+    spawner_client::{SpawnError, SpawnerClient},
 };
 use crate::protocol::{PackReport, PackRequest, PlacedDigest};
 

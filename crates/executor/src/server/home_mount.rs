@@ -8,7 +8,8 @@ use super::{
     cell::Cell,
     commit::HomeBaseline,
     run_error::RunError,
-    spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
+    cell_waiters::OverlayDirs,
+    spawner_client::{SpawnError, SpawnerClient},
     warm,
 };
 use crate::protocol::{HomeRequest, inodes_for_disk};

@@ -127,8 +127,7 @@ impl<'a> EventLoop<'a> {
             }
             self.cells.enforce_limits();
             self.cells.kill_workers();
-            self.cells.kill_overdue_workers();
-            self.cells.remove_workers(&woken.ended_workers);
+            self.cells.reap_workers(&woken.ended_workers);
             let gone = self.cells.reap_cells(&woken.ended);
             self.report_gone(gone)?;
             self.lock_watch.set_active(self.cells.has_cells())?;
