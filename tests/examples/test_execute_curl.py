@@ -168,8 +168,8 @@ def test_the_default_runtimes_are_those_of_the_contract(shell):
 def test_a_thread_keeps_an_installed_package(shell, make_key, thread):
     key = make_key(network="unrestricted")
     installed, used = shell(
-        execute(code="pip install --user pandas && echo done", language="bash", thread_id=thread)
-        + execute(code="import pandas as pd; print(pd.__file__)", thread_id=thread),
+        execute(code="pip install --user cowsay && echo done", language="bash", thread_id=thread)
+        + execute(code="import cowsay; print(cowsay.__file__)", thread_id=thread),
         key=key,
     )
     assert installed["success"] and installed["stdout"].endswith("done\n"), installed

@@ -74,10 +74,10 @@ def test_the_default_runtimes_are_those_of_the_contract(client):
 
 def test_a_thread_keeps_an_installed_package(make_key, thread):
     client = baponi_client(make_key(network="unrestricted"))
-    install = "pip install --user pandas && echo done"
+    install = "pip install --user cowsay && echo done"
     result = client.execute(install, language="bash", thread_id=thread)
     assert result.success and result.stdout.endswith("done\n"), result
-    result = client.execute("import pandas as pd; print(pd.__file__)", thread_id=thread)
+    result = client.execute("import cowsay; print(cowsay.__file__)", thread_id=thread)
     assert result.stdout.startswith("/home/baponi/"), result
 
 

@@ -14,6 +14,7 @@ mod contestants;
 mod figures;
 mod homes;
 mod leftovers;
+mod networks;
 mod rounds;
 mod runtimes;
 mod tenants;
@@ -44,6 +45,9 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("__spawner") {
         return spawner::run_spawner().unwrap_or(ExitCode::FAILURE);
     }
+    if std::env::args().nth(1).as_deref() == Some(networks::BROKER) {
+        return networks::run_broker();
+    }
     match measure_all(&BenchArguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,6 +64,7 @@ fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
         rounds::measure_cold_starts(arguments).await?;
         warm::measure_warm_runs(arguments).await.map_err(|error| error.to_string())?;
         homes::measure_homes(arguments).await.map_err(|error| error.to_string())?;
+        networks::measure_networks(arguments).await.map_err(|error| error.to_string())?;
         Ok::<(), Box<dyn Error>>(())
     })?;
     tenants::measure_tenants(arguments).map_err(|error| error.to_string())?;

@@ -15,12 +15,14 @@ use serde::Serialize;
 mod advice;
 mod capacity;
 mod container;
+mod network;
 mod parked_cells;
 mod server;
 mod show;
 mod walls;
 
 use container::ContainerFinding;
+use network::NetworkFinding;
 use parked_cells::ParkedCells;
 use server::ServerFindings;
 use walls::{SandboxTrial, Wall};
@@ -50,6 +52,8 @@ struct HostFindings {
     languages: Vec<InterpreterFinding>,
     /// The cost of cells that wait for a job.
     parked: Vec<ParkedCells>,
+    /// Whether sandboxes can have a network.
+    network: Option<NetworkFinding>,
     /// The confinement of a server, tried in processes that are confined like one.
     server: ServerFindings,
     serve: ServeReadiness,
@@ -98,7 +102,7 @@ pub(crate) fn main(arguments: &DoctorArguments) -> ExitCode {
 }
 
 async fn examine_host(cells: Option<u64>) -> HostFindings {
-    let (trial, languages, parked) = try_sandbox().await;
+    let (trial, languages, parked, network) = try_sandbox().await;
     let server = server::examine_server();
     let mut walls = walls::judge_walls(&trial);
     let of_server = server::server_walls(&server);
@@ -121,6 +125,7 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
         walls,
         languages,
         parked,
+        network,
         server,
         serve: ServeReadiness { flag: flag.filter(|_| !refuses.is_empty()), refuses },
         container,
@@ -129,7 +134,8 @@ async fn examine_host(cells: Option<u64>) -> HostFindings {
 }
 
 /// Starts a spawner and runs a program in each language, then parks cells of the languages found.
-async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCells>) {
+async fn try_sandbox()
+-> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCells>, Option<NetworkFinding>) {
     let mut trial = SandboxTrial::default();
     let mut config = ExecutorConfig::with_program("/proc/self/exe");
     let mut started = Executor::start(config.clone()).await;
@@ -142,7 +148,7 @@ async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCell
         Ok(executor) => executor,
         Err(error) => {
             trial.refusal = Some(error_chain(&error));
-            return (trial, Vec::new(), Vec::new());
+            return (trial, Vec::new(), Vec::new(), None);
         }
     };
     let mut languages = Vec::new();
@@ -153,7 +159,8 @@ async fn try_sandbox() -> (SandboxTrial, Vec<InterpreterFinding>, Vec<ParkedCell
     let found = languages.iter().filter(|found| found.path.is_some());
     let found: Vec<Language> = found.map(|found| found.language).collect();
     let parked = parked_cells::measure_parked_cells(&config, &found).await;
-    (trial, languages, parked)
+    let network = Some(network::examine_network(config).await);
+    (trial, languages, parked, network)
 }
 
 /// Runs an interpreter in a sandbox and reads its path and version.

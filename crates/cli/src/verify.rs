@@ -9,7 +9,10 @@ use std::{
 };
 
 use clap::Args;
+use cloche_egress::EgressSettings;
 use cloche_verify::{choose_probes, run_probes, to_inert_text};
+
+use crate::network::BrokerProcess;
 
 /// What `cloche verify` takes.
 #[derive(Args)]
@@ -41,7 +44,11 @@ pub(crate) fn main(arguments: &VerifyArguments) -> ExitCode {
 fn run_verify(arguments: &VerifyArguments) -> Result<bool, Box<dyn Error>> {
     let chosen = choose_probes(&arguments.only)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(run_probes(&chosen))?;
+    let report = runtime.block_on(async {
+        let broker = BrokerProcess::start("/proc/self/exe".as_ref(), EgressSettings::default())?;
+        // Without a broker the probes of networks are not tried, and say so.
+        run_probes(&chosen, broker.connect().await.ok()).await
+    })?;
     let mut out = io::stdout().lock();
     match arguments.json {
         true => report.write_json(&mut out)?,

@@ -3,14 +3,141 @@
 //! The process that decides what a cell reaches. It answers DNS, dials, and checks names in first
 //! bytes. `cli` starts it as the hidden command `cloche __network-broker` before the server confines
 //! itself, in the host's network namespace, and confines it.
+//!
+//! | module | what |
+//! |---|---|
+//! | `floor` | addresses and ports that no policy reaches, checked where a socket is connected |
+//! | `policy`, `pins` | what a session may reach, and which addresses its names have |
+//! | `dns`, `resolver` | answers to the cell, and questions to the host's name servers |
+//! | `connect`, `first_bytes`, `http_proxy` | TCP: dialling, and the check of names |
+//! | `session` | one session: its worker, its tasks, its report |
 
-use std::{io, os::fd::OwnedFd};
+mod connect;
+mod dns;
+mod first_bytes;
+mod floor;
+mod http_proxy;
+mod pins;
+mod policy;
+mod resolver;
+mod scan;
+mod session;
 
-/// Serves the server behind `control`, a seqpacket socket, until the other end is closed.
+use std::{
+    collections::HashMap,
+    io,
+    net::{Ipv6Addr, UdpSocket},
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::sync::mpsc;
+
+use crate::{
+    EgressSettings, SessionSpec,
+    protocol::{
+        BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers,
+    },
+};
+use floor::AddressFloor;
+use resolver::Resolver;
+use session::{SessionCommand, start_session};
+
+/// Serves the server behind `control`, a seqpacket socket, until the other end is closed. Single
+/// threaded.
 ///
 /// # Errors
 /// If the runtime cannot start, or the first packet is not a configuration.
 pub fn run(control: OwnedFd) -> io::Result<()> {
-    drop(control);
-    Err(io::ErrorKind::Unsupported.into())
+    set_packet_buffers(control.as_fd())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let control = Arc::new(PacketSocket::new(control)?);
+        serve_control(control).await
+    })
+}
+
+/// What all sessions share.
+pub(crate) struct BrokerShared {
+    pub(crate) floor: AddressFloor,
+    pub(crate) resolver: Resolver,
+    pub(crate) ipv6: bool,
+}
+
+async fn serve_control(control: Arc<PacketSocket>) -> io::Result<()> {
+    let mut buffer = vec![0; MAX_CONTROL_PACKET];
+    let Some((BrokerRequest::Configure(settings), _)) = control.receive(&mut buffer).await? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let most = settings.sessions;
+    let shared = Arc::new(configure(settings));
+    control.send(&BrokerReply::Configured { ipv6: shared.ipv6 }, None).await?;
+    let mut sessions: HashMap<u64, mpsc::UnboundedSender<SessionCommand>> = HashMap::new();
+    while let Some((request, _)) = control.receive(&mut buffer).await? {
+        match request {
+            BrokerRequest::Configure(_) => return Err(io::ErrorKind::InvalidData.into()),
+            BrokerRequest::Open { session, spec } => {
+                sessions.retain(|_, commands| !commands.is_closed());
+                let opened = match sessions.len() < most {
+                    true => open_session(&shared, spec),
+                    false => Err(io::Error::other("too many sessions are open")),
+                };
+                match opened {
+                    Ok((worker_end, commands)) => {
+                        sessions.insert(session, commands);
+                        let reply = BrokerReply::Opened { session, authority: None };
+                        control.send(&reply, Some(&worker_end)).await?;
+                    }
+                    Err(error) => {
+                        let why = error.to_string();
+                        control.send(&BrokerReply::NotOpened { session, why }, None).await?;
+                    }
+                }
+            }
+            BrokerRequest::Finish { session } => {
+                let commands = sessions.remove(&session);
+                tokio::spawn(finish_session(Arc::clone(&control), session, commands));
+            }
+            // The session ends when nothing can command it.
+            BrokerRequest::Close { session } => drop(sessions.remove(&session)),
+        }
+    }
+    Ok(())
+}
+
+fn configure(settings: EgressSettings) -> BrokerShared {
+    let ipv6 = settings.ipv6 && host_has_ipv6();
+    BrokerShared {
+        floor: AddressFloor::new(&settings),
+        resolver: Resolver::new(settings.resolvers),
+        ipv6,
+    }
+}
+
+/// Whether there is a route to a public IPv6 address. Connecting a UDP socket sends nothing.
+fn host_has_ipv6() -> bool {
+    const PUBLIC: Ipv6Addr = Ipv6Addr::new(0x2606, 0x4700, 0, 0, 0, 0, 0, 0x1111);
+    UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect((PUBLIC, 53)))
+        .is_ok()
+}
+
+type OpenedSession = (OwnedFd, mpsc::UnboundedSender<SessionCommand>);
+
+fn open_session(shared: &Arc<BrokerShared>, spec: SessionSpec) -> io::Result<OpenedSession> {
+    spec.limits.check().map_err(io::Error::other)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (ours, workers) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    Ok((workers, start_session(Arc::clone(shared), spec, ours)?))
+}
+
+async fn finish_session(
+    control: Arc<PacketSocket>,
+    session: u64,
+    commands: Option<mpsc::UnboundedSender<SessionCommand>>,
+) {
+    let report = session::finish(commands).await;
+    // The server is gone if this fails, and the broker ends.
+    let _ = control.send(&BrokerReply::Finished { session, report }, None).await;
 }

@@ -14,16 +14,12 @@ use std::{
 
 use cloche_model::{BrokeredCredential, NetworkLimits, NetworkPolicy, NetworkReport};
 use serde::{Deserialize, Serialize};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::{mpsc, oneshot},
-};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     EgressSettings, SessionCredential,
     protocol::{
-        BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, decode_message, encode_message,
-        receive_packet, send_packet, set_packet_buffers,
+        BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers,
     },
 };
 
@@ -96,11 +92,11 @@ impl BrokerClient {
     /// If the broker does not answer.
     pub async fn connect(control: OwnedFd, settings: &EgressSettings) -> io::Result<Self> {
         set_packet_buffers(control.as_fd())?;
-        rustix::io::ioctl_fionbio(&control, true)?;
-        #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
-        let socket = ControlSocket { socket: AsyncFd::new(control)? };
-        socket.send(&BrokerRequest::Configure(settings.clone())).await?;
-        let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive().await? else {
+        let socket = PacketSocket::new(control)?;
+        socket.send(&BrokerRequest::Configure(settings.clone()), None).await?;
+        let mut buffer = vec![0; MAX_CONTROL_PACKET];
+        let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive(&mut buffer).await?
+        else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         let (commands, queue) = mpsc::unbounded_channel();
@@ -188,50 +184,25 @@ impl Drop for NetworkSession {
     }
 }
 
-struct ControlSocket {
-    socket: AsyncFd<OwnedFd>,
-}
-
-impl ControlSocket {
-    async fn send(&self, request: &BrokerRequest) -> io::Result<()> {
-        let bytes = encode_message(request).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let send = |fd: &OwnedFd| send_packet(fd.as_fd(), &bytes, None);
-        self.socket.async_io(Interest::WRITABLE, send).await
-    }
-
-    /// The next reply; `None` at the end.
-    async fn receive(&self) -> io::Result<Option<(BrokerReply, Option<OwnedFd>)>> {
-        let mut buffer = vec![0; MAX_CONTROL_PACKET];
-        let receive = |fd: &OwnedFd| receive_packet(fd.as_fd(), &mut buffer);
-        let (len, fd) = self.socket.async_io(Interest::READABLE, receive).await?;
-        if len == 0 {
-            return Ok(None);
-        }
-        match decode_message(&buffer[..len]) {
-            Some(reply) => Ok(Some((reply, fd))),
-            None => Err(io::ErrorKind::InvalidData.into()),
-        }
-    }
-}
-
 /// The callers that wait for the broker.
 #[derive(Default)]
-struct Waiting {
+struct WaitingCallers {
     opening: HashMap<u64, oneshot::Sender<Opened>>,
     finishing: HashMap<u64, oneshot::Sender<NetworkReport>>,
 }
 
 /// Carries commands to the broker and its replies to the callers, until either side ends. Dropping
 /// the queue and the callers then tells everyone.
-async fn carry_commands(socket: ControlSocket, mut queue: mpsc::UnboundedReceiver<Command>) {
-    let mut waiting = Waiting::default();
+async fn carry_commands(socket: PacketSocket, mut queue: mpsc::UnboundedReceiver<Command>) {
+    let mut waiting = WaitingCallers::default();
+    let mut buffer = vec![0; MAX_CONTROL_PACKET];
     loop {
         let carried = tokio::select! {
             command = queue.recv() => match command {
                 Some(command) => carry_command(&socket, &mut waiting, command).await,
                 None => return,
             },
-            reply = socket.receive() => match reply {
+            reply = socket.receive(&mut buffer) => match reply {
                 Ok(Some((reply, fd))) => { waiting.deliver(reply, fd); Ok(()) }
                 Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => Err(error),
@@ -246,8 +217,8 @@ async fn carry_commands(socket: ControlSocket, mut queue: mpsc::UnboundedReceive
 }
 
 async fn carry_command(
-    socket: &ControlSocket,
-    waiting: &mut Waiting,
+    socket: &PacketSocket,
+    waiting: &mut WaitingCallers,
     command: Command,
 ) -> io::Result<()> {
     let request = match command {
@@ -261,10 +232,10 @@ async fn carry_command(
         }
         Command::Close(session) => BrokerRequest::Close { session },
     };
-    socket.send(&request).await
+    socket.send(&request, None).await
 }
 
-impl Waiting {
+impl WaitingCallers {
     fn deliver(&mut self, reply: BrokerReply, fd: Option<OwnedFd>) {
         match reply {
             BrokerReply::Configured { .. } => {}

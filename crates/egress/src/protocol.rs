@@ -5,6 +5,7 @@
 //! parsed packets of a guest.
 
 mod packet;
+mod packet_socket;
 
 use std::net::SocketAddr;
 
@@ -12,6 +13,7 @@ use cloche_model::{DenialReason, NetworkLimits, NetworkProtocol, NetworkReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub(crate) use packet::{receive_packet, send_packet, set_packet_buffers};
+pub(crate) use packet_socket::PacketSocket;
 
 use crate::{EgressSettings, SessionSpec};
 

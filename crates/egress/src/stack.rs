@@ -7,14 +7,34 @@
 //! has neither `socket` nor `connect`. It ends when the cell's network namespace or the broker's end
 //! of the socket is gone.
 
-use std::{io, os::fd::OwnedFd};
+pub(crate) mod budget;
+mod connection;
+mod datagrams;
+mod device;
+mod ingress;
+mod link;
+mod replies;
+mod worker;
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use worker::StackWorker;
 
 /// Serves the cell behind `tun`, a device of `cloche_jail::sys::make_tun`, with the socket of a
 /// session, until the cell or the session ends. The limits come from the broker.
 ///
 /// # Errors
-/// If the device or the socket fails. The cell has no network then.
+/// If the device or the socket fails, or if a packet of the guest made the stack panic. The cell
+/// has no network then.
 pub fn run(tun: OwnedFd, broker: OwnedFd) -> io::Result<()> {
-    drop((tun, broker));
-    Err(io::ErrorKind::Unsupported.into())
+    let served = catch_unwind(AssertUnwindSafe(|| {
+        let mut worker = StackWorker::start(tun, broker)?;
+        while worker.turn()? {}
+        Ok(())
+    }));
+    served.unwrap_or_else(|_| Err(io::Error::other("the network stack of a cell panicked")))
 }

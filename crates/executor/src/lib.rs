@@ -28,6 +28,7 @@ mod protocol;
 mod server;
 pub mod spawner;
 
+pub use cloche_egress::BrokerClient;
 pub use protocol::{HOME, USER};
 pub use server::{
     cell_network::NetworkError,

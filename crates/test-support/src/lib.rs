@@ -13,6 +13,8 @@ pub mod command;
 mod eventually;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "internet")]
+pub mod internet;
 #[cfg(feature = "models")]
 pub mod models;
 pub mod moto;

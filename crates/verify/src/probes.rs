@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use cloche_model::{ByteSize, CpuShare, Language, RunLimits, SandboxProfile};
+use cloche_model::{ByteSize, CpuShare, Language, NetworkPolicy, RunLimits, SandboxProfile};
 
 use crate::verdict::{self, Judge};
 
@@ -74,6 +74,8 @@ pub struct Probe {
     pub alone: bool,
     /// The sandbox it is played in.
     pub profile: SandboxProfile,
+    /// The network of that sandbox.
+    pub network: fn() -> NetworkPolicy,
 }
 
 macro_rules! probe {
@@ -92,6 +94,7 @@ macro_rules! probe {
             judge: verdict::probe_says,
             alone: false,
             profile: SandboxProfile::Standard,
+            network: || NetworkPolicy::Blocked,
         }
     };
 }
@@ -109,6 +112,10 @@ impl Probe {
         Self { profile: SandboxProfile::Strict, ..self }
     }
 
+    const fn with_network(self, network: fn() -> NetworkPolicy) -> Self {
+        Self { network, ..self }
+    }
+
     const fn judged_by(self, judge: Judge) -> Self {
         Self { judge, ..self }
     }
@@ -116,6 +123,12 @@ impl Probe {
     const fn alone_with_judge(self, judge: Judge) -> Self {
         Self { judge, alone: true, ..self }
     }
+}
+
+/// An allowlist of names that can never be resolved.
+fn allowlist() -> NetworkPolicy {
+    let rules = ["allowed.invalid", "*.below.invalid:443"];
+    NetworkPolicy::from_texts("allowlist", &rules).unwrap_or_default()
 }
 
 /// The module that the Python probes import.
@@ -129,6 +142,10 @@ fn ordinary_limits() -> RunLimits {
         output: ByteSize::mib(1),
         ..RunLimits::default()
     }
+}
+
+fn half_a_minute() -> RunLimits {
+    RunLimits { timeout: Duration::from_secs(30), ..ordinary_limits() }
 }
 
 fn little_memory() -> RunLimits {
@@ -279,6 +296,18 @@ pub const PROBES: &[Probe] = &[
     probe!(BetweenRuns, "environment", "only what the run was given"),
     probe!(Network, "network-out", "nothing leaves"),
     probe!(Network, "network-own", "its own loopback and no other"),
+    probe!(Network, "network-floor", "unrestricted: no private, metadata or host address")
+        .with_network(|| NetworkPolicy::Unrestricted)
+        .with_limits(half_a_minute),
+    probe!(Network, "network-list", "allowlist: nothing that no rule covers")
+        .with_network(allowlist)
+        .with_limits(half_a_minute),
+    probe!(Network, "network-device", "no raw packets, no change of the device")
+        .with_network(|| NetworkPolicy::Unrestricted),
+    probe!(Network, "network-neighbours", "no way to another cell with a network")
+        .with_network(|| NetworkPolicy::Unrestricted)
+        .with_limits(half_a_minute)
+        .with_scenario(ProbeScenario::Pair),
 ];
 
 #[cfg(test)]

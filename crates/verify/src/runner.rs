@@ -77,6 +77,11 @@ impl ProbeRunner {
                     "not tried: {language} is not installed here"
                 ));
             }
+            // Where no cell gets a network, there is none to hold.
+            Err(error @ RunError::Network(_)) => {
+                let why = cloche_model::error_chain(&error);
+                return ProbeFinding::NotHere(format!("not tried: {why}"));
+            }
             Err(error) => return ProbeFinding::NotStarted(cloche_model::error_chain(&error)),
         };
         if probe.alone {
@@ -97,7 +102,8 @@ impl ProbeRunner {
     }
 
     fn shape_for(&self, probe: &Probe) -> SandboxShape {
-        SandboxShape { profile: probe.profile, ..self.shape.clone() }
+        let network = (probe.network)();
+        SandboxShape { profile: probe.profile, network, ..self.shape.clone() }
     }
 
     async fn run_probe(&self, probe: &Probe) -> Result<ProbeRuns, RunError> {

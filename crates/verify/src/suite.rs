@@ -2,7 +2,7 @@
 
 use std::{error::Error, sync::Arc, time::Instant};
 
-use cloche_executor::{Executor, ExecutorConfig, ExecutorStartError, PoolSettings};
+use cloche_executor::{BrokerClient, Executor, ExecutorConfig, ExecutorStartError, PoolSettings};
 use cloche_model::{Language, SandboxShape};
 use tokio::task::JoinSet;
 
@@ -26,10 +26,13 @@ pub fn choose_probes(only: &[String]) -> Result<Vec<&'static Probe>, String> {
     Ok(PROBES.iter().filter(wanted).collect())
 }
 
-/// Runs these probes in cold cells and then in warm ones.
-pub async fn run_probes(chosen: &[&'static Probe]) -> Result<VerifyReport, Box<dyn Error>> {
+/// Runs these probes in cold cells and then in warm ones. Those of networks need a broker.
+pub async fn run_probes(
+    chosen: &[&'static Probe],
+    broker: Option<BrokerClient>,
+) -> Result<VerifyReport, Box<dyn Error>> {
     let started = Instant::now();
-    let (cold, missing) = start_runner(None).await?;
+    let (cold, missing) = start_runner(None, broker.clone()).await?;
     // The first run warms caches, and tells of a host without the language of the probes.
     if let ProbeFinding::NotHere(why) | ProbeFinding::NotStarted(why) =
         cold.run_and_judge(&PROBES[0]).await
@@ -42,7 +45,7 @@ pub async fn run_probes(chosen: &[&'static Probe]) -> Result<VerifyReport, Box<d
         rows.push(to_row(probe, CellOrigin::Cold, cold.run_and_judge(probe).await));
     }
     stop_runner(cold).await;
-    let (warm, _) = start_runner(Some(PoolSettings::default())).await?;
+    let (warm, _) = start_runner(Some(PoolSettings::default()), broker).await?;
     let forked = together.into_iter().filter(|probe| probe.language == Language::Python).collect();
     rows.extend(run_concurrently(&warm, CellOrigin::Warm, forked).await);
     stop_runner(warm).await;
@@ -62,8 +65,9 @@ pub async fn run_probes(chosen: &[&'static Probe]) -> Result<VerifyReport, Box<d
 /// Sets the stage, also where walls are missing: what that costs is what the probes tell.
 async fn start_runner(
     pool: Option<PoolSettings>,
+    broker: Option<BrokerClient>,
 ) -> Result<(Arc<ProbeRunner>, Vec<(String, String)>), Box<dyn Error>> {
-    let config = ExecutorConfig { pool, ..ExecutorConfig::with_program("/proc/self/exe") };
+    let config = ExecutorConfig { pool, broker, ..ExecutorConfig::with_program("/proc/self/exe") };
     let (executor, missing) = match Executor::start(config.clone()).await {
         Err(ExecutorStartError::Missing(missing)) => {
             let allow_missing = missing.iter().map(|(wall, _)| wall.clone()).collect();

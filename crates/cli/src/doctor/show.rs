@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{HostFindings, container, server, walls::WallState};
+use super::{HostFindings, container, network, server, walls::WallState};
 
 /// Prints one JSON object.
 pub(super) fn print_json(findings: &HostFindings) {
@@ -47,6 +47,8 @@ fn format_findings(findings: &HostFindings) -> String {
         });
         lines.push(format!("         {name:<18} {each}"));
     }
+    lines.push(String::new());
+    lines.extend(findings.network.iter().flat_map(network::network_lines));
     lines.push(String::new());
     lines.extend(server::server_lines(&findings.server));
     lines.push(String::new());

@@ -81,7 +81,7 @@ const KINDS: [WallKind; 24] = [
     WallKind("cgroup:memory", "using up the host's memory", &[]),
     WallKind("cgroup:pids", "using up the host's processes", &[]),
     WallKind("cgroup:cpu", "using up the host's processors", &[]),
-    WallKind("names", "recognizing the host by its name", &["hostname", "loopback"]),
+    WallKind("names", "recognizing the host by its name", &["hostname", "loopback", "network:"]),
     WallKind("disk", "filling the host's disk", &["scratch"]),
     WallKind(
         "root",

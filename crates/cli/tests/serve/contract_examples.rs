@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use cloche_test_support::internet::{Internet, NAME_SERVER};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -33,20 +34,26 @@ struct ExampleServer {
     host: Host,
     files: TempDir,
     _models: Models,
+    _internet: Internet,
 }
 
 impl ExampleServer {
     /// A server with a model provider `openai` and open gates, which delivers webhooks to this
     /// machine.
     async fn start() -> Option<Self> {
-        let models = Models::start_with([(PROMPT.to_owned(), replies())]).await;
         let files = TempDir::new().unwrap();
+        // First: what this thread starts from now on is on that internet.
+        let Some(internet) = Internet::start(files.path()) else {
+            skip("this user cannot make network namespaces");
+            return None;
+        };
+        let models = Models::start_with([(PROMPT.to_owned(), replies())]).await;
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         std::fs::write(files.path().join("cert.pem"), made.cert.pem()).unwrap();
         std::fs::write(files.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
         let config = format!(
             "[agent.providers.openai]\nprotocol = \"openai\"\nbase_url = \"{}\"\n\
-             api_key_env = \"{}\"\n",
+             api_key_env = \"{}\"\n[network]\nresolvers = [\"{NAME_SERVER}\"]\n",
             models.base_url(),
             MODEL_KEY.0
         );
@@ -65,7 +72,7 @@ impl ExampleServer {
         .await?;
         let gates = json!({"agent_sandbox": true, "execute_code": "allow"});
         host.admin_json(Method::PATCH, "defaults", gates).await;
-        Some(Self { host, files, _models: models })
+        Some(Self { host, files, _models: models, _internet: internet })
     }
 
     /// Runs tests of `tests/examples`. Returns the report, which names each.

@@ -33,6 +33,7 @@ mod image_runs;
 mod images;
 mod mcp;
 mod memory;
+mod network;
 mod operations;
 mod python_client;
 mod registry;

@@ -60,8 +60,14 @@ async fn unsupported_sandbox_settings_are_refused_when_saved() {
     let host = Host::start().await;
     for setting in [
         json!({"image": "python:3.14"}),
-        json!({"network": "unrestricted"}),
         json!({"network": "odd"}),
+        json!({"network": "allowlist"}),
+        json!({"network_allow": ["pypi.org"]}),
+        json!({"network": "unrestricted", "network_allow": ["pypi.org"]}),
+        json!({"network": "unrestricted", "profile": "strict"}),
+        json!({"network": "allowlist", "network_allow": ["*.com"]}),
+        json!({"network_limits": {"connections": 257}}),
+        json!({"network_limits": {"unknown": 1}}),
         json!({"profile": "odd"}),
         json!({"storage": ["bucket"]}),
         json!({"preload": ["os; import sys"]}),

@@ -1,0 +1,286 @@
+//! Runs in: broker (no capabilities).
+//!
+//! From a request of the worker to a socket: policy, floor, dialling, and the check of the name in
+//! the first bytes.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use cloche_model::{DenialReason, HostName, NetworkProtocol};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UdpSocket, UnixStream},
+    sync::mpsc,
+    time::timeout,
+};
+
+use super::{
+    dns,
+    first_bytes::{FirstBytes, read_first_bytes},
+    floor::PermittedAddress,
+    http_proxy,
+    policy::{Grant, judge_tcp, judge_udp, requires_name},
+    session::{Session, deadline},
+};
+use crate::{
+    addresses::is_gateway,
+    protocol::{FlowId, MAX_FIRST_BYTES, Refusal, StackMessage},
+};
+
+/// How long a connection may take to be made.
+const DIAL: Duration = Duration::from_secs(30);
+/// How long a guest has to show the name where it must.
+const SHOW_NAME: Duration = Duration::from_secs(5);
+
+/// Serves a TCP connection until the worker has its socket, or to its end if the broker relays.
+pub(super) async fn serve_tcp(session: &Session, id: FlowId, remote: SocketAddr) {
+    if is_gateway(remote.ip()) {
+        return serve_gateway(session, id, remote).await;
+    }
+    let (grant, address) = match permit_tcp(session, remote) {
+        Ok(permitted) => permitted,
+        Err(reason) => {
+            session.count_refused(remote, NetworkProtocol::Tcp, reason);
+            return session.refuse(id, Refusal::Reset).await;
+        }
+    };
+    match (dial(address).await, grant) {
+        (Ok(upstream), Grant::Direct) => {
+            session.count_connection();
+            attach_stream(session, id, upstream, 0).await;
+        }
+        (Ok(upstream), Grant::Named(names)) => {
+            session.count_connection();
+            NamedConnection { session, id, remote, names }.serve(upstream).await;
+        }
+        (Err(error), _) => {
+            session.note_failure(remote);
+            session.refuse(id, refusal_of(&error)).await;
+        }
+    }
+}
+
+/// The policy, then the floor, which has the last word.
+fn permit_tcp(
+    session: &Session,
+    remote: SocketAddr,
+) -> Result<(Grant, PermittedAddress), DenialReason> {
+    let grant = judge_tcp(&session.policy, &mut session.lock().pins, remote)?;
+    let address = session.shared.floor.permit(remote, NetworkProtocol::Tcp)?;
+    match session.is_cut() {
+        true => Err(DenialReason::ScanDetected),
+        false => Ok((grant, address)),
+    }
+}
+
+fn permit_udp(session: &Session, remote: SocketAddr) -> Result<PermittedAddress, DenialReason> {
+    judge_udp(&session.policy, remote)?;
+    let address = session.shared.floor.permit(remote, NetworkProtocol::Udp)?;
+    match session.is_cut() {
+        true => Err(DenialReason::ScanDetected),
+        false => Ok(address),
+    }
+}
+
+async fn dial(address: PermittedAddress) -> io::Result<TcpStream> {
+    let stream = timeout(DIAL, TcpStream::connect(address.get()))
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+    // The guest's own stack has already decided how to cut its bytes.
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn refusal_of(error: &io::Error) -> Refusal {
+    match error.kind() {
+        io::ErrorKind::NetworkUnreachable => Refusal::NetworkUnreachable,
+        io::ErrorKind::HostUnreachable => Refusal::HostUnreachable,
+        io::ErrorKind::TimedOut => Refusal::Silence,
+        _ => Refusal::Reset,
+    }
+}
+
+/// Hands a connection to the worker, after the first `sent` bytes of the guest were sent.
+async fn attach_stream(session: &Session, id: FlowId, stream: TcpStream, sent: u32) {
+    match stream.into_std().map(OwnedFd::from) {
+        Ok(fd) => session.tell_worker(&StackMessage::Attached { id, sent }, Some(&fd)).await,
+        Err(_) => session.refuse(id, Refusal::Reset).await,
+    }
+}
+
+/// Gives the worker one end of a pair, through which the broker sees every byte of the guest.
+async fn attach_pair(session: &Session, id: FlowId) -> io::Result<UnixStream> {
+    let (ours, workers) = UnixStream::pair()?;
+    let workers = OwnedFd::from(workers.into_std()?);
+    session.tell_worker(&StackMessage::Attached { id, sent: 0 }, Some(&workers)).await;
+    Ok(ours)
+}
+
+/// A connection that is allowed by name.
+struct NamedConnection<'a> {
+    session: &'a Session,
+    id: FlowId,
+    remote: SocketAddr,
+    names: Vec<HostName>,
+}
+
+/// Who speaks first.
+enum FirstSpeaker {
+    /// The guest, whose bytes were read as far as necessary.
+    Guest(FirstBytes, Vec<u8>),
+    /// The server: a protocol without a name in its first bytes.
+    Server,
+    /// The guest has said too little in time.
+    Silent,
+    /// The guest has ended the connection.
+    Gone,
+}
+
+impl NamedConnection<'_> {
+    async fn serve(&self, upstream: TcpStream) {
+        let (session, id) = (self.session, self.id);
+        let first_bytes = session.expect_first_bytes(id);
+        session.tell_worker(&StackMessage::Established { id }, None).await;
+        let speaker = self.wait_for_speaker(first_bytes, &upstream).await;
+        session.stop_first_bytes(id);
+        let strict = requires_name(self.remote.port());
+        match speaker {
+            FirstSpeaker::Guest(FirstBytes::Tls(name), bytes) => {
+                self.pass_tls(name, upstream, &bytes).await;
+            }
+            FirstSpeaker::Guest(FirstBytes::Http, _) => self.proxy_http(upstream).await,
+            FirstSpeaker::Guest(_, bytes) if !strict => self.pass(upstream, &bytes).await,
+            FirstSpeaker::Server => attach_stream(session, id, upstream, 0).await,
+            FirstSpeaker::Guest(..) | FirstSpeaker::Silent => {
+                let reason = DenialReason::UnknownProtocol;
+                session.count_denied_address(self.remote, NetworkProtocol::Tcp, reason);
+                session.refuse(id, Refusal::Reset).await;
+            }
+            FirstSpeaker::Gone => session.refuse(id, Refusal::Reset).await,
+        }
+    }
+
+    async fn wait_for_speaker(
+        &self,
+        mut first_bytes: mpsc::UnboundedReceiver<Vec<u8>>,
+        upstream: &TcpStream,
+    ) -> FirstSpeaker {
+        let strict = requires_name(self.remote.port());
+        let until = Instant::now() + SHOW_NAME;
+        let mut bytes = Vec::new();
+        loop {
+            let begun = !bytes.is_empty();
+            tokio::select! {
+                part = first_bytes.recv() => match part {
+                    Some(part) => bytes.extend(part),
+                    None => return FirstSpeaker::Gone,
+                },
+                // TLS and HTTP servers wait for the client, so a guest that waits gains nothing.
+                _ = upstream.readable(), if !strict && !begun => return FirstSpeaker::Server,
+                () = deadline(until), if strict || begun => return FirstSpeaker::Silent,
+            }
+            match read_first_bytes(&bytes) {
+                FirstBytes::Incomplete if bytes.len() < MAX_FIRST_BYTES => {}
+                found => return FirstSpeaker::Guest(found, bytes),
+            }
+        }
+    }
+
+    /// TLS: the name has to be one of those that were resolved to this address. What follows is
+    /// opaque and goes past the broker.
+    async fn pass_tls(&self, name: Option<HostName>, upstream: TcpStream, bytes: &[u8]) {
+        match &name {
+            Some(shown) if self.names.contains(shown) => self.pass(upstream, bytes).await,
+            _ => {
+                self.deny_name(name.as_ref(), NetworkProtocol::Tls);
+                self.session.refuse(self.id, Refusal::Reset).await;
+            }
+        }
+    }
+
+    /// Sends the bytes that were judged, these and no others, and hands the connection over.
+    async fn pass(&self, mut upstream: TcpStream, bytes: &[u8]) {
+        let sent = timeout(SHOW_NAME, upstream.write_all(bytes)).await;
+        match (sent, u32::try_from(bytes.len())) {
+            (Ok(Ok(())), Ok(sent)) => attach_stream(self.session, self.id, upstream, sent).await,
+            _ => self.session.refuse(self.id, Refusal::Reset).await,
+        }
+    }
+
+    /// HTTP: every request of the connection has to name an allowed host.
+    async fn proxy_http(&self, upstream: TcpStream) {
+        let Ok(guest) = attach_pair(self.session, self.id).await else {
+            return self.session.refuse(self.id, Refusal::Reset).await;
+        };
+        let deny = |name: Option<&HostName>| self.deny_name(name, NetworkProtocol::Http);
+        http_proxy::serve_requests(guest, upstream, &self.names, deny).await;
+    }
+
+    fn deny_name(&self, name: Option<&HostName>, protocol: NetworkProtocol) {
+        let port = self.remote.port();
+        let Some(name) = name else {
+            let reason = DenialReason::NameMismatch;
+            return self.session.count_denied_address(self.remote, protocol, reason);
+        };
+        let reason = match super::policy::allows_name(&self.session.policy, name) {
+            true => DenialReason::NameMismatch,
+            false => DenialReason::NotAllowed,
+        };
+        self.session.count_denied(name.as_str(), port, protocol, reason);
+    }
+}
+
+/// The gateway address has one service: DNS.
+async fn serve_gateway(session: &Session, id: FlowId, remote: SocketAddr) {
+    if remote.port() != 53 {
+        return session.refuse(id, Refusal::Reset).await;
+    }
+    let Ok(mut guest) = attach_pair(session, id).await else {
+        return session.refuse(id, Refusal::Reset).await;
+    };
+    const IDLE: Duration = Duration::from_secs(10);
+    while let Ok(Ok(len)) = timeout(IDLE, guest.read_u16()).await {
+        let mut query = vec![0; usize::from(len)];
+        if !matches!(timeout(IDLE, guest.read_exact(&mut query)).await, Ok(Ok(_))) {
+            return;
+        }
+        let Some(answer) = dns::answer_query(session, &query, true).await else {
+            return;
+        };
+        let Ok(len) = u16::try_from(answer.len()) else {
+            return;
+        };
+        let framed = [&len.to_be_bytes()[..], &answer].concat();
+        if !matches!(timeout(IDLE, guest.write_all(&framed)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// Serves a UDP flow until the worker has its socket.
+pub(super) async fn serve_udp(session: &Session, id: FlowId, remote: SocketAddr) {
+    let socket = match permit_udp(session, remote) {
+        Ok(address) => connect_udp(address).await,
+        Err(reason) => {
+            session.count_refused(remote, NetworkProtocol::Udp, reason);
+            return session.refuse(id, Refusal::Reset).await;
+        }
+    };
+    match socket {
+        Ok(fd) => session.tell_worker(&StackMessage::Attached { id, sent: 0 }, Some(&fd)).await,
+        Err(error) => session.refuse(id, refusal_of(&error)).await,
+    }
+}
+
+async fn connect_udp(address: PermittedAddress) -> io::Result<OwnedFd> {
+    let socket = match address.get() {
+        SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
+        SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await?,
+    };
+    socket.connect(address.get()).await?;
+    socket.into_std().map(OwnedFd::from)
+}

@@ -1,0 +1,464 @@
+//! Runs in: stack worker (no capabilities).
+//!
+//! The event loop: packets of the guest, messages of the broker, sockets of connections. Every turn
+//! does a bounded amount of work.
+
+mod opening;
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use cloche_model::{DenialReason, NetworkLimits, NetworkProtocol};
+use rustix::event::{Timespec, epoll};
+use smoltcp::{
+    iface::{Config, Interface, SocketSet},
+    time::Instant as StackInstant,
+    wire::{HardwareAddress, IpCidr},
+};
+
+use super::{
+    budget::{BufferBudget, ByteRate, TokenBucket},
+    connection::{Connection, Pumped, Rates},
+    datagrams::{DatagramFlows, Queries},
+    device::TunDevice,
+    ingress::{FlowKey, GuestPacket, classify_packet},
+    link::BrokerLink,
+    replies::{Unreachable, build_unreachable},
+};
+use crate::{
+    addresses::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6, is_gateway},
+    protocol::{FlowId, MAX_DNS_DATAGRAM, StackMessage, WorkerMessage},
+};
+
+/// Packets of the guest that one turn reads.
+const MOST_PACKETS: usize = 64;
+/// Messages of the broker that one turn reads.
+const MOST_MESSAGES: usize = 64;
+/// How often bytes are reported.
+const METER_PERIOD: Duration = Duration::from_millis(200);
+/// How long the broker may take to send the limits.
+const START_WITHIN: Duration = Duration::from_secs(10);
+/// When a connection that a rate stopped is tried again.
+const THROTTLE_PAUSE: Duration = Duration::from_millis(5);
+
+const TUN: FlowId = 0;
+const BROKER: FlowId = 1;
+const FIRST_FLOW: FlowId = 2;
+
+pub(crate) struct StackWorker {
+    device: TunDevice,
+    link: BrokerLink,
+    epoll: OwnedFd,
+    stack: Interface,
+    started: Instant,
+    limits: NetworkLimits,
+    ipv6: bool,
+    next_id: FlowId,
+    /// Every TCP connection of the guest by its ends, opening or open.
+    by_flow: HashMap<FlowKey, FlowId>,
+    opening: HashMap<FlowId, OpeningConnection>,
+    connections: HashMap<FlowId, Connection>,
+    /// Connections with something to do.
+    active: HashSet<FlowId>,
+    datagrams: DatagramFlows,
+    queries: Queries,
+    buffers: BufferBudget,
+    rates: Rates,
+    new_flows: TokenBucket,
+    reported_denials: TokenBucket,
+    metered: Instant,
+    tun_readable: bool,
+    ending: bool,
+}
+
+/// A SYN that waits for the broker. Nothing is allocated for it but this.
+struct OpeningConnection {
+    flow: FlowKey,
+    syn: Vec<u8>,
+}
+
+impl StackWorker {
+    /// Waits for the limits and takes the device over.
+    pub(crate) fn start(tun: OwnedFd, broker: OwnedFd) -> io::Result<Self> {
+        let mut link = BrokerLink::new(broker);
+        let (limits, ipv6) = receive_start(&mut link)?;
+        rustix::io::ioctl_fionbio(&tun, true)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut device = TunDevice::new(tun);
+        let watch = epoll::EventFlags::IN;
+        epoll::add(&epoll, &device, epoll::EventData::new_u64(TUN), watch)?;
+        let watch = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        epoll::add(&epoll, &link, epoll::EventData::new_u64(BROKER), watch)?;
+        let now = Instant::now();
+        let rates = Rates {
+            inward: ByteRate::new(limits.bytes_in_per_second, now),
+            outward: ByteRate::new(limits.bytes_out_per_second, now),
+            left: limits.bytes_per_run.map(|bytes| bytes.bytes()),
+        };
+        Ok(Self {
+            stack: make_interface(&mut device)?,
+            device,
+            link,
+            epoll,
+            started: now,
+            limits,
+            ipv6,
+            next_id: FIRST_FLOW,
+            by_flow: HashMap::new(),
+            opening: HashMap::new(),
+            connections: HashMap::new(),
+            active: HashSet::new(),
+            datagrams: DatagramFlows::default(),
+            queries: Queries::default(),
+            buffers: BufferBudget::default(),
+            rates,
+            new_flows: TokenBucket::new(limits.new_per_second.into(), limits.new_burst.into(), now),
+            reported_denials: TokenBucket::new(50, 200, now),
+            metered: now,
+            tun_readable: false,
+            ending: false,
+        })
+    }
+
+    /// One turn: waits for something, then does it. `false` at the end of the session.
+    ///
+    /// # Errors
+    /// If the broker or the device is gone.
+    pub(crate) fn turn(&mut self) -> io::Result<bool> {
+        self.wait_for_events()?;
+        if self.read_packets()? {
+            self.report_bytes()?;
+            self.link.send(&WorkerMessage::Ended)?;
+            return Ok(false);
+        }
+        self.read_messages()?;
+        self.wake_connections();
+        self.pump_connections()?;
+        if self.ending || self.metered.elapsed() >= METER_PERIOD {
+            self.report_bytes()?;
+            for id in self.datagrams.expire(Instant::now()) {
+                self.link.send(&WorkerMessage::Gone { id })?;
+            }
+        }
+        if self.ending {
+            self.link.send(&WorkerMessage::Ended)?;
+        }
+        Ok(!self.ending)
+    }
+
+    fn wait_for_events(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        let timeout = self.next_timeout();
+        let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let space = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.epoll, space, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events {
+            let flags = event.flags;
+            match event.data.u64() {
+                TUN => self.tun_readable = true,
+                BROKER => self.link.send_waiting()?,
+                id => self.mark_ready(id, flags),
+            }
+        }
+        Ok(())
+    }
+
+    fn mark_ready(&mut self, id: FlowId, flags: epoll::EventFlags) {
+        let over = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+        let readable = over || flags.contains(epoll::EventFlags::IN);
+        let writable = over || flags.contains(epoll::EventFlags::OUT);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.mark_ready(readable, writable);
+            self.active.insert(id);
+        } else if readable {
+            self.active.insert(id);
+        }
+    }
+
+    /// How long nothing has to be done without an event.
+    fn next_timeout(&self) -> Duration {
+        if !self.active.is_empty() || self.tun_readable {
+            return Duration::ZERO;
+        }
+        let now = self.stack_now();
+        let mut timeout = METER_PERIOD;
+        for connection in self.connections.values() {
+            if connection.throttled {
+                timeout = timeout.min(THROTTLE_PAUSE);
+            }
+            if let Some(at) = connection.wakes_at {
+                let wait = (at - now).total_micros();
+                timeout = timeout.min(Duration::from_micros(if at <= now { 0 } else { wait }));
+            }
+        }
+        // An idle cell wakes its worker only to forget old flows.
+        let idle = self.connections.is_empty() && self.rates_are_reported();
+        if idle && timeout == METER_PERIOD { Duration::from_secs(10) } else { timeout }
+    }
+
+    fn rates_are_reported(&self) -> bool {
+        self.rates.inward.unreported == 0 && self.rates.outward.unreported == 0
+    }
+
+    fn stack_now(&self) -> StackInstant {
+        let passed = i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX);
+        // Not zero: the stack takes zero for "at once".
+        StackInstant::from_micros(passed.saturating_add(1_000_000))
+    }
+
+    /// Reads packets of the guest. `true` if the device is gone.
+    fn read_packets(&mut self) -> io::Result<bool> {
+        if !std::mem::take(&mut self.tun_readable) {
+            return Ok(false);
+        }
+        for _ in 0..MOST_PACKETS {
+            match self.device.read_packet() {
+                Ok(Some(0)) => {}
+                Ok(Some(len)) => self.take_packet(len)?,
+                Ok(None) => return Ok(false),
+                // The network namespace of the cell is gone.
+                Err(_) => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    fn take_packet(&mut self, len: usize) -> io::Result<()> {
+        match classify_packet(self.device.packet(len), self.ipv6) {
+            GuestPacket::Invalid => Ok(()),
+            GuestPacket::Tcp { flow, opens } => self.take_segment(len, flow, opens),
+            GuestPacket::Udp { flow, payload } => {
+                let packet = self.device.packet(len).to_vec();
+                self.take_datagram(&packet, flow, &packet[payload])
+            }
+            GuestPacket::NotServed { remote, is_icmp } => {
+                let error = build_unreachable(self.device.packet(len), Unreachable::Prohibited);
+                if let Some(error) = error {
+                    self.device.send_packet(&error);
+                }
+                let protocol = match is_icmp {
+                    true => NetworkProtocol::Icmp,
+                    false => NetworkProtocol::Udp,
+                };
+                self.report_denial(remote, protocol, DenialReason::ProtocolBlocked)
+            }
+        }
+    }
+
+    fn take_segment(&mut self, len: usize, flow: FlowKey, opens: bool) -> io::Result<()> {
+        let Some(id) = self.by_flow.get(&flow).copied() else {
+            return match opens {
+                true => self.ask_for_connection(len, flow),
+                false => {
+                    self.reset_packet(len);
+                    Ok(())
+                }
+            };
+        };
+        let now = self.stack_now();
+        if let Some(connection) = self.connections.get_mut(&id) {
+            self.device.offer_packet(len);
+            connection.take_packet(now, &mut self.stack, &mut self.device);
+            self.active.insert(id);
+        }
+        // A SYN that is sent again while the broker dials is the same SYN.
+        Ok(())
+    }
+
+    /// Answers the packet that was read last with a reset: a stack without sockets does.
+    fn reset_packet(&mut self, len: usize) {
+        let now = self.stack_now();
+        self.device.offer_packet(len);
+        let mut none = SocketSet::new(Vec::new());
+        self.stack.poll_ingress_single(now, &mut self.device, &mut none);
+    }
+
+    fn take_datagram(&mut self, packet: &[u8], flow: FlowKey, payload: &[u8]) -> io::Result<()> {
+        let now = Instant::now();
+        if is_gateway(flow.remote.ip()) && flow.remote.port() == 53 {
+            return self.ask_resolver(&flow, payload, now);
+        }
+        if self.datagrams.send(&flow, payload, now, &mut self.rates) {
+            return Ok(());
+        }
+        let full = self.datagrams.len() >= usize::from(self.limits.udp_flows);
+        if full || !self.new_flows.try_take(now) {
+            let limit = DenialReason::LimitReached;
+            return self.report_denial(flow.remote, NetworkProtocol::Udp, limit);
+        }
+        let id = self.take_id();
+        self.datagrams.add(id, flow, packet, payload);
+        self.link.send(&WorkerMessage::OpenUdp { id, remote: flow.remote })
+    }
+
+    fn ask_resolver(&mut self, flow: &FlowKey, query: &[u8], now: Instant) -> io::Result<()> {
+        let id = self.take_id();
+        if query.len() > MAX_DNS_DATAGRAM || !self.queries.add(id, flow, now) {
+            return Ok(());
+        }
+        self.rates.count_outward(query.len());
+        self.link.send(&WorkerMessage::Query { id, bytes: query.to_vec() })
+    }
+
+    fn take_id(&mut self) -> FlowId {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    fn report_denial(
+        &mut self,
+        remote: SocketAddr,
+        protocol: NetworkProtocol,
+        reason: DenialReason,
+    ) -> io::Result<()> {
+        if !self.reported_denials.try_take(Instant::now()) {
+            return Ok(());
+        }
+        self.link.send(&WorkerMessage::Denied { remote, protocol, reason })
+    }
+
+    fn report_bytes(&mut self) -> io::Result<()> {
+        self.metered = Instant::now();
+        let bytes_in = std::mem::take(&mut self.rates.inward.unreported);
+        let bytes_out = std::mem::take(&mut self.rates.outward.unreported);
+        if bytes_in == 0 && bytes_out == 0 {
+            return Ok(());
+        }
+        self.link.send(&WorkerMessage::Meter { bytes_in, bytes_out })
+    }
+
+    fn read_messages(&mut self) -> io::Result<()> {
+        for _ in 0..MOST_MESSAGES {
+            let Some((message, fd)) = self.link.receive()? else {
+                break;
+            };
+            match message {
+                StackMessage::Start { .. } => {}
+                StackMessage::Established { id } => self.establish(id, None)?,
+                StackMessage::Attached { id, sent } => {
+                    let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
+                    self.attach(id, fd, sent as usize)?;
+                }
+                StackMessage::Refused { id, how } => self.refuse(id, how)?,
+                StackMessage::Answer { id, bytes } => {
+                    self.rates.count_inward(bytes.len());
+                    self.queries.answer(id, &bytes, &mut self.device);
+                }
+                StackMessage::End => self.ending = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the connections whose time has come.
+    fn wake_connections(&mut self) {
+        let now = self.stack_now();
+        let due = |connection: &Connection| {
+            connection.throttled || connection.wakes_at.is_some_and(|at| at <= now)
+        };
+        let ids = self.connections.iter().filter(|(_, c)| due(c)).map(|(id, _)| *id);
+        self.active.extend(ids);
+    }
+
+    fn pump_connections(&mut self) -> io::Result<()> {
+        for id in std::mem::take(&mut self.active) {
+            let now = (Instant::now(), self.stack_now());
+            let Some(connection) = self.connections.get_mut(&id) else {
+                if self.datagrams.receive(id, &mut self.device, &mut self.rates) {
+                    self.active.insert(id);
+                }
+                continue;
+            };
+            let pumped = connection.pump(now, &mut self.stack, &mut self.device, &mut self.rates);
+            if let Some(bytes) = connection.next_first_bytes() {
+                self.link.send(&WorkerMessage::FirstBytes { id, bytes })?;
+            }
+            match pumped {
+                Pumped::Idle => {}
+                Pumped::Busy => drop(self.active.insert(id)),
+                Pumped::Gone => self.forget_connection(id)?,
+            }
+        }
+        if self.rates.left == Some(0) {
+            self.end_for_quota()?;
+        }
+        Ok(())
+    }
+
+    fn forget_connection(&mut self, id: FlowId) -> io::Result<()> {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.by_flow.remove(&connection.flow);
+            self.buffers.give_back(connection.send_buffer);
+            self.link.send(&WorkerMessage::Gone { id })?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of the run are used up: every connection is reset.
+    fn end_for_quota(&mut self) -> io::Result<()> {
+        let ids: Vec<FlowId> = self.connections.keys().copied().collect();
+        for id in ids {
+            let now = self.stack_now();
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.reset(now, &mut self.stack, &mut self.device);
+                let (remote, limit) = (connection.flow.remote, DenialReason::LimitReached);
+                self.report_denial(remote, NetworkProtocol::Tcp, limit)?;
+            }
+            self.forget_connection(id)?;
+        }
+        Ok(())
+    }
+
+    fn watch(&self, id: FlowId, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id), flags)?)
+    }
+}
+
+fn receive_start(link: &mut BrokerLink) -> io::Result<(NetworkLimits, bool)> {
+    let deadline = Instant::now() + START_WITHIN;
+    loop {
+        if let Some((message, _)) = link.receive()? {
+            return match message {
+                StackMessage::Start { limits, ipv6 } => Ok((limits, ipv6)),
+                _ => Err(io::ErrorKind::InvalidData.into()),
+            };
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let socket = link.as_fd();
+        let mut fds = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A stack that takes packets to every address.
+fn make_interface(device: &mut TunDevice) -> io::Result<Interface> {
+    let mut config = Config::new(HardwareAddress::Ip);
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|_| io::Error::other("no random bytes"))?;
+    config.random_seed = u64::from_ne_bytes(seed);
+    let mut stack = Interface::new(config, device, StackInstant::from_micros(1_000_000));
+    stack.update_ip_addrs(|addresses| {
+        // There is room for two; without them the stack would not answer at all.
+        let _ = addresses.push(IpCidr::new(GATEWAY_V4.into(), PREFIX_V4));
+        let _ = addresses.push(IpCidr::new(GATEWAY_V6.into(), PREFIX_V6));
+    });
+    stack.set_any_ip(true);
+    Ok(stack)
+}
