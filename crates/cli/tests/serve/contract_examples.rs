@@ -13,7 +13,9 @@ use tempfile::TempDir;
 use crate::{
     host::{Host, MODEL_KEY},
     models::Models,
+    moto::Moto,
     python_client::{tool, tool_of, top},
+    storage_connections::put_object,
     support::{binary, skip},
 };
 
@@ -32,6 +34,8 @@ fn replies() -> Vec<Value> {
 struct ExampleServer {
     host: Host,
     files: TempDir,
+    /// The bucket behind the storage of the examples.
+    bucket: Moto,
     _models: Models,
 }
 
@@ -39,6 +43,9 @@ impl ExampleServer {
     /// A server with a model provider `openai` and open gates, which delivers webhooks to this
     /// machine.
     async fn start() -> Option<Self> {
+        let bucket = Moto::start()?;
+        put_object(&bucket, "reports/q1/sales.csv", "region,amount\nnorth,3\n").await;
+        put_object(&bucket, "customers/customers.csv", "id,age\n1,30\n2,50\n").await;
         let models = Models::start_with([(PROMPT.to_owned(), replies())]).await;
         let files = TempDir::new().unwrap();
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -65,7 +72,7 @@ impl ExampleServer {
         .await?;
         let gates = json!({"agent_sandbox": true, "execute_code": "allow"});
         host.admin_json(Method::PATCH, "defaults", gates).await;
-        Some(Self { host, files, _models: models })
+        Some(Self { host, files, bucket, _models: models })
     }
 
     /// Runs tests of `tests/examples`. Returns the report, which names each.
@@ -81,6 +88,7 @@ impl ExampleServer {
             .env("CLOCHE_API_KEY", &self.host.key)
             .env("CLOCHE_ADMIN_TOKEN", &self.host.admin)
             .env("CLOCHE_BIN", binary())
+            .env("CLOCHE_S3_ENDPOINT", format!("http://{}", self.bucket.address))
             .env("CLOCHE_WEBHOOK_CERT", self.files.path().join("cert.pem"))
             .env("CLOCHE_WEBHOOK_KEY", self.files.path().join("key.pem"))
             .output()

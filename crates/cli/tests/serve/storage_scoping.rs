@@ -95,10 +95,37 @@ async fn the_prefix_of_a_connection_and_the_path_of_a_key_only_narrow() {
 /// A thousand spellings of a way out of `reports`, none of them an allowed path below it.
 fn traversal_spellings() -> Vec<String> {
     let dots = [
-        "..", "%2e%2e", "%2E%2E", ".%2e", "%2e.", "%252e%252e", "\u{2025}", "\u{2024}\u{2024}",
-        "\u{ff0e}\u{ff0e}", "\u{fe52}\u{fe52}", "\u{3002}\u{3002}", "..\u{200b}", "\u{200b}..",
-        ".\u{200d}.", "\u{202e}..", "..;", "..\0", "\0..", "..\t", ".. ", " ..", "...", "....//",
-        ".", "..\\", "\\..", "%c0%ae%c0%ae", "\\x2e\\x2e", "\\u002e\\u002e", "\u{feff}..", "..\n",
+        "..",
+        "%2e%2e",
+        "%2E%2E",
+        ".%2e",
+        "%2e.",
+        "%252e%252e",
+        "\u{2025}",
+        "\u{2024}\u{2024}",
+        "\u{ff0e}\u{ff0e}",
+        "\u{fe52}\u{fe52}",
+        "\u{3002}\u{3002}",
+        "..\u{200b}",
+        "\u{200b}..",
+        ".\u{200d}.",
+        "\u{202e}..",
+        "..;",
+        "..\0",
+        "\0..",
+        "..\t",
+        ".. ",
+        " ..",
+        "...",
+        "....//",
+        ".",
+        "..\\",
+        "\\..",
+        "%c0%ae%c0%ae",
+        "\\x2e\\x2e",
+        "\\u002e\\u002e",
+        "\u{feff}..",
+        "..\n",
     ];
     let slashes =
         ["/", "//", "\\", "%2f", "%5c", "%252f", "\u{2215}", "\u{2044}", "\u{ff0f}", "\u{29f8}"];
@@ -113,12 +140,21 @@ fn traversal_spellings() -> Vec<String> {
         }
     }
     for whole in [
-        "/data/company-data/../company-data/secret", "/data//company-data/secret",
-        "//data/company-data/reports/q1-2026", "data/company-data/reports/q1-2026",
-        "/data/company-data/reports//q1-2026", "/data/company-data//reports",
-        "/data/COMPANY-DATA/reports", "/Data/company-data/reports", "/data/company-data",
-        "/data/company-data/", "/data/company-data/REPORTS/q1-2026", "/data/company-data/reports.",
-        "file:///data/company-data/reports", "/data/company-data/report", "/data/company-data/reportsx",
+        "/data/company-data/../company-data/secret",
+        "/data//company-data/secret",
+        "//data/company-data/reports/q1-2026",
+        "data/company-data/reports/q1-2026",
+        "/data/company-data/reports//q1-2026",
+        "/data/company-data//reports",
+        "/data/COMPANY-DATA/reports",
+        "/Data/company-data/reports",
+        "/data/company-data",
+        "/data/company-data/",
+        "/data/company-data/REPORTS/q1-2026",
+        "/data/company-data/reports.",
+        "file:///data/company-data/reports",
+        "/data/company-data/report",
+        "/data/company-data/reportsx",
     ] {
         found.push(whole.to_owned());
     }
