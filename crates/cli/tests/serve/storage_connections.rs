@@ -181,6 +181,8 @@ async fn storage_of_another_team_is_as_if_it_did_not_exist() {
     let body = json!({"team": "default", "name": "mine", "storage": ["work"]});
     let answer = host.admin_request(Method::POST, "sandboxes").json(&body).send().await.unwrap();
     assert_eq!(answer.status(), 400);
+    let refused = operator(&host, &["team", "rm", "other"], "");
+    assert!(refused.stderr.contains("the team still has volumes: work"), "{refused:?}");
     for name in ["work", "missing"] {
         let body = json!({"source": "volume", "id": name});
         let request = host.request(Method::POST, "/v1/files/list").json(&body);
