@@ -1,8 +1,8 @@
 """What the examples of the four contracts do, done against a running server.
 
 Each test is one example, in our own words. The environment says where the server is:
-CLOCHE_URL, CLOCHE_API_KEY, CLOCHE_ADMIN_TOKEN, CLOCHE_BIN, and for webhooks CLOCHE_WEBHOOK_CERT and
-CLOCHE_WEBHOOK_KEY. `expected-failures.toml` lists the examples that need a capability which is
+CLOCHE_URL, CLOCHE_API_KEY, CLOCHE_ADMIN_TOKEN, CLOCHE_BIN, for webhooks CLOCHE_WEBHOOK_CERT and
+CLOCHE_WEBHOOK_KEY, and for storage CLOCHE_S3_ENDPOINT. `expected-failures.toml` lists the examples that need a capability which is
 still missing. Such an example has to fail, and with the words of the list: once it succeeds, or
 fails for another reason, the test fails until the list is corrected.
 """
@@ -30,6 +30,14 @@ KEY = os.environ["CLOCHE_API_KEY"]
 BIN = os.environ["CLOCHE_BIN"]
 MODEL = "openai/gpt-5.5"
 PATIENCE = 60
+# The bucket behind a storage connection of the examples.
+BUCKET = {
+    "kind": "s3",
+    "bucket": "layers",
+    "endpoint": os.environ.get("CLOCHE_S3_ENDPOINT"),
+    "allow_private_endpoint": True,
+    "credentials": {"access_key_id": "example", "secret_access_key": "example"},
+}
 
 MISSING = tomllib.loads((HERE / "expected-failures.toml").read_text())["missing"]
 EXPECTED = {example: missing for missing in MISSING for example in missing["examples"]}
@@ -134,6 +142,8 @@ def make_key(admin):
 
     def make_key(plan="enterprise", key=None, **sandbox):
         team = admin("POST", "teams", name=f"example-{uuid.uuid4().hex[:12]}", plan=plan)["id"]
+        for name in sandbox.get("storage", []):
+            admin("POST", "storage", team=team, name=name, **BUCKET)
         admin("POST", "sandboxes", team=team, name="default", **sandbox)
         made = admin("POST", "keys", team=team, sandbox="default", name="example", **(key or {}))
         return made["key"]

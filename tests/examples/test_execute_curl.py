@@ -226,7 +226,7 @@ def test_a_mount_is_narrowed_by_sub_paths(shell, make_key):
     key = make_key(storage=["company-data"])
     code = 'import os; print(os.listdir("/data/company-data/"))'
     (answer,) = shell(execute(code=code, sub_paths=["/data/company-data/reports/q1"]), key=key)
-    assert answer["success"], answer
+    assert answer["stdout"] == "['sales.csv']\n", answer
 
 
 def test_every_parameter_in_one_request(shell, make_key, thread):

@@ -120,7 +120,7 @@ def test_a_mount_is_narrowed_by_sub_paths(make_key):
         "import os; print(os.listdir('/data/company-data/'))",
         sub_paths=["/data/company-data/reports/q1"],
     )
-    assert result.success, result
+    assert result.stdout == "['sales.csv']\n", result
 
 
 def test_every_parameter_in_one_request(make_key, thread):

@@ -140,17 +140,7 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(images::import_image))
         .routes(routes!(images::prune_images))
         .routes(routes!(images::get_image, images::remove_image))
-        .routes(routes!(storage::list_connections, storage::create_connection))
-        .routes(routes!(
-            storage::get_connection,
-            storage::update_connection,
-            storage::remove_connection
-        ))
-        .routes(routes!(storage::check_connection))
-        .routes(routes!(storage::bind_storage))
-        .routes(routes!(storage::unbind_storage))
-        .routes(routes!(volumes::list_volumes, volumes::create_volume))
-        .routes(routes!(volumes::get_volume, volumes::update_volume, volumes::remove_volume))
+        .merge(storage_routes())
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
         .routes(routes!(credentials::list_credentials, credentials::create_credential))
@@ -176,6 +166,22 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(health::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
+}
+
+/// Connections, volumes and what may use them.
+fn storage_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(storage::list_connections, storage::create_connection))
+        .routes(routes!(
+            storage::get_connection,
+            storage::update_connection,
+            storage::remove_connection
+        ))
+        .routes(routes!(storage::check_connection))
+        .routes(routes!(storage::bind_storage))
+        .routes(routes!(storage::unbind_storage))
+        .routes(routes!(volumes::list_volumes, volumes::create_volume))
+        .routes(routes!(volumes::get_volume, volumes::update_volume, volumes::remove_volume))
 }
 
 /// The OpenAPI description of the API.

@@ -122,8 +122,8 @@ pub(super) struct SandboxSettingArguments {
     /// Web tools that code may call: web_search,fetch_url,people_search; empty for none.
     #[arg(long, value_name = "TOOLS")]
     tools: Option<String>,
-    /// Connections and volumes that every execution has: a,b:rw; empty for none.
-    #[arg(long, value_name = "NAMES")]
+    /// Connections and volumes that every execution has, as NAME or NAME:rw, separated by commas.
+    #[arg(long, value_name = "STORAGE")]
     storage: Option<String>,
     /// Whether the ledger keeps the code, or only its digest.
     #[arg(long, value_name = "true|false")]

@@ -15,7 +15,9 @@ use tempfile::TempDir;
 use crate::{
     host::{Host, MODEL_KEY},
     models::Models,
+    moto::Moto,
     python_client::{tool, tool_of, top},
+    storage_connections::put_object,
     support::{binary, ended, skip},
 };
 
@@ -43,6 +45,8 @@ fn replies() -> Vec<Value> {
 struct ExampleServer {
     host: Host,
     files: TempDir,
+    /// The bucket behind the storage of the examples.
+    bucket: Moto,
     _models: Models,
     _internet: Internet,
 }
@@ -57,6 +61,9 @@ impl ExampleServer {
             skip("this user cannot make network namespaces");
             return None;
         };
+        let bucket = Moto::start()?;
+        put_object(&bucket, "reports/q1/sales.csv", "region,amount\nnorth,3\n").await;
+        put_object(&bucket, "customers/customers.csv", "id,age\n1,30\n2,50\n").await;
         let scripts =
             [(PROMPT.to_owned(), replies()), (SEARCH_PROMPT.to_owned(), search_replies())];
         let models = Models::start_with(scripts).await;
@@ -87,7 +94,7 @@ impl ExampleServer {
         .await?;
         let gates = json!({"agent_sandbox": true, "execute_code": "allow", "web_search": "allow"});
         host.admin_json(Method::PATCH, "defaults", gates).await;
-        Some(Self { host, files, _models: models, _internet: internet })
+        Some(Self { host, files, bucket, _models: models, _internet: internet })
     }
 
     /// Moves the sandbox of the first start to the default image. Skips the test without one.
@@ -122,6 +129,7 @@ impl ExampleServer {
             .env("CLOCHE_API_KEY", &self.host.key)
             .env("CLOCHE_ADMIN_TOKEN", &self.host.admin)
             .env("CLOCHE_BIN", binary())
+            .env("CLOCHE_S3_ENDPOINT", format!("http://{}", self.bucket.address))
             .env("CLOCHE_WEBHOOK_CERT", self.files.path().join("cert.pem"))
             .env("CLOCHE_WEBHOOK_KEY", self.files.path().join("key.pem"))
             .output()

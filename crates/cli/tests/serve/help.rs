@@ -180,6 +180,12 @@ impl Subjects {
             "COUNT" | "DAYS" | "SECONDS" => "30".to_owned(),
             "WALL" => "cgroups".to_owned(),
             "NAME" => self.name(),
+            "STORAGE" => {
+                let name = self.name();
+                let words = ["volume", "create", &name, "--quota", "1M"];
+                assert_eq!(self.admin(&words.map(str::to_owned)).code, 0);
+                name
+            }
             "ID" => "apr_1".to_owned(),
             _ => return None,
         })

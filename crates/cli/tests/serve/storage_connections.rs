@@ -85,6 +85,25 @@ async fn a_connection_is_tried_before_it_is_saved_and_on_request() {
     }
 }
 
+/// A store that refuses every request, as S3 does for a wrong key. It ends with the test.
+fn start_denying_store() -> String {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _ = stream.read(&mut [0; 8192]);
+            let body = "<Error><Code>InvalidAccessKeyId</Code><Message>no</Message></Error>";
+            let length = body.len();
+            let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\n";
+            let _ =
+                write!(stream, "{head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        }
+    });
+    address
+}
+
 #[tokio::test]
 async fn a_check_says_what_is_wrong_with_a_connection() {
     let Some(moto) = Moto::start() else { return };
@@ -94,8 +113,10 @@ async fn a_check_says_what_is_wrong_with_a_connection() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dead_address = format!("http://{}", dead.local_addr().unwrap());
     drop(dead);
+    let denying = start_denying_store();
     for (endpoint, bucket, sentence) in [
         (&good, "no-such-bucket", "the bucket does not exist"),
+        (&denying, BUCKET, "the storage refuses these credentials"),
         (&dead_address, BUCKET, "could not be reached"),
     ] {
         let words =
@@ -160,6 +181,8 @@ async fn storage_of_another_team_is_as_if_it_did_not_exist() {
     let body = json!({"team": "default", "name": "mine", "storage": ["work"]});
     let answer = host.admin_request(Method::POST, "sandboxes").json(&body).send().await.unwrap();
     assert_eq!(answer.status(), 400);
+    let refused = operator(&host, &["team", "rm", "other"], "");
+    assert!(refused.stderr.contains("the team still has volumes: work"), "{refused:?}");
     for name in ["work", "missing"] {
         let body = json!({"source": "volume", "id": name});
         let request = host.request(Method::POST, "/v1/files/list").json(&body);

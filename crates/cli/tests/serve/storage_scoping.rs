@@ -92,71 +92,37 @@ async fn the_prefix_of_a_connection_and_the_path_of_a_key_only_narrow() {
     }
 }
 
+/// Spellings of the parent directory, and others that some software reads as one.
+const DOTS: [&str; 31] = [
+    "..", "%2e%2e", "%2E%2E", ".%2e", "%2e.", "%252e%252e", "\u{2025}", "\u{2024}\u{2024}",
+    "\u{ff0e}\u{ff0e}", "\u{fe52}\u{fe52}", "\u{3002}\u{3002}", "..\u{200b}", "\u{200b}..",
+    ".\u{200d}.", "\u{202e}..", "..;", "..\0", "\0..", "..\t", ".. ", " ..", "...", "....//",
+    ".", "..\\", "\\..", "%c0%ae%c0%ae", "\\x2e\\x2e", "\\u002e\\u002e", "\u{feff}..", "..\n",
+];
+/// Spellings of a separator.
+const SLASHES: [&str; 10] =
+    ["/", "//", "\\", "%2f", "%5c", "%252f", "\u{2215}", "\u{2044}", "\u{ff0f}", "\u{29f8}"];
+/// Whole paths that are wrong in another way.
+const OTHERS: [&str; 15] = [
+    "/data/company-data/../company-data/secret", "/data//company-data/secret",
+    "//data/company-data/reports/q1-2026", "data/company-data/reports/q1-2026",
+    "/data/company-data/reports//q1-2026", "/data/company-data//reports",
+    "/data/COMPANY-DATA/reports", "/Data/company-data/reports", "/data/company-data",
+    "/data/company-data/", "/data/company-data/REPORTS/q1-2026", "/data/company-data/reports.",
+    "file:///data/company-data/reports", "/data/company-data/report",
+    "/data/company-data/reportsx",
+];
+
 /// A thousand spellings of a way out of `reports`, none of them an allowed path below it.
 fn traversal_spellings() -> Vec<String> {
-    let dots = [
-        "..",
-        "%2e%2e",
-        "%2E%2E",
-        ".%2e",
-        "%2e.",
-        "%252e%252e",
-        "\u{2025}",
-        "\u{2024}\u{2024}",
-        "\u{ff0e}\u{ff0e}",
-        "\u{fe52}\u{fe52}",
-        "\u{3002}\u{3002}",
-        "..\u{200b}",
-        "\u{200b}..",
-        ".\u{200d}.",
-        "\u{202e}..",
-        "..;",
-        "..\0",
-        "\0..",
-        "..\t",
-        ".. ",
-        " ..",
-        "...",
-        "....//",
-        ".",
-        "..\\",
-        "\\..",
-        "%c0%ae%c0%ae",
-        "\\x2e\\x2e",
-        "\\u002e\\u002e",
-        "\u{feff}..",
-        "..\n",
-    ];
-    let slashes =
-        ["/", "//", "\\", "%2f", "%5c", "%252f", "\u{2215}", "\u{2044}", "\u{ff0f}", "\u{29f8}"];
-    let ends = ["secret", "secret/plan", "secret.", "secret ", ""];
-    let mut found = Vec::new();
-    for dot in dots {
-        for slash in slashes {
-            for end in ends {
+    let mut found: Vec<String> = OTHERS.map(str::to_owned).to_vec();
+    for dot in DOTS {
+        for slash in SLASHES {
+            for end in ["secret", "secret/plan", "secret.", "secret ", ""] {
                 found.push(format!("/data/company-data/reports/{dot}{slash}{end}"));
                 found.push(format!("/data/company-data/{dot}{slash}{end}"));
             }
         }
-    }
-    for whole in [
-        "/data/company-data/../company-data/secret",
-        "/data//company-data/secret",
-        "//data/company-data/reports/q1-2026",
-        "data/company-data/reports/q1-2026",
-        "/data/company-data/reports//q1-2026",
-        "/data/company-data//reports",
-        "/data/COMPANY-DATA/reports",
-        "/Data/company-data/reports",
-        "/data/company-data",
-        "/data/company-data/",
-        "/data/company-data/REPORTS/q1-2026",
-        "/data/company-data/reports.",
-        "file:///data/company-data/reports",
-        "/data/company-data/report",
-        "/data/company-data/reportsx",
-    ] {
-        found.push(whole.to_owned());
     }
     found
 }

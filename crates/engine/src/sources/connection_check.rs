@@ -14,6 +14,8 @@ use crate::{Refusal, secrets};
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// The content of the probe object.
 const PROBE: &[u8] = b"cloche checks that this connection works; this object can be deleted\n";
+const NO_BUCKET: &str =
+    "the bucket does not exist at this endpoint; check the bucket and the region";
 /// The most bytes of an object that are read back.
 const MOST_READ: u64 = 4096;
 
@@ -135,9 +137,10 @@ async fn read_some(
 /// A sentence for the operator: what is wrong, and what to do.
 fn describe_fault(step: &str, error: &StorageError) -> String {
     match error {
-        StorageError::NotFound => {
-            "the bucket does not exist at this endpoint; check the bucket and the region".to_owned()
-        }
+        StorageError::NotFound => NO_BUCKET.to_owned(),
+        // The client library has no kind of error for a list of a bucket that does not exist.
+        StorageError::Unreachable(text) if text.contains("NoSuchBucket") => NO_BUCKET.to_owned(),
+        StorageError::Unreachable(text) if text.contains("404 Not Found") => NO_BUCKET.to_owned(),
         StorageError::Denied(_) if step == "list" => {
             "the storage refuses these credentials; check the access key and its secret, and that \
              they may list the bucket"

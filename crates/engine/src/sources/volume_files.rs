@@ -12,7 +12,7 @@ use std::{
 use cloche_model::{
     ErrorCode, HomePath, Invalid, KeyId, KeyPrefix, Moment, StorageId, Team, VolumeSettings,
 };
-use cloche_mounts::VolumeStore;
+use cloche_mounts::{VolumeEntry, VolumeStore};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncRead;
 use tokio_util::io::SyncIoBridge;
@@ -148,7 +148,7 @@ impl StorageSources {
                     walk.visit_file(&start)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                visited => drop(visited?),
+                visited => visited?,
             }
             Ok(walk.page)
         });
@@ -269,42 +269,48 @@ struct VolumeWalk<'a> {
 }
 
 impl VolumeWalk<'_> {
-    /// Visits what is below a directory; false once the page is full.
-    fn visit_directory(&mut self, directory: &str) -> io::Result<bool> {
-        let mut entries = self.volumes.list(&self.volume, directory)?;
-        // With its separator a directory sorts where the paths below it do.
-        entries.sort_by_cached_key(|entry| match entry.is_directory {
-            true => format!("{}/", entry.name),
-            false => entry.name.clone(),
-        });
-        for entry in entries {
-            let path = match directory {
+    /// Visits what is below a directory until the page is full. A guest chooses how deep
+    /// directories are, so the walk has a stack of its own.
+    fn visit_directory(&mut self, directory: &str) -> io::Result<()> {
+        let mut open = vec![(directory.to_owned(), self.sorted_entries(directory)?)];
+        while let Some((directory, entries)) = open.last_mut() {
+            let Some(entry) = entries.next() else {
+                open.pop();
+                continue;
+            };
+            let path = match directory.as_str() {
                 "" => entry.name,
                 directory => format!("{directory}/{}", entry.name),
             };
             if path.len() > HomePath::MAX_BYTES {
                 self.page.unnamed += 1;
-                continue;
-            }
-            let is_open = match entry.is_directory {
-                true if self.is_before_page(&path) => true,
-                true => match self.visit_directory(&path) {
-                    // Removed meanwhile, or a name that is not text.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => true,
-                    visited => visited?,
-                },
-                false => {
-                    let modified = entry.modified.duration_since(std::time::UNIX_EPOCH);
-                    let micros = modified.map_or(0, |since| since.as_micros());
-                    let modified = Moment(i64::try_from(micros).unwrap_or(i64::MAX));
-                    self.add_file(FileInfo { path, size: entry.size, modified })
+            } else if !entry.is_directory {
+                let modified = entry.modified.duration_since(std::time::UNIX_EPOCH);
+                let micros = modified.map_or(0, |since| since.as_micros());
+                let modified = Moment(i64::try_from(micros).unwrap_or(i64::MAX));
+                if !self.add_file(FileInfo { path, size: entry.size, modified }) {
+                    return Ok(());
                 }
-            };
-            if !is_open {
-                return Ok(false);
+            } else if !self.is_before_page(&path) {
+                match self.sorted_entries(&path) {
+                    // Removed meanwhile, or a name that is not text.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    entries => open.push((path, entries?)),
+                }
             }
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// The entries of a directory in the order of the paths: with its separator, a directory sorts
+    /// where the paths below it do.
+    fn sorted_entries(&self, directory: &str) -> io::Result<std::vec::IntoIter<VolumeEntry>> {
+        let mut entries = self.volumes.list(&self.volume, directory)?;
+        entries.sort_by_cached_key(|entry| match entry.is_directory {
+            true => format!("{}/", entry.name),
+            false => entry.name.clone(),
+        });
+        Ok(entries.into_iter())
     }
 
     fn visit_file(&mut self, path: &str) -> io::Result<()> {

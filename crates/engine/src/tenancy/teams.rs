@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use cloche_model::{
-    ByteSize, DecisionKind, GateSettings, Invalid, Team, TeamId, TeamPlan, check_name,
+    ByteSize, DecisionKind, ErrorCode, GateSettings, Invalid, Team, TeamId, TeamPlan, check_name,
     request::MAX_TIMEOUT,
 };
 use cloche_store::{Revisioned, UpdateOutcome};
@@ -178,12 +178,21 @@ impl Tenancy {
         Err(contended_refusal("team"))
     }
 
-    /// Removes a team, its sandboxes and its revoked keys. Its executions stay in the ledger.
+    /// Removes a team, its sandboxes, connections and revoked keys. Its executions stay in the
+    /// ledger.
     ///
     /// # Errors
-    /// When there is none, or one of its keys is still good.
+    /// When there is none, one of its keys is still good, or it has a volume.
     pub async fn delete_team(&self, id_or_name: &str) -> Result<(), Refusal> {
         let team = self.find_team(id_or_name).await?;
+        let sources = self.store.list_sources(Some(&team.id)).await?;
+        let volumes = sources.iter().filter(|source| source.volume().is_some());
+        let volumes: Vec<&str> = volumes.map(|source| source.name.as_str()).collect();
+        if !volumes.is_empty() {
+            let names = volumes.join(", ");
+            let message = format!("the team still has volumes: {names}; remove them first");
+            return Err(Refusal::new(ErrorCode::Conflict, message));
+        }
         self.store.delete_team(&team.id).await?;
         self.key_cache.forget_all();
         Ok(())
