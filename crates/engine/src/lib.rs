@@ -82,8 +82,8 @@ pub use refusal::Refusal;
 pub use remote::{RemoteConfig, RemoteConfigError, RemoteDispatcher};
 pub use responses::Responses;
 pub use sources::{
-    BindingTarget, CheckStep, ConnectionChange, ConnectionCheck, ConnectionDraft, NamedBinding,
-    StorageSources, VolumeAccess, VolumeFile, VolumeState,
+    CheckStep, ConnectionChange, ConnectionCheck, ConnectionDraft, NamedBinding, StorageSources,
+    VolumeAccess, VolumeFile, VolumeState,
 };
 pub use storage::{
     DiskSpace, HistoryPolicy, PlanStorage, PrunedHistory, StorageBudgets, StorageConfig,

@@ -24,7 +24,7 @@ use crate::{Refusal, shared_parts::SharedParts, tenancy::KeyCache};
 pub(crate) use bindings::SandboxStorage;
 use bindings::in_use_refusal;
 
-pub use bindings::{BindingTarget, NamedBinding};
+pub use bindings::NamedBinding;
 pub use connection_check::{CheckStep, ConnectionCheck};
 pub use connections::{ConnectionChange, ConnectionDraft};
 pub use volume_files::{VolumeAccess, VolumeFile};

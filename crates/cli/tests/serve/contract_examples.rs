@@ -6,8 +6,8 @@
 
 use std::{net::Ipv4Addr, path::Path};
 
-use cloche_test_support::web::Web;
 use cloche_test_support::internet::{Internet, NAME_SERVER};
+use cloche_test_support::web::Web;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;

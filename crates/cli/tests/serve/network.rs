@@ -357,7 +357,8 @@ async fn a_program_on_the_command_line_can_have_a_network() {
 async fn every_run_has_a_netns_and_a_device_of_its_own() {
     let Some(host) = NetworkHost::start().await else { return };
     let key = host.key("open", json!({"network": "unrestricted"})).await;
-    let code = "print(sorted(line.split(':')[0].strip() for line in list(open('/proc/net/dev'))[2:]))";
+    let code =
+        "print(sorted(line.split(':')[0].strip() for line in list(open('/proc/net/dev'))[2:]))";
     for _ in 0..30 {
         let reply = host.run(&key, json!({"code": code})).await;
         assert_eq!(reply["stdout"], "['lo', 'net0']\n", "{reply} {}", host.host.said("log"));

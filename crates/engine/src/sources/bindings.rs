@@ -8,16 +8,7 @@ use cloche_model::{
 };
 
 use super::StorageSources;
-use crate::Refusal;
-
-/// What a binding is for, as it was asked for.
-#[derive(Clone, Debug)]
-pub enum BindingTarget {
-    /// A sandbox of the team, by id or name.
-    Sandbox(String),
-    /// A key of the team, by id.
-    Key(String),
-}
+use crate::{BindingTarget, Refusal};
 
 /// A binding, with a name of its user for people.
 #[derive(Clone, Debug)]

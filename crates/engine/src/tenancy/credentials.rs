@@ -59,7 +59,7 @@ pub struct CredentialChange {
     pub value: Option<Secret>,
 }
 
-/// What a credential is bound to or unbound from.
+/// What a credential, connection or volume is bound to or unbound from.
 #[derive(Clone, Debug)]
 pub enum BindingTarget {
     /// A sandbox of the team, by id or name.

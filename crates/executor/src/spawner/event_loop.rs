@@ -17,6 +17,7 @@ use rustix::event::Timespec;
 use super::{
     cell_registry::{CellRegistry, StartedCell},
     home_mounter::{HomeMountOutcome, HomeMounter},
+    home_target::{HomeMountPoint, HomeTarget},
     host_setup::{self, HostSetup, SpawnerGround},
     lock_watch::LockWatch,
     packer_process::PackerProcess,
@@ -231,7 +232,10 @@ impl<'a> EventLoop<'a> {
     /// Mounts the socket of the web tools in a cell that waits for its job, and reports.
     fn mount_tool_socket(&mut self, cell: CellId) -> Result<(), ProtocolError> {
         let mounted = match self.cells.running_cell(cell) {
-            Some((_, pidfd)) => self.tool_sockets.mount(pidfd),
+            Some(HomeTarget { place: HomeMountPoint::OnStage, .. }) => {
+                Err(io::Error::other("web tools need the substrate native"))
+            }
+            Some(HomeTarget { cell, .. }) => self.tool_sockets.mount(cell),
             None => Err(io::Error::other("the cell is gone")),
         };
         match mounted {
