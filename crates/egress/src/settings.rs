@@ -5,25 +5,32 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The settings of the broker.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressSettings {
-    /// The DNS servers that names are asked of. `cli` fills in those of the host's
-    /// `/etc/resolv.conf` when the operator names none.
+    /// The DNS servers that names are asked of.
+    // `cli` fills in those of `/etc/resolv.conf` when the operator names none.
+    #[schemars(with = "Vec<String>", extend("x-default" = "those of `/etc/resolv.conf`"))]
     pub resolvers: Vec<SocketAddr>,
     /// Networks that no cell reaches, beyond those that are never reached.
+    #[schemars(with = "Vec<String>", extend("default" = []))]
     pub deny: Vec<IpNet>,
     /// Private networks that a policy may reach. Loopback, link-local and the host's own addresses
     /// stay out of reach.
+    #[schemars(with = "Vec<String>", extend("default" = []))]
     pub reachable_private: Vec<IpNet>,
     /// TCP and UDP ports that no cell reaches, beyond those that are never reached.
+    #[schemars(extend("default" = []))]
     pub deny_ports: Vec<u16>,
     /// Whether cells get IPv6. The broker turns it off if the host has no route.
+    #[schemars(extend("default" = true))]
     pub ipv6: bool,
     /// The most sessions at once.
+    #[schemars(extend("default" = 1024))]
     pub sessions: usize,
 }
 

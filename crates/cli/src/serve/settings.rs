@@ -136,8 +136,9 @@ struct SettingsFile {
     webhook: WebhookFile,
     /// The Agent API: limits, prices and providers of models.
     agent: AgentFile,
-    /// Sidecars that run the code instead of this host.
+    /// Web tools for models and for code.
     tools: ToolsFile,
+    /// Sidecars that run the code instead of this host.
     remote: RemoteFile,
     /// Approvals of agent tools.
     gates: GateFile,
@@ -155,6 +156,7 @@ struct SettingsFile {
     memory: MemoryFile,
     /// Limits and timeouts of connections.
     connections: ConnectionsFile,
+    /// What programs with a network can reach.
     network: EgressSettings,
 }
 
@@ -392,6 +394,7 @@ pub(crate) fn compare_settings(text: &str) -> (String, String) {
                 admission,
                 layers.unwrap(),
                 read_agent_config(file.agent, file.grace_seconds).unwrap(),
+                file.network,
             )
         )
     };

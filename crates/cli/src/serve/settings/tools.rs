@@ -7,6 +7,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use cloche_engine::{FetchConfig, SearchConfig, SearchPointers, WebToolsConfig};
 use cloche_model::{ByteSize, Secret};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
@@ -24,20 +25,25 @@ const MAX_PRICE: f64 = 1_000.0;
 const MAX_SECONDS: f64 = 600.0;
 
 /// The section as written.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ToolsFile {
+    /// The service that answers `web_search`; without it the tool is not offered.
     search: Option<SearchFile>,
+    /// The service that answers `people_search`; without it the tool is not offered.
     people_search: Option<SearchFile>,
+    /// How `fetch_url` reads pages; without it the tool is not offered.
     fetch: Option<FetchFile>,
     /// Calls that the code of one execution may make.
+    #[schemars(extend("default" = 50))]
     calls_per_execution: Option<u32>,
-    /// How long a call may take.
+    /// Seconds that a call may take.
+    #[schemars(extend("default" = 30.0))]
     call_seconds: Option<f64>,
 }
 
 /// The protocol of a search service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum SearchKind {
     /// SearXNG with its JSON format.
@@ -48,40 +54,83 @@ enum SearchKind {
     Http,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SearchFile {
+    /// The protocol of the service: `searxng`, `brave` or `http`.
+    #[schemars(extend("x-default" = "required"))]
     kind: SearchKind,
     /// The address of the service; for `http`, the whole URL with `{query}` in it.
+    #[schemars(extend("x-default" = "required"))]
     url: String,
+    /// The price of a call in dollars.
+    #[schemars(extend("default" = 0.0))]
     #[serde(default)]
     price: f64,
+    /// Seconds that the service may take.
+    #[schemars(extend("default" = 15.0))]
     timeout_seconds: Option<f64>,
+    /// The environment variable with the secret of the service.
+    #[schemars(extend("x-default" = "none"))]
     secret_env: Option<String>,
+    /// The file with the secret of the service.
+    #[schemars(extend("x-default" = "none"))]
     secret_file: Option<PathBuf>,
     /// The header of the secret.
+    #[schemars(extend("x-default" = "that of the kind"))]
     header: Option<String>,
     /// What stands before the secret in that header.
+    #[schemars(extend("x-default" = "that of the kind"))]
     header_prefix: Option<String>,
+    /// The JSON pointer to the list of results.
+    #[schemars(extend("x-default" = "that of the kind"))]
     results: Option<String>,
+    /// The JSON pointer to the title of a result.
+    #[schemars(extend("x-default" = "that of the kind"))]
     title: Option<String>,
+    /// The JSON pointer to the URL of a result.
+    #[schemars(extend("x-default" = "that of the kind"))]
     link: Option<String>,
+    /// The JSON pointer to the text of a result.
+    #[schemars(extend("x-default" = "that of the kind"))]
     snippet: Option<String>,
+    /// The JSON pointer to the date of a result.
+    #[schemars(extend("x-default" = "that of the kind"))]
     date: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct FetchFile {
+    /// The price of a call in dollars.
+    #[schemars(extend("default" = 0.0))]
     price: f64,
+    /// Seconds that one page may take, with all redirects.
+    #[schemars(extend("default" = 20.0))]
     timeout_seconds: Option<f64>,
+    /// The most of a page that is read.
+    #[schemars(extend("default" = "4M"))]
     max_bytes: Option<String>,
+    /// The most characters of its text that are returned.
+    #[schemars(extend("default" = 200000))]
     max_text: Option<usize>,
+    /// Redirects that are followed, 20 at most.
+    #[schemars(extend("default" = 5))]
     redirects: Option<usize>,
+    /// Ports that pages are read from; any if empty.
+    #[schemars(extend("default" = [80, 443]))]
     ports: Option<Vec<u16>>,
+    /// Networks that pages may be read from although they are not public.
+    #[schemars(extend("default" = []))]
     allow: Vec<String>,
+    /// Whether robots.txt is respected.
+    #[schemars(extend("default" = true))]
     robots: bool,
+    /// Requests to one host in any minute.
+    #[schemars(extend("default" = 60))]
     per_host_per_minute: Option<u32>,
+    /// What the requests say about who makes them.
+    #[schemars(extend("default" = "Cloche/1.0"))]
     user_agent: Option<String>,
 }
 
