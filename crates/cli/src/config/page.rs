@@ -108,8 +108,12 @@ pub(super) fn defaults_file(entries: &[SettingEntry]) -> String {
     let mut section = None;
     for entry in entries.iter().filter(|entry| !entry.key.contains("NAME")) {
         let SettingDefault::Literal(value) = &entry.default else { continue };
-        // It excludes `schedule_seconds`, which has no literal default.
         let own = section_of(&entry.key);
+        let required = SettingDefault::Words("required".to_owned());
+        let is_optional = |it: &SettingEntry| section_of(&it.key) != own || it.default != required;
+        if !entries.iter().all(is_optional) {
+            continue;
+        }
         if section != Some(own) {
             if !own.is_empty() {
                 let _ = writeln!(file, "[{own}]");

@@ -85,6 +85,11 @@ fn collect_entries(
     let below = |name: &str| {
         if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") }
     };
+    // A section that may be absent is one of two things: itself, or nothing.
+    let choices = schema.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+    if let Some(section) = choices.into_iter().find(|choice| choice.get("properties").is_some()) {
+        return collect_entries(key, section, arguments, entries);
+    }
     if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
         for (name, schema) in properties {
             collect_entries(&below(name), schema, arguments, entries);
