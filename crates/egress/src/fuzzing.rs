@@ -91,7 +91,9 @@ impl ScriptedBroker {
                 Some(WorkerMessage::OpenUdp { id, .. }) => {
                     self.tell(&StackMessage::Refused { id, how: Refusal::Reset }, None);
                 }
-                Some(WorkerMessage::FirstBytes { id, bytes }) => self.attach(id, bytes.len() as u32),
+                Some(WorkerMessage::FirstBytes { id, bytes }) => {
+                    self.attach(id, bytes.len() as u32)
+                }
                 Some(WorkerMessage::Query { id, bytes }) => {
                     self.tell(&StackMessage::Answer { id, bytes }, None);
                 }

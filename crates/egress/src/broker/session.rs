@@ -12,9 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{
-    DenialReason, NetworkLimits, NetworkPolicy, NetworkProtocol, NetworkReport,
-};
+use cloche_model::{DenialReason, NetworkLimits, NetworkPolicy, NetworkProtocol, NetworkReport};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,

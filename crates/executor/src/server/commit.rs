@@ -18,10 +18,10 @@ use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
 
 use super::{
+    cell_waiters::OverlayDirs,
     control_socket::ControlSocket,
     home_mount::MountedHome,
     run_error::RunError,
-    cell_waiters::OverlayDirs,
     spawner_client::{SpawnError, SpawnerClient},
 };
 use crate::protocol::{PackReport, PackRequest, PlacedDigest};

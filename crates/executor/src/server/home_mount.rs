@@ -6,9 +6,9 @@ use cloche_model::{ByteSize, HomeQuota, LayerDigest, RunSpec};
 
 use super::{
     cell::Cell,
+    cell_waiters::OverlayDirs,
     commit::HomeBaseline,
     run_error::RunError,
-    cell_waiters::OverlayDirs,
     spawner_client::{SpawnError, SpawnerClient},
     warm,
 };

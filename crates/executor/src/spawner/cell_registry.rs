@@ -21,11 +21,11 @@ use rustix::{
 };
 
 use super::{
+    cell_networks::CellNetworks,
     cell_record::{CellRecord, CellState},
     host_ids::GUEST_IDS,
     host_setup,
     lock_watch::LockWatch,
-    cell_networks::CellNetworks,
     network_worker::NetworkAttacher,
     plan_cache::{CellPlanKind, PlanCache},
     poller::{EpollSet, WakeEvents, WakeSource},
