@@ -301,7 +301,7 @@ while time.monotonic() < end:
     assert_eq!(reply["error"], reply["network"]["lost"], "{reply}");
     eventually("no worker is left", async || match host.workers().as_slice() {
         [] => Ok(()),
-        left => Err(left.to_vec()),
+        left => Err(format!("{left:?}")),
     })
     .await;
 
@@ -366,7 +366,7 @@ async fn every_run_has_a_netns_and_a_device_of_its_own() {
     }
     eventually("no worker is left", async || match host.workers().as_slice() {
         [] => Ok(()),
-        left => Err(left.to_vec()),
+        left => Err(format!("{left:?}")),
     })
     .await;
 }

@@ -127,7 +127,6 @@ impl<'a> EventLoop<'a> {
                 self.cells.kill_lock_holders(&self.lock_watch)?;
             }
             self.cells.enforce_limits();
-            self.cells.kill_workers();
             self.cells.reap_workers(&woken.ended_workers);
             let gone = self.cells.reap_cells(&woken.ended);
             self.report_gone(gone)?;
@@ -284,7 +283,7 @@ impl<'a> EventLoop<'a> {
         for _ in 0..SHUTDOWN_ROUNDS {
             let woken = self.wait_for_events(Some(&NOW));
             let woken = woken.unwrap_or_default();
-            self.cells.remove_workers(&woken.ended_workers);
+            self.cells.reap_workers(&woken.ended_workers);
             let gone = self.cells.reap_cells(&woken.ended);
             // The server may have ended, and then nothing receives this.
             let _ = self.report_gone(gone);
