@@ -1,7 +1,7 @@
 //! The networks of sandboxes, end to end: the real binary on a host with an internet of its own,
 //! requests over HTTP.
 
-use std::{fs, path::PathBuf, sync::Arc};
+use std::{fs, sync::Arc};
 
 use cloche_test_support::{
     eventually,
@@ -81,7 +81,7 @@ impl NetworkHost {
         let is_worker = |pid: &u32| {
             let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
             fds.filter_map(|fd| fs::read_link(fd.path()).ok())
-                .any(|target| target == PathBuf::from("/dev/net/tun"))
+                .any(|target| target.ends_with("net/tun"))
         };
         below(self.host.pid()).into_iter().map(|(pid, _)| pid).filter(is_worker).collect()
     }
@@ -256,8 +256,9 @@ async fn packages_are_installed_from_an_index_and_stay_in_a_thread() {
     let rules = ["pypi.org", "files.pythonhosted.org", "registry.npmjs.org"];
     let allow = json!({"network": "allowlist", "network_allow": rules});
     let key = host.key("packages", allow).await;
-    let install = "pip install --user smallpackage && NODE_OPTIONS=--use-openssl-ca npm install \
-                   --no-audit --no-fund small-package";
+    let install = "pip install --user smallpackage && \
+                   NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt \
+                   npm install --no-audit --no-fund small-package";
     let body = json!({
         "language": "bash", "code": install, "thread_id": "t", "timeout": 110,
     });
