@@ -41,6 +41,7 @@ impl Internet {
         make_certificates(directory);
         fs::write(directory.join("servers.py"), SERVERS).ok()?;
         let own = UnshareFlags::NEWNET | UnshareFlags::NEWNS;
+        #[expect(deprecated, reason = "it is unsafe only with a table of descriptors of its own")]
         rustix::thread::unshare(own).ok()?;
         trust_authority(directory);
         let mut servers = Command::new("unshare")

@@ -73,8 +73,7 @@ impl<'a> CellRegistry<'a> {
     pub(super) fn wait_for_events(&mut self, most: Option<&Timespec>) -> io::Result<WakeEvents> {
         let is_ended = |record: &CellRecord| matches!(record.state, CellState::Ended);
         let has_ended = self.cells.values().any(is_ended) || self.prepared.has_retired();
-        let look = self.time_to_next_look();
-        let overdue = self.networks.time_to_next_kill();
+        let (look, overdue) = (self.time_to_next_look(), self.networks.time_to_next_kill());
         let earlier = |one: Timespec, other: Timespec| {
             if (one.tv_sec, one.tv_nsec) < (other.tv_sec, other.tv_nsec) { one } else { other }
         };
