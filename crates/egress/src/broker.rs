@@ -17,6 +17,8 @@ mod connect;
 mod dns;
 mod first_bytes;
 mod floor;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod http_proxy;
 mod interception;
 mod pins;
@@ -38,9 +40,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     EgressSettings, SessionSpec,
-    protocol::{
-        BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers,
-    },
+    protocol::{BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers},
 };
 use floor::AddressFloor;
 use resolver::Resolver;

@@ -21,6 +21,9 @@
 pub mod addresses;
 pub mod broker;
 pub mod client;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod protocol;
 mod session_credential;
 pub mod settings;

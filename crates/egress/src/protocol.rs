@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use cloche_model::{DenialReason, NetworkLimits, NetworkProtocol, NetworkReport};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-pub(crate) use packet::{receive_packet, send_packet, set_packet_buffers};
+pub(crate) use packet::{receive_packet, send_packet, set_nonblocking, set_packet_buffers};
 pub(crate) use packet_socket::PacketSocket;
 
 use crate::{EgressSettings, SessionSpec};

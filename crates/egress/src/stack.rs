@@ -14,7 +14,7 @@ mod device;
 mod ingress;
 mod link;
 mod replies;
-mod worker;
+pub(crate) mod worker;
 
 use std::{
     io,
@@ -22,6 +22,8 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use device::VNET_HEADER;
 use worker::StackWorker;
 
 /// Serves the cell behind `tun`, a device of `cloche_jail::sys::make_tun`, with the socket of a

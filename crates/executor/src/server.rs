@@ -8,6 +8,7 @@ pub(crate) mod cell_exit;
 pub(crate) mod cell_meter;
 pub(crate) mod cell_network;
 pub(crate) mod cell_trust;
+pub(crate) mod cell_waiters;
 pub(crate) mod cell_watch;
 pub(crate) mod commit;
 pub(crate) mod config;

@@ -213,7 +213,8 @@ async fn an_unrestricted_network_reaches_no_private_or_host_address() {
     assert_eq!(reply["success"], json!(false), "{reply}");
     assert_eq!(host.internet.reached_canaries(), [""; 0]);
 
-    let code = "fetch('http://allowed.example/').then(r => r.text()).then(t => console.log(t.trim()))";
+    let code =
+        "fetch('http://allowed.example/').then(r => r.text()).then(t => console.log(t.trim()))";
     let reply = host.run(&key, json!({"language": "node", "code": code})).await;
     assert_eq!(reply["stdout"], json!(format!("hello from {WEB_ADDRESS}\n")), "{reply}");
 }
@@ -229,7 +230,8 @@ async fn a_blocked_sandbox_stays_without_a_network() {
     assert_eq!(reply["stdout"], json!(expected), "{reply}");
     assert!(reply.get("network").is_none(), "{reply}");
 
-    let refused = |body: Value| host.host.admin_request(Method::POST, "sandboxes").json(&body).send();
+    let refused =
+        |body: Value| host.host.admin_request(Method::POST, "sandboxes").json(&body).send();
     for (settings, sentence) in [
         (json!({"network": "odd"}), "network must be one of"),
         (json!({"network": "allowlist"}), "at least one rule"),
@@ -299,7 +301,7 @@ while time.monotonic() < end:
     assert_eq!(reply["error"], reply["network"]["lost"], "{reply}");
     eventually("no worker is left", async || match host.workers().as_slice() {
         [] => Ok(()),
-        left => Err(left.to_vec()),
+        left => Err(format!("{left:?}")),
     })
     .await;
 
@@ -347,4 +349,24 @@ async fn a_program_on_the_command_line_can_have_a_network() {
     let wrong = run(&["--allow", "allowed.example", "-c", code]);
     assert_eq!(wrong.code, 2, "{wrong:?}");
     drop(host);
+}
+
+/// A netns without a socket would be reused if no network was ever attached to it. Then the next
+/// device of the same name could not be made.
+#[tokio::test]
+async fn every_run_has_a_netns_and_a_device_of_its_own() {
+    let Some(host) = NetworkHost::start().await else { return };
+    let key = host.key("open", json!({"network": "unrestricted"})).await;
+    let code =
+        "print(sorted(line.split(':')[0].strip() for line in list(open('/proc/net/dev'))[2:]))";
+    for _ in 0..30 {
+        let reply = host.run(&key, json!({"code": code})).await;
+        assert_eq!(reply["stdout"], "['lo', 'net0']\n", "{reply} {}", host.host.said("log"));
+        assert_eq!(reply["network"]["lost"], json!(null), "{reply}");
+    }
+    eventually("no worker is left", async || match host.workers().as_slice() {
+        [] => Ok(()),
+        left => Err(format!("{left:?}")),
+    })
+    .await;
 }

@@ -89,9 +89,14 @@ fn read_asked_name(question: &Message) -> Result<AskedName, ResponseCode> {
     if labels.iter().any(|label| label.contains(&b'.')) {
         return Err(ResponseCode::NXDomain);
     }
-    let name =
-        HostName::from_wire(&labels.join(&b'.')).map_err(|_| ResponseCode::NXDomain)?;
+    let name = HostName::from_wire(&labels.join(&b'.')).map_err(|_| ResponseCode::NXDomain)?;
     Ok(AskedName { name, query: query.clone() })
+}
+
+/// The name that bytes ask for, if they are a query that is answered.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn asked_name_of(bytes: &[u8]) -> Option<HostName> {
+    read_asked_name(&read_question(bytes)?).ok().map(|asked| asked.name)
 }
 
 async fn fill_answer(session: &Session, asked: &AskedName, answer: &mut Message) {
@@ -134,9 +139,7 @@ fn is_forwarded(policy: &NetworkPolicy, kind: RecordType) -> bool {
 
 fn only_by_wildcard(policy: &NetworkPolicy, name: &HostName) -> bool {
     use cloche_model::{HostPattern, RuleTarget};
-    let exact = |target: &RuleTarget| {
-        matches!(target, RuleTarget::Host(HostPattern::Exact(exact)) if exact == name)
-    };
+    let exact = |target: &RuleTarget| matches!(target, RuleTarget::Host(HostPattern::Exact(exact)) if exact == name);
     matches!(policy, NetworkPolicy::Allowlist { .. })
         && !policy.rules().iter().any(|rule| exact(&rule.target))
 }

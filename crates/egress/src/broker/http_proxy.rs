@@ -23,7 +23,7 @@ use tokio::{
 };
 
 /// Headers that belong to one connection, and so not to the other.
-const HOP_BY_HOP: [HeaderName; 8] = [
+static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,

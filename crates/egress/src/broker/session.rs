@@ -13,9 +13,7 @@ use std::{
 };
 
 use cloche_interception::Interceptor;
-use cloche_model::{
-    DenialReason, NetworkLimits, NetworkPolicy, NetworkProtocol, NetworkReport,
-};
+use cloche_model::{DenialReason, NetworkLimits, NetworkPolicy, NetworkProtocol, NetworkReport};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,

@@ -10,7 +10,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{decode_message, encode_message, receive_packet, send_packet};
+use super::{decode_message, encode_message, receive_packet, send_packet, set_nonblocking};
 
 pub(crate) struct PacketSocket {
     socket: AsyncFd<OwnedFd>,
@@ -18,7 +18,7 @@ pub(crate) struct PacketSocket {
 
 impl PacketSocket {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
+        set_nonblocking(socket.as_fd())?;
         #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
         let socket = AsyncFd::new(socket)?;
         Ok(Self { socket })

@@ -17,7 +17,7 @@ use smoltcp::{
 use crate::addresses::MTU;
 
 /// The bytes of `struct virtio_net_hdr` in front of each packet.
-pub(super) const VNET_HEADER: usize = 10;
+pub(crate) const VNET_HEADER: usize = 10;
 /// The longest packet: the kernel sends and takes TCP segments of up to 64 KiB.
 const MAX_PACKET: usize = 65_535;
 

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     addresses::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6, is_gateway},
-    protocol::{FlowId, MAX_DNS_DATAGRAM, StackMessage, WorkerMessage},
+    protocol::{FlowId, MAX_DNS_DATAGRAM, StackMessage, WorkerMessage, set_nonblocking},
 };
 
 /// Packets of the guest that one turn reads.
@@ -87,7 +87,7 @@ impl StackWorker {
     pub(crate) fn start(tun: OwnedFd, broker: OwnedFd) -> io::Result<Self> {
         let mut link = BrokerLink::new(broker);
         let (limits, ipv6) = receive_start(&mut link)?;
-        rustix::io::ioctl_fionbio(&tun, true)?;
+        set_nonblocking(tun.as_fd())?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut device = TunDevice::new(tun);
         let watch = epoll::EventFlags::IN;
@@ -130,7 +130,18 @@ impl StackWorker {
     /// # Errors
     /// If the broker or the device is gone.
     pub(crate) fn turn(&mut self) -> io::Result<bool> {
-        self.wait_for_events()?;
+        let timeout = self.next_timeout();
+        self.turn_within(timeout)
+    }
+
+    /// A turn that waits for nothing.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn turn_without_waiting(&mut self) -> io::Result<bool> {
+        self.turn_within(Duration::ZERO)
+    }
+
+    fn turn_within(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.wait_for_events(timeout)?;
         if self.read_packets()? {
             self.report_bytes()?;
             self.link.send(&WorkerMessage::Ended)?;
@@ -151,9 +162,8 @@ impl StackWorker {
         Ok(!self.ending)
     }
 
-    fn wait_for_events(&mut self) -> io::Result<()> {
+    fn wait_for_events(&mut self, timeout: Duration) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
-        let timeout = self.next_timeout();
         let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         let space = rustix::buffer::spare_capacity(&mut events);
         match epoll::wait(&self.epoll, space, Some(&timeout)) {

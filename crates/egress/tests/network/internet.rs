@@ -6,8 +6,8 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::fd::OwnedFd,
-    process::Command,
+    os::fd::{AsFd, OwnedFd},
+    process::{Child, Command, ExitCode},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -87,8 +87,48 @@ pub struct TestInternet {
     runtime: tokio::runtime::Runtime,
     pub client: Option<BrokerClient>,
     session: Mutex<Option<NetworkSession>>,
-    worker: Option<thread::JoinHandle<std::io::Result<()>>>,
+    worker: Option<RunningWorker>,
     broker: Option<thread::JoinHandle<std::io::Result<()>>>,
+}
+
+/// A stack worker: a thread of the test, or a process of its own.
+pub enum RunningWorker {
+    Thread(thread::JoinHandle<std::io::Result<()>>),
+    Process(Child),
+}
+
+impl RunningWorker {
+    fn start_thread(tun: OwnedFd, socket: OwnedFd) -> Self {
+        Self::Thread(thread::spawn(move || cloche_egress::stack::run(tun, socket)))
+    }
+
+    /// Starts this program again, which calls [`run_worker_process`] if it is asked to.
+    pub fn start_process(tun: OwnedFd, socket: OwnedFd) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg(WORKER_ARGUMENT).stdin(tun).stdout(socket);
+        Self::Process(command.spawn().unwrap())
+    }
+
+    fn wait(self) {
+        match self {
+            Self::Thread(thread) => drop(thread.join().unwrap()),
+            Self::Process(mut process) => drop(process.wait().unwrap()),
+        }
+    }
+}
+
+/// The argument with which a test program is a stack worker.
+pub const WORKER_ARGUMENT: &str = "__stack-worker";
+
+/// The life of a stack worker whose device and socket are its standard input and output.
+pub fn run_worker_process() -> ExitCode {
+    let tun = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let socket = std::io::stdout().as_fd().try_clone_to_owned().unwrap();
+    // Both have copies in these numbers, which would keep them open.
+    for number in 0..2 {
+        sys::close(number);
+    }
+    ExitCode::from(u8::from(cloche_egress::stack::run(tun, socket).is_err()))
 }
 
 /// Whether this host can run these tests.
@@ -110,29 +150,42 @@ impl TestInternet {
     }
 
     pub fn start(policy: NetworkPolicy, limits: NetworkLimits, settings: EgressSettings) -> Self {
+        Self::start_with(SessionSpec::new(policy, limits), settings, RunningWorker::start_thread)
+    }
+
+    /// The same with another way to start the worker.
+    pub fn start_with(
+        spec: SessionSpec,
+        settings: EgressSettings,
+        start_worker: fn(OwnedFd, OwnedFd) -> RunningWorker,
+    ) -> Self {
         let (inet, host, cell) = (Namespace::start(), Namespace::start(), Namespace::start());
         connect_namespaces(&inet, &host);
         let names = inet.run(|| NameServer::start(RESOLVER.parse().unwrap()));
         let canaries = Arc::new(AtomicUsize::new(0));
         for canary in CANARIES {
             let canaries = Arc::clone(&canaries);
-            inet.run(move || serve_tcp(canary, move |_| {
-                canaries.fetch_add(1, Ordering::SeqCst);
-            }));
+            inet.run(move || {
+                serve_tcp(canary, move |_| {
+                    canaries.fetch_add(1, Ordering::SeqCst);
+                })
+            });
         }
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let flags = SocketFlags::CLOEXEC;
         let (ours, brokers) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let broker = host.run(move || thread::spawn(move || cloche_egress::broker::run(brokers)));
         let client = runtime.block_on(BrokerClient::connect(ours, &settings)).unwrap();
-        let spec = SessionSpec::new(policy, limits);
         let mut session = runtime.block_on(client.open_session(spec)).unwrap();
         let socket = session.take_stack_socket().unwrap();
         let ipv6 = client.ipv6();
         let tun = cell.run(move || make_tun(ipv6));
-        let worker = thread::spawn(move || cloche_egress::stack::run(tun, socket));
+        let worker = start_worker(tun, socket);
         Self {
             inet,
             host,
@@ -167,7 +220,7 @@ impl TestInternet {
     pub fn finish(mut self) -> NetworkReport {
         let session = self.session.lock().unwrap().take().unwrap();
         let report = self.runtime.block_on(session.finish());
-        self.worker.take().unwrap().join().unwrap().unwrap();
+        self.worker.take().unwrap().wait();
         assert_eq!(self.canaries.load(Ordering::SeqCst), 0, "a canary was reached");
         drop(self.client.take());
         report
@@ -176,7 +229,7 @@ impl TestInternet {
     /// Drops the session as a cancelled run does, and waits for its worker to end.
     pub fn drop_session(&mut self) {
         drop(self.session.lock().unwrap().take());
-        let _ = self.worker.take().unwrap().join().unwrap();
+        self.worker.take().unwrap().wait();
     }
 
     /// Ends the broker: nothing can ask it any more. Waits until it and the worker have ended.
@@ -190,14 +243,39 @@ impl TestInternet {
         );
         runtime.shutdown_timeout(Duration::from_secs(10));
         self.broker.take().unwrap().join().unwrap().unwrap();
-        let _ = self.worker.take().unwrap().join().unwrap();
+        self.worker.take().unwrap().wait();
         self.runtime.block_on(session.finish())
     }
 
-    pub fn open_session(&self, policy: NetworkPolicy) -> bool {
-        let spec = SessionSpec::new(policy, NetworkLimits::default());
-        let client = self.client.as_ref().unwrap();
-        self.runtime.block_on(client.open_session(spec)).is_ok()
+    /// A namespace that reaches *inet* by a veth pair and NAT in *host*, for comparison; `None`
+    /// without `iptables`.
+    pub fn add_nat(&self) -> Option<Namespace> {
+        Command::new("iptables").arg("-V").output().ok()?;
+        let nat = Namespace::start();
+        let holder = nat.run(|| Command::new("sleep").arg("30").spawn().unwrap());
+        self.host.ip(&format!("link add nat0 type veth peer name nat1 netns {}", holder.id()));
+        let mut holder = holder;
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        self.host.ip("address add 10.9.9.1/24 dev nat0");
+        self.host.ip("link set nat0 up");
+        nat.ip("address add 10.9.9.2/24 dev nat1");
+        nat.ip("link set nat1 up");
+        nat.ip("route add default via 10.9.9.1");
+        let forwards = self.host.run(|| {
+            let rule = ["-t", "nat", "-A", "POSTROUTING", "-o", "up0", "-j", "MASQUERADE"];
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").is_ok()
+                && Command::new("iptables").args(rule).status().is_ok_and(|status| status.success())
+        });
+        forwards.then_some(nat)
+    }
+
+    /// The process of the worker.
+    pub fn worker_process(&mut self) -> &mut Child {
+        match self.worker.as_mut().unwrap() {
+            RunningWorker::Process(process) => process,
+            RunningWorker::Thread(_) => panic!("the worker is a thread"),
+        }
     }
 }
 
@@ -317,9 +395,9 @@ pub fn get(address: &str, host: &str) -> std::io::Result<String> {
         }
         let text = String::from_utf8_lossy(&answer);
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let len = head
-                .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let len = head.lines().find_map(|line| {
+                line.to_lowercase().strip_prefix("content-length: ")?.parse().ok()
+            });
             if len.is_some_and(|len: usize| body.len() >= len) {
                 break;
             }

@@ -18,10 +18,11 @@ use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
 use sha2::{Digest, Sha256};
 
 use super::{
+    cell_waiters::OverlayDirs,
     control_socket::ControlSocket,
     home_mount::MountedHome,
     run_error::RunError,
-    spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
+    spawner_client::{SpawnError, SpawnerClient},
 };
 use crate::protocol::{PackReport, PackRequest, PlacedDigest};
 

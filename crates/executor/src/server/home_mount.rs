@@ -6,9 +6,10 @@ use cloche_model::{ByteSize, HomeQuota, LayerDigest, RunSpec};
 
 use super::{
     cell::Cell,
+    cell_waiters::OverlayDirs,
     commit::HomeBaseline,
     run_error::RunError,
-    spawner_client::{OverlayDirs, SpawnError, SpawnerClient},
+    spawner_client::{SpawnError, SpawnerClient},
     warm,
 };
 use crate::protocol::{HomeRequest, inodes_for_disk};

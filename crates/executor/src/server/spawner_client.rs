@@ -4,7 +4,6 @@
 //! when the spawner dies: it never hangs.
 
 use std::{
-    collections::HashMap,
     fs::File,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -26,6 +25,7 @@ use tokio::{
 use super::{
     cell_exit::CellExit,
     cell_meter::{CellMeter, ReleasedGauges},
+    cell_waiters::{CellWaiters, OverlayDirs},
     image_mounts::{ImageMounts, MountedImage},
     spawner_process::SpawnerProcess,
 };
@@ -68,17 +68,6 @@ struct SpawnerConnection {
     missing: watch::Sender<Option<Vec<(String, String)>>>,
 }
 
-/// Who waits for which answer about which cell.
-#[derive(Default)]
-struct CellWaiters {
-    spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
-    home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
-    networks: HashMap<CellId, oneshot::Sender<Result<(), SpawnError>>>,
-    image_mounts: HashMap<ImageNumber, oneshot::Sender<Result<(), SpawnError>>>,
-    /// Every cell that is not gone yet, with the image that it keeps mounted.
-    alive: HashMap<CellId, (CellExit, Option<Arc<MountedImage>>)>,
-}
-
 /// How often cells are counted again without an event.
 const RECOUNT_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -91,14 +80,6 @@ pub(crate) enum CellSource {
     Template(CellId),
     /// The spawner clones itself, without namespaces, in a new directory of this name.
     Contained(String),
-}
-
-/// The directories of a mounted home.
-pub(crate) struct OverlayDirs {
-    /// What a run writes is in this directory.
-    pub(crate) upper: OwnedFd,
-    /// The home as the run sees it, if it has layers.
-    pub(crate) merged: Option<OwnedFd>,
 }
 
 /// A cell that the spawner has started.

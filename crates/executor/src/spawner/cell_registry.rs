@@ -21,11 +21,12 @@ use rustix::{
 };
 
 use super::{
+    cell_networks::CellNetworks,
     cell_record::{CellRecord, CellState},
     host_ids::GUEST_IDS,
     host_setup,
     lock_watch::LockWatch,
-    network_worker::{NetworkAttacher, NetworkWorker, WORKER_GRACE},
+    network_worker::NetworkAttacher,
     plan_cache::{CellPlanKind, PlanCache},
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
@@ -40,16 +41,14 @@ const SOON: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 /// The cells of this spawner, and what they are made from.
 pub(super) struct CellRegistry<'a> {
-    cells: BTreeMap<CellId, CellRecord>,
+    pub(super) cells: BTreeMap<CellId, CellRecord>,
     /// The sockets on which templates are asked for forks.
     templates: BTreeMap<CellId, TemplateConnection>,
     pub(super) plans: PlanCache<'a>,
     pub(super) prepared: PreparedResources,
-    poller: EpollSet,
+    pub(super) poller: EpollSet,
     removals: PendingRemovals,
-    networks: NetworkAttacher,
-    /// The stack workers of cells, until they have ended.
-    workers: BTreeMap<CellId, NetworkWorker>,
+    pub(super) networks: CellNetworks,
 }
 
 /// A cell whose start has succeeded or failed.
@@ -62,10 +61,10 @@ impl<'a> CellRegistry<'a> {
         poller: EpollSet,
     ) -> Self {
         let ids = plans.host.privileged.then_some(plans.host.ids);
-        let networks = NetworkAttacher::new(ids, plans.host.tun_node.take());
-        let (cells, templates, workers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let networks = CellNetworks::new(NetworkAttacher::new(ids, plans.host.tun_node.take()));
+        let (cells, templates) = (BTreeMap::new(), BTreeMap::new());
         let removals = PendingRemovals::default();
-        Self { cells, templates, plans, prepared, poller, removals, networks, workers }
+        Self { cells, templates, plans, prepared, poller, removals, networks }
     }
 
     /// Waits for events, at most this long; shorter while ended cells are not cleaned up.
@@ -73,7 +72,7 @@ impl<'a> CellRegistry<'a> {
         let is_ended = |record: &CellRecord| matches!(record.state, CellState::Ended);
         let has_ended = self.cells.values().any(is_ended) || self.prepared.has_retired();
         let look = self.time_to_next_look();
-        let overdue = self.time_to_next_kill();
+        let overdue = self.networks.time_to_next_kill();
         let earlier = |one: Timespec, other: Timespec| {
             if (one.tv_sec, one.tv_nsec) < (other.tv_sec, other.tv_nsec) { one } else { other }
         };
@@ -197,13 +196,6 @@ impl<'a> CellRegistry<'a> {
         Some(Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() })
     }
 
-    /// How long until a stack worker has outlived its cell for too long.
-    fn time_to_next_kill(&self) -> Option<Timespec> {
-        let due = self.workers.values().filter_map(|worker| worker.kill_at).min()?;
-        let left = due.saturating_duration_since(Instant::now());
-        Some(Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() })
-    }
-
     /// Asks a template to fork a cell. The answer comes later, see [`Self::read_template`].
     pub(super) fn request_fork(
         &mut self,
@@ -299,61 +291,6 @@ impl<'a> CellRegistry<'a> {
         Some((record.slot, record.state.pidfd()?))
     }
 
-    /// Attaches a network to a cell that waits for its job. `fds` is the stack worker's end of a
-    /// session with the broker.
-    pub(super) fn attach_network(
-        &mut self,
-        cell: CellId,
-        ipv6: bool,
-        fds: Vec<OwnedFd>,
-    ) -> io::Result<()> {
-        let record = self.cells.get(&cell);
-        let running = record.and_then(|record| Some((record.slot, record.state.pidfd()?)));
-        let running = running.ok_or_else(|| io::Error::other("the cell is gone"))?;
-        let Ok([session]) = <[OwnedFd; 1]>::try_from(fds) else {
-            return Err(io::Error::other("a network needs one file descriptor"));
-        };
-        if self.workers.contains_key(&cell) {
-            return Err(io::Error::other("the cell has a network"));
-        }
-        let hierarchy = self.plans.host.cgroups.as_ref();
-        let cgroup =
-            hierarchy.map(|hierarchy| self.prepared.take_worker_cgroup(hierarchy)).transpose()?;
-        let mut worker = self.networks.attach(running, ipv6, session, cgroup)?;
-        if let Err(error) = self.poller.add(WakeSource::Network(cell), &worker.pidfd) {
-            // Its end would go unnoticed, so it ends now.
-            worker.kill();
-            return Err(error);
-        }
-        self.workers.insert(cell, worker);
-        Ok(())
-    }
-
-    /// Kills the stack workers whose cells have ended and whose sessions have not.
-    pub(super) fn kill_overdue_workers(&mut self) {
-        let now = Instant::now();
-        for worker in self.workers.values_mut() {
-            if worker.kill_at.is_some_and(|due| due <= now) {
-                worker.kill();
-            }
-        }
-    }
-
-    /// Kills all stack workers.
-    pub(super) fn kill_workers(&mut self) {
-        self.workers.values_mut().for_each(NetworkWorker::kill);
-    }
-
-    /// Forgets stack workers that have ended.
-    pub(super) fn remove_workers(&mut self, ended: &[CellId]) {
-        for worker in ended.iter().filter_map(|cell| self.workers.remove(cell)) {
-            self.poller.remove(worker.pidfd.as_fd());
-            if let Some(cgroup) = worker.cgroup {
-                self.prepared.retire_worker_cgroup(cgroup);
-            }
-        }
-    }
-
     /// The gauges of a cell, if it has a cgroup.
     pub(super) fn gauges(&self, cell: CellId) -> Option<&CgroupGauges> {
         Some(self.cells.get(&cell)?.cgroup.as_ref()?.gauges())
@@ -390,9 +327,7 @@ impl<'a> CellRegistry<'a> {
                     self.poller.remove(pidfd);
                 }
                 record.state = CellState::Ended;
-                if let Some(worker) = self.workers.get_mut(cell) {
-                    worker.kill_at = Some(Instant::now() + WORKER_GRACE);
-                }
+                self.networks.note_cell_end(*cell);
                 let used = record.cgroup.as_ref().and_then(Cgroup::read_usage);
                 record.used = used.map(CellUsage::from).unwrap_or_default();
                 record.used.oom_kills += u64::from(record.exceeded_kernel_memory);
@@ -423,7 +358,7 @@ impl<'a> CellRegistry<'a> {
     /// Kills every cell, and forgets the templates.
     pub(super) fn kill_all(&mut self) {
         self.templates.clear();
-        self.kill_workers();
+        self.networks.kill_all();
         for record in self.cells.values_mut() {
             record.kill();
             // A fork that was not answered dies with its template, and no event will say so.
@@ -445,7 +380,7 @@ impl<'a> CellRegistry<'a> {
 
     /// Whether no cell and no used cgroup is left.
     pub(super) fn is_empty(&self) -> bool {
-        self.cells.is_empty() && self.workers.is_empty() && !self.prepared.has_retired()
+        self.cells.is_empty() && self.networks.is_empty() && !self.prepared.has_retired()
     }
 
     /// Removes the prepared resources, then the cgroup of the spawner.

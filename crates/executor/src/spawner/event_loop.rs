@@ -123,9 +123,7 @@ impl<'a> EventLoop<'a> {
                 self.cells.kill_lock_holders(&self.lock_watch)?;
             }
             self.cells.enforce_limits();
-            self.cells.kill_workers();
-            self.cells.kill_overdue_workers();
-            self.cells.remove_workers(&woken.ended_workers);
+            self.cells.reap_workers(&woken.ended_workers);
             let gone = self.cells.reap_cells(&woken.ended);
             self.report_gone(gone)?;
             self.lock_watch.set_active(self.cells.has_cells())?;
@@ -259,7 +257,7 @@ impl<'a> EventLoop<'a> {
         for _ in 0..SHUTDOWN_ROUNDS {
             let woken = self.wait_for_events(Some(&NOW));
             let woken = woken.unwrap_or_default();
-            self.cells.remove_workers(&woken.ended_workers);
+            self.cells.reap_workers(&woken.ended_workers);
             let gone = self.cells.reap_cells(&woken.ended);
             // The server may have ended, and then nothing receives this.
             let _ = self.report_gone(gone);

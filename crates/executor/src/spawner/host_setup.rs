@@ -24,13 +24,12 @@ use cloche_jail::{
     proc_masks, speculation,
     sys::{self, CloneRequest, CloneSide},
 };
-use rustix::fs::{Mode, OFlags};
 
 use super::{
     contained_host::{self, ContainedHost},
     home_mounter,
     host_ids::{self, HostIds},
-    image, io_error,
+    image, io_error, network_worker,
 };
 use crate::protocol::{SPAWNER_ARG0, SPAWNER_CONTAINED, SpawnerSetup};
 
@@ -109,7 +108,7 @@ pub(super) fn prepare_host(ground: &SpawnerGround) -> io::Result<HostSetup> {
     mount_at(c"", Path::new("/"), c"", PRIVATE_REC, c"")?;
     // Cloned before the new root hides any path.
     let layers = layers.map(clone_mount_tree).transpose()?;
-    let tun_node = open_tun_node();
+    let tun_node = network_worker::open_tun_node();
     let root = Path::new("/tmp");
     mount_at(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
     let mut image = build_root(root, privileged.then_some(ids))?;
@@ -132,7 +131,7 @@ pub(super) fn prepare_host(ground: &SpawnerGround) -> io::Result<HostSetup> {
         ids,
         missing,
         contained: None,
-        tun_node: tun_node.or_else(|| make_tun_node(privileged)),
+        tun_node: tun_node.or_else(|| network_worker::make_tun_node(privileged)),
         _open: open,
     })
 }
@@ -349,23 +348,6 @@ fn make_device_nodes(dev: &Path, privileged: bool) -> io::Result<()> {
         symlink(target, dev.join(name))?;
     }
     Ok(())
-}
-
-/// Opens the host's node of tun interfaces before the private root hides it.
-fn open_tun_node() -> Option<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    rustix::fs::open("/dev/net/tun", flags, Mode::empty()).ok()
-}
-
-/// Makes a node where the host has none, as many containers do. It is in the spawner's root only.
-fn make_tun_node(privileged: bool) -> Option<OwnedFd> {
-    const TUN: (u32, u32) = (10, 200);
-    if !privileged {
-        return None;
-    }
-    sys::mknod(c"/tun", 0o020_600, TUN.0, TUN.1).ok()?;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    rustix::fs::open("/tun", flags, Mode::empty()).ok()
 }
 
 pub(super) fn read_host_facts() -> HostFacts {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use cloche_egress::addresses;
+use cloche_jail::plan::RESOLVER_FILE;
 
 use crate::protocol::{GUEST_ID, HOME, USER};
 
@@ -71,7 +72,7 @@ fn cell_etc(shell: &str) -> [(&'static str, String); 7] {
         ("hosts", "127.0.0.1 localhost cloche\n::1 localhost ip6-localhost\n".into()),
         ("hostname", "cloche\n".into()),
         ("resolv.conf", "# no network, no resolver\n".into()),
-        ("cloche.resolv.conf", addresses::RESOLV_CONF.into()),
+        (RESOLVER_FILE.trim_start_matches("/etc/"), addresses::RESOLV_CONF.into()),
         ("cloche.cjs", include_str!(concat!(env!("OUT_DIR"), "/cloche.cjs")).into()),
     ]
 }

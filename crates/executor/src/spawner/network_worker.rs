@@ -6,15 +6,16 @@
 //! that wait is the worker's.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use cloche_egress::{addresses, stack};
 use cloche_jail::{
     cgroup::{Cgroup, CgroupEntry, CgroupLimits},
+    launch::GUEST_OOM_SCORE,
     privileges, seccomp,
     sys::{self, CloneRequest, CloneSide, PrctlOption, TunAddresses},
 };
@@ -25,10 +26,6 @@ use super::{host_ids::HostIds, io_error};
 /// The limits of a stack worker, besides those that it keeps itself. It needs 64 MiB at most.
 pub(super) const WORKER_LIMITS: CgroupLimits =
     CgroupLimits { memory: Some(96 << 20), pids: Some(4), cpu: Some(1000) };
-
-/// How long a worker may outlive its cell. The server ends its session in this time, and gets the
-/// last counts of the worker with the report.
-pub(super) const WORKER_GRACE: Duration = Duration::from_secs(1);
 
 /// A stack worker. It ends with its cell, or when the session with the broker ends.
 pub(super) struct NetworkWorker {
@@ -61,22 +58,20 @@ impl NetworkAttacher {
     }
 
     /// Attaches a network to the cell of this slot. `cell` is the pidfd of its pid 1, `session` the
-    /// worker's end of a session with the broker.
+    /// worker's end of a session with the broker. Returns the pidfd of the stack worker.
     pub(super) fn attach(
         &self,
         (slot, cell): (u32, BorrowedFd<'_>),
         ipv6: bool,
         session: OwnedFd,
-        cgroup: Option<Cgroup>,
-    ) -> io::Result<NetworkWorker> {
+        cgroup: Option<&Cgroup>,
+    ) -> io::Result<OwnedFd> {
         let tun = self.make_device(cell, &cell_addresses(ipv6))?;
-        let entry = cgroup.as_ref().map_or_else(CgroupEntry::default, Cgroup::entry);
+        let entry = cgroup.map_or_else(CgroupEntry::default, Cgroup::entry);
         let identity = self.ids.map(|ids| ids.worker_id(slot));
         let request = CloneRequest { namespaces: 0, cgroup: entry.start_in };
         match sys::clone(request).map_err(io_error)? {
-            CloneSide::Parent(_, pidfd) => {
-                Ok(NetworkWorker { pidfd: sys::into_owned_fd(pidfd), cgroup, kill_at: None })
-            }
+            CloneSide::Parent(_, pidfd) => Ok(sys::into_owned_fd(pidfd)),
             CloneSide::Child => {
                 let _ = sys::prctl(PrctlOption::ParentDeathSignal, 9);
                 let code = run_worker(tun, session, &entry.tasks, identity);
@@ -99,6 +94,23 @@ impl NetworkAttacher {
         }
         made
     }
+}
+
+/// Opens the host's node of tun interfaces before the private root hides it.
+pub(super) fn open_tun_node() -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/net/tun", flags, Mode::empty()).ok()
+}
+
+/// Makes a node where the host has none, as many containers do. It is in the spawner's root only.
+pub(super) fn make_tun_node(privileged: bool) -> Option<OwnedFd> {
+    const TUN: (u32, u32) = (10, 200);
+    if !privileged {
+        return None;
+    }
+    sys::mknod(c"/tun", 0o020_600, TUN.0, TUN.1).ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::open("/tun", flags, Mode::empty()).ok()
 }
 
 /// The addresses of every cell on the link to its stack worker.
@@ -137,6 +149,8 @@ fn run_worker(
     for task in tasks {
         sys::write(*task, b"0").map_err(io_error)?;
     }
+    // The spawner is protected from the OOM killer. An ordinary user's is not.
+    let _ = fs::write("/proc/self/oom_score_adj", GUEST_OOM_SCORE.to_string());
     // Neither may have a number that the other is going to get.
     let above = KEPT[1] + 1;
     let copies = [tun.as_raw_fd(), session.as_raw_fd()].map(|fd| sys::dup_above(fd, above));

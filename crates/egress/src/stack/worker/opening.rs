@@ -15,7 +15,7 @@ use smoltcp::iface::SocketSet;
 
 use super::{OpeningConnection, StackWorker};
 use crate::{
-    protocol::{FlowId, Refusal, WorkerMessage},
+    protocol::{FlowId, Refusal, WorkerMessage, set_nonblocking},
     stack::{
         connection::Connection,
         ingress::FlowKey,
@@ -72,7 +72,7 @@ impl StackWorker {
 
     /// The broker has sent the socket of a connection or a flow.
     pub(super) fn attach(&mut self, id: FlowId, fd: OwnedFd, sent: usize) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(&fd, true)?;
+        set_nonblocking(fd.as_fd())?;
         if self.opening.contains_key(&id) {
             return self.establish(id, Some(fd));
         }

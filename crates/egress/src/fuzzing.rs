@@ -1,0 +1,156 @@
+//! Runs in: tests and fuzz targets.
+//!
+//! The properties that the fuzz targets check of the readers of a guest's bytes. Each function takes
+//! any bytes and panics if a property does not hold. The tests at the end replay the seeds that are
+//! in the tree.
+
+use std::{net::SocketAddr, os::fd::OwnedFd};
+
+use cloche_model::NetworkLimits;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+use crate::{
+    broker::fuzzing::{check_asked_name, check_first_bytes},
+    protocol::{
+        MAX_STACK_PACKET, Refusal, StackMessage, WorkerMessage, decode_message, encode_message,
+        receive_packet, send_packet,
+    },
+    stack::{VNET_HEADER, worker::StackWorker},
+};
+
+/// Bytes as the packets of a guest: two bytes of length, then the packet, again and again. A broker
+/// answers with connections, refusals and first bytes. The worker must neither panic nor end, and
+/// every turn must do a bounded amount of work.
+pub fn check_guest_packets(bytes: &[u8]) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let pair = |kind| socketpair(AddressFamily::UNIX, kind, flags, None);
+    let (Ok((cell, tun)), Ok((broker, link))) =
+        (pair(SocketType::DGRAM), pair(SocketType::SEQPACKET))
+    else {
+        return;
+    };
+    let mut fake = ScriptedBroker { socket: broker, far_ends: Vec::new() };
+    fake.tell(&StackMessage::Start { limits: NetworkLimits::default(), ipv6: true }, None);
+    let Ok(mut worker) = StackWorker::start(tun, link) else {
+        return;
+    };
+    let mut sent = Vec::new();
+    let mut rest = bytes;
+    while let [high, low, tail @ ..] = rest {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(tail.len());
+        let (packet, next) = tail.split_at(len);
+        rest = next;
+        sent.clear();
+        sent.resize(VNET_HEADER, 0);
+        sent.extend(packet);
+        // A full queue is a packet that was lost.
+        let _ = send(&cell, &sent, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        for _ in 0..3 {
+            assert!(worker.turn_without_waiting().is_ok_and(|goes_on| goes_on));
+            fake.answer();
+        }
+        // The cell reads nothing: what the worker sends may not make it wait.
+        let mut discard = [0; 2048];
+        while rustix::io::read(&cell, &mut discard).is_ok() {}
+    }
+    for _ in 0..8 {
+        assert!(worker.turn_without_waiting().is_ok_and(|goes_on| goes_on));
+    }
+}
+
+/// Bytes as a DNS query: what is accepted has one name, in one spelling.
+pub fn check_query(bytes: &[u8]) {
+    check_asked_name(bytes);
+}
+
+/// Bytes as the first bytes of a connection: more bytes never turn one verdict into another.
+pub fn check_hello(bytes: &[u8]) {
+    check_first_bytes(bytes);
+}
+
+/// A broker that answers by the last bits of the port.
+struct ScriptedBroker {
+    socket: OwnedFd,
+    far_ends: Vec<OwnedFd>,
+}
+
+impl ScriptedBroker {
+    fn tell(&self, message: &StackMessage, fd: Option<&OwnedFd>) {
+        use std::os::fd::AsFd;
+        if let Ok(bytes) = encode_message(message) {
+            let _ = send_packet(self.socket.as_fd(), &bytes, fd.map(AsFd::as_fd));
+        }
+    }
+
+    fn answer(&mut self) {
+        use std::os::fd::AsFd;
+        let mut buffer = vec![0; MAX_STACK_PACKET];
+        while let Ok((len @ 1.., _)) = receive_packet(self.socket.as_fd(), &mut buffer) {
+            match decode_message::<WorkerMessage>(&buffer[..len]) {
+                Some(WorkerMessage::OpenTcp { id, remote }) => self.open(id, remote),
+                Some(WorkerMessage::OpenUdp { id, .. }) => {
+                    self.tell(&StackMessage::Refused { id, how: Refusal::Reset }, None);
+                }
+                Some(WorkerMessage::FirstBytes { id, bytes }) => {
+                    self.attach(id, bytes.len() as u32)
+                }
+                Some(WorkerMessage::Query { id, bytes }) => {
+                    self.tell(&StackMessage::Answer { id, bytes }, None);
+                }
+                Some(_) => {}
+                None => panic!("a worker sent what is no message"),
+            }
+        }
+    }
+
+    fn open(&mut self, id: u64, remote: SocketAddr) {
+        match remote.port() % 4 {
+            0 => self.attach(id, 0),
+            1 => self.tell(&StackMessage::Established { id }, None),
+            2 => self.tell(&StackMessage::Refused { id, how: Refusal::Reset }, None),
+            _ => self.tell(&StackMessage::Refused { id, how: Refusal::HostUnreachable }, None),
+        }
+    }
+
+    fn attach(&mut self, id: u64, sent: u32) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        if let Ok((near, far)) = pair {
+            let _ = send(&far, &[b'x'; 5000], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            self.tell(&StackMessage::Attached { id, sent }, Some(&near));
+            self.far_ends.push(far);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn replay(target: &str, check: fn(&[u8])) {
+        let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+        let mut count = 0;
+        for seed in fs::read_dir(seeds).unwrap() {
+            check(&fs::read(seed.unwrap().path()).unwrap());
+            count += 1;
+        }
+        assert!(count > 0, "{target} has no seeds");
+    }
+
+    #[test]
+    fn the_seeds_of_guest_packets_hold() {
+        replay("guest_packets", check_guest_packets);
+    }
+
+    #[test]
+    fn the_seeds_of_queries_hold() {
+        replay("dns_query", check_query);
+    }
+
+    #[test]
+    fn the_seeds_of_first_bytes_hold() {
+        replay("first_bytes", check_hello);
+    }
+}
