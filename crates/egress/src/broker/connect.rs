@@ -205,7 +205,9 @@ impl NamedConnection<'_> {
                 () = deadline(until), if begun && self.is_open => {
                     return FirstSpeaker::Guest(FirstBytes::Other, bytes);
                 }
-                () = deadline(until), if strict || begun => return FirstSpeaker::Silent,
+                () = deadline(until), if !self.is_open && (strict || begun) => {
+                    return FirstSpeaker::Silent;
+                }
             }
             match read_first_bytes(&bytes) {
                 FirstBytes::Incomplete if bytes.len() < MAX_FIRST_BYTES => {}
